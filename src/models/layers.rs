@@ -30,6 +30,7 @@ mod dense;
 mod elementwise;
 mod kinds;
 mod layer_options;
+mod llama;
 mod loss;
 mod merge;
 mod metric;
@@ -49,6 +50,7 @@ pub(super) use elementwise::RELU;
 pub use elementwise::{Activation, Rescaling};
 pub use kinds::{Layer, LayerDType, LayerKind};
 pub use layer_options::Arity;
+pub use llama::*;
 pub use loss::{Huber, Loss, LossKind, LossOptions};
 pub use merge::*;
 pub use metric::{Metric, MetricKind, MetricOptions, MetricWeights, Thresholds, TopK};
@@ -115,7 +117,7 @@ pub struct InputSpec {
     #[serde(default)]
     pub dtype: InputDType,
     /// Of whole numbers: what they are below. Default: what the `embedding` that reads them says.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "options::some_positive")]
     pub below: Option<i64>,
 }
 
@@ -141,10 +143,6 @@ pub struct Output {
     pub name: String,
     /// The layer, or input, that makes it.
     pub layer: String,
-}
-
-fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
-    document::positive(deserializer).map(Some)
 }
 
 /// A thing with a name, as an entry of a map.

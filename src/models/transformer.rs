@@ -124,6 +124,7 @@ pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
                         kernel_init: KERNEL_INIT,
                         remat: of_attention(&tuning.layer_remat, number),
                         softmax: tuning.softmax,
+                        ..Attention::default()
                     };
                     attention(s, x, x, "heads", &config)
                 });

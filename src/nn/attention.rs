@@ -1,6 +1,7 @@
 //! Multi-head attention.
 
 use super::log_sum_exp::log_sum_exp;
+use super::rotary::{Rotary, rotated};
 use super::{is_float, of_rank};
 use crate::graph::{FanMode, Init, Scope, Tensor};
 use crate::hlo::ops::{Comparison, DotDims, RuleError, UnaryOp};
@@ -10,8 +11,16 @@ use crate::tuning::Softmax;
 /// Configuration of [`attention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
-    /// Heads, which share the features evenly.
+    /// Heads of queries, which share the features evenly unless [`head_size`](Self::head_size) says otherwise.
     pub n_heads: i64,
+    /// Heads of keys and values, each of which as many heads of queries read. Default: one for each head of queries.
+    pub n_key_value_heads: Option<i64>,
+    /// Features of a head. Default: those of the queries, divided by the heads.
+    pub head_size: Option<i64>,
+    /// Whether the four dense layers have biases.
+    pub use_bias: bool,
+    /// How queries and keys are rotated by their positions. Default: they are not.
+    pub rotary: Option<Rotary>,
     /// Whether a position sees only itself and those before it.
     pub is_causal: bool,
     /// How the four kernels start.
@@ -20,6 +29,16 @@ pub struct Attention {
     pub remat: AttentionRemat,
     /// How the softmax's sums are found.
     pub softmax: Softmax,
+}
+
+impl Attention {
+    fn key_value_heads(&self) -> i64 {
+        self.n_key_value_heads.unwrap_or(self.n_heads)
+    }
+
+    fn size(&self, features: i64) -> i64 {
+        self.head_size.unwrap_or(features / self.n_heads)
+    }
 }
 
 /// What the backward pass of [`attention`] rematerialises. Values are the same in any case.
@@ -40,6 +59,10 @@ impl Default for Attention {
     fn default() -> Attention {
         Attention {
             n_heads: 1,
+            n_key_value_heads: None,
+            head_size: None,
+            use_bias: true,
+            rotary: None,
             is_causal: false,
             kernel_init: Init::GLOROT_UNIFORM,
             remat: AttentionRemat::Weights,
@@ -52,22 +75,28 @@ impl Default for Attention {
 ///
 /// `q` is a dense layer of `queries`, `k` and `v` dense layers of `memory`; for self-attention both are one tensor.
 /// Head `h` has features `h · size .. (h + 1) · size` of each, where `size = features / n_heads`.
+/// With fewer heads of keys and values (grouped queries), head `h` reads theirs of number
+/// `h · n_key_value_heads / n_heads`, rounded down.
 ///
 /// # Shapes
 /// queries `[batch, positions, features]`, memory `[batch, others, features]` → `[batch, positions, features]`;
-/// variables `query`, `key`, `value`, `out`, each a `kernel` and a `bias` `[features]`. The kernel of `out` is
-/// `[n_heads, size, features]`, the others are `[features, n_heads, size]`, as Flax's, and start as a matrix would.
+/// variables `query`, `key`, `value`, `out`, each a `kernel` and a `bias`. The kernel of `out` is
+/// `[n_heads, size, features]`, the others are `[features, n_heads, size]`, as Flax's, and start as a matrix would; a bias
+/// has one axis.
 ///
 /// # Types
 /// Everything in the dtype of queries, but the softmax of bf16 and f16 scores in f32, rounded once; `√size` is rounded to
-/// the dtype.
+/// the dtype. Rotations are computed in f32, and rounded once.
 /// A position that is not seen has a score of minus infinity, and so a weight and a gradient of exactly 0.
 ///
 /// # Errors
 /// Operands not floating, of other ranks, or of different batches, features or dtypes; features that the heads do not
-/// divide; a causal mask where queries and memory have different lengths.
+/// divide; heads that those of keys and values do not divide; heads of an odd size that are rotated; a causal mask where
+/// queries and memory have different lengths; more rematerialised than weights where there are no biases or fewer heads
+/// of keys and values.
 ///
 /// # Source
+/// Grouped queries: Ainslie et al. 2023. Rotary positions: Su et al. 2021.
 /// Vaswani et al. 2017; the order of operations is that of Flax's `MultiHeadDotProductAttention`: the scale divides `q`.
 #[track_caller]
 pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, config: &Attention) -> Tensor {
@@ -78,19 +107,23 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
         if let Err(error) = check(queries, memory, config) {
             return s.graph().fail("attention", &[queries, memory], error);
         }
-        let kernel_init = config.kernel_init;
-        let heads = |x: &Tensor, name: &str| heads(s, x, name, config.n_heads, kernel_init);
-        let (q, k, v) = (heads(queries, "query"), heads(memory, "key"), heads(memory, "value"));
-        let (v, values) = v;
-        if let Some(poison) = [&q.0, &k.0, &v].into_iter().find(|tensor| tensor.is_poison()) {
+        let shared = config.key_value_heads();
+        let heads = |x: &Tensor, name: &str, n_heads: i64| heads(s, x, name, n_heads, config);
+        let (q, k, v) =
+            (heads(queries, "query", config.n_heads), heads(memory, "key", shared), heads(memory, "value", shared));
+        let ((q, _), (k, _), (v, values)) = (q, k, v);
+        if let Some(poison) = [&q, &k, &v].into_iter().find(|tensor| tensor.is_poison()) {
             return poison.clone();
         }
-        let (mixed, scaled, residuals) = mix(s, [&q.0, &k.0, &v], config);
-        let (result, kernel, bias) = out(s, &mixed, kernel_init);
-        if config.remat < AttentionRemat::Mixed {
-            return result;
-        }
-        let inputs = [&scaled, &k.0, &v, &kernel, &bias];
+        let [q, k] = match &config.rotary {
+            Some(rotary) => s.within("rotary", |s| [rotated(s, &q, rotary), rotated(s, &k, rotary)]),
+            None => [q, k],
+        };
+        let [k, v] = [k, v].map(|x| for_each_query(&x, config.n_heads));
+        let (mixed, scaled, residuals) = mix(s, [&q, &k, &v], config);
+        let (result, kernel, bias) = out(s, &mixed, queries.dims()[2], config);
+        let Some(bias) = bias.filter(|_| config.remat >= AttentionRemat::Mixed) else { return result };
+        let inputs = [&scaled, &k, &v, &kernel, &bias];
         let kernel = kernel.id;
         let values = Some(values).filter(|_| config.remat == AttentionRemat::Values);
         result.with_layer_vjp(&inputs, move |e, g, _| of_projected(e, g, (&residuals, values.as_ref()), kernel))
@@ -98,27 +131,33 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
 }
 
 /// A dense layer whose units are heads: x `[batch, positions, features]` → `[batch, positions, n_heads, size]`;
-/// variables `kernel` `[features, n_heads, size]` and `bias` `[features]`.
+/// variables `kernel` `[features, n_heads, size]` and `bias` `[n_heads · size]`.
 ///
 /// The kernel has the heads as an axis and the product is not reshaped: it may be made in whatever layout attention reads
 /// best, and the compiler stores the kernel as that product reads it. The gradients are those of the dense layer, in
 /// which nothing of the kernel's size is reshaped either. Also what it is computed from.
 #[track_caller]
-fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> (Tensor, Projection) {
+fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, config: &Attention) -> (Tensor, Projection) {
     s.layer(name, |s| {
         let (dims, dtype) = (x.dims(), x.dtype());
-        let features = dims[2];
-        let size = features / n_heads;
-        let variable = s.variable("kernel", dtype, [features, n_heads, size], as_matrix(kernel_init, n_heads, size));
+        let (features, size) = (dims[2], config.size(dims[2]));
+        let kernel_dims = [features, n_heads, size];
+        let init = as_matrix(config.kernel_init, kernel_dims, [features, n_heads * size]);
+        let variable = s.variable("kernel", dtype, kernel_dims, init);
         let (stored, kernel) = (variable.stored.id, variable.value);
-        let bias = s.variable("bias", dtype, [features], Init::Zeros).value;
+        let bias = config.use_bias.then(|| s.variable("bias", dtype, [n_heads * size], Init::Zeros).value);
         let by_unit = DotDims { lhs_contracting: vec![2], rhs_contracting: vec![0], ..DotDims::default() };
         let product = x.dot(&kernel, by_unit);
         let heads = [dims[0], dims[1], n_heads, size];
-        let y = product + bias.reshape([n_heads, size]).broadcast_in_dim(&heads, &[2, 3]);
+        let y = match &bias {
+            Some(bias) => product + bias.reshape([n_heads, size]).broadcast_in_dim(&heads, &[2, 3]),
+            None => product,
+        };
         let x_id = x.id;
-        let projection = Projection { x: x_id, stored, bias: bias.id };
-        let y = y.with_layer_vjp(&[x, &kernel, &bias], move |e, g, _| {
+        let projection = Projection { x: x_id, stored, bias: bias.as_ref().map(|bias| bias.id) };
+        let inputs: Vec<&Tensor> = [x, &kernel].into_iter().chain(&bias).collect();
+        let has_bias = bias.is_some();
+        let y = y.with_layer_vjp(&inputs, move |e, g, _| {
             // The variable exists anyway; its cast is rematerialised, or the compiler would keep each layer's for this.
             let [stored] = e.barrier([stored]);
             let kernel_again = e.convert(stored, dtype);
@@ -128,11 +167,15 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> 
                 ..DotDims::default()
             };
             let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
-            vec![
+            let mut cotangents = vec![
                 e.dot(g, kernel_again, contracting(&[2, 3], &[1, 2])),
                 e.dot(x_id, g, contracting(&[0, 1], &[0, 1])),
-                e.reshape(e.convert(e.reduce_sum(e.convert(g, wide), &[0, 1]), dtype), &[features]),
-            ]
+            ];
+            if has_bias {
+                let sum = e.reduce_sum(e.convert(g, wide), &[0, 1]);
+                cotangents.push(e.reshape(e.convert(sum, dtype), &[n_heads * size]));
+            }
+            cotangents
         });
         (y, projection)
     })
@@ -144,17 +187,34 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, kernel_init: Init) -> 
 /// The heads are axes of the product, so the cotangent of x is made as attention reads it, and with it the sums along its
 /// rows that [`of_mix`] takes.
 #[track_caller]
-fn out(s: &Scope, x: &Tensor, kernel_init: Init) -> (Tensor, Tensor, Tensor) {
+fn out(s: &Scope, x: &Tensor, features: i64, config: &Attention) -> (Tensor, Tensor, Option<Tensor>) {
     s.layer("out", |s| {
         let (dims, dtype) = (x.dims(), x.dtype());
         let (n_heads, size) = (dims[1], dims[3]);
-        let features = n_heads * size;
-        let init = as_matrix(kernel_init, 1, n_heads);
-        let kernel = s.variable("kernel", dtype, [n_heads, size, features], init).value;
-        let bias = s.variable("bias", dtype, [features], Init::Zeros).value;
+        let kernel_dims = [n_heads, size, features];
+        let init = as_matrix(config.kernel_init, kernel_dims, [n_heads * size, features]);
+        let kernel = s.variable("kernel", dtype, kernel_dims, init).value;
+        let bias = config.use_bias.then(|| s.variable("bias", dtype, [features], Init::Zeros).value);
         let by_input = DotDims { lhs_contracting: vec![1, 3], rhs_contracting: vec![0, 1], ..DotDims::default() };
-        (x.dot(&kernel, by_input) + &bias, kernel, bias)
+        let product = x.dot(&kernel, by_input);
+        let y = match &bias {
+            Some(bias) => product + bias,
+            None => product,
+        };
+        (y, kernel, bias)
     })
+}
+
+/// Keys or values `[batch, others, shared, size]`, each head as often as heads of queries read it: `[batch, others, n_heads,
+/// size]`.
+#[track_caller]
+fn for_each_query(x: &Tensor, n_heads: i64) -> Tensor {
+    let dims = x.dims();
+    if dims[2] == n_heads {
+        return x.clone();
+    }
+    let each = [dims[0], dims[1], dims[2], n_heads / dims[2], dims[3]];
+    x.broadcast_in_dim(&each, &[0, 1, 2, 4]).reshape([dims[0], dims[1], n_heads, dims[3]])
 }
 
 /// What [`heads`] computes from.
@@ -163,7 +223,7 @@ struct Projection {
     x: InstrId,
     /// The kernel as stored.
     stored: InstrId,
-    bias: InstrId,
+    bias: Option<InstrId>,
 }
 
 impl Projection {
@@ -173,22 +233,23 @@ impl Projection {
         let kernel = e.convert(stored, e.dtype(self.x));
         let by_unit = DotDims { lhs_contracting: vec![2], rhs_contracting: vec![0], ..DotDims::default() };
         let product = e.dot(self.x, kernel, by_unit);
+        let Some(bias) = self.bias else { return (product, late) };
         let dims = e.dims(product);
-        let bias = e.broadcast(e.reshape(self.bias, &dims[2..]), &[2, 3], &dims);
+        let bias = e.broadcast(e.reshape(bias, &dims[2..]), &[2, 3], &dims);
         (e.add(product, bias), late)
     }
 }
 
-/// How a kernel with the heads as an axis starts as the matrix would: fans that are counted from its dims are `inputs`
-/// times the inputs and `outputs` times the outputs. Of `[features, n_heads, size]` these are `n_heads` and `size`, of
-/// `[n_heads, size, features]` 1 and `n_heads`.
-fn as_matrix(init: Init, inputs: i64, outputs: i64) -> Init {
+/// How a kernel with the heads as an axis starts as the matrix `[inputs, outputs]` would: fans are counted from its dims, as
+/// a convolution's are.
+fn as_matrix(init: Init, dims: [i64; 3], [inputs, outputs]: [i64; 2]) -> Init {
     let Init::VarianceScaling { scale, mode, distribution } = init else { return init };
+    let counted = |axis: usize| dims[0] as f64 * dims[axis] as f64;
     let (inputs, outputs) = (inputs as f64, outputs as f64);
     let times = match mode {
-        FanMode::FanIn => inputs,
-        FanMode::FanOut => outputs,
-        FanMode::FanAvg => (inputs + outputs) / 2.0,
+        FanMode::FanIn => counted(1) / inputs,
+        FanMode::FanOut => counted(2) / outputs,
+        FanMode::FanAvg => (counted(1) + counted(2)) / (inputs + outputs),
     };
     Init::VarianceScaling { scale: scale * times, mode, distribution }
 }
@@ -344,9 +405,29 @@ fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), Ru
         return Err(RuleError::new("attention/shape", message));
     }
     super::at_least("attention/heads", "n_heads", config.n_heads, 1)?;
-    if q[2] % config.n_heads != 0 {
+    super::at_least("attention/heads", "head_size", config.head_size.unwrap_or(1), 1)?;
+    let shared = config.key_value_heads();
+    super::at_least("attention/heads", "n_key_value_heads", shared, 1)?;
+    if config.n_heads % shared != 0 {
+        let message = format!(
+            "{} heads of queries do not divide into {shared} of keys and values, expected as many for each",
+            config.n_heads
+        );
+        return Err(RuleError::new("attention/heads", message));
+    }
+    if config.remat >= AttentionRemat::Mixed && (!config.use_bias || shared != config.n_heads) {
+        let message = format!(
+            "remat is {:?} of attention without biases or with fewer heads of keys and values, expected Weights or Nothing",
+            config.remat
+        );
+        return Err(RuleError::new("attention/remat", message));
+    }
+    if config.head_size.is_none() && q[2] % config.n_heads != 0 {
         let message = format!("{} features do not divide into {} heads", q[2], config.n_heads);
         return Err(RuleError::new("attention/heads", message));
+    }
+    if let Some(rotary) = &config.rotary {
+        rotary.check(config.size(q[2]))?;
     }
     if config.is_causal && q[1] != m[1] {
         let message =
@@ -368,9 +449,15 @@ mod tests {
         let fans = [(FanMode::FanIn, 36.0, 12.0), (FanMode::FanOut, 48.0, 36.0), (FanMode::FanAvg, 42.0, 24.0)];
         for (mode, before, after) in fans {
             let of = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };
-            assert_eq!(as_matrix(of(2.0), 3, 4), of(2.0 * before / 12.0));
-            assert_eq!(as_matrix(of(2.0), 1, 3), of(2.0 * after / 12.0));
+            assert_eq!(as_matrix(of(2.0), [12, 3, 4], [12, 12]), of(2.0 * before / 12.0));
+            assert_eq!(as_matrix(of(2.0), [3, 4, 12], [12, 12]), of(2.0 * after / 12.0));
         }
-        assert_eq!(as_matrix(Init::Ones, 3, 4), Init::Ones);
+        // Of keys with fewer heads: 12 features to 2 heads of 4.
+        let fans = [(FanMode::FanIn, 24.0, 12.0), (FanMode::FanOut, 48.0, 8.0), (FanMode::FanAvg, 36.0, 10.0)];
+        for (mode, counted, wanted) in fans {
+            let of = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };
+            assert_eq!(as_matrix(of(2.0), [12, 2, 4], [12, 8]), of(2.0 * counted / wanted));
+        }
+        assert_eq!(as_matrix(Init::Ones, [12, 3, 4], [12, 12]), Init::Ones);
     }
 }

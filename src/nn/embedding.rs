@@ -1,4 +1,4 @@
-//! Embedding: rows of a table by index, or by position.
+//! Embedding: rows of a table by index, or by position, and one that stands before all.
 
 use super::{at_least, is_float, of_rank};
 use crate::graph::{Init, Scope, Tensor};
@@ -129,4 +129,34 @@ fn check_positions(x: &Tensor, config: &PositionEmbedding) -> Result<(), RuleErr
     let message = format!("x has {positions} positions, the table {} rows", config.max_length);
     let help = "make max_length at least as long as the sequences";
     Err(RuleError::new("position_embedding/length", message).with_help(help))
+}
+
+/// `token`, which is learned, before the first position of each example: what is read of a sequence as a whole.
+///
+/// # Shapes
+/// x `[batch, positions, features]` → `[batch, positions + 1, features]`; variable `token` `[features]`.
+///
+/// # Types
+/// In the dtype of x, in which the token is asked for; nothing is computed.
+///
+/// # Errors
+/// x not floating or of another rank.
+///
+/// # Source
+/// Dosovitskiy et al. 2020 (ViT).
+#[track_caller]
+pub fn class_token(s: &Scope, x: &Tensor, name: &str, init: Init) -> Tensor {
+    s.layer(name, |s| {
+        if x.is_poison() {
+            return x.clone();
+        }
+        let axes = "[batch, positions, features]";
+        let fits = is_float("class_token/dtype", "x", x).and_then(|()| of_rank("class_token/rank", "x", x, 3, axes));
+        if let Err(error) = fits {
+            return s.graph().fail("class_token", &[x], error);
+        }
+        let dims = x.dims();
+        let token = s.variable("token", x.dtype(), [dims[2]], init).value;
+        Tensor::concatenate(&[&token.broadcast_in_dim(&[dims[0], 1, dims[2]], &[2]), x], 1)
+    })
 }

@@ -29,6 +29,8 @@ mod paired;
 mod pool;
 mod pool_first;
 mod reshape;
+mod rms_norm;
+mod rotary;
 mod space_to_depth;
 mod squeeze_excite;
 mod token_loss;
@@ -45,7 +47,7 @@ pub use count::{ClassCounts, above_thresholds, class_counts};
 pub use dense::{Dense, dense, flatten};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
 pub use dropout::{dropout, stochastic_depth};
-pub use embedding::{Embedding, PositionEmbedding, embedding, position_embedding};
+pub use embedding::{Embedding, PositionEmbedding, class_token, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};
 pub use focal::{
     Focal, sigmoid_focal_cross_entropy_per_example, softmax_focal_cross_entropy_per_example,
@@ -64,6 +66,8 @@ pub use paired::conv2d_paired;
 pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
 pub use reshape::{reshape_example, take, upsample, zero_padding};
+pub use rms_norm::{RmsNorm, rms_norm};
+pub use rotary::{Rotary, RotaryScaling};
 pub use space_to_depth::conv2d_space_to_depth;
 pub use squeeze_excite::{SqueezeExcite, squeeze_excite};
 pub use token_loss::{TokenLoss, token_logits, token_loss};

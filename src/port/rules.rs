@@ -250,6 +250,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("bert_tensorflow", include_str!("families/bert_tensorflow.yaml")),
     ("bert", include_str!("families/bert.yaml")),
     ("gpt2", include_str!("families/gpt2.yaml")),
+    ("llama", include_str!("families/llama.yaml")),
     ("resnet", include_str!("families/resnet.yaml")),
     ("vit", include_str!("families/vit.yaml")),
 ];

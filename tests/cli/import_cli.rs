@@ -76,16 +76,77 @@ fn gpt2_computes_what_transformers_does_and_goes_back() {
     // By the names that `GPT2LMHeadModel` has, those before its head with their prefix.
     assert_eq!(sums(&folder.path("back.safetensors"), ""), sums(&data("gpt2.pt"), ""));
 
-    // Token for token what `generate` writes.
-    let path = folder.path("gpt2.safetensors");
+    completes(&folder, "gpt2");
+}
+
+/// Token for token what `generate` writes.
+fn completes(folder: &Folder, network: &str) {
+    let path = folder.path(&format!("{network}.safetensors"));
     let checkpoint = Checkpoint::read(&path).unwrap();
-    let task = Experiment::read(&data("gpt2.yaml")).unwrap().task();
+    let task = Experiment::read(&data(&format!("{network}.yaml"))).unwrap().task();
     let completer = Completer::new(&Client::cpu().unwrap(), &*task, Precision::F32, &Tuning::none()).unwrap();
-    let file = weights::open(&data("gpt2.npz")).unwrap();
-    let bf16scope::hlo::Literal::Array { bytes, .. } = file.read("greedy").unwrap() else { panic!("no array") };
+    let file = weights::open(&data(&format!("{network}.npz"))).unwrap();
+    let Literal::Array { bytes, .. } = file.read("greedy").unwrap() else { panic!("no array") };
     let greedy: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-    let ids = completer.complete(&path, &checkpoint, &greedy[..5], 11, &Sampling::default(), |_| ()).unwrap();
+    let more = greedy.len() - 5;
+    let ids = completer.complete(&path, &checkpoint, &greedy[..5], more, &Sampling::default(), |_| ()).unwrap();
     assert_eq!(ids, greedy[5..]);
+}
+
+/// Grouped queries, rotary positions with Llama 3.1's scaling, RMS norms and gates; a file in bf16, as Llama is published.
+#[test]
+fn llama_computes_what_transformers_does_and_goes_back() {
+    let folder = Folder::new();
+    let said = import(&folder, "llama.safetensors", "llama", "llama");
+    let of = |ours: &str| said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
+    let key = of("decoder/block2/attention/heads/key/kernel");
+    let how = "transposed [1, 0], axes [[0], [1, 2]] taken apart; widened";
+    assert_eq!((&key["from"], &key["how"]), (&"model.layers.1.self_attn.k_proj.weight".into(), &how.into()));
+    comes_back(&folder, "llama");
+    completes(&folder, "llama");
+}
+
+/// A class token, positions of it too, and norms before the branches; by the names of the file that `save_pretrained` writes,
+/// and by those of the modules of transformers 5.
+#[test]
+fn vit_computes_what_transformers_does_and_goes_back() {
+    let folder = Folder::new();
+    let said = import(&folder, "vit.safetensors", "vit", "vit");
+    let of = |ours: &str| said["variables"].as_array().unwrap().iter().find(|it| it["variable"] == ours).unwrap();
+    assert_eq!(of("class_token/token")["how"], "axes [0, 1] of length 1 left out; widened");
+    assert_eq!(of("position_embedding/embeddings")["how"], "axes [0] of length 1 left out; widened");
+    comes_back(&folder, "vit");
+
+    let file = weights::open(&data("vit.safetensors")).unwrap();
+    let renamed = |name: &str| {
+        let pairs = [
+            ("encoder.layer.", "layers."),
+            ("attention.attention.query", "attention.q_proj"),
+            ("attention.attention.key", "attention.k_proj"),
+            ("attention.attention.value", "attention.v_proj"),
+            ("attention.output.dense", "attention.o_proj"),
+            ("intermediate.dense", "mlp.fc1"),
+            ("output.dense", "mlp.fc2"),
+        ];
+        pairs.iter().fold(name.to_string(), |name, (from, to)| name.replace(from, to))
+    };
+    let arrays = file.entries().iter().map(|entry| (renamed(&entry.name), file.read(&entry.name).unwrap()));
+    weights::write(&folder.path("modules.npz"), weights::WrittenFormat::Npz, arrays).unwrap();
+    let model = data("vit.yaml").display().to_string();
+    folder.stdout(&["weights", "modules.npz", "--model", &model, "-o", "modules.safetensors"]);
+    assert_eq!(sums(&folder.path("modules.safetensors"), ""), sums(&folder.path("vit.safetensors"), ""));
+}
+
+/// Written back, a checkpoint has the names that the file had, and becomes the same checkpoint.
+fn comes_back(folder: &Folder, network: &str) {
+    let model = data(&format!("{network}.yaml")).display().to_string();
+    let checkpoint = format!("{network}.safetensors");
+    let back = ["--rules", network, "--format", "safetensors", "-o", "back.safetensors"];
+    folder.stdout(&[&["weights", &checkpoint, "--model", &model], &back[..]].concat());
+    let names = |file: &Path| sums(file, "").into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(names(&folder.path("back.safetensors")), names(&data(&checkpoint)));
+    folder.stdout(&["weights", "back.safetensors", "--model", &model, "-o", "again.safetensors"]);
+    assert_eq!(sums(&folder.path("again.safetensors"), ""), sums(&folder.path(&checkpoint), ""));
 }
 
 #[test]

@@ -78,6 +78,28 @@ fn transformer_blocks_are_their_layers() {
     same(sequence, &format!("{begin}{block}"), &pre);
 }
 
+#[test]
+fn llama_blocks_are_their_layers() {
+    let norm = |name: &str| format!("  - {{rms_norm: , epsilon: 1.0e-5, name: {name}}}\n");
+    let rope = "rope: {max_wavelength: 1000, scaling: {factor: 4, low_freq_factor: 1, high_freq_factor: 2, \
+                original_max_position_embeddings: 8}}";
+    let heads = "num_key_value_heads: 2, head_dim: 4";
+    let block = |x: &str, n: usize| {
+        format!(
+            "{}  - {{attention: 4, {heads}, use_bias: false, {rope}, use_causal_mask: true, name: a{n}}}\n  \
+             - {{add: [{x}, a{n}], name: y{n}}}\n{}  - {{dense: 16, activation: silu, use_bias: false, name: g{n}}}\n  \
+             - {{dense: 16, use_bias: false, inputs: m{n}, name: u{n}}}\n  - {{multiply: [g{n}, u{n}]}}\n  \
+             - {{dense: 8, use_bias: false, name: f{n}}}\n  - {{add: [y{n}, f{n}], name: z{n}}}\n",
+            norm(&format!("n{n}")),
+            norm(&format!("m{n}")),
+        )
+    };
+    let begin = "  - {embedding: 9, output_dim: 8, name: x}\n";
+    let blocks =
+        format!("{begin}  - {{llama_block: 4, intermediate_dim: 16, {heads}, {rope}, repeats: 2, dropout: 0.1}}\n");
+    same("{tokens: {shape: [5], dtype: int32}}", &blocks, &format!("{begin}{}{}", block("x", 1), block("z1", 2)));
+}
+
 fn array(dims: &[i64], values: &[f32]) -> Literal {
     Literal::from_elements(dims, values)
 }

@@ -129,6 +129,14 @@ fn every_kind_of_layer_is_built_and_trained() {
         ),
         (sequence, format!("{embedded}  - {{position_embedding: 5}}\n  - layer_norm\n  - {{attention: 2}}\n")),
         (sequence, format!("{embedded}  - {{attention: {{num_heads: 4, use_causal_mask: true}}}}\n  - {{dense: 3}}\n")),
+        (sequence, format!("{embedded}  - class_token\n  - {{rms_norm: {{epsilon: 0.01}}}}\n  - {{dense: 3}}\n")),
+        (
+            sequence,
+            format!(
+                "{embedded}  - {{attention: 4, num_key_value_heads: 2, head_dim: 6, use_bias: false, rope: {{max_wavelength: 100}}}}\n"
+            ),
+        ),
+        (sequence, format!("{embedded}  - {{attention: 4, num_key_value_heads: 1, rope: {{}}}}\n  - {{dense: 3}}\n")),
     ];
     for merge in ["add", "subtract", "multiply", "average", "maximum", "minimum", "concat"] {
         cases.push(("{a: [3], b: [4]}", format!("{two}  - {{{merge}: [p, q]}}\n")));
@@ -238,7 +246,7 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dens: 10}\n",
         expect![[r#"
-        model.yaml:5:6: unknown value `dens`, expected one of dense, conv, depthwise_conv, batch_norm, layer_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, stochastic_depth, squeeze_excite, mb_conv, activation, rescaling, embedding, position_embedding, attention, transformer_block, flatten, reshape, take, zero_padding, upsample, concat, add, subtract, multiply, average, maximum, minimum
+        model.yaml:5:6: unknown value `dens`, expected one of dense, conv, depthwise_conv, batch_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, stochastic_depth, squeeze_excite, mb_conv, activation, rescaling, embedding, position_embedding, class_token, attention, transformer_block, llama_block, flatten, reshape, take, zero_padding, upsample, concat, add, subtract, multiply, average, maximum, minimum
           5 |   - {dens: 10}
             |      ^^^^
           help: did you mean `dense`?"#]],

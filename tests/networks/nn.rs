@@ -273,6 +273,40 @@ fn layer_norm_normalises_each_row_in_f32() {
 }
 
 #[test]
+fn rms_norm_divides_each_row_by_its_root_mean_square_in_f32() {
+    let x = to_bf16(&numbers(4 * 16, 7));
+    let scales = numbers(16, 9);
+    let normalised = |row: &[f32]| {
+        let square = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / 16.0;
+        row.iter().zip(&scales).map(|(&v, &scale)| f64::from(v) / (square + 0.5).sqrt() * f64::from(scale)).collect()
+    };
+    let rows: Vec<f64> = x.chunks(16).flat_map(|row| -> Vec<f64> { normalised(row) }).collect();
+    let run = |dtype: DType| {
+        let g = Graph::new("test");
+        let input = g.input("x", DType::F32, [4, 16]);
+        let config = RmsNorm { epsilon: 0.5, ..RmsNorm::default() };
+        let y = rms_norm(&g.scope(), &input.cast(dtype), "norm", &config);
+        assert_eq!(y.dtype(), dtype);
+        let inputs = BTreeMap::from([("x", array(&[4, 16], &x)), ("norm/scale", array(&[16], &scales))]);
+        run::f32s(&eval(&g, &[&y.cast(DType::F32)], &inputs)[0])
+    };
+    let in_f32 = run(DType::F32);
+    close(&in_f32, &rows, 2.0 * 16.0 * 4.0);
+    assert_eq!(run(DType::BF16), to_bf16(&in_f32));
+}
+
+#[test]
+fn a_class_token_stands_before_each_sequence() {
+    let (x, token) = (numbers(2 * 3 * 4, 5), numbers(4, 6));
+    let g = Graph::new("test");
+    let input = g.input("x", DType::F32, [2, 3, 4]);
+    let y = class_token(&g.scope(), &input, "first", Init::Zeros);
+    let inputs = BTreeMap::from([("x", array(&[2, 3, 4], &x)), ("first/token", array(&[4], &token))]);
+    let expected: Vec<f32> = x.chunks(12).flat_map(|sequence| [&token, sequence].concat()).collect();
+    assert_eq!(run::f32s(&eval(&g, &[&y], &inputs)[0]), expected);
+}
+
+#[test]
 fn activations_are_their_formulas() {
     let x = numbers(64, 8);
     let map = |f: fn(f64) -> f64| x.iter().map(|&v| f(f64::from(v))).collect::<Vec<f64>>();

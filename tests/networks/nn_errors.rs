@@ -1,6 +1,6 @@
 //! What layers say when their arguments are wrong: the whole message, with the layer and the user's line.
 
-use bf16scope::graph::{Graph, Scope, Tensor};
+use bf16scope::graph::{Graph, Init, Scope, Tensor};
 use bf16scope::hlo::DType;
 use bf16scope::nn::*;
 use expect_test::{Expect, expect};
@@ -160,6 +160,19 @@ fn normalisations_say_what_is_wrong() {
             ln: layer_norm: epsilon is NaN, expected more than 0
               operand 0: bf16[2,8,8,3] x"#]],
     );
+    check(
+        |s, x, _| rms_norm(s, x, "rms", &RmsNorm { epsilon: f64::NAN, ..RmsNorm::default() }),
+        expect![[r#"
+            rms: rms_norm: epsilon is NaN, expected more than 0
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |s, _, y| rms_norm(s, y, "rms", &RmsNorm::default()),
+        expect![[r#"
+            rms: rms_norm: x is s32[2], expected a floating dtype
+              operand 0: s32[2] y
+              help: cast it with .cast(DType::F32)"#]],
+    );
 }
 
 #[test]
@@ -168,6 +181,12 @@ fn dropout_and_embedding_say_what_is_wrong() {
         |s, x, _| dropout(s, x, "drop", 1.0),
         expect![[r#"
             drop: dropout: rate is 1, expected 0 up to but not including 1
+              operand 0: bf16[2,8,8,3] x"#]],
+    );
+    check(
+        |s, x, _| class_token(s, x, "first", Init::Zeros),
+        expect![[r#"
+            first: class_token: x bf16[2,8,8,3] has rank 4, expected 3: [batch, positions, features]
               operand 0: bf16[2,8,8,3] x"#]],
     );
     let config = Embedding { vocabulary: 10, features: 4, ..Embedding::default() };

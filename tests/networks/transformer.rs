@@ -33,8 +33,28 @@ const FEATURES: i64 = 4;
 const MASKS_AND_SOFTMAXES: [(bool, Softmax); 3] =
     [(false, Softmax::OnePass), (true, Softmax::OnePass), (true, Softmax::TwoPasses)];
 
+/// Heads that share keys and values, without biases, rotated by Llama 3.1's frequencies; the sizes of heads are not the
+/// features' share.
+fn grouped() -> Attention {
+    let scaling = RotaryScaling { factor: 4.0, low: 0.5, high: 1.5, original_length: 6.0 };
+    Attention {
+        n_heads: 4,
+        n_key_value_heads: Some(2),
+        head_size: Some(6),
+        use_bias: false,
+        rotary: Some(Rotary { max_wavelength: 20.0, scaling: Some(scaling) }),
+        is_causal: true,
+        ..Attention::default()
+    }
+}
+
+fn plain() -> Vec<Attention> {
+    let of = |(is_causal, softmax)| Attention { n_heads: 2, is_causal, softmax, ..Attention::default() };
+    MASKS_AND_SOFTMAXES.map(of).to_vec()
+}
+
 /// `Σ weight · attention(x + positions, memory)` in f64, and its gradients by every variable and by both inputs.
-fn attention_loss(is_causal: bool, softmax: Softmax) -> (Program, Program) {
+fn attention_loss(config: &Attention) -> (Program, Program) {
     let build = |with_gradients: bool| {
         let g = Graph::new("attention");
         let dims = [BATCH, LENGTH, FEATURES];
@@ -43,8 +63,7 @@ fn attention_loss(is_causal: bool, softmax: Softmax) -> (Program, Program) {
         let s = g.scope();
         let placed =
             position_embedding(&s, &x, "positions", &PositionEmbedding { max_length: 5, ..Default::default() });
-        let config = Attention { n_heads: 2, is_causal, softmax, ..Attention::default() };
-        let y = attention(&s, &placed, &memory, "attention", &config);
+        let y = attention(&s, &placed, &memory, "attention", config);
         let loss = (&y * &weight).sum(&[0, 1, 2]);
         if !with_gradients {
             return g.finish(&[("loss", &loss), ("y", &y)]).unwrap();
@@ -74,8 +93,8 @@ fn dims_of(program: &Program, name: &str) -> Vec<i64> {
 #[test]
 fn gradients_of_attention_agree_with_central_differences() {
     const STEP: f64 = 1.0 / 8192.0;
-    for (is_causal, softmax) in MASKS_AND_SOFTMAXES {
-        let (loss, gradients) = attention_loss(is_causal, softmax);
+    for config in plain().into_iter().chain([grouped()]) {
+        let (loss, gradients) = attention_loss(&config);
         let compiled = run::Compiled::new(&loss);
         let at = |moved: Option<(&str, usize, f64)>| {
             let results = compiled.run(|name| {
@@ -98,7 +117,7 @@ fn gradients_of_attention_agree_with_central_differences() {
             for element in (0..measured.len()).step_by(5) {
                 let difference = (at(Some((name, element, STEP))) - at(Some((name, element, -STEP)))) / (2.0 * STEP);
                 let error = (measured[element] - difference).abs();
-                assert!(error <= 6e-8, "causal {is_causal}: {name}[{element}] is {}, {difference}", measured[element]);
+                assert!(error <= 6e-8, "{config:?}: {name}[{element}] is {}, {difference}", measured[element]);
             }
         }
     }
@@ -242,8 +261,9 @@ fn a_token_loss_sums_a_vocabulary() {
 /// The definition, in f64 and in plain loops. 12 roundings of values below 10 are below 1e-13.
 #[test]
 fn attention_is_its_definition() {
-    for (is_causal, softmax) in MASKS_AND_SOFTMAXES {
-        let (program, _) = attention_loss(is_causal, softmax);
+    for config in plain() {
+        let is_causal = config.is_causal;
+        let (program, _) = attention_loss(&config);
         let value = |name: &str| numbers(name, &dims_of(&program, name));
         let measured = run::run(&program, |name| f64s(&dims_of(&program, name), &value(name)));
         let (length, features, size) = (LENGTH as usize, FEATURES as usize, FEATURES as usize / 2);
@@ -283,6 +303,67 @@ fn attention_is_its_definition() {
         for (measured, expected) in run::f64s(&measured[1]).iter().zip(&expected) {
             assert!((measured - expected).abs() <= 1e-13, "causal {is_causal}: {measured}, expected {expected}");
         }
+    }
+}
+
+/// The definition again, in f64 and in plain loops, a rotation as a product of complex numbers.
+#[test]
+fn grouped_and_rotated_attention_is_its_definition() {
+    let config = grouped();
+    let (program, _) = attention_loss(&config);
+    let value = |name: &str| numbers(name, &dims_of(&program, name));
+    let measured = run::run(&program, |name| f64s(&dims_of(&program, name), &value(name)));
+    let (length, features, size) = (LENGTH as usize, FEATURES as usize, 6);
+    let frequency = |pair: usize| {
+        let plain = 20f64.powf(-(pair as f64) / 3.0);
+        match 6.0 * plain / std::f64::consts::TAU {
+            periods if periods < 0.5 => plain / 4.0,
+            periods if periods > 1.5 => plain,
+            periods => (periods - 0.5) * plain + (1.5 - periods) * plain / 4.0,
+        }
+    };
+    let project = |x: &[f64], name: &str, head: usize, n_heads: usize| -> Vec<f64> {
+        let kernel = value(&format!("attention/{name}/kernel"));
+        let of = |unit: usize| (0..features).map(|i| x[i] * kernel[(i * n_heads + head) * size + unit]).sum();
+        (0..size).map(of).collect()
+    };
+    let rotated = |x: Vec<f64>, at: usize| -> Vec<f64> {
+        let mut y = x.clone();
+        for pair in 0..3 {
+            let (sin, cos) = (at as f64 * frequency(pair)).sin_cos();
+            (y[pair], y[pair + 3]) = (x[pair] * cos - x[pair + 3] * sin, x[pair] * sin + x[pair + 3] * cos);
+        }
+        y
+    };
+    let (x, memory, positions) = (value("x"), value("memory"), value("positions/embeddings"));
+    let out = value("attention/out/kernel");
+    let mut expected = Vec::new();
+    for batch in 0..BATCH as usize {
+        let row = |of: &[f64], at: usize| of[(batch * length + at) * features..][..features].to_vec();
+        for at in 0..length {
+            let placed: Vec<f64> = row(&x, at).iter().zip(&positions[at * features..]).map(|(x, y)| x + y).collect();
+            let mut result = vec![0.0; features];
+            for head in 0..4 {
+                let query = rotated(project(&placed, "query", head, 4), at);
+                let power = |other: usize| -> f64 {
+                    let key = rotated(project(&row(&memory, other), "key", head / 2, 2), other);
+                    (query.iter().zip(&key).map(|(q, k)| q * k).sum::<f64>() / 6f64.sqrt()).exp()
+                };
+                let total: f64 = (0..=at).map(power).sum();
+                for other in 0..=at {
+                    let values = project(&row(&memory, other), "value", head / 2, 2);
+                    for (unit, value) in values.iter().enumerate() {
+                        for (feature, sum) in result.iter_mut().enumerate() {
+                            *sum += power(other) / total * value * out[(head * size + unit) * features + feature];
+                        }
+                    }
+                }
+            }
+            expected.extend(result);
+        }
+    }
+    for (measured, expected) in run::f64s(&measured[1]).iter().zip(&expected) {
+        assert!((measured - expected).abs() <= 1e-12, "{measured}, expected {expected}");
     }
 }
 
@@ -441,6 +522,29 @@ fn wrong_operands_are_named() {
     assert_eq!(
         message([2, 3, 4], [2, 5, 4], Attention { is_causal: true, ..heads(2) }),
         "a causal mask wants as many queries as positions of memory, measured 3 and 5"
+    );
+    let wrong = |config: Attention| message([2, 3, 4], [2, 3, 4], config);
+    let of = |shared| Attention { n_key_value_heads: Some(shared), head_size: Some(4), ..heads(4) };
+    assert_eq!(wrong(of(3)), "4 heads of queries do not divide into 3 of keys and values, expected as many for each");
+    assert_eq!(wrong(of(0)), "n_key_value_heads is 0, expected at least 1");
+    assert_eq!(wrong(Attention { head_size: Some(0), ..of(2) }), "head_size is 0, expected at least 1");
+    assert_eq!(
+        wrong(Attention { remat: AttentionRemat::Values, ..of(2) }),
+        "remat is Values of attention without biases or with fewer heads of keys and values, expected Weights or Nothing"
+    );
+    let rotated = |head_size, rotary| wrong(Attention { head_size: Some(head_size), rotary: Some(rotary), ..of(4) });
+    assert_eq!(
+        rotated(5, Rotary::default()),
+        "a head has 5 features, expected an even number: they are rotated in pairs"
+    );
+    let scaling = RotaryScaling { factor: 8.0, low: 1.0, high: 4.0, original_length: 8192.0 };
+    let scaled = |scaling| rotated(4, Rotary { scaling: Some(scaling), ..Rotary::default() });
+    assert_eq!(scaled(RotaryScaling { high: 1.0, ..scaling }), "high is 1, expected a number above low, which is 1");
+    assert_eq!(scaled(RotaryScaling { factor: 0.0, ..scaling }), "factor is 0, expected a number above 0");
+    let max_wavelength = f64::INFINITY;
+    assert_eq!(
+        rotated(4, Rotary { max_wavelength, scaling: None }),
+        "max_wavelength is inf, expected a number of at least 1"
     );
 }
 

@@ -1,7 +1,7 @@
 //! Layers that are several: `squeeze_excite`, `mb_conv` and `transformer_block`, the last two as often as `repeats` says.
 
 use super::layer_options::LayerOptions;
-use super::options::{Initializer, Pair, is_default, one, yes};
+use super::options::{Initializer, Pair, above_zero, is_default, one, yes};
 use crate::document;
 use crate::graph::{Distribution, FanMode, Init, Scope, Tensor};
 use crate::nn::{self, Activation, Gelu};
@@ -14,17 +14,12 @@ const MAX_REPEATS: i64 = 1000;
 /// About how many plain layers a block is, where layers are counted.
 pub(super) const LAYERS_OF_A_BLOCK: i64 = 10;
 
-fn repeats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+pub(super) fn repeats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     document::positive_up_to(deserializer, MAX_REPEATS)
 }
 
-fn single() -> i64 {
+pub(super) fn single() -> i64 {
     1
-}
-
-fn epsilon<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    let is_positive = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
-    document::number(deserializer, is_positive, "a number above 0 that f32 can hold")
 }
 
 /// Options of `squeeze_excite`; see [`nn::squeeze_excite`].
@@ -144,7 +139,7 @@ pub struct MbConv {
     #[serde(default = "momentum", deserialize_with = "document::fraction")]
     pub momentum: f64,
     /// Of the batch norms. Default 0.001.
-    #[serde(default = "thousandth", deserialize_with = "epsilon")]
+    #[serde(default = "thousandth", deserialize_with = "above_zero")]
     pub epsilon: f64,
 }
 
@@ -231,7 +226,13 @@ impl LayerOptions for MbConv {
 }
 
 /// Blocks behind one another, `block1` and so on.
-fn repeated(s: &Scope, name: &str, n: i64, x: &Tensor, block: impl Fn(&Scope, &Tensor, i64) -> Tensor) -> Tensor {
+pub(super) fn repeated(
+    s: &Scope,
+    name: &str,
+    n: i64,
+    x: &Tensor,
+    block: impl Fn(&Scope, &Tensor, i64) -> Tensor,
+) -> Tensor {
     s.layer(name, |s| {
         (0..n).fold(x.clone(), |x, number| s.layer(&format!("block{}", number + 1), |s| block(s, &x, number)))
     })
@@ -262,7 +263,7 @@ pub struct TransformerBlock {
     #[serde(default)]
     pub use_causal_mask: bool,
     /// Of the layer norms. Default 1e-5.
-    #[serde(default = "small", deserialize_with = "epsilon")]
+    #[serde(default = "small", deserialize_with = "above_zero")]
     pub layer_norm_epsilon: f64,
     /// How the kernels start. Default `glorot_uniform`.
     #[serde(default = "Initializer::glorot_uniform")]
@@ -272,7 +273,7 @@ pub struct TransformerBlock {
     pub repeats: i64,
 }
 
-fn small() -> f64 {
+pub(super) fn small() -> f64 {
     1e-5
 }
 

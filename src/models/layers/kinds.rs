@@ -4,7 +4,7 @@
 
 use super::choice::{Choice, twice};
 use super::layer_options::{Arity, LayerOptions};
-use super::{block, conv, dense, elementwise, merge, norm, pool, sequence, shape};
+use super::{block, conv, dense, elementwise, llama, merge, norm, pool, sequence, shape};
 use crate::document::{Mark, Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
@@ -96,6 +96,8 @@ kinds! {
     BatchNorm(norm::BatchNorm) = "batch_norm", "BatchNormalization";
     /// Layer normalisation.
     LayerNorm(norm::LayerNorm) = "layer_norm", "LayerNormalization";
+    /// Normalisation by the root of the mean square.
+    RmsNorm(norm::RmsNorm) = "rms_norm", "RMSNormalization";
     /// The largest of each window.
     MaxPool(pool::MaxPool) = "max_pool", "MaxPooling2D";
     /// The mean of each window.
@@ -120,10 +122,14 @@ kinds! {
     Embedding(sequence::Embedding) = "embedding", "Embedding";
     /// Adds learned positions.
     PositionEmbedding(sequence::PositionEmbedding) = "position_embedding", "PositionEmbedding";
+    /// A learned position before the others.
+    ClassToken(sequence::ClassToken) = "class_token", "ClassToken";
     /// Attention over several heads.
     Attention(sequence::Attention) = "attention", "MultiHeadAttention";
     /// Attention and a feed-forward network.
     TransformerBlock(block::TransformerBlock) = "transformer_block", "TransformerEncoder";
+    /// Attention with rotary positions and a gated feed-forward network.
+    LlamaBlock(llama::LlamaBlock) = "llama_block", "LlamaTransformerDecoder";
     /// All axes but the batch as one.
     Flatten(shape::Flatten) = "flatten", "Flatten";
     /// Each example in other dims.

@@ -1,8 +1,8 @@
-//! `batch_norm`, `layer_norm`, `dropout` and `stochastic_depth`: Keras' `BatchNormalization`, `LayerNormalization` and
-//! `Dropout`, and dropout of whole examples.
+//! `batch_norm`, `layer_norm`, `rms_norm`, `dropout` and `stochastic_depth`: Keras' `BatchNormalization`,
+//! `LayerNormalization`, `RMSNormalization` and `Dropout`, and dropout of whole examples.
 
 use super::layer_options::LayerOptions;
-use super::options::Initializer;
+use super::options::{Initializer, above_zero};
 use crate::document;
 use crate::graph::{Scope, Tensor};
 use crate::nn;
@@ -18,7 +18,7 @@ pub struct BatchNorm {
     #[serde(default = "momentum", deserialize_with = "unit_interval")]
     pub momentum: f64,
     /// Added to the variance. Default 0.001.
-    #[serde(default = "epsilon", deserialize_with = "positive_number")]
+    #[serde(default = "epsilon", deserialize_with = "above_zero")]
     pub epsilon: f64,
     /// The axis of features. Default -1, the last.
     #[serde(default = "last")]
@@ -63,11 +63,6 @@ fn unit_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::E
     document::number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
 }
 
-fn positive_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    let is_positive = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
-    document::number(deserializer, is_positive, "a number above 0 that f32 can hold")
-}
-
 impl LayerOptions for BatchNorm {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         let config = nn::BatchNorm {
@@ -87,7 +82,7 @@ impl LayerOptions for BatchNorm {
 #[serde(deny_unknown_fields)]
 pub struct LayerNorm {
     /// Added to the variance. Default 0.001.
-    #[serde(default = "epsilon", deserialize_with = "positive_number")]
+    #[serde(default = "epsilon", deserialize_with = "above_zero")]
     pub epsilon: f64,
     /// How the offset starts. Default `zeros`.
     #[serde(default = "Initializer::zeros")]
@@ -106,6 +101,29 @@ impl LayerOptions for LayerNorm {
             ..nn::LayerNorm::default()
         };
         nn::layer_norm(s, inputs[0], name, &config)
+    }
+}
+
+/// Options of `rms_norm`; see [`nn::rms_norm`]. It normalises the last axis. Defaults are Keras'.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RmsNorm {
+    /// Added to the mean square. Default 1e-6.
+    #[serde(default = "millionth", deserialize_with = "above_zero")]
+    pub epsilon: f64,
+    /// How the scale starts. Default `ones`.
+    #[serde(default = "Initializer::ones")]
+    pub scale_initializer: Initializer,
+}
+
+fn millionth() -> f64 {
+    1e-6
+}
+
+impl LayerOptions for RmsNorm {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        let config = nn::RmsNorm { epsilon: self.epsilon, scale_init: self.scale_initializer.init() };
+        nn::rms_norm(s, inputs[0], name, &config)
     }
 }
 

@@ -108,6 +108,15 @@ pub(super) fn yes() -> bool {
     true
 }
 
+pub(super) fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let is_positive = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
+    document::number(deserializer, is_positive, "a number above 0 that f32 can hold")
+}
+
+pub(super) fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    document::positive(deserializer).map(Some)
+}
+
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

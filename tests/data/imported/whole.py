@@ -3,7 +3,7 @@ compute in f32 and in their own bf16, and the same network as an experiment: wei
 `bf16scope weights WEIGHTS --model model.yaml --check arrays.npz`. By hand: most of the networks are too large to keep.
 
 In an environment with tensorflow-cpu 2.21 and tf-keras: python whole.py tf1_resnet, bert_tensorflow, keras_attention
-In one with torch and transformers: python whole.py bert, gpt2, resnet, torch_flatten, torch_encoder
+In one with torch and transformers: python whole.py bert, gpt2, llama, llama_small, vit, vit_small, resnet, torch_flatten, torch_encoder
 """
 import copy
 import os
@@ -18,6 +18,11 @@ def keep(experiment, **arrays):
     np.savez("arrays.npz", **arrays)
     with open("model.yaml", "w") as file:
         file.write(experiment.strip("\n") + "\n")
+
+
+def keep_more(**arrays):
+    with np.load("arrays.npz") as kept:
+        np.savez("arrays.npz", **kept, **arrays)
 
 
 def tf1_resnet():
@@ -230,7 +235,7 @@ model:
     )
 
 
-def of_torch(model, experiment, inputs, names, of=lambda result: result):
+def of_torch(model, experiment, inputs, names, of=lambda result: result, dtype=None):
     """Keeps a module of PyTorch with weights that no two layers share, norms and biases too."""
     import torch
 
@@ -242,8 +247,15 @@ def of_torch(model, experiment, inputs, names, of=lambda result: result):
                 buffer.copy_(0.1 * torch.randn_like(buffer))
             if name.endswith("running_var"):
                 buffer.copy_(1 + 0.1 * torch.randn_like(buffer).abs())
+        for parameter in model.parameters():
+            # What a file of that dtype holds.
+            parameter.copy_(parameter.to(dtype or parameter.dtype))
         model.eval()
         low = copy.deepcopy(model).to(torch.bfloat16)
+        for name, buffer in model.named_buffers():
+            # `from_pretrained(dtype=torch.bfloat16)` leaves the frequencies of rotations f32.
+            if name.endswith("inv_freq"):
+                low.get_buffer(name).data = buffer.clone()
         as_low = {name: it.to(torch.bfloat16) if it.is_floating_point() else it for name, it in inputs.items()}
         f32, bf16 = of(model(**inputs)).numpy(), of(low(**as_low)).float().numpy()
     # Images have channels first there.
@@ -288,6 +300,112 @@ model:
         inputs, {"tokens": "input_ids"}, lambda result: result.logits,
     )
     model.save_pretrained(".")
+
+
+LLAMA = """
+model:
+  kind: layers
+  inputs:
+    tokens: {shape: [LENGTH], dtype: int32}
+  layers:
+    - {embedding: VOCABULARY, output_dim: FEATURES, inputs: tokens, name: tokens_table}
+    - {llama_block: HEADS, num_key_value_heads: SHARED, intermediate_dim: HIDDEN, rope: ROPE, repeats: BLOCKS, name: decoder}
+    - {rms_norm: , epsilon: 1.0e-5, name: norm}
+    - {dense: VOCABULARY, use_bias: false, name: logits}
+  loss: sparse_softmax_cross_entropy
+"""
+
+
+def of_llama(length, vocabulary, features, heads, shared, hidden, blocks, dtype, original):
+    """Llama with grouped queries and Llama 3.1's scaling of rotations, and what it writes greedily."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": original}
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=vocabulary, hidden_size=features, intermediate_size=hidden, num_hidden_layers=blocks,
+        num_attention_heads=heads, num_key_value_heads=shared, rms_norm_eps=1e-5, max_position_embeddings=8 * original,
+        rope_parameters={"rope_type": "llama3", "rope_theta": 10000.0, **scaling}, initializer_range=0.1,
+        bos_token_id=None, eos_token_id=None,
+    ))
+    rope = "{scaling: {" + ", ".join(f"{key}: {value}" for key, value in scaling.items()) + "}}"
+    experiment = LLAMA
+    for word, value in dict(
+        LENGTH=length, VOCABULARY=vocabulary, FEATURES=features, HEADS=heads, SHARED=shared, HIDDEN=hidden, ROPE=rope,
+        BLOCKS=blocks,
+    ).items():
+        experiment = experiment.replace(word, str(value))
+    inputs = {"input_ids": torch.tensor(rng.integers(0, vocabulary, (2, length)))}
+    of_torch(model, experiment, inputs, {"tokens": "input_ids"}, lambda result: result.logits, dtype)
+    begun = inputs["input_ids"][:1, :5]
+    text = model.generate(begun, do_sample=False, max_new_tokens=length - 5, use_cache=False)
+    model.to(dtype).save_pretrained(".")
+    keep_more(greedy=text.numpy()[0].astype(np.int32))
+
+
+def llama():
+    import torch
+
+    of_llama(128, 32000, 768, 12, 4, 2048, 8, torch.float32, 32)
+
+
+def llama_small():
+    """In bf16, as Llama is published."""
+    import torch
+
+    of_llama(12, 11, 8, 2, 1, 10, 2, torch.bfloat16, 8)
+
+
+VIT = """
+model:
+  kind: layers
+  inputs:
+    image: {shape: [SIZE, SIZE, CHANNELS]}
+  layers:
+    - {conv: FEATURES, kernel_size: PATCH, strides: PATCH, name: patches}
+    - {reshape: [-1, FEATURES]}
+    - class_token
+    - {position_embedding: POSITIONS}
+    - {transformer_block: HEADS, intermediate_dim: HIDDEN, activation: gelu, normalize_first: true, layer_norm_epsilon: 1.0e-12, repeats: BLOCKS, name: encoder}
+    - {layer_norm: , epsilon: 1.0e-12, name: norm}
+    - {take: 0}
+    - {dense: CLASSES, name: classes}
+  loss: sparse_softmax_cross_entropy
+"""
+
+
+def of_vit(size, patch, channels, features, heads, hidden, blocks, classes, dtype):
+    import torch
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    model = ViTForImageClassification(ViTConfig(
+        hidden_size=features, num_hidden_layers=blocks, num_attention_heads=heads, intermediate_size=hidden,
+        image_size=size, patch_size=patch, num_channels=channels, num_labels=classes, initializer_range=0.1,
+    ))
+    experiment = VIT
+    for word, value in dict(
+        SIZE=size, PATCH=patch, CHANNELS=channels, FEATURES=features, POSITIONS=(size // patch) ** 2 + 1, HEADS=heads,
+        HIDDEN=hidden, BLOCKS=blocks, CLASSES=classes,
+    ).items():
+        experiment = experiment.replace(word, str(value))
+    inputs = {"pixel_values": torch.randn(4, channels, size, size)}
+    of_torch(model, experiment, inputs, {"image": "pixel_values"}, lambda result: result.logits, dtype)
+    model.to(dtype).save_pretrained(".")
+
+
+def vit():
+    import torch
+
+    of_vit(224, 16, 3, 768, 12, 3072, 12, 10, torch.float32)
+
+
+def vit_small():
+    """In bf16, which is half as large."""
+    import torch
+
+    of_vit(4, 2, 3, 8, 2, 12, 2, 3, torch.bfloat16)
 
 
 def resnet():

@@ -1,0 +1,102 @@
+//! `llama_block`: Llama's decoder blocks, as often as `repeats` says.
+
+use super::block::{LAYERS_OF_A_BLOCK, repeated, repeats, single, small};
+use super::layer_options::LayerOptions;
+use super::options::{Initializer, above_zero, is_default, some_positive};
+use super::sequence::Rope;
+use crate::document;
+use crate::graph::{Scope, Tensor};
+use crate::nn::{self, Activation};
+use serde::{Deserialize, Serialize};
+
+/// Options of `llama_block`: causal attention with rotary positions and a gated feed-forward network, each added to what its
+/// RMS norm reads, without biases. Names are those of `transformer_block`, defaults those of KerasHub's
+/// `LlamaTransformerDecoder`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LlamaBlock {
+    /// Heads of queries.
+    #[serde(deserialize_with = "document::positive")]
+    pub num_heads: i64,
+    /// Units of the gate, and of what it multiplies.
+    #[serde(deserialize_with = "document::positive")]
+    pub intermediate_dim: i64,
+    /// Heads of keys and values, each of which several heads of queries read. Default `num_heads`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
+    pub num_key_value_heads: Option<i64>,
+    /// Features of a head. Default: those of the input, divided by the heads.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
+    pub head_dim: Option<i64>,
+    /// The gate's function. Default `silu`.
+    #[serde(default = "silu")]
+    pub activation: Activation,
+    /// Of what each branch adds. Default 0.
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "document::fraction")]
+    pub dropout: f64,
+    /// Rotary positions. Default `{max_wavelength: 10000}`.
+    #[serde(default)]
+    pub rope: Rope,
+    /// Of the RMS norms. Default 1e-5.
+    #[serde(default = "small", deserialize_with = "above_zero")]
+    pub layer_norm_epsilon: f64,
+    /// How the kernels start. Default `glorot_uniform`.
+    #[serde(default = "Initializer::glorot_uniform")]
+    pub kernel_initializer: Initializer,
+    /// Blocks behind one another. Default 1.
+    #[serde(default = "single", deserialize_with = "repeats")]
+    pub repeats: i64,
+}
+
+fn silu() -> Activation {
+    Activation::Silu
+}
+
+impl LlamaBlock {
+    /// `x + branch(norm(x))`.
+    fn connected(&self, s: &Scope, x: &Tensor, name: &str, branch: impl Fn(&Scope, &Tensor) -> Tensor) -> Tensor {
+        s.layer(name, |s| {
+            let config = nn::RmsNorm { epsilon: self.layer_norm_epsilon, ..nn::RmsNorm::default() };
+            let added = branch(s, &nn::rms_norm(s, x, "norm", &config));
+            (x + nn::dropout(s, &added, "dropout", self.dropout)).named("add")
+        })
+    }
+
+    /// `(activation(x · gate) * (x · up)) · down`.
+    fn feed_forward(&self, s: &Scope, x: &Tensor) -> Tensor {
+        let dense = |x: &Tensor, name: &str, units: i64| {
+            let kernel_init = self.kernel_initializer.init();
+            nn::dense(s, x, name, &nn::Dense { units, use_bias: false, kernel_init, ..nn::Dense::default() })
+        };
+        let gate = self.activation.of(&dense(x, "gate", self.intermediate_dim));
+        let up = dense(x, "up", self.intermediate_dim);
+        dense(&(gate * up), "down", x.dims().last().copied().unwrap_or(1))
+    }
+
+    fn block(&self, s: &Scope, x: &Tensor) -> Tensor {
+        let x = self.connected(s, x, "attention", |s, x| {
+            let config = nn::Attention {
+                n_heads: self.num_heads,
+                n_key_value_heads: self.num_key_value_heads,
+                head_size: self.head_dim,
+                use_bias: false,
+                rotary: Some(self.rope.rotary()),
+                is_causal: true,
+                kernel_init: self.kernel_initializer.init(),
+                softmax: s.tuning().softmax,
+                ..nn::Attention::default()
+            };
+            nn::attention(s, x, x, "heads", &config)
+        });
+        self.connected(s, &x, "feed_forward", |s, x| self.feed_forward(s, x))
+    }
+}
+
+impl LayerOptions for LlamaBlock {
+    fn n_layers(&self) -> i64 {
+        LAYERS_OF_A_BLOCK * self.repeats
+    }
+
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        repeated(s, name, self.repeats, inputs[0], |s, x, _| self.block(s, x))
+    }
+}
