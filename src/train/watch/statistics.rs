@@ -6,7 +6,7 @@
 
 use super::row::{Bins, Quantity, Role, WatchRow};
 use crate::hlo::ops::{BinaryOp, Comparison};
-use crate::hlo::{DType, Emitter, InstrId, Literal, Op, Shape};
+use crate::hlo::{DType, Emitter, InstrId, Literal, Metadata, Op, Shape};
 
 /// What an array is read as: its bits, and where the exponent is.
 #[derive(Clone, Copy)]
@@ -73,19 +73,30 @@ pub(super) const N_WORDS: usize = 4 + N_BOUNDS;
 const N_BOUNDS: usize = Bins::N - 1 + 4;
 
 /// A row `s32[1, N_WORDS]` of the floats `x`; `lost` and `unseen` are `pred` arrays that are counted.
+///
+/// All is counted in one pass, by a reduction of as many arrays as there are words, which a fusion computes element by
+/// element; squares take a second, for they need the greatest.
 pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2]) -> InstrId {
-    let x = e.convert(x, read_as(e.dtype(x)));
+    // No reduction is of a scalar.
+    let shaped = |x: InstrId| if e.dims(x).is_empty() { e.reshape(x, &[1]) } else { x };
+    let x = shaped(e.convert(x, read_as(e.dtype(x))));
     let (layout, dims) = (Layout::of(e.dtype(x)), e.dims(x));
     let n: i64 = dims.iter().product();
     let axes: Vec<i64> = (0..dims.len() as i64).collect();
-    let flat = |x: InstrId| e.reshape(x, &[n]);
     let bits = e.emit(Op::BitcastConvert, &[x], Some(&Shape::array(layout.bits, &dims[..])));
-    let word = |value: i32, dims: &[i64]| e.broadcast(e.constant(Literal::scalar(value)), &[], dims);
+    let word = |value: i32| e.broadcast(e.constant(Literal::scalar(value)), &[], &dims);
     let sign_off = i32::MAX >> (31 - layout.n_significand - layout.n_exponent);
-    let magnitude = e.binary(BinaryOp::And, e.convert(bits, DType::S32), word(sign_off, &dims));
-    let bounds = layout.bounds();
-    let is_finite = e.compare(Comparison::Lt, magnitude, word(layout.infinity(), &dims));
-    let greatest = e.reduce(BinaryOp::Maximum, e.select(is_finite, magnitude, word(0, &dims)), &axes);
+    let magnitude = e.binary(BinaryOp::And, e.convert(bits, DType::S32), word(sign_off));
+    let is_finite = e.compare(Comparison::Lt, magnitude, word(layout.infinity()));
+    let greatest = (BinaryOp::Maximum, e.select(is_finite, magnitude, word(0)));
+    let count = |pred: InstrId| (BinaryOp::Add, e.convert(shaped(pred), DType::S32));
+    let bounds = layout.bounds().into_iter().map(|bound| count(e.compare(Comparison::Ge, magnitude, word(bound))));
+    let of_updates = counted.iter().flatten().map(|&pred| count(pred));
+    let found = reduce_all(e, &std::iter::once(greatest).chain(bounds).chain(of_updates).collect::<Vec<_>>(), &axes);
+    let (greatest, counts) = (found[0], &found[1..=N_BOUNDS]);
+    let mut of_updates = found[1 + N_BOUNDS..].iter().copied();
+    let [lost, unseen] = counted
+        .map(|pred| pred.and_then(|_| of_updates.next()).unwrap_or_else(|| e.constant(Literal::scalar(0i32))));
     // Squares of numbers that are small or large leave f32's range; those of ratios to the largest do not.
     let is_normal = e.compare(Comparison::Ge, greatest, e.constant(Literal::scalar(layout.power(-126))));
     let as_float = |bits: InstrId| {
@@ -98,18 +109,33 @@ pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2]) -> In
     let ratio = e.div(finite, e.broadcast(scale, &[], &dims));
     let mean = e.mul_scalar(e.reduce_sum(e.mul(ratio, ratio), &axes), 1.0 / n.max(1) as f64);
     let mean = e.emit(Op::BitcastConvert, &[mean], Some(&Shape::scalar(DType::S32)));
-    let by_bound = [n, N_BOUNDS as i64];
-    let from = e.broadcast(e.constant(Literal::from_elements([N_BOUNDS as i64], &bounds)), &[1], &by_bound);
-    let is_from = e.compare(Comparison::Ge, e.broadcast(flat(magnitude), &[0], &by_bound), from);
-    let counts = e.reduce_sum(e.convert(is_from, DType::S32), &[0]);
-    let count = |pred: Option<InstrId>| match pred {
-        Some(pred) => e.reduce_sum(e.convert(pred, DType::S32), &axes),
-        None => e.constant(Literal::scalar(0i32)),
-    };
-    let one = |word: InstrId| e.reshape(word, &[1]);
-    let [lost, unseen] = counted.map(count);
-    let row = e.concatenate(&[one(greatest), one(mean), counts, one(lost), one(unseen)], 0);
-    e.reshape(row, &[1, N_WORDS as i64])
+    let words = [&[greatest, mean], counts, &[lost, unseen]].concat();
+    let words: Vec<InstrId> = words.into_iter().map(|word| e.reshape(word, &[1])).collect();
+    e.reshape(e.concatenate(&words, 0), &[1, N_WORDS as i64])
+}
+
+/// Reductions of arrays of `s32` that take one pass together, each by its operation.
+fn reduce_all(e: &Emitter, arrays: &[(BinaryOp, InstrId)], axes: &[i64]) -> Vec<InstrId> {
+    let to_apply = e.with_module_mut(|module| {
+        module.made_once("count", |module, comp| {
+            let scalar = Shape::scalar(DType::S32);
+            let mut append = |op, operands, shape| module.append(comp, op, operands, shape, Metadata::default());
+            let n = arrays.len() as i64;
+            let parameters: Vec<InstrId> =
+                (0..2 * n).map(|number| append(Op::parameter(number), Vec::new(), scalar.clone())).collect();
+            let (sums, values) = parameters.split_at(arrays.len());
+            let both = arrays.iter().zip(sums.iter().zip(values));
+            let results: Vec<InstrId> =
+                both.map(|(&(op, _), (&x, &y))| append(Op::Binary(op), vec![x, y], scalar.clone())).collect();
+            append(Op::Tuple, results, Shape::Tuple(vec![scalar.clone(); arrays.len()]));
+        })
+    });
+    // Counts and bits of magnitudes are 0 or more, so 0 is what maxima begin with too.
+    let zero = e.constant(Literal::scalar(0i32));
+    let operands: Vec<InstrId> =
+        arrays.iter().map(|&(_, array)| array).chain(std::iter::repeat_n(zero, arrays.len())).collect();
+    let reduced = e.emit(Op::Reduce { dimensions: axes.to_vec(), to_apply }, &operands, None);
+    (0..arrays.len()).map(|index| e.get_tuple_element(reduced, index)).collect()
 }
 
 /// What a row is of.
