@@ -94,6 +94,9 @@ pub struct Args {
     /// Lists that the search may try, each a compile and a run
     #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_runs, requires = "budget")]
     max_runs: usize,
+    /// Instructions that the search may keep: an error that is born at more is bf16's, and nothing is kept
+    #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_kept, requires = "budget")]
+    max_kept: usize,
     /// Ask the TPU compiler what the list that a search finds costs, in cycles: where it leaves less than half of what lowering
     /// saves, that is said
     #[arg(long, value_name = "TARGET", requires = "budget")]
@@ -360,7 +363,7 @@ fn measure(args: &Args, policy: &Policy, auditor: &Auditor<'_>, context: &Contex
     let Some(budget) = args.budget.filter(|&budget| audit.error() > budget) else {
         return Ok(Measured { audit, search: None, f32_as });
     };
-    let limits = SearchLimits { max_runs: args.max_runs };
+    let limits = SearchLimits { max_runs: args.max_runs, max_kept: args.max_kept };
     let search = search(auditor, policy, &audit, (budget, limits), context);
     Ok(Measured { audit, search: Some(search?), f32_as })
 }
@@ -417,7 +420,10 @@ fn search(
     (budget, limits): (f64, SearchLimits),
     context: &Context,
 ) -> Result<Search, AuditError> {
-    let head = format!("searching for what to keep in f32, in at most {} runs", limits.max_runs);
+    let head = format!(
+        "searching for what to keep in f32, {} instructions at most, in at most {} runs",
+        limits.max_kept, limits.max_runs
+    );
     if !context.quiet {
         progress::say(&head);
     }
@@ -444,7 +450,7 @@ fn search(
 
 /// Writes the policy of a search that succeeded.
 fn save(args: &Args, search: &Search, at: Option<&made::AtStep>) -> anyhow::Result<Option<PathBuf>> {
-    if !search.is_reached || search.end == SearchEnd::NothingLeft {
+    if !search.is_reached || matches!(search.end, SearchEnd::NothingLeft | SearchEnd::TooMany) {
         return Ok(None);
     }
     let path = args.save_policy.clone().unwrap_or_else(|| default_policy(&args.module));

@@ -77,6 +77,15 @@ fn a_step_of_a_run_that_went_on_is_made_again() {
     assert!(results.iter().any(|row| row["name"] == "loss" && row["judgement"] == "ignored"), "{results:?}");
 }
 
+/// Each replica on two devices, which halve a kernel.
+#[test]
+fn a_step_over_a_model_axis_is_made_again() {
+    let folder = Folder::new();
+    digits(&folder, "axis.yaml", "optimizer: adam", "mesh: {data: 1, model: 2, split: {mlp/dense1/kernel: 1}}\n");
+    folder.stdout(&["train", "axis.yaml", "--epochs", "1", "--log-every", "1"]);
+    check(&folder, "axis.yaml", &[9], &[]);
+}
+
 #[test]
 #[ignore = "ci/long: a_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's"]
 fn steps_read_by_workers_with_dropout_and_averages_are_made_again() {
@@ -261,6 +270,10 @@ fn what_is_no_step_of_a_run_is_refused() {
         (&["mlp.yaml", "--at", "3", "--tune", "tpu-v2"], "and is made again as"),
         (&["mlp.yaml", "--first-beyond", "0.5"], "expected a number of 1 or more"),
         (&["mlp.yaml", "--at", "3", "--steps", "2"], "cannot be used with"),
+        (
+            &["mlp.yaml", "--at", "3", "--device", "tpu"],
+            "a step is made again on devices of one host, and --device is tpu\nhelp: leave --device out",
+        ),
     ] {
         let said = folder.stderr(&[&["audit"], args].concat());
         assert!(said.contains(expected), "{args:?}: {said}");

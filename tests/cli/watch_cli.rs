@@ -89,6 +89,16 @@ fn what_cannot_be_watched_is_refused_where_it_is_written() {
     "#]].assert_eq(&refused("steps_per_call: 4, ", &["--watch"]));
     let error = refused("", &["--watch=0"]);
     assert!(error.contains("'0' for '--watch[=<N>]': expected a number of steps, 1 or more, such as 50"), "{error}");
+    let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
+    let mesh = "mesh: {data: 1, model: 2, split: {mlp/dense1/kernel: 1}}\n";
+    std::fs::write(folder.path("mlp.yaml"), yaml + mesh).unwrap();
+    expect![[r#"
+        bf16scope: mlp.yaml:4:24: the run cannot be watched: each replica is split over a model axis
+          4 | mesh: {data: 1, model: 2, split: {mlp/dense1/kernel: 1}}
+            |                        ^
+          help: watch it with `model: 1`, on as many replicas
+    "#]]
+    .assert_eq(&folder.stderr(&["train", "mlp.yaml", "--watch"]));
 }
 
 /// A run with looks that do not depend on the machine: of a network whose weights stall from step 11 on.

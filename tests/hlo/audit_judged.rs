@@ -130,7 +130,7 @@ fn a_search_ends_at_its_bound_and_says_when_nothing_is_left() {
     let found = auditor.audit(&policy).unwrap();
     let search = |max_runs, budget| {
         let mut said = Vec::new();
-        let limits = SearchLimits { max_runs };
+        let limits = SearchLimits { max_runs, ..SearchLimits::default() };
         let search = auditor.search_with(&policy, &found, budget, limits, &mut |searched| said.push(searched.n_runs));
         let search = search.unwrap();
         assert_eq!(said, (1..=search.n_runs).collect::<Vec<usize>>());
@@ -140,4 +140,34 @@ fn a_search_ends_at_its_bound_and_says_when_nothing_is_left() {
     assert_eq!((bounded.end, bounded.is_reached, bounded.n_runs), (SearchEnd::OutOfRuns, false, 1));
     let whole = search(40, 1e-6);
     assert_eq!((whole.end, whole.is_reached, whole.error), (SearchEnd::NothingLeft, true, 0.0));
+}
+
+/// Each of eight results rounds by itself, so each sum has to be kept, which is no matter of a few instructions. They are
+/// kept where that is asked for.
+#[test]
+fn an_error_that_is_born_everywhere_keeps_nothing() {
+    let sums: String =
+        (0..8).map(|n| format!("  x{n} = f32[1] add(a, b)\n  y{n} = f32[1] multiply(x{n}, x{n})\n")).collect();
+    let names = |letter: &str| (0..8).map(|n| format!("{letter}{n}")).collect::<Vec<_>>().join(", ");
+    let module = parse(&format!(
+        "\n\nENTRY m {{\n  a = f32[1] parameter(0)\n  b = f32[1] parameter(1)\n{sums}  ROOT t = ({}) tuple({})\n}}\n",
+        ["f32[1]"; 8].join(", "),
+        names("y")
+    ));
+    let inputs = [array(&[256.0]), array(&[1.0])];
+    let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
+    let policy = allow(&["add"]);
+    let found = auditor.audit(&policy).unwrap();
+    let search = |max_kept| {
+        let limits = SearchLimits { max_kept, ..SearchLimits::default() };
+        auditor.search_with(&policy, &found, 1e-4, limits, &mut |_| {}).unwrap()
+    };
+    // Lists of 0, 1, 2, 4, 8, 6 and 7 find that the eighth is needed; it alone, and 3, 5 and 6 beside it, that the seventh
+    // is; those two, and 3, 4 and 5, the sixth; and those three do not hold the budget.
+    let few = search(3);
+    assert_eq!((few.end, few.is_reached, few.keep.len()), (SearchEnd::TooMany, true, 8), "{few:#?}");
+    assert_eq!(few.n_runs, 16);
+    let all = search(8);
+    assert_eq!((all.end, all.keep.len()), (SearchEnd::NothingLeft, 8), "{all:#?}");
+    assert_eq!(all.n_runs, 28);
 }

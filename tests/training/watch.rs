@@ -11,7 +11,9 @@ use bf16scope::optim::{Adam, Clip, LossScale, Optimizer, Update, WeightDecay};
 use bf16scope::prelude::*;
 use bf16scope::train::checkpoint::{Checkpoint, Place};
 use bf16scope::train::watch::{Anomaly, Quantity, Watch, WatchRecord, anomalies};
-use bf16scope::train::{Data, Event, Objective, Resumption, RunPlan, Session, Spec, TrainError, program, run as train};
+use bf16scope::train::{
+    Data, Event, Objective, Resumption, RunPlan, Session, Spec, TrainError, check_watch, program, run as train,
+};
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -130,6 +132,20 @@ fn watching_changes_no_byte_of_what_trains() {
     let looks = watched.iter().position(|(name, _)| name == "mlp_observing").expect("it is watched");
     watched.remove(looks);
     assert!(plain == watched, "other programs than without `watch`");
+}
+
+/// Several hosts share each step, and a look is one host's: refused before anything is compiled.
+#[test]
+fn a_run_over_several_hosts_cannot_be_watched() {
+    let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 0.1);
+    assert!(check_watch(&spec, 1).is_ok());
+    let error = check_watch(&spec, 4).unwrap_err();
+    assert!(matches!(error, TrainError::Watch { key: &["train", "watch"], .. }), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "the run cannot be watched: 4 hosts share each step, and a look is one host's\nhelp: train it on one host, or do \
+         not watch it"
+    );
 }
 
 /// Of every array: shares of one whole, a size that fits the bins; each of the four quantities is there.

@@ -249,11 +249,25 @@ fn summary(outcome: &Outcome) -> String {
         (Some(_), None) => {}
         (Some(budget), Some(search)) => {
             lines.push(format!("FAILS: over the budget of {}", number(budget)));
+            lines.extend(over(audit, budget));
             lines.push(found(search, outcome.saved_policy.as_deref()));
             lines.extend(outcome.cycles.as_ref().map(Cycles::line));
         }
     }
     lines.join("\n") + "\n"
+}
+
+/// How many results are over a budget, and how far off the worst of them is: its largest error beside its direction.
+fn over(audit: &Audit, budget: f64) -> Option<String> {
+    let error = |row: &ResultRow| row.judged.unwrap_or(0.0);
+    let rows: Vec<&ResultRow> = audit.results.iter().filter(|row| error(row) > budget).collect();
+    let worst = rows.iter().max_by(|a, b| error(a).total_cmp(&error(b)))?;
+    let names = [&worst.name, &worst.op_name].into_iter().find(|name| !name.is_empty());
+    let name = names.map_or(String::new(), |name| format!(" ({name})"));
+    let cosine = worst.errors.map_or(String::new(), |errors| format!(", at a cosine of {:.6}", errors.cosine));
+    let n = rows.len();
+    let are = if n == 1 { "result is" } else { "results are" };
+    Some(format!("{n} {are} over it, most of all out{}{name} by {}{cosine}", worst.index, number(error(worst))))
 }
 
 /// The column of what f32 loses on a TPU.
@@ -300,6 +314,13 @@ pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
             return format!(
                 "this leaves nothing in bf16: only with everything in f32 are the results within the budget ({error}, \
                  {n_runs} runs)\nhelp: a larger --budget, or --results with what matters"
+            );
+        }
+        (true, SearchEnd::TooMany) => {
+            return format!(
+                "the error is born at many instructions: no list short enough holds the budget, and the shortest that was found \
+                 ({n_runs} runs) keeps {n} in f32 ({error}; {left} of the bytes that lowering saves are still saved)\nhelp: a \
+                 larger --budget, --results with what matters, or --max-kept {n}"
             );
         }
         (true, SearchEnd::CostsMoreThanItBuys) => format!(

@@ -95,8 +95,8 @@ pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2]) -> In
     let found = reduce_all(e, &std::iter::once(greatest).chain(bounds).chain(of_updates).collect::<Vec<_>>(), &axes);
     let (greatest, counts) = (found[0], &found[1..=N_BOUNDS]);
     let mut of_updates = found[1 + N_BOUNDS..].iter().copied();
-    let [lost, unseen] = counted
-        .map(|pred| pred.and_then(|_| of_updates.next()).unwrap_or_else(|| e.constant(Literal::scalar(0i32))));
+    let [lost, unseen] =
+        counted.map(|pred| pred.and_then(|_| of_updates.next()).unwrap_or_else(|| e.constant(Literal::scalar(0i32))));
     // Squares of numbers that are small or large leave f32's range; those of ratios to the largest do not.
     let is_normal = e.compare(Comparison::Ge, greatest, e.constant(Literal::scalar(layout.power(-126))));
     let as_float = |bits: InstrId| {
