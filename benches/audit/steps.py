@@ -1,7 +1,7 @@
 """Twelve training steps of flax and optax, eight as people write them and four with a planted trouble, audited.
 
 `python steps.py [STEP…]` with jax, flax and optax (see in_venv.py of benches/tpu for the versions) writes each as StableHLO
-text with its inputs, asks `bf16scope audit --budget 2.5e-1` of it, and prints a row of a table: what was planted, at which
+text with its inputs, asks `bf16scope audit --budget 2.5e-1` of it (or `BUDGET`), and prints a row of a table: what was planted, at which
 place the audit's list has it, how far the results are, how many instructions a search keeps, and what that took.
 `BF16SCOPE` names the program, `KEEP_STEPS` a folder where steps and answers stay. What is planted is in the scope `planted`.
 """
@@ -21,7 +21,7 @@ import numpy as np
 import optax
 from flax import linen as nn
 
-BUDGET = "2.5e-1"
+BUDGET = os.environ.get("BUDGET", "2.5e-1")
 BATCH, LENGTH, WIDTH, HEADS, WORDS, CLASSES = 8, 32, 64, 4, 512, 10
 
 
@@ -308,7 +308,9 @@ def main():
         kept, runs = (len(search["keep"]), search["n_runs"]) if search else (0, 0)
         if search and not search["is_reached"]:
             kept = f"{search['end']} with {kept}"
-        elif search and search["end"] != "minimal":
+        elif search and search["end"] == "too_many":
+        kept = f"nothing: {kept} would do"
+    elif search and search["end"] != "minimal":
             kept = f"{kept} ({search['end']})"
         elif kept:
             kept = f"{kept}: " + ", ".join(op_name(found, name) for name in search["keep"])

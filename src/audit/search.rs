@@ -1,15 +1,14 @@
 //! The search for a smallest `keep` list that brings the results under a budget.
 //!
 //! The budget is on [`Audit::error`]: the largest scaled error (`max |x − r| / max |r|`) of a result. Candidates are
-//! instructions in the order in which error is born at them. Candidates are taken from the top (1, 2, 4, … until the
-//! budget holds, then the least number by bisection): the last one taken is needed. With it kept, the least number of those
-//! before it is found in the same way, whose last is needed too, and so on until what is needed holds the budget by itself.
-//! Then entries are left out wherever the budget holds without them. So the list is *1-minimal*: leaving out any one entry
-//! breaks the budget. It need not be the smallest of all, which would take exponentially many runs: errors of different
-//! sign cancel, and no rule orders the subsets.
+//! instructions in the order in which error is born at them. The list is first made by taking candidates from the top
+//! (1, 2, 4, … until the budget holds, then the least number by bisection), and then pruned: groups of entries, halved
+//! down to one, are left out wherever the budget holds without them, until no single entry can be. So the list is
+//! *1-minimal*: leaving out any one entry breaks the budget. It need not be the smallest of all, which would take
+//! exponentially many runs: errors of different sign cancel, and no rule orders the subsets.
 //!
-//! No more lists are tried than [`SearchLimits`] allow, and the search ends where more instructions are needed than may be
-//! kept: an error that is born at many places is the precision's, not an instruction's. A list that leaves less than half
+//! No more lists are tried than [`SearchLimits`] allow, and the search ends where more groups are needed than instructions
+//! may be kept: an error that is born at many places is the precision's, not an instruction's. A list that leaves less than half
 //! of the bytes that lowering saves between instructions costs more than it buys, and the search says so ([`SearchEnd`]).
 //!
 //! Each list that is tried is lowered, compiled and run for the results alone. Instructions inside called computations
@@ -33,8 +32,8 @@ pub struct SearchLimits {
 }
 
 impl Default for SearchLimits {
-    /// 40 runs and 3 instructions: the first takes 2·log2(n) runs to find, 20 of a thousand candidates, each other one
-    /// log2 of its place among them.
+    /// 40 runs, and 3 instructions: doubling and bisection take 2·log2(n) of them, 20 for a thousand candidates, and as many are
+    /// left to prune.
     fn default() -> SearchLimits {
         SearchLimits { max_runs: 40, max_kept: 3 }
     }
@@ -129,10 +128,11 @@ impl Auditor<'_> {
             max_runs: max_runs.max(1),
             says,
         };
-        let (mut list, mut end) = trial.needed(max_kept)?;
-        if end == SearchEnd::Minimal {
-            (list, end) = trial.pruned(list)?;
-        }
+        let all: Vec<usize> = (0..names.len()).collect();
+        let (mut list, mut end) = match trial.shortest_prefix(&all)? {
+            (list, None) => trial.pruned(list, max_kept)?,
+            (list, Some(end)) => (list, end),
+        };
         if matches!(end, SearchEnd::OutOfRuns | SearchEnd::TooMany) {
             // The shortest that is known to hold.
             let holding = trial.known.iter().filter(|(_, error)| **error <= budget).map(|(list, _)| list);
@@ -218,61 +218,57 @@ impl Trial<'_, '_> {
         Ok(Some(error <= self.budget))
     }
 
-    /// Candidates that hold the budget together, and which each of them was needed for where it was found; why the search ends.
-    fn needed(&mut self, max_kept: usize) -> Result<(Vec<usize>, SearchEnd), AuditError> {
-        let mut needed: Vec<usize> = Vec::new();
-        // So many from the top hold it with what is needed.
-        let mut n_holding = self.names.len();
+    /// The least prefix that doubling and bisection find to hold; why the search ends with it if it does.
+    fn shortest_prefix(&mut self, all: &[usize]) -> Result<(Vec<usize>, Option<SearchEnd>), AuditError> {
+        let (mut fails, mut holds) = (0, 0);
         loop {
-            let mut first = |n: usize| -> Result<Option<bool>, AuditError> {
-                let list: Vec<usize> = (0..n).chain(needed.iter().copied()).collect();
-                self.holds(&list)
-            };
-            let (mut fails, mut holds) = (0, if needed.is_empty() { 0 } else { n_holding });
-            match first(0)? {
-                Some(true) => return Ok((needed, SearchEnd::Minimal)),
-                Some(false) if needed.len() >= max_kept => return Ok((needed, SearchEnd::TooMany)),
+            let list = &all[..holds];
+            match self.holds(list)? {
+                Some(true) => break,
+                None => return Ok((all[..fails].to_vec(), Some(SearchEnd::OutOfRuns))),
+                Some(false) if holds == all.len() => return Ok((list.to_vec(), Some(SearchEnd::NotReached))),
                 Some(false) => {}
-                None => return Ok((needed, SearchEnd::OutOfRuns)),
             }
-            // Nothing is known of the first: doubling until it holds.
-            while needed.is_empty() && holds == fails {
-                let next = (2 * fails).max(1).min(n_holding);
-                match first(next)? {
-                    Some(true) => holds = next,
-                    Some(false) if next == n_holding => return Ok(((0..n_holding).collect(), SearchEnd::NotReached)),
-                    Some(false) => (fails, holds) = (next, next),
-                    None => return Ok(((0..fails).collect(), SearchEnd::OutOfRuns)),
-                }
-            }
-            while holds > fails + 1 {
-                let middle = fails.midpoint(holds);
-                match first(middle)? {
-                    Some(true) => holds = middle,
-                    Some(false) => fails = middle,
-                    None => return Ok((needed, SearchEnd::OutOfRuns)),
-                }
-            }
-            n_holding = holds - 1;
-            needed.insert(0, n_holding);
+            fails = holds;
+            holds = (2 * holds).max(1).min(all.len());
         }
+        while holds > fails + 1 {
+            let middle = fails.midpoint(holds);
+            match self.holds(&all[..middle])? {
+                Some(true) => holds = middle,
+                Some(false) => fails = middle,
+                None => return Ok((all[..holds].to_vec(), Some(SearchEnd::OutOfRuns))),
+            }
+        }
+        Ok((all[..holds].to_vec(), None))
     }
 
-    /// A list that holds without what it does not need: no single entry can be left out of it.
-    fn pruned(&mut self, mut list: Vec<usize>) -> Result<(Vec<usize>, SearchEnd), AuditError> {
-        // Where least is born first.
-        let mut place = list.len();
-        while place > 0 {
-            place -= 1;
-            let without = [&list[..place], &list[place + 1..]].concat();
-            match self.holds(&without)? {
-                Some(true) => {
-                    list = without;
-                    // What was needed beside it may not be without it.
-                    place = list.len();
+    /// A list that holds without what it does not need: no single entry can be left out of it. Each group that cannot be left
+    /// out has an entry that is needed, so there may be no more of those than entries.
+    fn pruned(&mut self, mut list: Vec<usize>, max_kept: usize) -> Result<(Vec<usize>, SearchEnd), AuditError> {
+        let mut size = list.len().div_ceil(2);
+        while size > 0 && !list.is_empty() {
+            let (mut changed, mut n_needed) = (false, 0);
+            // Where least is born first.
+            let mut end = list.len();
+            while end > 0 {
+                let start = end.saturating_sub(size);
+                let without = [&list[..start], &list[end..]].concat();
+                match self.holds(&without)? {
+                    Some(true) => {
+                        list = without;
+                        changed = true;
+                    }
+                    Some(false) if n_needed == max_kept => return Ok((list, SearchEnd::TooMany)),
+                    Some(false) => n_needed += 1,
+                    None => return Ok((list, SearchEnd::OutOfRuns)),
                 }
-                Some(false) => {}
-                None => return Ok((list, SearchEnd::OutOfRuns)),
+                end = start;
+            }
+            if size > 1 {
+                size = size.div_ceil(2);
+            } else if !changed {
+                break;
             }
         }
         Ok((list, SearchEnd::Minimal))

@@ -162,12 +162,11 @@ fn an_error_that_is_born_everywhere_keeps_nothing() {
         let limits = SearchLimits { max_kept, ..SearchLimits::default() };
         auditor.search_with(&policy, &found, 1e-4, limits, &mut |_| {}).unwrap()
     };
-    // Lists of 0, 1, 2, 4, 8, 6 and 7 find that the eighth is needed; it alone, and 3, 5 and 6 beside it, that the seventh
-    // is; those two, and 3, 4 and 5, the sixth; and those three do not hold the budget.
+    // Lists of 0, 1, 2, 4, 8, 6 and 7; then neither half of the eight can be left out, and none of three pairs but those that
+    // were tried, nor of the fourth.
     let few = search(3);
     assert_eq!((few.end, few.is_reached, few.keep.len()), (SearchEnd::TooMany, true, 8), "{few:#?}");
-    assert_eq!(few.n_runs, 16);
     let all = search(8);
     assert_eq!((all.end, all.keep.len()), (SearchEnd::NothingLeft, 8), "{all:#?}");
-    assert_eq!(all.n_runs, 28);
+    assert_eq!((few.n_runs, all.n_runs), (11, 18));
 }
