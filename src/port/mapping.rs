@@ -161,8 +161,7 @@ impl Mapping {
             variables.push(Mapped { wanted: variable.clone(), found });
         }
         let numbering = index.numbering(&sources);
-        let averages: Vec<SlotName> =
-            rules.averages.iter().map(|theirs| SlotName { theirs: theirs.clone(), with: None }).collect();
+        let averages: Vec<SlotName> = rules.averages.iter().cloned().map(SlotName::from).collect();
         for (number, mapped) in variables.iter_mut().enumerate() {
             let (of, found) = match &mapped.wanted.role {
                 Role::Slot { of, slot } => (of, index.slot(&mapped.wanted, sources.get(of.as_str()), slot, &numbering)),
@@ -499,11 +498,7 @@ impl<'a> Index<'a> {
         let numbered = numbering.slot(theirs, slot).filter(|(name, _)| self.given.contains_key(name.as_str()));
         match (found, numbered) {
             (Found::Fresh, Some((name, scale))) => {
-                let expected = layout.their_dims(&variable.shape.dims);
-                match self.fits(variable, self.given[name.as_str()].name.as_str(), layout.clone(), expected) {
-                    Found::Taken { theirs, layout, cast, .. } => Found::Taken { theirs, layout, cast, scale },
-                    other => other,
-                }
+                self.scaled(variable, self.given[name.as_str()].name.as_str(), layout, scale)
             }
             (found, _) => found,
         }
@@ -560,17 +555,24 @@ impl<'a> Index<'a> {
             std::iter::once(theirs).chain(self.given.get(theirs.as_str()).into_iter().flat_map(|it| &it.aliases));
         let mut there = names.flat_map(|theirs| {
             let captures = more.iter().copied().chain([("theirs", theirs.as_str())]);
-            let captures = captures.map(|(name, text)| (name.to_string(), text.to_string())).collect();
+            let captures = captures.map(|(name, text)| (name.to_string(), text.to_string()));
+            let captures = captures.chain(self.rules.path_of(theirs)).collect();
             let name = |template: &Template| template.name(&captures, Standing::default());
             let is_there = |template: &Template| name(template).is_some_and(|it| self.given.contains_key(it.as_str()));
             let possible = called.iter().filter(|called| called.with.as_ref().is_none_or(is_there));
-            possible.filter_map(|called| name(&called.theirs)).collect::<Vec<_>>()
+            possible.filter_map(|called| Some((name(&called.theirs)?, called.scale))).collect::<Vec<_>>()
         });
-        let Some(name) = there.find_map(|name| Some(self.given.get(name.as_str())?.name.clone())) else {
-            return Found::Fresh;
-        };
-        let expected = layout.their_dims(&variable.shape.dims);
-        self.fits(variable, &name, layout.clone(), expected)
+        let found = there.find_map(|(name, scale)| Some((self.given.get(name.as_str())?.name.clone(), scale)));
+        let Some((name, scale)) = found else { return Found::Fresh };
+        self.scaled(variable, &name, layout, scale)
+    }
+
+    /// What is about a variable, which lies as that does.
+    fn scaled(&self, variable: &Wanted, theirs: &str, layout: &Layout, scale: Scale) -> Found {
+        match self.fits(variable, theirs, layout.clone(), layout.their_dims(&variable.shape.dims)) {
+            Found::Taken { theirs, layout, cast, .. } => Found::Taken { theirs, layout, cast, scale },
+            other => other,
+        }
     }
 
     fn fits(&self, variable: &Wanted, theirs: &str, layout: Layout, expected: Option<Vec<i64>>) -> Found {

@@ -5,7 +5,8 @@
 //! whatever it says is a bijection: a permutation of axes, axes that are joined, an equal part of an axis.
 
 use super::numbering::Indexed;
-use super::pattern::{Pattern, Template};
+use super::pattern::{Captures, Pattern, Template};
+use super::variable::Scale;
 use crate::document::{self, ConfigError, Node, ReadError, Value, nearest};
 use crate::files;
 use serde::de::{DeserializeOwned, Deserializer};
@@ -29,10 +30,14 @@ pub struct Rules {
     #[serde(deserialize_with = "rules")]
     pub rules: Vec<Rule>,
     /// Where optimizers' slots are, by our name of a slot: templates of `{theirs}`, any of the variable's names there,
-    /// `{slot}`, and `{number}`.
+    /// `{slot}`, `{number}`, and what `paths` capture.
     /// The key `"*"` is for every slot.
     #[serde(default)]
     pub slots: BTreeMap<String, Vec<SlotName>>,
+    /// Patterns of a variable's names there: what the first that matches captures, templates of `slots` may take, and as
+    /// `{name_}` with `_` for each `/`.
+    #[serde(default)]
+    pub paths: Vec<Pattern>,
     /// Where slots are by a number of their own, in files whose optimizers number them.
     pub indexed: Option<Indexed>,
     /// Other names of a variable that say its number among those that train: patterns that capture `{number}`. Templates of
@@ -134,23 +139,34 @@ pub struct SlotName {
     pub theirs: Template,
     /// What must be there too: a name that is another slot's where this is not.
     pub with: Option<Template>,
+    /// What its numbers are.
+    pub scale: Scale,
 }
 
 impl<'de> Deserialize<'de> for SlotName {
-    /// A name, or `{theirs: NAME, with: NAME}`.
+    /// A name, or `{theirs: NAME, with: NAME, step: true}`.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SlotName, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Named {
             theirs: Template,
-            with: Template,
+            with: Option<Template>,
+            #[serde(default)]
+            step: bool,
         }
         Node::read(deserializer, |node| match &node.value {
-            Value::Map(_) => {
-                Named::deserialize(node).map(|Named { theirs, with }| SlotName { theirs, with: Some(with) })
-            }
-            _ => Template::deserialize(node).map(|theirs| SlotName { theirs, with: None }),
+            Value::Map(_) => Named::deserialize(node).map(|Named { theirs, with, step }| {
+                let scale = if step { Scale::Step } else { Scale::Same };
+                SlotName { theirs, with, scale }
+            }),
+            _ => Template::deserialize(node).map(SlotName::from),
         })
+    }
+}
+
+impl From<Template> for SlotName {
+    fn from(theirs: Template) -> SlotName {
+        SlotName { theirs, with: None, scale: Scale::Same }
     }
 }
 
@@ -195,6 +211,15 @@ fn rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rule>, D::Err
     }
     let rules = Vec::<Checked>::deserialize(deserializer)?;
     Ok(rules.into_iter().map(|Checked(rule)| rule).collect())
+}
+
+impl Rules {
+    /// What `paths` capture of a variable's name there, each also with `_` for `/`.
+    pub(super) fn path_of(&self, theirs: &str) -> Captures {
+        let captured = self.paths.iter().find_map(|pattern| pattern.captures(theirs)).unwrap_or_default();
+        let flat = captured.iter().map(|(name, text)| (format!("{name}_"), text.replace('/', "_")));
+        flat.collect::<Vec<_>>().into_iter().chain(captured).collect()
+    }
 }
 
 impl Rule {
@@ -346,6 +371,7 @@ impl Rules {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pattern::Standing;
     use super::*;
 
     #[test]
@@ -392,6 +418,35 @@ mod tests {
         ] {
             let error = error(rule);
             assert!(error.starts_with("mine.yaml:4:") && error.contains(expected), "{rule}: {error}");
+        }
+    }
+
+    /// What Keras 2 before 2.11 (tf-keras' `optimizers.legacy`), Keras 2 and Keras 3 call the slots of `conv/kernel` in a
+    /// whole model's `.h5`; momentum of SGD is a step there.
+    #[test]
+    fn slots_of_keras_h5_are_called_by_optimizer_and_version() {
+        let rules = Rules::all().into_iter().find(|rules| rules.family == "keras").unwrap();
+        for (slot, names) in [
+            ("momentum", "SGD/conv/kernel/momentum:0 SGD/m/conv/kernel:0 sgd/conv_kernel_momentum step"),
+            ("momentum", "RMSprop/conv/kernel/momentum:0 RMSprop/momentum/conv/kernel:0 rm_sprop/conv_kernel_momentum"),
+            ("rms", "RMSprop/conv/kernel/rms:0 RMSprop/velocity/conv/kernel:0 rm_sprop/conv_kernel_velocity"),
+            (
+                "rms_mean",
+                "RMSprop/conv/kernel/mg:0 RMSprop/average_gradient/conv/kernel:0 rm_sprop/conv_kernel_average_gradient",
+            ),
+            ("adam_m", "Adam/conv/kernel/m:0 Adam/m/conv/kernel:0 adam/conv_kernel_momentum"),
+            ("adam_v", "Adam/conv/kernel/v:0 Adam/v/conv/kernel:0 adam/conv_kernel_velocity"),
+        ] {
+            let scale = if names.ends_with(" step") { Scale::Step } else { Scale::Same };
+            for name in names.split(' ').filter(|name| *name != "step") {
+                let ending = if name.ends_with(":0") { ":0" } else { "" };
+                let theirs = format!("model_weights/conv/conv/kernel{ending}");
+                let captures = rules.path_of(&theirs);
+                let of = |called: &SlotName| called.theirs.name(&captures, Standing::default());
+                let expected = format!("optimizer_weights/{name}");
+                let found = rules.slots[slot].iter().find(|called| of(called).as_deref() == Some(&expected));
+                assert_eq!(found.map(|called| called.scale), Some(scale), "{slot} {name}");
+            }
         }
     }
 
