@@ -479,12 +479,12 @@ impl Painter<'_> {
     }
 
     /// Takes back what step 4 did; a value that is stored stays narrow.
-    fn keep(&mut self, Unstored { node, from, is_rounded }: Unstored) {
+    fn keep(&mut self, Unstored { node, from, rule }: Unstored) {
         self.out.low[node as usize] = false;
-        self.out.rule[node as usize] = if is_rounded { Rule::Rounded } else { Rule::Unstored };
+        self.out.rule[node as usize] = rule;
         self.out.from[node as usize] = from;
         let narrow = &mut self.out.value_low;
-        self.graph.node(node).results().for_each(|value| narrow[value as usize] &= is_rounded);
+        self.graph.node(node).results().for_each(|value| narrow[value as usize] &= rule == Rule::Rounded);
     }
 
     /// What was decided for single nodes, whatever steps 1 to 4 say of them.

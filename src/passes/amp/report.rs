@@ -267,6 +267,10 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
         Rule::MovedSum => {
             "it adds rows between ops that are lowered, few to each, and what it adds and gives is stored".to_string()
         }
+        Rule::Statistic => {
+            "nothing of the rows that it adds was rounded since the ops that are always f32, so their sum is a statistic"
+                .to_string()
+        }
         Rule::Rows => {
             "it adds rows that are rounded already and narrower than a tile, and no more than the table has".to_string()
         }

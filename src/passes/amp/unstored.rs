@@ -19,6 +19,10 @@
 //!    reads its scores, for their maximum too. The stream is what is stored, and each of them scales it again. What is
 //!    rounded of an exponent is an error of the exponential in proportion to the exponent's size.
 //!
+//! A sum of rows that was lowered between products (`moved`) is f32 after all where nothing of its rows was rounded since
+//! the denied ops that they are computed from: it is a statistic, such as the sums of exponentials that a softmax over a
+//! graph's edges divides by. What is gathered of it for the edges, of which there are more, is rounded as what is moved is.
+//!
 //! So an f32 value ends where it meets another stream, as when a branch is added, and where two ops read it. It ends even
 //! where that other stream is f32, if either is what a statistic was applied to that was scaled and that several ops read:
 //! the gradients of a batch norm's input by its mean, by its variance and as it is, which are rounded before they are added
@@ -29,7 +33,7 @@
 //! compiler would store it in f32: it fuses a cast into each op that reads, however many there are.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
-use super::painted::Painted;
+use super::painted::{Painted, Rule};
 use crate::hlo::Op;
 use crate::hlo::ops::decisions::is_map;
 use crate::hlo::ops::precision::Class;
@@ -49,6 +53,8 @@ struct Facts {
     has_stream: bool,
     /// It stays f32 for a statistic that streams were applied to and that several ops read.
     is_scaled: bool,
+    /// It is f32 as are all that it is computed from, back to denied ops.
+    is_unrounded: bool,
     /// At most one op reads it and what it moved from.
     has_one_reader: bool,
 }
@@ -60,8 +66,8 @@ pub(super) struct Unstored {
     pub node: NodeId,
     /// The node that this comes from.
     pub from: Option<NodeId>,
-    /// Whether what it makes is stored all the same, and rounded for that.
-    pub is_rounded: bool,
+    /// The rule to name: `Unstored`; `Rounded` where what it makes is stored all the same, and rounded for that; `Statistic`.
+    pub rule: Rule,
 }
 
 /// The nodes that were lowered and had better compute in f32.
@@ -86,7 +92,12 @@ pub(super) fn unstored(graph: &Graph<'_>, painted: &Painted) -> Vec<Unstored> {
     let kept = finder.kept.iter().zip(0..);
     let unstored = |(from, node): (&Option<NodeId>, NodeId)| {
         let from = (*from)?;
-        Some(Unstored { node, from: (from != node).then_some(from), is_rounded: ends[node as usize] })
+        let rule = match (ends[node as usize], graph.node(node).class()) {
+            (true, _) => Rule::Rounded,
+            (false, Some(Class::Deny { .. })) => Rule::Statistic,
+            (false, _) => Rule::Unstored,
+        };
+        Some(Unstored { node, from: (from != node).then_some(from), rule })
     };
     kept.filter_map(unstored).collect()
 }
@@ -149,7 +160,7 @@ impl Finder<'_> {
         let n_streams = operands.iter().filter(|value| value.is_stream).count();
         let is_met = n_streams > 1 && operands.iter().any(|value| value.is_stream && value.is_scaled);
         let is_kept = keeps(|value| value.is_stream) && !is_met;
-        if self.is_open(node) && is_kept {
+        if self.is_open(node) && is_kept || self.is_statistic(node, &operands) {
             let producers = of.operands.iter().filter(|&&value| self.facts[value as usize].is_denied);
             let from = producers.map(|&value| self.graph.producer(value)).next();
             self.kept[node as usize] = Some(from.unwrap_or(node));
@@ -157,6 +168,12 @@ impl Finder<'_> {
         let is_scaled = operands.iter().any(|v| v.is_scaled) || is_kept && !keeps(|value| value.has_stream);
         let facts = self.facts_of(node, &operands, is_scaled);
         of.results().for_each(|value| self.facts[value as usize] = facts);
+    }
+
+    /// Whether a sum of rows that was lowered adds what nothing was rounded of.
+    fn is_statistic(&self, node: NodeId, operands: &[Facts]) -> bool {
+        let is_sum = self.painted.rule[node as usize] == Rule::MovedSum;
+        is_sum && operands.last().is_some_and(|rows| rows.is_unrounded)
     }
 
     /// The facts of what a node makes of `operands`.
@@ -170,26 +187,40 @@ impl Finder<'_> {
         let any = |property: fn(&Facts) -> bool| operands.iter().any(property);
         let (reads_stream, reads_one) = (any(|v| v.is_stream), any(|v| v.has_stream));
         let (reads_denied, reads_reduced) = (any(|v| v.is_denied), any(|v| v.is_reduced));
+        let is_low = self.painted.low[node as usize] && self.kept[node as usize].is_none();
+        // Constants are neither.
+        let is_unrounded =
+            !is_low && any(|v| v.is_unrounded) && !any(|v| (v.is_stream || v.is_denied) && !v.is_unrounded);
         let has_one_reader = self.only_reader(node).is_some();
         let stored = Facts { is_stream: true, has_stream: true, has_one_reader, ..Facts::default() };
         match &of.kind {
             NodeKind::Op(Class::Allow) | NodeKind::Parameter | NodeKind::Fixed(_) => stored,
             // A sum that is lowered between products, or what is moved there: both are stored.
-            NodeKind::Op(Class::Deny { .. } | Class::Clear) if self.painted.low[node as usize] => stored,
+            NodeKind::Op(Class::Deny { .. } | Class::Clear) if is_low => stored,
             NodeKind::Op(Class::Deny { .. }) => {
                 // A sum over windows is stored: no reader computes it again, as each of its numbers reads many.
                 let is_of_windows = matches!(op, Op::ReduceWindow { .. });
-                let is_reduced = !is_of_windows && (after < before || reads_reduced);
+                let is_sum_of_rows = self.kept[node as usize].is_some();
+                let is_reduced = is_sum_of_rows || !is_of_windows && (after < before || reads_reduced);
                 let is_stream = reads_stream && !is_reduced;
                 let has_stream = reads_one && (is_of_windows || after >= before);
-                Facts { is_stream, has_stream, is_denied: true, is_reduced, is_scaled, has_one_reader }
+                let is_unrounded = !is_of_windows;
+                Facts { is_stream, has_stream, is_denied: true, is_reduced, is_scaled, is_unrounded, has_one_reader }
             }
             NodeKind::Op(Class::Infer) => {
-                let is_f32 = self.kept[node as usize].is_some() || !self.painted.low[node as usize];
+                let is_f32 = !is_low;
                 let is_reduced = is_f32 && reads_reduced;
                 let is_stream = reads_stream && !is_reduced;
                 let (is_denied, is_scaled) = (reads_denied && is_f32, is_scaled && is_f32);
-                Facts { is_stream, has_stream: reads_one, is_denied, is_reduced, is_scaled, has_one_reader }
+                Facts {
+                    is_stream,
+                    has_stream: reads_one,
+                    is_denied,
+                    is_reduced,
+                    is_scaled,
+                    is_unrounded,
+                    has_one_reader,
+                }
             }
             NodeKind::Op(Class::Clear) => {
                 let repeats = matches!(op, Op::Broadcast { .. }) && after > before;
@@ -200,7 +231,8 @@ impl Finder<'_> {
                 let moved = !(reads_stream && is_whole) || streams.all(|v| v.has_one_reader);
                 let is_stream = reads_stream && is_whole && !is_reduced;
                 let (has_stream, has_one_reader) = (reads_one && is_whole, has_one_reader && moved);
-                Facts { is_stream, has_stream, is_denied: reads_denied, is_reduced, is_scaled, has_one_reader }
+                let is_denied = reads_denied;
+                Facts { is_stream, has_stream, is_denied, is_reduced, is_scaled, is_unrounded, has_one_reader }
             }
             NodeKind::Op(Class::NotFloat)
             | NodeKind::Constant

@@ -129,6 +129,43 @@ fn sums_of_few_rows_between_products_are_narrow() {
     assert_eq!(dtypes(&messages(64 * 64 + 1), &moved(Boundary::Lower), ["arrived"]), ["f32"]);
 }
 
+/// A softmax over the edges that arrive at a node, whose weights scale what the edges carry there. `score` is an instruction
+/// that makes `scores` of what a product gave.
+fn weighed(score: &str) -> String {
+    format!(
+        "ENTRY main {{
+  x = f32[512,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  ids = s32[512,1] parameter(2)
+  carried = f32[512,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  scores = f32[512,8] {score}
+  zero = f32[] constant(0)
+  zeros = f32[64,8] broadcast(zero), dimensions={{}}
+  sums = f32[64,8] scatter(zeros, ids, scores), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
+  of_edges = f32[512,8] gather(sums, ids), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1,8}}
+  weights = f32[512,8] divide(scores, of_edges)
+  messages = f32[512,8] multiply(weights, carried)
+  arrived = f32[64,8] scatter(zeros, ids, messages), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
+  ROOT y = f32[64,8] dot(arrived, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"
+    )
+}
+
+/// Sums of exponentials divide what is summed next. What edges, of which there are more, get of them is rounded.
+#[test]
+fn sums_of_rows_of_which_nothing_was_rounded_are_statistics() {
+    let names = ["sums", "of_edges", "weights", "arrived"];
+    let of_exponentials = weighed("exponential(carried)");
+    assert_eq!(dtypes(&of_exponentials, &Policy::default(), names), ["f32", "bf16", "bf16", "bf16"]);
+    // As large as the product, and stored.
+    let of_product = weighed("add(carried, carried)");
+    assert_eq!(dtypes(&of_product, &Policy::default(), names), ["bf16", "bf16", "bf16", "bf16"]);
+    // A policy that rounds what need not be stored rounds statistics, too.
+    let lowered = Policy { unstored: Boundary::Lower, ..Policy::default() };
+    assert_eq!(dtypes(&of_exponentials, &lowered, names), ["bf16", "bf16", "bf16", "bf16"]);
+}
+
 /// A layer with one output: its bias is one number, and so is the loss.
 fn one_output(results: &str) -> String {
     format!(
