@@ -309,8 +309,8 @@ def main():
         if search and not search["is_reached"]:
             kept = f"{search['end']} with {kept}"
         elif search and search["end"] == "too_many":
-        kept = f"nothing: {kept} would do"
-    elif search and search["end"] != "minimal":
+            kept = f"nothing: {kept} would do"
+        elif search and search["end"] != "minimal":
             kept = f"{kept} ({search['end']})"
         elif kept:
             kept = f"{kept}: " + ", ".join(op_name(found, name) for name in search["keep"])
