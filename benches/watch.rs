@@ -1,7 +1,7 @@
-//! What watching costs: a run that looks at every fiftieth step beside one that does not.
+//! What watching costs: a look beside the steps of the same run.
 //!
-//! `cargo bench --bench watch`. Measured is the time of fifty steps, one of which is looked at, as `train` makes them: batches,
-//! reports and all. The two take turns, as neighbours on the machine come and go.
+//! `cargo bench --bench watch`. Measured are single steps and looks as `train` makes them, batches, reports and all, and the
+//! least of each is taken: neighbours on the machine lengthen both, and not by the same.
 
 use bf16scope::data::{ArrayInfo, Arrays};
 use bf16scope::graph::Precision;
@@ -10,7 +10,6 @@ use bf16scope::models::{Model, cnn, mlp};
 use bf16scope::pjrt::Client;
 use bf16scope::train::watch::Watch;
 use bf16scope::train::{Data, Event, RunPlan, Session, Spec, run};
-use criterion::Criterion;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -18,12 +17,12 @@ use std::time::{Duration, Instant};
 
 const BATCH: usize = 128;
 const EVERY: u32 = 50;
-/// Each run has so many windows of fifty steps.
-const WINDOWS: usize = 4;
-const ROUNDS: usize = 15;
+/// Each run has so many looks after its first step.
+const N_LOOKS: usize = 4;
+const ROUNDS: usize = 5;
 
 fn examples() -> Arrays {
-    let n = BATCH * (WINDOWS * EVERY as usize + 1);
+    let n = BATCH * (N_LOOKS * EVERY as usize + 1);
     let images = (0..n * 64).flat_map(|i| ((i * 37 % 101) as f32 / 101.0).to_le_bytes()).collect();
     let labels = (0..n as i32).flat_map(|i| (i % 10).to_le_bytes()).collect();
     let arrays = vec![
@@ -33,56 +32,44 @@ fn examples() -> Arrays {
     Arrays::new(Path::new("examples"), arrays).expect("both hold as many examples")
 }
 
-/// The time of fifty steps, those between the first and the last of a run.
-fn fifty_steps(client: &Client, spec: &Spec, data: Data<'_>, watch: Option<Watch>) -> Duration {
+/// The least time of a step that is not looked at, and of a look: from the step before it until it is told of.
+fn step_and_look(client: &Client, spec: &Spec, data: Data<'_>, best: &mut [Duration; 2]) {
     let mut session = Session::new(client, spec.clone()).expect("the network compiles");
-    let (mut first, mut last) = (None, None);
-    let plan = RunPlan { watch, ..RunPlan::new(1, None) };
-    run(&mut session, data, &plan, &AtomicBool::new(false), &mut |event| {
-        if let Event::Step { .. } = event {
-            first.get_or_insert_with(Instant::now);
-            last = Some(Instant::now());
+    let watch = Some(Watch { every: NonZeroU32::new(EVERY).expect("it is not 0") });
+    let (mut last, mut was_look) = (None::<Instant>, false);
+    run(&mut session, data, &RunPlan { watch, ..RunPlan::new(1, None) }, &AtomicBool::new(false), &mut |event| {
+        let is_look = match event {
+            Event::Watched(_) => true,
+            Event::Step { .. } => false,
+            _ => return,
+        };
+        let now = Instant::now();
+        // A step after a look begins where the look ends, without the wait for its batch.
+        if let (Some(last), false) = (last, was_look) {
+            let best = &mut best[usize::from(is_look)];
+            *best = (*best).min(now - last);
         }
+        (last, was_look) = (Some(now), is_look);
     })
     .expect("it trains");
-    let all = last.zip(first).map_or(Duration::ZERO, |(last, first)| last - first);
-    all / WINDOWS as u32
-}
-
-fn watch(criterion: &mut Criterion) {
-    let client = Client::cpu().expect("the CPU plugin is installed on first use").keeping(8);
-    let examples = examples();
-    let data = Data { training: &examples, test: &examples };
-    let watch = Some(Watch { every: NonZeroU32::new(EVERY).expect("it is not 0") });
-    let models =
-        [("mlp", Model::Mlp(mlp::Config::new([8, 8, 1], 10))), ("cnn", Model::Cnn(cnn::Config::new([8, 8, 1], 10)))];
-    let mut group = criterion.benchmark_group("fifty_steps");
-    group.sample_size(10);
-    for (name, model) in models {
-        let spec = Spec { precision: Precision::Bf16, batch: BATCH as u32, ..Spec::new(model.task(0.0)) };
-        let best = |watch: Option<Watch>| fifty_steps(&client, &spec, data, watch);
-        let (mut plain, mut watched) = (Duration::MAX, Duration::MAX);
-        for _ in 0..ROUNDS {
-            plain = plain.min(best(None));
-            watched = watched.min(best(watch));
-        }
-        let ratio = watched.as_secs_f64() / plain.as_secs_f64();
-        println!(
-            "{name}: fifty steps {:.1} ms, with a look {:.1} ms, best of {ROUNDS} rounds that take turns: {ratio:.3} times",
-            1e3 * plain.as_secs_f64(),
-            1e3 * watched.as_secs_f64()
-        );
-        for (which, watch) in [("plain", None), ("watched", watch)] {
-            group.bench_function(format!("{name}/{which}"), |bencher| {
-                bencher.iter_custom(|n| (0..n).map(|_| fifty_steps(&client, &spec, data, watch)).sum());
-            });
-        }
-    }
-    group.finish();
 }
 
 fn main() {
-    let mut criterion = Criterion::default().configure_from_args();
-    watch(&mut criterion);
-    criterion.final_summary();
+    // `cargo test --benches` asks whether it runs.
+    let n_rounds = if std::env::args().any(|arg| arg == "--bench") { ROUNDS } else { 1 };
+    let client = Client::cpu().expect("the CPU plugin is installed on first use").keeping(8);
+    let examples = examples();
+    let data = Data { training: &examples, test: &examples };
+    let models =
+        [("mlp", Model::Mlp(mlp::Config::new([8, 8, 1], 10))), ("cnn", Model::Cnn(cnn::Config::new([8, 8, 1], 10)))];
+    for (name, model) in models {
+        let spec = Spec { precision: Precision::Bf16, batch: BATCH as u32, ..Spec::new(model.task(0.0)) };
+        let mut best = [Duration::MAX; 2];
+        (0..n_rounds).for_each(|_| step_and_look(&client, &spec, data, &mut best));
+        let [step, look] = best.map(|best| 1e3 * best.as_secs_f64());
+        let ratio = 1.0 + look / (f64::from(EVERY) * step);
+        println!(
+            "{name}: a step {step:.2} ms, a look {look:.2} ms, the best of {n_rounds} runs: {ratio:.3} times every {EVERY}"
+        );
+    }
 }
