@@ -85,6 +85,7 @@ pub fn their_arrays(rules: &Rules, variables: &[Wanted]) -> Result<Vec<TheirArra
             }
         }
         parts.entry(name.clone()).or_default().insert(number, own);
+        let dims = if layout.write_ones { layout.with_ones(dims) } else { dims };
         let shape = ArrayShape::new(variable.shape.dtype, dims);
         arrays.entry(name.clone()).or_insert(TheirArray { name, shape, parts: Vec::new(), layout });
     }

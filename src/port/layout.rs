@@ -16,6 +16,8 @@ pub struct Layout {
     pub channels_first: Option<[i64; 3]>,
     /// Axes of length 1 that theirs has more; [`Layout::their_dims`] is without them.
     pub ones: Vec<usize>,
+    /// Whether theirs is written with them.
+    pub write_ones: bool,
     /// Dims of theirs where they are not as ours, whose elements are the same in the same order.
     pub dims: Option<Vec<i64>>,
 }
@@ -23,8 +25,8 @@ pub struct Layout {
 impl Layout {
     /// That of a rule; `dims` are what [`Rule::axes_of`] finds.
     pub(super) fn of(rule: &Rule, dims: Option<Vec<i64>>) -> Layout {
-        let Rule { part, transpose, joined, channels_first, ones, .. } = rule.clone();
-        Layout { part, transpose, joined, channels_first, ones, dims }
+        let Rule { part, transpose, joined, channels_first, ones, write_ones, .. } = rule.clone();
+        Layout { part, transpose, joined, channels_first, ones, write_ones, dims }
     }
 
     /// Our dims with those that are one there joined; nothing where it is for another number of axes.

@@ -82,9 +82,12 @@ pub struct Rule {
     pub joined: Option<Vec<Vec<usize>>>,
     /// Channels, height and width of the images that our first axis is, flattened: theirs were flattened channels first.
     pub channels_first: Option<[i64; 3]>,
-    /// Axes of length 1 that theirs may have more, by their numbers there. They are not written.
+    /// Axes of length 1 that theirs may have more, by their numbers there.
     #[serde(default)]
     pub ones: Vec<usize>,
+    /// Whether they are written.
+    #[serde(default)]
+    pub write_ones: bool,
     /// Another variable of the layer whose last axes theirs has, where ours has one: a bias of heads has those of their kernel.
     pub axes_of: Option<String>,
     /// Whether another variable may have the same values, as logits that share the table of an embedding.

@@ -12,6 +12,7 @@ use bf16scope::train::{Completer, Sampling};
 use bf16scope::tuning::Tuning;
 use bf16scope::weights;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 fn data(name: &str) -> PathBuf {
@@ -137,14 +138,17 @@ fn vit_computes_what_transformers_does_and_goes_back() {
     assert_eq!(sums(&folder.path("modules.safetensors"), ""), sums(&folder.path("vit.safetensors"), ""));
 }
 
-/// Written back, a checkpoint has the names that the file had, and becomes the same checkpoint.
+/// Written back, a checkpoint has the names and shapes that the file had, and becomes the same checkpoint.
 fn comes_back(folder: &Folder, network: &str) {
     let model = data(&format!("{network}.yaml")).display().to_string();
     let checkpoint = format!("{network}.safetensors");
     let back = ["--rules", network, "--format", "safetensors", "-o", "back.safetensors"];
     folder.stdout(&[&["weights", &checkpoint, "--model", &model], &back[..]].concat());
-    let names = |file: &Path| sums(file, "").into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-    assert_eq!(names(&folder.path("back.safetensors")), names(&data(&checkpoint)));
+    let shapes = |file: &Path| -> BTreeMap<String, Vec<u64>> {
+        let file = weights::open(file).unwrap();
+        file.entries().iter().map(|entry| (entry.name.clone(), entry.dims.clone())).collect()
+    };
+    assert_eq!(shapes(&folder.path("back.safetensors")), shapes(&data(&checkpoint)));
     folder.stdout(&["weights", "back.safetensors", "--model", &model, "-o", "again.safetensors"]);
     assert_eq!(sums(&folder.path("again.safetensors"), ""), sums(&folder.path(&checkpoint), ""));
 }
