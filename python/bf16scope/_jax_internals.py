@@ -163,27 +163,32 @@ def vary_alike(args: list) -> list:
 
 def module_of(jaxpr: ClosedJaxpr, platform: str) -> Module:
     """The jaxpr as a module for a platform: what `jax.jit` of it compiles there."""
-    began = time.perf_counter()
     avals = [struct_of(aval) for aval in jaxpr.in_avals]
     traced = jax.jit(jaxpr_as_fun(jaxpr), keep_unused=True).trace(*avals)
     lowered = traced.lower(lowering_platforms=(platform,))
     program = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-    module = Module.read(program)
-    seconds = time.perf_counter() - began
-    log.info("%s: JAX made a module of %d instructions in %.3f s", module.name, module.n_instructions, seconds)
-    return module
+    return Module.read(program)
 
 
 @functools.lru_cache(maxsize=256)
 def lowered(jaxpr: ClosedJaxpr, options: Options, platform: str) -> tuple[Module, Report]:
     """The jaxpr's module, lowered, and the report."""
-    module = module_of(jaxpr, platform)
     began = time.perf_counter()
+    module = module_of(jaxpr, platform)
+    made = time.perf_counter()
     low, report = module.lower(options.policy, options.dtype, options.keep)
-    log.info("%s: lowered in %.3f s, %r", module.name, time.perf_counter() - began, report)
+    log.info(
+        "%s: JAX made a module of %d instructions in %.3f s; lowered in %.3f s, %r",
+        *(_function_of(jaxpr) or module.name, module.n_instructions, made - began, time.perf_counter() - made, report),
+    )
     for note in report.notes:
         log.warning("%s", note)
     return low, report
+
+
+def _function_of(jaxpr: ClosedJaxpr) -> str | None:
+    """The user's function and its place, as JAX says them."""
+    return getattr(getattr(jaxpr.jaxpr, "debug_info", None), "func_src_info", None)
 
 
 #: Platforms of JAX that compute in bfloat16 and float16, whatever the device: XLA widens there what the device does not have.

@@ -114,17 +114,35 @@ def _warn_of_changes(args, tree, before: list) -> None:
 
 
 def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module:
-    """The function over such arguments (arrays, or their `jax.ShapeDtypeStruct`s) as a module, in f32 as it is written.
+    """The function over such arguments (arrays, or their `jax.ShapeDtypeStruct`s) as a module, in f32 as it is written. What
+    `jax.jit` donates of them, the module donates.
 
     Args:
       platform: `cpu`, `tpu`, `cuda` or `rocm`; default where JAX runs.
     """
     if platform not in (None, *internals.PLATFORMS):
         raise Error(f"JAX has no platform `{platform}` that bf16scope knows", f"write one of {', '.join(internals.PLATFORMS)}")
-    traced = jax.jit(fn, keep_unused=True).trace(*args, **kwargs)
+    traced = jax.jit(fn, keep_unused=True, **_donated(fn, args, kwargs)).trace(*args, **kwargs)
     internals.refuse_effects(traced.jaxpr)
     lowered = traced.lower(lowering_platforms=(platform or jax.default_backend(),))
     return Module.read(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), _called(fn))
+
+
+def _donated(fn: Callable, args: tuple, kwargs: dict) -> dict:
+    """Which arguments a function that `jax.jit` made donates, as options of `jax.jit`."""
+    if not hasattr(fn, "trace"):
+        return {}
+    numbered, named = fn.trace(*args, **kwargs).args_info
+    if len(numbered) + len(named) != len(args) + len(kwargs):
+        raise Error(
+            f"`{_called(fn)}` has static arguments, which a module does not have",
+            "give the function without `jax.jit`, and with their values: `lambda params, x: step(params, x, 3)`",
+        )
+    is_donated = lambda arg: any(leaf.donated for leaf in jax.tree_util.tree_leaves(arg))
+    return {
+        "donate_argnums": tuple(number for number, arg in enumerate(numbered) if is_donated(arg)),
+        "donate_argnames": tuple(name for name, arg in named.items() if is_donated(arg)),
+    }
 
 
 def explain_casts(

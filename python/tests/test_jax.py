@@ -290,12 +290,31 @@ def test_static_arguments_and_donation():
     assert far(f(x, 2), jitted(x + 0)) <= 16 * ROUNDING
 
 
-def test_lowered_once_for_each_shape(caplog):
+def test_lowered_once_for_each_shape_and_dtype(caplog):
     caplog.set_level("INFO", "bf16scope")
     low = bf16scope.jax.lower(lambda x: x @ x)
+    n_lowered = lambda: sum("lowered in" in message for message in caplog.messages)
     for n in (3, 3, 4):
         low(draw(0, n, n))
-    assert sum("lowered in" in message for message in caplog.messages) == 2
+    assert n_lowered() == 2
+    jax.jit(lambda x: low(x) + 1)(draw(1, 4, 4))
+    assert n_lowered() == 2
+    assert low(draw(0, 4, 4).astype(jnp.bfloat16)).dtype == jnp.bfloat16
+    assert low(jnp.ones((4, 4), jnp.int32)).dtype == jnp.int32
+    assert n_lowered() == 4
+
+
+def test_log_says_what_each_function_costs():
+    program = """
+import jax.numpy as jnp, bf16scope.jax
+def net(x):
+    return x @ x
+bf16scope.jax.lower(net)(jnp.ones((3, 3)))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "BF16SCOPE_LOG": "1"}, capture_output=True, text=True, check=True
+    )
+    assert re.search(r"^net at .*: JAX made a module of \d+ instructions in [\d.]+ s; lowered in [\d.]+ s, ", ended.stderr, re.M)
 
 
 def mesh():
@@ -320,9 +339,14 @@ def test_eight_devices_with_shardings():
 def test_a_batch_stays_sharded():
     over = mesh()
     low = bf16scope.jax.lower(lambda x, w: jnp.tanh(x @ w))
-    x = jax.device_put(draw(1, 16, 8), NamedSharding(over, PartitionSpec("data")))
-    out = jax.jit(low)(x, draw(2, 8, 8))
-    assert len({str(shard.index) for shard in out.addressable_shards}) == 8
+    x, w = draw(1, 16, 8), draw(2, 8, 8)
+    whole = low(x, w)
+    for spec in (PartitionSpec("data"), PartitionSpec(None, "data")):
+        placed = jax.device_put(x, NamedSharding(over, spec))
+        for out in (low(placed, w), jax.jit(low)(placed, w)):
+            assert far(whole, out) <= ROUNDING
+            # Columns are summed over, so that all devices have all of the result.
+            assert len({str(shard.index) for shard in out.addressable_shards}) == (8 if spec[0] else 1)
 
 
 def test_inside_shard_map():

@@ -43,7 +43,7 @@ def test_symbolic_dimensions_get_sizes():
 
 def test_compile_asks_the_compiler_of_a_tpu():
     module = bf16scope.Module.read(DOT.encode())
-    answer = module.compile("tpu-v3", policy="default")
+    answer = module.compile("tpu-v3:2x2", policy="default")
     assert answer.reports[0]["cycles"] > 0
     with pytest.raises(bf16scope.Error, match="'tpu-v9' for `target`: no target"):
         module.compile("tpu-v9")

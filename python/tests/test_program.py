@@ -35,6 +35,17 @@ def test_lines_are_those_of_the_user():
     assert b"test_program.py" in program and b"_jax_internals.py" not in program
 
 
+def test_what_jit_donates_is_donated():
+    step = lambda params, x: jax.tree.map(lambda w: w - (x @ w).sum(), params)
+    args = {"w": jnp.ones((8, 8))}, jnp.ones((4, 8))
+    alias = "input_output_alias={ {}: (0, {}, may-alias) }"
+    assert alias in bf16scope.jax.module(jax.jit(step, donate_argnums=0), *args).text()
+    assert alias in bf16scope.jax.module(jax.jit(bf16scope.jax.lower(step), donate_argnames="params"), *args).text()
+    assert "alias" not in bf16scope.jax.module(step, *args).text()
+    with pytest.raises(bf16scope.Error, match="has static arguments"):
+        bf16scope.jax.module(jax.jit(lambda x, n: x * n, static_argnums=1), args[1], 3)
+
+
 def test_fit():
     """Two batches of a small function, by the TPU compiler; the batch is found by its number of rows."""
     w = jax.ShapeDtypeStruct((128, 128), jnp.float32)
