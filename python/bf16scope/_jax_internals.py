@@ -264,11 +264,9 @@ def _whole(aval):
 
 
 @functools.lru_cache(maxsize=256)
-def _batched(jaxpr: ClosedJaxpr, axes: tuple, avals: tuple, axis_size: int) -> ClosedJaxpr:
+def _batched(jaxpr: ClosedJaxpr, axes: tuple, avals: tuple, axis_size: int) -> tuple[ClosedJaxpr, list[Any]]:
     mapped = jax.vmap(jaxpr_as_fun(jaxpr), in_axes=axes, out_axes=0, axis_size=axis_size)
-    closed, consts = trace(mapped, list(map(struct_of, avals)))
-    assert not consts
-    return closed
+    return trace(mapped, list(map(struct_of, avals)))
 
 
 def _batch(axis_size: int, args, axes, *, jaxpr, options):
@@ -276,8 +274,8 @@ def _batch(axis_size: int, args, axes, *, jaxpr, options):
     unmapped = getattr(batching, "not_mapped", None)
     axes = tuple(None if axis is unmapped else axis for axis in axes)
     avals = tuple(type_of(arg) for arg in args)
-    batched = _batched(jaxpr, axes, avals, axis_size)
-    results = call(batched, options, *args)
+    batched, consts = _batched(jaxpr, axes, avals, axis_size)
+    results = call(batched, options, *vary_alike([*consts, *args]))
     return results, [0] * len(results)
 
 

@@ -351,10 +351,11 @@ class _OneModule:
             _, vjp, out = jax.vjp(of_wanted, *(args[number] for number in self.wanted), has_aux=True)
             return list(out) + list(vjp(jax.numpy.ones((), np.float32)))
 
-        self.jaxpr, _ = internals.trace(both, [internals.struct_of(aval) for aval in jaxpr.in_avals])
+        # JAX makes constants of its own where it differentiates.
+        self.jaxpr, self.consts = internals.trace(both, [internals.struct_of(aval) for aval in jaxpr.in_avals])
 
     def forward(self, args):
-        out = _differentiable(self.jaxpr, self.options, may_be_loss=False)(*args)
+        out = _differentiable(self.jaxpr, self.options, may_be_loss=False)(*internals.vary_alike([*self.consts, *args]))
         return list(out[: self.n_results]), list(out[self.n_results :])
 
     def backward(self, residuals, cotangents):
@@ -387,9 +388,8 @@ class _Passes:
         self.n_results = len(jaxpr.out_avals)
         structs = [internals.struct_of(aval) for aval in jaxpr.in_avals]
         whole, consts = internals.trace(self._forward, structs)
-        assert not consts
         # Where each leaf of the residuals comes from: an argument, or a result of the forward pass.
-        arguments = {var: number for number, var in enumerate(whole.jaxpr.invars)}
+        arguments = {var: number for number, var in enumerate(whole.jaxpr.invars[len(consts) :])}
         outvars = whole.jaxpr.outvars[self.n_results :]
         self.sources, self.kept = [], []
         for number, var in enumerate(outvars):
@@ -407,12 +407,12 @@ class _Passes:
         self.narrow = [low if narrow[number] else None for number in self.kept]
 
         def forward(*args):
-            out = jax.core.eval_jaxpr(whole.jaxpr, (), *args)
+            out = jax.core.eval_jaxpr(whole.jaxpr, (), *consts, *args)
             results, residuals = out[: self.n_results], out[self.n_results :]
             kept = [residuals[number] for number in self.kept]
             return results + [it.astype(to) if to else it for it, to in zip(kept, self.narrow)]
 
-        self.forward_jaxpr, _ = internals.trace(forward, structs)
+        self.forward_jaxpr, self.forward_consts = internals.trace(forward, structs)
 
     def _forward(self, *args):
         """Results and the leaves of what `jax.vjp` keeps."""
@@ -442,7 +442,7 @@ class _Passes:
         return jax.tree_util.tree_unflatten(self.vjp_tree, leaves)
 
     def forward(self, args):
-        out = _differentiable(self.forward_jaxpr, self.options)(*args)
+        out = _differentiable(self.forward_jaxpr, self.options)(*internals.vary_alike([*self.forward_consts, *args]))
         results, kept = out[: self.n_results], out[self.n_results :]
         of_arguments = [args[position] for what, position in self.sources if what == "argument"]
         return list(results), _Residuals([list(kept), of_arguments], self.backward)
