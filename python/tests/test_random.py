@@ -6,8 +6,8 @@ and every result of every operation is rounded to bfloat16. Each operation says 
 
 Where many operations follow each other the bound grows beyond what results can be (2); of two programs in five it stays below 1.
 
-BF16SCOPE_RANDOM says which programs: how many (default 20, and those that once went wrong), or from one to another, `20..5000`. BF16SCOPE_RANDOM_SHOW=1
-prints what each came to.
+BF16SCOPE_RANDOM says which programs: how many (default 20, and those that once went wrong), or from one to another,
+`20..5000`. BF16SCOPE_RANDOM_SHOW=1 prints what each came to.
 """
 
 import os
