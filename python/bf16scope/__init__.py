@@ -5,7 +5,11 @@
 * The program `bf16scope` comes along: `bf16scope --help`.
 """
 
+from importlib.metadata import version
+
 from bf16scope._errors import Error
 from bf16scope._module import Module, policies
 
-__all__ = ["Error", "Module", "policies"]
+__all__ = ["Error", "Module", "__version__", "policies"]
+
+__version__ = version("bf16scope")

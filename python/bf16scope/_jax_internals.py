@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ try:
     from jax._src.interpreters import batching, mlir, partial_eval
     from jax._src.lib.mlir import ir
     from jax._src.lib.mlir.dialects import func as func_dialect
+    from jax._src.lib.mlir.dialects import hlo
     from jax.extend.core import jaxpr_as_fun
 
     _merge = mlir.merge_mlir_modules
@@ -93,11 +95,13 @@ def refuse_effects(closed) -> None:
     Raises:
       Error: a function that talks to its host, or to other devices by the name of an axis.
     """
-    names = sorted(str(effect) for effect in closed.effects)
+    # Some say nothing but their place in memory.
+    names = sorted(type(it).__name__ if " object at 0x" in str(it) else str(it) for it in closed.effects)
     if any("NamedAxis" in name for name in names):
         raise Error(
             f"the function has collectives over an axis that is bound outside of it ({', '.join(names)})",
-            "lower the whole: `lower(jax.shard_map(step, …))`, or lower what is between the collectives",
+            "lower the whole, `lower(jax.shard_map(step, …))` or `lower(jax.vmap(step, axis_name=…))`, or lower what is between "
+            "the collectives",
         )
     calls = sorted({name for name in _primitives(closed.jaxpr) if "callback" in name})
     if names or calls:
@@ -177,18 +181,18 @@ def lowered(jaxpr: ClosedJaxpr, options: Options, platform: str) -> tuple[Module
     module = module_of(jaxpr, platform)
     made = time.perf_counter()
     low, report = module.lower(options.policy, options.dtype, options.keep)
-    log.info(
-        "%s: JAX made a module of %d instructions in %.3f s; lowered in %.3f s, %r",
-        *(_function_of(jaxpr) or module.name, module.n_instructions, made - began, time.perf_counter() - made, report),
-    )
+    name = _function_of(jaxpr) or module.name
+    seconds = made - began, time.perf_counter() - made
+    log.info("%s: JAX made a module of %d instructions in %.3f s; lowered in %.3f s, %r", name, module.n_instructions, *seconds, report)
     for note in report.notes:
-        log.warning("%s", note)
+        warnings.warn(f"{name}: {note.replace(f' in {module.name}', '')}", stacklevel=2)
     return low, report
 
 
 def _function_of(jaxpr: ClosedJaxpr) -> str | None:
     """The user's function and its place, as JAX says them."""
-    return getattr(getattr(jaxpr.jaxpr, "debug_info", None), "func_src_info", None)
+    place = getattr(getattr(jaxpr.jaxpr, "debug_info", None), "func_src_info", None)
+    return "the gradient of a lowered function" if place and os.path.dirname(__file__) in place else place
 
 
 #: Platforms of JAX that compute in bfloat16 and float16, whatever the device: XLA widens there what the device does not have.
@@ -241,9 +245,20 @@ def _compiled(jaxpr: ClosedJaxpr, options: Options):
 
 @lower_p.def_impl
 def _impl(*args, jaxpr, options):
-    # Under `jax.disable_jit` too, as there is nothing else to run.
-    with jax.disable_jit(False):
-        return _compiled(jaxpr, options)(*args)
+    # Under `jax.disable_jit` too, as there is nothing else to run. Of a NaN JAX would ask this again, which operation made it.
+    with jax.disable_jit(False), jax.debug_nans(False):
+        results = _compiled(jaxpr, options)(*args)
+    if jax.config.jax_debug_nans and any(_has_nan(it) for it in results):
+        jax.core.eval_jaxpr(jaxpr.jaxpr, (), *args)  # JAX names the operation
+        raise FloatingPointError(
+            f"invalid value (nan) in {_function_of(jaxpr) or 'a lowered function'}, which gives none in f32: `bf16scope.jax.audit` "
+            "of it says where"
+        )
+    return results
+
+
+def _has_nan(array) -> bool:
+    return jax.dtypes.issubdtype(array.dtype, jax.numpy.inexact) and bool(jax.numpy.isnan(array).any())
 
 
 @lower_p.def_abstract_eval
@@ -338,9 +353,20 @@ def _emit(context, *args, jaxpr, options):
     check_platform(platforms[0], options.dtype)
     low, _ = lowered(jaxpr, options, platforms[0])
     module = ir.Module.parse(_with_meshes(low.stablehlo()), context=within.module.context)
-    results = ir.SymbolTable(module.operation)["main"].type.results
+    types = ir.SymbolTable(module.operation)["main"].type
     name = _merge(within.module, f"bf16scope_{low.name}", module, dst_symtab=within.symbol_table)
-    return func_dialect.CallOp(results, ir.FlatSymbolRefAttr.get(name), list(args)).results
+    # A policy may make parameters and results narrow; the function keeps its dtypes.
+    inputs = [_cast(arg, to) for arg, to in zip(args, types.inputs, strict=True)]
+    results = func_dialect.CallOp(types.results, ir.FlatSymbolRefAttr.get(name), inputs).results
+    return [_wide(result) if aval.dtype == "float32" else result for result, aval in zip(results, context.avals_out, strict=True)]
+
+
+def _wide(value):
+    return _cast(value, ir.RankedTensorType.get(ir.RankedTensorType(value.type).shape, ir.F32Type.get()))
+
+
+def _cast(value, to):
+    return value if value.type == to else hlo.convert(to, value)
 
 
 _register_lowering(lower_p, _emit)

@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,15 @@ class Report:
         n_kept = sum(total["kept"] for total in self.totals.values())
         return f"<{self.n_lowered} instructions lowered, {n_kept} kept, {len(self.casts)} casts>"
 
+    def __str__(self) -> str:
+        """Each reason with how many instructions it decided, those lowered first."""
+        reasons = Counter((it["old"] != it["new"], it["rule"]) for it in self.decisions)
+        lines = [
+            f"{'lowered' if is_lowered else 'kept':8}{n:6}  {rule}"
+            for (is_lowered, rule), n in sorted(reasons.items(), key=lambda it: (not it[0][0], -it[1]))
+        ]
+        return "\n".join([repr(self)[1:-1], *lines])
+
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{_escaped(opcode)}</td><td>{total['lowered']}</td><td>{total['kept']}</td></tr>"
@@ -96,9 +106,9 @@ class Module:
 
     @staticmethod
     def read(
-        source: str | os.PathLike[str] | bytes, name: str = "module", dims: Mapping[str, int] | None = None
+        source: str | os.PathLike[str] | bytes | Any, name: str = "module", dims: Mapping[str, int] | None = None
     ) -> Module:
-        """A module from a file or from bytes: HLO text, a serialized `HloModuleProto`, StableHLO as text, bytecode or
+        """A module from a file, from bytes or text, or from what `jax.jit(f).lower(…)` gives: HLO text, a serialized `HloModuleProto`, StableHLO as text, bytecode or
         `jax.export` serializes it. `name` is what messages call bytes. `dims` gives the symbolic dimensions of `jax.export`
         their sizes, by name or as parameter and dimension: `{"b": 32}`, `{"0:1": 32}`.
 
@@ -108,6 +118,12 @@ class Module:
           ValueError: a size that is none, or a name that no dimension can have.
           OSError: a file that cannot be read.
         """
+        if hasattr(source, "compiler_ir"):
+            source = source.compiler_ir("hlo").as_serialized_hlo_module_proto()
+        if isinstance(source, str) and "\n" in source:
+            source = source.encode()
+        if not isinstance(source, (bytes, str, os.PathLike)):
+            raise Error(f"`Module.read` takes a path, bytes or text, and was given {type(source).__name__}")
         if not isinstance(source, bytes):
             name = os.fspath(source)
             with open(source, "rb") as file:
@@ -136,12 +152,12 @@ class Module:
         return [(dtype, tuple(dims)) for dtype, dims in self._native.results]
 
     def lower(
-        self, policy: str | os.PathLike = "default", dtype: str | None = None, keep: str | Iterable[str] = ()
+        self, policy: Policy = "default", dtype: str | None = None, keep: str | Iterable[str] = ()
     ) -> tuple[Module, Report]:
         """The module with its heavy work in a narrow dtype, and the report on it.
 
         Args:
-          policy: a preset (`bf16scope.policies()`), a policy document in YAML, or the path of a file with one.
+          policy: a preset (`bf16scope.policies()`), a policy document (YAML, or a dict of it), or the path of a file with one.
           dtype: `bfloat16` or `float16`; default the policy's.
           keep: patterns of names (`*/layer_norm/*`) of what stays in f32.
         """
@@ -161,6 +177,8 @@ class Module:
           Error: arrays that are not what the parameters take; what XLA says.
         """
         parameters = self.parameters
+        if isinstance(arrays, Mapping) or hasattr(arrays, "__array__"):
+            raise Error(f"`run` was given {type(arrays).__name__}", "give a list, with an array for each parameter in their order")
         if len(arrays) != len(parameters):
             raise Error(f"{self.name} has {len(parameters)} parameters, and {len(arrays)} arrays were given")
         checked = []
@@ -177,7 +195,7 @@ class Module:
             results = self._native.run(files, _program.path(), allow_excess_precision)
         return [np.asarray(data).view(_DTYPES[dtype]).reshape(dims) for dtype, dims, data in results]
 
-    def compile(self, target: str = "tpu-v2", compare: bool = False, policy: str | os.PathLike | None = None) -> Answer:
+    def compile(self, target: str = "tpu-v2", compare: bool = False, policy: Policy | None = None) -> Answer:
         """What Google's compiler makes of it for a TPU, without one: memory, cycles, seconds.
 
         Args:
@@ -212,14 +230,24 @@ class Module:
         return f"<bf16scope.Module {self.name}: {self.n_instructions} instructions>"
 
 
-def policy_text(policy: str | os.PathLike) -> str:
+#: A preset, a document in YAML or what it holds, or the path of a file.
+Policy = str | os.PathLike | Mapping
+
+
+def policy_text(policy: Policy) -> str:
     """A preset's name or a policy document as it is; of a path what the file holds.
 
     Raises:
-      Error: a file that cannot be read.
+      Error: what is no policy; a file that cannot be read.
     """
-    if isinstance(policy, str) and ("\n" in policy or not policy.endswith((".yaml", ".yml"))):
-        return policy
+    if isinstance(policy, Mapping):
+        return json.dumps(policy, indent=1)  # which is YAML
+    if not isinstance(policy, (str, os.PathLike)):
+        raise Error(f"`policy` is {policy!r}", "write a preset's name (`bf16scope.policies()`), a policy document, or a file's path")
+    if isinstance(policy, str):
+        is_path = not _is_document(policy) and policy not in policies() and (os.path.exists(policy) or policy.endswith((".yaml", ".yml")))
+        if not is_path:
+            return policy
     try:
         with open(policy, encoding="utf-8") as file:
             return file.read()
@@ -227,10 +255,15 @@ def policy_text(policy: str | os.PathLike) -> str:
         raise Error(f"the policy {os.fspath(policy)} cannot be read: {error}", "write a preset's name, or a file's path") from error
 
 
-def policy_word(policy: str | os.PathLike, folder: str) -> str | Path:
+def _is_document(text: str) -> bool:
+    """Whether it is YAML with keys, and not a word."""
+    return "\n" in text or ": " in text or text.startswith("{")
+
+
+def policy_word(policy: Policy, folder: str) -> str | Path:
     """A policy as the program takes it: a name, or a file in the folder, for a document."""
     text = policy_text(policy)
-    if "\n" not in text:
+    if text == policy and not _is_document(text):
         return text
     path = Path(folder) / "policy_given.yaml"
     path.write_text(text)
@@ -238,8 +271,15 @@ def policy_word(policy: str | os.PathLike, folder: str) -> str | Path:
 
 
 def patterns(keep: str | Iterable[str]) -> list[str]:
-    """One pattern, or several."""
-    return [keep] if isinstance(keep, str) else list(keep)
+    """One pattern, or several.
+
+    Raises:
+      Error: what is no pattern.
+    """
+    found = [keep] if isinstance(keep, str) else list(keep) if isinstance(keep, Iterable) else [keep]
+    if wrong := [it for it in found if not isinstance(it, str)]:
+        raise Error(f"{wrong[0]!r} in `keep` is not a pattern", 'write names as text: keep="*/layer_norm/*"')
+    return found
 
 
 @contextlib.contextmanager

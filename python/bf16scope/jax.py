@@ -26,14 +26,14 @@ from bf16scope import _jax_internals as internals
 from bf16scope import _native, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
-from bf16scope._module import Module, Report, patterns, policy_text, policy_word
+from bf16scope._module import Module, Policy, Report, patterns, policy_text, policy_word
 
 __all__ = ["audit", "compile_for", "explain", "explain_casts", "fit", "lower", "module"]
 
 
 def lower(
     fn: Callable,
-    policy: str | os.PathLike = "default",
+    policy: Policy = "default",
     dtype: str | None = None,
     keep: str | Iterable[str] = (),
     *,
@@ -50,11 +50,12 @@ def lower(
 
     Args:
       fn: any function of pytrees of arrays that `jax.jit` takes.
-      policy: what may be lowered: a preset (`bf16scope.policies()`), a policy document in YAML, or the path of a file with
-        one, such as `bf16scope lower --target` writes.
+      policy: what may be lowered: a preset (`bf16scope.policies()`), a policy document (YAML, or a dict of it), or the path of
+        a file with one, such as `bf16scope lower --target` writes. Where a policy makes parameters or results narrow, they are
+        cast at the function's border.
       dtype: `bfloat16` or `float16`, or JAX's dtypes; default the policy's, which is bfloat16. Gradients in float16 want a scaled loss.
       keep: patterns of names (`*/layer_norm/*`; names are those of `jax.named_scope` and of jaxprs) of what stays in f32.
-      static_argnums: as `jax.jit`'s.
+      static_argnums: as `jax.jit`'s; what a `jax.jit` around it takes as static is static here, too.
       static_argnames: as `jax.jit`'s.
 
     Raises:
@@ -148,7 +149,7 @@ def _donated(fn: Callable, args: tuple, kwargs: dict) -> dict:
 def explain_casts(
     fn: Callable,
     *args,
-    policy: str | os.PathLike = "default",
+    policy: Policy = "default",
     dtype: str | None = None,
     keep: str | Iterable[str] = (),
     **kwargs,
@@ -161,7 +162,7 @@ def explain_casts(
 def audit(
     fn: Callable,
     *args,
-    policy: str | os.PathLike = "default",
+    policy: Policy = "default",
     dtype: str | None = None,
     keep: str | Iterable[str] = (),
     budget: float | None = None,
@@ -183,11 +184,16 @@ def audit(
         options += [word for pattern in patterns(keep) for word in ("--keep", pattern)]
         if budget is not None:
             options += ["--budget", str(budget), "--save-policy", Path(folder) / "policy.yaml"]
-        return _asked("audit", fn, folder, module(fn, *args, **kwargs), *options, page=True, allow=(0, 1))
+        answer = _asked("audit", fn, folder, module(fn, *args, **kwargs), *options, page=True, allow=(0, 1))
+    # As JAX names the leaves of what the function gives.
+    paths = jax.tree_util.tree_flatten_with_path(jax.eval_shape(fn, *args, **kwargs))[0]
+    for result in answer.results:
+        result["name"] = result["name"] or jax.tree_util.keystr(paths[result["index"]][0])
+    return answer
 
 
 def compile_for(
-    fn: Callable, *args, target: str = "tpu-v2", compare: bool = False, policy: str | os.PathLike | None = None, **kwargs
+    fn: Callable, *args, target: str = "tpu-v2", compare: bool = False, policy: Policy | None = None, **kwargs
 ) -> Answer:
     """What Google's compiler makes of the function for a TPU, without one: memory, cycles, seconds.
 
@@ -217,6 +223,10 @@ def fit(fn: Callable, of_batch: Callable[[int], tuple], batches: Sequence[int], 
       of_batch: the arguments for so many examples: `lambda n: (params, jax.ShapeDtypeStruct((n, 224, 224, 3), "float32"))`.
         The batch is the first axis of the first argument array whose first axis is the number of examples.
     """
+    if not callable(of_batch):
+        raise Error(f"`of_batch` is {type(of_batch).__name__}", "give a function of the number of examples: `lambda n: (params, images(n))`")
+    if not isinstance(batches, Sequence) or not batches:
+        raise Error(f"`batches` is {batches!r}", "give the numbers of examples to try: [32, 64, 128]")
     with tempfile.TemporaryDirectory() as folder:
         place = None
         for n in batches:
@@ -264,7 +274,12 @@ def _numbers(leaf: Any) -> np.ndarray | jax.ShapeDtypeStruct:
 
 def _name(dtype: Any) -> str | None:
     """`bfloat16` of `"bfloat16"` and of `jnp.bfloat16`."""
-    return dtype if dtype is None or isinstance(dtype, str) else np.dtype(dtype).name
+    if dtype is None or isinstance(dtype, str):
+        return dtype
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        raise Error(f"`dtype` is {dtype!r}", "write bfloat16 or float16") from None
 
 
 def _short(dtype: str | None) -> str:

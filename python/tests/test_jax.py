@@ -515,6 +515,34 @@ def test_what_a_lowered_function_cannot_hold_is_refused():
         bf16scope.jax.explain_casts(lambda x: (jax.debug.print("{}", x), x @ x)[1], x)
 
 
+def test_debug_nans_names_the_operation():
+    w = jnp.ones((4, 4))
+    low = bf16scope.jax.lower(lambda x: jnp.log(x) @ w)
+    half = bf16scope.jax.lower(lambda x: (lambda y: y - y)((x * 1e5) @ w), dtype="float16")
+    with jax.debug_nans(True):
+        for call in (low, jax.jit(low)):
+            with pytest.raises(FloatingPointError, match="log"):
+                call(-w)
+            assert bool(jnp.isfinite(call(w)).all())
+        with pytest.raises(FloatingPointError, match="gives none in f32"):
+            half(w)
+
+
+@pytest.mark.parametrize("policy", ["O3", "jmp:params=bf16,compute=bf16,output=bf16", {"preset": "default", "results": "lower"}])
+def test_dtypes_stay_where_a_policy_narrows_the_border(policy):
+    params, x, y = network()
+    low = bf16scope.jax.lower(loss, policy)
+    same_types(loss(params, x, y), low(params, x, y))
+    same_types(params, jax.grad(low)(params, x, y))
+
+
+def test_a_rule_of_vmap_of_the_users_own():
+    w = draw(1, 4, 4)
+    one = jax.custom_batching.sequential_vmap(lambda x: jnp.tanh(x @ w))
+    x = draw(2, 3, 4)
+    assert far(jax.vmap(one)(x), jax.vmap(bf16scope.jax.lower(one))(x)) <= 4 * ROUNDING
+
+
 def test_without_jit_and_with_dtypes_of_jax():
     x = draw(0, 4, 4)
     low = bf16scope.jax.lower(lambda x: x @ x, dtype=jnp.bfloat16)

@@ -31,6 +31,14 @@ def test_read_lower_write():
     assert "stablehlo.dot_general" in low.stablehlo()
 
 
+def test_what_is_read_and_run_is_told_apart():
+    as_file, as_text = bf16scope.Module.read(DOT.encode()), bf16scope.Module.read(DOT)
+    assert as_file.text() == as_text.text()
+    for wrong, said in [(lambda: bf16scope.Module.read(3), "was given int"), (lambda: as_text.run({}), "give a list")]:
+        with pytest.raises(bf16scope.Error, match=said):
+            wrong()
+
+
 def test_symbolic_dimensions_get_sizes():
     path = Path(__file__).parents[2] / "tests/data/stablehlo/symbolic.jax"
     module = bf16scope.Module.read(path, dims={"b": 3})

@@ -1,5 +1,8 @@
 """The commands as functions: they ask the program that comes along."""
 
+import json
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,6 +57,28 @@ def test_fit():
     assert answer.model == "f" and [row["batch"] for row in answer.series[0]["rows"]] == [16, 24]
     with pytest.raises(bf16scope.Error, match="give a tuple"):
         bf16scope.jax.fit(f, lambda n: w, [16])
+
+
+def test_policies_are_read_in_one_way(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    forms = [{"preset": "default", "deny": ["dot"]}, "{preset: default, deny: [dot]}", "preset: default\ndeny: [dot]\n"]
+    for name in ("plain", "a.policy", "a.json", "a.yaml"):
+        Path(name).write_text(json.dumps(forms[0]) if name == "a.json" else forms[2])
+        forms += [name, f"./{name}", Path(name)]
+    for form in forms:
+        assert bf16scope.jax.explain_casts(f, W, X, policy=form).n_lowered == 0
+    for form in (forms[0], forms[1], "plain", Path("a.json")):
+        assert bf16scope.jax.audit(f, W, X, policy=form).error == 0
+    for wrong in ("O9", str(tmp_path), "nothing.yaml", None, 3):
+        with pytest.raises(bf16scope.Error, match="preset|policy"):
+            bf16scope.jax.lower(f, wrong)
+
+
+def test_what_an_audit_found_is_a_policy():
+    step = lambda params, x: {"params": params - X.sum(), "loss": f(params, x)}
+    answer = bf16scope.jax.audit(step, W, X, budget=1e-7)
+    assert [it["name"] for it in answer.results] == ["['loss']", "['params']"]
+    assert bf16scope.jax.explain_casts(step, W, X, policy=answer.search["policy"]).n_lowered == 0
 
 
 def test_a_policy_document_and_wrong_arguments():

@@ -77,6 +77,6 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
 /// What lowering a training program to f16 leaves to do.
 const F16_NOTE: &str = "this program differentiates a scalar loss, and in f16 gradients under 6e-8 vanish and values over \
                         65504 overflow: lowering cannot scale the loss, as unscaling gradients and skipping a step that \
-                        overflowed are the optimizer's work. Scale the loss in the program before you export it (static, \
+                        overflowed are the optimizer's work. Unless it does so already, scale the loss in the program (static, \
                         or dynamic from 2^15, doubled after 2000 finite steps and halved on a non-finite gradient), or \
                         lower to bf16, which needs no scaling";
