@@ -188,10 +188,24 @@ impl Module {
     fn stablehlo(&self, python: Python<'_>) -> PyResult<String> {
         let module = Arc::clone(&self.module);
         work(python, move |_| {
+            of_one_replica(&module)?;
             let written = stablehlo::write(&module);
             Ok(written.map_err(|error| Failure::from(error).within("the module cannot be written as StableHLO"))?.text)
         })
     }
+}
+
+/// A JAX program that takes a module in runs as one replica, whatever the module is for.
+fn of_one_replica(module: &hlo::Module) -> Result<(), Failure> {
+    let mut instructions = module.computations.iter().flat_map(|comp| &comp.instructions);
+    let Some(instr) = instructions.find(|instr| instr.op.opcode() == "replica-id") else { return Ok(()) };
+    Err(Failure::new(
+        format!(
+            "{} has %{}, a `replica-id`: it is a program of replicas, expected one of partitions",
+            module.name, instr.name
+        ),
+        "use `jax.shard_map` instead of `jax.pmap`; the program writes such modules (`bf16scope emit FILE -o FILE.mlir`)",
+    ))
 }
 
 /// A policy, by its name or its document, in another dtype than its own, if one is named.

@@ -410,6 +410,48 @@ def test_shard_map_and_constraints_inside():
     assert far(constrained(x, w).sum() * jnp.ones(2), ours) <= 8 * ROUNDING
 
 
+def ring(x):
+    size = 8
+    turn = lambda x, _: (jax.lax.ppermute(x, "data", [(i, (i + 1) % size) for i in range(size)]) * 0.5 + x, None)
+    return jax.lax.scan(turn, x, None, length=3)[0]
+
+
+#: What devices do together within a `shard_map`, each with a part of (16, 16), by one axis of 8 or by ("data", "model").
+TOGETHER = {
+    "all_gather": lambda x: jax.lax.all_gather(x, "data")[::-1].sum(0),
+    "all_gather, of a mesh": lambda x: jax.lax.all_gather(x, "model", axis=1, tiled=True),
+    "all_to_all, of a mesh": lambda x: jax.lax.all_to_all(x, "model", split_axis=0, concat_axis=1, tiled=True),
+    "all_to_all": lambda x: jax.lax.all_to_all(x.reshape(2, 8, 2), "data", split_axis=1, concat_axis=1).reshape(2, -1),
+    "axis_index, of a mesh": lambda x: x * (1 + jax.lax.axis_index("model") + 2 * jax.lax.axis_index("data")),
+    "ppermute, of a mesh": lambda x: jax.lax.ppermute(x, "data", [(0, 2), (2, 0), (1, 3)]),
+    "ppermute, in a scan": ring,
+    "pshuffle": lambda x: jax.lax.pshuffle(x, "data", [3, 1, 0, 2, 7, 6, 5, 4]),
+    "psum_scatter": lambda x: jax.lax.psum_scatter(x.reshape(8, 4), "data")[None],
+    "psum_scatter, of a mesh": lambda x: jax.lax.psum_scatter(x, "model", scatter_dimension=1, tiled=True),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_collectives_inside_shard_map(name):
+    over, spec = mesh(), PartitionSpec("data")
+    if name.endswith("of a mesh"):
+        over = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "model"))
+        spec = PartitionSpec("data", "model")
+    shard_map = getattr(jax, "shard_map", None) or __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
+    together = shard_map(lambda x: TOGETHER[name](jnp.tanh(x)), mesh=over, in_specs=spec, out_specs=spec)
+    x, w = draw(1, 16, 16), draw(2, 16, 16) / 4
+    f = lambda w: together(x @ w)
+
+    def both(f, w):
+        """The result, and the gradient of half the sum of its squares."""
+        result, pull = jax.vjp(f, w)
+        return result, *pull(result)
+
+    both = jax.jit(both, static_argnums=0)
+    for exact, ours in zip(both(f, w), both(bf16scope.jax.lower(f), w), strict=True):
+        assert 0 < far(exact, ours) <= 8 * ROUNDING
+
+
 def test_pmap_inside():
     mesh()
     f = jax.pmap(lambda x, w: jnp.tanh(x @ w), in_axes=(0, None))

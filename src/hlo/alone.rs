@@ -189,7 +189,7 @@ const OVER_DEVICES: [&str; 5] = ["all-gather", "all-gather-start", "all-reduce-s
 
 /// What the IR does not model of an instruction, whichever form it came in; `None` for what has no form as a message,
 /// which encoding reports.
-pub(super) fn as_proto(opcode: &str, instr: &Instruction) -> Option<HloInstructionProto> {
+pub(crate) fn as_proto(opcode: &str, instr: &Instruction) -> Option<HloInstructionProto> {
     unmodelled::message(opcode, &instr.unmodelled).ok()
 }
 

@@ -20,6 +20,7 @@ mod random_modules;
 #[path = "../run/mod.rs"]
 mod run;
 mod stablehlo;
+mod stablehlo_collectives;
 mod tidy;
 mod torch;
 mod verify;

@@ -19,7 +19,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/stablehlo").join(name)
 }
 
-fn read(bytes: &[u8], name: &str) -> Result<Module, ForeignError> {
+pub(crate) fn read(bytes: &[u8], name: &str) -> Result<Module, ForeignError> {
     foreign::read(bytes, name, &Setup::from_env(), &ChildSpec::new(env!("CARGO_BIN_EXE_bf16scope")))
 }
 

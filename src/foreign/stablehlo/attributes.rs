@@ -1,10 +1,11 @@
 //! What each op is called in StableHLO, and what it says: one arm for each op of the IR.
 
 use super::calls::{self, custom_call};
+use super::collectives::all_reduced;
 use super::types::{self, Missing, ints, missing, plain};
 use crate::hlo::ops::{
-    AllReduce, BatchNorm, BinaryOp, CompareKind, Convolution, ConvolutionDims, DotDims, GatherDims, PadDim,
-    PrecisionConfig, ReplicaGroups, RngAlgorithm, ScatterDims, SliceDim, UnaryOp, WindowDim,
+    BatchNorm, BinaryOp, CompareKind, Convolution, ConvolutionDims, DotDims, GatherDims, PadDim, PrecisionConfig,
+    RngAlgorithm, ScatterDims, SliceDim, UnaryOp, WindowDim,
 };
 use crate::hlo::{Instruction, Op, Shape};
 
@@ -83,7 +84,7 @@ pub(super) fn mnemonic(instr: &Instruction, lhs: Option<&Shape>) -> Result<Mnemo
         Op::AllReduce(all_reduce) => ("all_reduce", all_reduced(all_reduce)?),
         Op::OptimizationBarrier => ("optimization_barrier", vec![]),
         Op::Opaque(opaque) => {
-            let (name, attributes) = calls::opaque(opaque, instr)?;
+            let (name, attributes) = calls::opaque(opaque, instr, lhs)?;
             return Ok(Mnemonic { name: name.to_string(), attributes });
         }
         Op::Parameter { .. } | Op::Tuple | Op::GetTupleElement { .. } => {
@@ -287,24 +288,4 @@ fn select_and_scatter(window: &[WindowDim]) -> Result<Vec<String>, Missing> {
 fn batch_norm(norm: &BatchNorm) -> Vec<String> {
     let BatchNorm { epsilon, feature_index } = norm;
     vec![format!("epsilon = 0x{:08X} : f32", epsilon.to_bits()), format!("feature_index = {feature_index} : i64")]
-}
-
-fn all_reduced(all_reduce: &AllReduce) -> Result<Vec<String>, Missing> {
-    let ReplicaGroups::List(groups) = &all_reduce.replica_groups else {
-        return Err(missing("replica groups counted by an iota"));
-    };
-    let width = groups.first().map_or(0, Vec::len);
-    if groups.iter().any(|group| group.len() != width) {
-        return Err(missing("replica groups of several sizes"));
-    }
-    let rows = groups.iter().map(|group| format!("[{}]", plain(group))).collect::<Vec<_>>().join(", ");
-    let dense = if groups.is_empty() { "dense<>".to_string() } else { format!("dense<[{rows}]>") };
-    let mut said = vec![format!("replica_groups = {dense} : tensor<{}x{width}xi64>", groups.len())];
-    if let Some(channel) = all_reduce.channel_id {
-        said.push(format!("channel_handle = #stablehlo.channel_handle<handle = {channel}, type = 1>"));
-    }
-    if all_reduce.use_global_device_ids {
-        said.push("use_global_device_ids".to_string());
-    }
-    Ok(said)
 }

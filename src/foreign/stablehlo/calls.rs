@@ -1,8 +1,9 @@
 //! What custom calls say in StableHLO, and the ops that the IR carries without modelling them and StableHLO has: `fft`,
-//! `cholesky`, `triangular-solve` and `topk`, whose attributes are text here.
+//! `cholesky`, `triangular-solve` and `topk`, whose attributes are text here. (`collectives` has those over devices.)
 //!
 //! Source: `StablehloOps.td`; `ExportXlaOp` of `CustomCallOp` in XLA's `mhlo_to_hlo`.
 
+use super::collectives;
 use super::types::{Missing, escaped, ints, missing};
 use crate::hlo::ops::{CustomCall, Opaque};
 use crate::hlo::{Instruction, Shape};
@@ -12,7 +13,14 @@ const TYPED_FFI: i32 = 4;
 const ALIASING: &str = "output_to_operand_aliasing";
 
 /// An op that the IR does not model, with its name in StableHLO.
-pub(super) fn opaque(opaque: &Opaque, instr: &Instruction) -> Result<(&'static str, Vec<String>), Missing> {
+pub(super) fn opaque(
+    opaque: &Opaque,
+    instr: &Instruction,
+    lhs: Option<&Shape>,
+) -> Result<(&'static str, Vec<String>), Missing> {
+    if let Some(collective) = collectives::carried(&opaque.opcode, instr, lhs) {
+        return collective;
+    }
     let said = |name: &str| attribute(instr, name);
     let flag = |name: &str| format!("{name} = {}", said(name) == Some("true"));
     // These are text as a file gave it: what is none of the words that the op knows is not passed on.

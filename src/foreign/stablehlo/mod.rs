@@ -6,13 +6,14 @@
 //! module does. Names of instructions are not kept (StableHLO has none); scoped names, source lines, shardings, aliases
 //! and frontend attributes are.
 //!
-//! `attributes` writes what each op says, `calls` what custom calls and unmodelled ops say, `types` types and constants. What StableHLO has no op for is refused with the
-//! op's name.
+//! `attributes` writes what each op says, `calls` what custom calls and unmodelled ops say, `collectives` what ops over
+//! devices say, `types` types and constants. What StableHLO has no op for is refused with the op's name.
 //!
 //! Source: the StableHLO specification, version 1.0, and MLIR's language reference (generic form of an operation).
 
 mod attributes;
 mod calls;
+mod collectives;
 mod read;
 mod types;
 

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use crate::hlo::{DType, DTypeClass, Literal, Shape};
 
 /// What to do where StableHLO cannot say something.
-pub(super) const KEEP_HLO: &str = "write HLO instead, text or proto, which JAX and XLA's plugins read too";
+pub(super) const KEEP_HLO: &str = "write HLO instead, text or proto, which XLA's plugins read too; of a function \
+                                   for `bf16scope.jax.lower`, lower the parts without this op";
 
 /// What is missing, and what to do.
 pub(super) type Missing = (String, &'static str);

@@ -203,30 +203,24 @@ pub(super) fn decode_scatter(dims: pb::ScatterDimensionNumbers, proto: &mut pb::
 /// An iota goes out in the field of current XLA *and*, spelled out, in the older one, which back ends of the last
 /// years read: they would take an unknown field for "all replicas", which is another program.
 pub(in crate::hlo) fn encode_groups(groups: &ReplicaGroups, proto: &mut pb::HloInstructionProto) {
-    let listed = |groups: Vec<Vec<i64>>| {
+    if let Some(groups) = listed(groups) {
         let replica_groups = groups.into_iter().map(|replica_ids| pb::ReplicaGroup { replica_ids }).collect();
-        Some(Box::new(pb::CollectiveDeviceListProto { replica_groups, ..Default::default() }))
-    };
-    match groups {
-        ReplicaGroups::List(groups) => proto.collective_device_list = listed(groups.clone()),
-        ReplicaGroups::Iota { dims, reshape_dims, transpose_perm } => {
-            let [n_groups, n_devices] = [0, 1].map(|i| dims.get(i).copied().unwrap_or(1));
-            proto.iota_collective_device_list = Some(Box::new(pb::IotaReplicaGroupListProto {
-                num_replica_groups: n_groups,
-                num_devices_per_group: n_devices,
-                iota_reshape_dims: reshape_dims.clone(),
-                iota_transpose_perm: encode_perm(reshape_dims, transpose_perm),
-            }));
-            if let Some(devices) = iota_devices(reshape_dims, transpose_perm) {
-                let size = usize::try_from(n_devices).unwrap_or(1).max(1);
-                proto.collective_device_list = listed(devices.chunks(size).map(<[i64]>::to_vec).collect());
-            }
-        }
+        let list = pb::CollectiveDeviceListProto { replica_groups, ..Default::default() };
+        proto.collective_device_list = Some(Box::new(list));
+    }
+    if let ReplicaGroups::Iota { dims, reshape_dims, transpose_perm } = groups {
+        let [n_groups, n_devices] = [0, 1].map(|i| dims.get(i).copied().unwrap_or(1));
+        proto.iota_collective_device_list = Some(Box::new(pb::IotaReplicaGroupListProto {
+            num_replica_groups: n_groups,
+            num_devices_per_group: n_devices,
+            iota_reshape_dims: reshape_dims.clone(),
+            iota_transpose_perm: encode_perm(reshape_dims, transpose_perm),
+        }));
     }
 }
 
 /// Takes the fields of `replica_groups`; `None` if they say it in a way that [`ReplicaGroups`] does not (a mesh).
-pub(in crate::hlo) fn take_groups(proto: &mut pb::HloInstructionProto) -> Option<ReplicaGroups> {
+pub(crate) fn take_groups(proto: &mut pb::HloInstructionProto) -> Option<ReplicaGroups> {
     if proto.mesh_axes_replica_group_list.is_some() {
         return None;
     }
@@ -244,6 +238,18 @@ pub(in crate::hlo) fn take_groups(proto: &mut pb::HloInstructionProto) -> Option
             ReplicaGroups::List(groups.into_iter().map(|group| group.replica_ids).collect())
         }
     })
+}
+
+/// Groups one by one; `None` where they are no small list.
+pub(crate) fn listed(groups: &ReplicaGroups) -> Option<Vec<Vec<i64>>> {
+    match groups {
+        ReplicaGroups::List(groups) => Some(groups.clone()),
+        ReplicaGroups::Iota { dims, reshape_dims, transpose_perm } => {
+            let size = dims.get(1).and_then(|&size| usize::try_from(size).ok()).unwrap_or(1).max(1);
+            let devices = iota_devices(reshape_dims, transpose_perm)?;
+            Some(devices.chunks(size).map(<[i64]>::to_vec).collect())
+        }
+    }
 }
 
 /// Devices of a reshaped and transposed iota in row-major order; `None` where that is no small list.
