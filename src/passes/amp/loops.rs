@@ -5,9 +5,13 @@
 //! are results of all steps: what it gives, and what its backward pass needs. Those that it *reads* are inputs of all
 //! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
 //! else is that is stored; what is computed of them within a step is f32.
+//!
+//! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
+//! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use crate::hlo::Op;
+use crate::hlo::ops::UnaryOp;
 use crate::hlo::ops::precision::Class;
 use std::collections::BTreeMap;
 
@@ -34,12 +38,14 @@ pub(super) struct Loop {
     pub uses: Vec<Use>,
     /// Whether a step computes a product.
     pub has_product: bool,
+    /// Whether a step takes logarithms, and computes no product.
+    pub is_of_logarithms: bool,
 }
 
 /// What the loop with this body and condition does with its state.
 pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
     let (Some(state), Some(asked)) = (parameter(body), parameter(condition)) else {
-        return Loop { uses: Vec::new(), has_product: false };
+        return Loop { uses: Vec::new(), has_product: false, is_of_logarithms: false };
     };
     let uses: Vec<Option<Kept>> = (state.clone().zip(asked).zip(&body.results))
         .map(|((before, asked), &after)| {
@@ -59,7 +65,14 @@ pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
             Use::Filled { is_of_product: of_product[update as usize], is_of_read: of_read[update as usize] }
         }
     };
-    Loop { uses: uses.into_iter().map(used).collect(), has_product: (0..body.nodes.len() as NodeId).any(is_product) }
+    let has_product = (0..body.nodes.len() as NodeId).any(is_product);
+    let is_logarithm = |node: &_| matches!(body.instr(node).op, Op::Unary(UnaryOp::Log | UnaryOp::Log1p));
+    let mut ops = body.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Op(_)));
+    Loop {
+        uses: uses.into_iter().map(used).collect(),
+        has_product,
+        is_of_logarithms: !has_product && ops.any(is_logarithm),
+    }
 }
 
 /// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of the

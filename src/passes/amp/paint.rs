@@ -224,7 +224,8 @@ impl Painter<'_> {
         let leads_to_product = self.leads_to_product();
         for (&node, of_loop) in self.loops {
             let of = graph.node(node);
-            if of.operands.len() != of_loop.uses.len() || !(of_loop.has_product || leads_to_product[node as usize]) {
+            let is_between = of_loop.has_product || leads_to_product[node as usize];
+            if of.operands.len() != of_loop.uses.len() || of_loop.is_of_logarithms || !is_between {
                 continue;
             }
             let mut state = vec![false; of_loop.uses.len()];

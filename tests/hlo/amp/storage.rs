@@ -245,9 +245,7 @@ fn products_that_decide_what_is_computed_next_stay_f32() {
 }
 
 /// A loop that reads a slice of `xs` each step, carries `h`, and fills `ys` with products; a product reads `ys`.
-#[test]
-fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
-    let source = "condition {
+const SCAN: &str = "condition {
   state.0 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) parameter(0)
   i.0 = s32[] get-tuple-element(state.0), index=0
   n = s32[] constant(16)
@@ -288,6 +286,10 @@ ENTRY main {
   ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}
 }
 ";
+
+#[test]
+fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
+    let source = SCAN;
     let names = ["xs", "h", "ys", "slice", "next", "filled", "all", "inputs"];
     let narrow = ["bf16", "f32", "bf16", "bf16", "f32", "bf16", "bf16", "bf16"];
     assert_eq!(dtypes(source, &Policy::default(), names), narrow);
@@ -317,6 +319,17 @@ ENTRY main {
   ROOT y = f32[16,4,8] dot(all.2, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
     );
     assert_eq!(dtypes(&two, &Policy::default(), ["moved", "back", "read", "all.2"]), ["bf16"; 4]);
+}
+
+/// As CTC sums up likelihoods: an error of 2^-9 of a logarithm of -100 is a fifth of what its exponential gives.
+#[test]
+fn arrays_of_a_loop_that_computes_in_logarithms_stay_f32() {
+    let product = "dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+    let names = ["xs", "ys", "filled", "all"];
+    let of = |op: &str| dtypes(&SCAN.replace(product, op), &Policy::default(), names);
+    assert_eq!(of("log(h)"), ["f32"; 4]);
+    assert_eq!(of("log-plus-one(h)"), ["f32"; 4]);
+    assert_eq!(of("exponential(h)"), ["bf16"; 4]);
 }
 
 /// A sigmoid, written out, and an exponential beside it.
