@@ -341,6 +341,17 @@ def _with_meshes(text: str) -> str:
     return _WITHOUT_MESH.sub("", text)
 
 
+_CHANNEL = re.compile(r"(?<=channel_handle<handle = )\d+")
+
+
+def _with_channels_of(context, text: str) -> str:
+    """The module's text with channels that nobody else in the program has: each module counts its own."""
+    channels: dict[str, str] = {}
+    if not hasattr(context, "new_channel"):
+        return text
+    return _CHANNEL.sub(lambda found: channels.setdefault(found[0], str(context.new_channel())), text)
+
+
 def _emit(context, *args, jaxpr, options):
     """Where a program is made: the lowered module is merged into it and called."""
     within = context.module_context
@@ -352,7 +363,8 @@ def _emit(context, *args, jaxpr, options):
         )
     check_platform(platforms[0], options.dtype)
     low, _ = lowered(jaxpr, options, platforms[0])
-    module = ir.Module.parse(_with_meshes(low.stablehlo()), context=within.module.context)
+    text = _with_channels_of(within, _with_meshes(low.stablehlo()))
+    module = ir.Module.parse(text, context=within.module.context)
     types = ir.SymbolTable(module.operation)["main"].type
     name = _merge(within.module, f"bf16scope_{low.name}", module, dst_symtab=within.symbol_table)
     # A policy may make parameters and results narrow; the function keeps its dtypes.

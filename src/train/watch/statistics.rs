@@ -75,7 +75,7 @@ const N_BOUNDS: usize = Bins::N - 1 + 4;
 /// A row `s32[1, N_WORDS]` of the floats `x`; `lost` and `unseen` are `pred` arrays that are counted.
 ///
 /// All is counted in one pass, by a reduction of as many arrays as there are words, which a fusion computes element by
-/// element; squares take a second, for they need the greatest.
+/// element; squares take a second, for they need the largest.
 pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2]) -> InstrId {
     // No reduction is of a scalar.
     let shaped = |x: InstrId| if e.dims(x).is_empty() { e.reshape(x, &[1]) } else { x };
