@@ -1,4 +1,4 @@
-//! Logits that are larger than any parameter, as those of a language model's words.
+//! Logits that are at least as large as any parameter, as those of a language model's words.
 //!
 //! They are a product plus a bias, and the loss reads them: it reduces them, and looks up one of each row. So they belong
 //! to the loss, and would be f32 as it is, and so would the sum over all rows that is the bias's gradient. A network that
@@ -9,15 +9,18 @@
 //! network written for bf16 (benches/tpu/policy.md has what else was tried). So both are rounded here, where there is such
 //! a sum, and no number is further from f32's than in that form. What is looked up is f32 still.
 //!
-//! But not where a loop reads what is computed from the logits, as that of a recurrent network's backward pass: all that
-//! it reads is kept until it ends, so what comes behind it is no cheaper, and logits that wait for that are kept, too.
+//! But not where a loop with products reads what is computed from the logits, as that of a recurrent network's backward
+//! pass: most of the memory is what it reads, which is kept until it ends, so what comes behind it is no cheaper, and
+//! logits that wait for that are kept, too. Nor where a loop sums up logarithms, as a loss does.
 
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::loops::Loop;
 use super::painted::{Painted, RegionKind, Rule};
 use super::policy::{Because, Classes};
 use crate::hlo::ops::decisions::list_names;
 use crate::hlo::ops::precision::{Class, DeviceSum};
 use crate::hlo::{DType, Op};
+use std::collections::BTreeMap;
 
 /// What is rounded.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +31,14 @@ pub(super) struct Logits {
     pub sum: NodeId,
 }
 
-/// All logits of a region that are rounded.
-pub(super) fn logits(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>, kind: RegionKind) -> Vec<Logits> {
+/// All logits of a region that are rounded. `loops` says what each of its loops does.
+pub(super) fn logits(
+    graph: &Graph<'_>,
+    painted: &Painted,
+    classes: &Classes<'_>,
+    kind: RegionKind,
+    loops: &BTreeMap<NodeId, Loop>,
+) -> Vec<Logits> {
     // In f16 a sum over a batch may be infinite.
     if kind != RegionKind::Entry || graph.low != DType::BF16 {
         return Vec::new();
@@ -46,7 +55,7 @@ pub(super) fn logits(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>
                 && of.operands[0] == made
         });
         let n_elements = graph.value(made).n_elements;
-        if n_elements <= largest || !is_looked_up || leads_to_loop(graph, add) {
+        if n_elements < largest || !is_looked_up || leads_to_loop(graph, add, loops) {
             return None;
         }
         let dims = graph.instr(graph.node(add)).shape.dims();
@@ -56,14 +65,15 @@ pub(super) fn logits(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>
     found.collect()
 }
 
-/// Whether a loop reads what is computed from what a node gives.
-fn leads_to_loop(graph: &Graph<'_>, from: NodeId) -> bool {
+/// Whether a loop with products, or one that sums up logarithms, reads what is computed from what a node gives.
+fn leads_to_loop(graph: &Graph<'_>, from: NodeId, loops: &BTreeMap<NodeId, Loop>) -> bool {
+    let is_light = |node: NodeId| loops.get(&node).is_some_and(|it| !it.has_product && !it.is_of_logarithms);
     let mut reached = vec![false; graph.nodes.len()];
     reached[from as usize] = true;
     (from..graph.nodes.len() as NodeId).any(|node| {
         let of = graph.node(node);
         reached[node as usize] |= of.operands.iter().any(|&value| reached[graph.producer(value) as usize]);
-        reached[node as usize] && matches!(graph.instr(of).op, Op::While { .. })
+        reached[node as usize] && matches!(graph.instr(of).op, Op::While { .. }) && !is_light(node)
     })
 }
 

@@ -22,8 +22,8 @@
 //!    any reader reads the narrow dtype.
 //! 6. `tables` finds what becomes of tables with narrow rows, unless the policy keeps them: sums of rows are lowered, and
 //!    lookups marked.
-//! 7. `logits` finds logits that are larger than any parameter, unless the policy keeps them or a loop reads their
-//!    gradient: they are rounded, and the sum that is their bias's gradient is lowered. What reads them reads f32 as
+//! 7. `logits` finds logits that are as large as any parameter, unless the policy keeps them or a loop with products
+//!    reads their gradient: they are rounded, and the sum that is their bias's gradient is lowered. What reads them reads f32 as
 //!    before.
 //!
 //! TensorFlow's `auto_mixed_precision` lowers allowed ops before it spreads denial, which gives the same: neither rule
@@ -525,7 +525,7 @@ impl Painter<'_> {
 
     /// Step 7, after all others, as no lookup is lowered for it.
     fn logits(&mut self) {
-        for found in logits::logits(self.graph, &self.out, self.classes, self.kind) {
+        for found in logits::logits(self.graph, &self.out, self.classes, self.kind, self.loops) {
             self.out.rule[found.add as usize] = Rule::Logits;
             self.lower_results(found.add);
             self.out.low[found.sum as usize] = true;

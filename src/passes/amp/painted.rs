@@ -30,7 +30,7 @@ pub(super) enum Rule {
     OutOfReach,
     /// It looks up rows of a table whose rows are narrow, behind a barrier.
     Lookup,
-    /// It gives logits that are larger than any parameter, in f32, and rounds them once for all that read them.
+    /// It gives logits that are as large as any parameter or larger, in f32, and rounds them once for all that read them.
     Logits,
     /// It sums the gradient of such logits over all rows.
     Bias,

@@ -20,7 +20,7 @@
 //! reach: between           # none, dots, between, all: which ops of class infer are lowered
 //! deny_spreads: false      # whether what is computed from a denied op stays f32
 //! unstored: keep           # or lower: values between two that are stored, which a fusion holds in registers
-//! logits: lower            # or keep: logits larger than any parameter are f32, and so is the gradient of their bias
+//! logits: lower            # or keep: logits as large as any parameter are f32, and so is the gradient of their bias
 //! tables: lower            # or keep: gradients of tables with narrow rows are f32, and lookups read the table as it is
 //! moved: lower             # or keep: what a gather, a concatenate and the like give is f32 where an op of f32 reads it
 //! loops: lower             # or keep: arrays that loops fill or read slice by slice are f32
@@ -77,7 +77,7 @@ pub struct Policy {
     /// Whether values of ops of class infer that need not be stored may be lowered: what applies statistics, and what a
     /// single op reads that computes in f32.
     pub unstored: Boundary,
-    /// Whether logits that are larger than any parameter are rounded to bf16, and the gradient of their bias is summed in
+    /// Whether logits that are as large as any parameter or larger are rounded to bf16, and the gradient of their bias is summed in
     /// it, as in a network written for bf16.
     pub logits: Boundary,
     /// Whether what a TPU's compiler copies of tables whose rows are narrower than its tiles is made small: sums of rows

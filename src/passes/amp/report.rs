@@ -245,7 +245,7 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
                 .to_string()
         }
         Rule::Logits => {
-            "it gives logits, more than any parameter has numbers; it computes in f32 and rounds, once, what is stored"
+            "it gives logits, as many as any parameter has numbers or more; it computes in f32 and rounds, once, what is stored"
                 .to_string()
         }
         Rule::Bias => {

@@ -1,4 +1,4 @@
-//! Logits that are larger than any parameter: which are rounded, and with them the sum that is their bias's gradient.
+//! Logits that are as large as any parameter or larger: which are rounded, and with them the sum that is their bias's gradient.
 
 use super::oracle::run;
 use bf16scope::hlo::{DType, Module, text};
@@ -24,6 +24,16 @@ never {{
 
 same {{
   ROOT carried = f32[16] parameter(0)
+}}
+
+squared {{
+  carried = f32[16] parameter(0)
+  ROOT products = f32[16] dot(carried, carried), lhs_batch_dims={{0}}, rhs_batch_dims={{0}}
+}}
+
+logarithms {{
+  carried = f32[16] parameter(0)
+  ROOT logarithms = f32[16] log(carried)
 }}
 
 ENTRY main {{
@@ -74,15 +84,16 @@ fn found(module: &Module) -> (bool, Option<DType>) {
 }
 
 #[test]
-fn logits_larger_than_parameters_are_rounded_and_their_bias_summed_so() {
-    let module = step(32, SUM);
-    for name in ["default", "bf16_scope"] {
+fn logits_as_large_as_parameters_are_rounded_and_their_bias_summed_so() {
+    // The largest parameter is the kernel, of 8 by 16 numbers.
+    for (n, name) in [(32, "default"), (32, "bf16_scope"), (8, "default")] {
+        let module = step(n, SUM);
         let (lowered, report) = amp::run(&module, &Policy::preset(name).unwrap()).unwrap();
         assert_eq!(found(&lowered), (true, Some(DType::BF16)), "{name}");
         let said =
             |name: &str| report.decisions.iter().find(|decision| decision.instruction == name).unwrap().rule.clone();
         expect![
-            "it gives logits, more than any parameter has numbers; it computes in f32 and rounds, once, what is stored"
+            "it gives logits, as many as any parameter has numbers or more; it computes in f32 and rounds, once, what is stored"
         ]
         .assert_eq(&said("logits"));
         expect!["it sums over all rows what a product reads rounded, as the gradient of such logits' bias"]
@@ -90,17 +101,25 @@ fn logits_larger_than_parameters_are_rounded_and_their_bias_summed_so() {
     }
 }
 
-/// Not those that a parameter is as large as, not without a sum for a bias, not in f16, not where the policy keeps them.
+/// Not those that are smaller than a parameter, not without a sum for a bias, not in f16, not where the policy keeps them.
 #[test]
 fn other_logits_stay_f32() {
     let default = Policy::default();
-    assert_eq!(found(&lowered(&step(8, SUM), &default)), (false, Some(DType::F32)));
+    assert_eq!(found(&lowered(&step(7, SUM), &default)), (false, Some(DType::F32)));
     let alone = "  of_bias = f32[] constant(1)\n  new_bias = f32[16] negate(bias)";
     assert!(!found(&lowered(&step(32, alone), &default)).0);
-    // A loop reads what is computed from them.
-    let in_a_loop = "  of_bias = f32[16] reduce(gradients, zero), dimensions={0}, to_apply=add
-  new_bias = f32[16] while(of_bias), condition=never, body=same";
-    assert_eq!(found(&lowered(&step(32, in_a_loop), &default)), (false, Some(DType::F32)));
+    for (body, is_rounded) in [("same", true), ("squared", false), ("logarithms", false)] {
+        let in_a_loop = format!(
+            "  of_bias = f32[16] reduce(gradients, zero), dimensions={{0}}, to_apply=add
+  new_bias = f32[16] while(of_bias), condition=never, body={body}"
+        );
+        let (found, sum) = found(&lowered(&step(32, &in_a_loop), &default));
+        assert_eq!(
+            (found, sum == Some(DType::BF16)),
+            (is_rounded, is_rounded),
+            "a loop reads what is computed from them"
+        );
+    }
     let module = step(32, SUM);
     let keep = Policy { logits: Boundary::Keep, ..default.clone() };
     let f16 = Policy { dtype: LowDType::F16, ..default.clone() };
