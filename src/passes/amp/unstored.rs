@@ -14,7 +14,8 @@
 //! 2. it goes on with such a value, or with that of a denied op: all streams that it reads are f32 and read by it alone,
 //!    as in `(x - mean) · scale + bias`; or
 //! 3. one op reads it, which computes in f32: a sum, a denied function, an op of these rules. But not if it reads an f32
-//!    value that a product reads too, as that one is stored in the narrow dtype; or
+//!    value that a product reads too, or an op that is lowered for one, as that one is stored in the narrow dtype: so the
+//!    gradient of a residual, which a gate scales for a product, ends at each norm that adds its parts to it; or
 //! 4. it scales one stream, all that read it compute in f32, and one of them computes an exponential of it, as a softmax
 //!    reads its scores, for their maximum too. The stream is what is stored, and each of them scales it again. What is
 //!    rounded of an exponent is an error of the exponential in proportion to the exponent's size.
@@ -126,7 +127,7 @@ struct Finder<'g> {
     facts: Vec<Facts>,
     /// For each node that stays in f32 the one that this comes from.
     kept: Vec<Option<NodeId>>,
-    /// For each value whether a product reads it, or what moves it.
+    /// For each value whether a product reads it, or what moves it or is lowered for it.
     feeds_product: Vec<bool>,
 }
 
@@ -275,12 +276,16 @@ impl Finder<'_> {
         ends
     }
 
-    /// What a product reads, or what moves it.
+    /// What a product reads, or what moves it or is lowered for it. Not so an exponential that is lowered for it, as nothing
+    /// of it was rounded.
     fn mark_fed(&mut self, node: NodeId) {
         let of = self.graph.node(node);
         let feeds_product = of.results().any(|value| self.feeds_product[value as usize]);
-        if of.class() == Some(Class::Allow) || (of.class() == Some(Class::Clear) && feeds_product) {
-            of.operands.iter().for_each(|&value| self.feeds_product[value as usize] = true);
+        let is_lowered = self.is_open(node) && self.kept[node as usize].is_none();
+        let is_move = of.class() == Some(Class::Clear);
+        for &value in &of.operands {
+            let passes_on = feeds_product && (is_move || is_lowered && !self.facts[value as usize].is_unrounded);
+            self.feeds_product[value as usize] |= of.class() == Some(Class::Allow) || passes_on;
         }
     }
 

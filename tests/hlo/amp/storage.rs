@@ -472,3 +472,36 @@ ENTRY main {{
     // A product reads it, so it is stored.
     assert_eq!(dtypes(&source("scaled"), &unstored(Boundary::Keep), ["scaled"]), ["bf16"]);
 }
+
+/// A residual's gradient, to which norms add what they give: a gate scales it for a product, so it is stored. It is rounded
+/// there, once, and the next norm's part is added to what was stored.
+#[test]
+fn a_residuals_gradient_is_rounded_where_a_gate_scales_it_for_a_product() {
+    let source = |scaled: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[16,16] parameter(0)
+  y = f32[16,16] parameter(1)
+  w = f32[16,16] parameter(2)
+  zero = f32[] constant(0)
+  first = f32[16,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  second = f32[16,16] dot(y, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  of_first = f32[16] reduce(first, zero), dimensions={{0}}, to_apply=add
+  of_second = f32[16] reduce(second, zero), dimensions={{0}}, to_apply=add
+  firsts = f32[16,16] broadcast(of_first), dimensions={{1}}
+  seconds = f32[16,16] broadcast(of_second), dimensions={{1}}
+  gradient = f32[16,16] add(first, firsts)
+  gated = f32[16,16] multiply({scaled}, second)
+  doubled = f32[16,16] add(gated, gated)
+  met = f32[16,16] add(gradient, second)
+  next = f32[16,16] add(met, seconds)
+  of_gate = f32[16,16] dot(doubled, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  out = f32[16,16] dot(next, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT outs = (f32[16,16], f32[16,16]) tuple(of_gate, out)
+}}
+"
+        )
+    };
+    assert_eq!(dtypes(&source("gradient"), &Policy::default(), ["gradient", "met", "next"]), ["f32", "bf16", "f32"]);
+    assert_eq!(dtypes(&source("first"), &Policy::default(), ["gradient", "met", "next"]), ["f32", "f32", "f32"]);
+}
