@@ -4,7 +4,8 @@
 //! This is TensorFlow's `auto_mixed_precision` for HLO: [`Class`](crate::hlo::ops::precision::Class) says what may be
 //! done with an op, a [`Policy`] overrides that, `paint` decides for each value, `rewrite` writes the module. Only f32
 //! is ever lowered. The pass does not scale losses for f16 (the report says where that is needed), and it does not
-//! simplify: whatever it does not retype stays as it was, name included, but for a barrier before some lookups (`tables`).
+//! simplify: whatever it does not retype stays as it was, name included, but for a barrier before some lookups
+//! (`tables`) and for sums that are written part by part (`parts`).
 //!
 //! Guarantees: the result passes the verifier. Unless the policy says otherwise, parameters and results keep their
 //! types, and so does everything that loops carry from step to step, branches return and unknown ops touch. A called computation that two
@@ -25,6 +26,7 @@ mod moved;
 mod narrow;
 mod paint;
 mod painted;
+mod parts;
 mod policy;
 pub mod presets;
 mod report;

@@ -4,6 +4,7 @@ use super::decided::StoredAs;
 use super::graph::{FrameId, Graph, NodeId, NodeKind, ValueId};
 use super::narrow;
 use super::painted::{Painted, RegionKind, Rule};
+use super::parts::{self, Parts};
 use super::policy::Boundary;
 use crate::hlo::ops::UnaryOp;
 use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Sharding, Unmodelled};
@@ -44,6 +45,8 @@ pub(super) enum Origin {
     Tuple,
     /// What readers read in a value's place: lookups in a table's, or all of them.
     Barrier,
+    /// What a sum is put together of: sums of parts, or all of them.
+    Part,
 }
 
 /// For an instruction that calls, what it calls now, in the order of its attributes; others call what they did.
@@ -167,6 +170,10 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             Some(NodeKind::FromLow) if self.is_low(self.values(id)[0]) => return self.made[original.operands[0].idx()],
             _ => {}
         }
+        let sums_parts = node.filter(|&node| self.painted.rule[node as usize] == Rule::SumOfParts);
+        if let Some(parts) = sums_parts.and_then(|node| parts::of_node(self.graph, node)) {
+            return self.sum_of_parts(id, &parts);
+        }
         let mut operands: Vec<InstrId> = (original.operands.iter().enumerate())
             .map(|(place, &operand)| {
                 // As made, and not asked of each element of a tuple whose elements are taken out one by one.
@@ -199,6 +206,44 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             self.casts.insert(self.values(original.operands[0])[0], made);
         }
         made
+    }
+
+    /// A sum as a concatenation of sums of parts.
+    fn sum_of_parts(&mut self, id: InstrId, parts: &Parts) -> InstrId {
+        let original = self.original.instr(id);
+        let start = self.operand(original.operands[1], &[Want::Wide]);
+        let mut sums = Vec::new();
+        let mut dims = Vec::new();
+        for &part in &self.original.instr(parts.concatenate).operands {
+            let wide = self.operand(part, &[Want::Wide]);
+            let axes = (0..).zip(self.out.instr(wide).shape.dims());
+            let of_part: Vec<i64> = axes.filter(|(axis, _)| !parts.reduced.contains(axis)).map(|(_, &n)| n).collect();
+            let mut op = self.op(id);
+            if let Op::Reduce { dimensions, .. } = &mut op {
+                *dimensions = parts.reduced.clone();
+            }
+            let shape = Shape::array(DType::F32, of_part.clone());
+            let name = format!("{}.part", original.name);
+            sums.push(
+                self.push(
+                    Instruction { name, op, shape, operands: vec![wide, start], ..plain(original) },
+                    Origin::Part,
+                ),
+            );
+            let along = parts.dimension as usize;
+            let n_before = dims.get(along).copied().unwrap_or(0);
+            dims = of_part;
+            dims[along] += n_before;
+        }
+        let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let whole = Instruction { control_predecessors: predecessors, ..original.clone() };
+        let op = Op::Concatenate { dimension: parts.dimension };
+        if dims == original.shape.dims() {
+            return self.push(Instruction { op, operands: sums, ..whole }, Origin::Original(id));
+        }
+        let (name, shape) = (format!("{}.parts", original.name), Shape::array(DType::F32, dims));
+        let all = self.push(Instruction { name, op, shape, operands: sums, ..plain(original) }, Origin::Part);
+        self.push(Instruction { op: Op::Reshape, operands: vec![all], ..whole }, Origin::Original(id))
     }
 
     /// A value behind a barrier, as its readers read it.
@@ -453,7 +498,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             let instr = &self.out.instructions[idx];
             let may_go = match &self.origins[idx] {
                 Origin::Original(id) => was_read[id.idx()] && is_pure(&instr.op),
-                Origin::Cast { .. } | Origin::Tuple | Origin::Barrier => true,
+                Origin::Cast { .. } | Origin::Tuple | Origin::Barrier | Origin::Part => true,
             };
             if !may_go || is_used[idx] {
                 is_used[idx] = true;

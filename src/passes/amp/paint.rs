@@ -25,10 +25,11 @@
 //! 7. `logits` finds logits that are as large as any parameter, unless the policy keeps them or a loop with products
 //!    reads their gradient: they are rounded, and the sum that is their bias's gradient is lowered. What reads them reads f32 as
 //!    before.
+//! 8. `parts` finds sums in f32 of narrow concatenations, unless the policy keeps what is moved.
 //!
 //! TensorFlow's `auto_mixed_precision` lowers allowed ops before it spreads denial, which gives the same: neither rule
 //! touches the other's ops. Nor does it need step 1, because it denies loss and optimizer ops outright; it has neither
-//! choices, the second half of step 4 nor steps 6 and 7, and in step 5 it lowers whatever is connected.
+//! choices, the second half of step 4 nor steps 6 to 8, and in step 5 it lowers whatever is connected.
 
 use super::decided::StoredAs;
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
@@ -37,7 +38,7 @@ use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, moved};
 use super::painted::{Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Boundary, Classes, Policy, Reach};
 use super::unstored::{Unstored, unstored};
-use super::{decides, logits, loss, tables};
+use super::{decides, logits, loss, parts, tables};
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
 use std::collections::BTreeMap;
@@ -108,6 +109,11 @@ pub(super) fn paint(
         }
         if policy.logits == Boundary::Lower {
             painter.logits();
+        }
+        if policy.moved == Boundary::Lower {
+            for node in parts::sums(graph, &painter.out, classes) {
+                painter.out.rule[node as usize] = Rule::SumOfParts;
+            }
         }
     }
     painter.out

@@ -44,6 +44,8 @@ pub(super) enum Rule {
     Filled,
     /// It adds rows between products, and what it adds and gives is stored.
     MovedSum,
+    /// It sums a narrow concatenation, which a product reads too, part by part.
+    SumOfParts,
     /// It adds narrow rows, which are bf16 already, to zeros.
     Rows,
     /// All that read it read the narrow dtype.

@@ -271,6 +271,10 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
             "nothing of the rows that it adds was rounded since the ops that are always f32, so their sum is a statistic"
                 .to_string()
         }
+        Rule::SumOfParts => {
+            "it sums in f32 what is put together of parts for each op that reads it; so each part is summed where it is made"
+                .to_string()
+        }
         Rule::Rows => {
             "it adds rows that are rounded already and narrower than a tile, and no more than the table has".to_string()
         }

@@ -160,9 +160,9 @@ fn what_need_not_be_stored_is_not_rounded() {
         // Both rows read the last op of the norm: one to add it, one to go on with it.
         let norm = e.add(e.mul(e.sub(stored, rows(mean)), columns(scale)), columns(bias));
         let added = e.add(norm, stored);
-        let product = e.mul(norm, added);
         let summed = e.mul(added, stored);
-        let weighed = e.mul(product, rows(e.reduce_sum(summed, &[1])));
+        let product = e.mul(norm, rows(e.reduce_sum(summed, &[1])));
+        let weighed = e.mul(product, columns(scale));
         e.tuple(&[dot(e, weighed, w), dot(e, added, w)]);
     };
     let dtypes = |policy: &Policy| {

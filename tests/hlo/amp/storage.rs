@@ -505,3 +505,43 @@ fn a_residuals_gradient_is_rounded_where_a_gate_scales_it_for_a_product() {
     assert_eq!(dtypes(&source("gradient"), &Policy::default(), ["gradient", "met", "next"]), ["f32", "bf16", "f32"]);
     assert_eq!(dtypes(&source("first"), &Policy::default(), ["gradient", "met", "next"]), ["f32", "f32", "f32"]);
 }
+
+/// The gradient of one product's three thirds, and of its bias. The three are put together along an axis of their own for each
+/// op that reads them, so each is summed where it is made.
+#[test]
+fn a_sum_of_a_concatenation_is_one_of_its_parts() {
+    let source = |axis: i64, all: &str, shape: &str, over: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[4,8,2,16] parameter(0)
+  y = f32[4,8,1,16] parameter(1)
+  w = f32[16,16] parameter(2)
+  v = f32[48,16] parameter(3)
+  zero = f32[] constant(0)
+  two = f32[4,8,2,16] dot(x, w), lhs_contracting_dims={{3}}, rhs_contracting_dims={{0}}
+  one = f32[4,8,1,16] dot(y, w), lhs_contracting_dims={{3}}, rhs_contracting_dims={{0}}
+  all = f32[{all}] concatenate(two, one), dimensions={{{axis}}}
+  flat = f32[4,8,48] reshape(all)
+  of_bias = f32[{shape}] reduce(flat, zero), dimensions={{{over}}}, to_apply=add
+  out = f32[4,8,16] dot(flat, v), lhs_contracting_dims={{2}}, rhs_contracting_dims={{0}}
+  ROOT outs = (f32[4,8,16], f32[{shape}]) tuple(out, of_bias)
+}}
+"
+        )
+    };
+    let policy = |boundary| Policy { moved: boundary, ..Policy::default() };
+    let shapes = |source: &str, boundary| {
+        let module = text::parse(&format!("{HEAD}{source}"), "storage.hlo").unwrap_or_else(|error| panic!("{error}"));
+        let (lowered, _) = amp::run(&module, &policy(boundary)).unwrap_or_else(|error| panic!("{error}"));
+        let sums = lowered.entry().instructions.iter().filter(|instr| instr.op.opcode() == "reduce");
+        sums.map(|instr| instr.shape.dims().to_vec()).collect::<Vec<_>>()
+    };
+    let of_bias = source(2, "4,8,3,16", "48", "0,1");
+    assert_eq!(dtypes(&of_bias, &Policy::default(), ["all", "flat", "of_bias"]), ["bf16", "bf16", "f32"]);
+    assert_eq!(shapes(&of_bias, Boundary::Lower), [vec![2, 16], vec![1, 16]]);
+    assert_eq!(shapes(&of_bias, Boundary::Keep), [vec![48]]);
+    // Over the rows of each part alone: these are put together again along the axis that was the third.
+    assert_eq!(shapes(&source(2, "4,8,3,16", "4,48", "1"), Boundary::Lower), [vec![4, 2, 16], vec![4, 1, 16]]);
+    // A sum of all parts at once.
+    assert_eq!(shapes(&source(2, "4,8,3,16", "4,8", "2"), Boundary::Lower), [vec![4, 8]]);
+}
