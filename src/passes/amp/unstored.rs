@@ -34,6 +34,7 @@
 //! compiler would store it in f32: it fuses a cast into each op that reads, however many there are.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::moved::is_stored;
 use super::painted::{Painted, Rule};
 use crate::hlo::Op;
 use crate::hlo::ops::decisions::is_map;
@@ -226,7 +227,8 @@ impl Finder<'_> {
             NodeKind::Op(Class::Clear) => {
                 let repeats = matches!(op, Op::Broadcast { .. }) && after > before;
                 // A part of what is stored is, too, as when a concatenation is split in the backward pass.
-                let is_whole = !repeats && (matches!(op, Op::Slice(_)) || after >= before);
+                let is_whole =
+                    !repeats && (matches!(op, Op::Slice(_)) || is_stored(self.graph.instr(of)) || after >= before);
                 let is_reduced = reads_reduced && after <= before;
                 let mut streams = operands.iter().filter(|v| v.is_stream);
                 let moved = !(reads_stream && is_whole) || streams.all(|v| v.has_one_reader);

@@ -359,6 +359,44 @@ fn a_sigmoid_that_is_written_out_is_lowered_as_logistic_is() {
     assert_eq!(dtypes(&source("1"), &island, ["exp"]), ["f32"]);
 }
 
+/// A lookup in a table, normalized and read by a product and by a sum with it, as in the first layer of a transformer; of the
+/// sum the next norm reads its mean and each number. Of what comes from a product instead of the lookup it is the same.
+#[test]
+fn a_residual_behind_the_norm_of_a_lookup_is_rounded_as_in_later_layers() {
+    let layer = |found: &str| {
+        format!(
+            "ENTRY main {{
+  table = f32[64,8] parameter(0)
+  rows = s32[4,1] parameter(1)
+  scale = f32[8] parameter(2)
+  w = f32[8,8] parameter(3)
+  zero = f32[] constant(0)
+  x = f32[4,8] parameter(4)
+  found = f32[4,8] {found}
+  sum = f32[4] reduce(found, zero), dimensions={{1}}, to_apply=add
+  sums = f32[4,8] broadcast(sum), dimensions={{0}}
+  centred = f32[4,8] subtract(found, sums)
+  scales = f32[4,8] broadcast(scale), dimensions={{1}}
+  norm = f32[4,8] multiply(centred, scales)
+  layer = f32[4,8] dot(norm, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  both = f32[4,8] add(norm, layer)
+  next_sum = f32[4] reduce(both, zero), dimensions={{1}}, to_apply=add
+  next_sums = f32[4,8] broadcast(next_sum), dimensions={{0}}
+  next = f32[4,8] subtract(both, next_sums)
+  ROOT out = f32[4,8] dot(next, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"
+        )
+    };
+    let lookup = "gather(table, rows), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, \
+                  slice_sizes={1,8}";
+    let product = "dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+    for found in [lookup, product] {
+        let narrow = dtypes(&layer(found), &Policy::default(), ["both", "next"]);
+        assert_eq!(narrow, ["bf16", "f32"], "{found}");
+    }
+}
+
 /// A pool's gradient, of a part of what was concatenated: a sum over windows, which is stored and no statistic. It meets
 /// another stored value, so the sum of both is rounded for the product that reads it.
 #[test]
