@@ -6,7 +6,7 @@ use super::narrow;
 use super::painted::{Painted, RegionKind, Rule};
 use super::parts::{self, Parts};
 use super::policy::Boundary;
-use crate::hlo::ops::UnaryOp;
+use crate::hlo::ops::{BinaryOp, PadDim, UnaryOp};
 use crate::hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Sharding, Unmodelled};
 use crate::passes::is_tied;
 use std::collections::BTreeMap;
@@ -208,42 +208,53 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         made
     }
 
-    /// A sum as a concatenation of sums of parts.
+    /// A sum that is put together of sums of parts.
     fn sum_of_parts(&mut self, id: InstrId, parts: &Parts) -> InstrId {
         let original = self.original.instr(id);
         let start = self.operand(original.operands[1], &[Want::Wide]);
+        let part = |op: Op, dims: Vec<i64>, operands: Vec<InstrId>| {
+            let (name, shape) = (format!("{}.part", original.name), Shape::array(DType::F32, dims));
+            Instruction { name, op, shape, operands, ..plain(original) }
+        };
         let mut sums = Vec::new();
-        let mut dims = Vec::new();
-        for &part in &self.original.instr(parts.concatenate).operands {
-            let wide = self.operand(part, &[Want::Wide]);
+        let mut dims: Vec<i64> = Vec::new();
+        for (of, zeros) in &parts.parts {
+            let wide = self.operand(*of, &[Want::Wide]);
             let axes = (0..).zip(self.out.instr(wide).shape.dims());
             let of_part: Vec<i64> = axes.filter(|(axis, _)| !parts.reduced.contains(axis)).map(|(_, &n)| n).collect();
             let mut op = self.op(id);
             if let Op::Reduce { dimensions, .. } = &mut op {
                 *dimensions = parts.reduced.clone();
             }
-            let shape = Shape::array(DType::F32, of_part.clone());
-            let name = format!("{}.part", original.name);
-            sums.push(
-                self.push(
-                    Instruction { name, op, shape, operands: vec![wide, start], ..plain(original) },
-                    Origin::Part,
-                ),
-            );
-            let along = parts.dimension as usize;
-            let n_before = dims.get(along).copied().unwrap_or(0);
-            dims = of_part;
-            dims[along] += n_before;
+            let sum = self.push(part(op, of_part.clone(), vec![wide, start]), Origin::Part);
+            if let Some(zeros) = zeros {
+                let padded = |(n, zeros): (&i64, &PadDim)| n + zeros.low + zeros.high + (n - 1).max(0) * zeros.interior;
+                dims = of_part.iter().zip(zeros).map(padded).collect();
+                sums.push(self.push(part(Op::Pad(zeros.clone()), dims.clone(), vec![sum, start]), Origin::Part));
+            } else {
+                let along = parts.dimension.unwrap_or(0) as usize;
+                let n_before = dims.get(along).copied().unwrap_or(0);
+                dims = of_part;
+                dims[along] += n_before;
+                sums.push(sum);
+            }
         }
-        let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
-        let whole = Instruction { control_predecessors: predecessors, ..original.clone() };
-        let op = Op::Concatenate { dimension: parts.dimension };
-        if dims == original.shape.dims() {
-            return self.push(Instruction { op, operands: sums, ..whole }, Origin::Original(id));
-        }
-        let (name, shape) = (format!("{}.parts", original.name), Shape::array(DType::F32, dims));
-        let all = self.push(Instruction { name, op, shape, operands: sums, ..plain(original) }, Origin::Part);
-        self.push(Instruction { op: Op::Reshape, operands: vec![all], ..whole }, Origin::Original(id))
+        let all = match (parts.dimension, &sums[..]) {
+            (None, [first, others @ ..]) => others.iter().fold(*first, |sum, &other| {
+                self.push(part(Op::Binary(BinaryOp::Add), dims.clone(), vec![sum, other]), Origin::Part)
+            }),
+            (dimension, _) => {
+                let op = Op::Concatenate { dimension: dimension.unwrap_or(0) };
+                self.push(part(op, dims, sums), Origin::Part)
+            }
+        };
+        let moved = parts
+            .moves
+            .iter()
+            .fold(all, |sum, (op, dims)| self.push(part(op.clone(), dims.clone(), vec![sum]), Origin::Part));
+        let control_predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let whole = Instruction { op: Op::Reshape, operands: vec![moved], control_predecessors, ..original.clone() };
+        self.push(whole, Origin::Original(id))
     }
 
     /// A value behind a barrier, as its readers read it.

@@ -1,8 +1,9 @@
-//! Sums of what was concatenated, part by part.
+//! Sums of what was put together of parts, part by part.
 //!
 //! A back end puts the parts of a concatenation along any axis but the last together anew for each op that reads it, as for
-//! a product and for the sum in f32 that is a bias's gradient. Such a sum is a concatenation of the parts' sums, and each of
-//! these is made with its part. So the sum is written part by part: it is of the same numbers, in the same dtype.
+//! a product and for the sum in f32 that is a bias's gradient. So it does with what is added up of parts that zeros pad, the
+//! gradient of an array that was taken apart by indices. Such a sum is made of the parts' sums, and each of these is made
+//! with its part. So it is written part by part: it is of the same numbers, in the same dtype.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::moved::is_stored;
@@ -10,25 +11,28 @@ use super::painted::{Painted, Rule};
 use super::policy::{Because, Classes};
 use crate::hlo::ops::decisions::list_names;
 use crate::hlo::ops::precision::{Class, DeviceSum};
+use crate::hlo::ops::{BinaryOp, PadDim};
 use crate::hlo::{InstrId, Op};
 
-/// A sum of a concatenation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A sum of what was put together of parts.
+#[derive(Clone, Debug)]
 pub(super) struct Parts {
-    /// What concatenates, in the computation of the sum.
-    pub concatenate: InstrId,
+    /// The parts, in the computation of the sum, and the zeros around each, if these are what puts it in its place.
+    pub parts: Vec<(InstrId, Option<Vec<PadDim>>)>,
     /// The dimensions of each part that are summed over.
     pub reduced: Vec<i64>,
-    /// The dimension along which the sums are concatenated.
-    pub dimension: i64,
+    /// The dimension along which the sums are concatenated, unless they are padded and added.
+    pub dimension: Option<i64>,
+    /// How the whole sum is moved then: each op, and the dims that it gives.
+    pub moves: Vec<(Op, Vec<i64>)>,
 }
 
-/// The nodes of a region that sum a narrow concatenation in f32, which a product reads too.
+/// The nodes of a region that sum in f32 what was put together of narrow parts, and what a product reads too.
 pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
     let is_sum = |&node: &NodeId| {
         let of = graph.node(node);
         let instr = graph.instr(of);
-        let Some(chain) = concatenated(graph, node) else { return false };
+        let Some(chain) = moved(graph, node) else { return false };
         let is_narrow = chain.iter().all(|&value| painted.low[graph.producer(value) as usize]);
         let mut readers = chain.iter().flat_map(|&value| &graph.users[value as usize]);
         matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
@@ -43,35 +47,92 @@ pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) 
     (0..graph.nodes.len() as NodeId).filter(is_sum).collect()
 }
 
-/// What a node sums, if that is a concatenation or a reshape of one.
+/// What a node sums, if that was put together of parts along dimensions that it does not sum over.
 pub(super) fn of_node(graph: &Graph<'_>, node: NodeId) -> Option<Parts> {
-    let chain = concatenated(graph, node)?;
-    let shape = |value: &ValueId| &graph.instr(graph.node(graph.producer(*value))).shape;
+    let chain = moved(graph, node)?;
+    let whole = graph.producer(*chain.last()?);
     let Op::Reduce { dimensions, .. } = &graph.instr(graph.node(node)).op else { return None };
-    let reduced = reduced_before(shape(chain.last()?).dims(), shape(chain.first()?).dims(), dimensions)?;
-    let concatenates = graph.node(graph.producer(*chain.last()?));
-    let Op::Concatenate { dimension } = graph.instr(concatenates).op else { return None };
-    let n_before = reduced.iter().filter(|&&axis| axis < dimension).count() as i64;
-    let is_kept = !reduced.contains(&dimension);
-    is_kept.then(|| Parts { concatenate: concatenates.instr, reduced, dimension: dimension - n_before })
+    let mut reduced = dimensions.clone();
+    let mut moves = Vec::new();
+    for (&after, &before) in chain.iter().zip(&chain[1..]) {
+        let [move_, maker] = [after, before].map(|value| graph.instr(graph.node(graph.producer(value))));
+        let (op, dims_before, dims) = (&move_.op, maker.shape.dims(), move_.shape.dims());
+        let kept = (0..).zip(dims).filter(|(axis, _)| !reduced.contains(axis));
+        let (axes, kept): (Vec<i64>, Vec<i64>) = kept.map(|(axis, &n)| (axis, n)).unzip();
+        let Op::Transpose { permutation } = op else {
+            reduced = reduced_before(dims_before, dims, &reduced)?;
+            moves.push((Op::Reshape, kept));
+            continue;
+        };
+        reduced.iter_mut().for_each(|axis| *axis = permutation[*axis as usize]);
+        let before = |axis: i64| axis - reduced.iter().filter(|&&other| other < axis).count() as i64;
+        let permutation = axes.iter().map(|&axis| before(permutation[axis as usize])).collect();
+        moves.push((Op::Transpose { permutation }, kept));
+    }
+    moves.reverse();
+    let instr = graph.instr(graph.node(whole));
+    if let Op::Concatenate { dimension } = instr.op {
+        let n_before = reduced.iter().filter(|&&axis| axis < dimension).count() as i64;
+        let is_whole = !is_stored(instr) && !reduced.contains(&dimension);
+        let parts = instr.operands.iter().map(|&part| (part, None)).collect();
+        return is_whole.then_some(Parts { parts, reduced, dimension: Some(dimension - n_before), moves });
+    }
+    let starts_at_zero = graph.node(node).operands.get(1).is_some_and(|&start| graph.value(start).is_zero);
+    let mut parts = Vec::new();
+    padded(graph, whole, &reduced, &mut parts)?;
+    (starts_at_zero && parts.len() > 1).then_some(Parts { parts, reduced, dimension: None, moves })
 }
 
-/// The value that a node of one operand and one start reduces, what it was reshaped from, and so on to a concatenation that
-/// no back end stores; all of them made in the node's frame.
-fn concatenated(graph: &Graph<'_>, node: NodeId) -> Option<Vec<ValueId>> {
+/// The parts of a sum of parts that zeros pad along dimensions that are not `reduced`, nor the last.
+fn padded(
+    graph: &Graph<'_>,
+    node: NodeId,
+    reduced: &[i64],
+    parts: &mut Vec<(InstrId, Option<Vec<PadDim>>)>,
+) -> Option<()> {
+    let of = graph.node(node);
+    let instr = graph.instr(of);
+    match (&instr.op, &of.operands[..]) {
+        (Op::Binary(BinaryOp::Add), &[left, right]) => {
+            for value in [left, right] {
+                let part = graph.producer(value);
+                // What several ops read may be stored.
+                let is_here = graph.node(part).frame == of.frame && graph.users[value as usize].len() == 1;
+                is_here.then_some(())?;
+                padded(graph, part, reduced, parts)?;
+            }
+            Some(())
+        }
+        (Op::Pad(dims), &[_, zero]) if graph.value(zero).is_zero => {
+            let is_whole = |axis: i64| reduced.contains(&axis) || axis + 1 == dims.len() as i64;
+            let is_apart =
+                |(axis, dim): (i64, &PadDim)| is_whole(axis) && *dim != PadDim { low: 0, high: 0, interior: 0 };
+            if (0..).zip(dims).any(is_apart) {
+                return None;
+            }
+            let kept = (0..).zip(dims).filter(|(axis, _)| !reduced.contains(axis)).map(|(_, dim)| *dim).collect();
+            parts.push((instr.operands[0], Some(kept)));
+            Some(())
+        }
+        _ => None,
+    }
+}
+
+/// The value that a node of one operand and one start reduces, what it was reshaped or transposed from, and so on, as far as
+/// it is made in the node's frame by ops that are retyped.
+fn moved(graph: &Graph<'_>, node: NodeId) -> Option<Vec<ValueId>> {
     let reduces = graph.node(node);
     let (Op::Reduce { .. }, &[mut value, _]) = (&graph.instr(reduces).op, &reduces.operands[..]) else { return None };
     let mut chain = Vec::new();
     loop {
         let of = graph.node(graph.producer(value));
-        if of.frame != reduces.frame || of.kind != NodeKind::Op(Class::Clear) {
+        if of.frame != reduces.frame || !matches!(of.kind, NodeKind::Op(_)) {
             return None;
         }
         chain.push(value);
         match (&graph.instr(of).op, &of.operands[..]) {
-            (Op::Concatenate { .. }, _) => return (!is_stored(graph.instr(of))).then_some(chain),
-            (Op::Reshape, &[operand]) => value = operand,
-            _ => return None,
+            (Op::Reshape | Op::Transpose { .. }, &[operand]) => value = operand,
+            _ => return Some(chain),
         }
     }
 }

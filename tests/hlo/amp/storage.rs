@@ -582,4 +582,26 @@ fn a_sum_of_a_concatenation_is_one_of_its_parts() {
     assert_eq!(shapes(&source(2, "4,8,3,16", "4,48", "1"), Boundary::Lower), [vec![4, 2, 16], vec![4, 1, 16]]);
     // A sum of all parts at once.
     assert_eq!(shapes(&source(2, "4,8,3,16", "4,8", "2"), Boundary::Lower), [vec![4, 8]]);
+    // What was taken apart by indices is put together of parts that zeros pad: as it is, and transposed behind that.
+    let padded = of_bias.replace(
+        "all = f32[4,8,3,16] concatenate(two, one), dimensions={2}",
+        "front = f32[4,8,3,16] pad(two, zero), padding=0_0x0_0x0_1x0_0
+  back = f32[4,8,3,16] pad(one, zero), padding=0_0x0_0x2_0x0_0
+  all = f32[4,8,3,16] add(front, back)",
+    );
+    assert_eq!(dtypes(&padded, &Policy::default(), ["all", "of_bias"]), ["bf16", "f32"]);
+    assert_eq!(shapes(&padded, Boundary::Lower), [vec![2, 16], vec![1, 16]]);
+    let first = padded.replace("all = f32[4,8,3,16]", "turned = f32[4,8,3,16]");
+    let turned = first.replace(
+        "flat = f32[4,8,48] reshape(all)",
+        "all = f32[8,16,3,4] transpose(turned), dimensions={1,3,2,0}
+  flat = f32[8,48,4] reshape(all)
+  flat.back = f32[4,8,48] transpose(flat), dimensions={2,0,1}",
+    );
+    let turned = turned.replace("reduce(flat,", "reduce(flat.back,").replace("dot(flat,", "dot(flat.back,");
+    assert_eq!(shapes(&turned, Boundary::Lower), [vec![2, 16], vec![1, 16]]);
+    // Zeros along what is summed over.
+    let rows =
+        padded.replace("f32[48] reduce(flat, zero), dimensions={0,1}", "f32[4,8] reduce(flat, zero), dimensions={2}");
+    assert_eq!(shapes(&rows.replace("f32[48]) tuple", "f32[4,8]) tuple"), Boundary::Lower), [vec![4, 8]]);
 }
