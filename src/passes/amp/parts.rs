@@ -65,6 +65,7 @@ pub(super) fn of_node(graph: &Graph<'_>, node: NodeId) -> Option<Parts> {
             continue;
         };
         reduced.iter_mut().for_each(|axis| *axis = permutation[*axis as usize]);
+        reduced.sort_unstable();
         let before = |axis: i64| axis - reduced.iter().filter(|&&other| other < axis).count() as i64;
         let permutation = axes.iter().map(|&axis| before(permutation[axis as usize])).collect();
         moves.push((Op::Transpose { permutation }, kept));
