@@ -3,9 +3,10 @@
 //!
 //! Rules of `passes::amp` say what a compiler stores from the form of a program; what it does store, and how it packs that,
 //! it alone knows. A question is a *region*: all instructions of one opcode and shape for which one rule decided, as the
-//! layers of a network have them, and one other form for all of them ([`StoredAs`]). Regions are asked about from the one
-//! with the most bytes down, those of what is alive at the peak of memory before all others. Where one of the two figures
-//! falls and the other rises, its halves are asked about, and so on down to single instructions.
+//! layers of a network have them, and one other form for all of them ([`StoredAs`]). Those that only move values are asked
+//! about first, as compilers store or copy what is moved, where what is computed is mostly fused; of both those of what is
+//! alive at the peak of memory before all others, and then from the one with the most bytes down. Where one of the two
+//! figures falls and the other rises, its halves are asked about, and so on down to single instructions.
 //!
 //! What is kept: of all programs that were compiled and that are worse in neither memory nor cycles than what the policy makes
 //! by itself, by more than a thousandth, the one with the smallest product of both. And none is less exact: no value is
@@ -23,6 +24,7 @@ use super::ask::{Asking, Compiling, Event, ask};
 use super::compare::read_back;
 use super::subject::{lowered, placement};
 use crate::hlo::Module;
+use crate::hlo::ops::precision::Class;
 use crate::hlo::proto::encode;
 use crate::passes::amp::{Decided, LoweringReport, Policy, StoredAs};
 use crate::tpu::explain::largest_live_buffers;
@@ -200,13 +202,17 @@ pub fn n_in_doubt(module: &Module, report: &LoweringReport) -> usize {
     regions(module, report, &BTreeSet::new()).len()
 }
 
-/// All regions of a module: first those of what is `alive` at the peak of memory, by scoped names, and of these and of others
-/// those with most bytes first.
+/// What makes a region: whether it is computed and not moved, and not alive at the peak; its opcode and shape; the rule that
+/// decided; its other form.
+type Asked<'r> = (bool, bool, String, &'r str, StoredAs);
+
+/// All regions of a module in the order in which they are asked about; `alive` are the scoped names of what is alive at the
+/// peak of memory.
 fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -> Vec<Region> {
     let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
     let by_name: BTreeMap<&str, _> = instructions.map(|instr| (&instr.name[..], instr)).collect();
     let largest = report.decisions.iter().map(|decision| decision.n_bytes_before).max().unwrap_or(0);
-    let mut found: BTreeMap<(bool, String, &str, StoredAs), (i64, Region)> = BTreeMap::new();
+    let mut found: BTreeMap<Asked<'_>, (i64, Region)> = BTreeMap::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     for decision in report.decisions.iter().filter(|decision| decision.n_bytes_before >= largest / SMALL) {
         // Of a computation that was copied, one decision is on all copies.
@@ -216,7 +222,8 @@ fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -
         }
         for &form in &decision.alternatives {
             let decided = Decided::new(instr, form, "");
-            let key = (!alive.contains(&decision.op_name), decided.of.clone(), &decision.rule[..], form);
+            let (is_computed, is_dead) = (decision.class != Class::Clear.name(), !alive.contains(&decision.op_name));
+            let key = (is_computed, is_dead, decided.of.clone(), &decision.rule[..], form);
             let region = Region { what: decided.of.clone(), form, members: Vec::new() };
             let (n_bytes, region) = found.entry(key).or_insert((0, region));
             *n_bytes += decision.n_bytes_before;
@@ -224,7 +231,7 @@ fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -
         }
     }
     let mut all: Vec<_> = found.into_iter().collect();
-    all.sort_by_key(|((is_dead, ..), (n_bytes, _))| (*is_dead, -n_bytes));
+    all.sort_by_key(|((is_computed, is_dead, ..), (n_bytes, _))| (*is_computed, *is_dead, -n_bytes));
     all.into_iter().map(|(_, (_, region))| region).collect()
 }
 
@@ -388,5 +395,45 @@ impl Search<'_> {
         let (is_cached, outcome) = ask(self.compiler, target, &program, 1)?.outcome();
         on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
         Ok(Some(outcome))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hlo::text;
+    use crate::passes::amp;
+
+    /// The sum has more bytes than the transpose, and is asked about behind it, unless only it is alive at the peak: then
+    /// it is the first of what is computed.
+    #[test]
+    fn what_is_moved_is_asked_about_first_and_then_what_is_alive() {
+        let source = "HloModule order
+ENTRY main {
+  x = f32[8,8] parameter(0)
+  w = f32[8,32] parameter(1)
+  v = f32[32,8] parameter(2)
+  small = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name=\"small\"}
+  turned = f32[8,8] transpose(small), dimensions={1,0}, metadata={op_name=\"turned\"}
+  wide = f32[8,32] dot(turned, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name=\"wide\"}
+  sum = f32[8,32] add(wide, wide), metadata={op_name=\"sum\"}
+  ROOT out = f32[8,8] dot(sum, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name=\"out\"}
+}
+";
+        let module = text::parse(source, "order.hlo").unwrap();
+        let (_, report) = amp::run(&module, &Policy::default()).unwrap();
+        let asked = |alive: &[&str]| {
+            let alive = alive.iter().map(ToString::to_string).collect();
+            let mut names: Vec<String> = Vec::new();
+            for region in regions(&module, &report, &alive) {
+                let name = &region.members[0].instruction;
+                if names.last() != Some(name) {
+                    names.push(name.clone());
+                }
+            }
+            names
+        };
+        assert_eq!(asked(&[]), ["turned", "sum", "wide", "small"]);
+        assert_eq!(asked(&["small"]), ["turned", "small", "sum", "wide"]);
     }
 }
