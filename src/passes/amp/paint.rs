@@ -21,7 +21,8 @@
 //!    narrow already (the cast back moves down, unless that makes it larger). What is moved and stored is lowered where
 //!    any reader reads the narrow dtype.
 //! 6. `tables` finds what becomes of tables with narrow rows, unless the policy keeps them: sums of rows are lowered, and
-//!    lookups marked.
+//!    lookups marked. What other lookups give is rounded, though all that reads it is f32, unless the policy keeps what is
+//!    moved.
 //! 7. `logits` finds logits that are as large as any parameter, unless the policy keeps them or a loop with products
 //!    reads their gradient: they are rounded, and the sum that is their bias's gradient is lowered. What reads them reads f32 as
 //!    before.
@@ -106,6 +107,9 @@ pub(super) fn paint(
         painter.lower_clear();
         if policy.tables == Boundary::Lower {
             painter.tables();
+        }
+        if policy.moved == Boundary::Lower {
+            painter.lookups();
         }
         if policy.logits == Boundary::Lower {
             painter.logits();
@@ -367,7 +371,7 @@ impl Painter<'_> {
         if self.policy.choices == Boundary::Lower {
             return;
         }
-        self.decides = decides::decides(self.graph);
+        self.decides = decides::decides(self.graph, self.kind);
         for node in self.nodes() {
             let Some(choice) = self.decides[node as usize] else { continue };
             if matches!(self.graph.node(node).class(), Some(Class::Allow | Class::Infer)) {
@@ -527,6 +531,54 @@ impl Painter<'_> {
                 return;
             }
         }
+    }
+
+    /// After steps 5 and 6: what is looked up of a parameter on its way to a product is stored, so it is rounded once where
+    /// all that reads it is f32, too, as a norm. But not of a table that is read behind a barrier.
+    fn lookups(&mut self) {
+        let graph = self.graph;
+        let leads_to_product = self.leads_to_product();
+        let is_lookup = |node: &NodeId| {
+            let of = graph.node(*node);
+            leads_to_product[*node as usize]
+                && self.is(*node, Class::Clear)
+                && matches!(graph.instr(of).op, Op::Gather(_))
+                && of.decided.is_none()
+                && self.out.rule[*node as usize] != Rule::Lookup
+                && self.is_moved(*node)
+                && is_of_parameter(graph, *node)
+                && self.is_read_wide(of.first_result)
+        };
+        let found: Vec<NodeId> = self.nodes().filter(is_lookup).collect();
+        for &node in &found {
+            let takes_a_part = self.makes_cast_larger(node);
+            self.out.low[node as usize] = !takes_a_part;
+            self.out.rule[node as usize] = if takes_a_part { Rule::MovedPart } else { Rule::Moved };
+            self.lower_results(node);
+        }
+        if !found.is_empty() {
+            self.lower_clear();
+        }
+    }
+
+    /// Whether a value is f32 for all that reads it, and for all that reads what moves it on.
+    fn is_read_wide(&self, value: ValueId) -> bool {
+        let graph = self.graph;
+        let mut open = vec![value];
+        while let Some(value) = open.pop() {
+            if self.out.value_low[value as usize] {
+                return false;
+            }
+            for &user in &graph.users[value as usize] {
+                if self.takes_narrow(value, user) {
+                    return false;
+                }
+                if self.is(user, Class::Clear) && self.moved[user as usize] {
+                    open.extend(graph.node(user).results().filter(|&value| graph.value(value).is_f32()));
+                }
+            }
+        }
+        true
     }
 
     /// Step 7, after all others, as no lookup is lowered for it.

@@ -1,7 +1,7 @@
 //! What is stored between products, by whom it is read: one small module for each rule. Each is lowered with the rule and
 //! without it, where a policy can leave it out.
 
-use bf16scope::hlo::text;
+use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, Boundary, Policy};
 
 /// What every module below begins with: reductions, and two products of which the second reads what the rule is about.
@@ -20,9 +20,12 @@ fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [S
     dtypes_of(&format!("{HEAD}{source}"), policy, names)
 }
 
+fn parsed(source: &str) -> Module {
+    text::parse(source, "storage.hlo").unwrap_or_else(|error| panic!("{error}"))
+}
+
 fn dtypes_of<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
-    let module = text::parse(source, "storage.hlo").unwrap_or_else(|error| panic!("{error}"));
-    let (lowered, _) = amp::run(&module, policy).unwrap_or_else(|error| panic!("{error}"));
+    let (lowered, _) = amp::run(&parsed(source), policy).unwrap_or_else(|error| panic!("{error}"));
     names.map(|name| {
         let mut instructions = lowered.computations.iter().flat_map(|computation| &computation.instructions);
         let found = instructions.find(|instr| instr.name == name);
@@ -244,6 +247,74 @@ fn products_that_decide_what_is_computed_next_stay_f32() {
     assert_eq!(dtypes(&reported, &Policy::default(), ["scores"]), ["bf16"]);
 }
 
+/// A number of a row of a table of bf16 is made of a score; a product of bf16 reads the row, or a loop the number.
+#[test]
+fn scores_that_become_integers_stay_f32_where_a_product_of_any_dtype_or_a_loop_reads_them() {
+    let chosen = |computed: &str| {
+        format!(
+            "never {{
+  carried = (s32[32,1], bf16[8,8]) parameter(0)
+  ROOT is = pred[] constant(false)
+}}
+
+same {{
+  ROOT carried = (s32[32,1], bf16[8,8]) parameter(0)
+}}
+
+ENTRY main {{
+  x = f32[32,8] parameter(0)
+  w = f32[8,1] parameter(1)
+  table = bf16[8,8] parameter(2)
+  v = bf16[8,8] parameter(3)
+  score = f32[32,1] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  which = s32[32,1] convert(score)
+  {computed}
+}}
+"
+        )
+    };
+    let row = "row = bf16[32,8] gather(table, which), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, \
+               index_vector_dim=1, slice_sizes={1,8}
+  ";
+    let product = "ROOT out = bf16[32,8] dot(row, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+    let looped = "init = (s32[32,1], bf16[8,8]) tuple(which, v)
+  ROOT end = (s32[32,1], bf16[8,8]) while(init), condition=never, body=same";
+    for (computed, dtype) in [
+        (format!("{row}{product}"), "f32"),
+        (looped.to_string(), "f32"),
+        (format!("{row}ROOT out = bf16[32,8] negate(row)"), "bf16"),
+    ] {
+        assert_eq!(dtypes(&chosen(&computed), &Policy::default(), ["score"]), [dtype], "{computed}");
+    }
+}
+
+/// What a loop's step chooses may go to a product outside.
+#[test]
+fn scores_of_a_loops_step_stay_f32_where_the_loop_carries_the_choice() {
+    let source = "condition {
+  state.0 = (f32[32,8], s32[32,1]) parameter(0)
+  ROOT goes_on = pred[] constant(false)
+}
+
+body {
+  state.1 = (f32[32,8], s32[32,1]) parameter(0)
+  x = f32[32,8] get-tuple-element(state.1), index=0
+  w = f32[8,1] constant({{1},{2},{3},{4},{5},{6},{7},{8}})
+  score = f32[32,1] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  which = s32[32,1] convert(score)
+  ROOT state.2 = (f32[32,8], s32[32,1]) tuple(x, which)
+}
+
+ENTRY main {
+  init = (f32[32,8], s32[32,1]) parameter(0)
+  ROOT end = (f32[32,8], s32[32,1]) while(init), condition=condition, body=body
+}
+";
+    assert_eq!(dtypes(source, &Policy::default(), ["score"]), ["f32"]);
+    let lower = Policy { choices: Boundary::Lower, ..Policy::default() };
+    assert_eq!(dtypes(source, &lower, ["score"]), ["bf16"]);
+}
+
 /// A loop that reads a slice of `xs` each step, carries `h`, and fills `ys` with products; a product reads `ys`.
 const SCAN: &str = "condition {
   state.0 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) parameter(0)
@@ -395,6 +466,10 @@ fn a_residual_behind_the_norm_of_a_lookup_is_rounded_as_in_later_layers() {
         let narrow = dtypes(&layer(found), &Policy::default(), ["both", "next"]);
         assert_eq!(narrow, ["bf16", "f32"], "{found}");
     }
+    // All that reads the lookup is f32, and what was found is rounded once, not the table.
+    assert_eq!(dtypes(&layer(lookup), &Policy::default(), ["found", "found.bf16"]), ["f32", "bf16"]);
+    let (kept, _) = amp::run(&parsed(&format!("{HEAD}{}", layer(lookup))), &moved(Boundary::Keep)).unwrap();
+    assert!(!text::print(&kept, &Default::default()).contains("found.bf16"));
 }
 
 /// A pool's gradient, of a part of what was concatenated: a sum over windows, which is stored and no statistic. It meets
