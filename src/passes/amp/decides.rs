@@ -15,7 +15,7 @@
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::painted::RegionKind;
 use crate::hlo::ops::Comparison;
-use crate::hlo::ops::decisions::calls_regions;
+use crate::hlo::ops::decisions::{calls_regions, precision_class};
 use crate::hlo::ops::precision::Class;
 use crate::hlo::{DType, Op};
 
@@ -34,7 +34,7 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind) -> Vec<Option<NodeId>
     }
     let multiplies = |node: NodeId| {
         let op = &graph.instr(graph.node(node)).op;
-        matches!(op, Op::Dot { .. } | Op::Convolution(_)) || calls_regions(op)
+        precision_class(graph.module, op) == Class::Allow || calls_regions(op)
     };
     for node in (0..n as NodeId).rev() {
         if is_product(node) || multiplies(node) || leads_to_product[node as usize] {
