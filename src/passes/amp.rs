@@ -8,13 +8,14 @@
 //! (`tables`) and for sums that are written part by part (`parts`).
 //!
 //! Guarantees: the result passes the verifier. Unless the policy says otherwise, parameters and results keep their
-//! types, and so does everything that loops carry from step to step, branches return and unknown ops touch. A called computation that two
+//! types, and so does everything that loops carry from step to step and unknown ops touch, and what branches give but for arrays between products. A called computation that two
 //! callers want in different dtypes is copied. A computation has one cast per value and direction. No rounding that the
 //! program asks for (f32 → bf16 → f32, `reduce-precision`) is dropped.
 
 use crate::hlo::{Module, VerifyErrors, verify};
 
 mod alternatives;
+mod branches;
 mod decided;
 mod decides;
 mod frame;
@@ -38,7 +39,7 @@ pub use decided::{Decided, StoredAs};
 pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach, Sums};
 pub use report::{Cast, Decision, LoweringReport, Total};
 
-use painted::RegionKind;
+use painted::{Crossing, RegionKind};
 use rewrite::Rewriter;
 
 /// Why a module could not be lowered.
@@ -64,7 +65,7 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
     policy.check().map_err(AmpError::Policy)?;
     verify(module).map_err(AmpError::Invalid)?;
     let mut rewriter = Rewriter::new(module, policy);
-    let entry = rewriter.region(module.entry, RegionKind::Entry, &[]);
+    let entry = rewriter.region(module.entry, RegionKind::Entry, &Crossing::default());
     let differentiates = rewriter.differentiates;
     let (lowered, parts) = rewriter.finish(entry);
     verify(&lowered).map_err(AmpError::Broken)?;

@@ -179,7 +179,10 @@ fn decisions(op: &Op) -> Decisions {
         Op::Tuple | Op::GetTupleElement { .. } => row(Clear, Once).retypable(true),
         Op::Call { .. } | Op::OptimizationBarrier => row(Clear, Once),
         Op::While { .. } => row(Class::island("what a loop carries keeps its type"), Once).keeping_dtypes(),
-        Op::Conditional(_) => row(Class::island("what branches take and give keeps its type"), Once).keeping_dtypes(),
+        Op::Conditional(_) => {
+            row(Class::island("what branches take and give keeps its type, but for arrays between products"), Once)
+                .keeping_dtypes()
+        }
         Op::CustomCall(call) => {
             let execution = if call.has_side_effect { SideEffect } else { Once };
             let class = Class::deny("what a custom call computes is known to its back end only");

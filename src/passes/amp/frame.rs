@@ -289,8 +289,13 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 // Each of its values is a node of its own.
                 self.values(id).iter().map(|&value| narrow(self.is_low(value))).collect()
             }
-            (Op::While { .. }, _) if self.painted.loops.contains_key(&node) => {
-                self.painted.loops[&node].iter().map(|&is_narrow| narrow(is_narrow)).collect()
+            (Op::While { .. } | Op::Conditional(_), _) if self.painted.crossings.contains_key(&node) => {
+                let before = &self.original.instr(id).operands[..place];
+                let first: usize = before.iter().map(|&operand| self.values(operand).len()).sum();
+                self.painted.crossings[&node].taken[first..first + n]
+                    .iter()
+                    .map(|&is_narrow| narrow(is_narrow))
+                    .collect()
             }
             (_, NodeKind::FromF32 | NodeKind::FromExact | NodeKind::FromLow | NodeKind::ToLow) => vec![Want::AsMade; n],
             _ => vec![narrow(self.painted.low[node as usize]); n],

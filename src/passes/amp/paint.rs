@@ -32,11 +32,12 @@
 //! touches the other's ops. Nor does it need step 1, because it denies loss and optimizer ops outright; it has neither
 //! choices, the second half of step 4 nor steps 6 to 8, and in step 5 it lowers whatever is connected.
 
+use super::branches::Branch;
 use super::decided::StoredAs;
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, Use, filled};
 use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, moved};
-use super::painted::{Painted, RegionKind, Rule};
+use super::painted::{Crossing, Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Boundary, Classes, Policy, Reach};
 use super::unstored::{Unstored, unstored};
 use super::{decides, logits, loss, parts, tables};
@@ -52,8 +53,9 @@ pub(super) fn paint(
     graph: &Graph<'_>,
     classes: &Classes<'_>,
     kind: RegionKind,
-    state: &[bool],
+    crossing: &Crossing,
     loops: &BTreeMap<NodeId, Loop>,
+    branches: &BTreeMap<NodeId, Vec<Branch>>,
 ) -> Painted {
     let policy = classes.policy();
     let n = graph.nodes.len();
@@ -69,11 +71,12 @@ pub(super) fn paint(
             value_low: vec![false; graph.values.len()],
             rule: graph.nodes.iter().map(initial_rule).collect(),
             from: vec![None; n],
-            loops: BTreeMap::new(),
+            crossings: BTreeMap::new(),
             narrow_results: Vec::new(),
             differentiates: false,
         },
         loops,
+        branches,
         is_narrow_read: vec![false; graph.values.len()],
         moved: moved(graph),
         blocked: spreads.clone(),
@@ -85,7 +88,7 @@ pub(super) fn paint(
     };
     graph.results.iter().for_each(|&value| painter.is_result[value as usize] = true);
     painter.parameters();
-    painter.state(state);
+    painter.state(crossing);
     if policy.reach == Reach::None {
         for (rule, node) in painter.out.rule.iter_mut().zip(&graph.nodes) {
             if matches!(node.class(), Some(Class::Allow | Class::Infer | Class::Clear)) {
@@ -146,6 +149,7 @@ struct Painter<'g> {
     out: Painted,
     /// What the region's loops do with their state.
     loops: &'g BTreeMap<NodeId, Loop>,
+    branches: &'g BTreeMap<NodeId, Vec<Branch>>,
     /// For each node whether it moves values that are stored.
     moved: Vec<bool>,
     /// Values of the region's own state that are narrow, and read slice by slice.
@@ -197,10 +201,11 @@ impl Painter<'_> {
     }
 
     /// Which arrays of the region's own state are narrow: its parameters, its results, and what writes these.
-    fn state(&mut self, state: &[bool]) {
+    fn state(&mut self, crossing: &Crossing) {
         let graph = self.graph;
+        let Crossing { taken, given: state } = crossing;
         let Some(parameter) = graph.nodes.iter().find(|node| node.kind == NodeKind::Parameter) else { return };
-        for (value, _) in parameter.results().zip(state).filter(|(_, is_narrow)| **is_narrow) {
+        for (value, _) in parameter.results().zip(taken).filter(|(_, is_narrow)| **is_narrow) {
             self.out.value_low[value as usize] = true;
             self.is_narrow_read[value as usize] = true;
         }
@@ -208,7 +213,7 @@ impl Painter<'_> {
         if state.len() != graph.results.len() {
             return;
         }
-        self.out.narrow_results = state.to_vec();
+        self.out.narrow_results = state.clone();
         for (&result, _) in graph.results.iter().zip(state).filter(|(_, is_narrow)| **is_narrow) {
             self.is_result[result as usize] = false;
             if filled(graph, result).is_some() {
@@ -264,7 +269,56 @@ impl Painter<'_> {
                     self.out.value_low[after as usize] = true;
                     debug_assert!(graph.value(*before).is_f32());
                 }
-                self.out.loops.insert(node, state);
+                self.out.crossings.insert(node, Crossing { taken: state.clone(), given: state });
+            }
+        }
+    }
+
+    /// What the region's `conditional`s take and give in the narrow dtype: what is stored between products.
+    fn narrow_branches(&mut self, below: &[Option<NodeId>]) {
+        if self.policy.loops == Boundary::Keep || self.policy.reach != Reach::Between {
+            return;
+        }
+        let graph = self.graph;
+        let leads_to_product = self.leads_to_product();
+        for (&node, branches) in self.branches {
+            let of = graph.node(node);
+            let n_taken: usize = branches.iter().map(|branch| branch.n_taken).sum();
+            let has_product = branches.iter().any(|branch| branch.of_product.contains(&true));
+            if of.operands.len() != 1 + n_taken || !(has_product || leads_to_product[node as usize]) {
+                continue;
+            }
+            let is_array = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements > 1;
+            let taken: Vec<bool> = (of.operands.iter())
+                .map(|&value| {
+                    let maker = graph.producer(value);
+                    let is_between = below[maker as usize].is_some() || self.is(maker, Class::Allow);
+                    let keeps = self.leads_to_loss[maker as usize] || self.leads_to_result[maker as usize];
+                    let is_stored_narrow = self.out.value_low[self.moved_from(value) as usize];
+                    is_array(value) && (is_stored_narrow || is_between && !keeps)
+                })
+                .collect();
+            let mut first = 1;
+            let takes_narrow = |branch: &Branch| {
+                let of_branch = &taken[first..first + branch.n_taken];
+                first += branch.n_taken;
+                of_branch.contains(&true)
+            };
+            let take_narrow: Vec<bool> = branches.iter().map(takes_narrow).collect();
+            let given: Vec<bool> = (of.results().enumerate())
+                .map(|(leaf, value)| {
+                    let is_narrow = |(branch, &takes_narrow): (&Branch, &bool)| {
+                        branch.of_product[leaf] || takes_narrow && branch.of_taken[leaf]
+                    };
+                    let is_between = branches.iter().zip(&take_narrow).any(is_narrow);
+                    is_array(value) && is_between && leads_to_product[node as usize] && !self.is_kept(value)
+                })
+                .collect();
+            for (value, _) in of.results().zip(&given).filter(|(_, is_narrow)| **is_narrow) {
+                self.out.value_low[value as usize] = true;
+            }
+            if taken.contains(&true) || given.contains(&true) {
+                self.out.crossings.insert(node, Crossing { taken, given });
             }
         }
     }
@@ -435,11 +489,17 @@ impl Painter<'_> {
             below[node as usize] = found.or(of_state.then_some(node));
         }
         self.narrow_loops(&below);
+        self.narrow_branches(&below);
         let stores = |node: NodeId, value: ValueId| {
             let is_filled = self.out.rule[node as usize] == Rule::Filled;
             let is_state = self.out.is_narrow_state(node, &graph.node(node).operands, value);
             (is_filled || is_state).then_some(node)
         };
+        // What a branch gives narrow, which is stored for whoever calls.
+        let mut is_given = vec![false; graph.values.len()];
+        for (&value, _) in graph.results.iter().zip(&self.out.narrow_results).filter(|(_, is_narrow)| **is_narrow) {
+            is_given[value as usize] = filled(graph, value).is_none();
+        }
         let mut above: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
         for node in self.nodes().rev() {
             let reads = graph
@@ -449,7 +509,8 @@ impl Painter<'_> {
             let found = { reads }.find_map(|(value, u)| {
                 allow(u).or_else(|| stores(u, value)).or(above[u as usize].filter(|_| passes(u)))
             });
-            above[node as usize] = found;
+            let is_given = graph.node(node).results().any(|value| is_given[value as usize]);
+            above[node as usize] = found.or(is_given.then_some(node));
         }
         for node in self.nodes() {
             let idx = node as usize;

@@ -75,8 +75,8 @@ pub(super) struct Painted {
     pub rule: Vec<Rule>,
     /// For each node the one that the decision came from.
     pub from: Vec<Option<NodeId>>,
-    /// For each loop which arrays of its state are narrow.
-    pub loops: BTreeMap<NodeId, Vec<bool>>,
+    /// For each loop and `conditional` what crosses its border narrow.
+    pub crossings: BTreeMap<NodeId, Crossing>,
     /// For each result of the region whether it is narrow for its caller.
     pub narrow_results: Vec<bool>,
     /// Whether an allowed op reads what the loss leads to: there is a backward pass.
@@ -84,11 +84,20 @@ pub(super) struct Painted {
 }
 
 impl Painted {
-    /// Whether a loop that has these operands takes a value as a narrow array of its state.
+    /// Whether a loop or a `conditional` that has these operands takes a value in the narrow dtype.
     pub(super) fn is_narrow_state(&self, node: NodeId, operands: &[ValueId], value: ValueId) -> bool {
-        let Some(state) = self.loops.get(&node) else { return false };
-        operands.iter().zip(state).any(|(&operand, &is_narrow)| is_narrow && operand == value)
+        let Some(crossing) = self.crossings.get(&node) else { return false };
+        operands.iter().zip(&crossing.taken).any(|(&operand, &is_narrow)| is_narrow && operand == value)
     }
+}
+
+/// Which values cross the border of a region, or of the op that runs it, in the narrow dtype.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Crossing {
+    /// Of those that it takes.
+    pub taken: Vec<bool>,
+    /// Of those that it gives; none are named of a condition.
+    pub given: Vec<bool>,
 }
 
 /// Of what kind a region is.

@@ -6,12 +6,13 @@
 //! its other callers; one that changes becomes a copy. In the end, computations that nothing calls are dropped and
 //! names are made unique.
 
+use super::branches::{self, Branch};
 use super::frame::{Callees, FrameWriter, Origin};
 use super::graph::{CALL_ROOM, FrameId, Graph, NodeId};
 use super::loops::{self, Loop};
 use super::narrow;
 use super::paint::paint;
-use super::painted::{Painted, RegionKind};
+use super::painted::{Crossing, Painted, RegionKind};
 use super::policy::{Classes, Policy};
 use super::report::{ComputationReport, Decision, decisions};
 use crate::hlo::ops::decisions::calls_regions;
@@ -40,10 +41,12 @@ pub(super) struct Rewriter<'m> {
     copies: BTreeMap<CompId, Vec<usize>>,
     /// How much calls may still add to regions.
     call_room: usize,
-    /// What became of regions, by which arrays of their state are narrow.
-    regions: BTreeMap<(CompId, Vec<bool>), CompId>,
+    /// What became of regions, by what crosses their border narrow.
+    regions: BTreeMap<(CompId, Crossing), CompId>,
     /// What loops do with their state, by body and condition.
     loops: BTreeMap<(CompId, CompId), Loop>,
+    /// What branches give.
+    branches: BTreeMap<CompId, Branch>,
     /// What was decided in regions that came out as they went in.
     unchanged: BTreeMap<CompId, Vec<Decision>>,
     /// Retyped reductions.
@@ -63,23 +66,24 @@ impl<'m> Rewriter<'m> {
             call_room: CALL_ROOM,
             regions: BTreeMap::new(),
             loops: BTreeMap::new(),
+            branches: BTreeMap::new(),
             unchanged: BTreeMap::new(),
             reducers: BTreeMap::new(),
             differentiates: false,
         }
     }
 
-    /// Lowers a region, and what it calls; gives the computation it became. `state` says which arrays of a loop's state are
-    /// narrow.
-    pub(super) fn region(&mut self, comp: CompId, kind: RegionKind, state: &[bool]) -> CompId {
-        let key = (comp, state.to_vec());
+    /// Lowers a region, and what it calls; gives the computation it became.
+    pub(super) fn region(&mut self, comp: CompId, kind: RegionKind, crossing: &Crossing) -> CompId {
+        let key = (comp, crossing.clone());
         if let Some(&done) = self.regions.get(&key) {
             return done;
         }
         let graph = Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
         self.call_room = graph.call_room;
         let loops = self.loops_of(&graph);
-        let painted = paint(&graph, &self.classes, kind, state, &loops);
+        let branches = self.branches_of(&graph);
+        let painted = paint(&graph, &self.classes, kind, crossing, &loops, &branches);
         self.differentiates |= painted.differentiates;
         let done = self.frame(&graph, &painted, 0, Some(kind));
         self.regions.insert(key, done);
@@ -97,6 +101,27 @@ impl<'m> Rewriter<'m> {
                 self.loops.insert((body, condition), loops::of_body(&body_graph, &condition_graph));
             }
             found.insert(node, self.loops[&(body, condition)].clone());
+        }
+        found
+    }
+
+    /// What the branches of a graph's `conditional`s give.
+    fn branches_of(&mut self, graph: &Graph<'m>) -> BTreeMap<NodeId, Vec<Branch>> {
+        let mut found = BTreeMap::new();
+        for (node, of) in (0..).zip(&graph.nodes) {
+            let op = &graph.instr(of).op;
+            if !matches!(op, Op::Conditional(_)) {
+                continue;
+            }
+            let mut all = Vec::new();
+            for comp in op.called() {
+                if !self.branches.contains_key(&comp) {
+                    let region = Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
+                    self.branches.insert(comp, branches::of_region(&region));
+                }
+                all.push(self.branches[&comp].clone());
+            }
+            found.insert(node, all);
         }
         found
     }
@@ -134,13 +159,32 @@ impl<'m> Rewriter<'m> {
                 continue;
             }
             if calls_regions(op) {
-                let state = node.and_then(|node| painted.loops.get(&node)).map_or(&[][..], |state| &state[..]);
-                callees.insert(id, called.into_iter().map(|comp| self.region(comp, RegionKind::Body, state)).collect());
+                let crossing = node.and_then(|node| painted.crossings.get(&node)).cloned().unwrap_or_default();
+                let crossings = self.of_callees(op, &crossing);
+                let of_each = called.into_iter().zip(crossings);
+                callees.insert(id, of_each.map(|(comp, it)| self.region(comp, RegionKind::Body, &it)).collect());
             } else if node.is_some_and(|node| painted.low[node as usize]) {
                 callees.insert(id, called.into_iter().map(|comp| self.reducer(comp)).collect());
             }
         }
         callees
+    }
+
+    /// What crosses the border of each region that an op runs.
+    fn of_callees(&self, op: &Op, crossing: &Crossing) -> Vec<Crossing> {
+        let called = op.called();
+        if crossing.taken.is_empty() || matches!(op, Op::While { .. }) {
+            return vec![crossing.clone(); called.len()];
+        }
+        // The first operand says which branch.
+        let mut first = 1;
+        let of_branch = |comp: &CompId| {
+            let n_taken = self.branches[comp].n_taken;
+            let taken = crossing.taken[first..first + n_taken].to_vec();
+            first += n_taken;
+            Crossing { taken, given: crossing.given.clone() }
+        };
+        called.iter().map(of_branch).collect()
     }
 
     fn id_of_written(&self, idx: usize) -> CompId {

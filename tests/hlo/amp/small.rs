@@ -302,41 +302,44 @@ fn loops_and_branches_keep_what_they_carry() {
         &Policy::default(),
         emit,
         expect![[r#"
-        main
-          parameter.14 = f32[4,4] parameter()
-          parameter.15 = pred[] parameter()
-          constant.16 = s32[] constant()
-          parameter.14.bf16 = bf16[4,4] convert(parameter.14)
-          dot.17 = bf16[4,4] dot(parameter.14.bf16, parameter.14.bf16)
-          dot.17.f32 = f32[4,4] convert(dot.17)
-          tuple.18 = (s32[], f32[4,4]) tuple(constant.16, dot.17.f32)
-          while.19 = (s32[], f32[4,4]) while(tuple.18) to condition, body
-          get-tuple-element.20 = f32[4,4] get-tuple-element(while.19)
-          get-tuple-element.20.bf16 = bf16[4,4] convert(get-tuple-element.20)
-          dot.21 = bf16[4,4] dot(get-tuple-element.20.bf16, parameter.14.bf16)
-          dot.21.f32 = f32[4,4] convert(dot.21)
-          ROOT conditional.22 = f32[4,4] conditional(parameter.15, dot.21.f32, parameter.14) to branch, branch
-        condition
-          parameter.1 = (s32[], f32[4,4]) parameter()
-          get-tuple-element.2 = s32[] get-tuple-element(parameter.1)
-          constant.3 = s32[] constant()
-          ROOT compare.4 = pred[] compare(get-tuple-element.2, constant.3)
-        body
-          parameter.5 = (s32[], f32[4,4]) parameter()
-          get-tuple-element.6 = s32[] get-tuple-element(parameter.5)
-          get-tuple-element.7 = f32[4,4] get-tuple-element(parameter.5)
-          constant.8 = s32[] constant()
-          add.9 = s32[] add(get-tuple-element.6, constant.8)
-          get-tuple-element.7.bf16 = bf16[4,4] convert(get-tuple-element.7)
-          dot.10 = bf16[4,4] dot(get-tuple-element.7.bf16, get-tuple-element.7.bf16)
-          dot.10.f32 = f32[4,4] convert(dot.10)
-          ROOT tuple.11 = (s32[], f32[4,4]) tuple(add.9, dot.10.f32)
-        branch
-          parameter.12 = f32[4,4] parameter()
-          parameter.12.bf16 = bf16[4,4] convert(parameter.12)
-          dot.13 = bf16[4,4] dot(parameter.12.bf16, parameter.12.bf16)
-          ROOT dot.13.f32 = f32[4,4] convert(dot.13)
-    "#]],
+            main
+              parameter.14 = f32[4,4] parameter()
+              parameter.15 = pred[] parameter()
+              constant.16 = s32[] constant()
+              parameter.14.bf16 = bf16[4,4] convert(parameter.14)
+              dot.17 = bf16[4,4] dot(parameter.14.bf16, parameter.14.bf16)
+              dot.17.f32 = f32[4,4] convert(dot.17)
+              tuple.18 = (s32[], f32[4,4]) tuple(constant.16, dot.17.f32)
+              while.19 = (s32[], f32[4,4]) while(tuple.18) to condition, body
+              get-tuple-element.20 = f32[4,4] get-tuple-element(while.19)
+              get-tuple-element.20.bf16 = bf16[4,4] convert(get-tuple-element.20)
+              dot.21 = bf16[4,4] dot(get-tuple-element.20.bf16, parameter.14.bf16)
+              ROOT conditional.22 = f32[4,4] conditional(parameter.15, dot.21, parameter.14) to branch, branch.1
+            condition
+              parameter.1 = (s32[], f32[4,4]) parameter()
+              get-tuple-element.2 = s32[] get-tuple-element(parameter.1)
+              constant.3 = s32[] constant()
+              ROOT compare.4 = pred[] compare(get-tuple-element.2, constant.3)
+            body
+              parameter.5 = (s32[], f32[4,4]) parameter()
+              get-tuple-element.6 = s32[] get-tuple-element(parameter.5)
+              get-tuple-element.7 = f32[4,4] get-tuple-element(parameter.5)
+              constant.8 = s32[] constant()
+              add.9 = s32[] add(get-tuple-element.6, constant.8)
+              get-tuple-element.7.bf16 = bf16[4,4] convert(get-tuple-element.7)
+              dot.10 = bf16[4,4] dot(get-tuple-element.7.bf16, get-tuple-element.7.bf16)
+              dot.10.f32 = f32[4,4] convert(dot.10)
+              ROOT tuple.11 = (s32[], f32[4,4]) tuple(add.9, dot.10.f32)
+            branch
+              parameter.12 = bf16[4,4] parameter()
+              dot.13 = bf16[4,4] dot(parameter.12, parameter.12)
+              ROOT dot.13.f32 = f32[4,4] convert(dot.13)
+            branch.1
+              parameter.12.1 = f32[4,4] parameter()
+              parameter.12.bf16 = bf16[4,4] convert(parameter.12.1)
+              dot.13.1 = bf16[4,4] dot(parameter.12.bf16, parameter.12.bf16)
+              ROOT dot.13.f32.1 = f32[4,4] convert(dot.13.1)
+        "#]],
     );
 }
 

@@ -214,6 +214,53 @@ fn an_aliased_result_of_one_number_is_no_loss_wherever_it_stands() {
     assert_eq!(dtypes_of(&format!("{head}{entry}"), &Policy::default(), ["g", "wide"]), ["bf16", "bf16"]);
 }
 
+/// Two branches of a network between two products: one multiplies, the other gives what it takes; a row of sums is f32.
+const BRANCHES: &str = "multiplied {
+  taken.0 = (f32[32,8], f32[8,8], f32[32]) parameter(0)
+  x.0 = f32[32,8] get-tuple-element(taken.0), index=0
+  w.0 = f32[8,8] get-tuple-element(taken.0), index=1
+  sums.0 = f32[32] get-tuple-element(taken.0), index=2
+  z = f32[32,8] dot(x.0, w.0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  activated = f32[32,8] tanh(z)
+  ROOT given.0 = (f32[32,8], f32[32]) tuple(activated, sums.0)
+}
+
+passed {
+  taken.1 = (f32[32,8], f32[32]) parameter(0)
+  x.1 = f32[32,8] get-tuple-element(taken.1), index=0
+  sums.1 = f32[32] get-tuple-element(taken.1), index=1
+  ROOT given.1 = (f32[32,8], f32[32]) tuple(x.1, sums.1)
+}
+
+ENTRY main {
+  x = f32[32,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  which = pred[] parameter(2)
+  y = f32[32,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  hidden = f32[32,8] negate(y)
+  zero = f32[] constant(0)
+  sums = f32[32] reduce(x, zero), dimensions={1}, to_apply=add
+  first = (f32[32,8], f32[8,8], f32[32]) tuple(hidden, w, sums)
+  second = (f32[32,8], f32[32]) tuple(hidden, sums)
+  both = (f32[32,8], f32[32]) conditional(which, first, second), true_computation=multiplied, false_computation=passed
+  chosen = f32[32,8] get-tuple-element(both), index=0
+  chosen_sums = f32[32] get-tuple-element(both), index=1
+  out = f32[32,8] dot(chosen, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT results = (f32[32,8], f32[32]) tuple(out, chosen_sums)
+}
+";
+
+#[test]
+fn what_branches_take_and_give_between_products_is_narrow() {
+    let names = ["x.0", "w.0", "sums.0", "z", "activated", "x.1", "chosen", "chosen_sums"];
+    let keep = Policy { loops: Boundary::Keep, ..Policy::default() };
+    assert_eq!(
+        dtypes(BRANCHES, &Policy::default(), names),
+        ["bf16", "f32", "f32", "bf16", "bf16", "bf16", "bf16", "f32"]
+    );
+    assert_eq!(dtypes(BRANCHES, &keep, ["x.0", "x.1", "chosen"]), ["f32", "f32", "f32"]);
+}
+
 /// A router: the two largest of its scores say which of the experts' outputs are used.
 fn router(of_choice: &str) -> String {
     format!(
