@@ -3,35 +3,29 @@
 //! A step donates the state and gets the new state back in its place; only the loss and metrics come to the host. This
 //! file knows one step and one evaluation; epochs, checkpoints on disk and stopping are [`run`](super::run)'s.
 
-use super::change::Change;
-use super::checkpoint::{Checkpoint, CheckpointError, DataIdentity, FunctionHash, HostArray, Position, Settings};
-use super::device::{
-    Fed, Loaded, Results, check_memory, download, initial_state, n_bytes, n_elements, shape_of, upload_state,
-};
-use super::error::{DATA, EXPERIMENT, STATE, TrainError, VERSION};
-use super::evaluation::{Evaluation, Evaluator, Predictor};
+mod checkpoints;
+mod hosts;
+mod used;
+
+use super::checkpoint::{DataIdentity, FunctionHash};
+use super::device::{Fed, Loaded, Results, check_memory, initial_state, n_bytes, n_elements};
+use super::error::TrainError;
 use super::hosts::{Exchange, Site};
-use super::initialize::{Initialization, InitializeFrom};
-use super::l2::l2;
 use super::model_axis::over_model_axis;
 use super::objective::Objective;
 use super::observer::Observer;
 use super::program::{self, TaskProgram};
-use super::resume::{
-    INITIALIZED, Resumption, check_data as check_resumed_data, function_of, settings, stores_otherwise,
-};
+use super::resume::function_of;
 use super::spec::Spec;
 use super::steps_per_call::several_steps;
 use super::totals::Totals;
 use super::watch::WatchRecord;
-use crate::data::{Batch, DrawVersion, NamedArray, ORDER_VERSION, Source};
-use crate::graph::{Numbers, Program, VariableInfo};
-use crate::optim::{Average, LossScale};
+use crate::data::{Batch, DrawVersion};
+use crate::graph::{Program, VariableInfo};
+use crate::optim::LossScale;
 use crate::pjrt::{Arg, Buffer, Client};
-use serde_json::json;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A task on a device.
@@ -186,85 +180,9 @@ impl Session {
         self.site.replicas.clone()
     }
 
-    /// Makes the wishes of all hosts one: any may stop or end the run, the first says when it is time to save.
-    ///
-    /// # Errors
-    /// [`TrainError::OtherHost`] where another cannot go on; where the plugin fails.
-    pub(super) fn agree(&self, own: Wish) -> Result<Wish, TrainError> {
-        let Some(exchange) = &self.exchange else { return Ok(own) };
-        let all = exchange.say([own.stop, own.save, own.failed].map(i32::from))?;
-        let is_own = |host: usize| host == self.site.host as usize;
-        match all.iter().position(|&[_, _, failed]| failed != 0) {
-            // Whoever failed has a better error.
-            Some(_) if own.failed => Ok(own),
-            Some(host) if !is_own(host) => Err(TrainError::OtherHost { host }),
-            _ => Ok(Wish { stop: all.iter().any(|&[stop, ..]| stop != 0), save: all[0][1] != 0, failed: false }),
-        }
-    }
-
-    /// What one host did, once all know whether they all could.
-    ///
-    /// # Errors
-    /// Its own; [`TrainError::OtherHost`].
-    pub(super) fn together<T>(&self, own: Result<T, TrainError>) -> Result<T, TrainError> {
-        let agreed = self.agree(Wish { failed: own.is_err(), ..Wish::default() });
-        let own = own?;
-        agreed.map(|_| own)
-    }
-
-    /// Whether all hosts are about to make the same steps.
-    ///
-    /// # Errors
-    /// [`TrainError::HostsDiffer`].
-    pub(super) fn check_hosts(&self, n_epochs: u64, data: &DataIdentity) -> Result<(), TrainError> {
-        let Some(exchange) = &self.exchange else { return Ok(()) };
-        let all = exchange.say(self.identity_of_run(n_epochs, data))?;
-        for (what, words) in [VERSION, EXPERIMENT, DATA, STATE].into_iter().zip(0..) {
-            let digest = |host: &[i32; N_IDENTITY_WORDS]| host.as_chunks::<N_DIGEST_WORDS>().0[words];
-            if let Some(host) = all.iter().position(|host| digest(host) != digest(&all[0])) {
-                return Err(TrainError::HostsDiffer { host, what });
-            }
-        }
-        Ok(())
-    }
-
-    /// What a host is about to do, for others to compare: digests of the version, of what was asked for, of the data and of the
-    /// state. What is hashed is canonical JSON, whose keys are sorted, and no text that a compiler makes.
-    fn identity_of_run(&self, n_epochs: u64, data: &DataIdentity) -> [i32; N_IDENTITY_WORDS] {
-        let Spec { precision, batch, seed, steps_per_call, .. } = &self.spec;
-        let asked = json!({
-            "settings": settings(&self.spec),
-            "precision": precision.to_string(),
-            "batch": batch,
-            "seed": seed,
-            "n_epochs": n_epochs,
-            "steps_per_call": steps_per_call.to_string(),
-        });
-        let state = self.resumed.as_ref().map_or([0; 32], |resumed| resumed.state);
-        let initialized = self.initialized.as_ref().map(|record| record["sha256"].to_string()).unwrap_or_default();
-        let start = [self.step.to_le_bytes().as_slice(), &state, initialized.as_bytes()].concat();
-        let digests = [
-            Sha256::digest(env!("CARGO_PKG_VERSION")),
-            Sha256::digest(asked.to_string()),
-            Sha256::digest(json!(data).to_string()),
-            Sha256::digest(start),
-        ];
-        let mut words = [0; N_IDENTITY_WORDS];
-        let bytes: Vec<u8> = digests.into_iter().flatten().collect();
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = i32::from_le_bytes(*bytes);
-        }
-        words
-    }
-
     /// What it trains.
     pub fn spec(&self) -> &Spec {
         &self.spec
-    }
-
-    /// What an evaluation reads: averages are f32, whatever their variables are stored in.
-    fn numbers_read(&self, by_averages: bool) -> Numbers {
-        if by_averages { self.spec.precision.into() } else { self.spec.numbers() }
     }
 
     /// Names of the variables that the optimizer updates.
@@ -468,232 +386,7 @@ impl Session {
     pub fn no_totals(&self) -> Totals {
         self.training.no_totals()
     }
-
-    /// The state on the host: variables and slots by name.
-    ///
-    /// # Errors
-    /// Where the plugin fails.
-    pub fn state(&self) -> Result<BTreeMap<String, HostArray>, TrainError> {
-        let (state, here) = (self.state.buffers()?, self.here());
-        let host = |(number, variable): (usize, &VariableInfo)| {
-            let array = HostArray { shape: shape_of(variable), bytes: download(variable, number, state, here)? };
-            Ok((variable.name.clone(), array))
-        };
-        self.variables().iter().enumerate().map(host).collect()
-    }
-
-    /// A checkpoint of this moment.
-    ///
-    /// # Errors
-    /// Where the plugin fails.
-    pub fn checkpoint(&self, steps_per_epoch: u64) -> Result<Checkpoint, TrainError> {
-        let Spec { precision, batch, seed, .. } = &self.spec;
-        let (order, draws, precision) = (ORDER_VERSION, self.draws.number(), *precision);
-        let position =
-            Position { step: self.step, steps_per_epoch, batch: *batch, seed: *seed, precision, order, draws };
-        let (settings, function) = (self.settings(), self.function.clone());
-        Ok(Checkpoint { position, settings, function, data: None, variables: self.state()? })
-    }
-
-    /// The settings of the run, and what it began with.
-    pub fn settings(&self) -> Settings {
-        let mut settings = settings(&self.spec);
-        if let Some(initialized) = &self.initialized {
-            settings.0["train"][INITIALIZED] = initialized.clone();
-        }
-        settings
-    }
-
-    /// Begins with weights of another run or another framework instead of its own: before the first step. Slots and averages
-    /// are as at the beginning of any run; averages start from these weights.
-    ///
-    /// # Errors
-    /// A number that is too large for what it is stored in. Where the plugin fails, the state is lost.
-    pub fn initialize(&mut self, initialization: Initialization) -> Result<(), TrainError> {
-        let (file, record) = (initialization.file().display().to_string(), initialization.record().clone());
-        let initial = self.checkpoint(1)?;
-        let state = initialization.into_state(self.variables(), initial, self.spec.seed)?;
-        let arrays: Vec<&HostArray> = self.variables().iter().map(|variable| &state[&variable.name]).collect();
-        self.state = State::Lost(format!("initializing from {file} failed"));
-        self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
-        self.initialized = Some(record);
-        Ok(())
-    }
-
-    /// Back to the beginning of its run: to initial values of its seed, or to the weights that it was initialized from, which
-    /// are read again.
-    ///
-    /// # Errors
-    /// Weights that cannot be read, or are others now. Where the plugin fails, the state is lost.
-    pub fn restart(&mut self) -> Result<(), TrainError> {
-        let before = self.initialized.take();
-        let initialization =
-            before.as_ref().map(|record| InitializeFrom::of_record(record).read(&self.spec)).transpose();
-        let initialization = initialization.inspect_err(|_| self.initialized.clone_from(&before))?;
-        if let Some((before, now)) = before.as_ref().zip(initialization.as_ref())
-            && before["sha256"] != now.record()["sha256"]
-        {
-            let text = |record: &serde_json::Value| record["sha256"].as_str().unwrap_or_default().to_string();
-            let change = Change::new("train.initialize_from.sha256", text(before), text(now.record()));
-            let path = now.file().to_path_buf();
-            self.initialized.clone_from(&Some(before.clone()));
-            return Err(TrainError::Resume { path, changes: vec![change] });
-        }
-        self.state = State::Lost("going back to the initial state failed".to_string());
-        self.state = State::Held(initial_state(&self.client, self.variables(), &self.spec, &self.site)?);
-        (self.step, self.draws, self.resumed, self.last) = (0, DrawVersion::default(), None, None);
-        initialization.map_or(Ok(()), |initialization| self.initialize(initialization))
-    }
-
-    /// As [`Session::checkpoint`], on the first host of a slice; the others do their part in gathering what is sharded.
-    pub(super) fn checkpoint_of_first(&self, steps_per_epoch: u64) -> Result<Option<Checkpoint>, TrainError> {
-        if self.site.is_first() {
-            return self.checkpoint(steps_per_epoch).map(Some);
-        }
-        let (state, here) = (self.state.buffers()?, self.here());
-        for (number, variable) in self.variables().iter().enumerate().filter(|(_, variable)| variable.part.is_some()) {
-            download(variable, number, state, here)?;
-        }
-        Ok(None)
-    }
-
-    /// Goes on from a checkpoint, read from `path`. Gives the settings that have changed since, and may; with `resumption`
-    /// one can let a task's settings change that otherwise may not. Where `variables` or `slots` are stored in another way
-    /// now, they are converted: f32 rounded to nearest, bf16 as it is.
-    ///
-    /// # Errors
-    /// A checkpoint that no run leaves, of another task, or of a run with other settings that may not change; the session is
-    /// then as it was. Where the plugin fails, the state is lost.
-    pub fn restore(
-        &mut self,
-        path: &Path,
-        checkpoint: &Checkpoint,
-        resumption: Resumption,
-    ) -> Result<Vec<Change>, TrainError> {
-        checkpoint.check().map_err(|fault| CheckpointError::Unsound { path: path.to_path_buf(), fault })?;
-        let converted = match stores_otherwise(checkpoint, &self.spec) {
-            true => Some(checkpoint.stored_as(path, self.variables(), self.spec.seed)?),
-            false => None,
-        };
-        let checkpoint = converted.as_ref().unwrap_or(checkpoint);
-        let wanted = self.variables().iter().map(|variable| (variable.name.as_str(), shape_of(variable)));
-        let average = self.spec.objective.average.as_ref();
-        let arrays = checkpoint.resumed(path, &wanted.collect::<Vec<_>>(), average)?;
-        let changes = resumption.check(path, checkpoint, &self.spec)?;
-        // What was there goes first: there is memory for two states, and the checkpoint is one of them.
-        self.state = State::Lost(format!("restoring {} failed", path.display()));
-        self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
-        self.step = checkpoint.position.step;
-        self.draws = DrawVersion::of(checkpoint.position.draws).unwrap_or_default();
-        self.initialized = checkpoint.settings.0["train"].get(INITIALIZED).cloned();
-        self.last = None;
-        let steps_per_epoch = checkpoint.position.steps_per_epoch;
-        let data = checkpoint.data.clone();
-        let state = match &self.exchange {
-            None => [0; 32],
-            Some(_) => {
-                arrays.iter().fold(Sha256::new(), |hash, array| hash.chain_update(&array.bytes)).finalize().into()
-            }
-        };
-        self.resumed = Some(Resumed { path: path.to_path_buf(), steps_per_epoch, data, state });
-        Ok(changes)
-    }
-
-    /// How the run draws crops, flips and masks: as it began.
-    pub(super) fn draws(&self) -> DrawVersion {
-        self.draws
-    }
-
-    /// The checkpoint that it goes on from, where one was restored.
-    pub(super) fn resumed_from(&self) -> Option<&Path> {
-        self.resumed.as_ref().map(|resumed| resumed.path.as_path())
-    }
-
-    /// Whether the data of a run are those that the checkpoint it goes on from was made with.
-    ///
-    /// # Errors
-    /// Other data: other examples, the same in another order, or cut in another number of batches.
-    pub fn check_resumed(&self, steps_per_epoch: u64, data: &DataIdentity) -> Result<(), TrainError> {
-        let Some(resumed) = &self.resumed else { return Ok(()) };
-        if let Some(before) = &resumed.data {
-            check_resumed_data(&resumed.path, before, data)?;
-        }
-        match resumed.steps_per_epoch == steps_per_epoch {
-            true => Ok(()),
-            false => {
-                let (before, now) = (resumed.steps_per_epoch.to_string(), steps_per_epoch.to_string());
-                let changes = vec![Change::new("data.steps_per_epoch", before, now)];
-                Err(TrainError::Resume { path: resumed.path.clone(), changes })
-            }
-        }
-    }
-
-    /// An evaluator of this session's task, for batches of `batch` examples.
-    ///
-    /// # Errors
-    /// Where the program cannot be built or compiled.
-    pub fn evaluator(&self, batch: u32) -> Result<Evaluator, TrainError> {
-        let Spec { task, objective, .. } = &self.spec;
-        let by_averages = objective.average.is_some_and(|average| average.evaluate);
-        Evaluator::new(&self.client, task, self.numbers_read(by_averages), batch, &objective.tuning)
-    }
-
-    /// Evaluates the state of this moment, on the first host of a slice (on others, the evaluation is of no examples): averages of variables where there are any, unless
-    /// [`Average::evaluate`](crate::optim::Average::evaluate) says otherwise.
-    ///
-    /// # Errors
-    /// Examples that the task does not take; [`TrainError::Metric`]; where the plugin fails.
-    pub fn evaluate(&self, evaluator: &Evaluator, source: &dyn Source) -> Result<Evaluation, TrainError> {
-        let by_averages = self.spec.objective.average.is_some_and(|average| average.evaluate);
-        evaluator.of_state(self.variables(), self.state.buffers()?, by_averages, source, self.here())
-    }
-
-    /// What L2 adds to the loss, with the variables that [`Session::evaluate`] reads; none where there is no L2: weight decay
-    /// that is a term of the loss ([`Update::l2`](crate::optim::Update::l2)). All hosts of a slice must ask.
-    ///
-    /// # Errors
-    /// Where the plugin fails.
-    pub fn l2(&self) -> Result<Option<f64>, TrainError> {
-        let (state, variables) = (self.state.buffers()?, self.variables());
-        let by_averages = self.spec.objective.average.is_some_and(|average| average.evaluate);
-        l2(&self.spec.objective.update, variables, |number| {
-            let average = Average::name_of(&variables[number].name);
-            let average = variables.iter().position(|variable| by_averages && variable.name == average);
-            let number = average.unwrap_or(number);
-            Ok((variables[number].dtype, download(&variables[number], number, state, self.here())?))
-        })
-    }
-
-    /// A predictor of this session's task, for batches of `batch` examples.
-    ///
-    /// # Errors
-    /// Where the program cannot be built or compiled.
-    pub fn predictor(&self, batch: u32) -> Result<Predictor, TrainError> {
-        let Spec { task, objective, .. } = &self.spec;
-        Predictor::new(&self.client, &**task, self.numbers_read(objective.average.is_some()), batch, &objective.tuning)
-    }
-
-    /// Predicts all examples of `source` in order, with the state of this moment, averages of variables where there are any;
-    /// see [`Predictor::predict`].
-    ///
-    /// # Errors
-    /// Examples that the task does not take; where the plugin fails; whatever `take` gives.
-    pub fn predict<E: From<TrainError>>(
-        &self,
-        predictor: &Predictor,
-        source: &dyn Source,
-        take: impl FnMut(Vec<NamedArray>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let by_averages = self.spec.objective.average.is_some();
-        predictor.of_state(self.variables(), self.state.buffers()?, by_averages, source, self.here(), take)
-    }
 }
-
-/// 32-bit words in a SHA-256.
-const N_DIGEST_WORDS: usize = 8;
-
-/// Words of the digests that hosts compare: of version, experiment, data and state.
-const N_IDENTITY_WORDS: usize = 4 * N_DIGEST_WORDS;
 
 /// The platform of a plugin that sums a bf16 `all-reduce` in more.
 const CPU: &str = "cpu";
@@ -731,38 +424,13 @@ fn load(client: &Client, program: TaskProgram, spec: &Spec, site: &Site) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{ArrayInfo, Arrays, Fingerprint};
+    use crate::data::{ArrayInfo, Arrays, NamedArray};
     use crate::graph::Precision;
     use crate::hlo::DType;
     use crate::models::{Model, mlp};
     use crate::pjrt::{Platform, Setup};
-
-    /// Earlier, 32 bits of each, of what the compiler prints of a type.
-    #[test]
-    fn hosts_compare_whole_digests_of_canonical_text() {
-        let client = Client::of(&Platform::cpu(), &Setup::from_env()).unwrap();
-        let model = Model::Mlp(mlp::Config { hidden: vec![3], ..mlp::Config::new([4], 2) });
-        let session = Session::new(&client, Spec { batch: 2, ..Spec::new(model.task(0.0)) }).unwrap();
-        let fingerprint = |hash: &str| {
-            let arrays = [("a".to_string(), hash.to_string())];
-            Fingerprint { n_examples: 2, arrays: arrays.into_iter().collect() }
-        };
-        let data = |hash| DataIdentity { training: fingerprint(hash), test: fingerprint("1f") };
-        let digests = |n_epochs, hash| {
-            let words = session.identity_of_run(n_epochs, &data(hash));
-            words.as_chunks::<N_DIGEST_WORDS>().0.iter().map(|digest| digest.map(i32::to_le_bytes)).collect::<Vec<_>>()
-        };
-        let own = digests(3, "0e");
-        let text = concat!(
-            r#"{"test":{"arrays":{"a":"1f"},"n_examples":2},"#,
-            r#""training":{"arrays":{"a":"0e"},"n_examples":2}}"#
-        );
-        assert_eq!(own[2].as_flattened(), &Sha256::digest(text)[..]);
-        let same = |other: Vec<_>| (0..4).map(|number| own[number] == other[number]).collect::<Vec<_>>();
-        assert_eq!(same(digests(3, "0e")), [true; 4]);
-        assert_eq!(same(digests(4, "0e")), [true, false, true, true]);
-        assert_eq!(same(digests(3, "0f")), [true, true, false, true]);
-    }
+    use crate::train::Resumption;
+    use std::path::Path;
 
     #[test]
     fn a_step_that_fails_loses_the_state_and_says_so_until_it_is_restored() {
