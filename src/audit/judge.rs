@@ -4,7 +4,8 @@
 //! The f32 module also runs in f64 ([`widen`]), once. Let `r` be an element of a result in f64, `x` in f32, `y` lowered, and
 //! `s` the largest `|r|` of the array. Where `|x − r| > 2^-9 · s` the element is *noise*: f32 does not know it to half a unit
 //! of bf16's last place at the array's scale, so that how far `y` is from `x` says nothing. It is counted and not judged:
-//! the gradient of an attention's key bias is one, which is zero in theory. Of the others the judged error is the largest
+//! the gradient of an attention's key bias is one, which is zero in theory. Of integers and predicates noise is what f64
+//! decides otherwise than f32; any other element that differs is an error of which there is no size. Of the others the judged error is the largest
 //! `|y − x|` over the largest `|x|`; for every one of them f32's own error is 2^-9 of the scale at most, so that this is
 //! the scale's floor.
 //!
@@ -178,12 +179,17 @@ impl Judge {
     pub(super) fn judge(&self, rows: &mut [ResultRow], results: &[Literal], lowered: &[Literal]) {
         for row in rows.iter_mut() {
             let index = row.index;
-            let Some(errors) = row.errors else { continue };
             let is_chosen = self.is_chosen.get(index).copied().unwrap_or(true);
             if !is_chosen {
                 row.judgement = Judgement::Ignored;
                 continue;
             }
+            let Some(errors) = row.errors else {
+                let exact = self.exact.as_ref().ok().and_then(|exact| exact.get(index));
+                let sure = exact.and_then(|exact| decided([exact, &results[index], &lowered[index]]));
+                (row.n_differing, row.n_noise) = sure.unwrap_or((row.n_differing, 0));
+                continue;
+            };
             let exact = self.exact.as_ref().ok().and_then(|exact| values_of(exact.get(index)?));
             let both = values_of(&results[index]).zip(values_of(&lowered[index]));
             let (judged, n_noise, own) = match (exact, both) {
@@ -206,6 +212,23 @@ impl Judge {
         }
         rows.iter_mut().filter(|row| row.judgement != Judgement::Judged).for_each(|row| row.judged = None);
     }
+}
+
+/// Of what is not floating: the elements that differ between f32 and lowered where f64 decides as f32 does, and those where it
+/// does not. Nothing of arrays of different types.
+fn decided<'l>([exact, x, y]: [&'l Literal; 3]) -> Option<(u64, u64)> {
+    let of = |literal: &'l Literal| match literal {
+        Literal::Array { shape, bytes } => Some((shape.dtype, bytes)),
+        Literal::Tuple(_) | Literal::Token => None,
+    };
+    let ((dtype, exact), (of_x, x), (of_y, y)) = (of(exact)?, of(x)?, of(y)?);
+    let is_comparable = dtype == of_x && of_x == of_y && exact.len() == x.len() && x.len() == y.len();
+    let n = is_comparable.then(|| dtype.n_bytes())?;
+    let all = exact.chunks_exact(n).zip(x.chunks_exact(n)).zip(y.chunks_exact(n));
+    Some(all.fold((0, 0), |(n_differing, n_noise), ((r, x), y)| match (r == x, x == y) {
+        (false, _) => (n_differing, n_noise + 1),
+        (true, is_same) => (n_differing + u64::from(!is_same), n_noise),
+    }))
 }
 
 /// The error of what is not noise, how many elements are, and f32's own scaled error.
@@ -355,6 +378,13 @@ mod tests {
         assert_eq!(scaled(&[0.0], &[0.0], &[0.0]), (Some(0.0), 0, Some(0.0)));
         // A number that f32 knows, and that is lost.
         assert_eq!(scaled(&[1.0], &[1.0], &[f64::NAN]).0, Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn what_f64_decides_otherwise_is_noise_and_the_rest_differs_or_not() {
+        let of = |values: [i32; 4]| Literal::from_elements([4], &values);
+        assert_eq!(decided([&of([1, 2, 3, 4]), &of([1, 2, 9, 9]), &of([1, 0, 9, 0])]), Some((1, 2)));
+        assert_eq!(decided([&of([1; 4]), &of([1; 4]), &Literal::from_elements([4], &[1u8; 4])]), None);
     }
 
     #[test]

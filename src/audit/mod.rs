@@ -177,13 +177,15 @@ pub struct ResultRow {
     pub judged: Option<f64>,
     /// Whether it is judged, and why not.
     pub judgement: Judgement,
-    /// Elements that are noise in f32.
+    /// Elements that are noise in f32: of what is not floating, those that f64 decides otherwise.
     pub n_noise: u64,
     /// f32's own scaled error, beside f64.
     pub f32_error: Option<f64>,
     /// Its error; `None` for what is not floating.
     pub errors: Option<Errors>,
-    /// Elements that differ, of a result that is not floating.
+    /// Its elements.
+    pub n_elements: u64,
+    /// Elements that differ, of a result that is not floating, but for those that are noise.
     pub n_differing: u64,
     /// Of a module for several devices, what each of them holds of it; empty for one device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -219,6 +221,17 @@ impl Audit {
     /// Largest scaled error of a result that is judged: what a budget is about.
     pub fn error(&self) -> f64 {
         largest_error(&self.results)
+    }
+
+    /// Whether integers and predicates that differ are a failure: where no floating result is judged. Among such results they may
+    /// be counts, and are said.
+    pub fn is_judged_by_integers(&self) -> bool {
+        self.results.iter().all(|row| row.judged.is_none())
+    }
+
+    /// The results of integers and predicates that differ: each is another decision, of which no error says how far off it is.
+    pub fn differing(&self) -> Vec<&ResultRow> {
+        self.results.iter().filter(|row| row.judgement == Judgement::NotFloating && row.n_differing > 0).collect()
     }
 
     /// How many elements of the floating results are a NaN or an infinity in f32 itself, which no error counts, and how
@@ -487,6 +500,7 @@ fn result_rows(judge: &Judge, makers: Vec<String>, results: &[Literal], measured
             op_name,
             instruction,
             shape: shape.to_string(),
+            n_elements: shape.n_elements().unsigned_abs(),
             judged: None,
             judgement: Judgement::NotFloating,
             n_noise: 0,

@@ -1,5 +1,6 @@
 //! Which instruction of the lowered entry is which of the f32 module's: those of one name, one opcode and the same dims. A
-//! product that was rewritten as a TPU computes it is a call in its place.
+//! product that was rewritten as a TPU computes it is a call in its place, and a sum that is written part by part a reshape of
+//! the whole.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +32,9 @@ impl Pairs {
             let Some(&other_id) = named.get(instr.name.as_str()) else { continue };
             let other = lowered.entry().instr(other_id);
             let is_rewritten = instr.op.precision().is_some() && matches!(other.op, Op::Call { .. });
-            let is_same = is_rewritten || instr.op.opcode() == other.op.opcode();
+            // Sums of what is put together of parts are put together of sums.
+            let is_of_parts = matches!((&instr.op, &other.op), (Op::Reduce { .. }, Op::Reshape));
+            let is_same = is_rewritten || is_of_parts || instr.op.opcode() == other.op.opcode();
             if is_same && differ_in_floats_only(&instr.shape, &other.shape) {
                 pairs.by_reference.insert(id, other_id);
                 pairs.by_lowered.insert(other_id, id);

@@ -64,7 +64,11 @@ of a result. An error is born at an instruction if its lowered form makes it on 
 by how much larger it is than that and the errors of what the instruction reads, added up. The module also runs in f64:
 where f32's own error is over 2^-9 of a result's scale, the element is noise, counted and not judged.
 
-Exit status: 0 right; 1 over the budget, or with a NaN or infinity that f32 does not have; 2 could not run.";
+Results of integers and predicates have no such error: those that differ are named, and where no floating result is judged
+(--results classes) they are a failure.
+
+Exit status: 0 right; 1 over the budget, with a NaN or infinity that f32 does not have, or all that is judged are integers
+or predicates, and some differ; 2 could not run.";
 
 /// Arguments of `audit`.
 #[derive(Debug, clap::Args)]
@@ -160,7 +164,8 @@ struct Outcome {
     /// Largest scaled error of a result; `null` if one is not finite.
     error: f64,
     budget: Option<f64>,
-    /// Whether the results are within the budget and no instruction has a NaN or infinity of its own.
+    /// Whether the results are within the budget, or the same where they are integers and predicates alone, and no instruction
+    /// has a NaN or infinity of its own.
     is_right: bool,
     /// The file that the found policy was written to.
     saved_policy: Option<PathBuf>,
@@ -279,7 +284,9 @@ fn judge(
     let error = audit.error();
     let (n_not_finite, n_elements) = audit.n_not_finite();
     let has_numbers = n_not_finite < n_elements || n_elements == 0;
-    let is_right = has_numbers && audit.first_not_finite.is_none() && args.budget.is_none_or(|budget| error <= budget);
+    let is_sound = has_numbers && audit.first_not_finite.is_none();
+    let is_as_decided = !audit.is_judged_by_integers() || audit.differing().is_empty();
+    let is_right = is_sound && is_as_decided && args.budget.is_none_or(|budget| error <= budget);
     let saved_policy = search.as_ref().map(|search| save(args, search, subject.at.as_ref())).transpose()?.flatten();
     let is_found = subject.found.is_some();
     let outcome = Outcome {

@@ -128,6 +128,44 @@ fn a_nan_of_its_own_fails_without_a_budget() {
     assert!(stdout.contains("100.0 % not finite, 100.0 % overflowed"), "{stdout}");
 }
 
+/// Whether the difference, which is 0 in bf16, is over 0: "within 0 of f32", and exit code 0.
+#[test]
+fn predicates_that_differ_fail_whatever_else_is_right() {
+    let folder = folder();
+    let result = "difference = f32[2] subtract(x, y)\n  exact = f32[2] add(y, y)\n  ROOT out = (f32[2], f32[2], f32[2]) \
+                  tuple(difference, exact, z)";
+    let audit = |root: &str, more: &[&str]| {
+        let module = MODULE.replace(
+            result,
+            &format!(
+                "zero = f32[2] subtract(y, y)\n  difference = f32[2] subtract(x, y)\n  \
+                     over = pred[2] compare(difference, zero), direction=GT\n  ROOT out = {root}"
+            ),
+        );
+        std::fs::write(folder.path().join("over.txt"), module).unwrap();
+        let args = ["audit", "over.txt", "--random", "1", "--policy", "p.yaml"];
+        let output = bf16scope(folder.path(), &[&args[..], more].concat());
+        (output.status.code(), text(&output.stdout))
+    };
+    let (both, over) = ("(f32[2], pred[2]) tuple(difference, over)", &["--results", "out1"][..]);
+    for (root, more, out) in [("(pred[2]) tuple(over)", &[][..], 0), (both, over, 1)] {
+        let (code, said) = audit(root, more);
+        assert_eq!(code, Some(1), "{said}");
+        let fails = format!("FAILS: integers or predicates differ from f32's: out{out} (%over) in 1 of 2 elements\n");
+        assert!(said.contains(&fails) && said.contains("--keep 'difference'"), "{said}");
+    }
+    // Beside a float, which judges.
+    let (code, said) = audit(both, &[]);
+    assert!(
+        code == Some(0) && said.contains("\nintegers or predicates differ from f32's: out1 (%over) in 1"),
+        "{said}"
+    );
+    let (code, said) = audit("(pred[2]) tuple(over)", &["--keep", "difference"]);
+    assert!(code == Some(0) && said.contains("no result is floating, and all of them are as in f32"), "{said}");
+    let (code, said) = audit("(pred[2], f32[2]) tuple(over, z)", &["--ignore", "out0", "--budget", "1e-9"]);
+    assert!(code == Some(0) && said.contains("within the budget"), "{said}");
+}
+
 /// All of it was "within 0 of f32", and within every budget.
 #[test]
 fn what_is_no_number_in_f32_either_is_not_called_right() {

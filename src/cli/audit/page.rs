@@ -159,7 +159,11 @@ fn results(outcome: &Outcome) -> Table {
     let shown = |value: f64| Cell::Number(value, number(value));
     let rows = outcome.audit.results.iter().map(|row| {
         let errors = row.errors.unwrap_or_default();
-        let differs = if row.errors.is_some() { String::new() } else { format!("{} differ", row.n_differing) };
+        let differs = if row.errors.is_some() {
+            String::new()
+        } else {
+            format!("{} of {} differ", row.n_differing, row.n_elements)
+        };
         let mut cells = vec![
             Cell::Text(name(row)),
             Cell::Text(row.instruction.clone()),

@@ -135,7 +135,7 @@ fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Sc
                 number(errors.mean_rel),
                 format!("{:.6}", errors.cosine),
             ])),
-            None => cells.push(format!("{} differ", row.n_differing)),
+            None => cells.push(format!("{} of {} differ", row.n_differing, row.n_elements)),
         }
         table.row(cells);
     }
@@ -175,7 +175,10 @@ fn judged(row: &ResultRow) -> String {
 /// What of the results is not judged, in lines.
 fn unjudged(audit: &Audit) -> Vec<String> {
     let count = |judgement| audit.results.iter().filter(|row| row.judgement == judgement).count();
-    let n_noise: u64 = audit.results.iter().map(|row| row.n_noise).sum();
+    let n_noise_of = |is_floating: bool| -> u64 {
+        audit.results.iter().filter(|row| row.errors.is_some() == is_floating).map(|row| row.n_noise).sum()
+    };
+    let n_noise = n_noise_of(true);
     let n_elements: u64 = audit.results.iter().filter_map(|row| row.errors).map(|errors| errors.n_elements).sum();
     let mut lines = Vec::new();
     if n_noise > 0 {
@@ -183,6 +186,12 @@ fn unjudged(audit: &Audit) -> Vec<String> {
             "noise: of {n_noise} of the results' {n_elements} elements f32's own error, beside f64, is over 2^-9 of the scale \
              ({} results are nothing else); they are not judged",
             count(Judgement::Noise)
+        ));
+    }
+    if n_noise_of(false) > 0 {
+        lines.push(format!(
+            "noise: {} integers or predicates of the results are decided otherwise in f64 than in f32; they are not judged",
+            n_noise_of(false)
         ));
     }
     if count(Judgement::SignLike) > 0 {
@@ -211,9 +220,10 @@ fn summary(outcome: &Outcome) -> String {
         outcome.file.display(),
         audit.rows.len(),
         if audit.n_slices > 1 { format!(" in {} slices", audit.n_slices) } else { String::new() },
-        match n_not_finite == n_elements && n_elements > 0 {
-            true => String::new(),
-            false => format!("; the results are within {} of f32", number(outcome.error)),
+        match (n_not_finite == n_elements, audit.differing().is_empty()) {
+            (true, true) if n_elements == 0 => "; no result is floating, and all of them are as in f32".to_string(),
+            (true, _) => String::new(),
+            (false, _) => format!("; the results are within {} of f32", number(outcome.error)),
         }
     )];
     lines.extend(unjudged(audit));
@@ -237,6 +247,7 @@ fn summary(outcome: &Outcome) -> String {
     if let Some(first) = &audit.first_not_finite {
         lines.push(format!("FAILS: %{first} is the first with a NaN or infinity that f32 does not have"));
     }
+    lines.extend(differing(audit));
     match (outcome.budget, &outcome.search) {
         (None, _) => {}
         (Some(budget), None) if outcome.error > budget => lines.push(format!(
@@ -255,6 +266,29 @@ fn summary(outcome: &Outcome) -> String {
         }
     }
     lines.join("\n") + "\n"
+}
+
+/// That integers or predicates differ: which results, in how many elements, and what to keep in f32.
+fn differing(audit: &Audit) -> Option<String> {
+    /// As many results are named; the rest are counted.
+    const N_NAMED: usize = 8;
+    let rows = audit.differing();
+    let first = rows.first()?.index;
+    let named = |row: &&ResultRow| {
+        format!("{} (%{}) in {} of {} elements", name(row), row.instruction, row.n_differing, row.n_elements)
+    };
+    let mut named: Vec<String> = rows.iter().take(N_NAMED).map(named).collect();
+    named.extend((rows.len() > N_NAMED).then(|| format!("and {} more", rows.len() - N_NAMED)));
+    let named = named.join(", ");
+    let born = audit.by_born().into_iter().find(|row| row.born.scaled > 0.0);
+    let keep = born.map_or(String::new(), |row| {
+        format!("most error is born at %{0}, which --keep '{0}' leaves in f32; ", row.instruction)
+    });
+    let (fails, judging) = match audit.is_judged_by_integers() {
+        true => ("FAILS: ", format!("--ignore out{first} does not judge that result")),
+        false => ("", format!("they are not judged beside floats; --results out{first} judges by that result alone")),
+    };
+    Some(format!("{fails}integers or predicates differ from f32's: {named}\nhelp: {keep}{judging}"))
 }
 
 /// How many results are over a budget, and how far off the worst of them is: its largest error beside its direction.
@@ -300,8 +334,8 @@ pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
     let mut text = match (search.is_reached, search.end) {
         (false, SearchEnd::OutOfRuns) => {
             return format!(
-                "no list was found in {n_runs} runs, and keeping {what} in f32 leaves the results {error} off\nhelp: \
-                 --max-runs allows more"
+                "no list that holds the budget was found in {n_runs} runs: with the last one, of {what} before any were left out \
+                 again, the results are {error} off\nhelp: --max-runs allows more"
             );
         }
         (false, _) => {
@@ -318,9 +352,9 @@ pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
         }
         (true, SearchEnd::TooMany) => {
             return format!(
-                "the error is born at many instructions: no list short enough holds the budget, and the shortest that was found \
-                 ({n_runs} runs) keeps {n} in f32 ({error}; {left} of the bytes that lowering saves are still saved)\nhelp: a \
-                 larger --budget, --results with what matters, or --max-kept {n}"
+                "the error is born at many instructions: no list short enough was found in {n_runs} runs, and the shortest that \
+                 holds the budget keeps {n} in f32 ({error}; {left} of the bytes that lowering saves are still saved)\nhelp: a \
+                 larger --budget, --results with what matters, --max-kept {n}, or more --max-runs"
             );
         }
         (true, SearchEnd::CostsMoreThanItBuys) => format!(
