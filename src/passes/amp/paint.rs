@@ -33,11 +33,12 @@
 //! choices, the second half of step 4 nor steps 6 to 8, and in step 5 it lowers whatever is connected.
 
 use super::branches::Branch;
+use super::crossings::Around;
 use super::decided::StoredAs;
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
-use super::loops::{Loop, Use, filled};
+use super::loops::{Loop, filled};
 use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, moved};
-use super::painted::{Crossing, Painted, RegionKind, Rule};
+use super::painted::{Crossing, Ends, Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Boundary, Classes, Policy, Reach};
 use super::unstored::{Unstored, unstored};
 use super::{decides, logits, loss, parts, tables};
@@ -81,12 +82,14 @@ pub(super) fn paint(
         moved: moved(graph),
         blocked: spreads.clone(),
         spreads,
-        is_result: vec![false; graph.values.len()],
-        leads_to_loss: vec![false; n],
-        leads_to_result: vec![false; n],
+        ends: Ends {
+            is_result: vec![false; graph.values.len()],
+            leads_to_loss: vec![false; n],
+            leads_to_result: vec![false; n],
+        },
         decides: vec![None; n],
     };
-    graph.results.iter().for_each(|&value| painter.is_result[value as usize] = true);
+    graph.results.iter().for_each(|&value| painter.ends.is_result[value as usize] = true);
     painter.parameters();
     painter.state(crossing);
     if policy.reach == Reach::None {
@@ -158,12 +161,7 @@ struct Painter<'g> {
     spreads: Vec<bool>,
     /// Neither lowered nor a way from one allowed op to another.
     blocked: Vec<bool>,
-    /// For each value whether the region gives it.
-    is_result: Vec<bool>,
-    /// For each node whether a scalar result is computed from it, and from no allowed op between.
-    leads_to_loss: Vec<bool>,
-    /// For each node whether a result is computed from it by ops of class infer and clear.
-    leads_to_result: Vec<bool>,
+    ends: Ends,
     /// For each node the discrete choice that it makes scores for.
     decides: Vec<Option<NodeId>>,
 }
@@ -215,7 +213,7 @@ impl Painter<'_> {
         }
         self.out.narrow_results = state.clone();
         for (&result, _) in graph.results.iter().zip(state).filter(|(_, is_narrow)| **is_narrow) {
-            self.is_result[result as usize] = false;
+            self.ends.is_result[result as usize] = false;
             if filled(graph, result).is_some() {
                 let node = graph.producer(result);
                 self.is_narrow_read[graph.node(node).operands[0] as usize] = false;
@@ -225,125 +223,8 @@ impl Painter<'_> {
             }
         }
         for (&result, _) in graph.results.iter().zip(state).filter(|(_, is_narrow)| !**is_narrow) {
-            self.is_result[result as usize] = true;
+            self.ends.is_result[result as usize] = true;
         }
-    }
-
-    /// Which arrays of the state of the region's loops are narrow. `below` says for each node the product from which it is
-    /// computed.
-    fn narrow_loops(&mut self, below: &[Option<NodeId>]) {
-        if self.policy.loops == Boundary::Keep || self.policy.reach != Reach::Between {
-            return;
-        }
-        let graph = self.graph;
-        let leads_to_product = self.leads_to_product();
-        for (&node, of_loop) in self.loops {
-            let of = graph.node(node);
-            let is_between = of_loop.has_product || leads_to_product[node as usize];
-            if of.operands.len() != of_loop.uses.len() || of_loop.is_of_logarithms || !is_between {
-                continue;
-            }
-            let mut state = vec![false; of_loop.uses.len()];
-            let leaves = || of.operands.iter().copied().zip(of.results()).zip(&of_loop.uses).enumerate();
-            for (leaf, ((before, after), kept)) in leaves() {
-                let maker = graph.producer(before);
-                let is_free = graph.users[after as usize].is_empty() && !self.is_result[after as usize];
-                let is_between = below[maker as usize].is_some() || self.is(maker, Class::Allow);
-                let keeps = self.leads_to_loss[maker as usize] || self.leads_to_result[maker as usize];
-                let is_stored_narrow = self.out.value_low[self.moved_from(before) as usize];
-                let is_loop = self.loops.contains_key(&maker);
-                state[leaf] = *kept == Use::Read && is_free && (is_stored_narrow || is_between && !keeps && !is_loop);
-            }
-            let reads_narrow = state.contains(&true);
-            for (leaf, ((before, after), kept)) in leaves() {
-                let &Use::Filled { is_of_product, is_of_read } = kept else { continue };
-                let is_between = is_of_product || is_of_read && reads_narrow;
-                let has_readers = !graph.users[after as usize].is_empty();
-                state[leaf] = is_between && has_readers && graph.value(before).is_exact && !self.is_kept(after);
-                self.out.value_low[after as usize] |= state[leaf];
-            }
-            if state.contains(&true) {
-                for ((before, after), _) in
-                    of.operands.iter().zip(of.results()).zip(&state).filter(|(_, narrow)| **narrow)
-                {
-                    self.out.value_low[after as usize] = true;
-                    debug_assert!(graph.value(*before).is_f32());
-                }
-                self.out.crossings.insert(node, Crossing { taken: state.clone(), given: state });
-            }
-        }
-    }
-
-    /// What the region's `conditional`s take and give in the narrow dtype: what is stored between products.
-    fn narrow_branches(&mut self, below: &[Option<NodeId>]) {
-        if self.policy.loops == Boundary::Keep || self.policy.reach != Reach::Between {
-            return;
-        }
-        let graph = self.graph;
-        let leads_to_product = self.leads_to_product();
-        for (&node, branches) in self.branches {
-            let of = graph.node(node);
-            let n_taken: usize = branches.iter().map(|branch| branch.n_taken).sum();
-            let has_product = branches.iter().any(|branch| branch.of_product.contains(&true));
-            if of.operands.len() != 1 + n_taken || !(has_product || leads_to_product[node as usize]) {
-                continue;
-            }
-            let is_array = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements > 1;
-            let taken: Vec<bool> = (of.operands.iter())
-                .map(|&value| {
-                    let maker = graph.producer(value);
-                    let is_between = below[maker as usize].is_some() || self.is(maker, Class::Allow);
-                    let keeps = self.leads_to_loss[maker as usize] || self.leads_to_result[maker as usize];
-                    let is_stored_narrow = self.out.value_low[self.moved_from(value) as usize];
-                    is_array(value) && (is_stored_narrow || is_between && !keeps)
-                })
-                .collect();
-            let mut first = 1;
-            let takes_narrow = |branch: &Branch| {
-                let of_branch = &taken[first..first + branch.n_taken];
-                first += branch.n_taken;
-                of_branch.contains(&true)
-            };
-            let take_narrow: Vec<bool> = branches.iter().map(takes_narrow).collect();
-            let given: Vec<bool> = (of.results().enumerate())
-                .map(|(leaf, value)| {
-                    let is_narrow = |(branch, &takes_narrow): (&Branch, &bool)| {
-                        branch.of_product[leaf] || takes_narrow && branch.of_taken[leaf]
-                    };
-                    let is_between = branches.iter().zip(&take_narrow).any(is_narrow);
-                    is_array(value) && is_between && leads_to_product[node as usize] && !self.is_kept(value)
-                })
-                .collect();
-            for (value, _) in of.results().zip(&given).filter(|(_, is_narrow)| **is_narrow) {
-                self.out.value_low[value as usize] = true;
-            }
-            if taken.contains(&true) || given.contains(&true) {
-                self.out.crossings.insert(node, Crossing { taken, given });
-            }
-        }
-    }
-
-    /// The value whose numbers, all of them, ops of class clear only moved to make this one: as where what a loop filled is
-    /// transposed for the next.
-    fn moved_from(&self, mut value: ValueId) -> ValueId {
-        loop {
-            let of = self.graph.node(self.graph.producer(value));
-            let [operand] = of.operands[..] else { return value };
-            let is_whole = self.graph.value(operand).n_elements == self.graph.value(value).n_elements;
-            if of.kind != NodeKind::Op(Class::Clear) || !is_whole {
-                return value;
-            }
-            value = operand;
-        }
-    }
-
-    /// Whether a loss or a result of the region is computed from a value, as step 1 asks.
-    fn is_kept(&self, value: ValueId) -> bool {
-        let leads = |&user: &NodeId| {
-            let to_loss = self.leads_to_loss[user as usize] && !self.is(user, Class::Allow);
-            to_loss || self.leads_to_result[user as usize] && self.is_soft(user)
-        };
-        self.is_result[value as usize] || self.graph.users[value as usize].iter().any(leads)
     }
 
     /// For each node whether a product is computed from what it gives.
@@ -369,7 +250,7 @@ impl Painter<'_> {
                 to_loss[node as usize].get_or_insert(node);
             }
         }
-        let is_wide = |value: &&ValueId| graph.value(**value).is_f32() && self.is_result[**value as usize];
+        let is_wide = |value: &&ValueId| graph.value(**value).is_f32() && self.ends.is_result[**value as usize];
         for &value in graph.results.iter().filter(is_wide) {
             let node = graph.producer(value);
             to_result[node as usize].get_or_insert(node);
@@ -389,9 +270,9 @@ impl Painter<'_> {
         }
         for node in self.nodes() {
             let idx = node as usize;
-            self.leads_to_result[idx] = to_result[idx].is_some();
+            self.ends.leads_to_result[idx] = to_result[idx].is_some();
             if let Some(result) = to_loss[idx] {
-                self.leads_to_loss[idx] = true;
+                self.ends.leads_to_loss[idx] = true;
                 match graph.node(node).class() {
                     Some(Class::Infer) => self.deny(node, Rule::Loss, result),
                     Some(Class::Deny { .. }) => {}
@@ -460,7 +341,7 @@ impl Painter<'_> {
             }
             self.out.low[node as usize] = true;
             self.out.rule[node as usize] = Rule::Allowed;
-            let rounds = !self.graph.node(node).gives_f32 || self.leads_to_loss[node as usize];
+            let rounds = !self.graph.node(node).gives_f32 || self.ends.leads_to_loss[node as usize];
             if self.policy.accumulate == Accumulate::Compute && rounds {
                 self.lower_results(node);
             }
@@ -488,8 +369,11 @@ impl Painter<'_> {
             let of_state = graph.node(node).operands.iter().any(|&value| self.is_narrow_read[value as usize]);
             below[node as usize] = found.or(of_state.then_some(node));
         }
-        self.narrow_loops(&below);
-        self.narrow_branches(&below);
+        if self.policy.loops == Boundary::Lower && self.policy.reach == Reach::Between {
+            let around = Around { graph, ends: &self.ends, below: &below, leads_to_product: self.leads_to_product() };
+            around.narrow_loops(self.loops, &mut self.out);
+            around.narrow_branches(self.branches, &mut self.out);
+        }
         let stores = |node: NodeId, value: ValueId| {
             let is_filled = self.out.rule[node as usize] == Rule::Filled;
             let is_state = self.out.is_narrow_state(node, &graph.node(node).operands, value);
@@ -517,8 +401,8 @@ impl Painter<'_> {
             let is_sum = self.policy.moved == Boundary::Lower
                 && below[idx].is_some()
                 && above[idx].is_some()
-                && !self.leads_to_loss[idx]
-                && !self.leads_to_result[idx]
+                && !self.ends.leads_to_loss[idx]
+                && !self.ends.leads_to_result[idx]
                 && is_sum_of_rows(graph, self.classes, node);
             let is_between = below[idx].is_some() && above[idx].is_some();
             let is_move = is_between && self.is(node, Class::Clear) && is_stored(graph.instr(graph.node(node)));
@@ -681,7 +565,7 @@ impl Painter<'_> {
         if is_done {
             return false;
         }
-        let is_result = || floats().any(|value| self.is_result[value as usize]);
+        let is_result = || floats().any(|value| self.ends.is_result[value as usize]);
         let takes_narrow = |(value, user): (ValueId, NodeId)| self.takes_narrow(value, user);
         let bears =
             |(value, user): (ValueId, NodeId)| takes_narrow((value, user)) || self.compares_with_zero(user, node);
@@ -744,8 +628,8 @@ impl Painter<'_> {
     fn is_moved(&self, node: NodeId) -> bool {
         let idx = node as usize;
         self.policy.moved == Boundary::Lower
-            && !self.leads_to_loss[idx]
-            && !self.leads_to_result[idx]
+            && !self.ends.leads_to_loss[idx]
+            && !self.ends.leads_to_result[idx]
             && self.decides[idx].is_none()
             && self.moved[idx]
     }

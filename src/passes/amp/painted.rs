@@ -91,6 +91,17 @@ impl Painted {
     }
 }
 
+/// What is computed from the nodes and values of a region.
+#[derive(Debug)]
+pub(super) struct Ends {
+    /// For each value whether the region gives it, in its own dtype.
+    pub is_result: Vec<bool>,
+    /// For each node whether a scalar result is computed from it, and from no allowed op between.
+    pub leads_to_loss: Vec<bool>,
+    /// For each node whether a result is computed from it by ops of class infer and clear.
+    pub leads_to_result: Vec<bool>,
+}
+
 /// Which values cross the border of a region, or of the op that runs it, in the narrow dtype.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Crossing {
