@@ -8,7 +8,7 @@
 //! (`tables`) and for sums that are written part by part (`parts`).
 //!
 //! Guarantees: the result passes the verifier. Unless the policy says otherwise, parameters and results keep their
-//! types, and so does everything that loops carry from step to step and unknown ops touch, and what branches give but for arrays between products. A called computation that two
+//! types, and so does everything that unknown ops touch, and what loops carry and branches give but for arrays between products (`crossings`). A called computation that two
 //! callers want in different dtypes is copied. A computation has one cast per value and direction. No rounding that the
 //! program asks for (f32 → bf16 → f32, `reduce-precision`) is dropped.
 

@@ -178,7 +178,10 @@ fn decisions(op: &Op) -> Decisions {
         Op::Sort { .. } => row(Class::island("rounding makes ties, which move what is sorted along"), Once),
         Op::Tuple | Op::GetTupleElement { .. } => row(Clear, Once).retypable(true),
         Op::Call { .. } | Op::OptimizationBarrier => row(Clear, Once),
-        Op::While { .. } => row(Class::island("what a loop carries keeps its type"), Once).keeping_dtypes(),
+        Op::While { .. } => {
+            row(Class::island("what a loop carries keeps its type, but for arrays between products"), Once)
+                .keeping_dtypes()
+        }
         Op::Conditional(_) => {
             row(Class::island("what branches take and give keeps its type, but for arrays between products"), Once)
                 .keeping_dtypes()

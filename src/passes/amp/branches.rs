@@ -24,21 +24,10 @@ pub(super) fn of_region(graph: &Graph<'_>) -> Branch {
         .flat_map(super::graph::Node::results)
         .collect();
     let products = (0..graph.nodes.len() as NodeId).filter(|&node| graph.node(node).class() == Some(Class::Allow));
-    let of_product = reached(graph, products.flat_map(|node| graph.node(node).results()).collect());
+    let of_product = graph.reached(products.flat_map(|node| graph.node(node).results()).collect(), |_| true);
     let arrays =
         taken.iter().copied().filter(|&value| graph.value(value).is_f32() && graph.value(value).n_elements > 1);
-    let of_taken = reached(graph, arrays.collect());
+    let of_taken = graph.reached(arrays.collect(), |_| true);
     let of_results = |found: &[bool]| graph.results.iter().map(|&value| found[value as usize]).collect();
     Branch { n_taken: taken.len(), of_product: of_results(&of_product), of_taken: of_results(&of_taken) }
-}
-
-/// For each value whether it is one of these or is computed from them.
-fn reached(graph: &Graph<'_>, mut open: Vec<ValueId>) -> Vec<bool> {
-    let mut found = vec![false; graph.values.len()];
-    while let Some(value) = open.pop() {
-        if !std::mem::replace(&mut found[value as usize], true) {
-            open.extend(graph.users[value as usize].iter().flat_map(|&user| graph.node(user).results()));
-        }
-    }
-    found
 }

@@ -7,6 +7,7 @@
 use super::branches::Branch;
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, Use};
+use super::moved::is_of_parameter;
 use super::painted::{Crossing, Ends, Painted};
 use crate::hlo::ops::precision::Class;
 use std::collections::BTreeMap;
@@ -39,7 +40,7 @@ impl Around<'_> {
                 let is_free = graph.users[after as usize].is_empty() && !self.ends.is_result[after as usize];
                 let is_loop = loops.contains_key(&graph.producer(before));
                 let is_narrow = self.is_stored_narrow(before, out) || self.is_of_product(before) && !is_loop;
-                state[leaf] = *kept == Use::Read && is_free && is_narrow;
+                state[leaf] = matches!(kept, Use::Read { .. }) && is_free && is_narrow;
             }
             let reads_narrow = state.contains(&true);
             for (leaf, ((before, after), kept)) in leaves() {
@@ -48,6 +49,13 @@ impl Around<'_> {
                 let has_readers = !graph.users[after as usize].is_empty();
                 state[leaf] = is_between && has_readers && graph.value(before).is_exact && !self.is_kept(after);
                 out.value_low[after as usize] |= state[leaf];
+            }
+            if leaves().any(|(_, ((before, _), kept))| self.is_layers(before, *kept)) {
+                for (leaf, ((before, after), kept)) in leaves() {
+                    let is_between = *kept == Use::Carried { is_between: true };
+                    let is_array = graph.value(before).is_f32() && graph.value(before).n_elements > 1;
+                    state[leaf] |= is_between && is_array && !self.is_whole_parameter(before) && !self.is_kept(after);
+                }
             }
             if state.contains(&true) {
                 for ((before, after), _) in
@@ -108,19 +116,31 @@ impl Around<'_> {
         (is_product || self.below[maker as usize].is_some()) && !keeps
     }
 
-    /// Whether a value only moves numbers, all of them, that are stored in the narrow dtype: as where what a loop filled is
+    /// Whether a loop reads weights of its layers here.
+    fn is_layers(&self, before: ValueId, kept: Use) -> bool {
+        kept == Use::Read { is_layers: true } && is_of_parameter(self.graph, self.graph.producer(before))
+    }
+
+    fn is_whole_parameter(&self, value: ValueId) -> bool {
+        self.graph.node(self.graph.producer(self.moved_from(value))).kind == NodeKind::Parameter
+    }
+
+    fn is_stored_narrow(&self, value: ValueId, out: &Painted) -> bool {
+        out.value_low[self.moved_from(value) as usize]
+    }
+
+    /// The value whose numbers, all of them, ops of class clear only moved to make this one: as where what a loop filled is
     /// transposed for the next.
-    fn is_stored_narrow(&self, mut value: ValueId, out: &Painted) -> bool {
+    fn moved_from(&self, mut value: ValueId) -> ValueId {
         loop {
             let of = self.graph.node(self.graph.producer(value));
-            let [operand] = of.operands[..] else { break };
+            let [operand] = of.operands[..] else { return value };
             let is_whole = self.graph.value(operand).n_elements == self.graph.value(value).n_elements;
             if of.kind != NodeKind::Op(Class::Clear) || !is_whole {
-                break;
+                return value;
             }
             value = operand;
         }
-        out.value_low[value as usize]
     }
 
     /// Whether a loss or a result of the region is computed from a value, as step 1 of `paint` asks.

@@ -210,6 +210,18 @@ impl<'m> Graph<'m> {
         self.value(value).node
     }
 
+    /// For each value whether it is one of these, or is computed from them by nodes that it passes.
+    pub(super) fn reached(&self, mut open: Vec<ValueId>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
+        let mut found = vec![false; self.values.len()];
+        while let Some(value) = open.pop() {
+            if !std::mem::replace(&mut found[value as usize], true) {
+                let users = self.users[value as usize].iter().filter(|&&user| passes(user));
+                open.extend(users.flat_map(|&user| self.node(user).results()));
+            }
+        }
+        found
+    }
+
     /// The instruction of a node.
     pub(super) fn instr(&self, node: &Node) -> &'m Instruction {
         self.module.comp(self.frames[node.frame as usize].comp).instr(node.instr)

@@ -6,6 +6,10 @@
 //! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
 //! else is that is stored; what is computed of them within a step is f32.
 //!
+//! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step. It is a network that
+//! is written as a loop, and what it carries is rounded where the same network without a loop would round it: between two
+//! layers. In a loop over time each step has the same weights, so it is none.
+//!
 //! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
 //! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
 
@@ -19,9 +23,15 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// In any way.
-    Carried,
+    Carried {
+        /// A product of the step reads it, and what it becomes is computed from a product of the step.
+        is_between: bool,
+    },
     /// Each step reads a slice, and none changes it.
-    Read,
+    Read {
+        /// In few steps what is carried becomes a product of it and their slices.
+        is_layers: bool,
+    },
     /// Each step writes a slice, and none reads it.
     Filled {
         /// What is written is computed from a product of the step.
@@ -57,10 +67,15 @@ pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
     // What is carried comes from what the step before computed.
     let of_product = reached(body, state.clone(), is_product, |_| false);
     let reads: Vec<bool> = uses.iter().map(|kept| *kept == Some(Kept::Read)).collect();
-    let of_read = reached(body, state, |_| false, |leaf| reads[leaf]);
-    let used = |kept: Option<Kept>| match kept {
-        None => Use::Carried,
-        Some(Kept::Read) => Use::Read,
+    let of_read = reached(body, state.clone(), |_| false, |leaf| reads[leaf]);
+    let carried = (uses.iter().zip(state.clone().zip(body.results.iter().copied())))
+        .filter(|(kept, (before, after))| kept.is_none() && before != after && body.value(*before).is_f32())
+        .map(|(_, leaf)| leaf);
+    let steps = Steps::of(body, carried.collect());
+    let leaves = state.zip(&body.results);
+    let used = |(kept, (before, &after)): (Option<Kept>, (ValueId, &ValueId))| match kept {
+        None => Use::Carried { is_between: steps.between.contains(&(before, after)) },
+        Some(Kept::Read) => Use::Read { is_layers: steps.multiply(before) },
         Some(Kept::Filled(update)) => {
             Use::Filled { is_of_product: of_product[update as usize], is_of_read: of_read[update as usize] }
         }
@@ -69,9 +84,57 @@ pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
     let is_logarithm = |node: &_| matches!(body.instr(node).op, Op::Unary(UnaryOp::Log | UnaryOp::Log1p));
     let mut ops = body.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Op(_)));
     Loop {
-        uses: uses.into_iter().map(used).collect(),
+        uses: uses.into_iter().zip(leaves).map(used).collect(),
         has_product,
         is_of_logarithms: !has_product && ops.any(is_logarithm),
+    }
+}
+
+/// Steps that a loop over layers may have. A sum of n terms of one sign has up to n roundings of 2^-9, so that beyond this
+/// many its last terms would weigh less than what is lost of the first.
+const MAX_LAYERS: i64 = 64;
+
+/// What is computed within a step of a loop.
+struct Steps<'b> {
+    body: &'b Graph<'b>,
+    products: Vec<NodeId>,
+    /// Of what is carried and changes: what a product reads, and what it becomes, if that is computed from a product.
+    between: Vec<(ValueId, ValueId)>,
+    /// For each value whether it is computed from what is between.
+    of_between: Vec<bool>,
+}
+
+impl<'b> Steps<'b> {
+    fn of(body: &'b Graph<'b>, carried: Vec<(ValueId, ValueId)>) -> Steps<'b> {
+        let is_product = |&node: &NodeId| body.node(node).class() == Some(Class::Allow);
+        let products: Vec<NodeId> = (0..body.nodes.len() as NodeId).filter(is_product).collect();
+        let given = |nodes: &[NodeId]| nodes.iter().flat_map(|&node| body.node(node).results()).collect();
+        let of_product = body.reached(given(&products), |_| true);
+        let is_between = |&(before, after): &(ValueId, ValueId)| {
+            let of_before = body.reached(vec![before], |_| true);
+            let reads = |&node: &NodeId| body.node(node).operands.iter().any(|&value| of_before[value as usize]);
+            of_product[after as usize] && products.iter().any(reads)
+        };
+        let between: Vec<_> = carried.into_iter().filter(is_between).collect();
+        let of_between = body.reached(between.iter().map(|&(before, _)| before).collect(), |_| true);
+        Steps { body, products, between, of_between }
+    }
+
+    /// Whether what is between becomes, in few steps, a product of it and slices of an array.
+    fn multiply(&self, array: ValueId) -> bool {
+        let body = self.body;
+        let n_elements = |value: ValueId| body.value(value).n_elements;
+        let slices = || body.users[array as usize].iter().map(|&slice| body.node(slice).first_result);
+        let of_slice = body.reached(slices().collect(), |node| body.node(node).class() == Some(Class::Clear));
+        let is_slice = |value: &ValueId| of_slice[*value as usize];
+        let is_layer = |&&node: &&NodeId| {
+            let operands = &body.node(node).operands;
+            operands.iter().any(is_slice) && operands.iter().any(|it| !is_slice(it) && self.of_between[*it as usize])
+        };
+        let layers = self.products.iter().filter(is_layer).flat_map(|&node| body.node(node).results());
+        let of_layers = body.reached(layers.collect(), |_| true);
+        slices().all(|slice| n_elements(array) <= n_elements(slice).saturating_mul(MAX_LAYERS))
+            && self.between.iter().any(|&(_, after)| of_layers[after as usize])
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! A *sum of rows*, a `scatter` that adds rows to zeros, stores both what it adds and what it gives. Between two products,
 //! as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network that was written for it.
+//! So is one behind the last product that adds no more rows than it gives.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::policy::{Because, Classes};
@@ -74,9 +75,11 @@ pub(super) fn rows_into_zeros(graph: &Graph<'_>, classes: &Classes<'_>, node: No
     is_sum.then_some((zeros, rows))
 }
 
-/// Whether a node adds rows to zeros, of which each row of the result gets few.
-pub(super) fn is_sum_of_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
+/// Whether a node adds rows to zeros, of which each row of the result gets few: one at most, on average, where no product
+/// follows, as in the gradient of a permutation.
+pub(super) fn is_sum_of_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, leads_to_product: bool) -> bool {
     let n_elements = |value| graph.value(value).n_elements;
+    let max_terms = if leads_to_product { MAX_TERMS } else { 1 };
     rows_into_zeros(graph, classes, node)
-        .is_some_and(|(zeros, rows)| n_elements(rows) <= n_elements(zeros).saturating_mul(MAX_TERMS))
+        .is_some_and(|(zeros, rows)| n_elements(rows) <= n_elements(zeros).saturating_mul(max_terms))
 }

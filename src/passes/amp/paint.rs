@@ -13,7 +13,7 @@
 //! 3. Ops of class *allow* are lowered.
 //! 4. Ops of class *infer* that are not denied are lowered if they lie between two allowed ops: downstream of one and
 //!    upstream of another, through ops that are not denied or denied without spreading. A loop counts as one for the
-//!    arrays that it fills or reads slice by slice (`loops`). What is moved and stored between two (`moved`) is lowered,
+//!    arrays that it fills or reads slice by slice, or carries over layers (`loops`, `crossings`). What is moved and stored between two (`moved`) is lowered,
 //!    too. Of the others, `unstored` takes back those whose values need not be stored, unless the policy lowers them.
 //!    Then single nodes get the forms that were decided for them.
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
@@ -400,10 +400,9 @@ impl Painter<'_> {
             let idx = node as usize;
             let is_sum = self.policy.moved == Boundary::Lower
                 && below[idx].is_some()
-                && above[idx].is_some()
                 && !self.ends.leads_to_loss[idx]
                 && !self.ends.leads_to_result[idx]
-                && is_sum_of_rows(graph, self.classes, node);
+                && is_sum_of_rows(graph, self.classes, node, above[idx].is_some());
             let is_between = below[idx].is_some() && above[idx].is_some();
             let is_move = is_between && self.is(node, Class::Clear) && is_stored(graph.instr(graph.node(node)));
             if is_move && self.is_moved(node) && !is_of_parameter(graph, node) {

@@ -265,7 +265,7 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
             "it writes a slice of an array that a loop fills and that is stored between ops that are lowered".to_string()
         }
         Rule::MovedSum => {
-            "it adds rows between ops that are lowered, few to each, and what it adds and gives is stored".to_string()
+            "it adds rows that come of ops that are lowered, few to each, and what it adds and gives is stored".to_string()
         }
         Rule::Statistic => {
             "nothing of the rows that it adds was rounded since the ops that are always f32, so their sum is a statistic"

@@ -5,6 +5,7 @@ mod decisions;
 mod evaluate;
 mod foreign;
 mod logits;
+mod loops;
 pub mod oracle;
 
 mod partitioned;

@@ -16,7 +16,7 @@ add {
 ";
 
 /// The dtypes in which instructions of these names are made in the lowered module.
-fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
+pub(super) fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
     dtypes_of(&format!("{HEAD}{source}"), policy, names)
 }
 
@@ -130,6 +130,13 @@ fn sums_of_few_rows_between_products_are_narrow() {
     // 64 for each, and more.
     assert_eq!(dtypes(&messages(64 * 64), &moved(Boundary::Lower), ["arrived"]), ["bf16"]);
     assert_eq!(dtypes(&messages(64 * 64 + 1), &moved(Boundary::Lower), ["arrived"]), ["f32"]);
+    // Where no product follows, one for each, as in the gradient of a permutation.
+    let last = |n| {
+        let product = "ROOT y = f32[64,8] dot(arrived, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+        messages(n).replace(product, "ROOT y = f32[8] reduce(arrived, zero), dimensions={0}, to_apply=add")
+    };
+    assert_eq!(dtypes(&last(64), &moved(Boundary::Lower), ["arrived"]), ["bf16"]);
+    assert_eq!(dtypes(&last(65), &moved(Boundary::Lower), ["arrived"]), ["f32"]);
 }
 
 /// A softmax over the edges that arrive at a node, whose weights scale what the edges carry there. `score` is an instruction
@@ -360,94 +367,6 @@ ENTRY main {
     assert_eq!(dtypes(source, &Policy::default(), ["score"]), ["f32"]);
     let lower = Policy { choices: Boundary::Lower, ..Policy::default() };
     assert_eq!(dtypes(source, &lower, ["score"]), ["bf16"]);
-}
-
-/// A loop that reads a slice of `xs` each step, carries `h`, and fills `ys` with products; a product reads `ys`.
-const SCAN: &str = "condition {
-  state.0 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) parameter(0)
-  i.0 = s32[] get-tuple-element(state.0), index=0
-  n = s32[] constant(16)
-  ROOT goes_on = pred[] compare(i.0, n), direction=LT
-}
-
-body {
-  state.1 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) parameter(0)
-  i.1 = s32[] get-tuple-element(state.1), index=0
-  h = f32[4,8] get-tuple-element(state.1), index=1
-  xs = f32[16,4,8] get-tuple-element(state.1), index=2
-  ys = f32[16,4,8] get-tuple-element(state.1), index=3
-  w = f32[8,8] get-tuple-element(state.1), index=4
-  zero = s32[] constant(0)
-  slice = f32[1,4,8] dynamic-slice(xs, i.1, zero, zero), dynamic_slice_sizes={1,4,8}
-  x = f32[4,8] reshape(slice)
-  product = f32[4,8] dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  sum = f32[4,8] add(product, x)
-  next = f32[4,8] tanh(sum)
-  given = f32[1,4,8] reshape(next)
-  filled = f32[16,4,8] dynamic-update-slice(ys, given, i.1, zero, zero)
-  one = s32[] constant(1)
-  i.2 = s32[] add(i.1, one)
-  ROOT state.2 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) tuple(i.2, next, xs, filled, w)
-}
-
-ENTRY main {
-  a = f32[16,4,8] parameter(0)
-  kernel = f32[8,8] parameter(1)
-  inputs = f32[16,4,8] dot(a, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}
-  start = s32[] constant(0)
-  nothing = f32[] constant(0)
-  h0 = f32[4,8] broadcast(nothing), dimensions={}
-  ys0 = f32[16,4,8] broadcast(nothing), dimensions={}
-  init = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) tuple(start, h0, inputs, ys0, kernel)
-  end = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) while(init), condition=condition, body=body
-  all = f32[16,4,8] get-tuple-element(end), index=3
-  ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}
-}
-";
-
-#[test]
-fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
-    let source = SCAN;
-    let names = ["xs", "h", "ys", "slice", "next", "filled", "all", "inputs"];
-    let narrow = ["bf16", "f32", "bf16", "bf16", "f32", "bf16", "bf16", "bf16"];
-    assert_eq!(dtypes(source, &Policy::default(), names), narrow);
-    let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
-    assert_eq!(dtypes(source, &kept, ["xs", "ys", "filled", "all"]), ["f32"; 4]);
-    // What a step begins with is what the step before it computed.
-    let begins = source.replace("reshape(next)", "reshape(h)");
-    assert_eq!(
-        dtypes(&begins, &Policy::default(), ["h", "next", "ys", "filled", "all"]),
-        ["f32", "f32", "bf16", "bf16", "bf16"]
-    );
-    // What a loop fills and the program gives as it is keeps its type.
-    let given = source.replace(
-        "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
-        "ROOT y = f32[16,4,8] negate(all)",
-    );
-    assert_eq!(dtypes(&given, &Policy::default(), ["filled", "all"]), ["f32", "f32"]);
-    // What it fills is moved, and read by another slice by slice.
-    let two = source.replace(
-        "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
-        "moved = f32[4,16,8] transpose(all), dimensions={1,0,2}
-  back = f32[16,4,8] transpose(moved), dimensions={1,0,2}
-  init.2 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) tuple(start, h0, back, ys0, kernel)
-  end.2 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) while(init.2), condition=condition, body=body
-  read = f32[16,4,8] get-tuple-element(end.2), index=2
-  all.2 = f32[16,4,8] get-tuple-element(end.2), index=3
-  ROOT y = f32[16,4,8] dot(all.2, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
-    );
-    assert_eq!(dtypes(&two, &Policy::default(), ["moved", "back", "read", "all.2"]), ["bf16"; 4]);
-}
-
-/// As CTC sums up likelihoods: an error of 2^-9 of a logarithm of -100 is a fifth of what its exponential gives.
-#[test]
-fn arrays_of_a_loop_that_computes_in_logarithms_stay_f32() {
-    let product = "dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
-    let names = ["xs", "ys", "filled", "all"];
-    let of = |op: &str| dtypes(&SCAN.replace(product, op), &Policy::default(), names);
-    assert_eq!(of("log(h)"), ["f32"; 4]);
-    assert_eq!(of("log-plus-one(h)"), ["f32"; 4]);
-    assert_eq!(of("exponential(h)"), ["bf16"; 4]);
 }
 
 /// A sigmoid, written out, and an exponential beside it.

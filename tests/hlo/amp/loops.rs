@@ -1,0 +1,172 @@
+//! What loops fill, read and carry, between products: see `passes::amp::loops`.
+
+use super::storage::dtypes;
+use bf16scope::passes::amp::{Boundary, Policy};
+
+/// A loop that reads a slice of `xs` each step, carries `h`, and fills `ys` with products; a product reads `ys`.
+const SCAN: &str = "condition {
+  state.0 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) parameter(0)
+  i.0 = s32[] get-tuple-element(state.0), index=0
+  n = s32[] constant(16)
+  ROOT goes_on = pred[] compare(i.0, n), direction=LT
+}
+
+body {
+  state.1 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) parameter(0)
+  i.1 = s32[] get-tuple-element(state.1), index=0
+  h = f32[4,8] get-tuple-element(state.1), index=1
+  xs = f32[16,4,8] get-tuple-element(state.1), index=2
+  ys = f32[16,4,8] get-tuple-element(state.1), index=3
+  w = f32[8,8] get-tuple-element(state.1), index=4
+  zero = s32[] constant(0)
+  slice = f32[1,4,8] dynamic-slice(xs, i.1, zero, zero), dynamic_slice_sizes={1,4,8}
+  x = f32[4,8] reshape(slice)
+  product = f32[4,8] dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  sum = f32[4,8] add(product, x)
+  next = f32[4,8] tanh(sum)
+  given = f32[1,4,8] reshape(next)
+  filled = f32[16,4,8] dynamic-update-slice(ys, given, i.1, zero, zero)
+  one = s32[] constant(1)
+  i.2 = s32[] add(i.1, one)
+  ROOT state.2 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) tuple(i.2, next, xs, filled, w)
+}
+
+ENTRY main {
+  a = f32[16,4,8] parameter(0)
+  kernel = f32[8,8] parameter(1)
+  inputs = f32[16,4,8] dot(a, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}
+  start = s32[] constant(0)
+  nothing = f32[] constant(0)
+  h0 = f32[4,8] broadcast(nothing), dimensions={}
+  ys0 = f32[16,4,8] broadcast(nothing), dimensions={}
+  init = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) tuple(start, h0, inputs, ys0, kernel)
+  end = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) while(init), condition=condition, body=body
+  all = f32[16,4,8] get-tuple-element(end), index=3
+  ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}
+}
+";
+
+#[test]
+fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
+    let source = SCAN;
+    let names = ["xs", "h", "ys", "slice", "next", "filled", "all", "inputs"];
+    let narrow = ["bf16", "f32", "bf16", "bf16", "f32", "bf16", "bf16", "bf16"];
+    assert_eq!(dtypes(source, &Policy::default(), names), narrow);
+    let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
+    assert_eq!(dtypes(source, &kept, ["xs", "ys", "filled", "all"]), ["f32"; 4]);
+    // What a step begins with is what the step before it computed.
+    let begins = source.replace("reshape(next)", "reshape(h)");
+    assert_eq!(
+        dtypes(&begins, &Policy::default(), ["h", "next", "ys", "filled", "all"]),
+        ["f32", "f32", "bf16", "bf16", "bf16"]
+    );
+    // What a loop fills and the program gives as it is keeps its type.
+    let given = source.replace(
+        "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
+        "ROOT y = f32[16,4,8] negate(all)",
+    );
+    assert_eq!(dtypes(&given, &Policy::default(), ["filled", "all"]), ["f32", "f32"]);
+    // What it fills is moved, and read by another slice by slice.
+    let two = source.replace(
+        "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
+        "moved = f32[4,16,8] transpose(all), dimensions={1,0,2}
+  back = f32[16,4,8] transpose(moved), dimensions={1,0,2}
+  init.2 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) tuple(start, h0, back, ys0, kernel)
+  end.2 = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) while(init.2), condition=condition, body=body
+  read = f32[16,4,8] get-tuple-element(end.2), index=2
+  all.2 = f32[16,4,8] get-tuple-element(end.2), index=3
+  ROOT y = f32[16,4,8] dot(all.2, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
+    );
+    assert_eq!(dtypes(&two, &Policy::default(), ["moved", "back", "read", "all.2"]), ["bf16"; 4]);
+}
+
+/// As CTC sums up likelihoods: an error of 2^-9 of a logarithm of -100 is a fifth of what its exponential gives.
+#[test]
+fn arrays_of_a_loop_that_computes_in_logarithms_stay_f32() {
+    let product = "dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+    let names = ["xs", "ys", "filled", "all"];
+    let of = |op: &str| dtypes(&SCAN.replace(product, op), &Policy::default(), names);
+    assert_eq!(of("log(h)"), ["f32"; 4]);
+    assert_eq!(of("log-plus-one(h)"), ["f32"; 4]);
+    assert_eq!(of("exponential(h)"), ["bf16"; 4]);
+}
+
+/// A loop over `LAYERS` layers, which multiply what is carried by other weights each, before a product.
+const LAYERS: &str = "condition {
+  state.0 = (s32[], f32[4,8], f32[LAYERS,8,8], f32[4,8]) parameter(0)
+  i.0 = s32[] get-tuple-element(state.0), index=0
+  n = s32[] constant(LAYERS)
+  ROOT goes_on = pred[] compare(i.0, n), direction=LT
+}
+
+body {
+  state.1 = (s32[], f32[4,8], f32[LAYERS,8,8], f32[4,8]) parameter(0)
+  i.1 = s32[] get-tuple-element(state.1), index=0
+  h = f32[4,8] get-tuple-element(state.1), index=1
+  weights = f32[LAYERS,8,8] get-tuple-element(state.1), index=2
+  sum = f32[4,8] get-tuple-element(state.1), index=3
+  zero = s32[] constant(0)
+  slice = f32[1,8,8] dynamic-slice(weights, i.1, zero, zero), dynamic_slice_sizes={1,8,8}
+  w = f32[8,8] reshape(slice)
+  product = f32[4,8] dot(FACTORS), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  next = f32[4,8] add(h, product)
+  summed = f32[4,8] add(sum, product)
+  one = s32[] constant(1)
+  i.2 = s32[] add(i.1, one)
+  ROOT state.2 = (s32[], f32[4,8], f32[LAYERS,8,8], f32[4,8]) tuple(i.2, next, weights, summed)
+}
+
+ENTRY main {
+  a = f32[4,8] parameter(0)
+  kernel = f32[8,8] parameter(1)
+  stack = f32[LAYERS,8,8] parameter(2)
+  first = f32[4,8] dot(a, kernel), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  start = s32[] constant(0)
+  nothing = f32[] constant(0)
+  sum0 = f32[4,8] broadcast(nothing), dimensions={}
+  init = (s32[], f32[4,8], f32[LAYERS,8,8], f32[4,8]) tuple(start, FIRST, stack, sum0)
+  end = (s32[], f32[4,8], f32[LAYERS,8,8], f32[4,8]) while(init), condition=condition, body=body
+  last = f32[4,8] get-tuple-element(end), index=1
+  total = f32[4,8] get-tuple-element(end), index=3
+  y = f32[4,8] dot(GIVEN, kernel), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT out = (f32[4,8], f32[4,8]) tuple(y, total)
+}
+";
+
+fn layers(n: usize, factors: &str, first: &str, given: &str) -> String {
+    let source = LAYERS.replace("LAYERS", &n.to_string()).replace("FACTORS", factors);
+    source.replace("FIRST", first).replace("GIVEN", given)
+}
+
+/// What a network carries from layer to layer is rounded between them, written as a loop or not.
+#[test]
+fn what_a_loop_over_layers_carries_between_products_is_narrow() {
+    let network = layers(12, "h, w", "first", "last");
+    let names = ["h", "next", "last", "weights", "sum", "summed", "total"];
+    let narrow = ["bf16", "bf16", "bf16", "f32", "f32", "f32", "f32"];
+    assert_eq!(dtypes(&network, &Policy::default(), names), narrow);
+    let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
+    assert_eq!(dtypes(&network, &kept, ["h", "next", "last"]), ["f32"; 3]);
+    for (name, other) in [
+        ("more layers than the rounding of a sum allows", layers(65, "h, w", "first", "last")),
+        ("a parameter that is carried on, as weights by the steps of an optimizer", layers(12, "h, w", "a", "last")),
+        (
+            "what is carried is given as it is",
+            layers(12, "h, w", "first", "total").replace("tuple(y, total)", "tuple(y, last)"),
+        ),
+        ("over time: each step has the same weights", over_time()),
+    ] {
+        assert_eq!(dtypes(&other, &Policy::default(), ["h", "next", "last"]), ["f32"; 3], "{name}");
+    }
+}
+
+/// A loop over time that multiplies what it carries by weights that it is given whole. What it reads slice by slice is an
+/// input, which it multiplies, too, for the gradient of those weights.
+fn over_time() -> String {
+    let source = layers(12, "h, kept", "first", "last");
+    let source = source.replace("f32[12,8,8], f32[4,8])", "f32[12,8,8], f32[4,8], f32[8,8])");
+    let source = source.replace("  sum = ", "  kept = f32[8,8] get-tuple-element(state.1), index=4\n  sum = ");
+    let gradient = "  summed = f32[4,8] dot(next, w), lhs_contracting_dims={1}, rhs_contracting_dims={1}";
+    let source = source.replace("  summed = f32[4,8] add(sum, product)", gradient);
+    source.replace("weights, summed)", "weights, summed, kept)").replace("stack, sum0)", "stack, sum0, kernel)")
+}
