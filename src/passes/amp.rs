@@ -24,6 +24,7 @@ mod graph;
 mod logits;
 mod loops;
 mod loss;
+mod masks;
 mod moved;
 mod narrow;
 mod paint;
@@ -31,6 +32,7 @@ mod painted;
 mod parts;
 mod policy;
 pub mod presets;
+mod regions;
 mod report;
 mod rewrite;
 mod tables;
@@ -40,6 +42,7 @@ pub use decided::{Decided, StoredAs};
 pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach, Sums};
 pub use report::{Cast, Decision, LoweringReport, Total};
 
+use decides::Told;
 use painted::{Crossing, RegionKind};
 use rewrite::Rewriter;
 
@@ -66,7 +69,7 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
     policy.check().map_err(AmpError::Policy)?;
     verify(module).map_err(AmpError::Invalid)?;
     let mut rewriter = Rewriter::new(module, policy);
-    let entry = rewriter.region(module.entry, RegionKind::Entry, &Crossing::default());
+    let entry = rewriter.region(module.entry, RegionKind::Entry, &Crossing::default(), &Told::default());
     let differentiates = rewriter.differentiates;
     let (lowered, parts) = rewriter.finish(entry);
     verify(&lowered).map_err(AmpError::Broken)?;

@@ -20,6 +20,8 @@ pub(super) struct Around<'a> {
     pub ends: &'a Ends,
     /// For each node the product that it is computed from, if nothing denied is between.
     pub below: &'a [Option<NodeId>],
+    /// For each node the choice that it makes scores for.
+    pub decides: &'a [Option<NodeId>],
     /// For each node whether a product is computed from what it gives.
     pub leads_to_product: Vec<bool>,
 }
@@ -108,11 +110,12 @@ impl Around<'_> {
         }
     }
 
-    /// Whether a value is computed from a product, and neither a loss nor a result is made of it.
+    /// Whether a value is computed from a product, and no loss, result or choice is made of it.
     fn is_of_product(&self, value: ValueId) -> bool {
         let maker = self.graph.producer(value);
         let is_product = self.graph.node(maker).class() == Some(Class::Allow);
-        let keeps = self.ends.leads_to_loss[maker as usize] || self.ends.leads_to_result[maker as usize];
+        let is_score = self.decides[maker as usize].is_some();
+        let keeps = self.ends.leads_to_loss[maker as usize] || self.ends.leads_to_result[maker as usize] || is_score;
         (is_product || self.below[maker as usize].is_some()) && !keeps
     }
 

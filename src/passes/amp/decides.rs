@@ -4,29 +4,88 @@
 //! Rounding scores by 2^-9 moves no number far, but where two are near each other it changes which is the greater one, and
 //! with it everything that is computed from the choice. So the products from which scores are made stay f32, and so does
 //! what is computed between them and the choice. What is computed from the choice is lowered as anything else is, and a
-//! choice from which no product is computed, such as an accuracy that a step reports, is nobody's concern.
+//! choice that is only reported, such as an accuracy, is nobody's concern.
 //!
 //! A choice is a `sort`, a `topk`, a reduction of several arrays together (`argmax`), a conversion to integers, or a
-//! comparison of two values that are both computed from products, other than for equality: that is how gradients find which
-//! operand was the maximum. What a loop's step or a branch gives may go to a product outside, so there it counts as going to
-//! one; and so does what a loop or a branch reads, and a product of any dtype. A choice in a loop of scores that were made
-//! outside is not seen.
+//! comparison of two values that are both computed from products, other than for equality (`masks` says which of those
+//! are). A comparison with anything, a constant too, is one where integers are made of what it gives, as a place in a table
+//! that was searched, or the bits of a code: no gradient makes any. What a loop's step or a branch gives may go to a product
+//! outside, so there it counts as going to one; and so does what a loop or a branch reads, and a product of any dtype.
+//!
+//! Scores may be made outside of the loop or branch that chooses by them, or in one that gives them to a choice outside:
+//! `regions` follows them through.
 
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::masks;
 use super::painted::RegionKind;
 use crate::hlo::ops::Comparison;
 use crate::hlo::ops::decisions::{calls_regions, precision_class};
 use crate::hlo::ops::precision::Class;
 use crate::hlo::{DType, Op};
+use std::collections::BTreeMap;
 
-/// For each node of a region the choice that it is computed for, with no product between.
-pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind) -> Vec<Option<NodeId>> {
+/// What a region is told of what is around it. Nothing is said where a list is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Told {
+    /// Of each value that it takes, whether it is computed from a product.
+    pub learned: Vec<bool>,
+    /// Of each value that it gives, whether a choice is made by it, with no product between.
+    pub scores: Vec<bool>,
+}
+
+/// What is found of the choices in a region, or of those in what an op runs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choices {
+    /// For each node the choice that it is computed for, with no product between: itself, where that is made outside.
+    pub of_node: Vec<Option<NodeId>>,
+    /// Of each value that is taken, whether a choice is made by it, with no product between.
+    pub scores: Vec<bool>,
+    /// Of each value that is given, whether it is computed from a product.
+    pub learned: Vec<bool>,
+    /// For each node that runs regions what those are told, in the order of its attributes.
+    pub around: BTreeMap<NodeId, Vec<Told>>,
+    /// For each node that runs regions, of each value that it takes and of each that it gives, whether it is a score.
+    pub of_regions: BTreeMap<NodeId, (Vec<bool>, Vec<bool>)>,
+}
+
+/// What an op that runs regions does with values, given which of those that it takes are computed from products, and which
+/// of those that it gives are scores.
+#[derive(Clone, Debug)]
+pub(super) struct Through {
+    /// Which of those that it gives are computed from products.
+    pub learned: Vec<bool>,
+    /// Which of those that it takes are scores.
+    pub scores: Vec<bool>,
+    /// What its regions are told.
+    pub around: Vec<Told>,
+}
+
+/// Finds the choices of a region. `through` says what ops that run regions do.
+pub(super) fn decides(
+    graph: &Graph<'_>,
+    kind: RegionKind,
+    around: &Told,
+    through: &mut dyn FnMut(&Op, &[bool], &[bool]) -> Through,
+) -> Choices {
     let n = graph.nodes.len();
     let is_product = |node: NodeId| graph.node(node).class() == Some(Class::Allow);
     let producers = |node: NodeId| graph.node(node).operands.iter().map(|&value| graph.producer(value));
-    let mut of_product = vec![false; n];
+    let flags = |values: &mut dyn Iterator<Item = ValueId>, of: &[bool]| -> Vec<bool> {
+        values.map(|value| of[value as usize]).collect()
+    };
+    let mut learned = vec![false; graph.values.len()];
     for node in 0..n as NodeId {
-        of_product[node as usize] = is_product(node) || producers(node).any(|producer| of_product[producer as usize]);
+        let of = graph.node(node);
+        let op = &graph.instr(of).op;
+        let of_results: Vec<bool> = if of.kind == NodeKind::Parameter {
+            around.learned.clone()
+        } else if calls_regions(op) {
+            through(op, &flags(&mut of.operands.iter().copied(), &learned), &vec![false; of.n_results as usize]).learned
+        } else {
+            let is_learned = is_product(node) || of.operands.iter().any(|&value| learned[value as usize]);
+            vec![is_learned; of.n_results as usize]
+        };
+        of.results().zip(of_results).for_each(|(value, is_learned)| learned[value as usize] = is_learned);
     }
     let mut leads_to_product = vec![false; n];
     if kind == RegionKind::Body {
@@ -41,40 +100,89 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind) -> Vec<Option<NodeId>
             producers(node).for_each(|producer| leads_to_product[producer as usize] = true);
         }
     }
-    let mut found: Vec<Option<NodeId>> = vec![None; n];
+    let numbers = numbers(graph, &leads_to_product);
+    let leads_on = |node: NodeId| multiplies(node) || leads_to_product[node as usize];
+    let masks = masks::masks(graph, kind, &learned, &leads_on, &|node| is_choice(graph, graph.node(node), &learned));
+    let mut found = Choices { of_node: vec![None; n], ..Choices::default() };
+    let mut is_score = vec![false; graph.values.len()];
+    for (&value, _) in graph.results.iter().zip(&around.scores).filter(|(_, is_score)| **is_score) {
+        let producer = graph.producer(value);
+        if graph.value(value).is_f32() && learned[value as usize] {
+            is_score[value as usize] = true;
+            found.of_node[producer as usize].get_or_insert(producer);
+        }
+    }
     for node in (0..n as NodeId).rev() {
         let of = graph.node(node);
-        let scores: &[ValueId] = match found[node as usize] {
-            // What computes scores, but not what it looks up by number or is told by another choice.
-            Some(_) if is_product(node) || matches!(of.kind, NodeKind::Fixed(_) | NodeKind::Parameter) => continue,
-            Some(_) => &of.operands,
-            None if leads_to_product[node as usize] => scores(graph, of, &of_product),
-            None => continue,
+        let op = &graph.instr(of).op;
+        let known = found.of_node[node as usize];
+        let is_choice = || {
+            leads_to_product[node as usize] && is_choice(graph, of, &learned)
+                || masks[node as usize]
+                || numbers[node as usize] && matches!(op, Op::Compare { .. })
         };
-        let choice = found[node as usize].unwrap_or(node);
-        for &value in scores.iter().filter(|&&value| graph.value(value).is_f32()) {
-            let producer = graph.producer(value) as usize;
-            if of_product[producer] {
-                found[producer].get_or_insert(choice);
+        // Of what computes scores all that it reads, but not what it looks up by number or is told by another choice.
+        let computes = || !is_product(node) && !matches!(of.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
+        let mut of_region = None;
+        if calls_regions(op) {
+            let given = flags(&mut of.results(), &is_score);
+            let of_op = through(op, &flags(&mut of.operands.iter().copied(), &learned), &given);
+            found.around.insert(node, of_op.around);
+            found.of_regions.insert(node, (of_op.scores.clone(), given));
+            of_region = Some(of_op.scores);
+        } else if !known.map_or_else(is_choice, |_| computes()) {
+            continue;
+        }
+        let choice = known.unwrap_or(node);
+        for (place, &value) in of.operands.iter().enumerate() {
+            let is_read = of_region.as_ref().is_none_or(|scores| scores.get(place) == Some(&true));
+            if is_read && graph.value(value).is_f32() && learned[value as usize] {
+                is_score[value as usize] = true;
+                found.of_node[graph.producer(value) as usize].get_or_insert(choice);
             }
         }
     }
+    found.scores = flags(&mut graph.parameters(), &is_score);
+    found.learned = flags(&mut graph.results.iter().copied(), &learned);
     found
 }
 
-/// What a choice compares; nothing of what is none.
-fn scores<'g>(graph: &'g Graph<'_>, node: &'g Node, of_product: &[bool]) -> &'g [ValueId] {
-    let is_learned = |value: &ValueId| of_product[graph.producer(*value) as usize];
+/// Whether a node chooses by what it reads, whatever is made of what it gives.
+fn is_choice(graph: &Graph<'_>, node: &Node, learned: &[bool]) -> bool {
     match &graph.instr(node).op {
-        Op::Sort { .. } => &node.operands,
-        Op::Opaque(opaque) if opaque.opcode == "topk" => &node.operands,
-        Op::CustomCall(call) if call.target == "TopK" => &node.operands,
-        Op::Reduce { .. } if node.n_results > 1 => &node.operands,
-        Op::Convert if graph.value(node.first_result).dtype.is_some_and(DType::is_integer) => &node.operands,
+        Op::Sort { .. } => true,
+        Op::Opaque(opaque) => opaque.opcode == "topk",
+        Op::CustomCall(call) => call.target == "TopK",
+        Op::Reduce { .. } => node.n_results > 1,
+        Op::Convert => graph.value(node.first_result).dtype.is_some_and(DType::is_integer),
         Op::Compare { direction, .. } if !matches!(direction, Comparison::Eq | Comparison::Ne) => {
-            let learned = node.operands.iter().all(is_learned);
-            if learned { &node.operands } else { &[] }
+            node.operands.iter().all(|&value| learned[value as usize])
         }
-        _ => &[],
+        _ => false,
     }
+}
+
+/// For each node whether it gives truth values of which integers are made that go to a product. One truth value alone does
+/// not count: it says whether a step is taken, not which way each element goes.
+fn numbers(graph: &Graph<'_>, leads_to_product: &[bool]) -> Vec<bool> {
+    let mut numbers = vec![false; graph.nodes.len()];
+    for node in (0..graph.nodes.len() as NodeId).rev() {
+        let of = graph.node(node);
+        numbers[node as usize] = of.results().any(|value| {
+            let is_truth = graph.value(value).dtype == Some(DType::Pred) && graph.value(value).n_elements > 1;
+            let makes_integers = |&user: &NodeId| {
+                let by = graph.node(user);
+                let dtype = graph.value(by.first_result).dtype;
+                let decides = match graph.instr(by).op {
+                    Op::Convert => true,
+                    Op::Select => by.operands[0] == value,
+                    _ => false,
+                };
+                let is_integer = decides && dtype.is_some_and(DType::is_integer) && leads_to_product[user as usize];
+                is_integer || dtype == Some(DType::Pred) && numbers[user as usize]
+            };
+            is_truth && graph.users[value as usize].iter().any(makes_integers)
+        });
+    }
+    numbers
 }

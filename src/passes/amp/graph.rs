@@ -222,6 +222,11 @@ impl<'m> Graph<'m> {
         found
     }
 
+    /// The values that the region takes.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = ValueId> {
+        self.nodes.iter().filter(|node| node.kind == NodeKind::Parameter).flat_map(Node::results)
+    }
+
     /// The instruction of a node.
     pub(super) fn instr(&self, node: &Node) -> &'m Instruction {
         self.module.comp(self.frames[node.frame as usize].comp).instr(node.instr)

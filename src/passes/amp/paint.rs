@@ -41,15 +41,15 @@ use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, moved};
 use super::painted::{Crossing, Ends, Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Boundary, Classes, Policy, Reach};
 use super::unstored::{Unstored, unstored};
-use super::{decides, logits, loss, parts, tables};
+use super::{logits, loss, parts, tables};
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
 use std::collections::BTreeMap;
 
 /// Paints a region.
 ///
-/// `state` says which arrays of a loop's state are narrow, where the region is its body or condition; `loops` what the
-/// loops of the region do with theirs.
+/// `crossing` says which arrays of a loop's state are narrow, where the region is its body or condition; `loops` what the
+/// loops of the region do with theirs; `decides` which nodes make scores of choices.
 pub(super) fn paint(
     graph: &Graph<'_>,
     classes: &Classes<'_>,
@@ -57,6 +57,7 @@ pub(super) fn paint(
     crossing: &Crossing,
     loops: &BTreeMap<NodeId, Loop>,
     branches: &BTreeMap<NodeId, Vec<Branch>>,
+    decides: Vec<Option<NodeId>>,
 ) -> Painted {
     let policy = classes.policy();
     let n = graph.nodes.len();
@@ -87,7 +88,7 @@ pub(super) fn paint(
             leads_to_loss: vec![false; n],
             leads_to_result: vec![false; n],
         },
-        decides: vec![None; n],
+        decides,
     };
     graph.results.iter().for_each(|&value| painter.ends.is_result[value as usize] = true);
     painter.parameters();
@@ -303,10 +304,6 @@ impl Painter<'_> {
 
     /// Step 1, of choices.
     fn keep_what_decides(&mut self) {
-        if self.policy.choices == Boundary::Lower {
-            return;
-        }
-        self.decides = decides::decides(self.graph, self.kind);
         for node in self.nodes() {
             let Some(choice) = self.decides[node as usize] else { continue };
             if matches!(self.graph.node(node).class(), Some(Class::Allow | Class::Infer)) {
@@ -370,7 +367,13 @@ impl Painter<'_> {
             below[node as usize] = found.or(of_state.then_some(node));
         }
         if self.policy.loops == Boundary::Lower && self.policy.reach == Reach::Between {
-            let around = Around { graph, ends: &self.ends, below: &below, leads_to_product: self.leads_to_product() };
+            let around = Around {
+                graph,
+                ends: &self.ends,
+                below: &below,
+                decides: &self.decides,
+                leads_to_product: self.leads_to_product(),
+            };
             around.narrow_loops(self.loops, &mut self.out);
             around.narrow_branches(self.branches, &mut self.out);
         }

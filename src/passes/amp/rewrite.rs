@@ -7,13 +7,15 @@
 //! names are made unique.
 
 use super::branches::{self, Branch};
+use super::decides::{Choices, Told};
 use super::frame::{Callees, FrameWriter, Origin};
 use super::graph::{CALL_ROOM, FrameId, Graph, NodeId};
-use super::loops::{self, Loop};
+use super::loops::{self, Loop, Use};
 use super::narrow;
 use super::paint::paint;
 use super::painted::{Crossing, Painted, RegionKind};
-use super::policy::{Classes, Policy};
+use super::policy::{Boundary, Classes, Policy};
+use super::regions::Regions;
 use super::report::{ComputationReport, Decision, decisions};
 use crate::hlo::ops::decisions::calls_regions;
 use crate::hlo::{CompId, Computation, ComputationNames, DType, Module, Op, Shape};
@@ -41,8 +43,10 @@ pub(super) struct Rewriter<'m> {
     copies: BTreeMap<CompId, Vec<usize>>,
     /// How much calls may still add to regions.
     call_room: usize,
-    /// What became of regions, by what crosses their border narrow.
-    regions: BTreeMap<(CompId, Crossing), CompId>,
+    /// What became of regions, by what crosses their border narrow, and what is around them.
+    regions: BTreeMap<(CompId, Crossing, Told), CompId>,
+    /// What regions do with scores.
+    scores: Regions<'m>,
     /// What loops do with their state, by body and condition.
     loops: BTreeMap<(CompId, CompId), Loop>,
     /// What branches give.
@@ -65,6 +69,7 @@ impl<'m> Rewriter<'m> {
             copies: BTreeMap::new(),
             call_room: CALL_ROOM,
             regions: BTreeMap::new(),
+            scores: Regions::default(),
             loops: BTreeMap::new(),
             branches: BTreeMap::new(),
             unchanged: BTreeMap::new(),
@@ -74,24 +79,28 @@ impl<'m> Rewriter<'m> {
     }
 
     /// Lowers a region, and what it calls; gives the computation it became.
-    pub(super) fn region(&mut self, comp: CompId, kind: RegionKind, crossing: &Crossing) -> CompId {
-        let key = (comp, crossing.clone());
+    pub(super) fn region(&mut self, comp: CompId, kind: RegionKind, crossing: &Crossing, around: &Told) -> CompId {
+        let key = (comp, crossing.clone(), around.clone());
         if let Some(&done) = self.regions.get(&key) {
             return done;
         }
         let graph = Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
         self.call_room = graph.call_room;
-        let loops = self.loops_of(&graph);
-        let branches = self.branches_of(&graph);
-        let painted = paint(&graph, &self.classes, kind, crossing, &loops, &branches);
+        let choices = match self.policy.choices {
+            Boundary::Keep => self.scores.choices(&self.classes, &graph, kind, around),
+            Boundary::Lower => Choices { of_node: vec![None; graph.nodes.len()], ..Choices::default() },
+        };
+        let loops = self.loops_of(&graph, &choices);
+        let branches = self.branches_of(&graph, &choices);
+        let painted = paint(&graph, &self.classes, kind, crossing, &loops, &branches, choices.of_node);
         self.differentiates |= painted.differentiates;
-        let done = self.frame(&graph, &painted, 0, Some(kind));
+        let done = self.frame(&graph, &painted, &choices.around, 0, Some(kind));
         self.regions.insert(key, done);
         done
     }
 
-    /// What the loops of a graph do with their state.
-    fn loops_of(&mut self, graph: &Graph<'m>) -> BTreeMap<NodeId, Loop> {
+    /// What the loops of a graph do with their state. Scores are carried as they are.
+    fn loops_of(&mut self, graph: &Graph<'m>, choices: &Choices) -> BTreeMap<NodeId, Loop> {
         let mut found = BTreeMap::new();
         for (node, of) in (0..).zip(&graph.nodes) {
             let &Op::While { body, condition } = &graph.instr(of).op else { continue };
@@ -100,13 +109,19 @@ impl<'m> Rewriter<'m> {
                 let (body_graph, condition_graph) = (build(body), build(condition));
                 self.loops.insert((body, condition), loops::of_body(&body_graph, &condition_graph));
             }
-            found.insert(node, self.loops[&(body, condition)].clone());
+            let mut of_loop = self.loops[&(body, condition)].clone();
+            if let Some((taken, given)) = choices.of_regions.get(&node) {
+                let uses = of_loop.uses.iter_mut().zip(taken.iter().zip(given));
+                uses.filter(|(_, (taken, given))| **taken || **given)
+                    .for_each(|(of, _)| *of = Use::Carried { is_between: false });
+            }
+            found.insert(node, of_loop);
         }
         found
     }
 
-    /// What the branches of a graph's `conditional`s give.
-    fn branches_of(&mut self, graph: &Graph<'m>) -> BTreeMap<NodeId, Vec<Branch>> {
+    /// What the branches of a graph's `conditional`s give. Scores are given as they are.
+    fn branches_of(&mut self, graph: &Graph<'m>, choices: &Choices) -> BTreeMap<NodeId, Vec<Branch>> {
         let mut found = BTreeMap::new();
         for (node, of) in (0..).zip(&graph.nodes) {
             let op = &graph.instr(of).op;
@@ -119,7 +134,12 @@ impl<'m> Rewriter<'m> {
                     let region = Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
                     self.branches.insert(comp, branches::of_region(&region));
                 }
-                all.push(self.branches[&comp].clone());
+                let mut branch = self.branches[&comp].clone();
+                let given = choices.of_regions.get(&node).into_iter().flat_map(|(_, given)| given).enumerate();
+                for (leaf, _) in given.filter(|(_, is_score)| **is_score) {
+                    (branch.of_product[leaf], branch.of_taken[leaf]) = (false, false);
+                }
+                all.push(branch);
             }
             found.insert(node, all);
         }
@@ -127,9 +147,16 @@ impl<'m> Rewriter<'m> {
     }
 
     /// Writes a frame; gives its computation.
-    fn frame(&mut self, graph: &Graph<'m>, painted: &Painted, frame: FrameId, region: Option<RegionKind>) -> CompId {
+    fn frame(
+        &mut self,
+        graph: &Graph<'m>,
+        painted: &Painted,
+        around: &BTreeMap<NodeId, Vec<Told>>,
+        frame: FrameId,
+        region: Option<RegionKind>,
+    ) -> CompId {
         let original = graph.frames[frame as usize].comp;
-        let callees = self.callees(graph, painted, frame);
+        let callees = self.callees(graph, painted, around, frame);
         let writer = FrameWriter::new(graph, painted, frame, callees);
         let (computation, origins) = writer.write(region, self.policy.results);
         let decided = decisions(graph, painted, frame, self.policy);
@@ -145,11 +172,17 @@ impl<'m> Rewriter<'m> {
     }
 
     /// Writes what a frame calls: first the calls that are followed, then regions and reductions.
-    fn callees(&mut self, graph: &Graph<'m>, painted: &Painted, frame: FrameId) -> Callees {
+    fn callees(
+        &mut self,
+        graph: &Graph<'m>,
+        painted: &Painted,
+        around: &BTreeMap<NodeId, Vec<Told>>,
+        frame: FrameId,
+    ) -> Callees {
         let of = &graph.frames[frame as usize];
         let mut callees = Callees::new();
         for &(call, callee) in &of.calls {
-            callees.insert(call, vec![self.frame(graph, painted, callee, None)]);
+            callees.insert(call, vec![self.frame(graph, painted, around, callee, None)]);
         }
         let module = self.module;
         for (id, node) in module.comp(of.comp).ids().zip(&of.nodes) {
@@ -161,8 +194,13 @@ impl<'m> Rewriter<'m> {
             if calls_regions(op) {
                 let crossing = node.and_then(|node| painted.crossings.get(&node)).cloned().unwrap_or_default();
                 let crossings = self.of_callees(op, &crossing);
-                let of_each = called.into_iter().zip(crossings);
-                callees.insert(id, of_each.map(|(comp, it)| self.region(comp, RegionKind::Body, &it)).collect());
+                let around = node.and_then(|node| around.get(&node)).cloned();
+                let around = around.unwrap_or_else(|| vec![Told::default(); called.len()]);
+                let of_each = called.into_iter().zip(crossings).zip(&around);
+                let lower = |((comp, it), around): ((CompId, Crossing), &Told)| {
+                    self.region(comp, RegionKind::Body, &it, around)
+                };
+                callees.insert(id, of_each.map(lower).collect());
             } else if node.is_some_and(|node| painted.low[node as usize]) {
                 callees.insert(id, called.into_iter().map(|comp| self.reducer(comp)).collect());
             }
