@@ -69,6 +69,10 @@ pub(super) fn decides(
 ) -> Choices {
     let n = graph.nodes.len();
     let is_product = |node: NodeId| graph.node(node).class() == Some(Class::Allow);
+    let multiplies = |node: NodeId| {
+        let op = &graph.instr(graph.node(node)).op;
+        precision_class(graph.module, op) == Class::Allow || calls_regions(op)
+    };
     let producers = |node: NodeId| graph.node(node).operands.iter().map(|&value| graph.producer(value));
     let flags = |values: &mut dyn Iterator<Item = ValueId>, of: &[bool]| -> Vec<bool> {
         values.map(|value| of[value as usize]).collect()
@@ -82,7 +86,7 @@ pub(super) fn decides(
         } else if calls_regions(op) {
             through(op, &flags(&mut of.operands.iter().copied(), &learned), &vec![false; of.n_results as usize]).learned
         } else {
-            let is_learned = is_product(node) || of.operands.iter().any(|&value| learned[value as usize]);
+            let is_learned = multiplies(node) || of.operands.iter().any(|&value| learned[value as usize]);
             vec![is_learned; of.n_results as usize]
         };
         of.results().zip(of_results).for_each(|(value, is_learned)| learned[value as usize] = is_learned);
@@ -91,10 +95,6 @@ pub(super) fn decides(
     if kind == RegionKind::Body {
         graph.results.iter().for_each(|&value| leads_to_product[graph.producer(value) as usize] = true);
     }
-    let multiplies = |node: NodeId| {
-        let op = &graph.instr(graph.node(node)).op;
-        precision_class(graph.module, op) == Class::Allow || calls_regions(op)
-    };
     for node in (0..n as NodeId).rev() {
         if is_product(node) || multiplies(node) || leads_to_product[node as usize] {
             producers(node).for_each(|producer| leads_to_product[producer as usize] = true);

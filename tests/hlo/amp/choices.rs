@@ -1,8 +1,18 @@
 //! Choices by scores that products made: in loops and branches, by searches and bits, by masks. Each program is lowered with
 //! and without the rule, and beside one that looks like it and chooses nothing.
 
-use super::storage::dtypes;
-use bf16scope::passes::amp::{Boundary, Policy};
+use super::storage;
+use bf16scope::hlo::{Module, text};
+use bf16scope::passes::amp::{self, Boundary, Policy};
+
+/// The dtypes of instructions of a program that is lowered. Lowered again it stays as it is.
+fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
+    let lower = |module: &Module| amp::run(module, policy).unwrap_or_else(|error| panic!("{error}")).0;
+    let print = |module: &Module| text::print(module, &Default::default());
+    let once = lower(&storage::parsed(&format!("{}{source}", storage::HEAD)));
+    assert_eq!(print(&lower(&once)), print(&once));
+    storage::dtypes(source, policy, names)
+}
 
 fn lower() -> Policy {
     Policy { choices: Boundary::Lower, ..Policy::default() }
@@ -200,6 +210,19 @@ fn comparisons_of_which_integers_are_made_are_choices() {
   place = s32[32,8] select(is, further, none)
   given = f32[32,8] convert(place)";
     assert_eq!(dtypes(&program("", by_place), &Policy::default(), ["scores"]), ["f32"]);
+    // With what a product of bf16 gave, which the program wrote so.
+    let beside = |value: &str| {
+        format!(
+            "x.0 = bf16[32,8] convert(x)
+  v.0 = bf16[8,8] convert(v)
+  product = bf16[32,8] dot(x.0, v.0), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  other = f32[32,8] convert({value})
+  is = pred[32,8] compare(scores, other), direction=GT
+  given = f32[32,8] select(is, x, zeros)"
+        )
+    };
+    assert_eq!(dtypes(&program("", &beside("product")), &Policy::default(), ["scores"]), ["f32"]);
+    assert_eq!(dtypes(&program("", &beside("x.0")), &Policy::default(), ["scores"]), ["bf16"]);
     let of_relu = "is = pred[32,8] compare(scores, zeros), direction=GT
   given = f32[32,8] select(is, x, zeros)";
     assert_eq!(dtypes(&program("", of_relu), &Policy::default(), ["scores"]), ["bf16"]);
@@ -280,6 +303,11 @@ fn a_mask_that_does_not_lead_to_the_loss_is_a_gradients() {
     };
     assert_eq!(dtypes(&source("y"), &Policy::default(), ["scores"]), ["f32"]);
     assert_eq!(dtypes(&source("x"), &Policy::default(), ["scores"]), ["bf16"]);
+    // A step that reports its loss and nothing else.
+    let evaluated = source("y")
+        .replace("  ROOT out = (f32[32,8], f32[]) tuple(y, loss)\n", "")
+        .replace("  loss =", "  ROOT loss =");
+    assert_eq!(dtypes(&evaluated, &Policy::default(), ["scores"]), ["f32"]);
 }
 
 /// What the program gives is chosen, and no product is behind the choice.

@@ -5,7 +5,7 @@ use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, Boundary, Policy};
 
 /// What every module below begins with: reductions, and two products of which the second reads what the rule is about.
-const HEAD: &str = "HloModule storage
+pub(super) const HEAD: &str = "HloModule storage
 
 add {
   a = f32[] parameter(0)
@@ -20,7 +20,7 @@ pub(super) fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str
     dtypes_of(&format!("{HEAD}{source}"), policy, names)
 }
 
-fn parsed(source: &str) -> Module {
+pub(super) fn parsed(source: &str) -> Module {
     text::parse(source, "storage.hlo").unwrap_or_else(|error| panic!("{error}"))
 }
 
