@@ -48,8 +48,7 @@ pub(super) struct Choices {
     pub of_regions: BTreeMap<NodeId, (Vec<bool>, Vec<bool>)>,
 }
 
-/// What an op that runs regions does with values, given which of those that it takes are computed from products, and which
-/// of those that it gives are scores.
+/// What an op that runs regions does with values.
 #[derive(Clone, Debug)]
 pub(super) struct Through {
     /// Which of those that it gives are computed from products.
@@ -60,13 +59,12 @@ pub(super) struct Through {
     pub around: Vec<Told>,
 }
 
+/// Says what an op that runs regions does with values: which of those that it takes are computed from products, and which of
+/// those that it gives are scores.
+pub(super) type RunsRegions<'r> = dyn FnMut(&Op, &[bool], &[bool]) -> Through + 'r;
+
 /// Finds the choices of a region. `through` says what ops that run regions do.
-pub(super) fn decides(
-    graph: &Graph<'_>,
-    kind: RegionKind,
-    around: &Told,
-    through: &mut dyn FnMut(&Op, &[bool], &[bool]) -> Through,
-) -> Choices {
+pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, through: &mut RunsRegions<'_>) -> Choices {
     let n = graph.nodes.len();
     let is_product = |node: NodeId| graph.node(node).class() == Some(Class::Allow);
     let multiplies = |node: NodeId| {
