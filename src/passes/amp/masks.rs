@@ -1,8 +1,8 @@
 //! Masks that a program makes of a choice and computes on with.
 //!
-//! `scores == max(scores)` says which score is the greatest, and rounded scores tie where others do not: then it names two.
+//! `scores == max(scores)` says which score is the maximum, and rounded scores tie where others do not: then it names two.
 //! But gradients compare for equality as well, to find which operand was the maximum, and there nothing is lost: both sides
-//! are rounded alike, and those that tie share what comes back. What comes back tells the two apart. A gradient's mask meets
+//! are rounded alike, and operands that tie share what comes back. What comes back tells the two apart. A gradient's mask meets
 //! a cotangent, which is computed from the maximum, as all of a backward pass is, or from a loss before it. A program's own
 //! mask meets other values, such as those that the scores were made of, and is on the way to the loss, where there is one. In
 //! a loop or a branch a cotangent comes from outside and looks like any other value, so there no equality counts.

@@ -236,7 +236,7 @@ fn comparisons_of_which_integers_are_made_are_choices() {
     assert_eq!(dtypes(&program("", of_step), &Policy::default(), ["scores"]), ["bf16"]);
 }
 
-/// The greatest score of each row as a mask, on `what`.
+/// The maximum of each row as a mask, on `what`.
 fn mask(what: &str) -> String {
     program(
         "max {
@@ -264,7 +264,7 @@ fn a_mask_of_the_maximum_is_a_choice_but_not_where_it_leads_a_cotangent_back() {
         ("given = f32[32,8] multiply(mask, x)", "f32"),
         ("given = f32[32,8] select(is, x, zeros)", "f32"),
         ("given = f32[32,8] multiply(mask, scores)", "f32"),
-        // What comes back is computed from the maximum, and shared by those that are as great.
+        // What comes back is computed from the maximum, and shared by operands that tie.
         ("back = f32[32,8] exponential(beside)\n  given = f32[32,8] multiply(mask, back)", "bf16"),
         ("back = f32[32,8] exponential(beside)\n  given = f32[32,8] select(is, back, zeros)", "bf16"),
         (
