@@ -54,6 +54,8 @@ pub struct Program {
 pub struct Form {
     /// The loop keeps what each step begins with, rather than what it ends with.
     pub keeps_before: bool,
+    /// Each step of the loops multiplies by weights of its own, as layers do.
+    pub is_over_layers: bool,
     /// The loop back sums products of states and cotangents, which no small integers bound.
     pub sums_products: bool,
     /// Every difference is a sum: on the sizes of arguments it gives a bound on each sum of sizes.
@@ -151,6 +153,7 @@ ENTRY main {
   where = pred[8,8] parameter(6)
   which = pred[] parameter(7)
   at = s32[] parameter(8)
+  ws = f32[3,8,8] parameter(9)
   zero = f32[] constant(0)
   none = s32[] constant(0)
 ";
@@ -314,6 +317,7 @@ impl Program {
         };
         let head = HEAD.replace("KEPT", if form.keeps_before { "h" } else { "next" }).replace("OUTER", outer);
         let text = format!("{head}{}{tail}  ROOT out = {results}\n}}\n", self.body);
+        let text = if form.is_over_layers { over_layers(&text) } else { text };
         if !form.is_majorant {
             return text;
         }
@@ -339,8 +343,47 @@ impl Program {
         arguments.push(Literal::from_elements([8, 8], &chosen));
         arguments.push(Literal::scalar(draws.below(2) == 1));
         arguments.push(Literal::scalar(draws.below(7) as i32));
+        let layers: Vec<f32> = match is_exact {
+            true => (0..3).flat_map(|_| weight(draws).elements::<f32>().unwrap()).collect(),
+            false => (0..3 * N * N).map(|_| draws.real()).collect(),
+        };
+        arguments.push(Literal::from_elements([3, 8, 8], &layers));
         arguments
     }
+}
+
+/// The loops of a text with a slice of a stack of weights where they have one weight.
+fn over_layers(text: &str) -> String {
+    let sliced = |state: &str, nth: usize, at: &str| {
+        let index = format!("index={}", if state == "state.1" { 4 } else { 6 });
+        let weight = format!("  w.{nth} = f32[8,8] get-tuple-element({state}), {index}\n");
+        let stack = format!("  ws.{nth} = f32[3,8,8] get-tuple-element({state}), {index}\n");
+        let slice = format!(
+            "  zero.{nth} = s32[] constant(0)
+  w_now.{nth} = f32[1,8,8] dynamic-slice(ws.{nth}, {at}, zero.{nth}, zero.{nth}), dynamic_slice_sizes={{1,8,8}}
+  w.{nth} = f32[8,8] reshape(w_now.{nth})
+"
+        );
+        [(weight, stack), (format!("  zero.{nth} = s32[] constant(0)\n"), slice)]
+    };
+    let loops = ["f32[3,8,8], f32[3,8,8]", "f32[3,8,8], f32[3,8,8], f32[3,8,8], f32[8,8]"];
+    let carried = loops.map(|arrays| format!("(s32[], f32[8,8], {arrays}, "));
+    let carried = carried.map(|state| (format!("{state}f32[8,8])"), format!("{state}f32[3,8,8])")));
+    let given = [
+        ("filled, w.1)", "filled, ws.1)"),
+        ("dw.1, w.3)", "dw.1, ws.3)"),
+        ("ys0, w1)", "ys0, ws)"),
+        ("h0, w1)", "h0, ws)"),
+    ];
+    let given = given.map(|(weight, stack)| (weight.to_string(), stack.to_string()));
+    let steps = [sliced("state.1", 1, "i.1"), sliced("state.3", 3, "at.3")];
+    carried.into_iter().chain(given).chain(steps.into_iter().flatten()).fold(
+        text.to_string(),
+        |text, (weight, stack)| {
+            assert!(text.contains(&weight), "{weight} is not in {text}");
+            text.replace(&weight, &stack)
+        },
+    )
 }
 
 /// One 1 or -1 in each row and column.

@@ -19,7 +19,7 @@ use crate::amp::roundings::{UNIT, idle_cast, roundings, stored};
 use crate::run::run_bytes;
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
-use bf16scope::hlo::{Literal, Module, text};
+use bf16scope::hlo::{DType, Instruction, Literal, Module, Op, text};
 use bf16scope::passes::amp::{self, Policy};
 use bf16scope::passes::grad;
 use bf16scope::pjrt::CompileOptions;
@@ -31,6 +31,8 @@ struct Found {
     n_exact: usize,
     n_rounded: usize,
     n_lowered: usize,
+    /// Those whose loops carry what is narrow.
+    n_carried: usize,
     /// The largest error, divided by its bound.
     most: f64,
 }
@@ -55,12 +57,17 @@ fn run(seeds: Range<u64>, results: impl Fn(&Module, &[Literal]) -> Vec<Literal>)
         let mut draws = Draws(seed);
         let program = Program::new(&mut draws);
         let is_exact = program.is_exact() && draws.below(2) == 0;
-        let form = Form { keeps_before: draws.below(2) == 1, sums_products: !is_exact, is_majorant: false };
+        let (keeps_before, is_over_layers) = (draws.below(2) == 1, draws.below(2) == 1);
+        let form = Form { keeps_before, is_over_layers, sums_products: !is_exact, is_majorant: false };
         let module = differentiated(&program, form, seed);
         let preset = ["default", "default", "bf16_scope", "tf_amp", "O2"][draws.below(5)];
         let policy = Policy::preset(preset).unwrap();
         let (lowered, report) = amp::run(&module, &policy).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         found.n_lowered += report.n_lowered();
+        let is_carried = |instr: &Instruction| {
+            matches!(instr.op, Op::While { .. }) && instr.shape.leaves()[1].dtype() == Some(DType::BF16)
+        };
+        found.n_carried += usize::from(lowered.entry().instructions.iter().any(is_carried));
         let told = || format!("seed {seed}, {preset}: {}", text::print(&lowered, &Default::default()));
         verify(&lowered).unwrap_or_else(|errors| panic!("{errors}\n{}", told()));
         assert!(lowered.entry().result_shape().is_compatible(module.entry().result_shape()), "{}", told());
@@ -125,6 +132,7 @@ fn differentiated_programs_are_as_near_to_f32_as_their_casts_allow() {
     println!("{} exact, {} rounded, {:.3} of the bound", found.n_exact, found.n_rounded, found.most);
     assert!(found.n_exact >= 8 && found.n_rounded >= 8, "{} exact, {} rounded", found.n_exact, found.n_rounded);
     assert!(found.n_lowered > 480, "only {} instructions were lowered in all", found.n_lowered);
+    assert!(found.n_carried >= 8, "the loops of only {} carry bf16", found.n_carried);
     // A bound that nothing comes near would see nothing.
     assert!(found.most > 0.05, "the largest error was {} of its bound", found.most);
 }
@@ -134,7 +142,7 @@ fn what_is_evaluated_here_is_what_xla_computes() {
     for seed in (1..).filter(|&seed| Program::new(&mut Draws(seed)).is_exact()).take(4) {
         let mut draws = Draws(seed);
         let program = Program::new(&mut draws);
-        let form = Form { keeps_before: true, sums_products: false, is_majorant: false };
+        let form = Form { keeps_before: true, is_over_layers: seed % 2 == 1, sums_products: false, is_majorant: false };
         let (module, _) = amp::run(&differentiated(&program, form, seed), &Policy::default()).unwrap();
         let arguments = program.arguments(&mut draws, true);
         for (measured, expected) in evaluate(&module, &arguments).iter().zip(by_xla(&module, &arguments)) {
