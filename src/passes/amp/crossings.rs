@@ -119,9 +119,18 @@ impl Around<'_> {
         (is_product || self.below[maker as usize].is_some()) && !keeps
     }
 
-    /// Whether a loop reads weights of its layers here.
+    /// Whether a loop reads weights of its layers here: a parameter that the program updates, too, or gives a gradient of. Data
+    /// that the steps of an optimizer read are none.
     fn is_layers(&self, before: ValueId, kept: Use) -> bool {
-        kept == Use::Read { is_layers: true } && is_of_parameter(self.graph, self.graph.producer(before))
+        let graph = self.graph;
+        let is_update = |&result: &ValueId| {
+            let is_as_large = graph.value(result).n_elements == graph.value(before).n_elements;
+            let is_made = graph.node(graph.producer(result)).kind != NodeKind::Parameter;
+            graph.value(result).is_f32() && is_as_large && is_made
+        };
+        kept == Use::Read { is_layers: true }
+            && is_of_parameter(graph, graph.producer(before))
+            && graph.results.iter().any(is_update)
     }
 
     fn is_whole_parameter(&self, value: ValueId) -> bool {

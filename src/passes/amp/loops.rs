@@ -6,9 +6,10 @@
 //! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
 //! else is that is stored; what is computed of them within a step is f32.
 //!
-//! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step. It is a network that
-//! is written as a loop, and what it carries is rounded where the same network without a loop would round it: between two
-//! layers. In a loop over time each step has the same weights, so it is none.
+//! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step, and that the program
+//! updates or gives gradients of. It is a network that is written as a loop, and what it carries is rounded where the same
+//! network without a loop would round it: between two layers. In a loop over time each step has the same weights, so it is
+//! none; nor is a loop that trains, which multiplies weights that it carries by data that it reads.
 //!
 //! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
 //! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.

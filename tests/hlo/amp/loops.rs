@@ -129,12 +129,16 @@ ENTRY main {
   last = f32[4,8] get-tuple-element(end), index=1
   total = f32[4,8] get-tuple-element(end), index=3
   y = f32[4,8] dot(GIVEN, kernel), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  ROOT out = (f32[4,8], f32[4,8]) tuple(y, total)
+  UPDATED
+  ROOT out = (f32[4,8], f32[4,8], f32[LAYERS,8,8]) tuple(y, total, updated)
 }
 ";
 
 fn layers(n: usize, factors: &str, first: &str, given: &str) -> String {
-    let source = LAYERS.replace("LAYERS", &n.to_string()).replace("FACTORS", factors);
+    let source = LAYERS
+        .replace("UPDATED", "updated = f32[LAYERS,8,8] add(stack, stack)")
+        .replace("LAYERS", &n.to_string())
+        .replace("FACTORS", factors);
     source.replace("FIRST", first).replace("GIVEN", given)
 }
 
@@ -152,7 +156,11 @@ fn what_a_loop_over_layers_carries_between_products_is_narrow() {
         ("a parameter that is carried on, as weights by the steps of an optimizer", layers(12, "h, w", "a", "last")),
         (
             "what is carried is given as it is",
-            layers(12, "h, w", "first", "total").replace("tuple(y, total)", "tuple(y, last)"),
+            layers(12, "h, w", "first", "total").replace("tuple(y, total,", "tuple(y, last,"),
+        ),
+        (
+            "data that is not updated, as the steps of an optimizer read",
+            layers(12, "h, w", "first", "last").replace("total, updated)", "total, stack)"),
         ),
         ("over time: each step has the same weights", over_time()),
     ] {

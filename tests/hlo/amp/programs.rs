@@ -172,6 +172,7 @@ const TAIL: &str = "  layers = f32[3,8,8] concatenate(layer0, layer1, layer2), d
   end_back = (s32[], f32[8,8], f32[3,8,8], f32[3,8,8], f32[3,8,8], f32[8,8], f32[8,8]) while(init_back), condition=condition_back, body=step_back
   dxs.2 = f32[3,8,8] get-tuple-element(end_back), index=4
   dw = f32[8,8] get-tuple-element(end_back), index=5
+  updated = f32[3,8,8] add(ws, ws)
   dlayers = f32[3,8,8] dot(dxs.2, w0), lhs_contracting_dims={2}, rhs_contracting_dims={0}
 ";
 
@@ -309,7 +310,7 @@ impl Program {
         }
         tail += TAIL;
         let results = format!(
-            "(f32[], f32[8,8], s32[8,8], f32[3,8,8], f32[3,8,8], f32[8,8]) tuple(loss, v{last}, integers, looped, dlayers, dw)"
+            "(f32[], f32[8,8], s32[8,8], f32[3,8,8], f32[3,8,8], f32[8,8], f32[3,8,8]) tuple(loss, v{last}, integers, looped, dlayers, dw, updated)"
         );
         let outer = match form.sums_products {
             true => "outer = f32[8,8] dot(h.3, dh.1), lhs_contracting_dims={0}, rhs_contracting_dims={0}",
