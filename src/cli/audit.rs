@@ -20,7 +20,7 @@ use super::child::LimitArgs;
 use super::policy::PolicyArgs;
 use super::run::devices::placement;
 use super::sizes::SizeArgs;
-use super::{Context, Status, again, emit, module_file, progress};
+use super::{Context, Status, again, emit, failure, module_file, progress};
 use crate::audit::{
     Audit, AuditError, AuditRow, Auditor, Config, FirstBeyond, Progress, ResultChoice, ResultRow, Search, SearchEnd,
     SearchLimits, Searched, ShardedAuditor, after_steps,
@@ -227,7 +227,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let inputs: Vec<Literal> =
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
     let client = args.limits.client_of_all(&args.device, context)?;
-    let inputs = after_steps(&client, &module, &inputs, args.steps - 1).with_context(failed)?;
+    let inputs = after_steps(&client, &module, &inputs, args.steps - 1).with_context(failed);
+    let inputs = inputs.map_err(|error| failure::about(error, &module, &args.module))?;
     let subject = Subject { module: &module, inputs, names: names::of_file(&args.module), at: None, found: None };
     judge(args, &policy, subject, (!is_alone).then_some(&placement), &client, context)
 }
@@ -271,7 +272,8 @@ fn judge(
             over_devices(args, policy, (module, placement, &choice), &subject.inputs, (client, config), context)
         }
     };
-    let Measured { audit, mut search, f32_as } = measured.with_context(failed)?;
+    let measured = measured.with_context(failed).map_err(|error| failure::about(error, module, &args.module));
+    let Measured { audit, mut search, f32_as } = measured?;
     let asked = args.target.as_ref().zip(search.as_mut().filter(|search| search.is_reached));
     let cycles = match asked {
         Some((target, search)) => {

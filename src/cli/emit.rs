@@ -69,12 +69,15 @@ pub(super) enum Format {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    let module = match args.choice.module(context)? {
+    let format = args.format.unwrap_or_else(|| format_of(args.output.as_deref()));
+    // What is only printed may be what a compiler has made.
+    let is_shown = format != Format::StableHlo && args.as_tpu.arithmetic().is_none();
+    let load = if is_shown { module_file::load_to_show } else { module_file::load };
+    let module = match args.choice.module_by(|path| Ok(load(path, &args.choice.converter(context)?)?))? {
         Some(module) => module,
         None => args.choice.subject(&context.setup())?.build(args.choice.precision(), &Target::Cpu)?.module,
     };
     let module = args.as_tpu.module(module, &args.choice.model)?;
-    let format = args.format.unwrap_or_else(|| format_of(args.output.as_deref()));
     let Some(path) = &args.output else {
         if format == Format::Proto {
             bail!("a proto is not for the terminal\nhelp: name a file with -o, such as -o model.pb");

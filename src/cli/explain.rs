@@ -1,8 +1,8 @@
 //! `bf16scope explain`: where the memory and the time of a compiled program go, layer by layer and line by line.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 
 use super::child::LimitArgs;
 use super::compile::{Spinner, programs};
@@ -11,10 +11,9 @@ use super::program::{Choice, Which};
 use super::subjects::{CompareArgs, with_accuracy};
 use super::tune::targets_help;
 use super::{Context, Status, emit, module_file, several};
-use crate::hlo::Module;
 use crate::hlo::devices::{Devices, devices_of_compiled};
-use crate::hlo::verify::verify_ids;
-use crate::study::{Converter, Explained, Explanations, Stretches, StudyError, explain_programs, explain_scheduled};
+use crate::study::{Explained, Explanations, Stretches, StudyError, explain_programs, explain_scheduled};
+use crate::tpu::explain::backend::BackEnd;
 use crate::tpu::{Target, TpuError};
 
 mod page;
@@ -103,30 +102,22 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 /// What is explained, and whether one device can run it alone.
 fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
     let stretches = args.html.is_some().then_some(PAGE);
-    let programs = match args.choice.module_by(|path| load(path, &args.choice.converter(context)?))? {
-        // Nothing is lowered, so nothing is compiled.
-        Some(module) if module.is_scheduled && !args.compare.is_asked() => {
-            let all = explain_scheduled(&module, devices_of_compiled(&module), &args.target, stretches)?;
-            return Ok((all, false));
-        }
-        module => programs(&args.choice, &args.target, &args.compare, module, context)?,
-    };
+    let programs =
+        match args.choice.module_by(|path| Ok(module_file::load_to_show(path, &args.choice.converter(context)?)?))? {
+            // Nothing is lowered, so nothing is compiled.
+            Some(module) if module.is_scheduled && !args.compare.is_asked() => {
+                let is_tpus = BackEnd::of(&module) == BackEnd::Tpu;
+                ensure!(is_tpus, module_file::compiled_already(&module, &args.choice.model));
+                let all = explain_scheduled(&module, devices_of_compiled(&module), &args.target, stretches)?;
+                return Ok((all, false));
+            }
+            module => programs(&args.choice, &args.target, &args.compare, module, context)?,
+        };
     let asking = args.limits.asking(args.fresh, args.choice.is_module(), context);
     let asking = args.excess.asking(asking, args.choice.is_module());
     let mut spinner = Spinner::new(args.choice.model.display().to_string(), context.quiet);
     let all = explain_programs(&programs, &args.target, stretches, &asking, &mut |event| spinner.on(event))?;
     Ok((all, programs.runs_alone))
-}
-
-/// A module as it is: one that is scheduled need only be walked, any other must be fit to compile.
-fn load(path: &Path, converter: &Converter) -> anyhow::Result<Module> {
-    let module = module_file::decode(path, converter)?;
-    if module.is_scheduled {
-        verify_ids(&module).with_context(|| format!("{}: the module is broken", path.display()))?;
-    } else {
-        module_file::check(&module, path)?;
-    }
-    Ok(module)
 }
 
 /// What is explained, in a line.

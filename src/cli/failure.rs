@@ -1,12 +1,17 @@
 //! How a command that could not run says so: on standard error for people, and with `--json` on standard output too.
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
+use std::path::Path;
 
 use clap::ArgMatches;
 use serde::Serialize;
 
-use super::terminal;
+use super::{module_file, terminal};
+use crate::audit::AuditError;
+use crate::hlo::Module;
+use crate::pjrt::PjrtError;
 
 /// Exit code of a command that could not run.
 pub(super) const COULD_NOT_RUN: u8 = 2;
@@ -45,6 +50,18 @@ impl Failure {
         let text = serde_json::json!({ "error": self }).to_string();
         let mut stdout = io::stdout().lock();
         drop(writeln!(stdout, "{}", terminal::visible_json(&text)).and_then(|()| stdout.flush()));
+    }
+}
+
+/// An error of a plugin about a module, below what that is if XLA has compiled it already.
+pub(super) fn about(error: anyhow::Error, module: &Module, path: &Path) -> anyhow::Error {
+    let mut causes = error.chain();
+    let is_plugins = |cause: &(dyn Error + 'static)| {
+        cause.is::<PjrtError>() || matches!(cause.downcast_ref(), Some(AuditError::Pjrt(_)))
+    };
+    match module.is_scheduled && causes.any(is_plugins) {
+        true => error.context(module_file::compiled_already(module, path)),
+        false => error,
     }
 }
 

@@ -13,7 +13,7 @@ use super::arrays::{self, Inputs, Source, Summary, seed};
 use super::as_tpu::AsArg;
 use super::child::LimitArgs;
 use super::sizes::SizeArgs;
-use super::{Context, Status, emit, excess, module_file, policy, progress};
+use super::{Context, Status, emit, excess, failure, module_file, policy, progress};
 use crate::data::npz::NpzWriter;
 use crate::hlo::proto::encode;
 use crate::hlo::{ArrayShape, Literal};
@@ -150,28 +150,26 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         parameter_is_tupled: arrays::is_tupled(&module),
         ..CompileOptions::over(&placement)
     };
+    // Some of what another XLA has made this one runs; and what not, it says when it compiles or runs.
+    let explained = |error| failure::about(error, &module, &args.module);
     let bytes = encode::to_bytes(&module)?;
     let spinner = progress::spinner(format!("compiling {}", args.module.display()), context.quiet);
     let began = Instant::now();
     let executable = {
         let _span = tracing::info_span!("compile").entered();
-        client.compile(&bytes, &options).with_context(|| format!("{} cannot be compiled", args.module.display()))?
+        let compiled = client.compile(&bytes, &options);
+        compiled.with_context(|| format!("{} cannot be compiled", args.module.display())).map_err(explained)?
     };
     let compile_seconds = began.elapsed().as_secs_f64();
     spinner.finish_and_clear();
     drop(bytes);
-    // Some of what another XLA has made this one runs; and what not, it says when it runs.
-    let explained = |error: anyhow::Error| match module.is_scheduled && format!("{error:#}").contains("Unsupported") {
-        true => error.context(module_file::compiled_already(&module, &args.module)),
-        false => error,
-    };
     let (outputs, run_seconds) = if placement.devices.is_one() {
         let (buffers, run_seconds) = execute(&client, &executable, &mut inputs).map_err(explained)?;
         let whole = buffers.into_iter().map(|buffer| vec![buffer]).collect();
         (results(whole, |_| None, npz.as_mut(), args.raw_bf16).map_err(explained)?, run_seconds)
     } else {
         let over = devices::Over { module: &module, devices: placement.devices };
-        let (found, run_seconds) = over.execute(&client, &executable, &mut inputs)?;
+        let (found, run_seconds) = over.execute(&client, &executable, &mut inputs).map_err(explained)?;
         let write = |(name, shape, bytes): devices::Found| output(name, shape, &bytes, npz.as_mut(), args.raw_bf16);
         (found.into_iter().map(write).collect::<anyhow::Result<Vec<Output>>>()?, run_seconds)
     };

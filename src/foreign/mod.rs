@@ -49,8 +49,7 @@ pub fn read_with(
     spec: &ChildSpec,
 ) -> Result<Module, ForeignError> {
     if let Ok(text) = std::str::from_utf8(bytes) {
-        // JAX says of every export whether its sizes are symbolic.
-        if text.contains(SYMBOLIC_TEXT) || !sizes.is_empty() && has_unknown_sizes(text) {
+        if has_unknown_sizes(text) && (text.contains(SYMBOLIC_TEXT) || !sizes.is_empty()) {
             return stablehlo::read_symbolic(text, name, sizes);
         } else if !sizes.is_empty() {
             return Err(ForeignError::of_no_symbols(name));
@@ -60,15 +59,10 @@ pub fn read_with(
         FileKind::JaxExport => Some(jax_export::read(bytes).ok_or(ForeignError::Damaged { name: name.to_string() })?),
         _ => None,
     };
-    if let Some(platforms) = exported.as_ref().map(|exported| &exported.platforms).filter(|them| them.len() > 1) {
-        let numbered: Vec<String> =
-            platforms.iter().enumerate().map(|(idx, name)| format!("{idx} for {name}")).collect();
-        tracing::warn!(
-            "{name} was exported for several platforms: its first parameter says on which it runs ({}), and the function's \
-             own follow; with `platforms=[\"{}\"]` it has only those, and lowers better",
-            numbered.join(", "),
-            platforms[platforms.len() - 1]
-        );
+    match &exported {
+        Some(exported) if exported.platforms.len() > 1 => warn_of_platforms(name, &exported.platforms),
+        None if memmem::find(bytes, PLATFORM_INDEX).is_some() => warn_of_platforms(name, &[]),
+        _ => {}
     }
     if let Some(module) = read_here(bytes, name) {
         return Ok(module);
@@ -127,7 +121,27 @@ pub fn read_with(
     Ok(module)
 }
 
-/// What a text of JAX says where its sizes are symbolic.
+/// What JAX calls the parameter that says on which platform a program runs.
+const PLATFORM_INDEX: &[u8] = b"\"_platform_index\"";
+
+/// Says that a program was exported for several platforms: these, in order, or some that its text does not name.
+fn warn_of_platforms(name: &str, platforms: &[String]) {
+    let numbered: Vec<String> = platforms.iter().enumerate().map(|(idx, name)| format!("{idx} for {name}")).collect();
+    let numbered =
+        if numbered.is_empty() { "from 0, in the order of the export".to_string() } else { numbered.join(", ") };
+    let advised = advised(platforms);
+    tracing::warn!(
+        "{name} was exported for several platforms: its first parameter says on which it runs ({numbered}), and the \
+         function's own follow; with `platforms=[\"{advised}\"]` it has only those, and lowers better"
+    );
+}
+
+/// The platform to export for: a module is lowered for a TPU, where that is one of them.
+fn advised(platforms: &[String]) -> &str {
+    platforms.iter().find(|platform| *platform == "tpu").or(platforms.first()).map_or("tpu", String::as_str)
+}
+
+/// What a text of JAX says where its sizes are symbolic, and where it is for several platforms.
 const SYMBOLIC_TEXT: &str = "jax.uses_shape_polymorphism = true";
 
 /// Whether some tensor of a text has a size that is not known.
@@ -179,6 +193,17 @@ fn count(program: &[u8], attribute: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It was the last: of `["tpu", "cpu"]` a CPU.
+    #[test]
+    fn an_export_for_a_tpu_is_advised_where_it_is_for_one() {
+        let of =
+            |platforms: &[&str]| advised(&platforms.iter().map(ToString::to_string).collect::<Vec<_>>()).to_string();
+        assert_eq!(
+            [of(&["tpu", "cpu"]), of(&["cpu", "tpu"]), of(&["cpu", "cuda"]), of(&[])],
+            ["tpu", "tpu", "cpu", "tpu"]
+        );
+    }
 
     #[test]
     fn a_text_says_how_many_devices_it_is_for() {

@@ -13,6 +13,7 @@ use crate::passes::PassError;
 use crate::passes::amp::PolicyError;
 use crate::passes::partition::PartitionError;
 use crate::tpu::explain::ExplainError;
+use crate::tpu::explain::backend::BackEnd;
 use crate::tpu::{Target, TpuError};
 use crate::train::{ProgramError, TrainError};
 
@@ -112,12 +113,12 @@ pub enum StudyError {
         source: VerifyErrors,
     },
     /// A module that XLA has compiled, where a program to compile is wanted.
-    #[error("{}", already_compiled(.path, *.by_tpus, *.devices))]
+    #[error("{}", already_compiled(.path, *.of, *.devices))]
     AlreadyCompiled {
         /// The file.
         path: PathBuf,
-        /// Whether XLA's TPU compiler did.
-        by_tpus: bool,
+        /// For which back end.
+        of: BackEnd,
         /// The devices that it was compiled for.
         devices: Devices,
     },
@@ -433,14 +434,17 @@ impl StudyError {
 }
 
 /// That XLA has compiled a module already.
-fn already_compiled(path: &Path, by_tpus: bool, devices: Devices) -> String {
-    let by = if by_tpus { "XLA's TPU compiler" } else { "XLA" };
+fn already_compiled(path: &Path, back_end: BackEnd, devices: Devices) -> String {
+    let (by, explain) = match back_end {
+        BackEnd::Tpu => ("XLA's TPU compiler", "; `bf16scope explain` reads this one as it is"),
+        BackEnd::Cpu => ("XLA's CPU compiler", ""),
+        _ => ("XLA", ""),
+    };
     let of = if devices.is_one() { String::new() } else { format!("one device's part of a program over {devices}, ") };
-    let explain = if by_tpus { "; `bf16scope explain` reads this one as it is" } else { "" };
     format!(
-        "{}: {by} compiled this module already (is_scheduled=true): it is {of}written for its back end, and no program to \
-         compile again\nhelp: give the module from before optimization: JAX's lowered.as_text(\"hlo\"), not \
-         compiled.as_text(); of --xla_dump_to the file *before_optimizations*{explain}",
+        "{}: {by} compiled this module already (is_scheduled=true): it is {of}the result of compiling, written for one back \
+         end, and not a program to compile again\nhelp: give the module from before optimization: JAX's \
+         lowered.as_text(\"hlo\"), not compiled.as_text(); of --xla_dump_to the file *before_optimizations*{explain}",
         path.display()
     )
 }

@@ -22,6 +22,7 @@ use serde::Serialize;
 use super::StudyError;
 use super::ask::{Asking, Compiling, Event, ask};
 use super::compare::read_back;
+use super::module_file::check_uncompiled;
 use super::subject::{lowered, placement};
 use crate::hlo::Module;
 use crate::hlo::ops::precision::Class;
@@ -143,6 +144,7 @@ pub fn lower_for(
     asking: &Asking,
     on: &mut dyn FnMut(&Event<'_>),
 ) -> Result<LowerAnswer, StudyError> {
+    check_uncompiled(&question.module, &question.path)?;
     let compiler = asking.compiler(placement(&question.module, &question.path)?);
     let (module, report) = lowered(&question.module, &question.policy, &question.path)?;
     let mut search = Search {

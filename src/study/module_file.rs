@@ -12,10 +12,10 @@ use crate::files;
 use crate::foreign::{self, FileKind, ForeignError, Sizes};
 use crate::hlo::devices::devices_of_compiled;
 use crate::hlo::proto::{self, ProtoError};
-use crate::hlo::verify::verify;
+use crate::hlo::verify::{verify, verify_ids};
 use crate::hlo::{Module, text};
 use crate::pjrt::{ChildSpec, Setup};
-use crate::tpu::explain::backend::is_tpus;
+use crate::tpu::explain::backend::BackEnd;
 
 /// What StableHLO is converted with: XLA's converter, in a child process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,11 +115,37 @@ pub fn check(module: &Module, path: &Path) -> Result<(), StudyError> {
     })
 }
 
+/// Reads a module to show it: one that a compiler has made need only be walked, as optimized modules break rules that
+/// programs keep; any other is verified.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_to_show(path: &Path, converter: &Converter) -> Result<Module, StudyError> {
+    let module = decode(path, converter)?;
+    match module.is_scheduled {
+        true => verify_ids(&module).map_err(|source| StudyError::Broken { path: path.to_path_buf(), source })?,
+        false => check(&module, path)?,
+    }
+    Ok(module)
+}
+
+/// Refuses what no TPU compiler takes again: a module with fusions, which a compiler has made.
+///
+/// # Errors
+/// Such a module.
+pub fn check_uncompiled(module: &Module, path: &Path) -> Result<(), StudyError> {
+    let mut instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+    match module.is_scheduled && instructions.any(|instr| instr.op.opcode() == "fusion") {
+        true => Err(compiled_already(module, path)),
+        false => Ok(()),
+    }
+}
+
 /// The error of a module that XLA has compiled, where a program to compile is wanted.
 pub fn compiled_already(module: &Module, path: &Path) -> StudyError {
     StudyError::AlreadyCompiled {
         path: path.to_path_buf(),
-        by_tpus: is_tpus(module),
+        of: BackEnd::of(module),
         devices: devices_of_compiled(module),
     }
 }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use super::module_file::check_uncompiled;
 use super::{ModelSubject, StudyError};
 use crate::graph::{Precision, Storage};
 use crate::hlo::alone::{NotAlone, collective_of_all, runs_alone, several_devices};
@@ -136,6 +137,9 @@ pub struct Programs {
 /// # Errors
 /// A policy that changes nothing; a module that the compiler has optimized.
 pub fn forms(module: Module, path: &Path, asked: &[Form]) -> Result<Vec<(Form, Subject)>, StudyError> {
+    if asked.len() < 2 {
+        check_uncompiled(&module, path)?;
+    }
     if let [form] = asked
         && form.asked().is_none()
     {

@@ -101,6 +101,28 @@ fn a_function_exported_for_several_platforms_is_told() {
     let output = place.run(&["lower", exported.to_str().unwrap(), "-o", "lowered.txt"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() && said.contains("says on which it runs (0 for cpu, 1 for tpu)"), "{said}");
+    // In text JAX calls its sizes symbolic, though all are known.
+    place.write(
+        "text.mlir",
+        r#"module @jit_f attributes {jax.uses_shape_polymorphism = true} {
+  func.func public @main(%arg0: tensor<i32> {jax.global_constant = "_platform_index"}, %arg1: tensor<2xf32>) -> tensor<2xf32> {
+    %0 = "stablehlo.case"(%arg0) ({
+      stablehlo.return %arg1 : tensor<2xf32>
+    }, {
+      %1 = stablehlo.add %arg1, %arg1 : tensor<2xf32>
+      stablehlo.return %1 : tensor<2xf32>
+    }) : (tensor<i32>) -> tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}
+"#,
+    );
+    let output = place.run(&["emit", "text.mlir"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    let advised = "says on which it runs (from 0, in the order of the export), and the function's own follow; with `platforms=[\"tpu\"]`";
+    assert!(output.status.success() && said.contains(advised), "{said}");
+    let hlo = String::from_utf8(output.stdout).unwrap();
+    assert!(hlo.contains("entry_computation_layout={(s32[], f32[2]{0})->f32[2]{0}}"), "{hlo}");
 }
 
 fn oracle(name: &str) -> PathBuf {

@@ -575,13 +575,53 @@ fn what_another_xla_compiled_is_told_what_to_give() {
     let error = folder.stderr(&["run", "step.txt", "--random", "1"]);
     assert!(
         error.starts_with(
-            "bf16scope: step.txt: XLA compiled this module already (is_scheduled=true): it is written for its back end, and no \
-             program to compile again\nhelp: give the module from before optimization: JAX's lowered.as_text(\"hlo\"), not \
-             compiled.as_text(); of --xla_dump_to the file *before_optimizations*\n"
+            "bf16scope: step.txt: XLA's CPU compiler compiled this module already (is_scheduled=true): it is the result of \
+             compiling, written for one back end, and not a program to compile again\nhelp: give the module from before \
+             optimization: JAX's lowered.as_text(\"hlo\"), not compiled.as_text(); of --xla_dump_to the file \
+             *before_optimizations*\n"
         ),
         "{error}"
     );
     assert!(error.contains("Unsupported fusion instruction"), "{error}");
+    // These ended in XLA's words alone, and `explain` took it for a TPU's.
+    for args in [
+        &["audit", "step.txt", "--random", "1"][..],
+        &["explain", "step.txt"],
+        &["compile", "step.txt"],
+        &["lower", "step.txt", "-o", "lowered.txt", "--target", "tpu-v2"],
+    ] {
+        let error = folder.stderr(args);
+        assert!(error.contains("step.txt: XLA's CPU compiler compiled this module already"), "{args:?}: {error}");
+    }
+    // A copy is of no kernel that only a CPU has, and XLA ends its process.
+    folder.text(
+        "copy.txt",
+        "HloModule m, is_scheduled=true\n\nfused {\n  p = f32[16,4]{1,0} parameter(0)\n  t = f32[4,16] transpose(p), \
+         dimensions={1,0}\n  ROOT c = f32[4,16]{1,0} copy(t)\n}\n\nENTRY m {\n  x = f32[16,4]{1,0} parameter(0)\n  ROOT y = \
+         f32[4,16]{1,0} fusion(x), kind=kLoop, calls=fused\n}\n",
+    );
+    let error = folder.stderr(&["run", "copy.txt", "--random", "1"]);
+    assert!(
+        error.starts_with("bf16scope: copy.txt: XLA compiled this module already") && error.contains("SIGABRT"),
+        "{error}"
+    );
+}
+
+/// The TPU compiler's fusions give bf16 of f32, which a program may not: it was refused where another was printed.
+#[test]
+fn what_a_tpus_compiler_made_is_printed_whatever_it_mixes() {
+    let folder = Folder::new();
+    let text = "HloModule m, is_scheduled=true\n\nfused {\n  p = f32[8]{0:T(256)} parameter(0)\n  ROOT n = bf16[8]{0:T(256)} \
+                negate(p)\n}\n\nENTRY m {\n  x = f32[8]{0:T(256)} parameter(0)\n  ROOT y = bf16[8]{0:T(256)} fusion(x), \
+                kind=kLoop, calls=fused\n}\n";
+    folder.text("mixed.txt", text);
+    assert!(folder.stdout(&["emit", "mixed.txt"]).contains("n = bf16[8]{0:T(256)} negate(p)"));
+    folder.stdout(&["emit", "mixed.txt", "-o", "mixed.pb"]);
+    assert!(folder.stdout(&["emit", "mixed.pb"]).contains("n = bf16[8]{0:T(256)} negate(p)"));
+    let error = folder.stderr(&["emit", "mixed.txt", "--format", "stablehlo"]);
+    assert!(error.contains("XLA's TPU compiler compiled this module already"), "{error}");
+    folder.text("program.txt", &text.replace(", is_scheduled=true", ""));
+    assert!(folder.stderr(&["emit", "program.txt"]).contains("the module is broken"));
 }
 
 /// Split over four devices, six rows in parts of two, the last of padding alone: what one device gives, to the bit, as all

@@ -7,12 +7,40 @@
 use serde_json::Value;
 
 use super::layout::HBM;
-use crate::hlo::{Instruction, Module};
+use crate::hlo::{Instruction, Module, Shape};
 
-/// Whether the TPU compiler wrote into any of a module's instructions.
-pub fn is_tpus(module: &Module) -> bool {
-    let mut instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
-    instructions.any(|instr| instr.backend_config.contains("scoped_memory_configs"))
+/// For which back end XLA has compiled a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BackEnd {
+    /// A TPU's: its arrays are tiled.
+    Tpu,
+    /// A CPU's.
+    Cpu,
+    /// Another one, or one that left no sign; not a TPU's.
+    Other,
+}
+
+/// What XLA's CPU compiler writes: kernels of YNNPACK and oneDNN, and how a loop is split over threads.
+const CPU_SIGNS: [&str; 3] = ["__ynn_fusion", "__onednn", "outer_dimension_partitions"];
+
+impl BackEnd {
+    /// Told by what a compiler wrote into a module's instructions, and by layouts.
+    pub fn of(module: &Module) -> BackEnd {
+        let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
+        let is_tiled = |shape: &Shape| {
+            let mut layouts = shape.leaves().into_iter().filter_map(|leaf| leaf.as_array()?.layout.as_ref());
+            layouts.any(|layout| !layout.tiles.is_empty())
+        };
+        let says = |sign: &str| instructions().any(|instr| instr.backend_config.contains(sign));
+        if says("scoped_memory_configs") || instructions().any(|instr| is_tiled(&instr.shape)) {
+            BackEnd::Tpu
+        } else if CPU_SIGNS.iter().any(|sign| says(sign)) {
+            BackEnd::Cpu
+        } else {
+            BackEnd::Other
+        }
+    }
 }
 
 /// Which results lie in operands' memory.
