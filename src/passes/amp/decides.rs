@@ -24,13 +24,15 @@ use crate::hlo::ops::precision::Class;
 use crate::hlo::{DType, Op};
 use std::collections::BTreeMap;
 
-/// What a region is told of what is around it. Nothing is said where a list is empty.
+/// What a region, or an op that runs some, is told of what is around it. Nothing is said where a list is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Told {
     /// Of each value that it takes, whether it is computed from a product.
     pub learned: Vec<bool>,
     /// Of each value that it gives, whether a choice is made by it, with no product between.
     pub scores: Vec<bool>,
+    /// Whether the program gives a loss, and this is on no way to it.
+    pub is_backward: bool,
 }
 
 /// What is found of the choices in a region, or of those in what an op runs.
@@ -59,9 +61,8 @@ pub(super) struct Through {
     pub around: Vec<Told>,
 }
 
-/// Says what an op that runs regions does with values: which of those that it takes are computed from products, and which of
-/// those that it gives are scores.
-pub(super) type RunsRegions<'r> = dyn FnMut(&Op, &[bool], &[bool]) -> Through + 'r;
+/// Says what an op that runs regions does with values, when it is told of what it takes and gives itself.
+pub(super) type RunsRegions<'r> = dyn FnMut(&Op, Told) -> Through + 'r;
 
 /// Finds the choices of a region. `through` says what ops that run regions do.
 pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, through: &mut RunsRegions<'_>) -> Choices {
@@ -75,6 +76,9 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
     let flags = |values: &mut dyn Iterator<Item = ValueId>, of: &[bool]| -> Vec<bool> {
         values.map(|value| of[value as usize]).collect()
     };
+    let leads_to_loss = if kind == RegionKind::Entry { masks::leads_to_loss(graph) } else { None };
+    let is_backward =
+        |node: NodeId| leads_to_loss.as_ref().map_or(around.is_backward, |leads_to_loss| !leads_to_loss[node as usize]);
     let mut learned = vec![false; graph.values.len()];
     for node in 0..n as NodeId {
         let of = graph.node(node);
@@ -82,7 +86,9 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
         let of_results: Vec<bool> = if of.kind == NodeKind::Parameter {
             around.learned.clone()
         } else if calls_regions(op) {
-            through(op, &flags(&mut of.operands.iter().copied(), &learned), &vec![false; of.n_results as usize]).learned
+            let learned = flags(&mut of.operands.iter().copied(), &learned);
+            let scores = vec![false; of.n_results as usize];
+            through(op, Told { learned, scores, is_backward: is_backward(node) }).learned
         } else {
             let is_learned = multiplies(node) || of.operands.iter().any(|&value| learned[value as usize]);
             vec![is_learned; of.n_results as usize]
@@ -100,7 +106,9 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
     }
     let numbers = numbers(graph, &leads_to_product);
     let leads_on = |node: NodeId| multiplies(node) || leads_to_product[node as usize];
-    let masks = masks::masks(graph, kind, &learned, &leads_on, &|node| is_choice(graph, graph.node(node), &learned));
+    let masks = masks::masks(graph, kind, &learned, &is_backward, &leads_on, &|node| {
+        is_choice(graph, graph.node(node), &learned)
+    });
     let mut found = Choices { of_node: vec![None; n], ..Choices::default() };
     let mut is_score = vec![false; graph.values.len()];
     for (&value, _) in graph.results.iter().zip(&around.scores).filter(|(_, is_score)| **is_score) {
@@ -124,7 +132,14 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
         let mut of_region = None;
         if calls_regions(op) {
             let given = flags(&mut of.results(), &is_score);
-            let of_op = through(op, &flags(&mut of.operands.iter().copied(), &learned), &given);
+            let of_op = through(
+                op,
+                Told {
+                    learned: flags(&mut of.operands.iter().copied(), &learned),
+                    scores: given.clone(),
+                    is_backward: is_backward(node),
+                },
+            );
             found.around.insert(node, of_op.around);
             found.of_regions.insert(node, (of_op.scores.clone(), given));
             of_region = Some(of_op.scores);

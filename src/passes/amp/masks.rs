@@ -4,17 +4,17 @@
 //! But gradients compare for equality as well, to find which operand was the maximum, and there nothing is lost: both sides
 //! are rounded alike, and operands that tie share what comes back. What comes back tells the two apart. A gradient's mask meets
 //! a cotangent, which is computed from the maximum, as all of a backward pass is, or from a loss before it. A program's own
-//! mask meets other values, such as those that the scores were made of, and is on the way to the loss, where there is one. In
-//! a loop or a branch a cotangent comes from outside and looks like any other value, so there no equality counts.
+//! mask meets other values, such as those that the scores were made of, and is on the way to the loss, where there is one. So
+//! are the loops and branches of a forward pass, which only store a gradient's mask for the backward pass.
 //!
 //! A choice, by a mask or by a number, may also be among numbers that the program gives, with no product behind it.
 
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loss;
 use super::painted::RegionKind;
-use crate::hlo::Op;
 use crate::hlo::ops::Comparison;
 use crate::hlo::ops::decisions::is_map;
+use crate::hlo::{DType, Op};
 
 /// How many choices are followed at once: one for each bit.
 const AT_ONCE: usize = 64;
@@ -25,28 +25,23 @@ pub(super) fn masks(
     graph: &Graph<'_>,
     kind: RegionKind,
     learned: &[bool],
+    is_backward: &dyn Fn(NodeId) -> bool,
     leads_to_product: &dyn Fn(NodeId) -> bool,
     is_choice: &dyn Fn(NodeId) -> bool,
 ) -> Vec<bool> {
     let n = graph.nodes.len();
     let mut found = vec![false; n];
-    if kind != RegionKind::Entry {
-        return found;
-    }
-    let leads_to_loss = leads_to_loss(graph);
-    let equalities = |node: NodeId| {
-        let is_forward = leads_to_loss.as_ref().is_none_or(|leads| leads[node as usize]);
-        maximum(graph, graph.node(node), learned).filter(|_| is_forward)
-    };
+    let equalities = |node: NodeId| maximum(graph, graph.node(node), learned).filter(|_| !is_backward(node));
     let all: Vec<(NodeId, Option<NodeId>)> = (0..n as NodeId)
         .filter_map(|node| match equalities(node) {
-            None => is_choice(node).then_some((node, None)),
+            None => (kind == RegionKind::Entry && is_choice(node)).then_some((node, None)),
             maximum => Some((node, maximum)),
         })
         .collect();
     if all.is_empty() {
         return found;
     }
+    let is_float = |value: ValueId| graph.value(value).dtype.is_some_and(DType::is_float);
     let gives_array = gives_array(graph);
     let is_constant = constants(graph);
     for some in all.chunks(AT_ONCE) {
@@ -56,7 +51,7 @@ pub(super) fn masks(
         let mut is_found = 0_u64;
         let mut equality = 0_u64;
         for (bit, (node, maximum)) in some.iter().enumerate() {
-            let is_outcome = |&value: &ValueId| !graph.value(value).is_f32();
+            let is_outcome = |&value: &ValueId| !is_float(value);
             graph.node(*node).results().filter(is_outcome).for_each(|value| outcome[value as usize] |= 1 << bit);
             if let Some(maximum) = maximum {
                 of_maximum[*maximum as usize] |= 1 << bit;
@@ -72,12 +67,16 @@ pub(super) fn masks(
             if made_of == 0 {
                 continue;
             }
-            let others = || of.operands.iter().copied().filter(|&value| !is_constant[graph.producer(value) as usize]);
+            // Where it is only stored among others, it meets none of them.
+            let is_stored = matches!(graph.instr(of).op, Op::DynamicUpdateSlice | Op::Concatenate { .. } | Op::Pad(_));
+            let is_other =
+                |&value: &ValueId| !is_stored && is_float(value) && !is_constant[graph.producer(value) as usize];
+            let others = || of.operands.iter().copied().filter(is_other);
             let meets = others().fold(0, |all, value| all | made_of & !outcome[value as usize]);
             let meets_cotangent = others()
                 .fold(0, |all, value| all | of_maximum[graph.producer(value) as usize] & !outcome[value as usize]);
             let meets_array = others()
-                .filter(|&value| graph.value(value).is_f32() && graph.value(value).n_elements > 1)
+                .filter(|&value| graph.value(value).n_elements > 1)
                 .fold(0, |all, value| all | made_of & !outcome[value as usize]);
             let to_product = if leads_to_product(node) { meets & equality } else { 0 };
             let to_array = if gives_array[node as usize] { meets_array } else { 0 };
@@ -115,7 +114,7 @@ fn maximum(graph: &Graph<'_>, node: &Node, learned: &[bool]) -> Option<NodeId> {
 }
 
 /// For each node whether a loss is computed from it; nothing where the program gives none.
-fn leads_to_loss(graph: &Graph<'_>) -> Option<Vec<bool>> {
+pub(super) fn leads_to_loss(graph: &Graph<'_>) -> Option<Vec<bool>> {
     let losses = loss::losses(graph);
     let mut leads = vec![false; graph.nodes.len()];
     losses.iter().for_each(|&value| leads[graph.producer(value) as usize] = true);

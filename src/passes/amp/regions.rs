@@ -29,50 +29,44 @@ impl<'m> Regions<'m> {
         around: &Told,
     ) -> Choices {
         let module = graph.module;
-        decides(graph, kind, around, &mut |op, learned, scores| self.through(module, classes, op, learned, scores))
+        decides(graph, kind, around, &mut |op, told| self.through(module, classes, op, told))
     }
 
-    fn through(
-        &mut self,
-        module: &'m Module,
-        classes: &Classes<'_>,
-        op: &Op,
-        learned: &[bool],
-        scores: &[bool],
-    ) -> Through {
-        match op {
-            Op::While { body, .. } if learned.len() == scores.len() => {
-                let mut around = Told { learned: learned.to_vec(), scores: scores.to_vec() };
-                loop {
-                    let (scores, learned) = self.region(module, classes, *body, &around);
-                    let either = |ours: &[bool], theirs: &[bool]| -> Vec<bool> {
-                        ours.iter().zip(theirs).map(|(&ours, &theirs)| ours || theirs).collect()
-                    };
-                    let next =
-                        Told { learned: either(&around.learned, &learned), scores: either(&around.scores, &scores) };
-                    if next == around {
-                        break;
-                    }
-                    around = next;
+    fn through(&mut self, module: &'m Module, classes: &Classes<'_>, op: &Op, told: Told) -> Through {
+        let either = |ours: &[bool], theirs: &[bool]| -> Vec<bool> {
+            ours.iter().zip(theirs).map(|(&ours, &theirs)| ours || theirs).collect()
+        };
+        if let Op::While { body, .. } = op {
+            let mut around = told;
+            loop {
+                let (scores, learned) = self.region(module, classes, *body, &around);
+                let (learned, scores) = (either(&around.learned, &learned), either(&around.scores, &scores));
+                let next = Told { learned, scores, ..around };
+                if next == around {
+                    break;
                 }
-                let asked = Told { learned: around.learned.clone(), scores: Vec::new() };
-                Through { learned: around.learned.clone(), scores: around.scores.clone(), around: vec![asked, around] }
+                around = next;
             }
-            _ => {
-                let (mut all, mut of_taken, mut given) = (Vec::new(), vec![false], vec![false; scores.len()]);
-                for comp in op.called() {
-                    let n_taken: usize = self.graph(module, classes, comp).parameters().count();
-                    // The first operand says which branch.
-                    let taken = learned.get(of_taken.len()..of_taken.len() + n_taken).unwrap_or_default();
-                    let around = Told { learned: taken.to_vec(), scores: scores.to_vec() };
-                    let (of_branch, learned) = self.region(module, classes, comp, &around);
-                    of_taken.extend(of_branch);
-                    given.iter_mut().zip(learned).for_each(|(any, is_learned)| *any |= is_learned);
-                    all.push(around);
-                }
-                Through { learned: given, scores: of_taken, around: all }
-            }
+            let asked = Told { scores: Vec::new(), ..around.clone() };
+            return Through {
+                learned: around.learned.clone(),
+                scores: around.scores.clone(),
+                around: vec![asked, around],
+            };
         }
+        // The first operand says which branch.
+        let mut found = Through { learned: vec![false; told.scores.len()], scores: vec![false], around: Vec::new() };
+        for comp in op.called() {
+            let first = found.scores.len();
+            let n_taken = self.graph(module, classes, comp).parameters().count();
+            let learned = told.learned.get(first..first + n_taken).unwrap_or_default().to_vec();
+            let around = Told { learned, ..told.clone() };
+            let (scores, learned) = self.region(module, classes, comp, &around);
+            found.scores.extend(scores);
+            found.learned = either(&found.learned, &learned);
+            found.around.push(around);
+        }
+        found
     }
 
     /// Which of the values that a region takes are scores, and which of those that it gives are computed from products.

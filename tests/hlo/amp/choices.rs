@@ -340,3 +340,79 @@ fn a_mask_that_chooses_among_numbers_that_the_program_gives_is_a_choice() {
     let reported = source("ROOT given = f32[32,8] negate(mask)");
     assert_eq!(dtypes(&reported, &Policy::default(), ["scores"]), ["bf16"]);
 }
+
+/// A step of a loop that compares with the maximum and writes what it makes of that, `row`, to what it fills. A loss is made
+/// of what the loop gives, or of the input.
+fn filling_loop(row: &str, loss: &str) -> String {
+    format!(
+        "max {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT greater = f32[] maximum(a, b)
+}}
+
+condition {{
+  state.0 = (s32[], f32[8,8], f32[4,32,8], f32[32,8]) parameter(0)
+  i.0 = s32[] get-tuple-element(state.0), index=0
+  n = s32[] constant(4)
+  ROOT goes_on = pred[] compare(i.0, n), direction=LT
+}}
+
+body {{
+  state.1 = (s32[], f32[8,8], f32[4,32,8], f32[32,8]) parameter(0)
+  i.1 = s32[] get-tuple-element(state.1), index=0
+  weights = f32[8,8] get-tuple-element(state.1), index=1
+  filled.0 = f32[4,32,8] get-tuple-element(state.1), index=2
+  h = f32[32,8] get-tuple-element(state.1), index=3
+  scores = f32[32,8] dot(h, weights), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  least = f32[] constant(-inf)
+  maxima = f32[32] reduce(scores, least), dimensions={{1}}, to_apply=max
+  beside = f32[32,8] broadcast(maxima), dimensions={{0}}
+  is = pred[32,8] compare(scores, beside), direction=EQ
+  mask = f32[32,8] convert(is)
+  back = f32[32,8] exponential(beside)
+  one_row = f32[32,8] {row}
+  written = f32[1,32,8] reshape(one_row)
+  begin = s32[] constant(0)
+  filled.1 = f32[4,32,8] dynamic-update-slice(filled.0, written, i.1, begin, begin)
+  one = s32[] constant(1)
+  i.2 = s32[] add(i.1, one)
+  ROOT state.2 = (s32[], f32[8,8], f32[4,32,8], f32[32,8]) tuple(i.2, weights, filled.1, h)
+}}
+
+ENTRY main {{
+  x = f32[32,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  zero = f32[] constant(0)
+  rows = f32[4,32,8] broadcast(zero), dimensions={{}}
+  start = s32[] constant(0)
+  init = (s32[], f32[8,8], f32[4,32,8], f32[32,8]) tuple(start, w, rows, x)
+  end = (s32[], f32[8,8], f32[4,32,8], f32[32,8]) while(init), condition=condition, body=body
+  given = f32[4,32,8] get-tuple-element(end), index=2
+  y = f32[4,32,8] dot(given, w), lhs_contracting_dims={{2}}, rhs_contracting_dims={{0}}
+  {loss}
+}}
+"
+    )
+}
+
+#[test]
+fn a_loops_mask_is_a_choice_where_the_loop_is_on_the_way_to_the_loss_and_computes_on_with_it() {
+    let of_loop = "loss = f32[] reduce(y, zero), dimensions={0,1,2}, to_apply=add
+  ROOT out = (f32[4,32,8], f32[]) tuple(y, loss)";
+    let of_input = "loss = f32[] reduce(x, zero), dimensions={0,1}, to_apply=add
+  ROOT out = (f32[4,32,8], f32[]) tuple(y, loss)";
+    let no_loss = "ROOT out = (f32[4,32,8]) tuple(y)";
+    for (row, loss, dtype) in [
+        ("multiply(mask, h)", of_loop, "f32"),
+        ("multiply(mask, h)", no_loss, "f32"),
+        // A backward pass computes a block of the forward pass again.
+        ("multiply(mask, h)", of_input, "bf16"),
+        // It is stored for the backward pass, or meets a cotangent.
+        ("negate(mask)", of_loop, "bf16"),
+        ("multiply(mask, back)", of_loop, "bf16"),
+    ] {
+        assert_eq!(dtypes(&filling_loop(row, loss), &Policy::default(), ["scores"]), [dtype], "{row} {loss}");
+    }
+    assert_eq!(dtypes(&filling_loop("multiply(mask, h)", of_loop), &lower(), ["scores"]), ["bf16"]);
+}
