@@ -29,6 +29,8 @@ use std::collections::BTreeMap;
 pub(super) struct Told {
     /// Of each value that it takes, whether it is computed from a product.
     pub learned: Vec<bool>,
+    /// Of each value that it takes, whether it is the same in every run.
+    pub constant: Vec<bool>,
     /// Of each value that it gives, whether a choice is made by it, with no product between.
     pub scores: Vec<bool>,
     /// Whether the program gives a loss, and this is on no way to it.
@@ -79,6 +81,12 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
     let leads_to_loss = if kind == RegionKind::Entry { masks::leads_to_loss(graph) } else { None };
     let is_backward =
         |node: NodeId| leads_to_loss.as_ref().map_or(around.is_backward, |leads_to_loss| !leads_to_loss[node as usize]);
+    let is_constant = masks::constants(graph, &around.constant);
+    let tell = |node: NodeId, learned: &[bool], scores: Vec<bool>| {
+        let taken = || graph.node(node).operands.iter().copied();
+        let (learned, constant) = (flags(&mut taken(), learned), flags(&mut taken(), &is_constant));
+        Told { learned, constant, scores, is_backward: is_backward(node) }
+    };
     let mut learned = vec![false; graph.values.len()];
     for node in 0..n as NodeId {
         let of = graph.node(node);
@@ -86,9 +94,7 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
         let of_results: Vec<bool> = if of.kind == NodeKind::Parameter {
             around.learned.clone()
         } else if calls_regions(op) {
-            let learned = flags(&mut of.operands.iter().copied(), &learned);
-            let scores = vec![false; of.n_results as usize];
-            through(op, Told { learned, scores, is_backward: is_backward(node) }).learned
+            through(op, tell(node, &learned, vec![false; of.n_results as usize])).learned
         } else {
             let is_learned = multiplies(node) || of.operands.iter().any(|&value| learned[value as usize]);
             vec![is_learned; of.n_results as usize]
@@ -106,7 +112,7 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
     }
     let numbers = numbers(graph, &leads_to_product);
     let leads_on = |node: NodeId| multiplies(node) || leads_to_product[node as usize];
-    let masks = masks::masks(graph, kind, &learned, &is_backward, &leads_on, &|node| {
+    let masks = masks::masks(graph, kind, [&learned, &is_constant], &is_backward, &leads_on, &|node| {
         is_choice(graph, graph.node(node), &learned)
     });
     let mut found = Choices { of_node: vec![None; n], ..Choices::default() };
@@ -132,14 +138,7 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
         let mut of_region = None;
         if calls_regions(op) {
             let given = flags(&mut of.results(), &is_score);
-            let of_op = through(
-                op,
-                Told {
-                    learned: flags(&mut of.operands.iter().copied(), &learned),
-                    scores: given.clone(),
-                    is_backward: is_backward(node),
-                },
-            );
+            let of_op = through(op, tell(node, &learned, given.clone()));
             found.around.insert(node, of_op.around);
             found.of_regions.insert(node, (of_op.scores.clone(), given));
             of_region = Some(of_op.scores);

@@ -13,7 +13,7 @@ use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loss;
 use super::painted::RegionKind;
 use crate::hlo::ops::Comparison;
-use crate::hlo::ops::decisions::is_map;
+use crate::hlo::ops::decisions::{is_map, is_repeatable};
 use crate::hlo::{DType, Op};
 
 /// How many choices are followed at once: one for each bit.
@@ -24,7 +24,7 @@ const AT_ONCE: usize = 64;
 pub(super) fn masks(
     graph: &Graph<'_>,
     kind: RegionKind,
-    learned: &[bool],
+    [learned, is_constant]: [&[bool]; 2],
     is_backward: &dyn Fn(NodeId) -> bool,
     leads_to_product: &dyn Fn(NodeId) -> bool,
     is_choice: &dyn Fn(NodeId) -> bool,
@@ -43,7 +43,6 @@ pub(super) fn masks(
     }
     let is_float = |value: ValueId| graph.value(value).dtype.is_some_and(DType::is_float);
     let gives_array = gives_array(graph);
-    let is_constant = constants(graph);
     for some in all.chunks(AT_ONCE) {
         // Of each value, the choices of whose outcome alone it is made; of each node, those whose maximum it is made of.
         let mut outcome = vec![0_u64; graph.values.len()];
@@ -69,8 +68,7 @@ pub(super) fn masks(
             }
             // Where it is only stored among others, it meets none of them.
             let is_stored = matches!(graph.instr(of).op, Op::DynamicUpdateSlice | Op::Concatenate { .. } | Op::Pad(_));
-            let is_other =
-                |&value: &ValueId| !is_stored && is_float(value) && !is_constant[graph.producer(value) as usize];
+            let is_other = |&value: &ValueId| !is_stored && is_float(value) && !is_constant[value as usize];
             let others = || of.operands.iter().copied().filter(is_other);
             let meets = others().fold(0, |all, value| all | made_of & !outcome[value as usize]);
             let meets_cotangent = others()
@@ -142,15 +140,18 @@ fn gives_array(graph: &Graph<'_>) -> Vec<bool> {
     gives
 }
 
-/// For each node whether it is the same in every run.
-fn constants(graph: &Graph<'_>) -> Vec<bool> {
-    let mut is_constant = vec![false; graph.nodes.len()];
-    for (idx, node) in graph.nodes.iter().enumerate() {
+/// For each value whether it is the same in every run, given which are of those that the region takes.
+pub(super) fn constants(graph: &Graph<'_>, taken: &[bool]) -> Vec<bool> {
+    let mut is_constant = vec![false; graph.values.len()];
+    graph.parameters().zip(taken).for_each(|(value, &is_taken)| is_constant[value as usize] = is_taken);
+    for node in graph.nodes.iter().filter(|node| node.kind != NodeKind::Parameter) {
         let op = &graph.instr(node).op;
         let is_source = matches!(op, Op::Constant(_) | Op::Iota { .. });
-        let is_of_constants = is_map(op) && node.kind != NodeKind::Parameter && !node.operands.is_empty();
-        let all = || node.operands.iter().all(|&value| is_constant[graph.producer(value) as usize]);
-        is_constant[idx] = is_source || is_of_constants && all();
+        let is_computed = matches!(node.kind, NodeKind::Op(_)) || is_map(op) || is_repeatable(op);
+        let is_of_constants = is_computed && !node.operands.is_empty();
+        let all = || node.operands.iter().all(|&value| is_constant[value as usize]);
+        let is_same = is_source || is_of_constants && all();
+        node.results().for_each(|value| is_constant[value as usize] = is_same);
     }
     is_constant
 }

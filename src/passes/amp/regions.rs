@@ -38,10 +38,13 @@ impl<'m> Regions<'m> {
         };
         if let Op::While { body, .. } = op {
             let mut around = told;
+            let of_body = self.graph(module, classes, *body);
+            let kept = of_body.parameters().zip(&of_body.results).map(|(before, &after)| before == after);
+            around.constant.iter_mut().zip(kept).for_each(|(is_constant, is_kept)| *is_constant &= is_kept);
             loop {
                 let (scores, learned) = self.region(module, classes, *body, &around);
                 let (learned, scores) = (either(&around.learned, &learned), either(&around.scores, &scores));
-                let next = Told { learned, scores, ..around };
+                let next = Told { learned, scores, ..around.clone() };
                 if next == around {
                     break;
                 }
@@ -59,8 +62,9 @@ impl<'m> Regions<'m> {
         for comp in op.called() {
             let first = found.scores.len();
             let n_taken = self.graph(module, classes, comp).parameters().count();
-            let learned = told.learned.get(first..first + n_taken).unwrap_or_default().to_vec();
-            let around = Told { learned, ..told.clone() };
+            let taken = |of: &[bool]| of.get(first..first + n_taken).unwrap_or_default().to_vec();
+            let (learned, constant) = (taken(&told.learned), taken(&told.constant));
+            let around = Told { learned, constant, ..told.clone() };
             let (scores, learned) = self.region(module, classes, comp, &around);
             found.scores.extend(scores);
             found.learned = either(&found.learned, &learned);

@@ -275,6 +275,13 @@ fn a_mask_of_the_maximum_is_a_choice_but_not_where_it_leads_a_cotangent_back() {
   given = f32[32,8] multiply(share, back)",
             "bf16",
         ),
+        // It meets what is the same in every run, as where a segment's maxima are counted.
+        (
+            "ids = s32[32,1] slice(none), slice={[0:32], [0:1]}
+  counts = f32[32,8] scatter(zeros, ids, zeros), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
+  given = f32[32,8] multiply(mask, counts)",
+            "bf16",
+        ),
         // Not a number: a value beside itself.
         (
             "itself = pred[32,8] compare(scores, scores), direction=NE\n  given = f32[32,8] select(itself, x, zeros)",
@@ -414,5 +421,16 @@ fn a_loops_mask_is_a_choice_where_the_loop_is_on_the_way_to_the_loss_and_compute
     ] {
         assert_eq!(dtypes(&filling_loop(row, loss), &Policy::default(), ["scores"]), [dtype], "{row} {loss}");
     }
-    assert_eq!(dtypes(&filling_loop("multiply(mask, h)", of_loop), &lower(), ["scores"]), ["bf16"]);
+    let meeting = filling_loop("multiply(mask, h)", of_loop);
+    assert_eq!(dtypes(&meeting, &lower(), ["scores"]), ["bf16"]);
+    // What the loop only keeps is the same in every run where it was before.
+    let constant = meeting.replace(
+        "  init = (s32[], f32[8,8], f32[4,32,8], f32[32,8]) tuple(start, w, rows, x)",
+        "  half = f32[] constant(0.5)
+  halves = f32[32,8] broadcast(half), dimensions={}
+  init = (s32[], f32[8,8], f32[4,32,8], f32[32,8]) tuple(start, w, rows, halves)",
+    );
+    assert_eq!(dtypes(&constant, &Policy::default(), ["scores"]), ["bf16"]);
+    let changing = constant.replace("tuple(i.2, weights, filled.1, h)", "tuple(i.2, weights, filled.1, one_row)");
+    assert_eq!(dtypes(&changing, &Policy::default(), ["scores"]), ["f32"]);
 }
