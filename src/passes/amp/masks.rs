@@ -13,7 +13,6 @@ use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loss;
 use super::painted::RegionKind;
 use crate::hlo::ops::Comparison;
-use crate::hlo::ops::decisions::{is_map, is_repeatable};
 use crate::hlo::{DType, Op};
 
 /// How many choices are followed at once: one for each bit.
@@ -147,8 +146,9 @@ pub(super) fn constants(graph: &Graph<'_>, taken: &[bool]) -> Vec<bool> {
     for node in graph.nodes.iter().filter(|node| node.kind != NodeKind::Parameter) {
         let op = &graph.instr(node).op;
         let is_source = matches!(op, Op::Constant(_) | Op::Iota { .. });
-        let is_computed = matches!(node.kind, NodeKind::Op(_)) || is_map(op) || is_repeatable(op);
-        let is_of_constants = is_computed && !node.operands.is_empty();
+        // What an unknown op gives may be another number each time.
+        let is_known = !matches!(op, Op::Opaque(_) | Op::CustomCall(_));
+        let is_of_constants = is_known && !node.operands.is_empty();
         let all = || node.operands.iter().all(|&value| is_constant[value as usize]);
         let is_same = is_source || is_of_constants && all();
         node.results().for_each(|value| is_constant[value as usize] = is_same);

@@ -279,7 +279,9 @@ fn a_mask_of_the_maximum_is_a_choice_but_not_where_it_leads_a_cotangent_back() {
         (
             "ids = s32[32,1] slice(none), slice={[0:32], [0:1]}
   counts = f32[32,8] scatter(zeros, ids, zeros), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
-  given = f32[32,8] multiply(mask, counts)",
+  shared = f32[32,8] multiply(mask, counts)
+  back = f32[32,8] exponential(beside)
+  given = f32[32,8] multiply(shared, back)",
             "bf16",
         ),
         // Not a number: a value beside itself.
