@@ -133,7 +133,8 @@ impl Judge {
         let names: Vec<String> = (0..makers.len()).map(given).collect();
         let matches = |pattern: &String, index: usize| {
             let out = format!("out{index}");
-            [&names[index], &op_names[index], &makers[index], &out].iter().any(|name| glob::matches(pattern, name))
+            let named = [&names[index], &op_names[index], &out].iter().any(|name| glob::matches(pattern, name));
+            named || glob::matches(glob::bare(pattern), &makers[index])
         };
         let everyone: Vec<usize> = (0..names.len()).collect();
         if let Some(pattern) = (choice.only.iter().chain(&choice.ignore))

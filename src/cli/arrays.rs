@@ -120,14 +120,22 @@ impl Inputs {
     /// Compares what the file has with what the parameters are, before anything is computed.
     fn check(&mut self) -> anyhow::Result<()> {
         let Some(npz) = &mut self.npz else { return Ok(()) };
+        let path = npz.path().display().to_string();
+        let mut given = Vec::new();
         for (position, (parameter, source)) in self.parameters.iter().zip(&self.sources).enumerate() {
             if let Source::File(name) = source {
-                let path = npz.path().display().to_string();
                 let entry = npz.entry(name)?.with_context(|| format!("{path}: array `{name}` has gone"))?;
-                check_type(parameter, position, name, &path, &entry.header)?;
+                given.push((position, parameter, name, entry.header.clone()));
             }
         }
-        Ok(())
+        let misfits: Vec<(&[i64], &[i64])> = (given.iter())
+            .map(|(_, parameter, _, header)| (&header.dims[..], &parameter.shape.dims[..]))
+            .filter(|(dims, expected)| dims != expected)
+            .collect();
+        let misfit = Misfit::of(&misfits, given.len());
+        given.iter().try_for_each(|(position, parameter, name, header)| {
+            check_type(parameter, *position, name, &path, header, &misfit)
+        })
     }
 
     /// Checks that there is memory for `copies` of every array and for making the largest: what is not there ends
@@ -166,7 +174,7 @@ impl Inputs {
             (Source::File(name), Some(npz)) => {
                 let path = npz.path().display().to_string();
                 let entry = npz.entry(name)?.with_context(|| format!("{path}: array `{name}` has gone"))?;
-                check_type(parameter, position, name, &path, &entry.header)?;
+                check_type(parameter, position, name, &path, &entry.header, &Misfit::One)?;
                 let header = entry.header.clone();
                 let bytes = from_numpy(parameter.shape.dtype, &header, entry.read()?);
                 Ok(Literal::Array { shape: parameter.shape.clone(), bytes })
@@ -296,7 +304,44 @@ fn accepted(dtype: DType) -> Vec<(char, usize)> {
     all
 }
 
-fn check_type(parameter: &Parameter, position: usize, name: &str, path: &str, header: &Header) -> anyhow::Result<()> {
+/// How the arrays of a file are of other sizes than the parameters.
+enum Misfit {
+    /// All of them by their first axis alone, and alike: another batch.
+    Batch,
+    /// One of them, or none.
+    One,
+    /// Several: so many, of how many arrays.
+    Several(usize, usize),
+}
+
+impl Misfit {
+    /// Of the dims of arrays that differ from those of their parameters, among so many arrays.
+    fn of(misfits: &[(&[i64], &[i64])], n_arrays: usize) -> Misfit {
+        let first_axis = |(dims, expected): &(&[i64], &[i64])| {
+            let ((n, of_each), (batch, expected)) = (dims.split_first()?, expected.split_first()?);
+            (of_each == expected).then_some((*n, *batch))
+        };
+        let of_first = misfits.first().and_then(first_axis);
+        // What has no other axis may be a bias as well as examples.
+        let has_examples = misfits.iter().any(|(dims, _)| dims.len() > 1);
+        match misfits.len() {
+            _ if has_examples && of_first.is_some() && misfits.iter().all(|one| first_axis(one) == of_first) => {
+                Misfit::Batch
+            }
+            n if n > 1 => Misfit::Several(n, n_arrays),
+            _ => Misfit::One,
+        }
+    }
+}
+
+fn check_type(
+    parameter: &Parameter,
+    position: usize,
+    name: &str,
+    path: &str,
+    header: &Header,
+    misfit: &Misfit,
+) -> anyhow::Result<()> {
     let expected = &parameter.shape;
     let dtype = expected.dtype;
     let is_taken = accepted(dtype).contains(&(header.kind, header.width));
@@ -319,10 +364,14 @@ fn check_type(parameter: &Parameter, position: usize, name: &str, path: &str, he
         let dims: Vec<String> = expected.dims.iter().map(i64::to_string).collect();
         format!("if the order of its elements is right, .reshape({})", dims.join(", "))
     } else {
-        match (header.dims.split_first(), expected.dims.split_first()) {
-            (Some((n, of_each)), Some((batch, expected))) if of_each == expected => format!(
+        match (misfit, header.dims.first().zip(expected.dims.first())) {
+            (Misfit::Batch, Some((n, batch))) => format!(
                 "it takes {batch} examples at a time, no more and no fewer: cut {n} into parts of {batch}, and fill the last one up; \
                  or export it, or make the package (--batch), for {n}"
+            ),
+            (Misfit::Several(n, n_arrays), _) => format!(
+                "{n} of the {n_arrays} arrays of the file are of other sizes than their parameters: is it another network's, or \
+                 of another size?"
             ),
             _ => "the module was made for other sizes".to_string(),
         }
@@ -474,7 +523,7 @@ fn decoder(dtype: DType) -> Option<fn(&[u8]) -> f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::order_of_axes;
+    use super::{Misfit, order_of_axes};
 
     #[test]
     fn axes_in_another_order_are_told_from_other_sizes() {
@@ -485,5 +534,14 @@ mod tests {
         assert_eq!(order_of_axes(&[6], &[2, 3]), None);
         assert_eq!(order_of_axes(&[2, 1, 3], &[2, 3, 1]), None);
         assert_eq!(order_of_axes(&[4, 3], &[2, 6]), None);
+    }
+
+    /// Another network's file was said to hold too many examples.
+    #[test]
+    fn other_batches_are_told_from_other_networks() {
+        let is_batch = |misfits: &[(&[i64], &[i64])]| matches!(Misfit::of(misfits, 9), Misfit::Batch);
+        assert!(is_batch(&[(&[64, 8], &[32, 8]), (&[64], &[32])]));
+        assert!(!is_batch(&[(&[64, 8], &[32, 8]), (&[96], &[32])]) && !is_batch(&[(&[384], &[128])]) && !is_batch(&[]));
+        assert!(matches!(Misfit::of(&[(&[64, 8], &[32, 8]), (&[8, 4], &[8, 2])], 9), Misfit::Several(2, 9)));
     }
 }

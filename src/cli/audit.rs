@@ -20,6 +20,7 @@ use super::child::LimitArgs;
 use super::policy::PolicyArgs;
 use super::run::devices::placement;
 use super::sizes::SizeArgs;
+use super::whole::whole;
 use super::{Context, Status, again, emit, failure, module_file, progress};
 use crate::audit::{
     Audit, AuditError, AuditRow, Auditor, Config, FirstBeyond, Progress, ResultChoice, ResultRow, Search, SearchEnd,
@@ -96,10 +97,10 @@ pub struct Args {
     #[arg(long, value_name = "ERROR", value_parser = budget, allow_negative_numbers = true)]
     budget: Option<f64>,
     /// Lists that the search may try, each a compile and a run
-    #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_runs, requires = "budget")]
+    #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_runs, requires = "budget", value_parser = whole(1..=usize::MAX), allow_negative_numbers = true)]
     max_runs: usize,
     /// Instructions that the search may keep: an error that is born at more is bf16's, and nothing is kept
-    #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_kept, requires = "budget")]
+    #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_kept, requires = "budget", value_parser = whole(0..=usize::MAX), allow_negative_numbers = true)]
     max_kept: usize,
     /// Ask the TPU compiler what the list that a search finds costs, in cycles: where it leaves less than half of what lowering
     /// saves, that is said
@@ -112,7 +113,7 @@ pub struct Args {
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     ignore: Vec<String>,
     /// Audit this step: those before it run in f32, and results go back to the parameters that they alias
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     steps: u32,
     /// Where to write the policy that a search found [default: MODULE.policy.yaml in the current directory]
     #[arg(long, value_name = "FILE", requires = "budget")]
@@ -121,13 +122,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Show this many instructions and results
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     top: u32,
     /// Show every instruction and result
     #[arg(long, conflicts_with = "top")]
     all: bool,
     /// Values held at once for comparison, in MiB, beside what the two programs hold between two instructions
-    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = whole(0..=u32::MAX), allow_negative_numbers = true)]
     slice_mib: u32,
     /// Where it runs: cpu, cpu:N (a module for N devices), tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the
     /// feature xla)

@@ -10,6 +10,7 @@ use anyhow::bail;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
+use super::whole::whole;
 use super::{Context, Status};
 use crate::numerics::accumulate::exact_sum;
 use crate::numerics::{Accumulation, Class, Decimal, Format, Number, ParseNumberError, accumulate};
@@ -62,7 +63,7 @@ pub struct Args {
         default_value_t = 100,
         requires = "accumulate",
         conflicts_with = "numbers",
-        value_parser = clap::value_parser!(u32).range(1..=100_000)
+        value_parser = whole::<u32>(1..=100_000), allow_negative_numbers = true
     )]
     steps: u32,
     /// Print one JSON object

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value as Json, json};
 
 use self::sheet::Extent;
+use super::whole::whole;
 use super::{Context, Status, emit};
 use crate::data::records::{self, Held, Records, Survey};
 use crate::data::{Census, Loader, Source};
@@ -49,7 +50,7 @@ pub struct Args {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<String>,
     /// Look at so many records at most, from the first to the last in equal steps
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = whole(1..=u64::MAX), allow_negative_numbers = true)]
     limit: u64,
     #[command(flatten)]
     bench: bench::Args,
@@ -57,10 +58,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Examples on the page
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole::<u64>(1..=1000), allow_negative_numbers = true)]
     examples: u64,
     /// Epochs on the page that each example is drawn in
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(0..=100))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole::<u64>(0..=100), allow_negative_numbers = true)]
     epochs: u64,
     /// Print one JSON object
     #[arg(long)]

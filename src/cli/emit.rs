@@ -152,7 +152,8 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     files::replace(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Refuses an output that another output, or a file that the command reads, would be lost to.
+/// Refuses an output that another output, or a file that the command reads, would be lost to, and one that cannot be written:
+/// before the work, not after it.
 pub(super) fn check_names(outputs: &[(&str, Option<&Path>)], inputs: &[Option<&Path>]) -> anyhow::Result<()> {
     let named = || outputs.iter().filter_map(|(flag, path)| Some((*flag, (*path)?)));
     for (nth, (flag, path)) in named().enumerate() {
@@ -162,6 +163,7 @@ pub(super) fn check_names(outputs: &[(&str, Option<&Path>)], inputs: &[Option<&P
         if let Some((other, _)) = named().take(nth).find(|(_, before)| is_same(path, before)) {
             bail!("{other} and {flag} name one file, {}\nhelp: name two", path.display());
         }
+        files::check_replaceable(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use super::excess::{self, ExcessArgs};
 use super::program::{Choice, Which};
 use super::subjects::{CompareArgs, with_accuracy};
 use super::tune::targets_help;
+use super::whole::whole;
 use super::{Context, Status, emit, module_file, several};
 use crate::hlo::devices::{Devices, devices_of_compiled};
 use crate::study::{Explained, Explanations, Stretches, StudyError, explain_programs, explain_scheduled};
@@ -50,7 +51,7 @@ pub struct Args {
     #[command(flatten)]
     compare: CompareArgs,
     /// Rows of each table
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = whole(1..=u16::MAX), allow_negative_numbers = true)]
     top: u16,
     /// Compile even if the result is cached
     #[arg(long)]

@@ -12,6 +12,7 @@ use super::{Context, Status, module_file};
 use crate::document::nearest;
 use crate::hlo::{Instruction, Module};
 use crate::passes::amp::{self, Cast, Decision, LoweringReport};
+use crate::passes::glob::bare;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +36,7 @@ pub struct Args {
     module: PathBuf,
     #[command(flatten)]
     sizes: SizeArgs,
-    /// An instruction of it, with or without %
+    /// An instruction of it, with or without % and its computation: dot.3, %dot.3 or main.5/%dot.3
     #[arg(value_name = "INSTRUCTION")]
     instruction: String,
     #[command(flatten)]
@@ -60,7 +61,7 @@ struct Explanation<'r> {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
     let module = module_file::load(&args.module, &args.sizes.converter(context)?)?;
-    let name = args.instruction.trim_start_matches('%');
+    let name = bare(&args.instruction);
     check_name(&module, name, args)?;
     let lowered = amp::run(&module, &policy);
     let (_, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;

@@ -23,6 +23,7 @@ use super::sizes::SizeArgs;
 use super::subjects::CompareArgs;
 use super::tune::{TuneArg, targets_help};
 use super::watch::Watch;
+use super::whole::whole;
 use super::{Context, Status, again, module_file};
 use crate::foreign::Size;
 use crate::graph::Precision;
@@ -85,10 +86,10 @@ pub struct Args {
     #[command(flatten)]
     tune: TuneArg,
     /// The largest batch to try
-    #[arg(long, value_name = "N", default_value_t = FitQuestion::MAX_BATCH, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    #[arg(long, value_name = "N", default_value_t = FitQuestion::MAX_BATCH, value_parser = whole::<u32>(1..=1 << 30), allow_negative_numbers = true)]
     max_batch: u32,
     /// Bisect to a multiple of this: more saves compiles
-    #[arg(long, value_name = "N", default_value_t = MULTIPLE, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "N", default_value_t = MULTIPLE, value_parser = whole::<u32>(1..=1 << 20), allow_negative_numbers = true)]
     multiple: u32,
     /// Where a module's batch is: a parameter, by number or name, and one of its axes, such as 0:0 or images:0; or the name
     /// of a symbolic dimension
@@ -101,7 +102,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["max_batch", "multiple", "batch_dim", "dims", "program", "tune", "svg", "compare", "policy", "devices", "mesh"])]
     levers: bool,
     /// The batch for --levers, instead of the file's
-    #[arg(long, value_name = "N", requires = "levers", value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    #[arg(long, value_name = "N", requires = "levers", value_parser = whole::<u32>(1..=1 << 30), allow_negative_numbers = true)]
     batch: Option<u32>,
     /// Compile even what is cached
     #[arg(long)]

@@ -11,12 +11,13 @@ use super::policy::PolicyArgs;
 use super::sizes::SizeArgs;
 use super::tune::targets_help;
 use super::watch::Watch;
+use super::whole::whole;
 use super::{Context, Status, again, module_file};
 use crate::document;
 use crate::hlo::Module;
 use crate::passes::amp::{self, LoweringReport, Policy};
 use crate::report::{self, Column, Screen, Table};
-use crate::study::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, lower_for, n_in_doubt};
+use crate::study::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, TrialEnd, lower_for, n_in_doubt};
 use crate::tpu::Target;
 
 const EXAMPLES: &str = "\
@@ -38,7 +39,7 @@ An op in two lists, or one that no list may hold, is an error.
 
 With --target, each region (instructions of one opcode and shape that one rule decided) that could be in another form without
 another rounding is compiled in that form: in f32, rounded at another place, or behind a barrier. Kept is what takes no more
-memory and no more cycles than the policy alone makes (but for a thousandth), and the least product of both. Every compile is cached, so the same
+memory and no more cycles than the policy alone makes (but for a thousandth), and the least product of both, if that is less by more than a thousandth. Every compile is cached, so the same
 command goes on where it was stopped.";
 
 /// Arguments of `lower`.
@@ -76,7 +77,7 @@ struct AskedArgs {
     #[arg(long, help = targets_help("; where rules are in doubt, both forms are compiled for it, and the cheaper is kept"))]
     target: Option<Target>,
     /// Programs to compile at most that are not cached
-    #[arg(long, value_name = "N", default_value_t = LowerQuestion::N_COMPILES, requires = "target", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = LowerQuestion::N_COMPILES, requires = "target", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     compiles: u32,
     /// Where to write the policy with what was decided [default: beside the output, named .decisions.yaml]
     #[arg(long, value_name = "FILE", requires = "target")]
@@ -94,7 +95,8 @@ struct AskedArgs {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
     // The module itself may be replaced by its lowered form, and by nothing else.
-    let (report, decisions) = (args.report.as_deref(), args.asked.decisions.as_deref());
+    let decided = args.asked.target.as_ref().map(|_| decisions_path(args));
+    let (report, decisions) = (args.report.as_deref(), decided.as_deref());
     emit::check_names(&[("-o", Some(&args.output)), ("--report", report), ("--decisions", decisions)], &[])?;
     emit::check_names(&[("--report", report), ("--decisions", decisions)], &[Some(&args.module)])?;
     let module = module_file::load(&args.module, &args.sizes.converter(context)?)?;
@@ -138,6 +140,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
+/// Where what was decided is written.
+fn decisions_path(args: &Args) -> PathBuf {
+    args.asked.decisions.clone().unwrap_or_else(|| args.output.with_extension("decisions.yaml"))
+}
+
 /// Lowers with the TPU compiler's answers, and writes what was decided.
 fn asked(
     args: &Args,
@@ -154,7 +161,7 @@ fn asked(
     let asking = excess.asking(limits.asking(*fresh, true, context), true);
     let answer = lower_for(&question, &asking, &mut |event| watch.on(event))?;
     watch.finish();
-    let path = args.asked.decisions.clone().unwrap_or_else(|| args.output.with_extension("decisions.yaml"));
+    let path = decisions_path(args);
     let mut text = format!(
         "# `bf16scope lower {} --target {target} --compiles {compiles}` decided what is below `decided`, if anything;\n# \
          `--policy` with this file makes the same module without a compiler.\n",
@@ -182,7 +189,7 @@ fn in_doubt(n_regions: usize) -> String {
 fn figures(answer: &LowerAnswer, decisions: &Path, screen: Screen) -> String {
     let LowerAnswer { target, libtpu, before, after, trials, n_left, policy, .. } = answer;
     let said = excess::said(answer.excess_precision);
-    let n_kept = trials.iter().filter(|trial| trial.is_kept).count();
+    let n_kept = trials.iter().filter(|trial| trial.end == TrialEnd::Kept).count();
     let cycles = |cost: &LoweredCost| i64::try_from(cost.cycles).unwrap_or(i64::MAX);
     let of = |cost: &LoweredCost| format!("{} and {} cycles", report::mib(cost.n_bytes), report::grouped(cycles(cost)));
     let mut table = Table::new([
@@ -191,12 +198,12 @@ fn figures(answer: &LowerAnswer, decisions: &Path, screen: Screen) -> String {
         Column::number("cycles"),
         Column::text(""),
     ]);
-    for LowerTrial { what, cost, is_kept, .. } in trials {
+    for LowerTrial { what, cost, end, .. } in trials {
         let (hbm, n_cycles) = match cost {
             Some(cost) => (report::mib(cost.n_bytes), report::grouped(cycles(cost))),
             None => ("does not fit".to_string(), String::new()),
         };
-        table.row([what.clone(), hbm, n_cycles, if *is_kept { "kept" } else { "" }.to_string()]);
+        table.row([what.clone(), hbm, n_cycles, end.words().to_string()]);
     }
     let mut text = if trials.is_empty() { String::new() } else { table.render(screen) };
     text += &match (before, after) {

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use anyhow::ensure;
 
+use super::whole::whole;
 use crate::passes::partition;
 use crate::study::MeshChoice;
 use crate::train::MAX_REPLICAS;
@@ -13,7 +14,7 @@ use crate::train::MAX_REPLICAS;
 #[derive(Debug, clap::Args)]
 pub(super) struct MeshArgs {
     /// Devices that share every batch of a model's training step, instead of its mesh: with `model: 2` half as many replicas
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REPLICAS)))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=MAX_REPLICAS), allow_negative_numbers = true)]
     devices: Option<u32>,
     /// The same, by the names of axes: data=128, or data=64,model=2 for replicas of two partitions each
     #[arg(long, value_name = "AXIS=N,…", conflicts_with = "devices")]

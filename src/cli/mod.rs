@@ -56,6 +56,7 @@ mod values;
 mod watch;
 mod watched;
 mod weights;
+mod whole;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;

@@ -10,6 +10,7 @@ use super::child::client_of_all;
 use super::excess::Switch;
 use super::trained::{TrainedArgs, by_averages};
 use super::tune::TuneArg;
+use super::whole::whole;
 use super::{Context, Status, progress};
 use crate::experiment::{Experiment, default_checkpoint};
 use crate::graph::Precision;
@@ -49,13 +50,13 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     /// Examples that each device predicts at a time, instead of the file's batch
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     batch: Option<u32>,
     /// What it is compiled for: cpu, or tpu-v2, tpu-v3, … with a grid of chips if not one board: tpu-v3:4x4
     #[arg(long, default_value = "cpu")]
     target: Target,
     /// Devices that run it at once, each on its own batch
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REPLICAS)))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1..=MAX_REPLICAS), allow_negative_numbers = true)]
     devices: u32,
     #[command(flatten)]
     trained: TrainedArgs,

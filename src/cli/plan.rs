@@ -15,6 +15,7 @@ use super::child::LimitArgs;
 use super::emit::{check_names, replace};
 use super::excess::{self, ExcessArgs};
 use super::watch::Watch;
+use super::whole::whole;
 use super::{Context, Status, module_file};
 use crate::graph::Precision;
 use crate::report::{self, Column, Screen, Table};
@@ -52,7 +53,7 @@ pub struct Args {
     #[arg(value_name = "MODEL.yaml")]
     model: PathBuf,
     /// Examples in a batch of all cores, instead of the file's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     batch: Option<u32>,
     /// TPUs, without a grid: what their slices are is the question
     #[arg(long, value_delimiter = ',', default_value = "tpu-v2,tpu-v3")]

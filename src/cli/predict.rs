@@ -15,6 +15,7 @@ use super::as_tpu::AsArg;
 use super::child::client;
 use super::trained::{TrainedArgs, by_averages};
 use super::tune::{TuneArg, target_of};
+use super::whole::whole;
 use super::{Context, Status, emit, progress};
 use crate::data::{DataError, DataErrorKind, Loader, Source};
 use crate::experiment::{Experiment, default_checkpoint};
@@ -56,7 +57,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     inputs: Option<PathBuf>,
     /// Add the K best classes of each example and their probabilities
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     top: Option<u32>,
     /// Where to write all predictions: .npz, .csv or .json
     #[arg(short, long, value_name = "FILE")]

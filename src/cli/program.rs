@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use super::mesh::{MeshArgs, SplitArgs};
 use super::sizes::SizeArgs;
 use super::tune::TuneArg;
+use super::whole::whole;
 use super::{Context, module_file};
 
 use crate::graph::{Precision, Storage};
@@ -61,7 +62,7 @@ pub(super) struct Choice {
     #[arg(long, value_enum)]
     program: Option<Which>,
     /// Batch size of a model, instead of the file's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     batch: Option<u32>,
     /// Precision of a model's network: f32, bf16 or f16 [default: bf16]
     #[arg(long)]

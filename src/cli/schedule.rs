@@ -6,6 +6,7 @@ use anyhow::bail;
 use serde::Serialize;
 
 use super::child::client;
+use super::whole::whole;
 use super::{Context, Status, emit};
 use crate::experiment::Experiment;
 use crate::optim::{LearningRate, Update, WarmUp};
@@ -35,10 +36,10 @@ pub struct Args {
     #[arg(value_name = "EXPERIMENT")]
     experiment: PathBuf,
     /// So many steps, instead of as many as the experiment trains
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     steps: Option<u32>,
     /// In --json and on the page the rate of every so many steps [default: of a thousand steps]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     every: Option<u32>,
     /// Write a page for the browser
     #[arg(short = 'o', long, value_name = "FILE")]

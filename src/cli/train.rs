@@ -20,6 +20,7 @@ use super::as_tpu::AsArg;
 use super::child::client_of_all;
 use super::progress::say;
 use super::tune::{TuneArg, target_of};
+use super::whole::whole;
 use super::{Context, Status, again, signals};
 use crate::experiment::{Examples, Experiment, WatchConfig, default_checkpoint};
 use crate::graph::{Precision, Storage};
@@ -72,10 +73,10 @@ pub struct Args {
     #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
     precision: Precision,
     /// Passes over the data, those before a resumption included, instead of the experiment's; 0 saves the initial state
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=u32::MAX), allow_negative_numbers = true)]
     epochs: Option<u32>,
     /// Examples in a batch, instead of the experiment's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     batch: Option<u32>,
     /// What variables are stored in, instead of the experiment's: f32, bf16_stochastic, bf16_compensated or bf16_nearest
     #[arg(long, value_name = "STORAGE")]
@@ -100,7 +101,7 @@ pub struct Args {
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: Platform,
     /// Devices that share every batch, instead of the experiment's mesh [default: those of cpu:N]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REPLICAS)))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=MAX_REPLICAS), allow_negative_numbers = true)]
     devices: Option<u32>,
     #[command(flatten)]
     tune: TuneArg,

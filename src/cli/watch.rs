@@ -23,6 +23,8 @@ pub(super) struct Watch {
     n_per_series: u32,
     n_done: u32,
     n_done_before: u32,
+    /// Whether it was said how many compiles there are at most.
+    has_said_most: bool,
     begun: Option<Instant>,
     /// Seconds of compiles, those of earlier runs too, and their number.
     seconds: (f64, u32),
@@ -41,6 +43,7 @@ impl Watch {
             n_per_series: 0,
             n_done: 0,
             n_done_before: 0,
+            has_said_most: false,
             begun: None,
             seconds: (0.0, 0),
         }
@@ -83,7 +86,8 @@ impl Watch {
     }
 
     fn begin(&mut self, compiling: &Compiling) {
-        if let Some(n) = self.most.filter(|_| self.n_done == 0 && !self.is_quiet) {
+        if let Some(n) = self.most.filter(|_| !self.has_said_most && !self.is_quiet) {
+            self.has_said_most = true;
             say(&format!(
                 "up to {n} compiles, each as long as `compile` takes; --compiles N for fewer, Ctrl-C keeps what is compiled"
             ));
@@ -102,7 +106,8 @@ impl Watch {
     }
 
     fn end(&mut self, compiling: &Compiling, is_cached: bool, outcome: &Outcome) {
-        self.n_done += 1;
+        // What is cached is none of the compiles that a question may have at most.
+        self.n_done += u32::from(self.most.is_none() || !is_cached);
         let took = self.begun.take().map_or(0.0, |begun| begun.elapsed().as_secs_f64());
         match outcome {
             Outcome::Fits(report) => self.seconds = (self.seconds.0 + report.compile_seconds, self.seconds.1 + 1),

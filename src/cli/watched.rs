@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use serde::Serialize;
 
+use super::whole::whole;
 use super::{Context, Status, again, emit};
 use crate::document;
 use crate::files;
@@ -38,10 +39,10 @@ pub struct Args {
     #[arg(short = 'o', long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Show the look before this step, or the last one before that [default: the last look]
-    #[arg(long, value_name = "STEP", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "STEP", value_parser = whole(1..=u64::MAX), allow_negative_numbers = true)]
     step: Option<u64>,
     /// Show so many rows of the look
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     top: u32,
     /// Show all rows of the look
     #[arg(long, conflicts_with = "top")]

@@ -18,7 +18,7 @@ pub use cache::{BytesDone, Cache, OnBytes};
 pub use offline::{is_offline, refuse_downloads};
 pub use read::{is_pipe, open, read, read_text};
 pub use records::Records;
-pub use replace::{Replacement, make_way, open_lock, put, replace, sweep};
+pub use replace::{Replacement, check_replaceable, make_way, open_lock, put, replace, sweep};
 pub use sums::{Damage, Summing, Sums, read_exact_at};
 
 use std::io;

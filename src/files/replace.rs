@@ -17,6 +17,8 @@ use super::{CHARACTER_DEVICE, FIFO, FileError, check_name, folder_of, is_descrip
 const MARK: &str = ".writing-";
 /// Of a long name so many bytes are kept: with the mark it must still be a name.
 const MAX_NAME: usize = 200;
+/// Where a program prints.
+const STDOUT: &str = "/dev/stdout";
 /// As many links lead to links; the bound of Linux.
 const MAX_LINKS: usize = 40;
 
@@ -110,16 +112,29 @@ impl io::Seek for Replacement {
 /// # Errors
 /// Those of [`Replacement`].
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if path == Path::new("/dev/stdout") {
+    if path == Path::new(STDOUT) {
         let mut stdout = io::stdout().lock();
         return stdout.write_all(bytes).and_then(|()| stdout.flush());
     }
-    if is_descriptor(path) || fs::metadata(path).is_ok_and(|found| is_stream(found.file_type())) {
+    if is_written_to(path) {
         return OpenOptions::new().append(true).open(path)?.write_all(bytes);
     }
     let mut file = Replacement::begin(path)?;
     file.write_all(bytes)?;
     file.finish()
+}
+
+/// Whether [`replace`] could begin, found out without a change of what is there: for a caller with work to do before.
+///
+/// # Errors
+/// Those of [`Replacement::begin`].
+pub fn check_replaceable(path: &Path) -> io::Result<()> {
+    if path == Path::new(STDOUT) || is_written_to(path) { Ok(()) } else { Replacement::begin(path).map(drop) }
+}
+
+/// Whether what is at a path has no content to lose.
+fn is_written_to(path: &Path) -> bool {
+    is_descriptor(path) || fs::metadata(path).is_ok_and(|found| is_stream(found.file_type()))
 }
 
 /// Replaces a file of a cache, which is nobody else's: where a link or a FIFO is in its place, that is removed, and what a link

@@ -74,12 +74,17 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
     let (lowered, parts) = rewriter.finish(entry);
     verify(&lowered).map_err(AmpError::Broken)?;
     let mut report = report::report(policy, &lowered, parts);
-    if policy.dtype == LowDType::F16 && differentiates {
-        report.notes.push(F16_NOTE.to_string());
+    if policy.dtype == LowDType::F16 && (differentiates || report.n_lowered() > 0) {
+        report.notes.push(if differentiates { F16_NOTE } else { F16_RANGE_NOTE }.to_string());
     }
     report.notes.extend(policy.idle(module));
     Ok((lowered, report))
 }
+
+/// What lowering any program to f16 may do.
+const F16_RANGE_NOTE: &str = "f16 ends at 65504, where f32 and bf16 end at 3.4e38: products, sums, squares and exponentials \
+                              beyond it become infinite, and nothing is scaled. `bf16scope audit` with the same policy names \
+                              the first instruction where that happens; --keep leaves it in f32, and bf16 has f32's range";
 
 /// What lowering a training program to f16 leaves to do.
 const F16_NOTE: &str = "this program differentiates a scalar loss, and in f16 gradients under 6e-8 vanish and values over \

@@ -1,6 +1,12 @@
 //! Patterns of names: `*` matches any text, `?` any character, everything else itself. Written by hand instead of using
 //! `globset`; docs/DEPENDENCIES.md says why.
 
+/// The name of an instruction, or a pattern of names, as messages print it: without a `%`, and without the computation that
+/// stands before it, as in `main.38/%dot.12`. Names are of a whole module.
+pub(crate) fn bare(name: &str) -> &str {
+    name.rsplit_once("/%").map_or(name, |(_, name)| name).trim_start_matches('%')
+}
+
 /// Whether a pattern with `*` and `?` matches all of a text. Linear in text times stars: no pattern hangs.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
@@ -47,5 +53,11 @@ mod tests {
         ] {
             assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
         }
+    }
+
+    #[test]
+    fn names_are_taken_as_they_are_printed() {
+        let names = ["dot.12", "%dot.12", "main.38/%dot.12", "%main.38/%dot.12", "jit(f)/dot", "*/layer/*"];
+        assert_eq!(names.map(bare), ["dot.12", "dot.12", "dot.12", "dot.12", "jit(f)/dot", "*/layer/*"]);
     }
 }

@@ -50,6 +50,16 @@ pub enum StudyError {
         #[source]
         source: std::io::Error,
     },
+    /// A policy's file that says nothing.
+    #[error(
+        "{path} is empty, expected a policy: keys such as `preset: default` or `dtype: f16`\nhelp: `--policy default` is the \
+         policy without changes",
+        path = .path.display()
+    )]
+    EmptyPolicy {
+        /// The file.
+        path: PathBuf,
+    },
     /// A name of no preset, or what is no policy.
     #[error(transparent)]
     PolicyText(#[from] PolicyError),
@@ -95,7 +105,11 @@ pub enum StudyError {
         source: ProtoError,
     },
     /// A file that is neither text, nor StableHLO, nor a proto.
-    #[error("{path} holds no HLO: it neither begins with `HloModule` or as StableHLO, nor is it a proto", path = .path.display())]
+    #[error(
+        "{path} holds no HLO: it neither begins with `HloModule` or as StableHLO, nor is it a whole HloModuleProto\nhelp: a \
+         proto may be truncated: write or copy it again; anything else is to be exported as HLO or StableHLO",
+        path = .path.display()
+    )]
     NoHlo {
         /// The file.
         path: PathBuf,

@@ -9,7 +9,8 @@
 //! figures falls and the other rises, its halves are asked about, and so on down to single instructions.
 //!
 //! What is kept: of all programs that were compiled and that are worse in neither memory nor cycles than what the policy makes
-//! by itself, by more than a thousandth, the one with the smallest product of both. And none is less exact: no value is
+//! by itself, by more than a thousandth, the one with the smallest product of both, where each that is kept makes that smaller by more than a
+//! thousandth. And none is less exact: no value is
 //! rounded that the policy leaves in f32, unless all that read it read it rounded anyway.
 //!
 //! The decisions become a part of the policy, which then makes the same module without a compiler.
@@ -82,16 +83,59 @@ impl LoweredCost {
         self.n_bytes as f64 * self.cycles as f64
     }
 
-    /// Whether this is worse in neither than `limit`, but for a thousandth, and has a smaller product than `kept`.
-    fn is_better(self, kept: LoweredCost, limit: LoweredCost) -> bool {
-        let n_bytes = limit.n_bytes.saturating_add(limit.n_bytes / SLACK as i64);
-        let cycles = limit.cycles.saturating_add(limit.cycles / SLACK);
-        self.n_bytes <= n_bytes && self.cycles <= cycles && self.product() < kept.product()
+    /// What becomes of a program of this cost beside the one that is kept: it is kept itself if it is worse in neither than
+    /// `limit`, but for a thousandth, and its product is smaller by more than that.
+    fn beside(self, kept: LoweredCost, limit: Option<LoweredCost>) -> TrialEnd {
+        let is_above = |limit: &LoweredCost| {
+            let n_bytes = limit.n_bytes.saturating_add(limit.n_bytes / SLACK as i64);
+            let cycles = limit.cycles.saturating_add(limit.cycles / SLACK);
+            (self.n_bytes > n_bytes, self.cycles > cycles)
+        };
+        match (limit.as_ref().map_or((false, false), is_above), self.product() / kept.product()) {
+            ((true, _), _) => TrialEnd::MoreMemory,
+            (_, ratio) if ratio >= 1.0 => TrialEnd::NoGain,
+            ((_, true), _) => TrialEnd::MoreCycles,
+            (_, ratio) if ratio > 1.0 - 1.0 / SLACK as f64 => TrialEnd::SmallGain,
+            _ => TrialEnd::Kept,
+        }
     }
 
     /// Whether one is less than in `other`.
     fn gains_somewhere(self, other: LoweredCost) -> bool {
         self.n_bytes < other.n_bytes || self.cycles < other.cycles
+    }
+}
+
+/// What became of a region in its other form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TrialEnd {
+    /// It is kept so.
+    Kept,
+    /// It does not fit, or the compiler refused it.
+    DoesNotFit,
+    /// It takes more memory than the policy alone.
+    MoreMemory,
+    /// It takes more cycles than the policy alone.
+    MoreCycles,
+    /// Memory times cycles are no less than without it.
+    NoGain,
+    /// They are, but by less than a thousandth.
+    SmallGain,
+}
+
+impl TrialEnd {
+    /// In words, for a table.
+    pub const fn words(self) -> &'static str {
+        match self {
+            TrialEnd::Kept => "kept",
+            TrialEnd::DoesNotFit => "",
+            TrialEnd::MoreMemory => "more HBM",
+            TrialEnd::MoreCycles => "more cycles",
+            TrialEnd::NoGain => "no gain",
+            TrialEnd::SmallGain => "gain < 0.1 %",
+        }
     }
 }
 
@@ -104,8 +148,8 @@ pub struct LowerTrial {
     pub n: usize,
     /// What the program took; `None` where it did not fit, or the compiler refused it.
     pub cost: Option<LoweredCost>,
-    /// Whether it was kept.
-    pub is_kept: bool,
+    /// Whether it was kept, or why not.
+    pub end: TrialEnd,
 }
 
 /// How a module is best lowered.
@@ -316,19 +360,20 @@ impl Search<'_> {
                 return Ok(open.len() + 1);
             };
             let cost = cost(&outcome);
-            let is_kept = match (cost, self.kept.cost, self.limit) {
-                (Some(cost), Some(kept), Some(limit)) => cost.is_better(kept, limit),
-                (Some(cost), Some(kept), None) => cost.product() < kept.product(),
-                (Some(_), None, _) => true,
-                (None, _, _) => false,
+            let end = match (cost, self.kept.cost) {
+                (Some(cost), Some(kept)) => cost.beside(kept, self.limit),
+                (Some(_), None) => TrialEnd::Kept,
+                (None, _) => TrialEnd::DoesNotFit,
             };
-            self.trials.push(LowerTrial { what: region.words(), n: region.members.len(), cost, is_kept });
-            if is_kept {
+            self.trials.push(LowerTrial { what: region.words(), n: region.members.len(), cost, end });
+            if end == TrialEnd::Kept {
                 let policy = self.because(policy, &region, cost, libtpu);
                 // The same again, as what is said of a decision is in the report.
                 let (module, report) = lowered(&self.question.module, &policy, &self.question.path)?;
                 self.kept = Kept { policy, module, report, cost };
-            } else if cost.zip(self.kept.cost).is_some_and(|(cost, kept)| cost.gains_somewhere(kept)) {
+            } else if end != TrialEnd::SmallGain
+                && cost.zip(self.kept.cost).is_some_and(|(cost, kept)| cost.gains_somewhere(kept))
+            {
                 open.extend(region.halves());
             }
         }
@@ -437,5 +482,22 @@ ENTRY main {
         };
         assert_eq!(asked(&[]), ["turned", "sum", "wide", "small"]);
         assert_eq!(asked(&["small"]), ["turned", "small", "sum", "wide"]);
+    }
+
+    /// Gains of a ten-thousandth were kept, which no table shows.
+    #[test]
+    fn what_is_not_kept_says_why() {
+        let cost = |n_bytes, cycles| LoweredCost { n_bytes, cycles };
+        let (kept, limit) = (cost(100_000, 100_000), cost(101_000, 100_000));
+        let end = |n_bytes, cycles| cost(n_bytes, cycles).beside(kept, Some(limit)).words();
+        assert_eq!(
+            [end(102_000, 10), end(90_000, 100_200), end(100_000, 100_000)],
+            ["more HBM", "more cycles", "no gain"]
+        );
+        assert_eq!(
+            [end(100_000, 99_990), end(100_000, 99_890), end(101_050, 98_000)],
+            ["gain < 0.1 %", "kept", "kept"]
+        );
+        assert_eq!(cost(200_000, 40_000).beside(kept, None), TrialEnd::Kept);
     }
 }

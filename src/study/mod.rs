@@ -59,7 +59,7 @@ pub use compare::{
 pub use error::StudyError;
 pub use fit::{BatchDim, BatchDimError, FitAnswer, FitQuestion, FitRow, FitSeries, FitSource, Large, Value, fit};
 pub use levers::{LEVERS, Lever, LeversAnswer, LeversQuestion, OnTarget, Pulled, Setting, levers};
-pub use lower::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, lower_for, n_in_doubt};
+pub use lower::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, TrialEnd, lower_for, n_in_doubt};
 pub use mesh::{MeshChoice, check_no_model_axis, check_slice};
 pub use model::{ModelProgram, ModelSubject, build, read, unit};
 pub use module_file::Converter;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::StudyError;
-use crate::document;
+use crate::document::{self, Document, Value};
 use crate::files;
 use crate::passes::amp::{Policy, PolicyDocument};
 
@@ -19,8 +19,12 @@ pub fn policy(name: &str) -> Result<Policy, StudyError> {
     }
     let text = files::read_text(path, document::MAX_BYTES as u64);
     let text = text.map_err(|source| StudyError::ReadPolicy { path: path.to_path_buf(), source })?;
-    let document: PolicyDocument = document::from_str(name, &text)?;
-    Policy::try_from(document).map_err(|source| StudyError::Policy { path: path.to_path_buf(), source })
+    let document = Document::parse(name, &text)?;
+    if document.root().value == Value::Null {
+        return Err(StudyError::EmptyPolicy { path: path.to_path_buf() });
+    }
+    Policy::try_from(document.read::<PolicyDocument>()?)
+        .map_err(|source| StudyError::Policy { path: path.to_path_buf(), source })
 }
 
 /// A preset's policy, or that of a document: its text, which errors call `policy`.

@@ -263,7 +263,7 @@ fn what_is_no_step_of_a_run_is_refused() {
         ),
         (&["m.txt", "--precision", "f32"], "--precision is about a step of a training run, and m.txt is a module"),
         (&["mlp.yaml"], "mlp.yaml is a model in YAML, and of a run `audit` takes a step"),
-        (&["mlp.yaml", "--at", "0"], "0 is not in 1.."),
+        (&["mlp.yaml", "--at", "0"], "expected a whole number from 1 to 18446744073709551615"),
         (&["mlp.yaml", "--at", "45"], "--at 45 is beyond the run, which has 44 steps"),
         (&["empty", "--at", "1"], "empty"),
         (&["runs/mlp-bf16", "--at", "1", "--precision", "f32"], "the run in runs/mlp-bf16 computed in bf16"),

@@ -462,7 +462,7 @@ fn bad_arguments() {
         expect![[r#"
             exit 2
             --- stderr
-            error: invalid value '0' for '--steps <N>': 0 is not in 1..=100000
+            error: invalid value '0' for '--steps <N>': expected a whole number from 1 to 100000
 
             For more information, try '--help'.
         "#]],

@@ -281,6 +281,14 @@ fn an_instruction_is_explained() {
           cast %biased.bf16 (convert, 128 elements) gives %biased in bf16, first wanted by %relu
     "#]],
     );
+    // Names are taken as they are printed.
+    let explained = |args: &[&str]| place.run(&[&["explain-cast", "net.txt"], args].concat()).stdout;
+    let by_name = explained(&["biased", "--keep", "biased"]);
+    for name in ["main/%biased", "%biased"] {
+        assert_eq!(explained(&[name]), explained(&["biased"]), "{name}");
+        let kept = String::from_utf8(explained(&["biased", "--keep", name])).unwrap();
+        assert_eq!(kept.replace(&format!("`{name}`"), "`biased`").as_bytes(), by_name, "{name}");
+    }
     place.check(
         &["explain-cast", "net.txt", "biasd"],
         expect![[r#"
@@ -392,6 +400,67 @@ fn policies_come_from_files() {
         bf16scope: `jmp:params=f8`: `f8` is none of f32, bf16, f16, expected such as `jmp:params=f32,compute=bf16,output=f32`
     "#]]);
     assert!(!place.path("x.pb").exists());
+}
+
+/// It was the default policy, without a word.
+#[test]
+fn an_empty_policy_is_an_error() {
+    let place = Place::new();
+    for (name, text) in [("empty.yaml", ""), ("comment.yaml", "# keep: ['*']\n"), ("null.yaml", "~\n")] {
+        place.write(name, text);
+        let output = place.run(&["lower", "net.txt", "-o", "x.pb", "--policy", name]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        let expected = format!("bf16scope: {name} is empty, expected a policy: keys such as `preset: default`");
+        assert!(output.status.code() == Some(2) && said.starts_with(&expected), "{said}");
+    }
+    place.write("no_keys.yaml", "{}\n");
+    assert!(place.run(&["lower", "net.txt", "-o", "x.pb", "--policy", "no_keys.yaml"]).status.success());
+}
+
+/// Outputs were found not to be writable after the search.
+#[test]
+fn what_cannot_be_written_or_counted_is_told_before_a_compiler_is_asked() {
+    let place = Place::new();
+    let asked = |more: &[&str]| {
+        let args = ["lower", "net.txt", "--target", "tpu-v2", "--offline"];
+        let mut command = place.command(&[&args[..], more].concat());
+        let output =
+            command.env("BF16SCOPE_CACHE", place.path("none")).env("TPU_LIBRARY_PATH", place.path("no.so")).output();
+        let output = output.expect("the binary runs");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (more, flag) in [
+        (&["-o", "no/such/x.pb"][..], "cannot write no/such/x.pb"),
+        (&["-o", "x.pb", "--decisions", "no/d.yaml"], "cannot write no/d.yaml"),
+        (&["-o", "x.pb", "--report", "no/r.json"], "cannot write no/r.json"),
+    ] {
+        let (code, said) = asked(more);
+        assert!(code == Some(2) && said.starts_with(&format!("bf16scope: {flag}\n")), "{said}");
+        assert!(said.contains("its folder is not there"), "{said}");
+    }
+    for n in ["0", "-1", "x"] {
+        let (code, said) = asked(&["-o", "x.pb", "--compiles", n]);
+        let expected =
+            format!("invalid value '{n}' for '--compiles <N>': expected a whole number from 1 to 4294967295");
+        assert!(code == Some(2) && said.contains(&expected), "{said}");
+    }
+    assert!(!place.path("x.pb").exists());
+}
+
+/// Without a loss to scale, infinities came without a word.
+#[test]
+fn f16_says_where_its_range_ends() {
+    let place = Place::new();
+    let said = |args: &[&str]| {
+        let output = place.run(&[&["lower", "net.txt", "-o", "out.pb"], args].concat());
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let ends = "bf16scope: warning: f16 ends at 65504, where f32 and bf16 end at 3.4e38";
+    assert!(said(&["--policy", "mixed_float16"]).starts_with(ends), "{}", said(&["--policy", "mixed_float16"]));
+    for others in [&[][..], &["--policy", "O0", "--dtype", "f16"]] {
+        assert!(!said(others).contains("65504"), "{others:?}");
+    }
 }
 
 #[test]

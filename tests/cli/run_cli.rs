@@ -457,7 +457,7 @@ fn files_that_are_not_what_they_should_be() {
     let error = folder.stderr(&["run", "in.npz", "-i", "in.npz", "-o", "out.npz"]);
     assert!(error.contains("in.npz is arrays in an .npz archive, without a program, and no HLO"), "{error}");
     let error = folder.stderr(&["run", "small.txt", "-i", "in.npz", "-o", "no/such/out.npz"]);
-    assert!(error.contains("no/such/out.npz: cannot write the archive"), "{error}");
+    assert!(error.contains("cannot write no/such/out.npz\n  caused by: its folder is not there"), "{error}");
     // What stood there before is untouched by all that failed, and nothing else was left behind.
     assert_eq!(std::fs::read_to_string(folder.path("out.npz")).unwrap(), "kept");
     let mut left: Vec<_> = std::fs::read_dir(folder.path(".")).unwrap().map(|file| file.unwrap().file_name()).collect();
@@ -546,6 +546,19 @@ fn compile_takes_modules() {
     assert_eq!(json["batch"], serde_json::Value::Null);
     assert_eq!((&json["reports"][0]["precision"], &json["verdict"]), (&"as given".into(), &serde_json::Value::Null));
     assert!(json["reports"][0]["hbm"]["arguments"].as_i64().unwrap() > 0, "{json}");
+}
+
+/// Its help was in the cause alone.
+#[test]
+fn a_truncated_proto_is_told_what_to_do() {
+    let folder = Folder::new();
+    let module = std::fs::read(data("oracle_jax", "mlp_adam_step.hlo.pb")).unwrap();
+    std::fs::write(folder.path("cut.pb"), &module[..module.len() / 2]).unwrap();
+    let error = folder.stderr(&["run", "cut.pb", "--random", "1"]);
+    let mut lines = error.lines();
+    assert!(lines.next().is_some_and(|line| line.starts_with("bf16scope: cut.pb holds no HLO: ")), "{error}");
+    assert!(lines.next().is_some_and(|line| line.starts_with("help: a proto may be truncated: ")), "{error}");
+    assert!(lines.next().is_some_and(|line| line.starts_with("  caused by: not an HloModuleProto: ")), "{error}");
 }
 
 /// A dump that a compiler has scheduled: the order is no reason for XLA's CPU compiler to end the process.

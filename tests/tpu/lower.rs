@@ -8,7 +8,7 @@ use bf16scope::hlo::proto::decode;
 use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, Policy};
 use bf16scope::pjrt::Setup;
-use bf16scope::study::{Asking, Event, LowerAnswer, LowerQuestion, lower_for, policy, policy_of_text};
+use bf16scope::study::{Asking, Event, LowerAnswer, LowerQuestion, TrialEnd, lower_for, policy, policy_of_text};
 
 fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/oracle_jax/encoder_forward.hlo.pb")
@@ -50,7 +50,7 @@ fn the_compiler_decides_and_its_decisions_are_a_policy() {
     assert!(after.n_bytes <= before.n_bytes + before.n_bytes / 1000, "{before:?} {after:?}");
     assert!(after.cycles <= before.cycles + before.cycles / 1000, "{before:?} {after:?}");
     // What is kept is what one of the programs took, and each that was kept has decisions.
-    let kept: Vec<_> = first.trials.iter().filter(|trial| trial.is_kept).collect();
+    let kept: Vec<_> = first.trials.iter().filter(|trial| trial.end == TrialEnd::Kept).collect();
     assert_eq!(kept.last().map_or(Some(before), |trial| trial.cost), Some(after));
     assert_eq!(kept.is_empty(), first.policy.decided.is_empty());
     assert!(first.policy.decided.iter().all(|decided| decided.because.contains("tpu-v2")), "{:?}", first.policy);
@@ -93,4 +93,10 @@ fn the_command_writes_decisions_that_another_command_reads() {
     let (_, warned) = run(&["lower", module, "-o", "again.txt", "--policy", path.to_str().unwrap()]);
     let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
     assert_eq!((read("asked.txt"), warned.as_str()), (read("again.txt"), ""));
+    // What is cached is not counted, and said once: it went on to "5 of 4".
+    let more: Vec<&str> = args.iter().map(|arg| if *arg == "4" { "1" } else { *arg }).collect();
+    let (said, progress) = run(&more);
+    assert!(progress.contains("up to 1 compiles") && progress.contains("1 of 1: "), "{progress}");
+    assert!(!progress.contains("2 of 1") && progress.matches("up to 1").count() == 1, "{progress}");
+    assert!(["more HBM", "more cycles", "no gain", "kept"].iter().any(|end| said.contains(end)), "{said}");
 }

@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use super::made::Maker;
 use super::{Args, Subject, default_stem, first};
 use crate::cli::tune::TuneArg;
+use crate::cli::whole::whole;
 use crate::cli::{Context, Status, again};
 use crate::graph::Precision;
 use crate::passes::amp::Policy;
@@ -19,7 +20,7 @@ use crate::train::StepInF32;
 pub(super) struct AtArgs {
     /// Audit this step of the experiment's run, counted from 1: the run is made again up to it, from its newest checkpoint
     /// before the step or from its beginning, and the step in f32 gets the state and the batch that it had
-    #[arg(long, value_name = "STEP", value_parser = clap::value_parser!(u64).range(1..),
+    #[arg(long, value_name = "STEP", value_parser = whole(1..=u64::MAX), allow_negative_numbers = true,
           conflicts_with_all = ["inputs", "random", "steps"])]
     at: Option<u64>,
     /// Look for the first step whose error is over RATIO times that of step 1, by halving, and audit it. The error of a step

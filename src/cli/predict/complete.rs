@@ -10,6 +10,7 @@ use super::Args;
 use crate::cli::child::client;
 use crate::cli::trained::by_averages;
 use crate::cli::tune::target_of;
+use crate::cli::whole::whole;
 use crate::cli::{Context, Status, progress};
 use crate::experiment::Experiment;
 use crate::report::grouped;
@@ -23,13 +24,13 @@ pub(super) struct CompletionArgs {
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["inputs", "top", "output"])]
     pub complete: Option<String>,
     /// How many tokens to add
-    #[arg(long, value_name = "N", default_value_t = 100, requires = "complete", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "complete", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     tokens: u32,
     /// Draw each token by its probability, with logits divided by T [default: the most probable one]
     #[arg(long, value_name = "T", requires = "complete", value_parser = positive, allow_negative_numbers = true)]
     temperature: Option<f64>,
     /// Draw from the K most probable ones only
-    #[arg(long, value_name = "K", requires = "temperature", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "K", requires = "temperature", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     top_k: Option<u32>,
     /// Of what is drawn: the same one gives the same text
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "temperature")]

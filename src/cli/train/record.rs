@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
+use crate::cli::whole::whole;
 use crate::document;
 use crate::experiment::{Experiment, TrainConfig, WatchConfig};
 use crate::files;
@@ -33,7 +34,7 @@ pub(super) struct RecordArgs {
     #[arg(long, conflicts_with_all = ["run", "log_every"])]
     no_run: bool,
     /// Record every Nth step [default: so that a run has 10,000 at most; in any case one every ten seconds]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u64::MAX), allow_negative_numbers = true)]
     log_every: Option<u64>,
 }
 

@@ -29,7 +29,7 @@ fn left_out(n_found: usize) -> &'static str {
 #[non_exhaustive]
 pub enum ProtoError {
     /// The bytes are not protocol buffers of this schema.
-    #[error("not an HloModuleProto: {0}; help: the file may be truncated, or text where a proto was expected")]
+    #[error("not an HloModuleProto: {0}")]
     Wire(#[from] WireError),
     /// More than a machine should hold for one module.
     #[error("the module takes about {} MiB of memory, at most {} may be taken for one", n_bytes >> 20, super::MAX_BYTES >> 20)]

@@ -36,7 +36,7 @@ use crate::hlo::ops::decisions::{all_list_names, device_sum, is_effective, list_
 use crate::hlo::ops::precision::{Class, DeviceSum};
 use crate::hlo::words::nearest;
 use crate::hlo::{Instruction, Module, Op};
-use crate::passes::glob::matches;
+use crate::passes::glob::{bare, matches};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -389,7 +389,8 @@ impl Policy {
 
 /// Whether a pattern of `keep` is for this instruction.
 fn keeps(pattern: &str, instr: &Instruction) -> bool {
-    matches(pattern, &instr.name) || (!instr.metadata.op_name.is_empty() && matches(pattern, &instr.metadata.op_name))
+    matches(bare(pattern), &instr.name)
+        || (!instr.metadata.op_name.is_empty() && matches(pattern, &instr.metadata.op_name))
 }
 
 /// A policy ready to be asked.

@@ -10,6 +10,7 @@ use super::painted::{Painted, Rule};
 use super::policy::{Because, Policy};
 use crate::hlo::ops::precision::Class;
 use crate::hlo::{DType, InstrId, Module, Op, Shape};
+use crate::passes::glob::bare;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -102,13 +103,13 @@ pub struct LoweringReport {
 impl LoweringReport {
     /// What was decided for the instruction of this name, in every copy of its computation.
     pub fn explain(&self, instruction: &str) -> Vec<&Decision> {
-        let name = instruction.trim_start_matches('%');
+        let name = bare(instruction);
         self.decisions.iter().filter(|decision| decision.instruction == name).collect()
     }
 
     /// Casts of the value of the instruction of this name, and those it was the first to want.
     pub fn casts_about(&self, instruction: &str) -> Vec<&Cast> {
-        let name = instruction.trim_start_matches('%');
+        let name = bare(instruction);
         let concerns = |cast: &&Cast| cast.of == name || cast.wanted_by == name || cast.instruction == name;
         self.casts.iter().filter(concerns).collect()
     }
