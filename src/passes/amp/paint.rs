@@ -14,7 +14,7 @@
 //! 4. Ops of class *infer* that are not denied are lowered if they lie between two allowed ops: downstream of one and
 //!    upstream of another, through ops that are not denied or denied without spreading. A loop counts as one for the
 //!    arrays that it fills or reads slice by slice, or carries over layers (`loops`, `crossings`). What is moved and stored between two (`moved`) is lowered,
-//!    too. Of the others, `unstored` takes back those whose values need not be stored, unless the policy lowers them.
+//!    too, and so are sines and cosines there, which are always f32 elsewhere. Of the others, `unstored` takes back those whose values need not be stored, unless the policy lowers them.
 //!    Then single nodes get the forms that were decided for them.
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
 //!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are
@@ -39,10 +39,11 @@ use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, filled};
 use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, moved};
 use super::painted::{Crossing, Ends, Painted, RegionKind, Rule};
-use super::policy::{Accumulate, Boundary, Classes, Policy, Reach};
+use super::policy::{Accumulate, Because, Boundary, Classes, Policy, Reach};
 use super::unstored::{Unstored, unstored};
 use super::{logits, loss, parts, tables};
 use crate::hlo::Op;
+use crate::hlo::ops::UnaryOp;
 use crate::hlo::ops::precision::Class;
 use std::collections::BTreeMap;
 
@@ -420,7 +421,8 @@ impl Painter<'_> {
                 self.out.from[idx] = below[idx];
                 self.lower_results(node);
             }
-            if !self.is(node, Class::Infer) || self.blocked[idx] {
+            let is_angle = is_between && self.policy.reach == Reach::Between && self.is_angle(node);
+            if !(self.is(node, Class::Infer) || is_angle) || self.blocked[idx] {
                 continue;
             }
             let rule = match self.policy.reach {
@@ -434,6 +436,14 @@ impl Painter<'_> {
             self.out.from[idx] = if rule == Rule::Between { below[idx] } else { None };
             self.lower_results(node);
         }
+    }
+
+    /// Whether a node takes the sine or cosine of an angle. One that comes of a product has no absolute precision to lose, and
+    /// in f32 a TPU reduces it to one turn at several times the product's cost.
+    fn is_angle(&self, node: NodeId) -> bool {
+        let of = self.graph.node(node);
+        let is_open = matches!(of.kind, NodeKind::Op(Class::Deny { .. })) && of.because == Because::Op;
+        is_open && matches!(self.graph.instr(of).op, Op::Unary(UnaryOp::Sin | UnaryOp::Cos))
     }
 
     /// Takes back what step 4 did; a value that is stored stays narrow.

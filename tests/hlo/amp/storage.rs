@@ -646,3 +646,25 @@ fn a_sum_of_a_concatenation_is_one_of_its_parts() {
         padded.replace("f32[48] reduce(flat, zero), dimensions={0,1}", "f32[4,8] reduce(flat, zero), dimensions={2}");
     assert_eq!(shapes(&rows.replace("f32[48]) tuple", "f32[4,8]) tuple"), Boundary::Lower), [vec![4, 8]]);
 }
+
+/// Of an angle that comes of a product a TPU's compiler computes the f32 sine again in each fusion that reads it. The angles of
+/// positions come of none.
+#[test]
+fn sines_between_products_are_narrow_and_those_of_positions_are_not() {
+    let network = |angle: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[64,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  product = f32[64,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  wave = f32[64,8] sine({angle})
+  ROOT y = f32[64,8] dot(wave, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"
+        )
+    };
+    assert_eq!(dtypes(&network("product"), &Policy::default(), ["wave"]), ["bf16"]);
+    assert_eq!(dtypes(&network("x"), &Policy::default(), ["wave"]), ["f32"]);
+    let denied = Policy { deny: vec!["sine".to_string()], ..Policy::default() };
+    assert_eq!(dtypes(&network("product"), &denied, ["wave"]), ["f32"]);
+}
