@@ -15,6 +15,7 @@
 //! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::moved::MAX_TERMS;
 use crate::hlo::Op;
 use crate::hlo::ops::UnaryOp;
 use crate::hlo::ops::precision::Class;
@@ -91,10 +92,6 @@ pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
     }
 }
 
-/// Steps that a loop over layers may have. A sum of n terms of one sign has up to n roundings of 2^-9, so that beyond this
-/// many its last terms would weigh less than what is lost of the first.
-const MAX_LAYERS: i64 = 64;
-
 /// What is computed within a step of a loop.
 struct Steps<'b> {
     body: &'b Graph<'b>,
@@ -121,7 +118,7 @@ impl<'b> Steps<'b> {
         Steps { body, products, between, of_between }
     }
 
-    /// Whether what is between becomes, in few steps, a product of it and slices of an array.
+    /// Whether what is between becomes, in few steps, a product of it and slices of an array: residuals sum up one term a step.
     fn multiply(&self, array: ValueId) -> bool {
         let body = self.body;
         let n_elements = |value: ValueId| body.value(value).n_elements;
@@ -134,7 +131,7 @@ impl<'b> Steps<'b> {
         };
         let layers = self.products.iter().filter(is_layer).flat_map(|&node| body.node(node).results());
         let of_layers = body.reached(layers.collect(), |_| true);
-        slices().all(|slice| n_elements(array) <= n_elements(slice).saturating_mul(MAX_LAYERS))
+        slices().all(|slice| n_elements(array) <= n_elements(slice).saturating_mul(MAX_TERMS))
             && self.between.iter().any(|&(_, after)| of_layers[after as usize])
     }
 }

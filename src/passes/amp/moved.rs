@@ -15,9 +15,9 @@ use crate::hlo::ops::decisions::list_names;
 use crate::hlo::ops::precision::{Class, DeviceSum};
 use crate::hlo::{DType, Instruction, Op};
 
-/// Terms that a row may have on average where it is summed in bf16. A sum of n terms of one sign has up to n roundings of
+/// Terms that a sum in bf16 may have: a row on average, or a residual over the layers of a loop. A sum of n terms of one sign has up to n roundings of
 /// 2^-9, so that beyond this many its last terms would weigh less than what is lost of the first.
-const MAX_TERMS: i64 = 64;
+pub(super) const MAX_TERMS: i64 = 64;
 
 /// Whether a TPU's compiler stores what an op gives that only moves values, and does not fuse it into its readers. Of
 /// concatenates those along the last axis, which is the one that lies along a tile's lanes.

@@ -24,7 +24,11 @@ pub(crate) fn unary(op: UnaryOp) -> Class {
         UnaryOp::Log | UnaryOp::Log1p | UnaryOp::Acosh | UnaryOp::Asinh | UnaryOp::Atanh => {
             Class::deny("near its zero or its pole a rounded operand loses most of the result")
         }
-        UnaryOp::Acos | UnaryOp::Asin | UnaryOp::Cos | UnaryOp::Sin | UnaryOp::Tan => {
+        UnaryOp::Cos | UnaryOp::Sin => Class::deny(
+            "angles need absolute precision, which a rounded one of many turns does not have; those that come of products \
+             have lost it",
+        ),
+        UnaryOp::Acos | UnaryOp::Asin | UnaryOp::Tan => {
             Class::deny("angles need absolute precision, which a rounded one of many turns does not have")
         }
         UnaryOp::Ceil | UnaryOp::Floor | UnaryOp::RoundNearestAfz | UnaryOp::RoundNearestEven => {
