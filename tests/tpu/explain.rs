@@ -237,8 +237,9 @@ fn what_cannot_be_explained_is_said() {
     let cut = write("cut.hlo", &OPTIMIZED[..OPTIMIZED.len() / 2]);
     let error = refused(&["explain", &cut, "--offline"]);
     assert!(error.contains("cut.hlo:"), "{error}");
-    let element = "HloModule m, is_scheduled=true\nENTRY m {\n  x = (f32[]) parameter(0)\n  ROOT y = f32[] \
-                   get-tuple-element(x), index=7\n}\n";
+    // Tiles say that it is a TPU's.
+    let element = "HloModule m, is_scheduled=true\nENTRY m {\n  x = (f32[8]{0:T(256)}) parameter(0)\n  ROOT y = \
+                   f32[8]{0:T(256)} get-tuple-element(x), index=7\n}\n";
     let error = refused(&["explain", &write("element.hlo", element), "--offline"]);
     assert!(error.contains("m/%y: takes element 7, which its operand has not"), "{error}");
 }
