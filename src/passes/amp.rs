@@ -16,6 +16,7 @@ use crate::hlo::{Module, VerifyErrors, verify};
 
 mod alternatives;
 mod branches;
+mod candidates;
 mod crossings;
 mod decided;
 mod decides;

@@ -4,7 +4,8 @@
 //! Rounding scores by 2^-9 moves no number far, but where two are near each other it changes which is the greater one, and
 //! with it everything that is computed from the choice. So the products from which scores are made stay f32, and so does
 //! what is computed between them and the choice. What is computed from the choice is lowered as anything else is, and a
-//! choice that is only reported, such as an accuracy, is nobody's concern.
+//! choice that is only reported, such as an accuracy, is nobody's concern. The products read f32: an op between them and the
+//! products before is computed in f32 if nothing else reads it (`unstored`).
 //!
 //! A choice is a `sort`, a `topk`, a reduction of several arrays together (`argmax`), a conversion to integers, or a
 //! comparison of two values that are both computed from products, other than for equality (`masks` says which of those
@@ -13,8 +14,9 @@
 //! outside, so there it counts as going to one; and so does what a loop or a branch reads, and a product of any dtype.
 //!
 //! Scores may be made outside of the loop or branch that chooses by them, or in one that gives them to a choice outside:
-//! `regions` follows them through.
+//! `regions` follows them through. What is the same for all candidates of a choice is no score (`candidates`).
 
+use super::candidates::{Candidates, Read};
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::masks;
 use super::painted::RegionKind;
@@ -116,11 +118,12 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
         is_choice(graph, graph.node(node), &learned)
     });
     let mut found = Choices { of_node: vec![None; n], ..Choices::default() };
-    let mut is_score = vec![false; graph.values.len()];
+    let candidates = Candidates::of(graph);
+    let mut read = vec![Read::Not; graph.values.len()];
     for (&value, _) in graph.results.iter().zip(&around.scores).filter(|(_, is_score)| **is_score) {
         let producer = graph.producer(value);
         if graph.value(value).is_f32() && learned[value as usize] {
-            is_score[value as usize] = true;
+            read[value as usize] = Read::Exactly;
             found.of_node[producer as usize].get_or_insert(producer);
         }
     }
@@ -133,28 +136,34 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
                 || masks[node as usize]
                 || numbers[node as usize] && matches!(op, Op::Compare { .. })
         };
-        // Of what computes scores all that it reads, but not what it looks up by number or is told by another choice.
+        // Of what computes scores all that it reads, but not what it looks up by number.
         let computes = || !is_product(node) && !matches!(of.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
         let mut of_region = None;
         if calls_regions(op) {
-            let given = flags(&mut of.results(), &is_score);
+            let given: Vec<bool> = of.results().map(|value| read[value as usize] != Read::Not).collect();
             let of_op = through(op, tell(node, &learned, given.clone()));
             found.around.insert(node, of_op.around);
             found.of_regions.insert(node, (of_op.scores.clone(), given));
             of_region = Some(of_op.scores);
-        } else if !known.map_or_else(is_choice, |_| computes()) {
+        } else if !(known.is_some() && computes() || is_choice()) {
             continue;
         }
         let choice = known.unwrap_or(node);
+        let given = of.results().fold(Read::Not, |all, value| all.and(read[value as usize]));
         for (place, &value) in of.operands.iter().enumerate() {
-            let is_read = of_region.as_ref().is_none_or(|scores| scores.get(place) == Some(&true));
-            if is_read && graph.value(value).is_f32() && learned[value as usize] {
-                is_score[value as usize] = true;
+            let by_node = match &of_region {
+                Some(scores) if scores.get(place) == Some(&true) => Read::Exactly,
+                Some(_) => Read::Not,
+                None if known.is_some() => candidates.operand(node, place, given),
+                None => candidates.chosen(node, place),
+            };
+            if by_node != Read::Not && graph.value(value).is_f32() && learned[value as usize] {
+                read[value as usize] = read[value as usize].and(by_node);
                 found.of_node[graph.producer(value) as usize].get_or_insert(choice);
             }
         }
     }
-    found.scores = flags(&mut graph.parameters(), &is_score);
+    found.scores = graph.parameters().map(|value| read[value as usize] != Read::Not).collect();
     found.learned = flags(&mut graph.results.iter().copied(), &learned);
     found
 }

@@ -361,12 +361,15 @@ impl Finder<'_> {
         Some(node)
     }
 
-    /// Whether an op reads f32 whatever it is given, without having it stored.
+    /// Whether an op reads f32 whatever it is given, without having it stored. A product does that makes scores of a choice.
     fn computes_wide(&self, node: NodeId) -> bool {
         let op = &self.graph.instr(self.graph.node(node)).op;
-        let fuses = is_map(op) || matches!(op, Op::Reduce { .. } | Op::ReduceWindow { .. });
-        let is_wide = match self.graph.node(node).class() {
+        let class = self.graph.node(node).class();
+        let fuses =
+            is_map(op) || matches!(op, Op::Reduce { .. } | Op::ReduceWindow { .. }) || class == Some(Class::Allow);
+        let is_wide = match class {
             Some(Class::Deny { .. }) => true,
+            Some(Class::Allow) => !self.painted.low[node as usize],
             Some(Class::Infer) => self.kept[node as usize].is_some() || !self.painted.low[node as usize],
             _ => false,
         };

@@ -6,7 +6,7 @@ use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, Boundary, Policy};
 
 /// The dtypes of instructions of a program that is lowered. Lowered again it stays as it is.
-fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
+pub(super) fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
     let lower = |module: &Module| amp::run(module, policy).unwrap_or_else(|error| panic!("{error}")).0;
     let print = |module: &Module| text::print(module, &Default::default());
     let once = lower(&storage::parsed(&format!("{}{source}", storage::HEAD)));
