@@ -48,7 +48,8 @@ impl Around<'_> {
             for (leaf, ((before, after), kept)) in leaves() {
                 let &Use::Filled { is_of_product, is_of_read } = kept else { continue };
                 let is_between = is_of_product || is_of_read && reads_narrow;
-                let has_readers = !graph.users[after as usize].is_empty();
+                let has_readers =
+                    !graph.users[after as usize].is_empty() || out.is_narrow_result(&graph.results, after);
                 state[leaf] = is_between && has_readers && graph.value(before).is_exact && !self.is_kept(after);
                 out.value_low[after as usize] |= state[leaf];
             }

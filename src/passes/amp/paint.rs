@@ -581,7 +581,8 @@ impl Painter<'_> {
         let takes_narrow = |(value, user): (ValueId, NodeId)| self.takes_narrow(value, user);
         let bears =
             |(value, user): (ValueId, NodeId)| takes_narrow((value, user)) || self.compares_with_zero(user, node);
-        let any_narrow = || users().any(takes_narrow) && !is_result();
+        let is_given_narrow = || floats().any(|value| self.out.is_narrow_result(&graph.results, value));
+        let any_narrow = || (users().any(takes_narrow) || is_given_narrow()) && !is_result();
         let all_narrow = || any_narrow() && users().all(bears);
         match &of.kind {
             // A narrow result of a product, or the source of a conversion, is there for whoever wants it.

@@ -89,6 +89,11 @@ impl Painted {
         let Some(crossing) = self.crossings.get(&node) else { return false };
         operands.iter().zip(&crossing.taken).any(|(&operand, &is_narrow)| is_narrow && operand == value)
     }
+
+    /// Whether the region, which has these results, gives a value in the narrow dtype to its caller.
+    pub(super) fn is_narrow_result(&self, results: &[ValueId], value: ValueId) -> bool {
+        results.iter().zip(&self.narrow_results).any(|(&result, &is_narrow)| is_narrow && result == value)
+    }
 }
 
 /// What is computed from the nodes and values of a region.

@@ -178,3 +178,57 @@ fn over_time() -> String {
     let source = source.replace("  summed = f32[4,8] add(sum, product)", gradient);
     source.replace("weights, summed)", "weights, summed, kept)").replace("stack, sum0)", "stack, sum0, kernel)")
 }
+
+/// A branch that fills an array in a loop and one that looks rows up, which an exponential in f32 reads as well. A product
+/// reads what they give: the call that stores it does so in bf16, and is a reader like others.
+#[test]
+fn what_a_branch_gives_narrow_counts_as_read_narrow() {
+    let (called, _) = SCAN.split_once("ENTRY").unwrap();
+    let source = format!(
+        "{called}filling {{
+  taken.0 = (f32[16,4,8], f32[8,8]) parameter(0)
+  inputs = f32[16,4,8] get-tuple-element(taken.0), index=0
+  kernel.0 = f32[8,8] get-tuple-element(taken.0), index=1
+  start = s32[] constant(0)
+  nothing = f32[] constant(0)
+  h0 = f32[4,8] broadcast(nothing), dimensions={{}}
+  ys0 = f32[16,4,8] broadcast(nothing), dimensions={{}}
+  sizes.0 = f32[16,4] broadcast(nothing), dimensions={{}}
+  init = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) tuple(start, h0, inputs, ys0, kernel.0)
+  end = (s32[], f32[4,8], f32[16,4,8], f32[16,4,8], f32[8,8]) while(init), condition=condition, body=body
+  all = f32[16,4,8] get-tuple-element(end), index=3
+  ROOT given.0 = (f32[16,4,8], f32[16,4]) tuple(all, sizes.0)
+}}
+
+looking {{
+  taken.1 = (f32[8,8], s32[16,4,1]) parameter(0)
+  table = f32[8,8] get-tuple-element(taken.1), index=0
+  which.1 = s32[16,4,1] get-tuple-element(taken.1), index=1
+  rows = f32[16,4,8] gather(table, which.1), offset_dims={{2}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=2, slice_sizes={{1,8}}
+  large = f32[16,4,8] exponential(rows)
+  none = f32[] constant(0)
+  sizes.1 = f32[16,4] reduce(large, none), dimensions={{2}}, to_apply=add
+  ROOT given.1 = (f32[16,4,8], f32[16,4]) tuple(rows, sizes.1)
+}}
+
+ENTRY main {{
+  a = f32[16,4,8] parameter(0)
+  kernel = f32[8,8] parameter(1)
+  which = s32[16,4,1] parameter(2)
+  is = pred[] parameter(3)
+  hidden = f32[16,4,8] dot(a, kernel), lhs_contracting_dims={{2}}, rhs_contracting_dims={{0}}
+  first = (f32[16,4,8], f32[8,8]) tuple(hidden, kernel)
+  second = (f32[8,8], s32[16,4,1]) tuple(kernel, which)
+  both = (f32[16,4,8], f32[16,4]) conditional(is, first, second), true_computation=filling, false_computation=looking
+  chosen = f32[16,4,8] get-tuple-element(both), index=0
+  sizes = f32[16,4] get-tuple-element(both), index=1
+  y = f32[16,4,8] dot(chosen, kernel), lhs_contracting_dims={{2}}, rhs_contracting_dims={{0}}
+  ROOT out = (f32[16,4,8], f32[16,4]) tuple(y, sizes)
+}}
+"
+    );
+    let names = ["ys", "filled", "all", "rows", "chosen"];
+    assert_eq!(dtypes(&source, &Policy::default(), names), ["bf16"; 5]);
+    let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
+    assert_eq!(dtypes(&source, &kept, names), ["f32"; 5]);
+}
