@@ -21,6 +21,7 @@ mod crossings;
 mod decided;
 mod decides;
 mod frame;
+mod functions;
 mod graph;
 mod logits;
 mod loops;
@@ -36,6 +37,7 @@ pub mod presets;
 mod regions;
 mod report;
 mod rewrite;
+mod stored;
 mod tables;
 mod unstored;
 

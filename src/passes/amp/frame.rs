@@ -189,7 +189,11 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let op = self.op(id);
         let is_rounded = node.is_some_and(|node| {
             let is_decided = self.painted.rule[node as usize] == Rule::Decided && !self.painted.low[node as usize];
-            is_decided || matches!(self.painted.rule[node as usize], Rule::Rounded | Rule::Logits | Rule::MovedPart)
+            is_decided
+                || matches!(
+                    self.painted.rule[node as usize],
+                    Rule::Rounded | Rule::Stored | Rule::Logits | Rule::MovedPart
+                )
         });
         let gives_f32 = node.is_some_and(|node| self.graph.node(node).gives_f32);
         let low = self.shape(id);

@@ -31,6 +31,18 @@ pub(super) fn is_stored(instr: &Instruction) -> bool {
     }
 }
 
+/// Whether a node reshapes an array to another last axis, which is the one that lies along a tile's lanes: a copy on a TPU.
+pub(super) fn changes_lanes(graph: &Graph<'_>, node: NodeId) -> bool {
+    let of = graph.node(node);
+    let instr = graph.instr(of);
+    if instr.op != Op::Reshape {
+        return false;
+    }
+    let computation = graph.module.comp(graph.frames[of.frame as usize].comp);
+    let lanes = |dims: &[i64]| dims.iter().copied().rfind(|&size| size != 1);
+    lanes(computation.instr(instr.operands[0]).shape.dims()) != lanes(instr.shape.dims())
+}
+
 /// For each node whether it gives what is stored because it was moved: by the node itself, or by one before it that this
 /// one moves on, as does the `select` behind a lookup that leaves out what is out of bounds.
 pub(super) fn moved(graph: &Graph<'_>) -> Vec<bool> {

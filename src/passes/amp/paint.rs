@@ -9,12 +9,16 @@
 //!    computes on with stay f32, with what is computed from them up to the choice.
 //! 2. *Deny* spreads, where the policy says so, and from the loss always: what is computed from a spreading denied op
 //!    through ops of class infer and clear is denied too, up to the next allowed op. So a softmax is f32 from its
-//!    exponential on, and so is its gradient, while the backward dots that read that gradient are lowered.
+//!    exponential on, and so is its gradient, while the backward dots that read that gradient are lowered. It ends where it
+//!    is added to what was computed from a product, as where a gradient that comes from the loss meets one that comes
+//!    through layers; but not within the loss, as where the sum goes on through a softmax's gradient (`functions`).
 //! 3. Ops of class *allow* are lowered.
 //! 4. Ops of class *infer* that are not denied are lowered if they lie between two allowed ops: downstream of one and
 //!    upstream of another, through ops that are not denied or denied without spreading. A loop counts as one for the
-//!    arrays that it fills or reads slice by slice, or carries over layers (`loops`, `crossings`). What is moved and stored between two (`moved`) is lowered,
-//!    too, and so are sines and cosines there, which are always f32 elsewhere. Of the others, `unstored` takes back those whose values need not be stored, unless the policy lowers them.
+//!    arrays that it fills or reads slice by slice, or carries over layers (`loops`, `crossings`), and so do rows that are
+//!    added to a table with narrow rows (`tables`). What is moved and stored between two (`moved`) is lowered,
+//!    too, and so are sines and cosines there, which are always f32 elsewhere. Of the others, `unstored` takes back those whose values need not be stored, unless the policy lowers them;
+//!    and `stored` rounds what is stored of what step 1 denied.
 //!    Then single nodes get the forms that were decided for them.
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
 //!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are
@@ -35,16 +39,18 @@
 use super::branches::Branch;
 use super::crossings::Around;
 use super::decided::StoredAs;
+use super::functions::meets_functions;
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, filled};
 use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, moved};
 use super::painted::{Crossing, Ends, Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Because, Boundary, Classes, Policy, Reach};
+use super::stored::stored;
 use super::unstored::{Unstored, unstored};
 use super::{logits, loss, parts, tables};
 use crate::hlo::Op;
-use crate::hlo::ops::UnaryOp;
 use crate::hlo::ops::precision::Class;
+use crate::hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::BTreeMap;
 
 /// Paints a region.
@@ -109,6 +115,10 @@ pub(super) fn paint(
         if policy.unstored == Boundary::Keep {
             for found in unstored(graph, &painter.out) {
                 painter.keep(found);
+            }
+            for node in stored(graph, &painter.out, kind) {
+                painter.out.rule[node as usize] = Rule::Stored;
+                painter.lower_results(node);
             }
         }
         painter.decide();
@@ -315,8 +325,19 @@ impl Painter<'_> {
 
     /// Step 2.
     fn spread_denial(&mut self) {
-        let mut origin: Vec<Option<NodeId>> = vec![None; self.graph.nodes.len()];
+        let graph = self.graph;
+        let n = graph.nodes.len();
+        let mut origin: Vec<Option<NodeId>> = vec![None; n];
+        let mut ends = vec![false; n];
+        if !self.policy.deny_spreads {
+            let sums = self.sums_of_products();
+            let meets_functions = meets_functions(graph, |node| sums[node as usize]);
+            ends = sums.iter().zip(meets_functions).map(|(&is_sum, meets)| is_sum && !meets).collect();
+        }
         for node in self.nodes() {
+            if ends[node as usize] {
+                continue;
+            }
             let reached = self.producers(node).find_map(|p| match self.spreads[p as usize] {
                 true => Some(p),
                 false => origin[p as usize],
@@ -327,6 +348,25 @@ impl Painter<'_> {
                 self.deny(node, Rule::Spread, from);
             }
         }
+    }
+
+    /// For each node whether it adds to an array that is computed from a product.
+    fn sums_of_products(&self) -> Vec<bool> {
+        let graph = self.graph;
+        let n_elements = |value: ValueId| graph.value(value).n_elements;
+        // From a product that is as large, by soft nodes.
+        let mut of_product = vec![false; graph.nodes.len()];
+        for node in self.nodes() {
+            let of = graph.node(node);
+            let n_given = of.results().map(n_elements).max().unwrap_or(0);
+            let is_whole =
+                |&value: &ValueId| of_product[graph.producer(value) as usize] && n_elements(value) >= n_given;
+            let goes_on = self.is_soft(node) && !self.blocked[node as usize];
+            let is_product = self.is(node, Class::Allow) && self.decides[node as usize].is_none();
+            of_product[node as usize] = is_product || goes_on && of.operands.iter().any(is_whole);
+        }
+        let is_add = |node: NodeId| matches!(graph.instr(graph.node(node)).op, Op::Binary(BinaryOp::Add));
+        self.nodes().map(|node| is_add(node) && of_product[node as usize]).collect()
     }
 
     /// Step 3. Products' results are narrow, but for those that step 5 decides. Of those that devices may sum, too, step 5
@@ -381,7 +421,8 @@ impl Painter<'_> {
         let stores = |node: NodeId, value: ValueId| {
             let is_filled = self.out.rule[node as usize] == Rule::Filled;
             let is_state = self.out.is_narrow_state(node, &graph.node(node).operands, value);
-            (is_filled || is_state).then_some(node)
+            let is_row = self.policy.tables == Boundary::Lower && tables::adds_rows(graph, self.classes, node, value);
+            (is_filled || is_state || is_row).then_some(node)
         };
         // What a branch gives narrow, which is stored for whoever calls.
         let mut is_given = vec![false; graph.values.len()];

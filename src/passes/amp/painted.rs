@@ -24,6 +24,8 @@ pub(super) enum Rule {
     Unstored,
     /// It computes in f32 as `Unstored`, but its value is stored, and rounded once for all that read it.
     Rounded,
+    /// It computes in f32, as a result is made of it, and its value is stored, and rounded once for all that read it.
+    Stored,
     /// It adds rows between products, of which nothing was rounded since denied ops: a statistic, which stays f32.
     Statistic,
     /// It does not lie between allowed ops, or the policy does not reach it.

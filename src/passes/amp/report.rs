@@ -239,6 +239,11 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
             "it ends a value that is read as it is made; it computes in f32 and rounds, once, what is stored"
                 .to_string()
         }
+        Rule::Stored => {
+            "a result is made of it, so it computes in f32; a product reads it too, or it is taken apart, so it is stored, and \
+             rounded once for all that read it"
+                .to_string()
+        }
         Rule::OutOfReach => "it does not lie between ops that are lowered".to_string(),
         Rule::Lookup => {
             "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a \

@@ -12,8 +12,11 @@
 //!
 //! The first changes no bit. Both ask for fewer rows than the table has; of a smaller table, the copy is small beside
 //! what is looked up.
+//!
+//! Behind the last product, what is computed of the *rows* that are added to such a table is stored, and padded, before they
+//! are: so it is rounded as between two products, whether the sum itself is bf16 or f32.
 
-use super::graph::{Graph, Node, NodeId, NodeKind};
+use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::moved::rows_into_zeros;
 use super::painted::{Painted, RegionKind};
 use super::policy::Classes;
@@ -59,6 +62,13 @@ pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) 
     (0..graph.nodes.len() as NodeId).filter(is_sum).collect()
 }
 
+/// Whether a node adds what this value holds to a table of zeros, as rows that are narrower than a tile.
+pub(super) fn adds_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, value: ValueId) -> bool {
+    let of = graph.node(node);
+    rows_into_zeros(graph, classes, node).is_some_and(|(_, rows)| rows == value)
+        && has_narrow_rows(graph, of, graph.instr(of).operands[0])
+}
+
 /// Whether more than one op reads what a node makes.
 fn has_several_readers(graph: &Graph<'_>, node: &Node) -> bool {
     let mut readers = graph.users[node.first_result as usize].iter();
@@ -66,10 +76,11 @@ fn has_several_readers(graph: &Graph<'_>, node: &Node) -> bool {
     readers.any(|reader| Some(reader) != first)
 }
 
-/// Whether an operand of a node is a matrix that takes less memory transposed, as its rows do not fill tiles.
+/// Whether an operand of a node is a matrix, or a stack of some, that takes less memory transposed, as its rows do not fill
+/// tiles.
 fn has_narrow_rows(graph: &Graph<'_>, node: &Node, operand: InstrId) -> bool {
     let computation = graph.module.comp(graph.frames[node.frame as usize].comp);
-    let Some([n_rows, width]) = computation.instr(operand).shape.as_array().map(|array| &array.dims[..]) else {
+    let Some([.., n_rows, width]) = computation.instr(operand).shape.as_array().map(|array| &array.dims[..]) else {
         return false;
     };
     let padded = |rows: i64, lanes: i64| {

@@ -13,7 +13,8 @@
 //! 1. it applies a statistic, as in `x - mean`; or
 //! 2. it goes on with such a value, or with that of a denied op: all streams that it reads are f32 and read by it alone,
 //!    as in `(x - mean) · scale + bias`; or
-//! 3. one op reads it, which computes in f32: a sum, a denied function, an op of these rules. But not if it reads an f32
+//! 3. one op reads it, which computes in f32: a sum, a denied function, an op of these rules. But not behind a reshape that
+//!    changes how many numbers lie along lanes, as that is a copy, which is stored. And not if it reads an f32
 //!    value that a product reads too, or an op that is lowered for one, as that one is stored in the narrow dtype: so the
 //!    gradient of a residual, which a gate scales for a product, ends at each norm that adds its parts to it; or
 //! 4. it scales one stream, all that read it compute in f32, and one of them computes an exponential of it, as a softmax
@@ -34,7 +35,7 @@
 //! compiler would store it in f32: it fuses a cast into each op that reads, however many there are.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
-use super::moved::is_stored;
+use super::moved::{changes_lanes, is_stored};
 use super::painted::{Painted, Rule};
 use crate::hlo::Op;
 use crate::hlo::ops::decisions::is_map;
@@ -353,9 +354,12 @@ impl Finder<'_> {
         self.graph.node(node).class() == Some(Class::Clear) && !self.painted.low[node as usize]
     }
 
-    /// The first op behind `node` that does more than move values, where it is the only one.
+    /// The first op behind `node` that does more than move values, where it is the only one and nothing before it is stored.
     fn past_moves(&self, mut node: NodeId) -> Option<NodeId> {
         while self.moves_wide(node) {
+            if changes_lanes(self.graph, node) {
+                return None;
+            }
             node = self.only_reader(node)?;
         }
         Some(node)

@@ -14,6 +14,7 @@ mod partitioned;
 mod programs;
 mod random;
 mod random_differentiated;
+mod results;
 mod roundings;
 mod small;
 mod storage;

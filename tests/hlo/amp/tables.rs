@@ -1,6 +1,7 @@
 //! Tables with narrow rows: which lookups read them behind a barrier, and which sums of rows are bf16.
 
 use super::oracle::run;
+use super::storage::dtypes;
 use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, Boundary, LowDType, LoweringReport, Policy};
 use expect_test::{Expect, expect};
@@ -149,6 +150,53 @@ fn what_else_reads_a_table_and_its_gradient_decides() {
   added = f32[300,64] scatter(table, ids, exponential), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
   new = f32[300,64] multiply(added, gradient)";
     assert_eq!(with(in_f32), is("parameter", "f32"));
+}
+
+/// Two gradients that come through layers, of shape `dims`, and what is computed of them, `update`, is added to a table of
+/// rows of this width.
+fn rows_of_sums(width: i64, dims: &str, update: &str) -> String {
+    let weights = dims.split(',').next_back().unwrap();
+    let n = dims.split(',').next().unwrap();
+    format!(
+        "ENTRY main {{
+  ids = s32[40,1] parameter(0)
+  x = f32[{n},8] parameter(1)
+  w = f32[8,{weights}] parameter(2)
+  v = f32[8,{weights}] parameter(3)
+  one = f32[{dims}] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  other = f32[{dims}] dot(x, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  both = f32[{dims}] add(one, other)
+  zero = f32[] constant(0)
+  squares = f32[{n},8] multiply(x, x)
+  size = f32[] reduce(squares, zero), dimensions={{0,1}}, to_apply=add
+  sizes = f32[40,{width}] broadcast(size), dimensions={{}}
+{update}
+  zeros = f32[300,{width}] broadcast(zero), dimensions={{}}
+  ROOT gradient = f32[300,{width}] scatter(zeros, ids, rows), update_window_dims={{1}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
+}}
+"
+    )
+}
+
+#[test]
+fn what_is_added_to_narrow_rows_is_rounded_behind_the_last_product() {
+    let both = |width: i64, dims: &str, update: &str, policy: &Policy| {
+        let [both] = dtypes(&rows_of_sums(width, dims, update), policy, ["both"]);
+        both
+    };
+    let default = Policy::default();
+    let copied = |width: i64| format!("  rows = f32[40,{width}] copy(both)");
+    assert_eq!(both(64, "40,64", &copied(64), &default), "bf16");
+    // Rows that fill tiles are added as they are made.
+    assert_eq!(both(128, "40,128", &copied(128), &default), "f32");
+    assert_eq!(both(64, "40,64", &copied(64), &Policy { tables: Boundary::Keep, ..Policy::default() }), "f32");
+    // Where a statistic is applied to them, it is in the same fusion; but not if they are copied to other lanes first.
+    let applied = "  rows = f32[40,64] add(both, sizes)";
+    assert_eq!(both(64, "40,64", applied, &default), "f32");
+    let reshaped = "  narrow = f32[40,64] reshape(both)\n  rows = f32[40,64] add(narrow, sizes)";
+    assert_eq!(both(64, "20,128", reshaped, &default), "bf16");
+    let same_lanes = "  narrow = f32[40,64] reshape(both)\n  rows = f32[40,64] add(narrow, sizes)";
+    assert_eq!(both(64, "40,64", same_lanes, &default), "f32");
 }
 
 /// With the sum in f32, nothing of what is computed changes.

@@ -1,0 +1,66 @@
+//! What computes in f32, as a result is made of it, and is stored in the narrow dtype all the same.
+//!
+//! - What leads to a loss may be read by a product, too, as where a loss compares the layers of two networks, or asks that
+//!   what they give is small. It is stored in the narrow dtype for the product, so the loss reads the same numbers, as in a
+//!   network that was written for bf16. Not so what exponentials and logarithms are computed for, as a softmax or its
+//!   logarithm: such a network casts that for the product, and its loss reads it before. A logarithm of −100 would be off by
+//!   0.2, and a likelihood that is computed of it by a fifth.
+//! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
+//!   No fusion makes its parts one by one, so the whole is stored.
+
+use super::functions::of_functions;
+use super::graph::{Graph, NodeId, ValueId};
+use super::painted::{Painted, RegionKind, Rule};
+use crate::hlo::Op;
+use crate::hlo::ops::precision::Class;
+
+/// The nodes that compute in f32 for a result, and whose values are rounded once for all that reads them.
+pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
+    let (of_function, of_product) = (of_functions(graph, |_| false), of_products(graph));
+    let is_multiplied = multiplied(graph, painted);
+    let is_found = |&node: &NodeId| {
+        let of = graph.node(node);
+        let value = graph.value(of.first_result);
+        let is_array = of.n_results == 1 && value.is_f32() && value.n_elements > 1;
+        is_array
+            && match painted.rule[node as usize] {
+                Rule::Loss => is_multiplied[node as usize] && !of_function[node as usize],
+                Rule::Result => {
+                    kind == RegionKind::Body && of_product[node as usize] && is_taken_apart(graph, of.first_result)
+                }
+                _ => false,
+            }
+    };
+    (0..graph.nodes.len() as NodeId).filter(is_found).collect()
+}
+
+/// For each node whether it is a product, or computed from one by ops of class infer and clear.
+fn of_products(graph: &Graph<'_>) -> Vec<bool> {
+    let mut found = vec![false; graph.nodes.len()];
+    for (node, of) in graph.nodes.iter().enumerate() {
+        let goes_on = matches!(of.class(), Some(Class::Infer | Class::Clear));
+        let from_product = goes_on && of.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+        found[node] = of.class() == Some(Class::Allow) || from_product;
+    }
+    found
+}
+
+/// For each node whether a product that is lowered reads what it gives, or what only moves that.
+fn multiplied(graph: &Graph<'_>, painted: &Painted) -> Vec<bool> {
+    let mut found = vec![false; graph.nodes.len()];
+    for node in (0..graph.nodes.len()).rev() {
+        let mut readers = graph.nodes[node].results().flat_map(|value| &graph.users[value as usize]);
+        found[node] = readers.any(|&reader| {
+            let moves_on = graph.node(reader).class() == Some(Class::Clear) && found[reader as usize];
+            painted.rule[reader as usize] == Rule::Allowed || moves_on
+        });
+    }
+    found
+}
+
+/// Whether all that reads a value takes a part of it, and more than one op does.
+fn is_taken_apart(graph: &Graph<'_>, value: ValueId) -> bool {
+    let is_part = |&reader: &NodeId| matches!(graph.instr(graph.node(reader)).op, Op::Slice(_));
+    let readers = &graph.users[value as usize];
+    readers.len() > 1 && readers.iter().all(is_part)
+}

@@ -1,0 +1,163 @@
+//! What is rounded of a loss, a loop's f32 state and their gradients, as it is stored: one small module for each rule.
+
+use super::storage::{HEAD, dtypes, parsed};
+use bf16scope::passes::amp::{self, Boundary, Policy};
+
+/// A loss reads what a product makes, and so does a layer: the gradients of both meet.
+#[test]
+fn a_gradient_of_the_loss_is_rounded_where_it_meets_one_of_a_layer() {
+    let source = |op: &str, of_layer: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[16,8] parameter(0)
+  w = f32[8,32] parameter(1)
+  v = f32[32,32] parameter(2)
+  y = f32[16,32] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  zero = f32[] constant(0)
+  exponential = f32[16,32] exponential(y)
+  loss = f32[] reduce(exponential, zero), dimensions={{0,1}}, to_apply=add
+  layer = f32[16,32] dot(y, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  {of_layer}
+  met = f32[16,32] {op}(exponential, of_layer)
+  of_w = f32[8,32] dot(x, met), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  ROOT results = (f32[], f32[8,32]) tuple(loss, of_w)
+}}
+"
+        )
+    };
+    let met = |op: &str, of_layer: &str| {
+        let [met] = dtypes(&source(op, of_layer), &Policy::default(), ["met"]);
+        met
+    };
+    let whole = "of_layer = f32[16,32] dot(layer, v), lhs_contracting_dims={1}, rhs_contracting_dims={1}";
+    assert_eq!(met("add", whole), "bf16");
+    // Within the loss it goes on through the gradient of a function, as the layer's.
+    let within = |op: &str| {
+        let scaled = "scaled = f32[16,32] multiply(met, function)
+  moved = f32[16,32] subtract(met, scaled)
+  of_w =";
+        let source = source("add", whole).replace("dot(x, met)", "dot(x, moved)").replace("of_w =", scaled);
+        let function = format!("met = f32[16,32] add(exponential, of_layer)\n  function = f32[16,32] {op}(y)");
+        let source = source.replace("met = f32[16,32] add(exponential, of_layer)", &function);
+        let [met] = dtypes(&source, &Policy::default(), ["met"]);
+        met
+    };
+    assert_eq!((&within("exponential")[..], &within("tanh")[..]), ("f32", "bf16"));
+    // TensorFlow's lists deny what is computed of denied ops up to the next product.
+    assert_eq!(dtypes(&source("add", whole), &Policy::preset("tf_amp").unwrap(), ["met"]), ["f32"]);
+    // What scales a gradient of the loss is no gradient.
+    assert_eq!(met("multiply", whole), "f32");
+    // Nor is a number for each row one of the array.
+    let row = "ones = f32[32] parameter(3)
+  a_row = f32[16] dot(layer, ones), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  of_layer = f32[16,32] broadcast(a_row), dimensions={0}";
+    assert_eq!(met("add", row), "f32");
+}
+
+/// A layer whose numbers the loss reads, too.
+#[test]
+fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
+    let source = |layer: &str, read: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[16,8] parameter(0)
+  w = f32[8,32] parameter(1)
+  v = f32[32,4] parameter(2)
+  b = f32[32] parameter(3)
+  y = f32[16,32] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  biases = f32[16,32] broadcast(b), dimensions={{1}}
+  {layer}
+  z = f32[16,4] dot({read}, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  zero = f32[] constant(0)
+  sizes = f32[16,32] multiply(layer, layer)
+  size = f32[] reduce(sizes, zero), dimensions={{0,1}}, to_apply=add
+  squares = f32[16,4] multiply(z, z)
+  square = f32[] reduce(squares, zero), dimensions={{0,1}}, to_apply=add
+  loss = f32[] add(size, square)
+  back = f32[32,4] dot(y, squares), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  ROOT results = (f32[], f32[32,4]) tuple(loss, back)
+}}
+"
+        )
+    };
+    let kept = Policy { unstored: Boundary::Lower, ..Policy::default() };
+    let sum = "layer = f32[16,32] add(y, biases)";
+    // It computes in f32 and is rounded, for both.
+    let rounded = dtypes(&source(sum, "layer"), &Policy::default(), ["layer", "layer.bf16", "layer.f32", "sizes"]);
+    assert_eq!(rounded, ["f32", "bf16", "f32", "f32"]);
+    let reads_f32 = |source: &str, policy: &Policy| {
+        let (lowered, _) = amp::run(&parsed(&format!("{HEAD}{source}")), policy).unwrap();
+        let entry = lowered.entry();
+        let sizes = entry.instructions.iter().find(|instr| instr.name == "sizes").unwrap();
+        entry.instr(sizes.operands[0]).name == "layer"
+    };
+    assert!(!reads_f32(&source(sum, "layer"), &Policy::default()));
+    assert!(reads_f32(&source(sum, "layer"), &kept));
+    // Exponentials are rounded for the product alone, and so are likelihoods.
+    let exponential = "sum = f32[16,32] add(y, biases)
+  layer = f32[16,32] exponential(sum)";
+    assert!(reads_f32(&source(exponential, "layer"), &Policy::default()));
+    let likelihoods = "sum = f32[16,32] add(y, biases)
+  exponentials = f32[16,32] exponential(sum)
+  zeroth = f32[] constant(0)
+  totals = f32[16] reduce(exponentials, zeroth), dimensions={1}, to_apply=add
+  logarithms = f32[16] log(totals)
+  logarithm = f32[16,32] broadcast(logarithms), dimensions={0}
+  layer = f32[16,32] subtract(sum, logarithm)";
+    assert!(reads_f32(&source(likelihoods, "layer"), &Policy::default()));
+    // The next layer reads another number.
+    assert!(reads_f32(&source(sum, "y"), &Policy::default()));
+}
+
+/// Gates of a recurrent network, of which its f32 state is made.
+#[test]
+fn gates_that_are_taken_apart_in_a_loop_are_rounded() {
+    let source = |taken_apart: &str| {
+        format!(
+            "body {{
+  state = (s32[], f32[16,32], f32[32,64]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  h = f32[16,32] get-tuple-element(state), index=1
+  w = f32[32,64] get-tuple-element(state), index=2
+  y = f32[16,64] dot(h, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  one = f32[] constant(1)
+  biases = f32[16,64] broadcast(one), dimensions={{}}
+  gates = f32[16,64] add(y, biases)
+{taken_apart}
+  kept = f32[16,32] multiply(a, h)
+  next = f32[16,32] add(kept, b)
+  step = s32[] constant(1)
+  j = s32[] add(i, step)
+  ROOT after = (s32[], f32[16,32], f32[32,64]) tuple(j, next, w)
+}}
+
+condition {{
+  state = (s32[], f32[16,32], f32[32,64]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  n = s32[] constant(8)
+  ROOT goes_on = pred[] compare(i, n), direction=LT
+}}
+
+ENTRY main {{
+  h = f32[16,32] parameter(0)
+  w = f32[32,64] parameter(1)
+  start = s32[] constant(0)
+  state = (s32[], f32[16,32], f32[32,64]) tuple(start, h, w)
+  ROOT loop = (s32[], f32[16,32], f32[32,64]) while(state), condition=condition, body=body
+}}
+"
+        )
+    };
+    let parts = "  a = f32[16,32] slice(gates), slice={[0:16], [0:32]}
+  b = f32[16,32] slice(gates), slice={[0:16], [32:64]}";
+    let default = Policy::default();
+    assert_eq!(dtypes(&source(parts), &default, ["gates", "gates.bf16", "a", "next"]), ["f32", "bf16", "bf16", "f32"]);
+    // One part is made alone.
+    let part = "  a = f32[16,32] slice(gates), slice={[0:16], [0:32]}
+  b = f32[16,32] negate(a)";
+    assert_eq!(dtypes(&source(part), &default, ["gates", "a", "next"]), ["f32", "f32", "f32"]);
+    assert_eq!(
+        dtypes(&source(parts), &Policy { unstored: Boundary::Lower, ..default }, ["gates", "a"]),
+        ["f32", "f32"]
+    );
+}
