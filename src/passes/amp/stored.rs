@@ -5,6 +5,8 @@
 //!   network that was written for bf16. Not so what exponentials and logarithms are computed for, as a softmax or its
 //!   logarithm: such a network casts that for the product, and its loss reads it before. A logarithm of −100 would be off by
 //!   0.2, and a likelihood that is computed of it by a fifth.
+//!   The product may be one that decides, as in a search for a vector's nearest code, if what it reads was made of products
+//!   that are rounded and of nothing denied: a norm's result is f32 for it.
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
 //!   No fusion makes its parts one by one, so the whole is stored.
 
@@ -16,15 +18,20 @@ use crate::hlo::ops::precision::Class;
 
 /// The nodes that compute in f32 for a result, and whose values are rounded once for all that reads them.
 pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
-    let (of_function, of_product) = (of_functions(graph, |_| false), of_products(graph));
-    let is_multiplied = multiplied(graph, painted);
+    let of_function = of_functions(graph, |_| false);
+    let of_product = computed_from(graph, |class| class == Class::Allow);
+    let of_denied = computed_from(graph, |class| matches!(class, Class::Deny { .. }));
+    let [is_multiplied, is_searched] = [Rule::Allowed, Rule::Decides].map(|rule| multiplied(graph, painted, rule));
     let is_found = |&node: &NodeId| {
         let of = graph.node(node);
         let value = graph.value(of.first_result);
         let is_array = of.n_results == 1 && value.is_f32() && value.n_elements > 1;
         is_array
             && match painted.rule[node as usize] {
-                Rule::Loss => is_multiplied[node as usize] && !of_function[node as usize],
+                Rule::Loss => {
+                    let is_searched = is_searched[node as usize] && !of_denied[node as usize];
+                    (is_multiplied[node as usize] || is_searched) && !of_function[node as usize]
+                }
                 Rule::Result => {
                     kind == RegionKind::Body && of_product[node as usize] && is_taken_apart(graph, of.first_result)
                 }
@@ -34,25 +41,26 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
     (0..graph.nodes.len() as NodeId).filter(is_found).collect()
 }
 
-/// For each node whether it is a product, or computed from one by ops of class infer and clear.
-fn of_products(graph: &Graph<'_>) -> Vec<bool> {
+/// For each node whether it is of a class, or computed from one that is by ops of class infer and clear.
+fn computed_from(graph: &Graph<'_>, is_of: impl Fn(Class) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for (node, of) in graph.nodes.iter().enumerate() {
         let goes_on = matches!(of.class(), Some(Class::Infer | Class::Clear));
-        let from_product = goes_on && of.operands.iter().any(|&value| found[graph.producer(value) as usize]);
-        found[node] = of.class() == Some(Class::Allow) || from_product;
+        let is_from_one = goes_on && of.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+        found[node] = of.class().is_some_and(&is_of) || is_from_one;
     }
     found
 }
 
-/// For each node whether a product that is lowered reads what it gives, or what only moves that.
-fn multiplied(graph: &Graph<'_>, painted: &Painted) -> Vec<bool> {
+/// For each node whether a product that has its dtype by this rule reads what it gives, or what only moves that.
+fn multiplied(graph: &Graph<'_>, painted: &Painted, rule: Rule) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len()).rev() {
         let mut readers = graph.nodes[node].results().flat_map(|value| &graph.users[value as usize]);
         found[node] = readers.any(|&reader| {
             let moves_on = graph.node(reader).class() == Some(Class::Clear) && found[reader as usize];
-            painted.rule[reader as usize] == Rule::Allowed || moves_on
+            let is_product = graph.node(reader).class() == Some(Class::Allow);
+            is_product && painted.rule[reader as usize] == rule || moves_on
         });
     }
     found

@@ -2,7 +2,9 @@
 //! that another gave, and the first is bf16 exactly where the choice cannot depend on it.
 
 use super::choices::dtypes;
-use bf16scope::passes::amp::{Boundary, Policy};
+use super::storage::{HEAD, parsed};
+use bf16scope::hlo::text;
+use bf16scope::passes::amp::{self, Boundary, Policy};
 
 /// Computations that choose, and some that look like it.
 const CALLED: &str = "least {
@@ -275,4 +277,47 @@ fn what_only_a_deciding_product_reads_is_not_rounded() {
     // It is stored for another product.
     let shared = source("ROOT y = f32[8] dot(given, bent), lhs_contracting_dims={0}, rhs_contracting_dims={0}");
     assert_eq!(dtypes(&shared, &Policy::default(), names), ["bf16", "bf16", "f32"]);
+}
+
+/// A vector whose nearest code is searched and that the loss reads, as a residual sum before a quantizer is: it is rounded
+/// where it is stored, and both read the same numbers. Not so the result of a norm.
+#[test]
+fn what_a_deciding_product_and_the_loss_read_is_stored_narrow() {
+    let source = |z: &str| {
+        format!(
+            "{CALLED}ENTRY main {{
+  x = f32[32,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  codes = f32[8,8] parameter(2)
+  y = f32[32,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  sum = f32[32,8] add(x, y)
+  zero = f32[] constant(0)
+  sums = f32[32] reduce(x, zero), dimensions={{1}}, to_apply=add
+  scale = f32[32] rsqrt(sums)
+  scales = f32[32,8] broadcast(scale), dimensions={{0}}
+  z = f32[32,8] {z}
+  scores = f32[32,8] dot(z, codes), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  least_of_none = f32[] constant(inf)
+  none = s32[] constant(0)
+  place = s32[32,8] iota(), iota_dimension=1
+  best = (f32[32], s32[32]) reduce(scores, place, least_of_none, none), dimensions={{1}}, to_apply=least
+  which = s32[32] get-tuple-element(best), index=1
+  given = f32[32] convert(which)
+  squares = f32[32,8] multiply(z, z)
+  loss = f32[] reduce(squares, zero), dimensions={{0,1}}, to_apply=add
+  of_x = f32[8] dot(given, x), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  ROOT out = (f32[], f32[8]) tuple(loss, of_x)
+}}
+"
+        )
+    };
+    let residual = source("add(sum, x)");
+    let names = ["z", "z.bf16", "z.f32", "scores", "squares"];
+    assert_eq!(dtypes(&residual, &Policy::default(), names), ["f32", "bf16", "f32", "f32", "f32"]);
+    let norm = source("multiply(sum, scales)");
+    let rounds_z = |source: &str| {
+        let (lowered, _) = amp::run(&parsed(&format!("{HEAD}{source}")), &Policy::default()).unwrap();
+        text::print(&lowered, &Default::default()).contains("z.bf16")
+    };
+    assert_eq!([rounds_z(&residual), rounds_z(&norm)], [true, false]);
 }
