@@ -75,13 +75,14 @@ pub struct Policy {
     /// Whether what is computed from a denied op stays f32 too, up to the next allowed op.
     pub deny_spreads: bool,
     /// Whether values of ops of class infer that need not be stored may be lowered: what applies statistics, and what a
-    /// single op reads that computes in f32.
+    /// single op reads that computes in f32. If not, what is stored though it computes in f32 is rounded for that once: what
+    /// ends such a value, and what the loss reads as well as a product.
     pub unstored: Boundary,
     /// Whether logits that are as large as any parameter or larger are rounded to bf16, and the gradient of their bias is summed in
     /// it, as in a network written for bf16.
     pub logits: Boundary,
-    /// Whether what a TPU's compiler copies of tables whose rows are narrower than its tiles is made small: sums of rows
-    /// in bf16, lookups behind a barrier.
+    /// Whether what a TPU's compiler copies of tables whose rows are narrower than its tiles is made small: rows that are
+    /// added and their sums in bf16, lookups behind a barrier.
     pub tables: Boundary,
     /// Whether what moves values, and is stored, is rounded once where any of its readers is lowered; and sums of rows
     /// between products are computed in the narrow dtype.
