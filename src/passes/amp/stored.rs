@@ -2,9 +2,10 @@
 //!
 //! - What leads to a loss may be read by a product, too, as where a loss compares the layers of two networks, or asks that
 //!   what they give is small. It is stored in the narrow dtype for the product, so the loss reads the same numbers, as in a
-//!   network that was written for bf16. Not so what exponentials and logarithms are computed for, as a softmax or its
-//!   logarithm: such a network casts that for the product, and its loss reads it before. A logarithm of −100 would be off by
-//!   0.2, and a likelihood that is computed of it by a fifth.
+//!   network that was written for bf16. Not so what is made of data alone, which an autoencoder's loss compares its result
+//!   with. Nor what exponentials and logarithms are computed for, as a softmax or its logarithm: such a network casts that
+//!   for the product, and its loss reads it before. A logarithm of −100 would be off by 0.2, and a likelihood that is
+//!   computed of it by a fifth.
 //!   The product may be one that decides, as in a search for a vector's nearest code, if what it reads was made of products
 //!   that are rounded and of nothing denied: a norm's result is f32 for it.
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
@@ -30,7 +31,8 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
             && match painted.rule[node as usize] {
                 Rule::Loss => {
                     let is_searched = is_searched[node as usize] && !of_denied[node as usize];
-                    (is_multiplied[node as usize] || is_searched) && !of_function[node as usize]
+                    let is_read = is_multiplied[node as usize] || is_searched;
+                    is_read && of_product[node as usize] && !of_function[node as usize]
                 }
                 Rule::Result => {
                     kind == RegionKind::Body && of_product[node as usize] && is_taken_apart(graph, of.first_result)

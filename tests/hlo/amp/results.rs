@@ -105,6 +105,10 @@ fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
   logarithm = f32[16,32] broadcast(logarithms), dimensions={0}
   layer = f32[16,32] subtract(sum, logarithm)";
     assert!(reads_f32(&source(likelihoods, "layer"), &Policy::default()));
+    // What an autoencoder is given is what it shall give.
+    let data = "data = f32[16,32] parameter(4)
+  layer = f32[16,32] add(data, biases)";
+    assert!(reads_f32(&source(data, "layer"), &Policy::default()));
     // The next layer reads another number.
     assert!(reads_f32(&source(sum, "y"), &Policy::default()));
 }
