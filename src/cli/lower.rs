@@ -14,7 +14,7 @@ use super::watch::Watch;
 use super::whole::whole;
 use super::{Context, Status, again, module_file};
 use crate::document;
-use crate::hlo::Module;
+use crate::hlo::{DType, Module};
 use crate::passes::amp::{self, LoweringReport, Policy};
 use crate::report::{self, Column, Screen, Table};
 use crate::study::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, TrialEnd, lower_for, n_in_doubt};
@@ -91,6 +91,21 @@ struct AskedArgs {
     limits: LimitArgs,
 }
 
+/// Why a module in which nothing was lowered has nothing to lower, where its dtypes say so.
+fn why_nothing(module: &Module, low: DType) -> String {
+    let gives = |dtype| {
+        let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+        instructions.filter(|instr| instr.shape.leaves().iter().any(|leaf| leaf.dtype() == Some(dtype))).count()
+    };
+    match (gives(DType::F32), gives(DType::F64), gives(low)) {
+        (0, 1.., _) => "it is in f64, and only f32 is lowered: export it without jax_enable_x64, or in f32".to_string(),
+        (_, _, n @ 1..) => {
+            format!("{n} of its instructions give {low} already; --list says of each other one why it does not")
+        }
+        _ => "--list says why, instruction by instruction".to_string(),
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
@@ -127,9 +142,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     report.notes.iter().for_each(|note| tracing::warn!("{note}"));
     if report.n_lowered() == 0 {
         tracing::warn!(
-            "nothing gives {} under this policy: {} computes as before; --list says why, instruction by instruction",
+            "nothing gives {} under this policy: {} computes as before; {}",
             report.policy.dtype.dtype(),
-            args.output.display()
+            args.output.display(),
+            why_nothing(&lowered, report.policy.dtype.dtype())
         );
     }
     if args.list {

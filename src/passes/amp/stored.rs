@@ -1,7 +1,7 @@
 //! What computes in f32, as a result is made of it, and is stored in the narrow dtype all the same.
 //!
-//! - What leads to a loss may be read by a product, too, as where a loss compares the layers of two networks, or asks that
-//!   what they give is small. It is stored in the narrow dtype for the product, so the loss reads the same numbers, as in a
+//! - What leads to a loss may be read by a layer, too, as where a loss compares the layers of two networks, or asks that
+//!   what they give is small. It is stored in the narrow dtype for what is lowered of that, so the loss reads the same numbers, as in a
 //!   network that was written for bf16. Not so what is made of data alone, which an autoencoder's loss compares its result
 //!   with. Nor what exponentials and logarithms are computed for, as a softmax or its logarithm: such a network casts that
 //!   for the product, and its loss reads it before. A logarithm of −100 would be off by 0.2, and a likelihood that is
@@ -22,7 +22,10 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
     let of_function = of_functions(graph, |_| false);
     let of_product = computed_from(graph, |class| class == Class::Allow);
     let of_denied = computed_from(graph, |class| matches!(class, Class::Deny { .. }));
-    let [is_multiplied, is_searched] = [Rule::Allowed, Rule::Decides].map(|rule| multiplied(graph, painted, rule));
+    let is_read_narrow = read_by(graph, |reader| painted.low[reader as usize]);
+    let is_searched = read_by(graph, |reader| {
+        graph.node(reader).class() == Some(Class::Allow) && painted.rule[reader as usize] == Rule::Decides
+    });
     let is_found = |&node: &NodeId| {
         let of = graph.node(node);
         let value = graph.value(of.first_result);
@@ -31,7 +34,7 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
             && match painted.rule[node as usize] {
                 Rule::Loss => {
                     let is_searched = is_searched[node as usize] && !of_denied[node as usize];
-                    let is_read = is_multiplied[node as usize] || is_searched;
+                    let is_read = is_read_narrow[node as usize] || is_searched;
                     is_read && of_product[node as usize] && !of_function[node as usize]
                 }
                 Rule::Result => {
@@ -54,15 +57,14 @@ fn computed_from(graph: &Graph<'_>, is_of: impl Fn(Class) -> bool) -> Vec<bool> 
     found
 }
 
-/// For each node whether a product that has its dtype by this rule reads what it gives, or what only moves that.
-fn multiplied(graph: &Graph<'_>, painted: &Painted, rule: Rule) -> Vec<bool> {
+/// For each node whether one that `is_reader` reads what it gives, or what only moves that.
+fn read_by(graph: &Graph<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len()).rev() {
         let mut readers = graph.nodes[node].results().flat_map(|value| &graph.users[value as usize]);
         found[node] = readers.any(|&reader| {
             let moves_on = graph.node(reader).class() == Some(Class::Clear) && found[reader as usize];
-            let is_product = graph.node(reader).class() == Some(Class::Allow);
-            is_product && painted.rule[reader as usize] == rule || moves_on
+            is_reader(reader) || moves_on
         });
     }
     found

@@ -5,7 +5,7 @@
 //! in f32 has lost these places; they are found again by form, from two notions:
 //! - a *stream* is an array that has to be stored: what a product, a parameter, a sum over windows or an op on streams
 //!   gives, and a slice of one. What any other reduction gives or a broadcast repeats is none, nor is what is computed from
-//!   those only.
+//!   those only; but what pairs numbers of two streams, each repeated along an axis of the other, is one.
 //! - a *statistic* is no stream, and computed from a denied op, such as a mean over a row. It is none the more if a stream
 //!   of no more numbers was applied to it, as the scale of a norm to the sum that is the gradient of its variance.
 //!
@@ -60,6 +60,8 @@ struct Facts {
     is_unrounded: bool,
     /// At most one op reads it and what it moved from.
     has_one_reader: bool,
+    /// It repeats a stream along these of its axes, a bit for each.
+    repeats: u64,
 }
 
 /// A node that was lowered and had better compute in f32.
@@ -182,6 +184,29 @@ impl Finder<'_> {
     /// The facts of what a node makes of `operands`.
     fn facts_of(&self, node: NodeId, operands: &[Facts], is_scaled: bool) -> Facts {
         let of = self.graph.node(node);
+        let facts = self.facts_without_repeats(node, operands, is_scaled);
+        let instr = self.graph.instr(of);
+        let mut of_streams = operands.iter().map(|value| value.repeats).filter(|&axes| axes != 0);
+        match (&instr.op, of.class()) {
+            (Op::Broadcast { dimensions }, Some(Class::Clear)) if !facts.is_stream => {
+                let is_of_stream = operands.iter().any(|value| value.is_stream && !value.is_reduced);
+                let axes = (0..instr.shape.dims().len().min(64) as i64).filter(|axis| !dimensions.contains(axis));
+                Facts { repeats: if is_of_stream { axes.fold(0, |all, axis| all | 1 << axis) } else { 0 }, ..facts }
+            }
+            (op, Some(Class::Infer | Class::Deny { .. })) if is_map(op) && !facts.is_stream => {
+                match of_streams.next().map(|first| of_streams.fold(first, |all, axes| all & axes)) {
+                    None => facts,
+                    Some(0) => Facts { is_stream: true, has_stream: true, ..facts },
+                    Some(repeats) => Facts { repeats, ..facts },
+                }
+            }
+            _ => facts,
+        }
+    }
+
+    /// Of these facts all but what a node repeats.
+    fn facts_without_repeats(&self, node: NodeId, operands: &[Facts], is_scaled: bool) -> Facts {
+        let of = self.graph.node(node);
         let op = &self.graph.instr(of).op;
         let elements = |values: &mut dyn Iterator<Item = ValueId>| {
             self.floats(values).map(|value| self.graph.value(value).n_elements).max().unwrap_or(0)
@@ -208,7 +233,16 @@ impl Finder<'_> {
                 let is_stream = reads_stream && !is_reduced;
                 let has_stream = reads_one && (is_of_windows || after >= before);
                 let is_unrounded = !is_of_windows;
-                Facts { is_stream, has_stream, is_denied: true, is_reduced, is_scaled, is_unrounded, has_one_reader }
+                Facts {
+                    is_stream,
+                    has_stream,
+                    is_denied: true,
+                    is_reduced,
+                    is_scaled,
+                    is_unrounded,
+                    has_one_reader,
+                    repeats: 0,
+                }
             }
             NodeKind::Op(Class::Infer) => {
                 let is_f32 = !is_low;
@@ -223,6 +257,7 @@ impl Finder<'_> {
                     is_scaled,
                     is_unrounded,
                     has_one_reader,
+                    repeats: 0,
                 }
             }
             NodeKind::Op(Class::Clear) => {
@@ -236,7 +271,16 @@ impl Finder<'_> {
                 let is_stream = reads_stream && is_whole && !is_reduced;
                 let (has_stream, has_one_reader) = (reads_one && is_whole, has_one_reader && moved);
                 let is_denied = reads_denied;
-                Facts { is_stream, has_stream, is_denied, is_reduced, is_scaled, is_unrounded, has_one_reader }
+                Facts {
+                    is_stream,
+                    has_stream,
+                    is_denied,
+                    is_reduced,
+                    is_scaled,
+                    is_unrounded,
+                    has_one_reader,
+                    repeats: 0,
+                }
             }
             NodeKind::Op(Class::NotFloat)
             | NodeKind::Constant

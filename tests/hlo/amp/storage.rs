@@ -668,3 +668,47 @@ fn sines_between_products_are_narrow_and_those_of_positions_are_not() {
     let denied = Policy { deny: vec!["sine".to_string()], ..Policy::default() };
     assert_eq!(dtypes(&network("product"), &denied, ["wave"]), ["f32"]);
 }
+
+/// Steps of a state space model are exponentials of times and rates, one for each pair: an array that nothing repeats.
+#[test]
+fn what_pairs_two_arrays_is_no_statistic() {
+    let next = |times: &str, rates: &str| {
+        let source = format!(
+            "ENTRY main {{
+  x = f32[16,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  v = f32[8,32] parameter(2)
+  rates = f32[4] parameter(3)
+  u = f32[32,4] parameter(4)
+  one = f32[8,4] parameter(5)
+  zero = f32[] constant(0)
+  y = f32[16,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  {times}
+  all_times = f32[16,8,4] broadcast(times), dimensions={{0,1}}
+  all_rates = f32[16,8,4] {rates}
+  pairs = f32[16,8,4] multiply(all_times, all_rates)
+  steps = f32[16,8,4] exponential(pairs)
+  wide = f32[16,32] dot(y, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  state = f32[16,8,4] reshape(wide)
+  next = f32[16,8,4] multiply(steps, state)
+  flat = f32[16,32] reshape(next)
+  z = f32[16,4] dot(flat, u), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  after = f32[16,8,4] multiply(next, state)
+  flat_after = f32[16,32] reshape(after)
+  a = f32[16,4] dot(flat_after, u), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT out = (f32[16,4], f32[16,4]) tuple(z, a)
+}}
+"
+        );
+        let [next] = dtypes(&source, &Policy::default(), ["next"]);
+        next
+    };
+    let times = "times = f32[16,8] exponential(y)";
+    assert_eq!(next(times, "broadcast(rates), dimensions={2}"), "bf16");
+    // Pairs of equals are times that are repeated.
+    assert_eq!(next(times, "broadcast(times), dimensions={0,1}"), "f32");
+    // Nor is one of a pair a stream if it is a statistic.
+    let mean = "totals = f32[16] reduce(y, zero), dimensions={1}, to_apply=add
+  times = f32[16,8] broadcast(totals), dimensions={0}";
+    assert_eq!(next(mean, "broadcast(rates), dimensions={2}"), "f32");
+}
