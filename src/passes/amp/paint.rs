@@ -16,9 +16,9 @@
 //! 4. Ops of class *infer* that are not denied are lowered if they lie between two allowed ops: downstream of one and
 //!    upstream of another, through ops that are not denied or denied without spreading. A loop counts as one for the
 //!    arrays that it fills or reads slice by slice, or carries over layers (`loops`, `crossings`), and so do rows that are
-//!    added to a table with narrow rows (`tables`). What is moved and stored between two (`moved`) is lowered,
-//!    too, and so are sines and cosines there, which are always f32 elsewhere. Of the others, `unstored` takes back those whose values need not be stored, unless the policy lowers them;
-//!    and `stored` rounds what is stored of what step 1 denied.
+//!    added to a table with narrow rows (`tables`). What is moved and stored between two (`moved`) is lowered, too, and so
+//!    are sines and cosines there, which are always f32 elsewhere. Of the others, `unstored` takes back those whose values
+//!    need not be stored, unless the policy lowers them; and `stored` rounds what is stored of what step 1 denied.
 //!    Then single nodes get the forms that were decided for them.
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
 //!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are

@@ -185,16 +185,20 @@ impl Finder<'_> {
     fn facts_of(&self, node: NodeId, operands: &[Facts], is_scaled: bool) -> Facts {
         let of = self.graph.node(node);
         let facts = self.facts_without_repeats(node, operands, is_scaled);
+        if facts.is_stream {
+            return facts;
+        }
         let instr = self.graph.instr(of);
-        let mut of_streams = operands.iter().map(|value| value.repeats).filter(|&axes| axes != 0);
         match (&instr.op, of.class()) {
-            (Op::Broadcast { dimensions }, Some(Class::Clear)) if !facts.is_stream => {
+            (Op::Broadcast { dimensions }, Some(Class::Clear)) => {
                 let is_of_stream = operands.iter().any(|value| value.is_stream && !value.is_reduced);
                 let axes = (0..instr.shape.dims().len().min(64) as i64).filter(|axis| !dimensions.contains(axis));
-                Facts { repeats: if is_of_stream { axes.fold(0, |all, axis| all | 1 << axis) } else { 0 }, ..facts }
+                let repeats = axes.filter(|_| is_of_stream).fold(0, |all, axis| all | 1 << axis);
+                Facts { repeats, ..facts }
             }
-            (op, Some(Class::Infer | Class::Deny { .. })) if is_map(op) && !facts.is_stream => {
-                match of_streams.next().map(|first| of_streams.fold(first, |all, axes| all & axes)) {
+            (op, Some(Class::Infer | Class::Deny { .. })) if is_map(op) => {
+                let of_streams = operands.iter().map(|value| value.repeats).filter(|&axes| axes != 0);
+                match of_streams.reduce(|all, axes| all & axes) {
                     None => facts,
                     Some(0) => Facts { is_stream: true, has_stream: true, ..facts },
                     Some(repeats) => Facts { repeats, ..facts },
@@ -233,32 +237,16 @@ impl Finder<'_> {
                 let is_stream = reads_stream && !is_reduced;
                 let has_stream = reads_one && (is_of_windows || after >= before);
                 let is_unrounded = !is_of_windows;
-                Facts {
-                    is_stream,
-                    has_stream,
-                    is_denied: true,
-                    is_reduced,
-                    is_scaled,
-                    is_unrounded,
-                    has_one_reader,
-                    repeats: 0,
-                }
+                let known = Facts { is_stream, has_stream, is_denied: true, is_reduced, ..Facts::default() };
+                Facts { is_scaled, is_unrounded, has_one_reader, ..known }
             }
             NodeKind::Op(Class::Infer) => {
                 let is_f32 = !is_low;
                 let is_reduced = is_f32 && reads_reduced;
                 let is_stream = reads_stream && !is_reduced;
                 let (is_denied, is_scaled) = (reads_denied && is_f32, is_scaled && is_f32);
-                Facts {
-                    is_stream,
-                    has_stream: reads_one,
-                    is_denied,
-                    is_reduced,
-                    is_scaled,
-                    is_unrounded,
-                    has_one_reader,
-                    repeats: 0,
-                }
+                let known = Facts { is_stream, has_stream: reads_one, is_denied, is_reduced, ..Facts::default() };
+                Facts { is_scaled, is_unrounded, has_one_reader, ..known }
             }
             NodeKind::Op(Class::Clear) => {
                 let repeats = matches!(op, Op::Broadcast { .. }) && after > before;
@@ -271,16 +259,8 @@ impl Finder<'_> {
                 let is_stream = reads_stream && is_whole && !is_reduced;
                 let (has_stream, has_one_reader) = (reads_one && is_whole, has_one_reader && moved);
                 let is_denied = reads_denied;
-                Facts {
-                    is_stream,
-                    has_stream,
-                    is_denied,
-                    is_reduced,
-                    is_scaled,
-                    is_unrounded,
-                    has_one_reader,
-                    repeats: 0,
-                }
+                let known = Facts { is_stream, has_stream, is_denied, is_reduced, ..Facts::default() };
+                Facts { is_scaled, is_unrounded, has_one_reader, ..known }
             }
             NodeKind::Op(Class::NotFloat)
             | NodeKind::Constant
