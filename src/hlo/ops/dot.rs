@@ -65,7 +65,8 @@ const OP: &str = "dot";
 ///
 /// # Shapes
 /// lhs `[b…, m…, k…]`, rhs `[b…, k…, n…]`, in any order → `[b…, m…, n…]`: batch dims in the order of `lhs_batch`, free
-/// dims in the order of their operand. Both operands have rank 1 or more; every `k` and `b` has one size on both sides.
+/// dims in the order of their operand. Every `k` and `b` has one size on both
+/// sides. An operand may be one number, as where JAX differentiates `vdot`.
 ///
 /// # Types
 /// Operands of two dtypes are taken as XLA takes them (f32 by bf16, as JAX differentiates a product with
@@ -89,12 +90,6 @@ pub(super) fn dot(
     check_precision(OP, precision)?;
     if let Some(algorithm) = &precision.algorithm {
         check_algorithm(algorithm)?;
-    }
-    for (role, array) in [("lhs", lhs), ("rhs", rhs)] {
-        if array.dims.is_empty() {
-            let message = format!("dot {role} is the scalar {}, expected rank 1 or more", operands::show(array));
-            return Err(RuleError::new("dot/rank", message).with_help("use `multiply`, or `reshape` the scalar to [1]"));
-        }
     }
     let operand_dtype = match wider(lhs.dtype, rhs.dtype) {
         Some(dtype) => dtype,
@@ -248,6 +243,7 @@ mod tests {
     #[test]
     fn accepts() {
         expect(&matmul(), &["bf16[2,3]", "bf16[3,5]"], "", text!["bf16[2,5]"]);
+        expect(&op([&[], &[]], [&[], &[]]), &["f32[]", "f32[3]"], "", text!["f32[3]"]);
         expect(&matmul(), &["bf16[2,3]", "bf16[3,5]"], "f32[9]", text!["f32[2,5]"]);
         expect(&matmul(), &["s8[2,3]", "s8[3,5]"], "s32[2,5]", text!["s32[2,5]"]);
         expect(&matmul(), &["f8e4m3fn[2,3]", "f8e5m2[3,5]"], "f32[2,5]", text!["f32[2,5]"]);
@@ -288,14 +284,6 @@ mod tests {
             text![[r#"
             dot/declared-dtype: dot declares bf16 for operands of f32, expected f32 or a wider dtype like it
               help: let dot give f32 and `convert` its result to bf16"#]],
-        );
-        expect(
-            &op([&[], &[]], [&[], &[]]),
-            &["f32[]", "f32[3]"],
-            "",
-            text![[r#"
-            dot/rank: dot lhs is the scalar f32[], expected rank 1 or more
-              help: use `multiply`, or `reshape` the scalar to [1]"#]],
         );
         expect(
             &matmul(),
