@@ -222,6 +222,16 @@ impl<'m> Graph<'m> {
         found
     }
 
+    /// For each node whether a product is computed from what it gives.
+    pub(super) fn leads_to_product(&self) -> Vec<bool> {
+        let mut leads = vec![false; self.nodes.len()];
+        for (idx, node) in self.nodes.iter().enumerate().rev() {
+            let mut users = node.results().flat_map(|value| &self.users[value as usize]);
+            leads[idx] = users.any(|&user| self.node(user).class() == Some(Class::Allow) || leads[user as usize]);
+        }
+        leads
+    }
+
     /// The values that the region takes.
     pub(super) fn parameters(&self) -> impl Iterator<Item = ValueId> {
         self.nodes.iter().filter(|node| node.kind == NodeKind::Parameter).flat_map(Node::results)

@@ -2,23 +2,52 @@
 //!
 //! A loss is one number, but not every number that a program gives is one: the bias of a layer with one output is one
 //! number, too, and so are an optimizer's slots for it. They are updates, of a parameter that is the same number: the
-//! program says so by an alias, or computes the one from the other element by element.
+//! program computes the one from the other element by element, or says so by an alias; but an alias alone may only lend the
+//! memory of what has the same shape.
+//!
+//! Where a program gives several numbers, losses are those that gradients start from. What measures gradients or updates is
+//! none, as the norm that is logged; nor is what is measured on the way to a loss, as the mean size of an activation, of
+//! which no gradient reads more than a layer reads, too.
 
-use super::graph::{Graph, NodeKind, ValueId};
+use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use crate::hlo::ops::decisions::is_map;
+use crate::hlo::ops::precision::Class;
 use crate::hlo::{Op, Shape};
 
 /// The results that are losses.
 pub(super) fn losses(graph: &Graph<'_>) -> Vec<ValueId> {
+    let is_number = |value: &ValueId| graph.value(*value).is_f32() && graph.value(*value).n_elements == 1;
     let is_aliased = aliased(graph);
-    let numbers = graph.results.iter().zip(is_aliased).filter(|(value, _)| {
-        let value = graph.value(**value);
-        value.is_f32() && value.n_elements == 1
-    });
-    let others: Vec<ValueId> = numbers.filter(|(_, aliased)| !aliased).map(|(&value, _)| value).collect();
-    let losses: Vec<ValueId> = others.iter().copied().filter(|&value| !updates_parameter(graph, value)).collect();
+    let given = || graph.results.iter().copied().zip(&is_aliased).filter(|(value, _)| is_number(value));
+    if given().next().is_none() {
+        return Vec::new();
+    }
+    let all = |_: NodeId| true;
+    let of_parameter = of_parameters(graph, all);
+    let is_update = |value: ValueId| of_parameter[graph.producer(value) as usize];
     // A loss times a parameter that scales it looks like an update of that, and may be all that is given of it.
-    if losses.is_empty() { others } else { losses }
+    let rules: [&dyn Fn(ValueId, bool) -> bool; 3] =
+        [&|value, is_aliased| !is_aliased && !is_update(value), &|value, _| !is_update(value), &|_, is_aliased| {
+            !is_aliased
+        }];
+    let held = |is_loss: &dyn Fn(ValueId, bool) -> bool| -> Vec<ValueId> {
+        given().filter(|&(value, &is_aliased)| is_loss(value, is_aliased)).map(|(value, _)| value).collect()
+    };
+    let losses = rules.iter().map(|rule| held(rule)).find(|found| !found.is_empty()).unwrap_or_default();
+    if losses.len() < 2 {
+        return losses;
+    }
+    let updates = updates(graph);
+    let is_of_updates = measures(graph, &updates);
+    let losses = or_all(losses, |value| !is_of_updates[graph.producer(value) as usize]);
+    let starts = starts(graph, &losses, &updates);
+    or_all(losses, |value| starts[graph.producer(value) as usize])
+}
+
+/// Those that `is_kept`, or all, if none is.
+fn or_all(all: Vec<ValueId>, is_kept: impl Fn(ValueId) -> bool) -> Vec<ValueId> {
+    let kept: Vec<ValueId> = all.iter().copied().filter(|&value| is_kept(value)).collect();
+    if kept.is_empty() { all } else { kept }
 }
 
 /// For each result whether it takes the place of a parameter.
@@ -41,25 +70,100 @@ fn aliased(graph: &Graph<'_>) -> Vec<bool> {
     is_aliased
 }
 
-/// Whether a result is computed, element by element, from a parameter of its dims.
-fn updates_parameter(graph: &Graph<'_>, result: ValueId) -> bool {
-    let dims =
-        |value: ValueId| graph.instr(graph.node(graph.producer(value))).shape.as_array().map(|array| &array.dims);
-    let wanted = dims(result);
-    let mut seen = vec![false; graph.nodes.len()];
-    let mut pending = vec![result];
-    while let Some(value) = pending.pop() {
-        let node = graph.node(graph.producer(value));
-        if std::mem::replace(&mut seen[graph.producer(value) as usize], true) || dims(value) != wanted {
-            continue;
-        }
-        if node.kind == NodeKind::Parameter {
-            return wanted.is_some();
-        }
-        let op = &graph.instr(node).op;
-        if is_map(op) && !matches!(op, Op::Broadcast { .. } | Op::Reshape) {
-            pending.extend(node.operands.iter().copied().filter(|&operand| graph.value(operand).is_f32()));
+/// For each node whether it is a parameter that `is_open`, or computed from one of its dims element by element.
+fn of_parameters(graph: &Graph<'_>, is_open: impl Fn(NodeId) -> bool) -> Vec<bool> {
+    let mut found = vec![false; graph.nodes.len()];
+    for (idx, node) in graph.nodes.iter().enumerate() {
+        found[idx] = match node.kind {
+            NodeKind::Parameter => is_open(idx as NodeId),
+            _ => elements(graph, node).any(|value| found[graph.producer(value) as usize]),
+        };
+    }
+    found
+}
+
+/// The f32 operands that a node computes from element by element, each of the dims of what it gives.
+fn elements<'g>(graph: &'g Graph<'_>, node: &'g Node) -> impl Iterator<Item = ValueId> + 'g {
+    let dims = |node: &Node| graph.instr(node).shape.as_array().map(|array| &array.dims);
+    let op = &graph.instr(node).op;
+    let is_open = node.kind != NodeKind::Parameter && is_map(op) && !matches!(op, Op::Broadcast { .. } | Op::Reshape);
+    let wanted = dims(node).filter(|_| is_open);
+    let is_same = move |&value: &ValueId| {
+        graph.value(value).is_f32() && wanted.is_some() && dims(graph.node(graph.producer(value))) == wanted
+    };
+    node.operands.iter().copied().filter(is_same)
+}
+
+/// For each node whether it gives a new value of a parameter that products read, or what that is computed from element by
+/// element, as a gradient; or a gradient that is a result itself.
+fn updates(graph: &Graph<'_>) -> Vec<bool> {
+    let leads_to_product = graph.leads_to_product();
+    let calls = |&node: &NodeId| !is_map(&graph.instr(graph.node(node)).op);
+    let is_weight = |node: NodeId| {
+        let mut users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
+        leads_to_product[node as usize] || users.any(calls)
+    };
+    let of_weight = of_parameters(graph, is_weight);
+    let dims = |node: NodeId| graph.instr(graph.node(node)).shape.as_array().map(|array| &array.dims);
+    let parameters: std::collections::BTreeSet<_> =
+        graph.parameters().filter_map(|value| dims(graph.producer(value))).collect();
+    let is_gradient = |&node: &NodeId| {
+        let is_array = graph.node(node).results().all(|value| graph.value(value).n_elements > 1);
+        is_array && !leads_to_product[node as usize] && dims(node).is_some_and(|dims| parameters.contains(dims))
+    };
+    let results = graph.results.iter().map(|&value| graph.producer(value));
+    let mut open: Vec<NodeId> = results.filter(|node| of_weight[*node as usize] || is_gradient(node)).collect();
+    let mut found = vec![false; graph.nodes.len()];
+    while let Some(node) = open.pop() {
+        let of = graph.node(node);
+        if of.kind != NodeKind::Parameter && !std::mem::replace(&mut found[node as usize], true) {
+            open.extend(elements(graph, of).map(|value| graph.producer(value)));
         }
     }
-    false
+    found
+}
+
+/// Whether a node computes a product, or calls what may.
+fn is_product(graph: &Graph<'_>, node: &Node) -> bool {
+    node.class() == Some(Class::Allow) || matches!(graph.instr(node).op, Op::While { .. } | Op::Conditional(_))
+}
+
+/// For each node whether it is computed from updates, and from no product but through them.
+fn measures(graph: &Graph<'_>, updates: &[bool]) -> Vec<bool> {
+    let mut of_update = updates.to_vec();
+    let mut of_product = vec![false; graph.nodes.len()];
+    for (idx, node) in graph.nodes.iter().enumerate().filter(|(idx, _)| !updates[*idx]) {
+        let made_of = |found: &[bool]| node.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+        of_update[idx] = made_of(&of_update);
+        of_product[idx] = is_product(graph, node) || made_of(&of_product);
+    }
+    of_update.iter().zip(of_product).map(|(&of_update, of_product)| of_update && !of_product).collect()
+}
+
+/// For each node whether a gradient starts from what it is computed from since the last product: from a value that leads to
+/// none of the losses through a product but by updates, as those of a layer do, but that something else on the way to a product
+/// reads.
+fn starts(graph: &Graph<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<bool> {
+    let n = graph.nodes.len();
+    let leads_to_product = graph.leads_to_product();
+    let multiplies = |node: NodeId| is_product(graph, graph.node(node));
+    let mut is_loss = vec![false; n];
+    losses.iter().for_each(|&value| is_loss[graph.producer(value) as usize] = true);
+    let (mut within_loss, mut before_product) = (is_loss, vec![false; n]);
+    let mut found = vec![false; n];
+    for (idx, node) in graph.nodes.iter().enumerate().rev() {
+        let users = || node.results().flat_map(|value| &graph.users[value as usize]).copied();
+        let open = || users().filter(|&user| !updates[user as usize]);
+        within_loss[idx] |= open().any(|user| !multiplies(user) && within_loss[user as usize]);
+        before_product[idx] =
+            open().any(|user| before_product[user as usize] || multiplies(user) && within_loss[user as usize]);
+        let is_gradient =
+            |user: NodeId| multiplies(user) || leads_to_product[user as usize] && !within_loss[user as usize];
+        let is_op = !matches!(node.kind, NodeKind::Parameter | NodeKind::Constant);
+        found[idx] = is_op && !before_product[idx] && users().any(is_gradient);
+    }
+    for (idx, node) in graph.nodes.iter().enumerate().filter(|(_, node)| !is_product(graph, node)) {
+        found[idx] |= node.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+    }
+    found
 }

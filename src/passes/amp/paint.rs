@@ -239,15 +239,6 @@ impl Painter<'_> {
         }
     }
 
-    /// For each node whether a product is computed from what it gives.
-    fn leads_to_product(&self) -> Vec<bool> {
-        let mut leads = vec![false; self.graph.nodes.len()];
-        for node in self.nodes().rev() {
-            leads[node as usize] = self.users(node).any(|user| self.is(user, Class::Allow) || leads[user as usize]);
-        }
-        leads
-    }
-
     /// Step 1, before step 2: what the loss denies spreads.
     fn keep_what_leads_to_results(&mut self) {
         if self.policy.loss == Boundary::Lower {
@@ -413,7 +404,7 @@ impl Painter<'_> {
                 ends: &self.ends,
                 below: &below,
                 decides: &self.decides,
-                leads_to_product: self.leads_to_product(),
+                leads_to_product: graph.leads_to_product(),
             };
             around.narrow_loops(self.loops, &mut self.out);
             around.narrow_branches(self.branches, &mut self.out);
@@ -535,7 +526,7 @@ impl Painter<'_> {
     /// all that reads it is f32, too, as a norm. But not of a table that is read behind a barrier.
     fn lookups(&mut self) {
         let graph = self.graph;
-        let leads_to_product = self.leads_to_product();
+        let leads_to_product = graph.leads_to_product();
         let is_lookup = |node: &NodeId| {
             let of = graph.node(*node);
             leads_to_product[*node as usize]

@@ -165,3 +165,67 @@ ENTRY main {{
         ["f32", "f32"]
     );
 }
+
+/// A residual layer between two products, whose loss is one number, with other numbers that a program reports.
+fn step(numbers: &str, more: &str) -> String {
+    format!(
+        "ENTRY main {{
+  x = f32[16,32] parameter(0)
+  w = f32[32,32] parameter(1)
+  v = f32[32,32] parameter(2)
+  bias = f32[32] parameter(3)
+  zero = f32[] constant(0)
+  first = f32[16,32] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  added = f32[16,32] broadcast(bias), dimensions={{1}}
+  biased = f32[16,32] add(first, added)
+  second = f32[16,32] dot(biased, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  layer = f32[16,32] add(biased, second)
+  logits = f32[16,32] dot(layer, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  exponential = f32[16,32] exponential(logits)
+  loss = f32[] reduce(exponential, zero), dimensions={{0,1}}, to_apply=add
+  of_layer = f32[16,32] dot(exponential, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  of_second = f32[16,32] dot(of_layer, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  met = f32[16,32] add(of_layer, of_second)
+  of_w = f32[32,32] dot(x, met), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  of_bias = f32[32] reduce(met, zero), dimensions={{0}}, to_apply=add
+  new_w = f32[32,32] subtract(w, of_w)
+  new_bias = f32[32] subtract(bias, of_bias)
+  {more}
+  ROOT results = tuple(new_w, new_bias{numbers})
+}}
+"
+    )
+}
+
+/// What is logged beside a loss is none.
+#[test]
+fn a_measure_of_gradients_updates_or_layers_is_no_loss() {
+    let lowered = |numbers: &str, more: &str| {
+        let shapes = numbers.matches(',').count();
+        let shape = format!("(f32[32,32], f32[32]{})", ", f32[]".repeat(shapes));
+        let source = step(numbers, more).replace("results = tuple", &format!("results = {shape} tuple"));
+        dtypes(&source, &Policy::default(), ["biased", "layer", "met"])
+    };
+    let all = ["bf16"; 3];
+    assert_eq!(lowered(", loss", ""), all);
+    let norm = |of: &str, dims: &str, axes: &str| {
+        format!(
+            "square = f32[{dims}] multiply({of}, {of})
+  sum = f32[] reduce(square, zero), dimensions={{{axes}}}, to_apply=add
+  norm = f32[] sqrt(sum)"
+        )
+    };
+    for of in ["of_bias", "new_bias"] {
+        assert_eq!(lowered(", loss, norm", &norm(of, "32", "0")), all, "{of}");
+    }
+    let size = "size = f32[16,32] abs(layer)
+  sum = f32[] reduce(size, zero), dimensions={0,1}, to_apply=add";
+    assert_eq!(lowered(", loss, sum", size), all);
+    // Where nothing else is given, the gradients may be of it.
+    let alone = lowered(", norm", &norm("of_bias", "32", "0"));
+    assert_ne!(alone, all);
+    // A penalty whose gradient a program adds starts gradients, as what it is computed from leads to no other loss.
+    let penalty = "square = f32[16,32] multiply(of_second, of_second)
+  penalty = f32[] reduce(square, zero), dimensions={0,1}, to_apply=add";
+    assert_eq!(lowered(", loss, penalty", penalty), ["bf16", "bf16", "bf16"]);
+}
