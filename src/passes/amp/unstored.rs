@@ -90,6 +90,9 @@ pub(super) fn unstored(graph: &Graph<'_>, painted: &Painted) -> Vec<Unstored> {
     for node in (0..graph.nodes.len() as NodeId).rev() {
         finder.mark_fed(node);
     }
+    for node in 0..graph.nodes.len() as NodeId {
+        finder.mark_parts(node);
+    }
     for node in (0..graph.nodes.len() as NodeId).rev() {
         finder.look_back(node);
     }
@@ -313,6 +316,15 @@ impl Finder<'_> {
         for &value in &of.operands {
             let passes_on = feeds_product && (is_move || is_lowered && !self.facts[value as usize].is_unrounded);
             self.feeds_product[value as usize] |= of.class() == Some(Class::Allow) || passes_on;
+        }
+    }
+
+    /// A part of what a product reads another part of, as both are of what is stored.
+    fn mark_parts(&mut self, node: NodeId) {
+        let of = self.graph.node(node);
+        let is_part = self.moves_wide(node) && matches!(self.graph.instr(of).op, Op::Slice(_));
+        if is_part && of.operands.iter().any(|&value| self.feeds_product[value as usize]) {
+            of.results().for_each(|value| self.feeds_product[value as usize] = true);
         }
     }
 
