@@ -53,12 +53,13 @@ impl Around<'_> {
                 state[leaf] = is_between && has_readers && graph.value(before).is_exact && !self.is_kept(after);
                 out.value_low[after as usize] |= state[leaf];
             }
-            if leaves().any(|(_, ((before, _), kept))| self.is_layers(before, *kept)) {
-                for (leaf, ((before, after), kept)) in leaves() {
-                    let is_between = *kept == Use::Carried { is_between: true };
-                    let is_array = graph.value(before).is_f32() && graph.value(before).n_elements > 1;
-                    state[leaf] |= is_between && is_array && !self.is_whole_parameter(before) && !self.is_kept(after);
-                }
+            let is_over_layers = leaves().any(|(_, ((before, _), kept))| self.is_layers(before, *kept));
+            for (leaf, ((before, after), kept)) in leaves() {
+                let &Use::Carried { is_between, is_product, is_multiplied } = kept else { continue };
+                let is_array = graph.value(before).is_f32() && graph.value(before).n_elements > 1;
+                let is_rounded = is_multiplied || is_product && graph.value(before).is_exact;
+                let is_narrow = is_between && (is_over_layers || is_rounded);
+                state[leaf] |= is_narrow && is_array && !self.is_whole_parameter(before) && !self.is_kept(after);
             }
             if state.contains(&true) {
                 for ((before, after), _) in

@@ -6,6 +6,9 @@
 //! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
 //! else is that is stored; what is computed of them within a step is f32.
 //!
+//! What is carried is narrow where that rounds nothing more in any step: where it becomes the result of a product, which is
+//! rounded, or where only products read it, which round it.
+//!
 //! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step, and that the program
 //! updates or gives gradients of. It is a network that is written as a loop, and what it carries is rounded where the same
 //! network without a loop would round it: between two layers. In a loop over time each step has the same weights, so it is
@@ -28,6 +31,10 @@ pub(super) enum Use {
     Carried {
         /// A product of the step reads it, and what it becomes is computed from a product of the step.
         is_between: bool,
+        /// It becomes what a product of the step gives.
+        is_product: bool,
+        /// Only products of the step read it.
+        is_multiplied: bool,
     },
     /// Each step reads a slice, and none changes it.
     Read {
@@ -41,6 +48,11 @@ pub(super) enum Use {
         /// What is written is computed from what the loop reads slice by slice.
         is_of_read: bool,
     },
+}
+
+impl Use {
+    /// Of an array that has to be carried as it is.
+    pub(super) const AS_IT_IS: Use = Use::Carried { is_between: false, is_product: false, is_multiplied: false };
 }
 
 /// What a loop does with its state.
@@ -76,7 +88,11 @@ pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
     let steps = Steps::of(body, carried.collect());
     let leaves = state.zip(&body.results);
     let used = |(kept, (before, &after)): (Option<Kept>, (ValueId, &ValueId))| match kept {
-        None => Use::Carried { is_between: steps.between.contains(&(before, after)) },
+        None => Use::Carried {
+            is_between: steps.between.contains(&(before, after)),
+            is_product: steps.is_product(after),
+            is_multiplied: steps.is_multiplied[before as usize],
+        },
         Some(Kept::Read) => Use::Read { is_layers: steps.multiply(before) },
         Some(Kept::Filled(update)) => {
             Use::Filled { is_of_product: of_product[update as usize], is_of_read: of_read[update as usize] }
@@ -100,6 +116,8 @@ struct Steps<'b> {
     between: Vec<(ValueId, ValueId)>,
     /// For each value whether it is computed from what is between.
     of_between: Vec<bool>,
+    /// For each value whether all that reads it are products, which round it, behind what only moves it.
+    is_multiplied: Vec<bool>,
 }
 
 impl<'b> Steps<'b> {
@@ -115,7 +133,32 @@ impl<'b> Steps<'b> {
         };
         let between: Vec<_> = carried.into_iter().filter(is_between).collect();
         let of_between = body.reached(between.iter().map(|&(before, _)| before).collect(), |_| true);
-        Steps { body, products, between, of_between }
+        let mut is_multiplied = vec![false; body.values.len()];
+        let mut is_given = vec![false; body.values.len()];
+        body.results.iter().for_each(|&value| is_given[value as usize] = true);
+        for value in (0..body.values.len() as ValueId).rev() {
+            let readers = &body.users[value as usize];
+            let rounds = |&reader: &NodeId| match body.node(reader).class() {
+                Some(Class::Allow) => true,
+                Some(Class::Clear) => body.node(reader).results().all(|moved| is_multiplied[moved as usize]),
+                _ => false,
+            };
+            is_multiplied[value as usize] =
+                !readers.is_empty() && !is_given[value as usize] && readers.iter().all(rounds);
+        }
+        Steps { body, products, between, of_between, is_multiplied }
+    }
+
+    /// Whether a product gives a value, or what moves its result does: in the narrow dtype, as any product's.
+    fn is_product(&self, mut value: ValueId) -> bool {
+        loop {
+            let maker = self.body.node(self.body.producer(value));
+            match (maker.class(), &maker.operands[..]) {
+                (Some(Class::Allow), _) => return !maker.gives_f32,
+                (Some(Class::Clear), &[operand]) => value = operand,
+                _ => return false,
+            }
+        }
     }
 
     /// Whether what is between becomes, in few steps, a product of it and slices of an array: residuals sum up one term a step.

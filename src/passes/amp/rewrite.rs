@@ -112,8 +112,7 @@ impl<'m> Rewriter<'m> {
             let mut of_loop = self.loops[&(body, condition)].clone();
             if let Some((taken, given)) = choices.of_regions.get(&node) {
                 let uses = of_loop.uses.iter_mut().zip(taken.iter().zip(given));
-                uses.filter(|(_, (taken, given))| **taken || **given)
-                    .for_each(|(of, _)| *of = Use::Carried { is_between: false });
+                uses.filter(|(_, (taken, given))| **taken || **given).for_each(|(of, _)| *of = Use::AS_IT_IS);
             }
             found.insert(node, of_loop);
         }

@@ -51,7 +51,21 @@ fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
     let source = SCAN;
     let names = ["xs", "h", "ys", "slice", "next", "filled", "all", "inputs"];
     let narrow = ["bf16", "f32", "bf16", "bf16", "f32", "bf16", "bf16", "bf16"];
-    assert_eq!(dtypes(source, &Policy::default(), names), narrow);
+    let leaky = source.replace("next = f32[4,8] tanh(sum)", "now = f32[4,8] tanh(sum)\n  next = f32[4,8] add(h, now)");
+    assert_eq!(dtypes(&leaky, &Policy::default(), names), narrow);
+    // What only products read is rounded by them in any case, and so is what a product gives.
+    assert_eq!(dtypes(source, &Policy::default(), names), ["bf16"; 8]);
+    let bent = source
+        .replace(
+            "next = f32[4,8] tanh(sum)",
+            "next = f32[4,8] dot(sum, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        )
+        .replace("dot(h, w)", "dot(bent, w)")
+        .replace("product = ", "bent = f32[4,8] tanh(h)\n  product = ");
+    assert_eq!(dtypes(&bent, &Policy::default(), names), ["bf16"; 8]);
+    // But not where the last of it is given as it is.
+    let last = source.replace("ROOT y", "y").replace("  y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}", "  y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}\n  last = f32[4,8] get-tuple-element(end), index=1\n  ROOT both = (f32[16,4,8], f32[4,8]) tuple(y, last)");
+    assert_eq!(dtypes(&last, &Policy::default(), names), narrow);
     let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
     assert_eq!(dtypes(source, &kept, ["xs", "ys", "filled", "all"]), ["f32"; 4]);
     // What a step begins with is what the step before it computed.

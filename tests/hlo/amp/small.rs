@@ -285,6 +285,7 @@ fn loops_and_branches_keep_what_they_carry() {
             let dims = DotDims { lhs_contracting: vec![1], rhs_contracting: vec![0], ..DotDims::default() };
             let op = Op::Dot { dims, precision: PrecisionConfig::default() };
             let y = module.push(body, op.clone(), &[x, x], None, none()).unwrap();
+            let y = module.push(body, Op::Binary(BinaryOp::Add), &[x, y], None, none()).unwrap();
             module.push(body, Op::Tuple, &[next, y], None, none()).unwrap();
             let branch = module.add_computation("branch");
             let x = module.push(branch, Op::parameter(0), &[], Some(&array), none()).unwrap();
@@ -303,18 +304,18 @@ fn loops_and_branches_keep_what_they_carry() {
         emit,
         expect![[r#"
             main
-              parameter.14 = f32[4,4] parameter()
-              parameter.15 = pred[] parameter()
-              constant.16 = s32[] constant()
-              parameter.14.bf16 = bf16[4,4] convert(parameter.14)
-              dot.17 = bf16[4,4] dot(parameter.14.bf16, parameter.14.bf16)
-              dot.17.f32 = f32[4,4] convert(dot.17)
-              tuple.18 = (s32[], f32[4,4]) tuple(constant.16, dot.17.f32)
-              while.19 = (s32[], f32[4,4]) while(tuple.18) to condition, body
-              get-tuple-element.20 = f32[4,4] get-tuple-element(while.19)
-              get-tuple-element.20.bf16 = bf16[4,4] convert(get-tuple-element.20)
-              dot.21 = bf16[4,4] dot(get-tuple-element.20.bf16, parameter.14.bf16)
-              ROOT conditional.22 = f32[4,4] conditional(parameter.15, dot.21, parameter.14) to branch, branch.1
+              parameter.15 = f32[4,4] parameter()
+              parameter.16 = pred[] parameter()
+              constant.17 = s32[] constant()
+              parameter.15.bf16 = bf16[4,4] convert(parameter.15)
+              dot.18 = bf16[4,4] dot(parameter.15.bf16, parameter.15.bf16)
+              dot.18.f32 = f32[4,4] convert(dot.18)
+              tuple.19 = (s32[], f32[4,4]) tuple(constant.17, dot.18.f32)
+              while.20 = (s32[], f32[4,4]) while(tuple.19) to condition, body
+              get-tuple-element.21 = f32[4,4] get-tuple-element(while.20)
+              get-tuple-element.21.bf16 = bf16[4,4] convert(get-tuple-element.21)
+              dot.22 = bf16[4,4] dot(get-tuple-element.21.bf16, parameter.15.bf16)
+              ROOT conditional.23 = f32[4,4] conditional(parameter.16, dot.22, parameter.15) to branch, branch.1
             condition
               parameter.1 = (s32[], f32[4,4]) parameter()
               get-tuple-element.2 = s32[] get-tuple-element(parameter.1)
@@ -329,16 +330,17 @@ fn loops_and_branches_keep_what_they_carry() {
               get-tuple-element.7.bf16 = bf16[4,4] convert(get-tuple-element.7)
               dot.10 = bf16[4,4] dot(get-tuple-element.7.bf16, get-tuple-element.7.bf16)
               dot.10.f32 = f32[4,4] convert(dot.10)
-              ROOT tuple.11 = (s32[], f32[4,4]) tuple(add.9, dot.10.f32)
+              add.11 = f32[4,4] add(get-tuple-element.7, dot.10.f32)
+              ROOT tuple.12 = (s32[], f32[4,4]) tuple(add.9, add.11)
             branch
-              parameter.12 = bf16[4,4] parameter()
-              dot.13 = bf16[4,4] dot(parameter.12, parameter.12)
-              ROOT dot.13.f32 = f32[4,4] convert(dot.13)
+              parameter.13 = bf16[4,4] parameter()
+              dot.14 = bf16[4,4] dot(parameter.13, parameter.13)
+              ROOT dot.14.f32 = f32[4,4] convert(dot.14)
             branch.1
-              parameter.12.1 = f32[4,4] parameter()
-              parameter.12.bf16 = bf16[4,4] convert(parameter.12.1)
-              dot.13.1 = bf16[4,4] dot(parameter.12.bf16, parameter.12.bf16)
-              ROOT dot.13.f32.1 = f32[4,4] convert(dot.13.1)
+              parameter.13.1 = f32[4,4] parameter()
+              parameter.13.bf16 = bf16[4,4] convert(parameter.13.1)
+              dot.14.1 = bf16[4,4] dot(parameter.13.bf16, parameter.13.bf16)
+              ROOT dot.14.f32.1 = f32[4,4] convert(dot.14.1)
         "#]],
     );
 }
