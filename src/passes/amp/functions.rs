@@ -14,7 +14,9 @@ pub(super) fn of_functions(graph: &Graph<'_>, ends: impl Fn(NodeId) -> bool) -> 
     for (node, of) in graph.nodes.iter().enumerate() {
         let op = &graph.instr(of).op;
         let is_root = matches!(op, Op::Unary(UnaryOp::Rsqrt | UnaryOp::Sqrt | UnaryOp::Cbrt));
-        let is_function = matches!(of.class(), Some(Class::Deny { .. })) && is_map(op) && !is_root;
+        // Random bits that become numbers are none.
+        let is_of_float = of.operands.iter().any(|&value| graph.value(value).is_f32());
+        let is_function = matches!(of.class(), Some(Class::Deny { .. })) && is_map(op) && is_of_float && !is_root;
         let goes_on = of.class() != Some(Class::Allow) && !ends(node as NodeId);
         found[node] = is_function || goes_on && of.operands.iter().any(|&value| found[graph.producer(value) as usize]);
     }

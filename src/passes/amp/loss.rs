@@ -140,30 +140,51 @@ fn measures(graph: &Graph<'_>, updates: &[bool]) -> Vec<bool> {
     of_update.iter().zip(of_product).map(|(&of_update, of_product)| of_update && !of_product).collect()
 }
 
+/// For each node which ways there are to a loss, but those by updates.
+struct Ways {
+    /// One without a product.
+    within: Vec<bool>,
+    /// One through a product.
+    by_product: Vec<bool>,
+}
+
+fn ways(graph: &Graph<'_>, losses: &[ValueId], updates: &[bool]) -> Ways {
+    let mut within = vec![false; graph.nodes.len()];
+    let mut by_product = within.clone();
+    losses.iter().for_each(|&value| within[graph.producer(value) as usize] = true);
+    for (idx, node) in graph.nodes.iter().enumerate().rev() {
+        let users = || node.results().flat_map(|value| &graph.users[value as usize]).map(|&user| user as usize);
+        for user in users().filter(|&user| !updates[user]) {
+            let is_product = is_product(graph, graph.node(user as NodeId));
+            within[idx] |= !is_product && within[user];
+            by_product[idx] |= by_product[user] || is_product && within[user];
+        }
+    }
+    Ways { within, by_product }
+}
+
+/// For each node whether a loss of the entry is computed from what it gives through a product.
+pub(super) fn leads_to_loss_by_product(graph: &Graph<'_>) -> Vec<bool> {
+    let losses = losses(graph);
+    if losses.is_empty() { vec![false; graph.nodes.len()] } else { ways(graph, &losses, &updates(graph)).by_product }
+}
+
 /// For each node whether a gradient starts from what it is computed from since the last product: from a value that leads to
 /// none of the losses through a product but by updates, as those of a layer do, but that something else on the way to a product
 /// reads.
 fn starts(graph: &Graph<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<bool> {
-    let n = graph.nodes.len();
     let leads_to_product = graph.leads_to_product();
-    let multiplies = |node: NodeId| is_product(graph, graph.node(node));
-    let mut is_loss = vec![false; n];
-    losses.iter().for_each(|&value| is_loss[graph.producer(value) as usize] = true);
-    let (mut within_loss, mut before_product) = (is_loss, vec![false; n]);
-    let mut found = vec![false; n];
-    for (idx, node) in graph.nodes.iter().enumerate().rev() {
-        let users = || node.results().flat_map(|value| &graph.users[value as usize]).copied();
-        let open = || users().filter(|&user| !updates[user as usize]);
-        within_loss[idx] |= open().any(|user| !multiplies(user) && within_loss[user as usize]);
-        before_product[idx] =
-            open().any(|user| before_product[user as usize] || multiplies(user) && within_loss[user as usize]);
+    let Ways { within, by_product } = ways(graph, losses, updates);
+    let mut found = vec![false; graph.nodes.len()];
+    for (idx, node) in graph.nodes.iter().enumerate() {
+        let mut users = node.results().flat_map(|value| &graph.users[value as usize]).map(|&user| user as usize);
         let is_gradient =
-            |user: NodeId| multiplies(user) || leads_to_product[user as usize] && !within_loss[user as usize];
+            |user: usize| is_product(graph, graph.node(user as NodeId)) || leads_to_product[user] && !within[user];
         let is_op = !matches!(node.kind, NodeKind::Parameter | NodeKind::Constant);
-        found[idx] = is_op && !before_product[idx] && users().any(is_gradient);
-    }
-    for (idx, node) in graph.nodes.iter().enumerate().filter(|(_, node)| !is_product(graph, node)) {
-        found[idx] |= node.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+        found[idx] = is_op && !by_product[idx] && users.any(is_gradient);
+        if !is_product(graph, node) {
+            found[idx] |= node.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+        }
     }
     found
 }

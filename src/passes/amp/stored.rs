@@ -2,10 +2,13 @@
 //!
 //! - What leads to a loss may be read by a layer, too, as where a loss compares the layers of two networks, or asks that
 //!   what they give is small. It is stored in the narrow dtype for what is lowered of that, so the loss reads the same
-//!   numbers, as in a network that was written for bf16. Not so what is made of data alone, which an autoencoder's loss
+//!   numbers, as in a network that was written for bf16. Where a norm reads it, it is read several times in f32, and stored
+//!   all the same. Not so what is made of data alone, which an autoencoder's loss
 //!   compares its result with. Nor what exponentials and logarithms are computed for, as a softmax or its logarithm: such a
 //!   network casts that for the product, and its loss reads it before. A logarithm of −100 would be off by 0.2, and a
 //!   likelihood that is computed of it by a fifth.
+//!   So is what is moved, and stored so, on its way to a loss alone: logits of several sizes that are put together, or whose
+//!   rows become other lanes. Where nothing moves them, the loss is computed in the fusion that makes them.
 //!   The product may be one that decides, as in a search for a vector's nearest code, if what it reads was made of products
 //!   that are rounded and of nothing denied: a norm's result is f32 for it.
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
@@ -13,6 +16,8 @@
 
 use super::functions::of_functions;
 use super::graph::{Graph, NodeId, ValueId};
+use super::loss::leads_to_loss_by_product;
+use super::moved::{changes_lanes, is_stored};
 use super::painted::{Painted, RegionKind, Rule};
 use crate::hlo::Op;
 use crate::hlo::ops::precision::Class;
@@ -26,6 +31,17 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
     let is_searched = read_by(graph, |reader| {
         graph.node(reader).class() == Some(Class::Allow) && painted.rule[reader as usize] == Rule::Decides
     });
+    let by_product = match kind {
+        RegionKind::Entry => leads_to_loss_by_product(graph),
+        _ => vec![false; graph.nodes.len()],
+    };
+    // Several ops of a layer, as a norm.
+    let feeds_layer = |value: ValueId| {
+        let is_layer = |&&reader: &&NodeId| by_product[reader as usize] && painted.rule[reader as usize] != Rule::Loss;
+        let is_soft = |&&reader: &&NodeId| matches!(graph.node(reader).class(), Some(Class::Infer | Class::Clear));
+        let readers = || graph.users[value as usize].iter().filter(is_layer);
+        readers().count() > 1 && readers().any(|reader| is_soft(&reader))
+    };
     let is_found = |&node: &NodeId| {
         let of = graph.node(node);
         let value = graph.value(of.first_result);
@@ -34,7 +50,10 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
             && match painted.rule[node as usize] {
                 Rule::Loss => {
                     let is_searched = is_searched[node as usize] && !of_denied[node as usize];
-                    let is_read = is_read_narrow[node as usize] || is_searched;
+                    let is_read = is_read_narrow[node as usize]
+                        || is_searched
+                        || is_moved(graph, of.first_result)
+                        || feeds_layer(of.first_result);
                     is_read && of_product[node as usize] && !of_function[node as usize]
                 }
                 Rule::Result => {
@@ -68,6 +87,17 @@ fn read_by(graph: &Graph<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool> {
         });
     }
     found
+}
+
+/// Whether what moves a value stores it: where it is put together with others, or its rows become other lanes.
+fn is_moved(graph: &Graph<'_>, value: ValueId) -> bool {
+    let stores = |&reader: &NodeId| {
+        let of = graph.node(reader);
+        let is_whole = graph.value(of.first_result).n_elements >= graph.value(value).n_elements;
+        let moves = is_stored(graph.instr(of)) || changes_lanes(graph, reader);
+        of.class() == Some(Class::Clear) && is_whole && moves
+    };
+    graph.users[value as usize].iter().any(stores)
 }
 
 /// Whether all that reads a value takes a part of it, and more than one op does.

@@ -111,6 +111,22 @@ fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
     assert!(reads_f32(&source(data, "layer"), &Policy::default()));
     // The next layer reads another number.
     assert!(reads_f32(&source(sum, "y"), &Policy::default()));
+    // A norm reads it several times, in f32.
+    let norm = "layer = f32[16,32] add(y, biases)
+  none = f32[] constant(0)
+  totals = f32[16] reduce(layer, none), dimensions={1}, to_apply=add
+  total = f32[16,32] broadcast(totals), dimensions={0}
+  centered = f32[16,32] subtract(layer, total)";
+    assert!(!reads_f32(&source(norm, "centered"), &Policy::default()));
+    // What is dropped out is decided by random bits.
+    let dropped = "bits = u32[16,32] parameter(4)
+  random = f32[16,32] bitcast-convert(bits)
+  none = f32[] constant(0)
+  nones = f32[16,32] broadcast(none), dimensions={}
+  keeps = pred[16,32] compare(random, nones), direction=GT
+  kept = f32[16,32] select(keeps, y, nones)
+  layer = f32[16,32] add(kept, biases)";
+    assert!(!reads_f32(&source(dropped, "layer"), &Policy::default()));
 }
 
 /// Gates of a recurrent network, of which its f32 state is made.
@@ -228,4 +244,61 @@ fn a_measure_of_gradients_updates_or_layers_is_no_loss() {
     let penalty = "square = f32[16,32] multiply(of_second, of_second)
   penalty = f32[] reduce(square, zero), dimensions={0,1}, to_apply=add";
     assert_eq!(lowered(", loss, penalty", penalty), ["bf16", "bf16", "bf16"]);
+}
+
+/// Of what is split, as the gradient of a concatenation, one part goes to a product and one is added to.
+#[test]
+fn what_a_product_reads_a_part_of_is_stored() {
+    let source = "ENTRY main {
+  x = f32[16,32] parameter(0)
+  w = f32[32,32] parameter(1)
+  v = f32[16,32] parameter(2)
+  zero = f32[] constant(0)
+  first = f32[16,32] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  sum = f32[32] reduce(first, zero), dimensions={0}, to_apply=add
+  mean = f32[16,32] broadcast(sum), dimensions={1}
+  centered = f32[16,32] subtract(first, mean)
+  part = f32[16,16] slice(centered), slice={[0:16], [0:16]}
+  rest = f32[16,16] slice(centered), slice={[0:16], [16:32]}
+  second = f32[16,32] dot(part, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  passed = f32[16,16] slice(second), slice={[0:16], [0:16]}
+  squares = f32[16,32] multiply(first, mean)
+  some = f32[16,16] slice(squares), slice={[0:16], [0:16]}
+  met = f32[16,16] add(rest, some)
+  exponential = f32[16,16] exponential(met)
+  ROOT last = f32[16,16] dot(exponential, passed), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+";
+    assert_eq!(dtypes(source, &Policy::default(), ["met"]), ["bf16"]);
+    let alone = source
+        .replace("dot(part, v)", "dot(x, w)")
+        .replace("  part = f32[16,16] slice(centered), slice={[0:16], [0:16]}\n", "");
+    assert_eq!(dtypes(&alone, &Policy::default(), ["met"]), ["f32"]);
+}
+
+/// Logits of two sizes that a loss reads together, and such that nothing moves.
+#[test]
+fn what_is_moved_on_its_way_to_a_loss_is_rounded_before() {
+    let source = "ENTRY main {
+  x = f32[16,32] parameter(0)
+  w = f32[32,24] parameter(1)
+  bias = f32[24] parameter(2)
+  zero = f32[] constant(0)
+  product = f32[16,24] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  added = f32[16,24] broadcast(bias), dimensions={1}
+  logits = f32[16,24] add(product, added)
+  moved = f32[64,6] reshape(logits)
+  exponential = f32[64,6] exponential(moved)
+  loss = f32[] reduce(exponential, zero), dimensions={0,1}, to_apply=add
+  back = f32[16,24] reshape(exponential)
+  of_w = f32[32,24] dot(x, back), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  ROOT results = (f32[], f32[32,24]) tuple(loss, of_w)
+}
+";
+    assert_eq!(dtypes(source, &Policy::default(), ["moved"]), ["bf16"]);
+    let as_it_is = source
+        .replace("moved = f32[64,6] reshape(logits)", "moved = f32[16,24] copy(logits)")
+        .replace("f32[64,6]", "f32[16,24]")
+        .replace("back = f32[16,24] reshape", "back = f32[16,24] copy");
+    assert_eq!(dtypes(&as_it_is, &Policy::default(), ["moved"]), ["f32"]);
 }
