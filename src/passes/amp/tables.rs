@@ -20,6 +20,7 @@ use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::moved::rows_into_zeros;
 use super::painted::{Painted, RegionKind};
 use super::policy::Classes;
+use crate::hlo::ops::BinaryOp;
 use crate::hlo::ops::precision::Class;
 use crate::hlo::{InstrId, Op};
 
@@ -69,11 +70,21 @@ pub(super) fn adds_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, 
         && has_narrow_rows(graph, of, graph.instr(of).operands[0])
 }
 
-/// Whether more than one op reads what a node makes.
+/// Whether more than one op reads what a node makes, or the sum of several such.
 fn has_several_readers(graph: &Graph<'_>, node: &Node) -> bool {
-    let mut readers = graph.users[node.first_result as usize].iter();
-    let first = readers.next();
-    readers.any(|reader| Some(reader) != first)
+    let mut value = node.first_result;
+    loop {
+        let readers = &graph.users[value as usize];
+        let Some(&first) = readers.first() else { return false };
+        if readers.iter().any(|&reader| reader != first) {
+            return true;
+        }
+        let of = graph.node(first);
+        if !matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add)) {
+            return false;
+        }
+        value = of.first_result;
+    }
 }
 
 /// Whether an operand of a node is a matrix, or a stack of some, that takes less memory transposed, as its rows do not fill
