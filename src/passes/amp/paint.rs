@@ -610,7 +610,10 @@ impl Painter<'_> {
             return false;
         }
         let is_result = || floats().any(|value| self.ends.is_result[value as usize]);
-        let takes_narrow = |(value, user): (ValueId, NodeId)| self.takes_narrow(value, user);
+        // What takes a part of what is moved rounds it all the same.
+        let is_moved = self.is_moved(node);
+        let rounds_part = |user: NodeId| is_moved && self.out.rule[user as usize] == Rule::MovedPart;
+        let takes_narrow = |(value, user): (ValueId, NodeId)| self.takes_narrow(value, user) || rounds_part(user);
         let bears =
             |(value, user): (ValueId, NodeId)| takes_narrow((value, user)) || self.compares_with_zero(user, node);
         let is_given_narrow = || floats().any(|value| self.out.is_narrow_result(&graph.results, value));
@@ -634,7 +637,7 @@ impl Painter<'_> {
                 }
             }
             NodeKind::Op(Class::Clear) => {
-                let is_moved = self.is_moved(node) && any_narrow();
+                let is_moved = is_moved && any_narrow();
                 let makes_cast_larger = self.makes_cast_larger(node);
                 if !(is_moved || all_narrow()) || makes_cast_larger && all_narrow() {
                     return false;
