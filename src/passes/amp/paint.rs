@@ -113,7 +113,10 @@ pub(super) fn paint(
         painter.lower_products();
         painter.lower_between();
         if policy.unstored == Boundary::Keep {
-            for found in unstored(graph, &painter.out) {
+            let stores_row = |node: NodeId, value: ValueId| {
+                policy.tables == Boundary::Lower && tables::adds_rows(graph, classes, node, value)
+            };
+            for found in unstored(graph, &painter.out, &stores_row) {
                 painter.keep(found);
             }
             for node in stored(graph, &painter.out, kind) {

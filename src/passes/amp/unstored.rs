@@ -75,8 +75,13 @@ pub(super) struct Unstored {
     pub rule: Rule,
 }
 
-/// The nodes that were lowered and had better compute in f32.
-pub(super) fn unstored(graph: &Graph<'_>, painted: &Painted) -> Vec<Unstored> {
+/// The nodes that were lowered and had better compute in f32. `stores_row` says which values a node stores in the narrow dtype
+/// to add them as rows.
+pub(super) fn unstored(
+    graph: &Graph<'_>,
+    painted: &Painted,
+    stores_row: &dyn Fn(NodeId, ValueId) -> bool,
+) -> Vec<Unstored> {
     let mut finder = Finder {
         graph,
         painted,
@@ -96,7 +101,7 @@ pub(super) fn unstored(graph: &Graph<'_>, painted: &Painted) -> Vec<Unstored> {
     for node in (0..graph.nodes.len() as NodeId).rev() {
         finder.look_back(node);
     }
-    let ends = finder.ends();
+    let ends = finder.ends(stores_row);
     let kept = finder.kept.iter().zip(0..);
     let unstored = |(from, node): (&Option<NodeId>, NodeId)| {
         let from = (*from)?;
@@ -275,7 +280,7 @@ impl Finder<'_> {
     }
 
     /// For each node whether it stays in f32 and what it makes is stored and ends there.
-    fn ends(&self) -> Vec<bool> {
+    fn ends(&self, stores_row: &dyn Fn(NodeId, ValueId) -> bool) -> Vec<bool> {
         let mut readers = vec![Readers::default(); self.graph.values.len()];
         let mut ends = vec![false; self.graph.nodes.len()];
         for node in (0..self.graph.nodes.len() as NodeId).rev() {
@@ -298,8 +303,8 @@ impl Finder<'_> {
                 },
             };
             for &value in &of.operands {
-                let is_state = self.painted.is_narrow_state(node, &of.operands, value);
-                let reads = Readers { is_read_narrow: reads.is_read_narrow || is_state, ..reads };
+                let is_stored = self.painted.is_narrow_state(node, &of.operands, value) || stores_row(node, value);
+                let reads = Readers { is_read_narrow: reads.is_read_narrow || is_stored, ..reads };
                 readers[value as usize] = readers[value as usize].or(reads);
             }
         }
