@@ -615,7 +615,7 @@ impl Painter<'_> {
         let is_result = || floats().any(|value| self.ends.is_result[value as usize]);
         // What takes a part of what is moved rounds it all the same.
         let is_moved = self.is_moved(node);
-        let rounds_part = |user: NodeId| is_moved && self.out.rule[user as usize] == Rule::MovedPart;
+        let rounds_part = |user: NodeId| is_moved && self.rounds_part(user);
         let takes_narrow = |(value, user): (ValueId, NodeId)| self.takes_narrow(value, user) || rounds_part(user);
         let bears =
             |(value, user): (ValueId, NodeId)| takes_narrow((value, user)) || self.compares_with_zero(user, node);
@@ -662,6 +662,17 @@ impl Painter<'_> {
         }
         self.lower_results(node);
         true
+    }
+
+    /// Whether a node takes a part of what it reads, and that part is rounded behind it or by all that read it.
+    fn rounds_part(&self, node: NodeId) -> bool {
+        let results = || self.graph.node(node).results();
+        let mut readers =
+            results().flat_map(|value| self.graph.users[value as usize].iter().map(move |&user| (value, user)));
+        let is_read = results().any(|value| !self.graph.users[value as usize].is_empty());
+        let is_rounded =
+            self.makes_cast_larger(node) && is_read && readers.all(|(value, user)| self.takes_narrow(value, user));
+        self.out.rule[node as usize] == Rule::MovedPart || is_rounded
     }
 
     /// Whether a reader of what `node` makes only compares it with zero. Rounding to bf16 keeps the sign of every normal f32;

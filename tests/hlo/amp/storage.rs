@@ -712,3 +712,24 @@ fn what_pairs_two_arrays_is_no_statistic() {
   times = f32[16,8] broadcast(totals), dimensions={0}";
     assert_eq!(next(mean, "broadcast(rates), dimensions={2}"), "f32");
 }
+
+/// A lookup that is taken apart: each part is rounded, so the whole is before.
+#[test]
+fn what_is_moved_and_read_in_parts_is_rounded_as_a_whole() {
+    let source = "ENTRY main {
+  table = f32[64,256] parameter(0)
+  ids = s32[16,1] parameter(1)
+  w = f32[256,32] parameter(2)
+  rows = f32[16,256] gather(table, ids), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,256}
+  others = f32[16,256] gather(table, ids), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,256}
+  both = f32[16,512] concatenate(rows, others), dimensions={1}
+  first = f32[4,256] slice(both), slice={[0:4], [0:256]}
+  rest = f32[12,256] slice(both), slice={[4:16], [0:256]}
+  of_first = f32[4,32] dot(first, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  of_rest = f32[12,32] dot(rest, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT results = (f32[4,32], f32[12,32]) tuple(of_first, of_rest)
+}
+";
+    assert_eq!(dtypes(source, &Policy::default(), ["both", "first", "rest"]), ["bf16"; 3]);
+    assert_eq!(dtypes(source, &moved(Boundary::Keep), ["both"]), ["f32"]);
+}

@@ -213,3 +213,39 @@ fn a_barrier_changes_no_bit() {
     assert_eq!(behind, as_given);
     assert!(behind.iter().any(|(_, values)| values.iter().any(|value| *value != 0.0)));
 }
+
+/// Two lookups of one table, whose gradients are added, and their rows put together of what one fusion makes.
+#[test]
+fn rows_of_two_lookups_are_summed_in_bf16() {
+    let sizes = [300, 64, 40];
+    let text = text::print(&step("", sizes, &squared(sizes)), &text::PrintOptions::default());
+    let two = |rows: &str| {
+        let source = text
+            .replace("gradient = ", "first = ")
+            .replace("  squared = ", &format!("  {rows}\n  gradient = f32[300,64] add(first, second)\n  squared = "));
+        let module = text::parse(&source, "two.hlo").unwrap_or_else(|error| panic!("{error}\n{source}"));
+        let (module, _) = lowered(&module, &Policy::default());
+        let instructions = &module.entry().instructions;
+        ["first", "second"].map(|name| {
+            let found = instructions.iter().find(|instr| instr.name == name).unwrap();
+            found.shape.dtype().unwrap().to_string()
+        })
+    };
+    let sum = |rows: &str| {
+        let dims =
+            "update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1";
+        format!("{rows}\n  second = f32[300,64] scatter(zeros, ids, others), {dims}, to_apply=add")
+    };
+    let product = "others = f32[40,64] dot(squares, weights), lhs_contracting_dims={1}, rhs_contracting_dims={1}";
+    assert_eq!(two(&sum(product)), ["bf16"; 2]);
+    // A norm's numbers, of which one fusion makes both parts that are added as rows.
+    let norm = "made = f32[40,64] dot(squares, weights), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  total = f32[64] reduce(made, zero), dimensions={0}, to_apply=add
+  mean = f32[40,64] broadcast(total), dimensions={1}
+  centered = f32[40,64] subtract(made, mean)
+  scaled_by = f32[40,64] multiply(centered, mean)
+  half = f32[20,64] slice(scaled_by), slice={[0:20], [0:64]}
+  rest = f32[20,64] slice(scaled_by), slice={[20:40], [0:64]}
+  others = f32[40,64] concatenate(rest, half), dimensions={0}";
+    assert_eq!(two(&sum(norm)), ["bf16"; 2]);
+}
