@@ -53,6 +53,10 @@ fn memory(out: &mut String, subject: &Explained, n_rows: usize, screen: Screen) 
     if let Some(report) = &subject.report {
         let (heap, packed) = (bytes(memory.heap), mib(report.hbm.temporaries));
         let _ = write!(out, ", {heap} when packed; the compiler's heap {packed}");
+        let holes = report.hbm.temporaries - peak as i64;
+        if holes > (report.hbm.temporaries / 10).max(1 << 20) {
+            let _ = write!(out, " ({} of it holes; `lower --target` may find what packs better)", mib(holes));
+        }
     }
     let _ = writeln!(
         out,
