@@ -65,8 +65,8 @@ const OP: &str = "dot";
 ///
 /// # Shapes
 /// lhs `[b…, m…, k…]`, rhs `[b…, k…, n…]`, in any order → `[b…, m…, n…]`: batch dims in the order of `lhs_batch`, free
-/// dims in the order of their operand. Every `k` and `b` has one size on both
-/// sides. An operand may be one number, as where JAX differentiates `vdot`.
+/// dims in the order of their operand. Every `k` and `b` has one size on both sides. An operand may be a scalar, as where
+/// JAX differentiates `vdot`.
 ///
 /// # Types
 /// Operands of two dtypes are taken as XLA takes them (f32 by bf16, as JAX differentiates a product with

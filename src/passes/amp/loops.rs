@@ -6,8 +6,8 @@
 //! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
 //! else is that is stored; what is computed of them within a step is f32.
 //!
-//! What is carried is narrow where that rounds nothing more in any step: where it becomes the result of a product, which is
-//! rounded, or where only products read it, which round it.
+//! What is carried is narrow where a product rounds it in any case: where it becomes the result of one, or where only
+//! products read it. What makes it is lowered as between any two products, then.
 //!
 //! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step, and that the program
 //! updates or gives gradients of. It is a network that is written as a loop, and what it carries is rounded where the same

@@ -13,6 +13,7 @@ use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use crate::hlo::ops::decisions::is_map;
 use crate::hlo::ops::precision::Class;
 use crate::hlo::{Op, Shape};
+use std::collections::BTreeSet;
 
 /// The results that are losses.
 pub(super) fn losses(graph: &Graph<'_>) -> Vec<ValueId> {
@@ -22,14 +23,13 @@ pub(super) fn losses(graph: &Graph<'_>) -> Vec<ValueId> {
     if given().next().is_none() {
         return Vec::new();
     }
-    let all = |_: NodeId| true;
-    let of_parameter = of_parameters(graph, all);
+    let of_parameter = of_parameters(graph, |_| true);
     let is_update = |value: ValueId| of_parameter[graph.producer(value) as usize];
     // A loss times a parameter that scales it looks like an update of that, and may be all that is given of it.
-    let rules: [&dyn Fn(ValueId, bool) -> bool; 3] =
-        [&|value, is_aliased| !is_aliased && !is_update(value), &|value, _| !is_update(value), &|_, is_aliased| {
-            !is_aliased
-        }];
+    let is_new = |value: ValueId, is_aliased: bool| !is_aliased && !is_update(value);
+    let is_computed = |value: ValueId, _: bool| !is_update(value);
+    let has_memory = |_: ValueId, is_aliased: bool| !is_aliased;
+    let rules: [&dyn Fn(ValueId, bool) -> bool; 3] = [&is_new, &is_computed, &has_memory];
     let held = |is_loss: &dyn Fn(ValueId, bool) -> bool| -> Vec<ValueId> {
         given().filter(|&(value, &is_aliased)| is_loss(value, is_aliased)).map(|(value, _)| value).collect()
     };
@@ -94,19 +94,18 @@ fn elements<'g>(graph: &'g Graph<'_>, node: &'g Node) -> impl Iterator<Item = Va
     node.operands.iter().copied().filter(is_same)
 }
 
-/// For each node whether it gives a new value of a parameter that products read, or what that is computed from element by
-/// element, as a gradient; or a gradient that is a result itself.
+/// For each node whether it gives a new value of a parameter that products read, or an op that does more than map it, or
+/// what that value is computed from element by element, as a gradient; or a gradient that is a result itself.
 fn updates(graph: &Graph<'_>) -> Vec<bool> {
     let leads_to_product = graph.leads_to_product();
-    let calls = |&node: &NodeId| !is_map(&graph.instr(graph.node(node)).op);
+    let is_no_map = |&node: &NodeId| !is_map(&graph.instr(graph.node(node)).op);
     let is_weight = |node: NodeId| {
         let mut users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
-        leads_to_product[node as usize] || users.any(calls)
+        leads_to_product[node as usize] || users.any(is_no_map)
     };
     let of_weight = of_parameters(graph, is_weight);
     let dims = |node: NodeId| graph.instr(graph.node(node)).shape.as_array().map(|array| &array.dims);
-    let parameters: std::collections::BTreeSet<_> =
-        graph.parameters().filter_map(|value| dims(graph.producer(value))).collect();
+    let parameters: BTreeSet<_> = graph.parameters().filter_map(|value| dims(graph.producer(value))).collect();
     let is_gradient = |&node: &NodeId| {
         let is_array = graph.node(node).results().all(|value| graph.value(value).n_elements > 1);
         is_array && !leads_to_product[node as usize] && dims(node).is_some_and(|dims| parameters.contains(dims))

@@ -15,7 +15,7 @@
 //! 3. Ops of class *allow* are lowered.
 //! 4. Ops of class *infer* that are not denied are lowered if they lie between two allowed ops: downstream of one and
 //!    upstream of another, through ops that are not denied or denied without spreading. A loop counts as one for the
-//!    arrays that it fills or reads slice by slice, or carries over layers (`loops`, `crossings`), and so do rows that are
+//!    arrays that it fills or reads slice by slice, or carries between products (`loops`, `crossings`), and so do rows that are
 //!    added to a table with narrow rows (`tables`). What is moved and stored between two (`moved`) is lowered, too, and so
 //!    are sines and cosines there, which are always f32 elsewhere. Of the others, `unstored` takes back those whose values
 //!    need not be stored, unless the policy lowers them; and `stored` rounds what is stored of what step 1 denied.

@@ -23,7 +23,7 @@
 //! logits: lower            # or keep: logits as large as any parameter are f32, and so is the gradient of their bias
 //! tables: lower            # or keep: gradients of tables with narrow rows are f32, and lookups read the table as it is
 //! moved: lower             # or keep: what a gather, a concatenate and the like give is f32 where an op of f32 reads it
-//! loops: lower             # or keep: what loops fill, read slice by slice or carry over layers, and branches take or give, is f32
+//! loops: lower             # or keep: what loops fill, read slice by slice or carry between products, and branches take or give, is f32
 //! choices: keep            # or lower: products whose scores decide something discrete, such as a router's
 //! decided:                 # forms of single instructions: f32, rounded, narrow or barrier (`decided`)
 //!   - {instruction: add.65, of: 'add f32[8,128]', as: rounded, because: 'less memory'}
@@ -87,7 +87,7 @@ pub struct Policy {
     /// Whether what moves values, and is stored, is rounded once where any of its readers is lowered; and sums of rows
     /// between products are computed in the narrow dtype.
     pub moved: Boundary,
-    /// Whether arrays that a loop fills or reads slice by slice or carries over layers, or that a branch takes or gives, are
+    /// Whether arrays that a loop fills, reads slice by slice or carries, or that a branch takes or gives, are
     /// narrow where they lie between products.
     pub loops: Boundary,
     /// Whether products may be lowered whose results decide what the program computes on with: through a `topk`, a `sort`,

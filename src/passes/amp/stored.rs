@@ -3,14 +3,14 @@
 //! - What leads to a loss may be read by a layer, too, as where a loss compares the layers of two networks, or asks that
 //!   what they give is small. It is stored in the narrow dtype for what is lowered of that, so the loss reads the same
 //!   numbers, as in a network that was written for bf16. Where a norm reads it, it is read several times in f32, and stored
-//!   all the same. Not so what is made of data alone, which an autoencoder's loss
-//!   compares its result with. Nor what exponentials and logarithms are computed for, as a softmax or its logarithm: such a
-//!   network casts that for the product, and its loss reads it before. A logarithm of −100 would be off by 0.2, and a
-//!   likelihood that is computed of it by a fifth.
-//!   So is what is moved, and stored so, on its way to a loss alone: logits of several sizes that are put together, or whose
-//!   rows become other lanes. Where nothing moves them, the loss is computed in the fusion that makes them.
+//!   all the same. Not so what is made of data alone, which an autoencoder's loss compares its result with. Nor what
+//!   exponentials and logarithms are computed for, as a softmax or its logarithm: such a network casts that for the
+//!   product, and its loss reads it before. A logarithm of −100 would be off by 0.2, and a likelihood that is computed of it
+//!   by a fifth.
 //!   The product may be one that decides, as in a search for a vector's nearest code, if what it reads was made of products
 //!   that are rounded and of nothing denied: a norm's result is f32 for it.
+//! - What is moved on its way to a loss alone may be stored for that: logits of several sizes that are put together, or
+//!   whose rows become other lanes. Where nothing moves them, the loss is computed in the fusion that makes them.
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
 //!   No fusion makes its parts one by one, so the whole is stored.
 
