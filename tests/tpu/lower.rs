@@ -74,9 +74,12 @@ fn the_compiler_decides_and_its_decisions_are_a_policy() {
 
 #[test]
 fn the_command_writes_decisions_that_another_command_reads() {
-    let folder = tempfile::tempdir().unwrap();
+    // A cache of its own: where an earlier run compiled every region, there is nothing left that counts.
+    let (folder, cache) = (tempfile::tempdir().unwrap(), cache_dir());
     let run = |args: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_bf16scope")).args(args).current_dir(&folder).output().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bf16scope"));
+        let command = command.args(args).current_dir(&folder).env("BF16SCOPE_CACHE", cache.path());
+        let output = command.output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
         (text(&output.stdout), text(&output.stderr))
