@@ -316,6 +316,7 @@ fn stack_frames(index: Option<StackFrameIndexProto>) -> StackFrames {
 fn leftover(mut proto: HloInstructionProto) -> Vec<u8> {
     proto.metadata = proto.metadata.filter(|metadata| metadata.encoded_len() > 0);
     proto.statistics_viz = proto.statistics_viz.filter(|figures| figures.encoded_len() > 0);
+    proto.sparsity_config = proto.sparsity_config.filter(|config| !config.is_empty());
     proto.encode_to_vec()
 }
 

@@ -44,6 +44,18 @@ fn callees_go_first_and_any_order_comes_in() {
     assert_eq!(module.next_name, 7);
 }
 
+/// As XLA writes it of every convolution.
+#[test]
+fn an_empty_sparsity_says_nothing() {
+    let with = |config: Vec<u8>| {
+        let mut proto = sample();
+        proto.computations[1].instructions[2].sparsity_config = Some(config);
+        module(proto).unwrap().entry().instr(InstrId(2)).unmodelled.clone()
+    };
+    assert_eq!(with(Vec::new()), Unmodelled::default());
+    assert_ne!(with(vec![8, 1]), Unmodelled::default());
+}
+
 #[test]
 fn wrappers_are_opened() {
     let inner = sample();
