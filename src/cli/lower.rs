@@ -34,7 +34,7 @@ Examples:
 A policy file holds, all optional: preset, dtype, the op lists allow, infer, clear, deny and island, keep (patterns of
 names), min_elements, parameters and results (keep or lower), loss (keep or lower), accumulate (compute or f32), sums
 (over devices: f32 or as_computed), reach (none, dots, between, all), deny_spreads, unstored, logits,
-tables, moved, loops and choices (keep or lower), and decided, the forms of single instructions.
+tables, moved, loops, carried and choices (keep or lower), and decided, the forms of single instructions.
 An op in two lists, or one that no list may hold, is an error.
 
 With --target, each region (instructions of one opcode and shape that one rule decided) that could be in another form without

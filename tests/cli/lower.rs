@@ -364,7 +364,7 @@ fn policies_come_from_files() {
     place.check(&["lower", "net.txt", "-o", "x.pb", "--policy", "key.yaml"], expect![[r#"
         exit 2
         --- stderr
-        bf16scope: key.yaml:2:1: unknown key `kepe`, expected one of preset, dtype, allow, infer, clear, deny, island, keep, min_elements, parameters, results, loss, accumulate, sums, reach, deny_spreads, unstored, logits, tables, moved, loops, choices, decided
+        bf16scope: key.yaml:2:1: unknown key `kepe`, expected one of preset, dtype, allow, infer, clear, deny, island, keep, min_elements, parameters, results, loss, accumulate, sums, reach, deny_spreads, unstored, logits, tables, moved, loops, carried, choices, decided
           2 | kepe: [dot]
             | ^^^^
           help: did you mean `keep`?

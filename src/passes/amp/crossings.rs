@@ -9,6 +9,7 @@ use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, Use};
 use super::moved::is_of_parameter;
 use super::painted::{Crossing, Ends, Painted};
+use super::policy::Boundary;
 use crate::hlo::ops::precision::Class;
 use std::collections::BTreeMap;
 
@@ -24,6 +25,8 @@ pub(super) struct Around<'a> {
     pub decides: &'a [Option<NodeId>],
     /// For each node whether a product is computed from what it gives.
     pub leads_to_product: Vec<bool>,
+    /// Whether what is carried between products is narrow in every loop.
+    pub carried: Boundary,
 }
 
 impl Around<'_> {
@@ -58,7 +61,7 @@ impl Around<'_> {
                 let &Use::Carried { is_between, is_product, is_multiplied } = kept else { continue };
                 let is_array = graph.value(before).is_f32() && graph.value(before).n_elements > 1;
                 let is_rounded = is_multiplied || is_product && graph.value(before).is_exact;
-                let is_narrow = is_between && (is_over_layers || is_rounded);
+                let is_narrow = is_between && (is_over_layers || is_rounded || self.carried == Boundary::Lower);
                 state[leaf] |= is_narrow && is_array && !self.is_whole_parameter(before) && !self.is_kept(after);
             }
             if state.contains(&true) {

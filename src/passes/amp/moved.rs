@@ -8,6 +8,9 @@
 //! A *sum of rows*, a `scatter` that adds rows to zeros, stores both what it adds and what it gives. Between two products,
 //! as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network that was written for it.
 //! So is one behind the last product that adds no more rows than it gives.
+//!
+//! A *sum of few* is nearly as large as what is summed, and no statistic of that: between two products it is rounded once, as
+//! the sum of two arrays is that are added.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::policy::{Because, Classes};
@@ -18,6 +21,10 @@ use crate::hlo::{DType, Instruction, Op};
 /// Terms that a sum in bf16 may have: a row on average, or a residual over the layers of a loop. A sum of n terms of one sign has up to n roundings of
 /// 2^-9, so that beyond this many its last terms would weigh less than what is lost of the first.
 pub(super) const MAX_TERMS: i64 = 64;
+
+/// Terms of a sum that is as much to store as what is summed, but for this factor: as the gradient of what was repeated for
+/// the axes of a derivative, or for a group of heads.
+const FEW_TERMS: i64 = 8;
 
 /// Whether a TPU's compiler stores what an op gives that only moves values, and does not fuse it into its readers. Of
 /// concatenates those along the last axis, which is the one that lies along a tile's lanes.
@@ -94,4 +101,38 @@ pub(super) fn is_sum_of_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: Nod
     let max_terms = if leads_to_product { MAX_TERMS } else { 1 };
     rows_into_zeros(graph, classes, node)
         .is_some_and(|(zeros, rows)| n_elements(rows) <= n_elements(zeros).saturating_mul(max_terms))
+}
+
+/// Whether a node sums few numbers to each that it gives, and that is no statistic: it is not repeated for what was summed.
+pub(super) fn is_sum_of_few(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
+    let of = graph.node(node);
+    let instr = graph.instr(of);
+    let names = list_names(graph.module, &instr.op);
+    let is_sum = of.n_results == 1
+        && matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
+        && of.because == Because::Op
+        && names.iter().any(|name| name == "reduce:add")
+        && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never;
+    let Some(&summed) = of.operands.first().filter(|_| is_sum) else { return false };
+    let (before, after) = (graph.value(summed).n_elements, graph.value(of.first_result).n_elements);
+    if before > after.saturating_mul(FEW_TERMS) {
+        return false;
+    }
+    let mut reached = vec![false; graph.nodes.len()];
+    let mut open = vec![node];
+    while let Some(next) = open.pop() {
+        for &user in graph.node(next).results().flat_map(|value| &graph.users[value as usize]) {
+            let of = graph.node(user);
+            let is_repeated = matches!(graph.instr(of).op, Op::Broadcast { .. })
+                && of.results().any(|value| graph.value(value).n_elements >= before && before > after);
+            if is_repeated {
+                return false;
+            }
+            let goes_on = matches!(of.class(), Some(Class::Infer | Class::Clear | Class::Deny { .. }));
+            if goes_on && !std::mem::replace(&mut reached[user as usize], true) {
+                open.push(user);
+            }
+        }
+    }
+    true
 }

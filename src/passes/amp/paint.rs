@@ -11,13 +11,14 @@
 //!    through ops of class infer and clear is denied too, up to the next allowed op. So a softmax is f32 from its
 //!    exponential on, and so is its gradient, while the backward dots that read that gradient are lowered. It ends where it
 //!    is added to what was computed from a product, as where a gradient that comes from the loss meets one that comes
-//!    through layers; but not within the loss, as where the sum goes on through a softmax's gradient (`functions`).
+//!    through layers; but not within the loss, as where the sum goes on through a softmax's gradient (`functions`). And it
+//!    ends where what leads to the loss is applied to a product's array on the way to the next product, as a flow's scales.
 //! 3. Ops of class *allow* are lowered.
 //! 4. Ops of class *infer* that are not denied are lowered if they lie between two allowed ops: downstream of one and
 //!    upstream of another, through ops that are not denied or denied without spreading. A loop counts as one for the
 //!    arrays that it fills or reads slice by slice, or carries between products (`loops`, `crossings`), and so do rows that are
 //!    added to a table with narrow rows (`tables`). What is moved and stored between two (`moved`) is lowered, too, and so
-//!    are sines and cosines there, which are always f32 elsewhere. Of the others, `unstored` takes back those whose values
+//!    are sines and cosines there, which are always f32 elsewhere; sums of few numbers are rounded there. Of the others, `unstored` takes back those whose values
 //!    need not be stored, unless the policy lowers them; and `stored` rounds what is stored of what step 1 denied.
 //!    Then single nodes get the forms that were decided for them.
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
@@ -42,7 +43,7 @@ use super::decided::StoredAs;
 use super::functions::meets_functions;
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, filled};
-use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, moved};
+use super::moved::{is_of_parameter, is_stored, is_sum_of_few, is_sum_of_rows, moved};
 use super::painted::{Crossing, Ends, Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Because, Boundary, Classes, Policy, Reach};
 use super::stored::stored;
@@ -324,9 +325,16 @@ impl Painter<'_> {
         let mut origin: Vec<Option<NodeId>> = vec![None; n];
         let mut ends = vec![false; n];
         if !self.policy.deny_spreads {
-            let sums = self.sums_of_products();
+            let of_product = self.of_products();
+            let is_add = |node: NodeId| matches!(graph.instr(graph.node(node)).op, Op::Binary(BinaryOp::Add));
+            let sums: Vec<bool> = self.nodes().map(|node| is_add(node) && of_product[node as usize]).collect();
             let meets_functions = meets_functions(graph, |node| sums[node as usize]);
-            ends = sums.iter().zip(meets_functions).map(|(&is_sum, meets)| is_sum && !meets).collect();
+            let feeds_layer = match self.kind {
+                RegionKind::Entry => loss::leads_to_loss_by_product(graph),
+                _ => vec![false; n],
+            };
+            let is_end = |node: usize| of_product[node] && feeds_layer[node] || sums[node] && !meets_functions[node];
+            ends = (0..n).map(is_end).collect();
         }
         for node in self.nodes() {
             if ends[node as usize] {
@@ -344,23 +352,25 @@ impl Painter<'_> {
         }
     }
 
-    /// For each node whether it adds to an array that is computed from a product.
-    fn sums_of_products(&self) -> Vec<bool> {
+    /// For each node whether it computes on with an array, as large as its own, of a product.
+    fn of_products(&self) -> Vec<bool> {
         let graph = self.graph;
-        let n_elements = |value: ValueId| graph.value(value).n_elements;
         // From a product that is as large, by soft nodes.
         let mut of_product = vec![false; graph.nodes.len()];
         for node in self.nodes() {
-            let of = graph.node(node);
-            let n_given = of.results().map(n_elements).max().unwrap_or(0);
-            let is_whole =
-                |&value: &ValueId| of_product[graph.producer(value) as usize] && n_elements(value) >= n_given;
             let goes_on = self.is_soft(node) && !self.blocked[node as usize];
             let is_product = self.is(node, Class::Allow) && self.decides[node as usize].is_none();
-            of_product[node as usize] = is_product || goes_on && of.operands.iter().any(is_whole);
+            of_product[node as usize] = is_product || goes_on && self.reads_whole(node, &of_product);
         }
-        let is_add = |node: NodeId| matches!(graph.instr(graph.node(node)).op, Op::Binary(BinaryOp::Add));
-        self.nodes().map(|node| is_add(node) && of_product[node as usize]).collect()
+        of_product
+    }
+
+    /// Whether a node reads something as large as what it gives that one of these nodes makes.
+    fn reads_whole(&self, node: NodeId, makers: &[bool]) -> bool {
+        let (graph, of) = (self.graph, self.graph.node(node));
+        let n_elements = |value: ValueId| graph.value(value).n_elements;
+        let n_given = of.results().map(n_elements).max().unwrap_or(0);
+        of.operands.iter().any(|&value| makers[graph.producer(value) as usize] && n_elements(value) >= n_given)
     }
 
     /// Step 3. Products' results are narrow, but for those that step 5 decides. Of those that devices may sum, too, step 5
@@ -408,6 +418,7 @@ impl Painter<'_> {
                 below: &below,
                 decides: &self.decides,
                 leads_to_product: graph.leads_to_product(),
+                carried: self.policy.carried,
             };
             around.narrow_loops(self.loops, &mut self.out);
             around.narrow_branches(self.branches, &mut self.out);
@@ -435,8 +446,13 @@ impl Painter<'_> {
             let is_given = graph.node(node).results().any(|value| is_given[value as usize]);
             above[node as usize] = found.or(is_given.then_some(node));
         }
+        // Of a product, by as large arrays and sums of few, so that it is no statistic.
+        let mut of_array = vec![false; graph.nodes.len()];
         for node in self.nodes() {
             let idx = node as usize;
+            let is_few = is_sum_of_few(graph, self.classes, node);
+            of_array[idx] =
+                self.is(node, Class::Allow) || (self.is_soft(node) || is_few) && self.reads_whole(node, &of_array);
             let is_sum = self.policy.moved == Boundary::Lower
                 && below[idx].is_some()
                 && !self.ends.leads_to_loss[idx]
@@ -453,6 +469,17 @@ impl Painter<'_> {
             if is_sum {
                 self.out.low[idx] = true;
                 self.out.rule[idx] = Rule::MovedSum;
+                self.out.from[idx] = below[idx];
+                self.lower_results(node);
+            }
+            let is_stored_sum = self.policy.moved == Boundary::Lower
+                && is_few
+                && of_array[idx]
+                && is_between
+                && !self.ends.leads_to_loss[idx]
+                && !self.ends.leads_to_result[idx];
+            if is_stored_sum {
+                self.out.rule[idx] = Rule::FewTerms;
                 self.out.from[idx] = below[idx];
                 self.lower_results(node);
             }

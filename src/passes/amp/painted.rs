@@ -46,6 +46,8 @@ pub(super) enum Rule {
     Filled,
     /// It adds rows between products, and what it adds and gives is stored.
     MovedSum,
+    /// It sums few numbers to each that it gives, between products; it computes in f32 and rounds, once, what is stored.
+    FewTerms,
     /// It sums a narrow concatenation, which a product reads too, part by part.
     SumOfParts,
     /// It adds narrow rows, which are bf16 already, to zeros.

@@ -24,6 +24,7 @@
 //! tables: lower            # or keep: gradients of tables with narrow rows are f32, and lookups read the table as it is
 //! moved: lower             # or keep: what a gather, a concatenate and the like give is f32 where an op of f32 reads it
 //! loops: lower             # or keep: what loops fill, read slice by slice or carry between products, and branches take or give, is f32
+//! carried: keep            # or lower: what a loop carries from product to product, such as an LSTM's state, is narrow
 //! choices: keep            # or lower: products whose scores decide something discrete, such as a router's
 //! decided:                 # forms of single instructions: f32, rounded, narrow or barrier (`decided`)
 //!   - {instruction: add.65, of: 'add f32[8,128]', as: rounded, because: 'less memory'}
@@ -90,6 +91,9 @@ pub struct Policy {
     /// Whether arrays that a loop fills, reads slice by slice or carries, or that a branch takes or gives, are
     /// narrow where they lie between products.
     pub loops: Boundary,
+    /// Whether a loop carries in the narrow dtype what a product of each step reads and changes: the state of an LSTM, which
+    /// is f32 otherwise, as a rounding of it is carried, too. Of no effect where `loops` keeps.
+    pub carried: Boundary,
     /// Whether products may be lowered whose results decide what the program computes on with: through a `topk`, a `sort`,
     /// an `argmax` or a comparison of scores.
     pub choices: Boundary,
@@ -191,6 +195,7 @@ impl Default for Policy {
             tables: Boundary::Lower,
             moved: Boundary::Lower,
             loops: Boundary::Lower,
+            carried: Boundary::Keep,
             choices: Boundary::Keep,
             decided: Vec::new(),
         }
@@ -283,6 +288,7 @@ pub struct PolicyDocument {
     tables: Option<Boundary>,
     moved: Option<Boundary>,
     loops: Option<Boundary>,
+    carried: Option<Boundary>,
     choices: Option<Boundary>,
     decided: Option<Vec<Decided>>,
 }
@@ -325,6 +331,7 @@ impl TryFrom<PolicyDocument> for Policy {
             tables: document.tables.unwrap_or(base.tables),
             moved: document.moved.unwrap_or(base.moved),
             loops: document.loops.unwrap_or(base.loops),
+            carried: document.carried.unwrap_or(base.carried),
             choices: document.choices.unwrap_or(base.choices),
             decided: document.decided.unwrap_or(base.decided),
         };

@@ -273,6 +273,11 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
         Rule::MovedSum => {
             "it adds rows that come of ops that are lowered, few to each, and what it adds and gives is stored".to_string()
         }
+        Rule::FewTerms => {
+            "it sums few numbers to each that it gives, between ops that are lowered; it computes in f32 and rounds, once, what \
+             is stored"
+                .to_string()
+        }
         Rule::Statistic => {
             "nothing of the rows that it adds was rounded since the ops that are always f32, so their sum is a statistic"
                 .to_string()

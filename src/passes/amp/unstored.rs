@@ -16,7 +16,9 @@
 //! 3. one op reads it, which computes in f32: a sum, a denied function, an op of these rules. But not behind a reshape that
 //!    changes how many numbers lie along lanes, as that is a copy, which is stored. And not if it reads an f32
 //!    value that a product reads too, or an op that is lowered for one, as that one is stored in the narrow dtype: so the
-//!    gradient of a residual, which a gate scales for a product, ends at each norm that adds its parts to it; or
+//!    gradient of a residual, which a gate scales for a product, ends at each norm that adds its parts to it. Nor if it adds
+//!    another stored array of its size to a product that it alone reads, on the way to the next one: the product's fusion stores
+//!    the sum, or both are kept; or
 //! 4. it scales one stream, all that read it compute in f32, and one of them computes an exponential of it, as a softmax
 //!    reads its scores, for their maximum too. The stream is what is stored, and each of them scales it again. What is
 //!    rounded of an exponent is an error of the exponential in proportion to the exponent's size.
@@ -88,6 +90,7 @@ pub(super) fn unstored(
         facts: vec![Facts::default(); graph.values.len()],
         kept: vec![None; graph.nodes.len()],
         feeds_product: vec![false; graph.values.len()],
+        leads_to_product: graph.leads_to_product(),
     };
     for node in 0..graph.nodes.len() as NodeId {
         finder.go_on(node);
@@ -141,6 +144,8 @@ struct Finder<'g> {
     kept: Vec<Option<NodeId>>,
     /// For each value whether a product reads it, or what moves it or is lowered for it.
     feeds_product: Vec<bool>,
+    /// For each node whether a product is computed from what it gives.
+    leads_to_product: Vec<bool>,
 }
 
 impl Finder<'_> {
@@ -237,6 +242,7 @@ impl Finder<'_> {
             NodeKind::Op(Class::Allow) | NodeKind::Parameter | NodeKind::Fixed(_) => stored,
             // A sum that is lowered between products, or what is moved there: both are stored.
             NodeKind::Op(Class::Deny { .. } | Class::Clear) if is_low => stored,
+            NodeKind::Op(Class::Deny { .. }) if self.painted.rule[node as usize] == Rule::FewTerms => stored,
             NodeKind::Op(Class::Deny { .. }) => {
                 // A sum over windows is stored: no reader computes it again, as each of its numbers reads many.
                 let is_of_windows = matches!(op, Op::ReduceWindow { .. });
@@ -343,10 +349,46 @@ impl Finder<'_> {
             let facts = self.facts[value as usize];
             facts.is_stream && facts.is_denied && self.feeds_product[value as usize]
         });
+        if self.joins_products(node) {
+            return;
+        }
         let reader = self.only_reader(node).and_then(|reader| self.past_moves(reader));
         let reader = reader.filter(|&reader| self.computes_wide(reader)).or_else(|| self.exponential(node));
         if let Some(reader) = reader.filter(|_| !reads_stored) {
             self.kept[node as usize] = Some(reader);
+        }
+    }
+
+    /// Whether a node adds to a product that it alone reads another stored array of its size, as attention adds what it
+    /// computes of positions to its scores.
+    fn joins_products(&self, node: NodeId) -> bool {
+        let of = self.graph.node(node);
+        let is_sum = matches!(self.graph.instr(of).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
+        let n_elements = self.graph.value(of.first_result).n_elements;
+        let is_stored = |&value: &ValueId| {
+            self.painted.value_low[self.moved_from(value) as usize]
+                && self.facts[value as usize].is_stream
+                && self.graph.value(value).n_elements == n_elements
+        };
+        let is_product = |&value: &ValueId| {
+            let maker = self.graph.producer(value);
+            self.graph.node(maker).class() == Some(Class::Allow) && self.only_reader(maker) == Some(node)
+        };
+        is_sum
+            && self.leads_to_product[node as usize]
+            && of.operands[0] != of.operands[1]
+            && of.operands.iter().all(is_stored)
+            && of.operands.iter().any(is_product)
+    }
+
+    /// What ops of class clear moved, to make a value.
+    fn moved_from(&self, mut value: ValueId) -> ValueId {
+        loop {
+            let maker = self.graph.node(self.graph.producer(value));
+            match (maker.class(), maker.operands.first()) {
+                (Some(Class::Clear), Some(&operand)) => value = operand,
+                _ => return value,
+            }
         }
     }
 

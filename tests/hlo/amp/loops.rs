@@ -53,6 +53,8 @@ fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
     let narrow = ["bf16", "f32", "bf16", "bf16", "f32", "bf16", "bf16", "bf16"];
     let leaky = source.replace("next = f32[4,8] tanh(sum)", "now = f32[4,8] tanh(sum)\n  next = f32[4,8] add(h, now)");
     assert_eq!(dtypes(&leaky, &Policy::default(), names), narrow);
+    let carried = Policy { carried: Boundary::Lower, ..Policy::default() };
+    assert_eq!(dtypes(&leaky, &carried, names), ["bf16"; 8]);
     // What only products read is rounded by them in any case, and so is what a product gives.
     assert_eq!(dtypes(source, &Policy::default(), names), ["bf16"; 8]);
     let bent = source

@@ -93,6 +93,14 @@ fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
     };
     assert!(!reads_f32(&source(sum, "layer"), &Policy::default()));
     assert!(reads_f32(&source(sum, "layer"), &kept));
+    // What it scales of another layer, on the way to the next one, is rounded as between any two products: as the layers of
+    // a flow, whose scales its loss reads.
+    let scaled = "layer = f32[16,32] add(y, biases)
+  u = f32[32,32] parameter(4)
+  other = f32[16,32] dot(y, u), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  scaled = f32[16,32] multiply(other, layer)
+  further = f32[16,32] add(scaled, biases)";
+    assert_eq!(dtypes(&source(scaled, "further"), &Policy::default(), ["scaled", "further"]), ["bf16"; 2]);
     // Exponentials are rounded for the product alone, and so are likelihoods.
     let exponential = "sum = f32[16,32] add(y, biases)
   layer = f32[16,32] exponential(sum)";

@@ -550,6 +550,55 @@ ENTRY main {{
     assert_eq!(dtypes(&source("y"), &unstored(Boundary::Lower), ["scores", "scaled"]), ["bf16", "bf16"]);
     // A product reads it, so it is stored.
     assert_eq!(dtypes(&source("scaled"), &unstored(Boundary::Keep), ["scaled"]), ["bf16"]);
+    // What is added to a product is stored with it, if it is stored itself: else both are kept.
+    let added = |other: &str, scores: &str| {
+        let sum = format!(
+            "  content = f32[16,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  {other}
+  scores = f32[16,16] {scores}
+"
+        );
+        let product = "  scores = f32[16,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n";
+        dtypes(&source("y").replace(product, &sum), &unstored(Boundary::Keep), ["scores", "scaled"])
+    };
+    let places = "places = f32[16,16] dot(w, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+    let shifted = format!("{places}\n  shifted = f32[16,16] transpose(places), dimensions={{1,0}}");
+    assert_eq!(added(places, "add(content, places)"), ["bf16", "f32"]);
+    assert_eq!(added(&shifted, "add(content, shifted)"), ["bf16", "f32"]);
+    assert_eq!(added("", "add(content, w)"), ["f32", "f32"]);
+    assert_eq!(added("", "add(content, content)"), ["f32", "f32"]);
+}
+
+/// A sum of `n` numbers each of a product's, of which `made` makes what the next product reads.
+#[test]
+fn a_sum_of_few_between_products_is_rounded_once() {
+    let is_rounded = |n: usize, made: &str| {
+        let source = format!(
+            "{HEAD}ENTRY main {{
+  x = f32[16,{n}] parameter(0)
+  w = f32[16,16] parameter(1)
+  zero = f32[] constant(0)
+  product = f32[{n},16] dot(x, w), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  summed = f32[16] reduce(product, zero), dimensions={{0}}, to_apply=add
+  {made}
+  ROOT y = f32[16] dot(read, w), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+}}
+"
+        );
+        let (lowered, _) = amp::run(&parsed(&source), &Policy::default()).unwrap();
+        let mut names = lowered.entry().instructions.iter().map(|instr| &instr.name[..]);
+        names.any(|name| name == "summed.bf16")
+    };
+    let squared = "read = f32[16] multiply(summed, summed)";
+    assert!(is_rounded(8, squared));
+    assert!(is_rounded(1, squared));
+    // Of many, little is stored; and what is repeated for what was summed is a statistic of it.
+    assert!(!is_rounded(9, squared));
+    let mean = "means = f32[8,16] broadcast(summed), dimensions={1}
+  centered = f32[8,16] subtract(product, means)
+  less = f32[16] reduce(centered, zero), dimensions={0}, to_apply=add
+  read = f32[16] multiply(less, less)";
+    assert!(!is_rounded(8, mean));
 }
 
 /// A residual's gradient, to which norms add what they give: a gate scales it for a product, so it is stored. It is rounded
