@@ -6,8 +6,9 @@
 //! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
 //! else is that is stored; what is computed of them within a step is f32.
 //!
-//! What is carried is narrow, unless the policy lowers all of it, where a product rounds it in any case: where it becomes the result of one, or where only
-//! products read it. What makes it is lowered as between any two products, then.
+//! What is carried is narrow where a product rounds it in any case: where it becomes the result of one, or where only
+//! products read it. What makes it is lowered as between any two products, then. A policy may lower all that is carried from
+//! product to product (`carried`).
 //!
 //! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step, and that the program
 //! updates or gives gradients of. It is a network that is written as a loop, and what it carries is rounded where the same

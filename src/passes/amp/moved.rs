@@ -9,8 +9,8 @@
 //! as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network that was written for it.
 //! So is one behind the last product that adds no more rows than it gives.
 //!
-//! A *sum of few* is nearly as large as what is summed, and no statistic of that: between two products it is rounded once, as
-//! the sum of two arrays is that are added.
+//! A *sum of few* numbers each takes nearly as much to store as what is summed. Where it is not repeated for that, as a mean
+//! is, it is rounded once between two products.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::policy::{Because, Classes};
@@ -18,12 +18,13 @@ use crate::hlo::ops::decisions::list_names;
 use crate::hlo::ops::precision::{Class, DeviceSum};
 use crate::hlo::{DType, Instruction, Op};
 
-/// Terms that a sum in bf16 may have: a row on average, or a residual over the layers of a loop. A sum of n terms of one sign has up to n roundings of
-/// 2^-9, so that beyond this many its last terms would weigh less than what is lost of the first.
+/// Terms that a sum in bf16 may have: a row on average, or a residual over the layers of a loop. A sum of n terms of one
+/// sign has up to n roundings of 2^-9, so that beyond this many its last terms would weigh less than what is lost of the
+/// first.
 pub(super) const MAX_TERMS: i64 = 64;
 
-/// Terms of a sum that is as much to store as what is summed, but for this factor: as the gradient of what was repeated for
-/// the axes of a derivative, or for a group of heads.
+/// Terms that a sum of few has at most: those of a gradient of what was repeated for the axes of a derivative, or for a group
+/// of heads.
 const FEW_TERMS: i64 = 8;
 
 /// Whether a TPU's compiler stores what an op gives that only moves values, and does not fuse it into its readers. Of
@@ -69,13 +70,18 @@ pub(super) fn moved(graph: &Graph<'_>) -> Vec<bool> {
 
 /// Whether what a node moves is a parameter, which is stored already.
 pub(super) fn is_of_parameter(graph: &Graph<'_>, node: NodeId) -> bool {
-    let mut producer = node;
-    while let (NodeKind::Op(Class::Clear), Some(&operand)) =
-        (&graph.node(producer).kind, graph.node(producer).operands.first())
-    {
-        producer = graph.producer(operand);
+    graph.node(graph.producer(moved_from(graph, graph.node(node).first_result))).kind == NodeKind::Parameter
+}
+
+/// What ops of class clear moved, or a part of, to make a value.
+pub(super) fn moved_from(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
+    loop {
+        let maker = graph.node(graph.producer(value));
+        match (&maker.kind, maker.operands.first()) {
+            (NodeKind::Op(Class::Clear), Some(&operand)) => value = operand,
+            _ => return value,
+        }
     }
-    graph.node(producer).kind == NodeKind::Parameter
 }
 
 /// The zeros and the rows of a node that adds rows to zeros, if it may compute in bf16.

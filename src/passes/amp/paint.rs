@@ -18,9 +18,9 @@
 //!    upstream of another, through ops that are not denied or denied without spreading. A loop counts as one for the
 //!    arrays that it fills or reads slice by slice, or carries between products (`loops`, `crossings`), and so do rows that are
 //!    added to a table with narrow rows (`tables`). What is moved and stored between two (`moved`) is lowered, too, and so
-//!    are sines and cosines there, which are always f32 elsewhere; sums of few numbers are rounded there. Of the others, `unstored` takes back those whose values
-//!    need not be stored, unless the policy lowers them; and `stored` rounds what is stored of what step 1 denied.
-//!    Then single nodes get the forms that were decided for them.
+//!    are sines and cosines there, which are always f32 elsewhere; sums of few numbers are rounded there. Of the others,
+//!    `unstored` takes back those whose values need not be stored, unless the policy lowers them; and `stored` rounds what is
+//!    stored of what step 1 denied. Then single nodes get the forms that were decided for them.
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
 //!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are
 //!    narrow already (the cast back moves down, unless that makes it larger). What is moved and stored is lowered where

@@ -37,7 +37,7 @@
 //! compiler would store it in f32: it fuses a cast into each op that reads, however many there are.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
-use super::moved::{changes_lanes, is_stored};
+use super::moved::{changes_lanes, is_stored, moved_from};
 use super::painted::{Painted, Rule};
 use crate::hlo::Op;
 use crate::hlo::ops::decisions::is_map;
@@ -366,7 +366,7 @@ impl Finder<'_> {
         let is_sum = matches!(self.graph.instr(of).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
         let n_elements = self.graph.value(of.first_result).n_elements;
         let is_stored = |&value: &ValueId| {
-            self.painted.value_low[self.moved_from(value) as usize]
+            self.painted.value_low[moved_from(self.graph, value) as usize]
                 && self.facts[value as usize].is_stream
                 && self.graph.value(value).n_elements == n_elements
         };
@@ -379,17 +379,6 @@ impl Finder<'_> {
             && of.operands[0] != of.operands[1]
             && of.operands.iter().all(is_stored)
             && of.operands.iter().any(is_product)
-    }
-
-    /// What ops of class clear moved, to make a value.
-    fn moved_from(&self, mut value: ValueId) -> ValueId {
-        loop {
-            let maker = self.graph.node(self.graph.producer(value));
-            match (maker.class(), maker.operands.first()) {
-                (Some(Class::Clear), Some(&operand)) => value = operand,
-                _ => return value,
-            }
-        }
     }
 
     /// Rule 4: an exponential that is computed of what scales one stream, if all that read it compute in f32.
