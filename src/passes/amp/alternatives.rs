@@ -2,7 +2,8 @@
 //!
 //! Rules say what is stored from the form of a program, and a compiler may do otherwise. Where it costs no accuracy, a value
 //! can as well be in another form. None of them rounds what the rules leave f32 for a reader: a value that was rounded stays
-//! f32, or is rounded at another place on its way to readers that all read it rounded.
+//! f32, or is rounded at another place on its way to readers that all read it rounded; and what moves rounded values may move
+//! them before they are f32 again.
 
 use super::decided::StoredAs;
 use super::graph::{Graph, NodeId, NodeKind};
@@ -43,8 +44,13 @@ pub(super) fn alternatives(graph: &Graph<'_>, painted: &Painted, node: NodeId) -
             || painted.is_narrow_state(reader, &of.operands, value)
     };
     let is_read_narrow = readers.iter().all(takes_narrow) && !graph.results.contains(&value);
-    if is_soft && !is_low && !is_narrow && is_read_narrow {
-        // Rounding commutes with an op of class clear, so it is the cast that moves above it.
+    let floats = || of.operands.iter().filter(|&&operand| graph.value(operand).is_f32());
+    let is_rounded = |&operand: &u32| painted.value_low[operand as usize];
+    let moves_rounded = class == Class::Clear
+        && floats().any(is_rounded)
+        && floats().all(|operand| is_rounded(operand) || graph.value(*operand).is_exact);
+    if is_soft && !is_low && !is_narrow && (is_read_narrow || moves_rounded) {
+        // Rounding commutes with an op of class clear, so it is the cast that moves above it, or below it.
         forms.push(if class == Class::Clear { StoredAs::Narrow } else { StoredAs::Rounded });
     }
     forms

@@ -11,6 +11,9 @@
 //!
 //! A *sum of few* numbers each takes nearly as much to store as what is summed. Where it is not repeated for that, as a mean
 //! is, it is rounded once between two products.
+//!
+//! A *sum over windows* of few numbers, as of an average pool or its gradient, stores what it sums and what it gives, as no
+//! fusion makes what windows read. Between two products it is computed in bf16, as in a network that was written for it.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::policy::{Because, Classes};
@@ -26,6 +29,9 @@ pub(super) const MAX_TERMS: i64 = 64;
 /// Terms that a sum of few has at most: those of a gradient of what was repeated for the axes of a derivative, or for a group
 /// of heads.
 const FEW_TERMS: i64 = 8;
+
+/// Terms that a sum over a window in bf16 has at most: those of a pool of 3×3.
+const WINDOW_TERMS: i64 = 9;
 
 /// Whether a TPU's compiler stores what an op gives that only moves values, and does not fuse it into its readers. Of
 /// concatenates those along the last axis, which is the one that lies along a tile's lanes.
@@ -109,16 +115,37 @@ pub(super) fn is_sum_of_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: Nod
         .is_some_and(|(zeros, rows)| n_elements(rows) <= n_elements(zeros).saturating_mul(max_terms))
 }
 
+/// Whether a node gives one array by the op of a name, a sum that is always f32 for no other reason, and that no devices share.
+fn is_sum_called(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, name: &str) -> bool {
+    let of = graph.node(node);
+    let op = &graph.instr(of).op;
+    of.n_results == 1
+        && matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
+        && of.because == Because::Op
+        && list_names(graph.module, op).iter().any(|called| called == name)
+        && classes.sum_in_f32(graph.module, op) == DeviceSum::Never
+}
+
+/// Whether a node sums over windows of few numbers, and may compute in bf16. In f16 such a sum may be infinite.
+pub(super) fn is_sum_over_windows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
+    let Op::ReduceWindow { window, .. } = &graph.instr(graph.node(node)).op else { return false };
+    let n_terms = window.iter().map(|dim| dim.size).fold(1, i64::saturating_mul);
+    graph.low == DType::BF16 && n_terms <= WINDOW_TERMS && is_sum_called(graph, classes, node, "reduce-window:add")
+}
+
+/// Whether a node puts zeros around or between what only windows read.
+pub(super) fn pads_windows(graph: &Graph<'_>, node: NodeId) -> bool {
+    let of = graph.node(node);
+    let mut readers = of.results().flat_map(|value| &graph.users[value as usize]).peekable();
+    matches!(graph.instr(of).op, Op::Pad(_))
+        && readers.peek().is_some()
+        && readers.all(|&reader| matches!(graph.instr(graph.node(reader)).op, Op::ReduceWindow { .. }))
+}
+
 /// Whether a node sums few numbers to each that it gives, and that is no statistic: it is not repeated for what was summed.
 pub(super) fn is_sum_of_few(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
     let of = graph.node(node);
-    let instr = graph.instr(of);
-    let names = list_names(graph.module, &instr.op);
-    let is_sum = of.n_results == 1
-        && matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
-        && of.because == Because::Op
-        && names.iter().any(|name| name == "reduce:add")
-        && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never;
+    let is_sum = is_sum_called(graph, classes, node, "reduce:add");
     let Some(&summed) = of.operands.first().filter(|_| is_sum) else { return false };
     let (before, after) = (graph.value(summed).n_elements, graph.value(of.first_result).n_elements);
     if before > after.saturating_mul(FEW_TERMS) {

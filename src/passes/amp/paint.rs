@@ -18,9 +18,10 @@
 //!    upstream of another, through ops that are not denied or denied without spreading. A loop counts as one for the
 //!    arrays that it fills or reads slice by slice, or carries between products (`loops`, `crossings`), and so do rows that are
 //!    added to a table with narrow rows (`tables`). What is moved and stored between two (`moved`) is lowered, too, and so
-//!    are sines and cosines there, which are always f32 elsewhere; sums of few numbers are rounded there. Of the others,
-//!    `unstored` takes back those whose values need not be stored, unless the policy lowers them; and `stored` rounds what is
-//!    stored of what step 1 denied. Then single nodes get the forms that were decided for them.
+//!    are sines and cosines there, which are always f32 elsewhere, and sums over windows of few numbers; other sums of few
+//!    are rounded there. Of the others, `unstored` takes back those whose values need not be stored, unless the policy lowers
+//!    them; and `stored` rounds what is stored of what step 1 denied. Then single nodes get the forms that were decided for
+//!    them.
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
 //!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are
 //!    narrow already (the cast back moves down, unless that makes it larger). What is moved and stored is lowered where
@@ -43,7 +44,9 @@ use super::decided::StoredAs;
 use super::functions::meets_functions;
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, filled};
-use super::moved::{is_of_parameter, is_stored, is_sum_of_few, is_sum_of_rows, moved};
+use super::moved::{
+    is_of_parameter, is_stored, is_sum_of_few, is_sum_of_rows, is_sum_over_windows, moved, pads_windows,
+};
 use super::painted::{Crossing, Ends, Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Because, Boundary, Classes, Policy, Reach};
 use super::stored::stored;
@@ -450,9 +453,11 @@ impl Painter<'_> {
         let mut of_array = vec![false; graph.nodes.len()];
         for node in self.nodes() {
             let idx = node as usize;
-            let is_few = is_sum_of_few(graph, self.classes, node);
-            of_array[idx] =
-                self.is(node, Class::Allow) || (self.is_soft(node) || is_few) && self.reads_whole(node, &of_array);
+            let is_windowed = is_sum_over_windows(graph, self.classes, node);
+            let is_few = is_windowed || is_sum_of_few(graph, self.classes, node);
+            let goes_on = (self.is_soft(node) || is_few) && self.reads_whole(node, &of_array);
+            let is_padded = pads_windows(graph, node) && self.producers(node).any(|maker| of_array[maker as usize]);
+            of_array[idx] = self.is(node, Class::Allow) || goes_on || is_padded;
             let is_sum = self.policy.moved == Boundary::Lower
                 && below[idx].is_some()
                 && !self.ends.leads_to_loss[idx]
@@ -479,7 +484,8 @@ impl Painter<'_> {
                 && !self.ends.leads_to_loss[idx]
                 && !self.ends.leads_to_result[idx];
             if is_stored_sum {
-                self.out.rule[idx] = Rule::FewTerms;
+                self.out.low[idx] = is_windowed;
+                self.out.rule[idx] = if is_windowed { Rule::WindowSum } else { Rule::FewTerms };
                 self.out.from[idx] = below[idx];
                 self.lower_results(node);
             }

@@ -48,6 +48,8 @@ pub(super) enum Rule {
     MovedSum,
     /// It sums few numbers to each that it gives, between products; it computes in f32 and rounds, once, what is stored.
     FewTerms,
+    /// It sums over windows of few numbers, between products, and what it sums and gives is stored.
+    WindowSum,
     /// It sums a narrow concatenation, which a product reads too, part by part.
     SumOfParts,
     /// It adds narrow rows, which are bf16 already, to zeros.

@@ -1,12 +1,11 @@
 //! Sums of what was put together of parts, part by part.
 //!
-//! A back end puts the parts of a concatenation along any axis but the last together anew for each op that reads it, as for
-//! a product and for the sum in f32 that is a bias's gradient. So it does with what is added up of parts that zeros pad, the
-//! gradient of an array that was taken apart by indices. Such a sum is made of the parts' sums, and each of these is made
-//! with its part. So it is written part by part: it is of the same numbers, in the same dtype.
+//! A back end puts the parts of a concatenation together for a product, and once more for the sum in f32 that is a bias's
+//! gradient, or it reads them again for that. So it does with what is added up of parts that zeros pad, the gradient of an
+//! array that was taken apart by indices. Such a sum is made of the parts' sums, and each of these is made with its part. So
+//! it is written part by part: it is of the same numbers, in the same dtype.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
-use super::moved::is_stored;
 use super::painted::{Painted, Rule};
 use super::policy::{Because, Classes};
 use crate::hlo::ops::decisions::list_names;
@@ -74,7 +73,7 @@ pub(super) fn of_node(graph: &Graph<'_>, node: NodeId) -> Option<Parts> {
     let instr = graph.instr(graph.node(whole));
     if let Op::Concatenate { dimension } = instr.op {
         let n_before = reduced.iter().filter(|&&axis| axis < dimension).count() as i64;
-        let is_whole = !is_stored(instr) && !reduced.contains(&dimension);
+        let is_whole = !reduced.contains(&dimension);
         let parts = instr.operands.iter().map(|&part| (part, None)).collect();
         return is_whole.then_some(Parts { parts, reduced, dimension: Some(dimension - n_before), moves });
     }
@@ -84,7 +83,7 @@ pub(super) fn of_node(graph: &Graph<'_>, node: NodeId) -> Option<Parts> {
     (starts_at_zero && parts.len() > 1).then_some(Parts { parts, reduced, dimension: None, moves })
 }
 
-/// The parts of a sum of parts that zeros pad along dimensions that are not `reduced`, nor the last.
+/// The parts of a sum of parts that zeros pad along dimensions that are not `reduced`.
 fn padded(
     graph: &Graph<'_>,
     node: NodeId,
@@ -105,9 +104,7 @@ fn padded(
             Some(())
         }
         (Op::Pad(dims), &[_, zero]) if graph.value(zero).is_zero => {
-            let is_whole = |axis: i64| reduced.contains(&axis) || axis + 1 == dims.len() as i64;
-            let is_apart =
-                |(axis, dim): (i64, &PadDim)| is_whole(axis) && *dim != PadDim { low: 0, high: 0, interior: 0 };
+            let is_apart = |(axis, dim): (i64, &PadDim)| reduced.contains(&axis) && *dim != PadDim::default();
             if (0..).zip(dims).any(is_apart) {
                 return None;
             }

@@ -278,6 +278,9 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
              is stored"
                 .to_string()
         }
+        Rule::WindowSum => {
+            "it sums over windows of few numbers, between ops that are lowered, and what it sums and gives is stored".to_string()
+        }
         Rule::Statistic => {
             "nothing of the rows that it adds was rounded since the ops that are always f32, so their sum is a statistic"
                 .to_string()

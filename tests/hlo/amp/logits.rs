@@ -2,7 +2,7 @@
 
 use super::oracle::run;
 use bf16scope::hlo::{DType, Module, text};
-use bf16scope::passes::amp::{self, Boundary, LowDType, Policy};
+use bf16scope::passes::amp::{self, Boundary, Decided, LowDType, Policy, StoredAs};
 use expect_test::expect;
 
 /// A step of `n` rows: a product and a bias make logits of 16 words, the loss looks up one of each row, and the bias's
@@ -127,6 +127,28 @@ fn other_logits_stay_f32() {
     for policy in [&keep, &f16, &island, &Policy::preset("tf_amp").unwrap()] {
         assert_eq!(found(&lowered(&module, policy)), (false, Some(DType::F32)));
     }
+}
+
+/// They are looked up in f32, and may be in bf16: the same numbers, as they are rounded already.
+#[test]
+fn rounded_logits_may_be_looked_up_as_they_are() {
+    let forms = |n: i64| {
+        let (_, report) = amp::run(&step(n, SUM), &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
+        report.explain("looked_up")[0].alternatives.clone()
+    };
+    assert_eq!(forms(32), [StoredAs::Narrow]);
+    assert!(forms(7).is_empty(), "these are not rounded");
+    let module = step(32, SUM);
+    let entry = module.entry();
+    let looked_up = entry.instructions.iter().find(|instr| instr.name == "looked_up").unwrap();
+    let decided = vec![Decided::new(looked_up, StoredAs::Narrow, "")];
+    let narrow = lowered(&module, &Policy { decided, ..Policy::default() });
+    let gathers = narrow.entry().instructions.iter().filter(|instr| instr.op.opcode() == "gather");
+    assert_eq!(gathers.map(|instr| instr.shape.dtype()).collect::<Vec<_>>(), [Some(DType::BF16)]);
+    let numbers = |n: i64, step: f32| (0..n).flat_map(|i| (step * (i % 23) as f32 - 1.0).to_le_bytes()).collect();
+    let words = (0..32).flat_map(|i: i32| (i * 5 % 16).to_le_bytes()).collect();
+    let arguments = [numbers(32 * 8, 0.07), numbers(8 * 16, 0.11), numbers(16, 0.013), words];
+    assert_eq!(run(&narrow, &arguments), run(&lowered(&module, &Policy::default()), &arguments));
 }
 
 /// As many rows as words: the sum over words is another.

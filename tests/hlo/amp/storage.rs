@@ -2,7 +2,7 @@
 //! without it, where a policy can leave it out.
 
 use bf16scope::hlo::{Module, text};
-use bf16scope::passes::amp::{self, Boundary, Policy};
+use bf16scope::passes::amp::{self, Boundary, LowDType, Policy};
 
 /// What every module below begins with: reductions, and two products of which the second reads what the rule is about.
 pub(super) const HEAD: &str = "HloModule storage
@@ -438,25 +438,61 @@ fn a_residual_behind_the_norm_of_a_lookup_is_rounded_as_in_later_layers() {
     assert!(!text::print(&kept, &Default::default()).contains("found.bf16"));
 }
 
-/// A pool's gradient, of a part of what was concatenated: a sum over windows, which is stored and no statistic. It meets
-/// another stored value, so the sum of both is rounded for the product that reads it.
+/// A sum over windows is stored and no statistic, so what adds another stored value to it is rounded for the product that
+/// reads it. Of few numbers, as a pool's gradient, it is bf16 itself; of many it is f32.
 #[test]
 fn a_sum_over_windows_of_a_part_is_stored() {
+    let source = |size: usize, given: usize| {
+        format!(
+            "ENTRY main {{
+  x = f32[16,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  v = f32[16,{given}] parameter(2)
+  u = f32[{given},16] parameter(3)
+  zero = f32[] constant(0)
+  product = f32[16,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  part = f32[16,12] slice(product), slice={{[0:16], [0:12]}}
+  windows = f32[16,{given}] reduce-window(part, zero), window={{size=1x{size}}}, to_apply=add
+  other = f32[16,{given}] dot(x, v), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  both = f32[16,{given}] add(windows, other)
+  ROOT out = f32[16,16] dot(both, u), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"
+        )
+    };
+    let names = ["part", "windows", "both"];
+    assert_eq!(dtypes(&source(9, 4), &Policy::default(), names), ["bf16", "bf16", "bf16"]);
+    assert_eq!(dtypes(&source(10, 3), &Policy::default(), names), ["bf16", "f32", "bf16"]);
+    assert_eq!(dtypes(&source(9, 4), &moved(Boundary::Keep), names), ["bf16", "f32", "bf16"]);
+    // In f16 it may be infinite.
+    let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
+    assert_eq!(dtypes(&source(9, 4), &f16, names), ["f16", "f32", "f16"]);
+}
+
+/// A norm's end, which only an average pool reads, is rounded for it: no fusion makes what windows read. The pool's gradient
+/// puts zeros between what comes back, and is bf16 with them.
+#[test]
+fn what_a_pool_and_its_gradient_read_is_rounded() {
     let source = "ENTRY main {
   x = f32[16,16] parameter(0)
   w = f32[16,16] parameter(1)
-  v = f32[16,6] parameter(2)
-  u = f32[6,16] parameter(3)
+  v = f32[8,16] parameter(2)
+  u = f32[16,8] parameter(3)
   zero = f32[] constant(0)
   product = f32[16,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  part = f32[16,8] slice(product), slice={[0:16], [0:8]}
-  windows = f32[16,6] reduce-window(part, zero), window={size=1x3}, to_apply=add
-  other = f32[16,6] dot(x, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  both = f32[16,6] add(windows, other)
-  ROOT out = f32[16,16] dot(both, u), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  summed = f32[16] reduce(product, zero), dimensions={1}, to_apply=add
+  means = f32[16,16] broadcast(summed), dimensions={0}
+  normed = f32[16,16] subtract(product, means)
+  pooled = f32[16,8] reduce-window(normed, zero), window={size=1x2 stride=1x2}, to_apply=add
+  after = f32[16,16] dot(pooled, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  back = f32[16,8] dot(after, u), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  spread = f32[16,17] pad(back, zero), padding=0_0x1_1_1
+  gradient = f32[16,16] reduce-window(spread, zero), window={size=1x2}, to_apply=add
+  ROOT out = f32[16,16] dot(gradient, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }
 ";
-    assert_eq!(dtypes(source, &Policy::default(), ["part", "windows", "both"]), ["bf16", "f32", "bf16"]);
+    let names = ["normed", "normed.bf16", "pooled", "spread", "gradient"];
+    assert_eq!(dtypes(source, &Policy::default(), names), ["f32", "bf16", "bf16", "bf16", "bf16"]);
 }
 
 /// The gradient of a norm's input by its variance, 2 · x · v, where v is a sum that the norm's scale was applied to: it is
@@ -668,11 +704,26 @@ fn a_sum_of_a_concatenation_is_one_of_its_parts() {
     assert_eq!(dtypes(&of_bias, &Policy::default(), ["all", "flat", "of_bias"]), ["bf16", "bf16", "f32"]);
     assert_eq!(shapes(&of_bias, Boundary::Lower), [vec![2, 16], vec![1, 16]]);
     assert_eq!(shapes(&of_bias, Boundary::Keep), [vec![48]]);
+    // Along the last axis, too.
+    let lanes = source(3, "4,8,1,48", "48", "0,1").replace(
+        "all = f32[4,8,1,48] concatenate(two, one)",
+        "pair = f32[4,8,1,32] reshape(two)
+  all = f32[4,8,1,48] concatenate(pair, one)",
+    );
+    assert_eq!(shapes(&lanes, Boundary::Lower), [vec![1, 32], vec![1, 16]]);
     // Over the rows of each part alone: these are put together again along the axis that was the third.
     assert_eq!(shapes(&source(2, "4,8,3,16", "4,48", "1"), Boundary::Lower), [vec![4, 2, 16], vec![4, 1, 16]]);
     // A sum of all parts at once.
     assert_eq!(shapes(&source(2, "4,8,3,16", "4,8", "2"), Boundary::Lower), [vec![4, 8]]);
-    // What was taken apart by indices is put together of parts that zeros pad: as it is, and transposed behind that.
+    // What was taken apart by indices is put together of parts that zeros pad: along the last axis, along another, and
+    // transposed behind that.
+    let padded = lanes.replace(
+        "all = f32[4,8,1,48] concatenate(pair, one), dimensions={3}",
+        "front = f32[4,8,1,48] pad(pair, zero), padding=0_0x0_0x0_0x0_16
+  back = f32[4,8,1,48] pad(one, zero), padding=0_0x0_0x0_0x32_0
+  all = f32[4,8,1,48] add(front, back)",
+    );
+    assert_eq!(shapes(&padded, Boundary::Lower), [vec![1, 32], vec![1, 16]]);
     let padded = of_bias.replace(
         "all = f32[4,8,3,16] concatenate(two, one), dimensions={2}",
         "front = f32[4,8,3,16] pad(two, zero), padding=0_0x0_0x0_1x0_0
