@@ -58,10 +58,14 @@ impl Around<'_> {
             }
             let is_over_layers = leaves().any(|(_, ((before, _), kept))| self.is_layers(before, *kept));
             for (leaf, ((before, after), kept)) in leaves() {
-                let &Use::Carried { is_between, is_product, is_multiplied } = kept else { continue };
+                let &Use::Carried { is_between, is_product, is_multiplied, is_constant, is_summed } = kept else {
+                    continue;
+                };
                 let is_array = graph.value(before).is_f32() && graph.value(before).n_elements > 1;
                 let is_rounded = is_multiplied || is_product && graph.value(before).is_exact;
-                let is_narrow = is_between && (is_over_layers || is_rounded || self.carried == Boundary::Lower);
+                let is_carried = is_between && (is_over_layers || is_rounded || self.carried == Boundary::Lower);
+                let is_layers_sum = is_summed && is_over_layers && self.leads_to_product(after);
+                let is_narrow = is_carried || is_layers_sum || is_constant && is_multiplied;
                 state[leaf] |= is_narrow && is_array && !self.is_whole_parameter(before) && !self.is_kept(after);
             }
             if state.contains(&true) {
@@ -136,6 +140,14 @@ impl Around<'_> {
         kept == Use::Read { is_layers: true }
             && is_of_parameter(graph, graph.producer(before))
             && graph.results.iter().any(is_update)
+    }
+
+    /// Whether a product is computed from a value.
+    fn leads_to_product(&self, value: ValueId) -> bool {
+        let leads = |&user: &NodeId| {
+            self.graph.node(user).class() == Some(Class::Allow) || self.leads_to_product[user as usize]
+        };
+        self.graph.users[value as usize].iter().any(leads)
     }
 
     fn is_whole_parameter(&self, value: ValueId) -> bool {

@@ -7,12 +7,13 @@
 //! else is that is stored; what is computed of them within a step is f32.
 //!
 //! What is carried is narrow where a product rounds it in any case: where it becomes the result of one, or where only
-//! products read it. What makes it is lowered as between any two products, then. A policy may lower all that is carried from
+//! products read it, also if no step changes it, as what a decoder attends to. What makes it is lowered as between any two products, then. A policy may lower all that is carried from
 //! product to product (`carried`).
 //!
 //! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step, and that the program
 //! updates or gives gradients of. It is a network that is written as a loop, and what it carries is rounded where the same
-//! network without a loop would round it: between two layers. In a loop over time each step has the same weights, so it is
+//! network without a loop would round it: between two layers; so is what its layers add up for a product behind it, as skip
+//! connections are. In a loop over time each step has the same weights, so it is
 //! none; nor is a loop that trains, which multiplies weights that it carries by data that it reads.
 //!
 //! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
@@ -21,8 +22,8 @@
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::moved::MAX_TERMS;
 use crate::hlo::Op;
-use crate::hlo::ops::UnaryOp;
 use crate::hlo::ops::precision::Class;
+use crate::hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::BTreeMap;
 
 /// How a loop uses an array of its state.
@@ -36,6 +37,10 @@ pub(super) enum Use {
         is_product: bool,
         /// Only products of the step read it.
         is_multiplied: bool,
+        /// No step changes it.
+        is_constant: bool,
+        /// Each step adds to it what is computed from a product of the step, and reads it for nothing else.
+        is_summed: bool,
     },
     /// Each step reads a slice, and none changes it.
     Read {
@@ -53,7 +58,13 @@ pub(super) enum Use {
 
 impl Use {
     /// Of an array that has to be carried as it is.
-    pub(super) const AS_IT_IS: Use = Use::Carried { is_between: false, is_product: false, is_multiplied: false };
+    pub(super) const AS_IT_IS: Use = Use::Carried {
+        is_between: false,
+        is_product: false,
+        is_multiplied: false,
+        is_constant: false,
+        is_summed: false,
+    };
 }
 
 /// What a loop does with its state.
@@ -93,6 +104,8 @@ pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
             is_between: steps.between.contains(&(before, after)),
             is_product: steps.is_product(after),
             is_multiplied: steps.is_multiplied[before as usize],
+            is_constant: before == after,
+            is_summed: is_summed(body, &of_product, before, after),
         },
         Some(Kept::Read) => Use::Read { is_layers: steps.multiply(before) },
         Some(Kept::Filled(update)) => {
@@ -136,7 +149,10 @@ impl<'b> Steps<'b> {
         let of_between = body.reached(between.iter().map(|&(before, _)| before).collect(), |_| true);
         let mut is_multiplied = vec![false; body.values.len()];
         let mut is_given = vec![false; body.values.len()];
-        body.results.iter().for_each(|&value| is_given[value as usize] = true);
+        let state = parameter(body).into_iter().flatten();
+        for (_, &after) in state.zip(&body.results).filter(|(before, after)| before != *after) {
+            is_given[after as usize] = true;
+        }
         for value in (0..body.values.len() as ValueId).rev() {
             let readers = &body.users[value as usize];
             let rounds = |&reader: &NodeId| match body.node(reader).class() {
@@ -178,6 +194,19 @@ impl<'b> Steps<'b> {
         slices().all(|slice| n_elements(array) <= n_elements(slice).saturating_mul(MAX_TERMS))
             && self.between.iter().any(|&(_, after)| of_layers[after as usize])
     }
+}
+
+/// Whether a step adds what is computed from a product to an array of the state, and reads that for nothing else.
+fn is_summed(body: &Graph<'_>, of_product: &[bool], before: ValueId, after: ValueId) -> bool {
+    let maker = body.producer(after);
+    let of = body.node(maker);
+    let others = || of.operands.iter().filter(|&&value| value != before);
+    matches!(body.instr(of).op, Op::Binary(BinaryOp::Add))
+        && of.kind == NodeKind::Op(Class::Infer)
+        && body.users[before as usize] == [maker]
+        && body.users[after as usize].is_empty()
+        && others().count() == 1
+        && others().all(|&value| of_product[value as usize])
 }
 
 /// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of the
