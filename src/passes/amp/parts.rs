@@ -33,17 +33,33 @@ pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) 
         let instr = graph.instr(of);
         let Some(chain) = moved(graph, node) else { return false };
         let is_narrow = chain.iter().all(|&value| painted.low[graph.producer(value) as usize]);
-        let mut readers = chain.iter().flat_map(|&value| &graph.users[value as usize]);
         matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
             && of.because == Because::Op
             && !painted.low[node as usize]
             && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
             && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
             && is_narrow
-            && readers.any(|&reader| painted.rule[reader as usize] == Rule::Allowed)
+            && is_read_by_product(graph, painted, *chain.last().unwrap_or(&of.operands[0]))
             && of_node(graph, node).is_some()
     };
     (0..graph.nodes.len() as NodeId).filter(is_sum).collect()
+}
+
+/// Whether a product reads a value, or what only moves it.
+fn is_read_by_product(graph: &Graph<'_>, painted: &Painted, value: ValueId) -> bool {
+    let mut open = vec![value];
+    while let Some(value) = open.pop() {
+        for &reader in &graph.users[value as usize] {
+            let of = graph.node(reader);
+            if painted.rule[reader as usize] == Rule::Allowed {
+                return true;
+            }
+            if matches!(graph.instr(of).op, Op::Reshape | Op::Transpose { .. }) && of.class() == Some(Class::Clear) {
+                open.extend(of.results());
+            }
+        }
+    }
+    false
 }
 
 /// What a node sums, if that was put together of parts along dimensions that it does not sum over.

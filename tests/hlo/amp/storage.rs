@@ -711,6 +711,17 @@ fn a_sum_of_a_concatenation_is_one_of_its_parts() {
   all = f32[4,8,1,48] concatenate(pair, one)",
     );
     assert_eq!(shapes(&lanes, Boundary::Lower), [vec![1, 32], vec![1, 16]]);
+    // A product that reads what it transposed, as of a layer that was written for one example.
+    let turned = "turned = f32[48,4,8] transpose(flat), dimensions={2,0,1}";
+    let product = "lhs_contracting_dims={2}, rhs_contracting_dims={0}";
+    let by_example = of_bias.replace(
+        &format!("out = f32[4,8,16] dot(flat, v), {product}"),
+        &format!(
+            "{turned}\n  out = f32[4,8,16] dot(turned, v), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}"
+        ),
+    );
+    assert!(by_example.contains("turned"));
+    assert_eq!(shapes(&by_example, Boundary::Lower), [vec![2, 16], vec![1, 16]]);
     // Over the rows of each part alone: these are put together again along the axis that was the third.
     assert_eq!(shapes(&source(2, "4,8,3,16", "4,48", "1"), Boundary::Lower), [vec![4, 2, 16], vec![4, 1, 16]]);
     // A sum of all parts at once.
