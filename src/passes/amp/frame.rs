@@ -192,7 +192,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             is_decided
                 || matches!(
                     self.painted.rule[node as usize],
-                    Rule::Rounded | Rule::Stored | Rule::Logits | Rule::MovedPart | Rule::FewTerms
+                    Rule::Rounded | Rule::Stored | Rule::Logits | Rule::MovedPart | Rule::FewTerms | Rule::Row
                 )
         });
         let gives_f32 = node.is_some_and(|node| self.graph.node(node).gives_f32);

@@ -619,6 +619,10 @@ impl Painter<'_> {
 
     /// Step 6.
     fn tables(&mut self) {
+        for node in tables::rows(self.graph, &self.out, self.classes) {
+            self.out.rule[node as usize] = Rule::Row;
+            self.lower_results(node);
+        }
         for node in tables::sums(self.graph, &self.out, self.classes) {
             self.out.low[node as usize] = true;
             self.out.rule[node as usize] = Rule::Rows;

@@ -52,8 +52,10 @@ pub(super) enum Rule {
     WindowSum,
     /// It sums a narrow concatenation, which a product reads too, part by part.
     SumOfParts,
-    /// It adds narrow rows, which are bf16 already, to zeros.
+    /// It adds narrow rows, which are bf16 already, to zeros, or adds up several such sums.
     Rows,
+    /// It gives narrow rows that are added to zeros; it computes in f32 and rounds them, once.
+    Row,
     /// All that read it read the narrow dtype.
     ReadNarrow,
     /// What it reads is narrow already.

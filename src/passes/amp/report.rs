@@ -289,6 +289,10 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
             "it sums in f32 what is put together of parts for each op that reads it; so each part is summed where it is made"
                 .to_string()
         }
+        Rule::Row => {
+            "it gives rows narrower than a tile that are added to a table; it computes in f32 and rounds, once, what is stored"
+                .to_string()
+        }
         Rule::Rows => {
             "it adds rows that are rounded already and narrower than a tile, and no more than the table has".to_string()
         }

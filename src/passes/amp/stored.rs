@@ -66,7 +66,7 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
 }
 
 /// For each node whether it is of a class, or computed from one that is by ops of class infer and clear.
-fn computed_from(graph: &Graph<'_>, is_of: impl Fn(Class) -> bool) -> Vec<bool> {
+pub(super) fn computed_from(graph: &Graph<'_>, is_of: impl Fn(Class) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for (node, of) in graph.nodes.iter().enumerate() {
         let goes_on = matches!(of.class(), Some(Class::Infer | Class::Clear));

@@ -14,15 +14,18 @@
 //! what is looked up.
 //!
 //! Behind the last product, what is computed of the *rows* that are added to such a table is stored, and padded, before they
-//! are: so it is rounded as between two products, whether the sum itself is bf16 or f32.
+//! are: so it is rounded as between two products, whether the sum itself is bf16 or f32. What of it is f32 all the same, as it
+//! comes of a sum or of the loss, is rounded once, as the rows that it makes.
 
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::moved::rows_into_zeros;
 use super::painted::{Painted, RegionKind};
 use super::policy::Classes;
+use super::stored::computed_from;
 use crate::hlo::ops::BinaryOp;
 use crate::hlo::ops::precision::Class;
 use crate::hlo::{InstrId, Op};
+use std::collections::BTreeMap;
 
 /// Lanes of a tile of a TPU's memory, and its rows: `T(8,128)` in layouts that its compiler prints, for f32.
 const LANES: i64 = 128;
@@ -50,17 +53,60 @@ pub(super) fn lookups(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) ->
     (0..graph.nodes.len() as NodeId).filter(is_lookup).collect()
 }
 
-/// Sums of rows that are computed in bf16.
+/// What gives one table's gradient: a sum of rows, or what adds several such.
+struct Sum {
+    /// The sums, and what adds them.
+    nodes: Vec<NodeId>,
+    /// Numbers of all rows; none if some are not narrow.
+    n_elements: Option<i64>,
+}
+
+/// Sums of rows that are computed in bf16, and what adds several of them. Where one stays f32, all do that are added to it.
 pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
-    let is_sum = |&node: &NodeId| {
-        let Some((table, rows)) = rows_into_zeros(graph, classes, node) else { return false };
+    let mut found: BTreeMap<NodeId, Sum> = BTreeMap::new();
+    for node in 0..graph.nodes.len() as NodeId {
         let of = graph.node(node);
-        painted.value_low[rows as usize]
-            && has_several_readers(graph, of)
-            && has_narrow_rows(graph, of, graph.instr(of).operands[0])
-            && graph.value(rows).n_elements <= graph.value(table).n_elements
+        if let Some((_, rows)) = rows_into_zeros(graph, classes, node) {
+            let is_narrow = painted.value_low[rows as usize] && has_narrow_rows(graph, of, graph.instr(of).operands[0]);
+            let n_elements = is_narrow.then(|| graph.value(rows).n_elements);
+            found.insert(node, Sum { nodes: vec![node], n_elements });
+        } else if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add)) && of.kind == NodeKind::Op(Class::Infer) {
+            let is_read_here = |&value: &ValueId| graph.users[value as usize].len() == 1;
+            let is_sum = |&value: &ValueId| is_read_here(&value) && found.contains_key(&graph.producer(value));
+            if !of.operands.iter().all(is_sum) {
+                continue;
+            }
+            let mut sums = of.operands.iter().filter_map(|&value| found.remove(&graph.producer(value)));
+            if let (Some(mut sum), Some(other)) = (sums.next(), sums.next()) {
+                sum.nodes.extend(other.nodes.into_iter().chain([node]));
+                sum.n_elements = sum.n_elements.zip(other.n_elements).map(|(n, other)| n.saturating_add(other));
+                found.insert(node, sum);
+            }
+        }
+    }
+    found.retain(|&last, sum| {
+        let n_in_table = graph.value(graph.node(last).first_result).n_elements;
+        sum.n_elements.is_some_and(|n| n <= n_in_table) && has_several_readers(graph, graph.node(last))
+    });
+    found.into_values().flat_map(|sum| sum.nodes).collect()
+}
+
+/// What makes rows in f32 that are added to a table with narrow rows and were computed from products: stored as they are added,
+/// whatever they are made of.
+pub(super) fn rows(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
+    let of_product = computed_from(graph, |class| class == Class::Allow);
+    let is_found = |&node: &NodeId| {
+        let of = graph.node(node);
+        let is_row = |&user: &NodeId| adds_rows(graph, classes, user, of.first_result);
+        let users = &graph.users[of.first_result as usize];
+        of.n_results == 1
+            && matches!(of.kind, NodeKind::Op(Class::Infer | Class::Clear | Class::Deny { .. }))
+            && of_product[node as usize]
+            && !painted.value_low[of.first_result as usize]
+            && !users.is_empty()
+            && users.iter().all(is_row)
     };
-    (0..graph.nodes.len() as NodeId).filter(is_sum).collect()
+    (0..graph.nodes.len() as NodeId).filter(is_found).collect()
 }
 
 /// Whether a node adds what this value holds to a table of zeros, as rows that are narrower than a tile.

@@ -226,7 +226,7 @@ fn rows_of_two_lookups_are_summed_in_bf16() {
         let module = text::parse(&source, "two.hlo").unwrap_or_else(|error| panic!("{error}\n{source}"));
         let (module, _) = lowered(&module, &Policy::default());
         let instructions = &module.entry().instructions;
-        ["first", "second"].map(|name| {
+        ["first", "second", "gradient"].map(|name| {
             let found = instructions.iter().find(|instr| instr.name == name).unwrap();
             found.shape.dtype().unwrap().to_string()
         })
@@ -237,7 +237,22 @@ fn rows_of_two_lookups_are_summed_in_bf16() {
         format!("{rows}\n  second = f32[300,64] scatter(zeros, ids, others), {dims}, to_apply=add")
     };
     let product = "others = f32[40,64] dot(squares, weights), lhs_contracting_dims={1}, rhs_contracting_dims={1}";
-    assert_eq!(two(&sum(product)), ["bf16"; 2]);
+    assert_eq!(two(&sum(product)), ["bf16"; 3]);
+    // Both have more rows than the table: one sum would be f32, so both are, as they are added.
+    let many = "some = f32[40,64] dot(squares, weights), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  much = f32[280,64] concatenate(some, some, some, some, some, some, some), dimensions={0}
+  many = s32[280,1] concatenate(ids, ids, ids, ids, ids, ids, ids), dimensions={0}";
+    let of_many = sum(many).replace("scatter(zeros, ids, others)", "scatter(zeros, many, much)");
+    assert_eq!(two(&of_many), ["f32"; 3]);
+    // Made of a sum over all rows, in f32.
+    let summed = "made = f32[40,64] dot(squares, weights), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  total = f32[64] reduce(made, zero), dimensions={0}, to_apply=add
+  mean = f32[40,64] broadcast(total), dimensions={1}
+  others = f32[40,64] add(made, mean)";
+    assert_eq!(two(&sum(summed)), ["bf16"; 3]);
+    // Not computed from a product: data.
+    let data = "others = f32[40,64] broadcast(zero), dimensions={}";
+    assert_eq!(two(&sum(data)), ["f32"; 3]);
     // A norm's numbers, of which one fusion makes both parts that are added as rows.
     let norm = "made = f32[40,64] dot(squares, weights), lhs_contracting_dims={1}, rhs_contracting_dims={1}
   total = f32[64] reduce(made, zero), dimensions={0}, to_apply=add
@@ -247,5 +262,5 @@ fn rows_of_two_lookups_are_summed_in_bf16() {
   half = f32[20,64] slice(scaled_by), slice={[0:20], [0:64]}
   rest = f32[20,64] slice(scaled_by), slice={[20:40], [0:64]}
   others = f32[40,64] concatenate(rest, half), dimensions={0}";
-    assert_eq!(two(&sum(norm)), ["bf16"; 2]);
+    assert_eq!(two(&sum(norm)), ["bf16"; 3]);
 }
