@@ -11,6 +11,7 @@ mod loops;
 pub mod oracle;
 
 mod partitioned;
+mod parts;
 mod programs;
 mod random;
 mod random_differentiated;
