@@ -7,14 +7,14 @@
 //! else is that is stored; what is computed of them within a step is f32.
 //!
 //! What is carried is narrow where a product rounds it in any case: where it becomes the result of one, or where only
-//! products read it, also if no step changes it, as what a decoder attends to. What makes it is lowered as between any two products, then. A policy may lower all that is carried from
-//! product to product (`carried`).
+//! products read it, also if no step changes it, as what a decoder attends to. What makes it is lowered as between any two
+//! products, then. A policy may lower all that is carried from product to product (`carried`).
 //!
 //! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step, and that the program
 //! updates or gives gradients of. It is a network that is written as a loop, and what it carries is rounded where the same
-//! network without a loop would round it: between two layers; so is what its layers add up for a product behind it, as skip
-//! connections are. In a loop over time each step has the same weights, so it is
-//! none; nor is a loop that trains, which multiplies weights that it carries by data that it reads.
+//! network without a loop would round it: between two layers. So is what its layers add up for a product behind it, as skip
+//! connections are. In a loop over time each step has the same weights, so it is none; nor is a loop that trains, which
+//! multiplies weights that it carries by data that it reads.
 //!
 //! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
 //! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
