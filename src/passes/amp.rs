@@ -20,6 +20,7 @@ mod candidates;
 mod crossings;
 mod decided;
 mod decides;
+mod exact;
 mod frame;
 mod functions;
 mod graph;

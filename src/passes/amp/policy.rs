@@ -425,6 +425,8 @@ pub(super) enum Because {
     Small,
     /// A decision on this instruction.
     Decided,
+    /// It asks for more than one low-precision product, and the narrow dtype has all numbers of an operand.
+    Exact,
 }
 
 impl<'p> Classes<'p> {

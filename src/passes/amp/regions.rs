@@ -5,6 +5,7 @@
 //! the next takes.
 
 use super::decides::{Choices, Through, Told, decides};
+use super::exact;
 use super::graph::{CALL_ROOM, Graph};
 use super::painted::RegionKind;
 use super::policy::Classes;
@@ -92,7 +93,7 @@ impl<'m> Regions<'m> {
     }
 
     fn graph(&mut self, module: &'m Module, classes: &Classes<'_>, comp: CompId) -> Rc<Graph<'m>> {
-        let build = || Rc::new(Graph::build(module, comp, classes, classes.policy().dtype, CALL_ROOM));
+        let build = || Rc::new(exact::graph(module, comp, classes, classes.policy().dtype, CALL_ROOM));
         Rc::clone(self.graphs.entry(comp).or_insert_with(build))
     }
 }

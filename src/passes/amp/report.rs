@@ -205,6 +205,7 @@ fn class_name(kind: &NodeKind) -> &'static str {
 fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
     let class = match because {
         Because::Op => String::new(),
+        Because::Exact => ", and rounds none of an operand that comes of no parameter".to_string(),
         Because::Listed => " (the policy lists it)".to_string(),
         Because::Pattern(pattern) => return format!("the policy keeps names like `{pattern}`"),
         Because::Decided => return String::new(),

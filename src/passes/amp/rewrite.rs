@@ -8,6 +8,7 @@
 
 use super::branches::{self, Branch};
 use super::decides::{Choices, Told};
+use super::exact;
 use super::frame::{Callees, FrameWriter, Origin};
 use super::graph::{CALL_ROOM, FrameId, Graph, NodeId};
 use super::loops::{self, Loop, Use};
@@ -84,7 +85,7 @@ impl<'m> Rewriter<'m> {
         if let Some(&done) = self.regions.get(&key) {
             return done;
         }
-        let graph = Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
+        let graph = exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
         self.call_room = graph.call_room;
         let choices = match self.policy.choices {
             Boundary::Keep => self.scores.choices(&self.classes, &graph, kind, around),
@@ -105,7 +106,7 @@ impl<'m> Rewriter<'m> {
         for (node, of) in (0..).zip(&graph.nodes) {
             let &Op::While { body, condition } = &graph.instr(of).op else { continue };
             if !self.loops.contains_key(&(body, condition)) {
-                let build = |comp| Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
+                let build = |comp| exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
                 let (body_graph, condition_graph) = (build(body), build(condition));
                 self.loops.insert((body, condition), loops::of_body(&body_graph, &condition_graph));
             }
@@ -130,7 +131,7 @@ impl<'m> Rewriter<'m> {
             let mut all = Vec::new();
             for comp in op.called() {
                 if !self.branches.contains_key(&comp) {
-                    let region = Graph::build(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
+                    let region = exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
                     self.branches.insert(comp, branches::of_region(&region));
                 }
                 let mut branch = self.branches[&comp].clone();

@@ -23,6 +23,7 @@ use super::painted::{Painted, RegionKind};
 use super::policy::Classes;
 use super::stored::computed_from;
 use crate::hlo::ops::BinaryOp;
+use crate::hlo::ops::decisions::precision_class;
 use crate::hlo::ops::precision::Class;
 use crate::hlo::{InstrId, Op};
 use std::collections::BTreeMap;
@@ -38,7 +39,9 @@ pub(super) fn lookups(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) ->
         let Some(&table) = of.operands.first() else { return false };
         let is_gather = |of: &Node| matches!(graph.instr(of).op, Op::Gather(_));
         let users = |value: u32| graph.users[value as usize].iter();
-        let takes_narrow = |&user: &NodeId| painted.low[user as usize] || graph.node(user).kind == NodeKind::ToLow;
+        let takes_narrow = |&user: &NodeId| {
+            painted.low[user as usize] || graph.node(user).kind == NodeKind::ToLow && is_computed_with(graph, user)
+        };
         kind == RegionKind::Entry
             && of.kind == NodeKind::Op(Class::Clear)
             && is_gather(of)
@@ -51,6 +54,25 @@ pub(super) fn lookups(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) ->
             && users(table).any(|&user| !is_gather(graph.node(user)))
     };
     (0..graph.nodes.len() as NodeId).filter(is_lookup).collect()
+}
+
+/// Whether something computes with the narrow numbers that a cast gives. Where all that reads a lookup reads f32, it is
+/// rounded without a barrier, and what was lowered so is not to be lowered to something else.
+fn is_computed_with(graph: &Graph<'_>, cast: NodeId) -> bool {
+    let mut open: Vec<ValueId> = graph.node(cast).results().collect();
+    while let Some(value) = open.pop() {
+        if graph.results.contains(&value) {
+            return true;
+        }
+        for of in graph.users[value as usize].iter().map(|&user| graph.node(user)) {
+            match of.kind {
+                NodeKind::FromLow => {}
+                _ if precision_class(graph.module, &graph.instr(of).op) == Class::Clear => open.extend(of.results()),
+                _ => return true,
+            }
+        }
+    }
+    false
 }
 
 /// What gives one table's gradient: a sum of rows, or what adds several such.

@@ -5,6 +5,7 @@ mod choices;
 mod decided;
 mod decisions;
 mod evaluate;
+mod exact;
 mod foreign;
 mod logits;
 mod loops;

@@ -200,6 +200,29 @@ fn what_is_added_to_narrow_rows_is_rounded_behind_the_last_product() {
 }
 
 /// With the sum in f32, nothing of what is computed changes.
+/// Rows that a norm reads in f32 are rounded as they are looked up, without a barrier; lowered again, they stay so.
+#[test]
+fn rows_that_are_read_in_f32_are_looked_up_without_a_barrier_however_often_a_module_is_lowered() {
+    let sizes = [300, 64, 40];
+    let source = text::print(&step("", sizes, &squared(sizes)), &text::PrintOptions::default());
+    let normed = source.replace(
+        "outputs = f32[40,8]{1,0} dot(looked_up,",
+        "exps = f32[40,64]{1,0} exponential(looked_up)
+  lengths = f32[40]{0} reduce(exps, zero), dimensions={1}, to_apply=add
+  all_lengths = f32[40,64]{1,0} broadcast(lengths), dimensions={0}
+  normed = f32[40,64]{1,0} divide(looked_up, all_lengths)
+  outputs = f32[40,8]{1,0} dot(normed,",
+    );
+    let zero = "  zero = f32[] constant(0)\n";
+    let normed = normed.replacen(zero, "", 1).replacen("  ids =", &format!("{zero}  ids ="), 1);
+    let module = text::parse(&normed, "step.hlo").unwrap_or_else(|error| panic!("{error}"));
+    let (once, _) = lowered(&module, &Policy::default());
+    assert_eq!(tables(&once).0, "parameter");
+    assert!(once.entry().instructions.iter().any(|instr| instr.name.starts_with("looked_up.bf16")));
+    let (twice, _) = lowered(&once, &Policy::default());
+    assert!(once == twice, "another lowering changes it");
+}
+
 #[test]
 fn a_barrier_changes_no_bit() {
     let sizes = [300, 64, 40];

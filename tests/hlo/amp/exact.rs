@@ -1,0 +1,101 @@
+//! Products that ask for more than one low-precision product, by weights that come of no parameter.
+
+use super::storage::{HEAD, dtypes};
+use bf16scope::hlo::text;
+use bf16scope::passes::amp::{self, LowDType, Policy};
+
+/// Features that a product made are interpolated to `to` from `from`, as `jax.image.resize` writes it, and go on to a second
+/// product; `head` is behind that.
+fn step(from: i64, to: i64, precision: &str, head: &str) -> String {
+    let scale = from as f64 / to as f64;
+    format!(
+        "ENTRY main {{
+  x = f32[{from},8] parameter(0)
+  w = f32[8,8] parameter(1)
+  features = f32[{from},8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  zero = f32[] constant(0)
+  half = f32[] constant(0.5)
+  one = f32[] constant(1)
+  scale = f32[] constant({scale:?})
+  halves = f32[{to}] broadcast(half), dimensions={{}}
+  scales = f32[{to}] broadcast(scale), dimensions={{}}
+  counted = f32[{to}] iota(), iota_dimension=0
+  middles = f32[{to}] add(counted, halves)
+  scaled = f32[{to}] multiply(middles, scales)
+  places = f32[{to}] subtract(scaled, halves)
+  wanted = f32[{from},{to}] broadcast(places), dimensions={{1}}
+  inputs = s32[{from}] iota(), iota_dimension=0
+  floats = f32[{from}] convert(inputs)
+  given = f32[{from},{to}] broadcast(floats), dimensions={{0}}
+  apart = f32[{from},{to}] subtract(wanted, given)
+  distances = f32[{from},{to}] abs(apart)
+  ones = f32[{from},{to}] broadcast(one), dimensions={{}}
+  zeros = f32[{from},{to}] broadcast(zero), dimensions={{}}
+  nearness = f32[{from},{to}] subtract(ones, distances)
+  triangles = f32[{from},{to}] maximum(nearness, zeros)
+  sums = f32[{to}] reduce(triangles, zero), dimensions={{0}}, to_apply=add
+  rows = f32[1,{to}] reshape(sums)
+  columns = f32[{to},1] transpose(rows), dimensions={{1,0}}
+  flat = f32[{to}] reshape(columns)
+  all_sums = f32[{from},{to}] broadcast(flat), dimensions={{1}}
+  shares = f32[{from},{to}] divide(triangles, all_sums)
+  is_some = pred[{from},{to}] compare(all_sums, zeros), direction=GT
+  weights = f32[{from},{to}] select(is_some, shares, zeros)
+  resized = f32[{to},8] dot(weights, features), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}{precision}
+{head}
+}}
+"
+    )
+}
+
+const HIGHEST: &str = ", operand_precision={highest,highest}";
+const PRODUCT: &str = "  ROOT out = f32[8,8] dot(resized, resized), lhs_contracting_dims={0}, rhs_contracting_dims={0}";
+
+#[test]
+fn an_interpolation_by_a_power_of_two_is_narrow_between_products_whatever_it_asks_for() {
+    let of = |source: &str, policy: &Policy| dtypes(source, policy, ["resized"])[0].clone();
+    let default = Policy::default();
+    for (from, to) in [(4, 8), (3, 12), (6, 48), (8, 8)] {
+        assert_eq!(of(&step(from, to, HIGHEST, PRODUCT), &default), "bf16", "{from} to {to}");
+    }
+    // Thirds and fifths would be rounded, and so would those of an odd size's halves.
+    for (from, to) in [(4, 12), (2, 10), (3, 5)] {
+        assert_eq!(of(&step(from, to, HIGHEST, PRODUCT), &default), "f32", "{from} to {to}");
+        assert_eq!(of(&step(from, to, "", PRODUCT), &default), "bf16", "{from} to {to}");
+    }
+    // Twelve bits of a fraction: f16 has eleven, bf16 eight.
+    let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
+    assert_eq!(of(&step(2, 1 << 10, HIGHEST, PRODUCT), &f16), "f16");
+    assert_eq!(of(&step(2, 1 << 10, HIGHEST, PRODUCT), &default), "f32");
+
+    let algorithm = ", algorithm=dot_bf16_bf16_f32_x3";
+    assert_eq!(of(&step(4, 8, algorithm, PRODUCT), &default), "f32");
+    let kept = Policy { keep: vec!["resized".to_string()], ..Policy::default() };
+    assert_eq!(of(&step(4, 8, HIGHEST, PRODUCT), &kept), "f32");
+}
+
+#[test]
+fn an_interpolation_of_what_a_loss_reads_is_f32_where_it_asks_for_it() {
+    let of = |head: &str| dtypes(&step(4, 8, HIGHEST, head), &Policy::default(), ["resized"])[0].clone();
+    let squares = "  squares = f32[8,8] multiply(resized, resized)
+  loss = f32[] reduce(squares, zero), dimensions={0,1}, to_apply=add";
+    let product = PRODUCT.replace("ROOT ", "");
+    assert_eq!(of(&format!("{squares}\n{product}\n  ROOT all = (f32[], f32[8,8]) tuple(loss, out)")), "f32");
+    // What no product reads is no step on the way to one.
+    assert_eq!(of("  ROOT out = f32[8,8] negate(resized)"), "f32");
+    // What a parameter is multiplied with is not known.
+    let parameter = step(4, 8, HIGHEST, PRODUCT)
+        .replace("weights = f32[4,8] select(is_some, shares, zeros)", "weights = f32[4,8] parameter(2)");
+    assert_eq!(dtypes(&parameter, &Policy::default(), ["resized"]), ["f32"]);
+}
+
+#[test]
+fn a_cast_module_says_why_and_comes_out_of_another_lowering_as_it_went_in() {
+    let source = format!("{HEAD}{}", step(4, 8, HIGHEST, PRODUCT));
+    let module = text::parse(&source, "exact.hlo").unwrap_or_else(|error| panic!("{error}"));
+    let (once, report) = amp::run(&module, &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
+    let rules: Vec<&str> = report.explain("resized").iter().map(|decision| &decision.rule[..]).collect();
+    assert_eq!(rules, ["its op is always lowered, and rounds none of an operand that comes of no parameter"]);
+    let (twice, _) = amp::run(&once, &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(once == twice, "another lowering changes it");
+}
