@@ -21,7 +21,10 @@
 //!    the sum, or both are kept; or
 //! 4. it scales one stream, all that read it compute in f32, and one of them computes an exponential of it, as a softmax
 //!    reads its scores, for their maximum too. The stream is what is stored, and each of them scales it again. What is
-//!    rounded of an exponent is an error of the exponential in proportion to the exponent's size.
+//!    rounded of an exponent is an error of the exponential in proportion to the exponent's size; or
+//! 5. it multiplies two streams, sums in f32 are all that is computed of it, and one of them reads it through a reshape to
+//!    other lanes, as the gradient of a group norm's variance does. That is a copy, which a compiler makes where this is
+//!    computed, if it is f32, and of a statistic that it repeats and stores for it, if it is not.
 //!
 //! A sum of rows that was lowered between products (`moved`) is f32 after all where nothing of its rows was rounded since
 //! the denied ops that they are computed from: it is a statistic, such as the sums of exponentials that a softmax over a
@@ -353,7 +356,8 @@ impl Finder<'_> {
             return;
         }
         let reader = self.only_reader(node).and_then(|reader| self.past_moves(reader));
-        let reader = reader.filter(|&reader| self.computes_wide(reader)).or_else(|| self.exponential(node));
+        let reader = reader.filter(|&reader| self.computes_wide(reader));
+        let reader = reader.or_else(|| self.exponential(node)).or_else(|| self.sum_of_copy(node));
         if let Some(reader) = reader.filter(|_| !reads_stored) {
             self.kept[node as usize] = Some(reader);
         }
@@ -403,6 +407,37 @@ impl Finder<'_> {
             }
         }
         found
+    }
+
+    /// Rule 5: a sum in f32, where such sums are all that is computed of a product of two streams, and one of them reads a
+    /// copy to other lanes.
+    fn sum_of_copy(&self, node: NodeId) -> Option<NodeId> {
+        let of = self.graph.node(node);
+        let is_product = matches!(self.graph.instr(of).op, Op::Binary(BinaryOp::Multiply));
+        if !is_product || !of.operands.iter().all(|&value| self.facts[value as usize].is_stream) {
+            return None;
+        }
+        let (mut found, mut is_copied) = (None, false);
+        let (mut seen, mut open) = (BTreeSet::new(), vec![node]);
+        while let Some(next) = open.pop() {
+            let mut readers = self.graph.node(next).results().flat_map(|value| &self.graph.users[value as usize]);
+            let first = readers.next()?;
+            for &reader in [first].into_iter().chain(readers) {
+                let op = &self.graph.instr(self.graph.node(reader)).op;
+                let is_wide = self.computes_wide(reader);
+                if is_wide && matches!(op, Op::Reduce { .. }) {
+                    found = Some(reader);
+                } else if is_wide && is_map(op) || next != node && self.moves_wide(reader) {
+                    is_copied |= changes_lanes(self.graph, reader);
+                    if seen.insert(reader) {
+                        open.push(reader);
+                    }
+                } else {
+                    return None;
+                }
+            }
+        }
+        found.filter(|_| is_copied)
     }
 
     /// The first exponential of the maps that go on with what a node gives.

@@ -1,4 +1,4 @@
-//! Sums of what is put together of parts, which are written part by part.
+//! Sums of what is put together of parts, which are written part by part, and of what is copied to other lanes.
 
 use super::storage::{HEAD, dtypes};
 use bf16scope::hlo::text;
@@ -90,4 +90,47 @@ fn a_sum_of_a_concatenation_is_one_of_its_parts() {
     let rows =
         padded.replace("f32[48] reduce(flat, zero), dimensions={0,1}", "f32[4,8] reduce(flat, zero), dimensions={2}");
     assert_eq!(shapes(&rows.replace("f32[48]) tuple", "f32[4,8]) tuple"), Boundary::Lower), [vec![4, 8]]);
+}
+
+/// A group norm's gradient by its variance: `x - mean` times what comes back is summed over each group, behind a reshape to
+/// groups, and over all rows, for the scale. Nothing but these sums reads it.
+#[test]
+fn what_sums_read_of_a_copy_to_other_lanes_is_not_rounded() {
+    let source = |copied: &str, summed: &str, axis: i64| {
+        format!(
+            "ENTRY main {{
+  x = f32[32,64] parameter(0)
+  w = f32[64,64] parameter(1)
+  zero = f32[] constant(0)
+  features = f32[32,64] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  back = f32[32,64] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  total = f32[64] reduce(features, zero), dimensions={{0}}, to_apply=add
+  means = f32[32,64] broadcast(total), dimensions={{1}}
+  apart = f32[32,64] subtract(features, means)
+  product = f32[32,64] multiply(apart, back)
+  scaled = f32[32,64] multiply(product, means)
+  groups = f32[{copied}] reshape(scaled)
+  of_groups = f32[{summed}] reduce(groups, zero), dimensions={{{axis}}}, to_apply=add
+  shares = f32[32,64] divide(product, means)
+  of_scale = f32[64] reduce(shares, zero), dimensions={{0}}, to_apply=add
+  rows = f32[1,64] reshape(of_scale)
+  firsts = f32[1,64] dot(rows, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  seconds = f32[{summed}] dot(of_groups, square), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT out = (f32[1,64], f32[{summed}]) tuple(firsts, seconds)
+}}
+"
+        )
+    };
+    let product = |source: &str, width: i64| {
+        let square = format!("  square = f32[{width},{width}] parameter(2)\n  zero =");
+        dtypes(&source.replacen("  zero =", &square, 1), &Policy::default(), ["product"])[0].clone()
+    };
+    assert_eq!(product(&source("32,4,16", "32,4", 2), 4), "f32");
+    // Over whole rows it is no copy; and what a product reads, too, is stored.
+    assert_eq!(product(&source("32,1,64", "32,1", 2), 1), "bf16");
+    let stored = source("32,4,16", "32,4", 2).replace("dot(rows, w)", "dot(rows, product)").replace(
+        "firsts = f32[1,64] dot(rows, product), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        "firsts = f32[1,32] dot(rows, product), lhs_contracting_dims={1}, rhs_contracting_dims={1}",
+    );
+    assert_eq!(product(&stored.replace("(f32[1,64], f32[32,4])", "(f32[1,32], f32[32,4])"), 4), "bf16");
 }
