@@ -13,7 +13,8 @@
 //! 1. it applies a statistic, as in `x - mean`; or
 //! 2. it goes on with such a value, or with that of a denied op: all streams that it reads are f32 and read by it alone,
 //!    as in `(x - mean) · scale + bias`; or
-//! 3. one op reads it, which computes in f32: a sum, a denied function, an op of these rules. But not behind a reshape that
+//! 3. one op reads it, which computes in f32: a sum, a denied function, an op of these rules. But not for a sum of few, which
+//!    is rounded, if it reads a stream that is repeated for the terms: what is repeated in f32 is stored so. And not behind a reshape that
 //!    changes how many numbers lie along lanes, as that is a copy, which is stored. And not if it reads an f32
 //!    value that a product reads too, or an op that is lowered for one, as that one is stored in the narrow dtype: so the
 //!    gradient of a residual, which a gate scales for a product, ends at each norm that adds its parts to it. Nor if it adds
@@ -356,11 +357,17 @@ impl Finder<'_> {
             return;
         }
         let reader = self.only_reader(node).and_then(|reader| self.past_moves(reader));
-        let reader = reader.filter(|&reader| self.computes_wide(reader));
+        let reader = reader.filter(|&reader| self.computes_wide(reader) && !self.repeats_for_few(node, reader));
         let reader = reader.or_else(|| self.exponential(node)).or_else(|| self.sum_of_copy(node));
         if let Some(reader) = reader.filter(|_| !reads_stored) {
             self.kept[node as usize] = Some(reader);
         }
+    }
+
+    /// Whether a sum of few, which is rounded, reads what a node computes of a stream that it repeats for the terms.
+    fn repeats_for_few(&self, node: NodeId, reader: NodeId) -> bool {
+        let repeats = |&value: &ValueId| self.facts[value as usize].repeats != 0;
+        self.painted.rule[reader as usize] == Rule::FewTerms && self.graph.node(node).operands.iter().any(repeats)
     }
 
     /// Whether a node adds to a product that it alone reads another stored array of its size, as attention adds what it

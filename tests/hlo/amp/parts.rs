@@ -134,3 +134,32 @@ fn what_sums_read_of_a_copy_to_other_lanes_is_not_rounded() {
     );
     assert_eq!(product(&stored.replace("(f32[1,64], f32[32,4])", "(f32[1,32], f32[32,4])"), 4), "bf16");
 }
+
+/// The gradient of what was repeated for the axes of a derivative: three products, each by the same features, are summed. The
+/// sum is rounded, and what it adds is, too, so that the features are not stored in f32 for it.
+#[test]
+fn what_a_sum_of_few_adds_is_rounded_where_it_repeats_an_array() {
+    let source = |by: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[32,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  y = f32[32,3,16] parameter(2)
+  zero = f32[] constant(0)
+  features = f32[32,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  axes = f32[32,3,16] dot(y, w), lhs_contracting_dims={{2}}, rhs_contracting_dims={{0}}
+  repeated = f32[32,3,16] broadcast(features), dimensions={{0,2}}
+  product = f32[32,3,16] multiply({by}, axes)
+  summed = f32[32,16] reduce(product, zero), dimensions={{1}}, to_apply=add
+  again = f32[32,3,16] tanh(repeated)
+  some = f32[32,3,16] dot(again, w), lhs_contracting_dims={{2}}, rhs_contracting_dims={{0}}
+  others = f32[32,16] dot(summed, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  ROOT out = (f32[32,3,16], f32[32,16]) tuple(some, others)
+}}
+"
+        )
+    };
+    let product = |by: &str| dtypes(&source(by), &Policy::default(), ["product", "summed"]);
+    assert_eq!(product("repeated"), ["bf16", "f32"]);
+    assert_eq!(product("axes"), ["f32", "f32"]);
+}
