@@ -14,15 +14,16 @@
 //! outside, so there it counts as going to one; and so does what a loop or a branch reads, and a product of any dtype.
 //!
 //! Scores may be made outside of the loop or branch that chooses by them, or in one that gives them to a choice outside:
-//! `regions` follows them through. What is the same for all candidates of a choice is no score (`candidates`).
+//! `regions` follows them through. What is the same for all candidates of a choice is no score (`candidates`). Nor are points
+//! whose distances decide: what a deciding product multiplies is rounded before it, and its squares are added to the product.
 
 use super::candidates::{Candidates, Read};
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::masks;
 use super::painted::RegionKind;
-use crate::hlo::ops::Comparison;
 use crate::hlo::ops::decisions::{calls_regions, precision_class};
 use crate::hlo::ops::precision::Class;
+use crate::hlo::ops::{BinaryOp, Comparison};
 use crate::hlo::{DType, Op};
 use std::collections::BTreeMap;
 
@@ -130,6 +131,10 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
     for node in (0..n as NodeId).rev() {
         let of = graph.node(node);
         let op = &graph.instr(of).op;
+        // What the region gives as scores is none of this.
+        if found.of_node[node as usize] != Some(node) && is_squared(graph, node, &found.of_node) {
+            found.of_node[node as usize] = None;
+        }
         let known = found.of_node[node as usize];
         let is_choice = || {
             leads_to_product[node as usize] && is_choice(graph, of, &learned)
@@ -166,6 +171,27 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
     found.scores = graph.parameters().map(|value| read[value as usize] != Read::Not).collect();
     found.learned = flags(&mut graph.results.iter().copied(), &learned);
     found
+}
+
+/// Whether a node gives scores only as what a deciding product multiplies, and whose squares are added to what that gives:
+/// points whose distances decide. Both are of the same numbers, rounded or not.
+fn is_squared(graph: &Graph<'_>, node: NodeId, of_node: &[Option<NodeId>]) -> bool {
+    let mut is_multiplied = false;
+    let mut open: Vec<ValueId> = graph.node(node).results().collect();
+    while let Some(value) = open.pop() {
+        for &user in graph.users[value as usize].iter().filter(|&&user| of_node[user as usize].is_some()) {
+            let of = graph.node(user);
+            let is_square =
+                matches!(graph.instr(of).op, Op::Binary(BinaryOp::Multiply)) && of.operands == [value, value];
+            match of.class() {
+                Some(Class::Allow) => is_multiplied = true,
+                Some(Class::Clear) if of.operands.len() == 1 => open.extend(of.results()),
+                _ if is_square => {}
+                _ => return false,
+            }
+        }
+    }
+    is_multiplied
 }
 
 /// Whether a node chooses by what it reads, whatever is made of what it gives.

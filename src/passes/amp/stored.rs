@@ -11,11 +11,14 @@
 //!   that are rounded and of nothing denied: a norm's result is f32 for it.
 //! - What is moved on its way to a loss alone may be stored for that: logits of several sizes that are put together, or
 //!   whose rows become other lanes. Where nothing moves them, the loss is computed in the fusion that makes them.
+//! - A loss's gradient by what the network gives is read by products and summed for a bias. Where it is at least as large as
+//!   any parameter and comes of no denied op, as an exponential, the sum reads what the products read; else a compiler keeps
+//!   what the f32 gradient is computed of, too.
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
 //!   No fusion makes its parts one by one, so the whole is stored.
 
 use super::functions::of_functions;
-use super::graph::{Graph, NodeId, ValueId};
+use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loss::leads_to_loss_by_product;
 use super::moved::{changes_lanes, is_stored};
 use super::painted::{Painted, RegionKind, Rule};
@@ -42,6 +45,8 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
         let readers = || graph.users[value as usize].iter().filter(is_layer);
         readers().count() > 1 && readers().any(|reader| is_soft(&reader))
     };
+    let parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter).flat_map(Node::results);
+    let largest = parameters.map(|value| graph.value(value).n_elements).max().unwrap_or(0);
     let is_found = |&node: &NodeId| {
         let of = graph.node(node);
         let value = graph.value(of.first_result);
@@ -59,6 +64,10 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
                 Rule::Result => {
                     kind == RegionKind::Body && of_product[node as usize] && is_taken_apart(graph, of.first_result)
                 }
+                Rule::Spread => {
+                    let is_large = kind == RegionKind::Entry && value.n_elements >= largest;
+                    is_large && !of_denied[node as usize] && is_summed(graph, painted, of.first_result)
+                }
                 _ => false,
             }
     };
@@ -74,6 +83,18 @@ pub(super) fn computed_from(graph: &Graph<'_>, is_of: impl Fn(Class) -> bool) ->
         found[node] = of.class().is_some_and(&is_of) || is_from_one;
     }
     found
+}
+
+/// Whether products that are lowered and sums over some of its axes are all that reads a value.
+fn is_summed(graph: &Graph<'_>, painted: &Painted, value: ValueId) -> bool {
+    let readers = &graph.users[value as usize];
+    let is_product = |&&reader: &&NodeId| painted.rule[reader as usize] == Rule::Allowed;
+    let is_sum = |&&reader: &&NodeId| {
+        let op = &graph.instr(graph.node(reader)).op;
+        matches!(op, Op::Reduce { .. }) && graph.node(reader).operands[0] == value
+    };
+    let (n_products, n_sums) = (readers.iter().filter(is_product).count(), readers.iter().filter(is_sum).count());
+    n_products > 0 && n_sums > 0 && n_products + n_sums == readers.len()
 }
 
 /// For each node whether one that `is_reader` reads what it gives, or what only moves that.

@@ -321,3 +321,41 @@ fn what_a_deciding_product_and_the_loss_read_is_stored_narrow() {
     };
     assert_eq!([rounds_z(&residual), rounds_z(&norm)], [true, false]);
 }
+
+/// The nearest neighbours of points by ‖x‖² + ‖y‖² − 2 x·y, whose features a product reads. The points themselves are no
+/// scores: their squares are of the same rounded numbers that the product of distances multiplies.
+#[test]
+fn points_whose_distances_decide_are_rounded_and_their_distances_are_not() {
+    let source = |added: &str| {
+        format!(
+            "{CALLED}ENTRY main {{
+  x = f32[32,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  zero = f32[] constant(0)
+  points = f32[32,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  squares = f32[32,8] multiply(points, points)
+  lengths = f32[32] reduce(squares, zero), dimensions={{1}}, to_apply=add
+  rows = f32[32,32] broadcast(lengths), dimensions={{0}}
+  columns = f32[32,32] broadcast({added}), dimensions={{1}}
+  both = f32[32,32] add(rows, columns)
+  products = f32[32,32] dot(points, points), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}
+  two = f32[] constant(2)
+  twos = f32[32,32] broadcast(two), dimensions={{}}
+  twice = f32[32,32] multiply(products, twos)
+  distances = f32[32,32] subtract(both, twice)
+  numbers = s32[32,32] iota(), iota_dimension=1
+  sorted = (f32[32,32], s32[32,32]) sort(distances, numbers), dimensions={{1}}, is_stable=true, to_apply=before
+  order = s32[32,32] get-tuple-element(sorted), index=1
+  second = s32[32,1] slice(order), slice={{[0:32], [1:2]}}
+  neighbours = f32[32,8] gather(points, second), offset_dims={{1}}, collapsed_slice_dims={{0}}, start_index_map={{0}}, index_vector_dim=1, slice_sizes={{1,8}}
+  ROOT out = f32[32,8] dot(neighbours, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+"
+        )
+    };
+    let of = |source: &str| dtypes(source, &Policy::default(), ["points", "products", "squares"]);
+    assert_eq!(of(&source("lengths")), ["bf16", "f32", "f32"]);
+    // What is added of the points as it is decides by each of its numbers.
+    let flat = "  flat = f32[256] reshape(points)\n  some = f32[32] slice(flat), slice={[0:32]}\n  rows =";
+    assert_eq!(of(&source("some").replace("  rows =", flat)), ["f32", "f32", "f32"]);
+}

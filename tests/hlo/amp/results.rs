@@ -1,6 +1,7 @@
 //! What is rounded of a loss, a loop's f32 state and their gradients, as it is stored: one small module for each rule.
 
 use super::storage::{HEAD, dtypes, parsed};
+use bf16scope::hlo::DType;
 use bf16scope::passes::amp::{self, Boundary, Policy};
 
 /// A loss reads what a product makes, and so does a layer: the gradients of both meet.
@@ -309,4 +310,45 @@ fn what_is_moved_on_its_way_to_a_loss_is_rounded_before() {
         .replace("f32[64,6]", "f32[16,24]")
         .replace("back = f32[16,24] reshape", "back = f32[16,24] copy");
     assert_eq!(dtypes(&as_it_is, &Policy::default(), ["moved"]), ["f32"]);
+}
+
+/// The gradient of a mean of |y − t| is as large as what the network gives, and larger than any parameter: products read it
+/// rounded, and the sum for the bias reads the same. Of a softmax it is f32 for the sum.
+#[test]
+fn a_gradient_of_what_a_network_gives_is_summed_as_the_products_read_it() {
+    let source = |made: &str, rows: i64| {
+        format!(
+            "ENTRY main {{
+  x = f32[{rows},8] parameter(0)
+  w = f32[8,16] parameter(1)
+  t = f32[16] parameter(2)
+  zero = f32[] constant(0)
+  half = f32[] constant(0.5)
+  y = f32[{rows},16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  wanted = f32[{rows},16] broadcast(t), dimensions={{1}}
+  apart = f32[{rows},16] subtract(y, wanted)
+  sizes = f32[{rows},16] {made}(apart)
+  loss = f32[] reduce(sizes, zero), dimensions={{0,1}}, to_apply=add
+  halves = f32[{rows},16] broadcast(half), dimensions={{}}
+  gradient = f32[{rows},16] multiply({}, halves)
+  of_w = f32[8,16] dot(x, gradient), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  of_bias = f32[16] reduce(gradient, zero), dimensions={{0}}, to_apply=add
+  ROOT out = (f32[], f32[8,16], f32[16]) tuple(loss, of_w, of_bias)
+}}
+",
+            if made == "abs" { "apart" } else { "sizes" }
+        )
+    };
+    let of = |made: &str, rows: i64| {
+        let source = format!("{HEAD}{}", source(made, rows));
+        let (lowered, _) = amp::run(&parsed(&source), &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
+        let entry = lowered.entry();
+        let sum = entry.instructions.iter().find(|instr| instr.name == "of_bias").unwrap();
+        assert_eq!(sum.shape.dtype(), Some(DType::F32));
+        entry.instr(sum.operands[0]).name.clone()
+    };
+    assert_eq!(of("abs", 64), "gradient.f32");
+    assert_eq!(of("exponential", 64), "gradient");
+    // A parameter is larger.
+    assert_eq!(of("abs", 4), "gradient");
 }
