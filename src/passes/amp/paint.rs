@@ -25,7 +25,7 @@
 //! 5. Ops of class *clear* commute with rounding, so they are lowered exactly where that adds no error: where all their
 //!    readers read the narrow dtype (the cast moves up, unless that makes it larger), or where their operands are
 //!    narrow already (the cast back moves down, unless that makes it larger). What is moved and stored is lowered where
-//!    any reader reads the narrow dtype.
+//!    any reader reads the narrow dtype. A barrier that holds a parameter back is left.
 //! 6. `tables` finds what becomes of tables with narrow rows, unless the policy keeps them: sums of rows are lowered, and
 //!    lookups marked. What other lookups give is rounded, though all that reads it is f32, unless the policy keeps what is
 //!    moved.
@@ -677,6 +677,9 @@ impl Painter<'_> {
                 }
             }
             NodeKind::Op(Class::Clear) => {
+                if self.holds_parameter(node) {
+                    return false;
+                }
                 let is_moved = is_moved && any_narrow();
                 let makes_cast_larger = self.makes_cast_larger(node);
                 if !(is_moved || all_narrow()) || makes_cast_larger && all_narrow() {
@@ -699,6 +702,17 @@ impl Painter<'_> {
         }
         self.lower_results(node);
         true
+    }
+
+    /// Whether a node holds a parameter back, as for a backward pass that computes a layer again. That is stored as it is; a
+    /// cast before would be kept for it, too.
+    fn holds_parameter(&self, node: NodeId) -> bool {
+        let of = self.graph.node(node);
+        let is_parameter = |&value: &ValueId| {
+            let is_narrow = self.out.value_low[value as usize];
+            !is_narrow && self.graph.node(self.graph.producer(value)).kind == NodeKind::Parameter
+        };
+        self.graph.instr(of).op == Op::OptimizationBarrier && of.operands.iter().all(is_parameter)
     }
 
     /// Whether a node takes a part of what it reads, and that part is rounded behind it or by all that read it.

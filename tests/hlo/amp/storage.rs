@@ -756,3 +756,20 @@ fn what_is_moved_and_read_in_parts_is_rounded_as_a_whole() {
     assert_eq!(dtypes(source, &Policy::default(), ["both", "first", "rest"]), ["bf16"; 3]);
     assert_eq!(dtypes(source, &moved(Boundary::Keep), ["both"]), ["f32"]);
 }
+
+/// A layer that is computed again reads its weights behind a barrier, and products read them in bf16: those of a parameter
+/// are cast behind it, where nothing keeps the cast, and what was computed is stored as it is read.
+#[test]
+fn a_parameter_is_held_back_as_it_is() {
+    let source = "ENTRY main {
+  x = f32[16,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  first = f32[16,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  size = f32[16,8] tanh(first)
+  weights = f32[8,8] opt-barrier(w)
+  made = f32[16,8] opt-barrier(size)
+  ROOT again = f32[16,8] dot(made, weights), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+";
+    assert_eq!(dtypes(source, &Policy::default(), ["weights", "made"]), ["f32", "bf16"]);
+}
