@@ -678,6 +678,7 @@ impl Painter<'_> {
             }
             NodeKind::Op(Class::Clear) => {
                 if self.holds_parameter(node) {
+                    self.out.rule[node as usize] = Rule::Held;
                     return false;
                 }
                 let is_moved = is_moved && any_narrow();

@@ -58,6 +58,8 @@ pub(super) enum Rule {
     Row,
     /// All that read it read the narrow dtype.
     ReadNarrow,
+    /// It holds a parameter back, which is cast behind it.
+    Held,
     /// What it reads is narrow already.
     OfNarrow,
     /// Lowering it would round where nothing needs to.

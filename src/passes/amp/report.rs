@@ -298,6 +298,7 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
             "it adds rows that are rounded already and narrower than a tile, and no more than the table has".to_string()
         }
         Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype".to_string(),
+        Rule::Held => "it holds a parameter back, which is cast behind it, so that no cast is kept beside it".to_string(),
         Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already".to_string(),
         Rule::WouldRound => "it commutes with rounding, and narrowing it would round for a reader of f32".to_string(),
         Rule::Decided => String::new(),
