@@ -14,16 +14,16 @@
 //! outside, so there it counts as going to one; and so does what a loop or a branch reads, and a product of any dtype.
 //!
 //! Scores may be made outside of the loop or branch that chooses by them, or in one that gives them to a choice outside:
-//! `regions` follows them through. What is the same for all candidates of a choice is no score (`candidates`). Nor are points
-//! whose distances decide: what a deciding product multiplies is rounded before it, and its squares are added to the product.
+//! `regions` follows them through. What is the same for all candidates of a choice is no score (`candidates`).
 
 use super::candidates::{Candidates, Read};
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::masks;
 use super::painted::RegionKind;
+use super::policy::Because;
+use crate::hlo::ops::Comparison;
 use crate::hlo::ops::decisions::{calls_regions, precision_class};
 use crate::hlo::ops::precision::Class;
-use crate::hlo::ops::{BinaryOp, Comparison};
 use crate::hlo::{DType, Op};
 use std::collections::BTreeMap;
 
@@ -72,7 +72,9 @@ pub(super) type RunsRegions<'r> = dyn FnMut(&Op, Told) -> Through + 'r;
 /// Finds the choices of a region. `through` says what ops that run regions do.
 pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, through: &mut RunsRegions<'_>) -> Choices {
     let n = graph.nodes.len();
-    let is_product = |node: NodeId| graph.node(node).class() == Some(Class::Allow);
+    // An average that asks for all digits is on the way from a product to a choice as it is.
+    let is_product =
+        |node: NodeId| graph.node(node).class() == Some(Class::Allow) && graph.node(node).because != Because::Exact;
     let multiplies = |node: NodeId| {
         let op = &graph.instr(graph.node(node)).op;
         precision_class(graph.module, op) == Class::Allow || calls_regions(op)
@@ -131,10 +133,6 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
     for node in (0..n as NodeId).rev() {
         let of = graph.node(node);
         let op = &graph.instr(of).op;
-        // What the region gives as scores is none of this.
-        if found.of_node[node as usize] != Some(node) && is_squared(graph, node, &found.of_node) {
-            found.of_node[node as usize] = None;
-        }
         let known = found.of_node[node as usize];
         let is_choice = || {
             leads_to_product[node as usize] && is_choice(graph, of, &learned)
@@ -171,27 +169,6 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
     found.scores = graph.parameters().map(|value| read[value as usize] != Read::Not).collect();
     found.learned = flags(&mut graph.results.iter().copied(), &learned);
     found
-}
-
-/// Whether a node gives scores only as what a deciding product multiplies, and whose squares are added to what that gives:
-/// points whose distances decide. Both are of the same numbers, rounded or not.
-fn is_squared(graph: &Graph<'_>, node: NodeId, of_node: &[Option<NodeId>]) -> bool {
-    let mut is_multiplied = false;
-    let mut open: Vec<ValueId> = graph.node(node).results().collect();
-    while let Some(value) = open.pop() {
-        for &user in graph.users[value as usize].iter().filter(|&&user| of_node[user as usize].is_some()) {
-            let of = graph.node(user);
-            let is_square =
-                matches!(graph.instr(of).op, Op::Binary(BinaryOp::Multiply)) && of.operands == [value, value];
-            match of.class() {
-                Some(Class::Allow) => is_multiplied = true,
-                Some(Class::Clear) if of.operands.len() == 1 => open.extend(of.results()),
-                _ if is_square => {}
-                _ => return false,
-            }
-        }
-    }
-    is_multiplied
 }
 
 /// Whether a node chooses by what it reads, whatever is made of what it gives.

@@ -1,11 +1,14 @@
 //! Products that ask for more than one low-precision product, and get it in the narrow dtype, too.
 //!
 //! `operand_precision={highest}` asks that operands in f32 be multiplied with all their digits, at three to six times the
-//! cost. Where one operand is computed of no parameter, its numbers are known, as the weights of an interpolation are, which
-//! `jax.image.resize` computes of an `iota`. If the narrow dtype has each of them, as where sizes grow by a power of two,
-//! nothing is lost of them; and the other operand is rounded as any array between two products is. So between two products
-//! such a product is one like the others. In what leads to a loss it stays f32, and so it does where any of its weights would
-//! be rounded.
+//! cost. `jax.image.resize` does, of weights that it computes of an `iota`: of no parameter, so that they are known. Each
+//! number that it gives is an average, of weights that are not negative and sum to one. If the narrow dtype has each weight, as
+//! where sizes grow by a power of two, nothing is lost of them; and what is averaged is rounded as any array between two
+//! products is. So between two products such a product is one like the others, and so is the one of its gradient.
+//!
+//! It stays f32 where a weight would be rounded, and in what leads to a loss, to what a loop or a branch gives or to a choice.
+//! What is no average may be exact and asked for all the same: a running sum by ones is larger than what it adds, and an
+//! exponential of differences of such sums would be off by their rounding.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::loss::losses;
@@ -49,22 +52,22 @@ fn products(graph: &Graph<'_>, is_entry: bool) -> Vec<NodeId> {
         let is_between = between(graph, is_entry);
         let mut constants = Constants { graph, found: BTreeMap::new(), room: MAX_NUMBERS };
         found.retain(|&node| {
-            is_between[node as usize] && graph.node(node).operands.iter().any(|&value| constants.is_exact(value))
+            is_between[node as usize] && graph.node(node).operands.iter().any(|&value| constants.averages(value))
         });
     }
     found
 }
 
-/// For each node whether it lies between two products, neither of which is one of these, and leads to no loss by none.
+/// For each node whether it lies between two products, neither of which is one of these, and does not lead to a loss by none.
 fn between(graph: &Graph<'_>, is_entry: bool) -> Vec<bool> {
     let n = graph.nodes.len();
     let is_product = |node: NodeId| graph.node(node).class() == Some(Class::Allow);
     let passes =
         |node: NodeId| matches!(graph.node(node).class(), Some(Class::Infer | Class::Clear | Class::Deny { .. }));
     let mut leads_to_loss = vec![false; n];
-    if is_entry {
-        losses(graph).into_iter().for_each(|value| leads_to_loss[graph.producer(value) as usize] = true);
-    }
+    // What another region gives may be a loss outside.
+    let ends = if is_entry { losses(graph) } else { graph.results.clone() };
+    ends.into_iter().for_each(|value| leads_to_loss[graph.producer(value) as usize] = true);
     let mut leads_to_product = vec![false; n];
     for node in (0..n as NodeId).rev() {
         let users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
@@ -100,8 +103,8 @@ struct Constants<'g> {
 }
 
 impl Constants<'_> {
-    /// Whether a value is computed of no parameter, and the narrow dtype has each of its numbers.
-    fn is_exact(&mut self, value: ValueId) -> bool {
+    /// Whether a value is a matrix that is computed of no parameter and averages, and the narrow dtype has each of its numbers.
+    fn averages(&mut self, value: ValueId) -> bool {
         let mut needed = BTreeSet::new();
         let mut open = vec![value];
         while let Some(value) = open.pop() {
@@ -128,9 +131,18 @@ impl Constants<'_> {
             }
         }
         let Some(Some(numbers)) = self.found.get(&value) else { return false };
+        let &[n_rows, n_columns] = &numbers.shape.dims[..] else { return false };
+        let sum_to_one = |n: i64, step: i64, places: i64, stride: i64| {
+            (0..n).all(|nth| {
+                let sum: f64 = (0..places).map(|place| numbers.all[(nth * step + place * stride) as usize]).sum();
+                sum == 1.0 || sum == 0.0
+            })
+        };
+        let is_average = numbers.all.iter().all(|&x| x >= 0.0)
+            && (sum_to_one(n_rows, n_columns, n_columns, 1) || sum_to_one(n_columns, 1, n_rows, n_columns));
         let elements: Vec<f32> = numbers.all.iter().map(|&x| x as f32).collect();
-        let is_f32 = numbers.shape.dtype == DType::F32 && elements.iter().all(|x| x.is_finite());
-        is_f32 && narrow::is_exact(&Literal::from_elements(numbers.shape.dims.clone(), &elements), self.graph.low)
+        let literal = Literal::from_elements(numbers.shape.dims.clone(), &elements);
+        numbers.shape.dtype == DType::F32 && is_average && narrow::is_exact(&literal, self.graph.low)
     }
 
     /// What a node gives whose operands are known.

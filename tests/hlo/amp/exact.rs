@@ -68,6 +68,12 @@ fn an_interpolation_by_a_power_of_two_is_narrow_between_products_whatever_it_ask
     assert_eq!(of(&step(2, 1 << 10, HIGHEST, PRODUCT), &f16), "f16");
     assert_eq!(of(&step(2, 1 << 10, HIGHEST, PRODUCT), &default), "f32");
 
+    // A sum by ones is exact and no average; and what is taken away from another is none either.
+    let ones = step(4, 8, HIGHEST, PRODUCT).replace("select(is_some, shares, zeros)", "select(is_some, ones, zeros)");
+    assert_eq!(of(&ones, &default), "f32");
+    let signs = step(8, 8, HIGHEST, PRODUCT).replace("select(is_some, shares, zeros)", "negate(shares)");
+    assert_eq!(of(&signs, &default), "f32");
+
     let algorithm = ", algorithm=dot_bf16_bf16_f32_x3";
     assert_eq!(of(&step(4, 8, algorithm, PRODUCT), &default), "f32");
     let kept = Policy { keep: vec!["resized".to_string()], ..Policy::default() };
@@ -81,6 +87,33 @@ fn an_interpolation_of_what_a_loss_reads_is_f32_where_it_asks_for_it() {
   loss = f32[] reduce(squares, zero), dimensions={0,1}, to_apply=add";
     let product = PRODUCT.replace("ROOT ", "");
     assert_eq!(of(&format!("{squares}\n{product}\n  ROOT all = (f32[], f32[8,8]) tuple(loss, out)")), "f32");
+    // In a branch, what is given may be a loss outside.
+    let branch = |head: &str| {
+        let taken = "taken = (f32[8,8], f32[8,8]) parameter(0)
+  x = f32[8,8] get-tuple-element(taken), index=0";
+        let source = step(8, 8, HIGHEST, head)
+            .replace("ENTRY main {", "branch {")
+            .replace("x = f32[8,8] parameter(0)", taken)
+            .replace("w = f32[8,8] parameter(1)", "w = f32[8,8] get-tuple-element(taken), index=1");
+        let main = "
+ENTRY main {
+  is = pred[] parameter(0)
+  x = f32[8,8] parameter(1)
+  w = f32[8,8] parameter(2)
+  given = (f32[8,8], f32[8,8]) tuple(x, w)
+  ROOT out = f32[8,8] conditional(is, given, given), true_computation=branch, false_computation=branch
+}
+";
+        dtypes(&format!("{source}{main}"), &Policy::default(), ["resized"])[0].clone()
+    };
+    assert_eq!(branch(PRODUCT), "bf16");
+    assert_eq!(branch(&format!("{product}\n  ROOT both = f32[8,8] add(out, resized)")), "f32");
+    // What decides by it does so by the product before it, too.
+    let decides = "  chosen = s32[8,8] convert(resized)
+  numbers = f32[8,8] convert(chosen)
+  ROOT out = f32[8,8] dot(numbers, resized), lhs_contracting_dims={0}, rhs_contracting_dims={0}";
+    let both = dtypes(&step(4, 8, HIGHEST, decides), &Policy::default(), ["features", "resized"]);
+    assert_eq!(both, ["f32", "f32"]);
     // What no product reads is no step on the way to one.
     assert_eq!(of("  ROOT out = f32[8,8] negate(resized)"), "f32");
     // What a parameter is multiplied with is not known.
