@@ -60,6 +60,8 @@ impl Watch {
     pub(super) fn keep_what_is_compiled(&self) -> anyhow::Result<()> {
         let is_quiet = self.is_quiet;
         signals::on_stop(move |signal| {
+            // What ends meanwhile is said by nobody: this is the last line.
+            let _last = std::io::stderr().lock();
             if !is_quiet {
                 say("stopped; what was compiled is kept, and the same command continues from there");
             }

@@ -56,23 +56,22 @@ pub(super) fn lookups(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) ->
     (0..graph.nodes.len() as NodeId).filter(is_lookup).collect()
 }
 
-/// Whether something computes with the narrow numbers that a cast gives. Where all that reads a lookup reads f32, it is
-/// rounded without a barrier, and what was lowered so is not to be lowered to something else.
+/// Whether what reads a cast's narrow numbers computes with them, and nothing widens them again. A lookup that something
+/// reads in f32 is rounded without a barrier, and what was lowered so is not to be lowered to something else.
 fn is_computed_with(graph: &Graph<'_>, cast: NodeId) -> bool {
+    let mut is_read = false;
     let mut open: Vec<ValueId> = graph.node(cast).results().collect();
     while let Some(value) = open.pop() {
-        if graph.results.contains(&value) {
-            return true;
-        }
+        is_read |= graph.results.contains(&value);
         for of in graph.users[value as usize].iter().map(|&user| graph.node(user)) {
             match of.kind {
-                NodeKind::FromLow => {}
+                NodeKind::FromLow => return false,
                 _ if precision_class(graph.module, &graph.instr(of).op) == Class::Clear => open.extend(of.results()),
-                _ => return true,
+                _ => is_read = true,
             }
         }
     }
-    false
+    is_read
 }
 
 /// What gives one table's gradient: a sum of rows, or what adds several such.

@@ -200,27 +200,42 @@ fn what_is_added_to_narrow_rows_is_rounded_behind_the_last_product() {
 }
 
 /// With the sum in f32, nothing of what is computed changes.
-/// Rows that a norm reads in f32 are rounded as they are looked up, without a barrier; lowered again, they stay so.
+/// Rows that a norm reads in f32, and a product too, are rounded as they are looked up, without a barrier; lowered again, they
+/// stay so.
 #[test]
 fn rows_that_are_read_in_f32_are_looked_up_without_a_barrier_however_often_a_module_is_lowered() {
     let sizes = [300, 64, 40];
     let source = text::print(&step("", sizes, &squared(sizes)), &text::PrintOptions::default());
-    let normed = source.replace(
-        "outputs = f32[40,8]{1,0} dot(looked_up,",
-        "exps = f32[40,64]{1,0} exponential(looked_up)
-  lengths = f32[40]{0} reduce(exps, zero), dimensions={1}, to_apply=add
-  all_lengths = f32[40,64]{1,0} broadcast(lengths), dimensions={0}
-  normed = f32[40,64]{1,0} divide(looked_up, all_lengths)
-  outputs = f32[40,8]{1,0} dot(normed,",
-    );
-    let zero = "  zero = f32[] constant(0)\n";
-    let normed = normed.replacen(zero, "", 1).replacen("  ids =", &format!("{zero}  ids ="), 1);
-    let module = text::parse(&normed, "step.hlo").unwrap_or_else(|error| panic!("{error}"));
-    let (once, _) = lowered(&module, &Policy::default());
-    assert_eq!(tables(&once).0, "parameter");
-    assert!(once.entry().instructions.iter().any(|instr| instr.name.starts_with("looked_up.bf16")));
-    let (twice, _) = lowered(&once, &Policy::default());
-    assert!(once == twice, "another lowering changes it");
+    for also in ["normed", "looked_up"] {
+        let normed = source.replace(
+            "outputs = f32[40,8]{1,0} dot(looked_up, weights)",
+            &format!(
+                "exps = f32[40,64]{{1,0}} exponential(looked_up)
+  lengths = f32[40]{{0}} reduce(exps, zero), dimensions={{1}}, to_apply=add
+  all_lengths = f32[40,64]{{1,0}} broadcast(lengths), dimensions={{0}}
+  normed = f32[40,64]{{1,0}} divide(looked_up, all_lengths)
+  first = f32[40,64]{{1,0}} multiply(normed, {also})
+  outputs = f32[40,8]{{1,0}} dot({also}, weights)"
+            ),
+        );
+        let squares = "squares = f32[40,8]{1,0} multiply(outputs, outputs)";
+        let both = normed.replace(
+            squares,
+            &format!(
+                "seconds = f32[40,8]{{1,0}} dot(first, weights), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  {}",
+                squares.replace("(outputs, outputs)", "(outputs, seconds)")
+            ),
+        );
+        let zero = "  zero = f32[] constant(0)\n";
+        let both = both.replacen(zero, "", 1).replacen("  ids =", &format!("{zero}  ids ="), 1);
+        let module = text::parse(&both, "step.hlo").unwrap_or_else(|error| panic!("{error}"));
+        let (once, _) = lowered(&module, &Policy::default());
+        assert_eq!(tables(&once).0, "parameter", "{also}");
+        assert!(once.entry().instructions.iter().any(|instr| instr.name.starts_with("looked_up.bf16")));
+        let (twice, _) = lowered(&once, &Policy::default());
+        assert!(once == twice, "another lowering changes it: {also}");
+    }
 }
 
 #[test]
