@@ -34,6 +34,7 @@ mod paint;
 mod painted;
 mod parts;
 mod policy;
+mod polynomials;
 pub mod presets;
 mod regions;
 mod report;

@@ -49,6 +49,7 @@ use super::moved::{
 };
 use super::painted::{Crossing, Ends, Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Because, Boundary, Classes, Policy, Reach};
+use super::polynomials::polynomials;
 use super::stored::stored;
 use super::unstored::{Unstored, unstored};
 use super::{logits, loss, parts, tables};
@@ -117,6 +118,9 @@ pub(super) fn paint(
         painter.lower_products();
         painter.lower_between();
         if policy.unstored == Boundary::Keep {
+            for found in polynomials(graph, &painter.out) {
+                painter.keep(found);
+            }
             let stores_row = |node: NodeId, value: ValueId| {
                 policy.tables == Boundary::Lower && tables::adds_rows(graph, classes, node, value)
             };
@@ -676,6 +680,7 @@ impl Painter<'_> {
                     return false;
                 }
             }
+            NodeKind::Op(Class::Clear) if self.out.rule[node as usize] == Rule::Polynomial => return false,
             NodeKind::Op(Class::Clear) => {
                 if self.holds_parameter(node) {
                     self.out.rule[node as usize] = Rule::Held;
@@ -770,7 +775,8 @@ impl Painter<'_> {
     fn lower_where_of_narrow(&mut self, node: NodeId) -> bool {
         let graph = self.graph;
         let of = graph.node(node);
-        if self.out.low[node as usize] || of.kind != NodeKind::Op(Class::Clear) {
+        let is_open = of.kind == NodeKind::Op(Class::Clear) && self.out.rule[node as usize] != Rule::Polynomial;
+        if self.out.low[node as usize] || !is_open {
             return false;
         }
         let is_float = |v: &ValueId| graph.value(*v).is_f32();

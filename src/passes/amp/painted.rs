@@ -22,6 +22,8 @@ pub(super) enum Rule {
     Reach,
     /// Its value need not be stored, so that rounding it saves nothing.
     Unstored,
+    /// It is computed of one array, as is a polynomial that it belongs to.
+    Polynomial,
     /// It computes in f32 as `Unstored`, but its value is stored, and rounded once for all that read it.
     Rounded,
     /// It computes in f32, as a result is made of it, and its value is stored, and rounded once for all that read it.

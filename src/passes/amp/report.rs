@@ -236,6 +236,10 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
         Rule::Unstored => {
             "its value is read as it is made and need not be stored, so rounding it would save nothing".to_string()
         }
+        Rule::Polynomial => {
+            "it belongs to a polynomial of one array, as a framework computes `erfc` by, which rounding each term would spoil"
+                .to_string()
+        }
         Rule::Rounded => {
             "it ends a value that is read as it is made; it computes in f32 and rounds, once, what is stored"
                 .to_string()

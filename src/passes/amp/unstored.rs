@@ -38,7 +38,8 @@
 //!
 //! A stream of rule 1 or 2 that ends so, read by several ops of which one reads the narrow dtype and none goes on, is
 //! stored. It is rounded once, by its maker, and all of them read that, as Flax casts at the end of a norm. Else a
-//! compiler would store it in f32: it fuses a cast into each op that reads, however many there are.
+//! compiler would store it in f32: it fuses a cast into each op that reads, however many there are. Even where one goes on,
+//! if rows are put together there, each with zeros between its numbers: no reader does that again.
 
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::moved::{changes_lanes, is_stored, moved_from};
@@ -304,7 +305,7 @@ impl Finder<'_> {
                 && is_stream
                 && has_many_readers
                 && of_results.is_read_narrow
-                && !of_results.is_gone_on_with;
+                && (!of_results.is_gone_on_with || self.puts_together(node));
             let reads = match of.kind {
                 NodeKind::Op(Class::Clear) if !self.painted.low[node as usize] => of_results,
                 _ => Readers {
@@ -319,6 +320,17 @@ impl Finder<'_> {
             }
         }
         ends
+    }
+
+    /// Whether a node puts together two parts of rows, with zeros around or between their numbers, as the gradient of a
+    /// rotation of every second number does.
+    fn puts_together(&self, node: NodeId) -> bool {
+        let of = self.graph.node(node);
+        let is_part = |&value: &ValueId| match &self.graph.instr(self.graph.node(self.graph.producer(value))).op {
+            Op::Pad(padding) => padding.last().is_some_and(|dim| (dim.low, dim.high, dim.interior) != (0, 0, 0)),
+            _ => false,
+        };
+        matches!(self.graph.instr(of).op, Op::Binary(BinaryOp::Add)) && of.operands.iter().all(is_part)
     }
 
     /// What a product reads, or what moves it or is lowered for it. Not so an exponential that is lowered for it, as nothing

@@ -13,6 +13,7 @@ pub mod oracle;
 
 mod partitioned;
 mod parts;
+mod polynomials;
 mod programs;
 mod random;
 mod random_differentiated;

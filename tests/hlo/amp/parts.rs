@@ -1,6 +1,6 @@
 //! Sums of what is put together of parts, which are written part by part, and of what is copied to other lanes.
 
-use super::storage::{HEAD, dtypes};
+use super::storage::{HEAD, dtypes, parsed};
 use bf16scope::hlo::text;
 use bf16scope::passes::amp::{self, Boundary, Policy};
 
@@ -162,4 +162,50 @@ fn what_a_sum_of_few_adds_is_rounded_where_it_repeats_an_array() {
     let product = |by: &str| dtypes(&source(by), &Policy::default(), ["product", "summed"]);
     assert_eq!(product("repeated"), ["bf16", "f32"]);
     assert_eq!(product("axes"), ["f32", "f32"]);
+}
+
+/// Halves of rows, each scaled by exponentials, and put together again; a norm's gradient reads them in both dtypes.
+#[test]
+fn parts_of_rows_that_are_put_together_are_rounded_once() {
+    let source = "ENTRY main {
+  x = f32[64,64] parameter(0)
+  w = f32[64,64] parameter(1)
+  angle = f32[] constant(0.3)
+  angles = f32[64,32] broadcast(angle), dimensions={}
+  zero = f32[] constant(0)
+  features = f32[64,64] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  normed = f32[64,64] dot(x, features), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  turns = f32[64,32] exponential(angles)
+  evens = f32[64,32] slice(features), slice={[0:64:1], [0:64:2]}
+  odds = f32[64,32] slice(features), slice={[0:64:1], [1:64:2]}
+  turned_evens = f32[64,32] multiply(evens, turns)
+  turned_odds = f32[64,32] multiply(odds, turns)
+  spread_evens = f32[64,64] pad(turned_evens, zero), padding=0_0x0_1_1
+  spread_odds = f32[64,64] pad(turned_odds, zero), padding=0_0x1_0_1
+  turned = f32[64,64] add(spread_evens, spread_odds)
+  squares = f32[64,64] multiply(features, features)
+  scales = f32[64] reduce(squares, zero), dimensions={1}, to_apply=add
+  roots = f32[64] rsqrt(scales)
+  all = f32[64,64] broadcast(roots), dimensions={0}
+  scaled = f32[64,64] multiply(turned, all)
+  by = f32[64,64] multiply(normed, turned)
+  a = f32[64,64] dot(scaled, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  b = f32[64,64] dot(by, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT out = (f32[64,64], f32[64,64]) tuple(a, b)
+}
+";
+    let rule = |source: &str| {
+        let (_, report) = amp::run(&parsed(&format!("{HEAD}{source}")), &Policy::default()).expect("it is sound");
+        report.explain("turned")[0].rule.clone()
+    };
+    let rounded = "it ends a value that is read as it is made; it computes in f32 and rounds, once, what is stored";
+    assert_eq!(rule(source), rounded);
+    // Numbers of one array are scaled where they are read.
+    let whole = source.replace("add(spread_evens, spread_odds)", "multiply(features, both_turns)").replace(
+        "  roots =",
+        "  both_turns = f32[64,64] pad(turns, zero), padding=0_0x0_1_1
+  roots =",
+    );
+    let unstored = "its value is read as it is made and need not be stored, so rounding it would save nothing";
+    assert_eq!(rule(&whole), unstored);
 }

@@ -1,0 +1,94 @@
+//! Polynomials in Horner's form, as frameworks compute functions by that HLO has no op for.
+
+use super::storage::{HEAD, dtypes};
+use bf16scope::hlo::text;
+use bf16scope::passes::amp::{self, LowDType, Policy};
+
+/// A function of what a product made, by a polynomial of this degree, on the way to a second product; `head` is behind that.
+fn step(degree: usize, head: &str) -> String {
+    let coefficients = (1..=degree).map(|nth| {
+        let before = if nth == 1 { "firsts".to_string() } else { format!("sum{}", nth - 1) };
+        format!(
+            "  coefficient{nth} = f32[] constant({})
+  all{nth} = f32[8,8] broadcast(coefficient{nth}), dimensions={{}}
+  term{nth} = f32[8,8] multiply({before}, squares)
+  sum{nth} = f32[8,8] add(term{nth}, all{nth})
+",
+            1.0 / nth as f64
+        )
+    });
+    format!(
+        "ENTRY main {{
+  x = f32[8,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  features = f32[8,8] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  first = f32[] constant(0.0078)
+  firsts = f32[8,8] broadcast(first), dimensions={{}}
+  zero = f32[] constant(0)
+  zeros = f32[8,8] broadcast(zero), dimensions={{}}
+  scaled = f32[8,8] multiply(features, firsts)
+  squares = f32[8,8] multiply(scaled, scaled)
+{}  product = f32[8,8] multiply(scaled, sum{degree})
+  is_positive = pred[8,8] compare(scaled, zeros), direction=GT
+  function = f32[8,8] select(is_positive, product, zeros)
+  half = f32[8,8] multiply(function, firsts)
+{head}
+}}
+",
+        coefficients.collect::<String>()
+    )
+}
+
+const PRODUCT: &str = "  ROOT out = f32[8,8] dot(half, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+
+#[test]
+fn a_polynomial_of_degree_four_is_f32_with_all_that_is_computed_of_its_array() {
+    let names = ["features", "scaled", "squares", "term1", "sum2", "product", "function", "half"];
+    let of = |degree: usize| dtypes(&step(degree, PRODUCT), &Policy::default(), names);
+    for degree in [4, 5, 9] {
+        assert_eq!(of(degree), ["bf16", "f32", "f32", "f32", "f32", "f32", "f32", "f32"], "{degree}");
+    }
+    assert_eq!(of(3), ["bf16"; 8]);
+    let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
+    assert_eq!(dtypes(&step(4, PRODUCT), &f16, ["sum2"]), ["f32"]);
+
+    // Coefficients that are learned, and terms that are multiplied by another value each, are no such chain.
+    let learned = step(4, PRODUCT).replace("constant(0.5)", "parameter(2)");
+    assert_eq!(dtypes(&learned, &Policy::default(), ["sum4"]), ["bf16"]);
+    let mixed = step(4, PRODUCT).replace("multiply(sum2, squares)", "multiply(sum2, scaled)");
+    assert_eq!(dtypes(&mixed, &Policy::default(), ["sum4"]), ["bf16"]);
+    let other = step(4, PRODUCT).replace("multiply(sum2, squares)", "multiply(sum2, x)");
+    assert_eq!(dtypes(&other, &Policy::default(), ["sum4"]), ["bf16"]);
+}
+
+#[test]
+fn what_ends_a_polynomial_is_rounded_once_where_several_read_it() {
+    let source = step(
+        4,
+        "  gradient = f32[8,8] dot(half, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  by_function = f32[8,8] multiply(gradient, function)
+  ROOT out = f32[8,8] dot(by_function, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+    );
+    // What is behind it is computed as in any layer.
+    let names = ["product", "function", "half", "by_function"];
+    assert_eq!(dtypes(&source, &Policy::default(), names), ["f32", "bf16", "bf16", "bf16"]);
+    let sum = source.replace("multiply(gradient, function)", "multiply(gradient, sum4)");
+    assert_eq!(dtypes(&sum, &Policy::default(), ["sum3", "sum4", "sum4.bf16"]), ["f32", "f32", "bf16"]);
+    let beside = source.replace("multiply(gradient, function)", "multiply(gradient, squares)");
+    let names = ["scaled", "squares", "squares.bf16", "term1", "half"];
+    assert_eq!(dtypes(&beside, &Policy::default(), names), ["f32", "f32", "bf16", "f32", "f32"]);
+}
+
+#[test]
+fn a_polynomial_says_so_and_comes_out_of_another_lowering_as_it_went_in() {
+    let source = format!("{HEAD}{}", step(6, PRODUCT));
+    let module = text::parse(&source, "polynomials.hlo").unwrap_or_else(|error| panic!("{error}"));
+    let (once, report) = amp::run(&module, &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
+    for name in ["sum3", "function"] {
+        let rules: Vec<&str> = report.explain(name).iter().map(|decision| &decision.rule[..]).collect();
+        let expected = "it belongs to a polynomial of one array, as a framework computes `erfc` by, which rounding each term would spoil";
+        assert_eq!(rules, [expected]);
+    }
+    let (twice, _) = amp::run(&once, &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(once == twice, "another lowering changes it");
+}
