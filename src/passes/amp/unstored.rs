@@ -170,6 +170,17 @@ impl Finder<'_> {
         readers.all(|&reader| reader == first).then_some(first)
     }
 
+    /// Whether several nodes read what a node makes, or what a barrier gives that holds it back.
+    fn has_many_readers(&self, mut node: NodeId) -> bool {
+        while let Some(reader) = self.only_reader(node) {
+            if self.graph.instr(self.graph.node(reader)).op != Op::OptimizationBarrier {
+                return false;
+            }
+            node = reader;
+        }
+        true
+    }
+
     /// Rules 1 and 2, and the facts of what a node makes.
     fn go_on(&mut self, node: NodeId) {
         let of = self.graph.node(node);
@@ -299,7 +310,7 @@ impl Finder<'_> {
             let is_kept = self.kept[node as usize].is_some();
             let of_results = of.results().map(|value| readers[value as usize]).fold(Readers::default(), Readers::or);
             let is_stream = of.results().all(|value| self.facts[value as usize].is_stream);
-            let has_many_readers = self.only_reader(node).is_none();
+            let has_many_readers = self.has_many_readers(node);
             ends[node as usize] = is_kept
                 && of.n_results == 1
                 && is_stream

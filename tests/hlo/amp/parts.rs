@@ -209,3 +209,34 @@ fn parts_of_rows_that_are_put_together_are_rounded_once() {
     let unstored = "its value is read as it is made and need not be stored, so rounding it would save nothing";
     assert_eq!(rule(&whole), unstored);
 }
+
+/// What a norm gives to a layer that is computed again: a product and a sum over rows read it behind the layer's barrier.
+#[test]
+fn what_several_read_behind_a_barrier_is_rounded_before_it() {
+    let source = "ENTRY main {
+  x = f32[64,64] parameter(0)
+  w = f32[64,64] parameter(1)
+  zero = f32[] constant(0)
+  features = f32[64,64] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  squares = f32[64,64] multiply(features, features)
+  scales = f32[64] reduce(squares, zero), dimensions={1}, to_apply=add
+  roots = f32[64] rsqrt(scales)
+  all = f32[64,64] broadcast(roots), dimensions={0}
+  normed = f32[64,64] multiply(features, all)
+  held = f32[64,64] opt-barrier(normed)
+  sums = f32[64] reduce(held, zero), dimensions={0}, to_apply=add
+  a = f32[64,64] dot(held, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT out = (f32[64,64], f32[64]) tuple(a, sums)
+}
+";
+    assert_eq!(dtypes(source, &Policy::default(), ["normed", "held"]), ["f32", "bf16"]);
+    let again = source.replace("opt-barrier(normed)", "opt-barrier(before)").replace(
+        "  held =",
+        "  before = f32[64,64] opt-barrier(normed)
+  held =",
+    );
+    assert_eq!(dtypes(&again, &Policy::default(), ["normed", "before", "held"]), ["f32", "bf16", "bf16"]);
+    // Where the sum alone reads it, nothing is rounded.
+    let summed = source.replace("dot(held, w)", "dot(features, w)");
+    assert_eq!(dtypes(&summed, &Policy::default(), ["normed", "held"]), ["f32", "f32"]);
+}
