@@ -45,6 +45,9 @@ pub enum FileError {
         /// What there is.
         found: &'static str,
     },
+    /// A name that only a directory can have, where a file is to be.
+    #[error("the name ends as a directory's does\nhelp: name a file in it")]
+    Directory,
     /// More than is read.
     #[error("it has more than {limit} bytes, the most that is read of it")]
     TooLarge {
@@ -80,9 +83,11 @@ pub enum FileError {
 impl From<FileError> for io::Error {
     fn from(error: FileError) -> io::Error {
         let kind = match error {
-            FileError::NotRegular { .. } | FileError::Taken { .. } | FileError::Dash | FileError::Link => {
-                io::ErrorKind::InvalidInput
-            }
+            FileError::NotRegular { .. }
+            | FileError::Taken { .. }
+            | FileError::Directory
+            | FileError::Dash
+            | FileError::Link => io::ErrorKind::InvalidInput,
             FileError::TooLarge { .. } => io::ErrorKind::FileTooLarge,
             FileError::NotText { .. } | FileError::Damaged { .. } => io::ErrorKind::InvalidData,
             FileError::ReadOnly => io::ErrorKind::PermissionDenied,

@@ -219,7 +219,7 @@ fn place_of(path: &Path) -> io::Result<PathBuf> {
     check_name(path)?;
     let text = path.as_os_str().as_encoded_bytes();
     if text.ends_with(b"/") || text.ends_with(b"/.") {
-        return Err(FileError::Taken { found: "a directory" }.into());
+        return Err(FileError::Directory.into());
     }
     let mut place = path.to_path_buf();
     for _ in 0..MAX_LINKS {

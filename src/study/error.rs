@@ -106,7 +106,7 @@ pub enum StudyError {
     },
     /// A file that is neither text, nor StableHLO, nor a proto.
     #[error(
-        "{path} holds no HLO: it neither begins with `HloModule` or as StableHLO, nor is it a whole HloModuleProto\nhelp: a \
+        "{path} holds no HLO: it begins neither with `HloModule` nor as StableHLO, and is no whole HloModuleProto\nhelp: a \
          proto may be truncated: write or copy it again; anything else is to be exported as HLO or StableHLO",
         path = .path.display()
     )]

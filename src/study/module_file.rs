@@ -281,7 +281,7 @@ mod tests {
     fn what_is_no_module_is_said_with_its_place() {
         let error = loaded("m.txt", b"model: {kind: mlp}").unwrap_err();
         assert!(
-            error.starts_with("./m.txt holds no HLO: it neither begins with `HloModule` or as StableHLO"),
+            error.starts_with("./m.txt holds no HLO: it begins neither with `HloModule` nor as StableHLO"),
             "{error}"
         );
         // A name and nothing more.

@@ -108,9 +108,7 @@ fn a_place_that_no_checkpoint_can_have_is_found_out_first() {
     // A trailing slash or a name too long was found out after the first epoch, and its work was lost.
     let folder = Folder::new();
     let long = "x".repeat(300);
-    for (place, what) in
-        [("new/", "there is a directory, which a file does not replace"), (long.as_str(), "File name too long")]
-    {
+    for (place, what) in [("new/", "the name ends as a directory's does"), (long.as_str(), "File name too long")] {
         let output = folder.run(&["train", "e.yaml", "--checkpoint", place]);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{error}");

@@ -524,7 +524,7 @@ impl Painter<'_> {
         self.out.rule[node as usize] = rule;
         self.out.from[node as usize] = from;
         let narrow = &mut self.out.value_low;
-        self.graph.node(node).results().for_each(|value| narrow[value as usize] &= rule == Rule::Rounded);
+        self.graph.node(node).results().for_each(|value| narrow[value as usize] = rule == Rule::Rounded);
     }
 
     /// What was decided for single nodes, whatever steps 1 to 4 say of them.

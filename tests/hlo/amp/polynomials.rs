@@ -1,7 +1,7 @@
 //! Polynomials in Horner's form, as frameworks compute functions by that HLO has no op for.
 
 use super::storage::{HEAD, dtypes};
-use bf16scope::hlo::text;
+use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, LowDType, Policy};
 
 /// A function of what a product made, by a polynomial of this degree, on the way to a second product; `head` is behind that.
@@ -40,6 +40,10 @@ fn step(degree: usize, head: &str) -> String {
 }
 
 const PRODUCT: &str = "  ROOT out = f32[8,8] dot(half, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
+/// Another product reads the function, too.
+const GRADIENT: &str = "  gradient = f32[8,8] dot(half, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  by_function = f32[8,8] multiply(gradient, function)
+  ROOT out = f32[8,8] dot(by_function, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
 
 #[test]
 fn a_polynomial_of_degree_four_is_f32_with_all_that_is_computed_of_its_array() {
@@ -57,21 +61,34 @@ fn a_polynomial_of_degree_four_is_f32_with_all_that_is_computed_of_its_array() {
     assert_eq!(dtypes(&learned, &Policy::default(), ["sum4"]), ["bf16"]);
     let mixed = step(4, PRODUCT).replace("multiply(sum2, squares)", "multiply(sum2, scaled)");
     assert_eq!(dtypes(&mixed, &Policy::default(), ["sum4"]), ["bf16"]);
+    let chosen = step(4, PRODUCT).replace(
+        "  all3 = f32[8,8] broadcast(coefficient3), dimensions={}",
+        "  constant3 = f32[8,8] broadcast(coefficient3), dimensions={}
+  is_small = pred[8,8] compare(squares, firsts), direction=LT
+  all3 = f32[8,8] select(is_small, constant3, firsts)",
+    );
+    assert_eq!(dtypes(&chosen, &Policy::default(), ["sum4"]), ["f32"]);
     let other = step(4, PRODUCT).replace("multiply(sum2, squares)", "multiply(sum2, x)");
     assert_eq!(dtypes(&other, &Policy::default(), ["sum4"]), ["bf16"]);
 }
 
 #[test]
 fn what_ends_a_polynomial_is_rounded_once_where_several_read_it() {
-    let source = step(
-        4,
-        "  gradient = f32[8,8] dot(half, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  by_function = f32[8,8] multiply(gradient, function)
-  ROOT out = f32[8,8] dot(by_function, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
-    );
+    let source = step(4, GRADIENT);
     // What is behind it is computed as in any layer.
     let names = ["product", "function", "half", "by_function"];
-    assert_eq!(dtypes(&source, &Policy::default(), names), ["f32", "bf16", "bf16", "bf16"]);
+    assert_eq!(dtypes(&source, &Policy::default(), names), ["f32", "f32", "bf16", "bf16"]);
+    // A part of it, too.
+    let part = source.replace("multiply(gradient, function)", "multiply(gradient, moved)").replace(
+        "  by_function",
+        "  moved = f32[8,8] transpose(function), dimensions={1,0}
+  by_function",
+    );
+    let names = ["function", "moved", "half"];
+    assert_eq!(dtypes(&part, &Policy::default(), names), ["f32", "bf16", "bf16"]);
+    // A gradient by the value that a polynomial is of reads each sum of terms.
+    let sum = source.replace("multiply(gradient, function)", "multiply(gradient, sum2)");
+    assert_eq!(dtypes(&sum, &Policy::default(), ["sum2", "sum3", "sum4"]), ["bf16", "bf16", "bf16"]);
     let sum = source.replace("multiply(gradient, function)", "multiply(gradient, sum4)");
     assert_eq!(dtypes(&sum, &Policy::default(), ["sum3", "sum4", "sum4.bf16"]), ["f32", "f32", "bf16"]);
     let beside = source.replace("multiply(gradient, function)", "multiply(gradient, squares)");
@@ -81,14 +98,20 @@ fn what_ends_a_polynomial_is_rounded_once_where_several_read_it() {
 
 #[test]
 fn a_polynomial_says_so_and_comes_out_of_another_lowering_as_it_went_in() {
-    let source = format!("{HEAD}{}", step(6, PRODUCT));
-    let module = text::parse(&source, "polynomials.hlo").unwrap_or_else(|error| panic!("{error}"));
-    let (once, report) = amp::run(&module, &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
+    let lower = |module: &Module| amp::run(module, &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
+    let twice = |head: &str| {
+        let source = format!("{HEAD}{}", step(6, head));
+        let module = text::parse(&source, "polynomials.hlo").unwrap_or_else(|error| panic!("{error}"));
+        let (once, report) = lower(&module);
+        assert!(once == lower(&once).0, "another lowering changes it: {head}");
+        report
+    };
+    twice(&GRADIENT.replace("multiply(gradient, function)", "multiply(gradient, squares)"));
+    twice(GRADIENT);
+    let report = twice(PRODUCT);
     for name in ["sum3", "function"] {
         let rules: Vec<&str> = report.explain(name).iter().map(|decision| &decision.rule[..]).collect();
         let expected = "it belongs to a polynomial of one array, as a framework computes `erfc` by, which rounding each term would spoil";
         assert_eq!(rules, [expected]);
     }
-    let (twice, _) = amp::run(&once, &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
-    assert!(once == twice, "another lowering changes it");
 }
