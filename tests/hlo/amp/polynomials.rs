@@ -78,14 +78,17 @@ fn what_ends_a_polynomial_is_rounded_once_where_several_read_it() {
     // What is behind it is computed as in any layer.
     let names = ["product", "function", "half", "by_function"];
     assert_eq!(dtypes(&source, &Policy::default(), names), ["f32", "f32", "bf16", "bf16"]);
-    // A part of it, too.
-    let part = source.replace("multiply(gradient, function)", "multiply(gradient, moved)").replace(
-        "  by_function",
-        "  moved = f32[8,8] transpose(function), dimensions={1,0}
-  by_function",
+    // Where each reads a part of it, too.
+    let parts = step(
+        4,
+        "  upper = f32[4,8] slice(half), slice={[0:4:1], [0:8:1]}
+  lower = f32[4,8] slice(half), slice={[4:8:1], [0:8:1]}
+  by_upper = f32[4,8] dot(upper, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  by_lower = f32[4,8] dot(lower, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT out = (f32[4,8], f32[4,8]) tuple(by_upper, by_lower)",
     );
-    let names = ["function", "moved", "half"];
-    assert_eq!(dtypes(&part, &Policy::default(), names), ["f32", "bf16", "bf16"]);
+    let names = ["half", "half.bf16", "upper", "lower"];
+    assert_eq!(dtypes(&parts, &Policy::default(), names), ["f32", "bf16", "bf16", "bf16"]);
     // A gradient by the value that a polynomial is of reads each sum of terms.
     let sum = source.replace("multiply(gradient, function)", "multiply(gradient, sum2)");
     assert_eq!(dtypes(&sum, &Policy::default(), ["sum2", "sum3", "sum4"]), ["bf16", "bf16", "bf16"]);
