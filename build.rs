@@ -1,15 +1,9 @@
-//! Acts with the feature `xla` only: checks that there is an XLA extension for xla-rs to be built with, and says what to
-//! run if there is none; and tells our programs where its libraries are, which xla-rs's own build script can do for its
-//! own programs only. Without the feature it does nothing.
+//! Acts with the feature `xla` only: tells programs and tests where XLA's libraries are, which a dependency's build script
+//! cannot do for them. That there is an extension is checked by the build script of `bf16scope-pjrt`. Without the feature
+//! it does nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::{env, fs, io};
-
-/// Has a file for each header that xla-rs 0.4.3 includes; an XLA of another age lacks some of them.
-const HEADERS: &str = "ci/no-xla-extension";
-
-const HELP: &str =
-    "help: eval \"$(ci/xla-extension)\" makes one and names it; or set XLA_EXTENSION_DIR to an xla_extension 0.10.0";
 
 /// The libraries that a program with xla-rs in it needs to start, and a folder whose name the system's loader quotes when
 /// it finds them nowhere else: it speaks before the program can.
@@ -23,51 +17,16 @@ fn main() {
         return;
     }
     println!("cargo:rerun-if-env-changed=XLA_EXTENSION_DIR");
-    println!("cargo:rerun-if-changed={HEADERS}");
-    match extension() {
+    if let Some(dir) = env::var_os("XLA_EXTENSION_DIR").filter(|dir| !dir.is_empty()) {
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{}", PathBuf::from(dir).join("lib").display());
+    }
+    match stand_ins() {
         Ok(dir) => {
-            println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.join("lib").display());
-            match stand_ins() {
-                Ok(dir) => {
-                    println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.display());
-                    println!("cargo:rustc-env=BF16SCOPE_STAND_INS={}", dir.display());
-                }
-                Err(error) => println!("cargo::error=feature xla: cannot write to OUT_DIR: {error}"),
-            }
+            println!("cargo:rustc-link-arg=-Wl,-rpath,{}", dir.display());
+            println!("cargo:rustc-env=BF16SCOPE_STAND_INS={}", dir.display());
         }
-        Err(why) => {
-            println!("cargo::error=feature xla: {why}");
-            println!("cargo::error={HELP}");
-        }
+        Err(error) => println!("cargo::error=feature xla: cannot write to OUT_DIR: {error}"),
     }
-}
-
-fn extension() -> Result<PathBuf, String> {
-    let named = env::var_os("XLA_EXTENSION_DIR").filter(|dir| !dir.is_empty());
-    let dir = PathBuf::from(named.ok_or("XLA_EXTENSION_DIR is not set: xla-rs needs XLA's headers and library")?);
-    let mut files = vec![PathBuf::from("lib/libxla_extension.so")];
-    headers(Path::new(HEADERS), &mut files).map_err(|error| format!("cannot read {HEADERS}: {error}"))?;
-    match files.iter().find(|file| !dir.join(file).exists()) {
-        Some(file) => Err(format!(
-            "XLA_EXTENSION_DIR={} is no XLA that xla-rs 0.4.3 can use: {} is missing",
-            dir.display(),
-            file.display()
-        )),
-        None => Ok(dir),
-    }
-}
-
-/// The paths in an extension of the headers that `dir` has files for.
-fn headers(dir: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            headers(&path, found)?;
-        } else if let Ok(header) = path.strip_prefix(HEADERS) {
-            found.push(Path::new("include").join(header));
-        }
-    }
-    Ok(())
 }
 
 /// Empty files in place of the libraries, which the loader tries last and refuses by name.

@@ -236,34 +236,26 @@
 //! bf16scope = { version = "0.1", default-features = false }
 //! ```
 
-pub mod audit;
-#[cfg(feature = "cli")]
-pub mod cli;
-pub mod data;
-pub mod document;
-pub mod experiment;
-pub mod files;
-pub mod foreign;
-pub mod graph;
-pub mod hlo;
-pub mod interop;
-pub mod models;
-pub mod nn;
-pub mod numerics;
-pub mod optim;
-pub mod passes;
-pub mod pjrt;
-pub mod port;
+#![forbid(unsafe_code)]
+
+pub use bf16scope_audit as audit;
+pub use bf16scope_data as data;
+pub use bf16scope_data::weights;
+pub use bf16scope_files as files;
+pub use bf16scope_foreign as foreign;
+pub use bf16scope_hlo as hlo;
+pub use bf16scope_hlo::numerics;
+pub use bf16scope_model::{document, graph, models, nn, optim, task};
+pub use bf16scope_passes as passes;
+pub use bf16scope_passes::tuning;
+pub use bf16scope_pjrt as pjrt;
+pub use bf16scope_pjrt::interop;
+pub use bf16scope_study as study;
+pub use bf16scope_tpu as tpu;
+pub use bf16scope_train as train;
+pub use bf16scope_train::{experiment, port, runs};
+
 pub mod prelude;
-#[cfg(feature = "cli")]
-pub mod report;
-pub mod runs;
-pub mod study;
-pub mod task;
-pub mod tpu;
-pub mod train;
-pub mod tuning;
-pub mod weights;
 
 #[cfg(test)]
 mod tests {

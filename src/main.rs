@@ -1,7 +1,9 @@
-//! The `bf16scope` command. Everything is in [`bf16scope::cli`].
+//! The program `bf16scope`. Everything is in the crate `bf16scope-cli`.
+
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    bf16scope::cli::run()
+    bf16scope_cli::run()
 }

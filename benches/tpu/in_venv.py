@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # The libtpu that bf16scope compiles with.
-[LIBTPU] = re.findall(r'"libtpu-([^-"]+)-', (ROOT / "src/pjrt/spec.rs").read_text())
+[LIBTPU] = re.findall(r'"libtpu-([^-"]+)-', (ROOT / "crates/pjrt/src/spec.rs").read_text())
 PACKAGES = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8", "optax": "0.2.8", "libtpu": LIBTPU}
 
 # XLA's flag that allows it to leave out roundings.

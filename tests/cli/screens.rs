@@ -1,7 +1,7 @@
 //! Every command on 80 columns, whole, in `tests/cli/screens`; on narrower screens, in ASCII, and without bounds.
 //!
 //! `UPDATE_EXPECT=1 cargo test --locked screens` rewrites the files; look at them. What needs the TPU compiler (`compile`,
-//! `fit`) or says what one machine has (`doctor`, `plugins`) is rendered by unit tests of `src/cli` from figures that are
+//! `fit`) or says what one machine has (`doctor`, `plugins`) is rendered by unit tests of `crates/cli/src` from figures that are
 //! kept there. Digits that depend on the processor or its speed are shown as 9.
 
 use std::path::Path;

@@ -4,42 +4,45 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::{knowing, rust_files};
+use super::{knowing, source_files};
 
 fn files(names: &[&str]) -> BTreeSet<PathBuf> {
     names.iter().map(PathBuf::from).collect()
 }
 
-/// Files of `src` whose code, without comments and tests, has this text.
+/// Source files whose code, without comments and tests, has this text.
 fn writing(wanted: &str) -> BTreeSet<PathBuf> {
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     let writes = |text: &str| {
         let code = text.split("\n#[cfg(test)]").next().unwrap_or_default();
         code.lines().filter(is_code).any(|line| line.contains(wanted))
     };
-    let found = rust_files("src").into_iter().filter(|(path, text)| !path.ends_with("tests.rs") && writes(text));
+    let found = source_files().into_iter().filter(|(path, text)| !path.ends_with("tests.rs") && writes(text));
     found.map(|(path, _)| path).collect()
 }
 
 #[test]
 fn a_layer_is_added_in_two_files() {
-    let expected = files(&["src/models/layers/kinds.rs", "src/models/layers/shape.rs"]);
+    let expected = files(&["crates/model/src/models/layers/kinds.rs", "crates/model/src/models/layers/shape.rs"]);
     assert_eq!(knowing(&["Upsample"]), expected);
 }
 
 #[test]
 fn a_tpu_is_added_in_one_file() {
-    assert_eq!(writing("v5e"), files(&["src/tpu/target.rs"]));
+    assert_eq!(writing("v5e"), files(&["crates/tpu/src/target.rs"]));
 }
 
 /// Beside the file of the command itself.
 #[test]
 fn a_command_is_added_in_one_more_file() {
-    assert_eq!(knowing(&["ExplainCast", "explain_cast"]), files(&["src/cli/mod.rs"]));
-    assert_eq!(writing("\"explain-cast\""), files(&["src/cli/mod.rs"]));
+    assert_eq!(knowing(&["ExplainCast", "explain_cast"]), files(&["crates/cli/src/lib.rs"]));
+    assert_eq!(writing("\"explain-cast\""), files(&["crates/cli/src/lib.rs"]));
 }
 
 #[test]
 fn a_preset_of_policies_is_known_in_its_table_and_in_what_names_it() {
-    assert_eq!(writing("mixed_bfloat16"), files(&["src/passes/amp/policy.rs", "src/passes/amp/presets.rs"]));
+    assert_eq!(
+        writing("mixed_bfloat16"),
+        files(&["crates/passes/src/amp/policy.rs", "crates/passes/src/amp/presets.rs"])
+    );
 }

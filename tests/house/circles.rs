@@ -1,4 +1,4 @@
-//! Files of a room that import each other: what is declared in one of them for both belongs in a file of its own.
+//! Files of a crate that import each other: what is declared in one of them for both belongs in a file of its own.
 //!
 //! A file imports another if it names what is declared there, by `use` or by a path, through re-exports too. A module may
 //! declare for those below it what they share, and name them; so what a child names of its parents does not count, but a
@@ -27,15 +27,22 @@ struct Module {
 }
 
 #[test]
-fn no_files_of_a_room_import_each_other() {
-    let modules: BTreeMap<ModulePath, Module> =
-        super::rust_files("src").iter().map(|(path, text)| (module_path(path), Module::read(text))).collect();
-    assert_eq!(circles(&modules), [""; 0], "files that import each other");
+fn no_files_of_a_crate_import_each_other() {
+    let mut crates: BTreeMap<String, BTreeMap<ModulePath, Module>> = BTreeMap::new();
+    for (path, text) in super::source_files() {
+        let (folder, below) = super::place(&path);
+        let modules = crates.entry(folder.display().to_string()).or_default();
+        modules.insert(module_path(&below), Module::read(&text));
+    }
+    assert!(crates.len() > 10);
+    for (folder, modules) in crates {
+        assert_eq!(circles(&modules), [""; 0], "files of {folder} that import each other");
+    }
 }
 
-/// Of `src/pjrt/ffi.rs` `pjrt` and `ffi`.
+/// Of `capi/client.rs` `capi` and `client`.
 fn module_path(path: &Path) -> ModulePath {
-    let names = path.strip_prefix("src").unwrap().with_extension("");
+    let names = path.with_extension("");
     let mut names: ModulePath = names.iter().map(|name| name.to_str().unwrap().to_string()).collect();
     if matches!(names.last().unwrap().as_str(), "mod" | "lib") {
         names.pop();
@@ -157,7 +164,7 @@ fn home(modules: &BTreeMap<ModulePath, Module>, here: &ModulePath, path: &[Strin
     Some(at)
 }
 
-/// For each module those of its room that it imports, apart from its parents.
+/// For each module those of its crate that it imports, apart from its parents.
 fn named(modules: &BTreeMap<ModulePath, Module>) -> BTreeMap<&ModulePath, BTreeSet<ModulePath>> {
     const N_IMPORTS: usize = 8;
     let mut named: BTreeMap<&ModulePath, BTreeSet<ModulePath>> = BTreeMap::new();
@@ -165,7 +172,7 @@ fn named(modules: &BTreeMap<ModulePath, Module>) -> BTreeMap<&ModulePath, BTreeS
         let globs = module.globs.iter();
         let all = module.imports.values().chain(globs).chain(&module.paths);
         let homes = all.filter_map(|name| home(modules, path, name, N_IMPORTS));
-        let counts = |home: &ModulePath| home.first() == path.first() && !path.starts_with(home);
+        let counts = |home: &ModulePath| !path.starts_with(home);
         named.insert(path, homes.filter(counts).collect());
     }
     named
@@ -199,16 +206,16 @@ fn circles_are_seen() {
     let of = |files: &[(&str, &str)]| {
         circles(&files.iter().map(|(path, text)| (module_path(Path::new(path)), Module::read(text))).collect())
     };
-    let room = ("src/room/mod.rs", "mod a; mod b; pub use b::B;");
-    let b = ("src/room/b.rs", "use super::a::A; pub struct B(A);");
-    assert_eq!(of(&[room, ("src/room/a.rs", "use super::B; pub struct A; fn f(_: B) {}"), b]), ["room/a ↔ room/b"]);
-    assert_eq!(of(&[room, ("src/room/a.rs", "pub struct A; fn f(_: crate::room::b::B) {}"), b]), ["room/a ↔ room/b"]);
-    assert_eq!(of(&[room, ("src/room/a.rs", "pub struct A;"), b]), [""; 0]);
-    let parent = ("src/room/mod.rs", "mod a; pub struct P; fn f() { a::g(P) }");
-    assert_eq!(of(&[parent, ("src/room/a.rs", "use super::P; pub fn g(_: P) {}")]), [""; 0]);
-    let child = ("src/room/a/inner.rs", "use crate::room::b::B; use super::A; pub struct C(B, A);");
-    let uses_child = ("src/room/a.rs", "mod inner; pub use inner::C; pub struct A;");
+    let room = ("room/mod.rs", "mod a; mod b; pub use b::B;");
+    let b = ("room/b.rs", "use super::a::A; pub struct B(A);");
+    assert_eq!(of(&[room, ("room/a.rs", "use super::B; pub struct A; fn f(_: B) {}"), b]), ["room/a ↔ room/b"]);
+    assert_eq!(of(&[room, ("room/a.rs", "pub struct A; fn f(_: crate::room::b::B) {}"), b]), ["room/a ↔ room/b"]);
+    assert_eq!(of(&[room, ("room/a.rs", "pub struct A;"), b]), [""; 0]);
+    let parent = ("room/mod.rs", "mod a; pub struct P; fn f() { a::g(P) }");
+    assert_eq!(of(&[parent, ("room/a.rs", "use super::P; pub fn g(_: P) {}")]), [""; 0]);
+    let child = ("room/a/inner.rs", "use crate::room::b::B; use super::A; pub struct C(B, A);");
+    let uses_child = ("room/a.rs", "mod inner; pub use inner::C; pub struct A;");
     assert_eq!(of(&[room, uses_child, child, b]), ["room/a ↔ room/a/inner ↔ room/b"]);
-    let test = ("src/room/a.rs", "pub struct A; #[cfg(test)] mod tests { use super::super::B; }");
+    let test = ("room/a.rs", "pub struct A; #[cfg(test)] mod tests { use super::super::B; }");
     assert_eq!(of(&[room, test, b]), [""; 0]);
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 
-use super::{check, rust_files, without_tests};
+use super::{check, source_files, without_tests};
 
 /// Names of errors that are enums: what a room says is wrong, and the kinds of that.
 fn is_error(name: &syn::Ident) -> bool {
@@ -103,5 +103,5 @@ fn variants_that_are_made_are_told_from_those_that_are_matched() {
 
 #[test]
 fn every_error_is_made() {
-    check(never_made(&rust_files("src")), "a variant of an error that nothing makes is taken out");
+    check(never_made(&source_files()), "a variant of an error that nothing makes is taken out");
 }

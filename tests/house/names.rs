@@ -1,6 +1,6 @@
 //! Names of types say whose they are: a bare `Kind` or `Row` is the name of something else in the next room.
 
-use super::{check, rust_files, without_tests};
+use super::{check, source_files, without_tests};
 
 /// Names that several rooms wanted once.
 const BARE: [&str; 5] = ["Kind", "Part", "Plan", "Report", "Row"];
@@ -32,7 +32,7 @@ fn bare_names_are_seen() {
 
 #[test]
 fn types_say_whose_they_are() {
-    let found = rust_files("src").into_iter().flat_map(|(path, text)| {
+    let found = source_files().into_iter().flat_map(|(path, text)| {
         let mut file = syn::parse_file(&text).unwrap();
         without_tests(&mut file.items);
         bare(&file.items).into_iter().map(move |name| format!("{}: {name}", path.display())).collect::<Vec<_>>()

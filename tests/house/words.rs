@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{check, rust_files};
+use super::{check, source_files};
 
 /// What this project has said in words of its own, and what it says instead.
 const WORDS: [(&str, &str); 23] = [
@@ -83,7 +83,7 @@ fn pages_and_messages_use_the_fields_words() {
         let text = std::fs::read_to_string(root.join(&page)).unwrap();
         found.extend(found_in(&text).into_iter().map(|said| format!("{page}: {said}")));
     }
-    for (path, text) in rust_files("src") {
+    for (path, text) in source_files() {
         found.extend(found_in(&prose(&text)).into_iter().map(|said| format!("{}: {said}", path.display())));
     }
     check(found, "words that a search finds");

@@ -158,7 +158,7 @@ fn every_op_has_a_decision_and_it_is_written_down() {
     assert_eq!(kinds.len(), N_KINDS, "an op kind is missing from the list");
     let mut table = String::from(
         "# Gradients by op\n\nWritten by `BF16SCOPE_BLESS=1 cargo test --test networks grad::`; the rules stand in \
-         `src/hlo/ops/*/grad.rs`.\nA rule may still refuse some attributes: the error then says which and why.\n\n| op | \
+         `crates/hlo/src/ops/*/grad.rs`.\nA rule may still refuse some attributes: the error then says which and why.\n\n| op | \
          gradient |\n| --- | --- |\n",
     );
     let mut rows: Vec<(String, String)> = (ops.iter())

@@ -12,7 +12,7 @@ use prost::Message;
 
 /// Text as it stands in a page.
 pub fn escape(text: &str) -> String {
-    bf16scope::report::html::escape(text)
+    bf16scope_cli::report::html::escape(text)
 }
 
 /// XLA's `PrimitiveType` of a tuple.

@@ -17,9 +17,9 @@ use bf16scope::hlo::text::parse;
 use bf16scope::hlo::verify::{verify, verify_ids};
 use bf16scope::models::Model;
 use bf16scope::pjrt::{CompileOptions, MemoryStats, Topology};
-use bf16scope::report::{grouped, mib, ratio};
 use bf16scope::tpu::explain::{BufferKind, analyse, explain, heap::heap_bytes, largest_live_buffers, origin::NO_LAYER};
 use bf16scope::train::{Objective, program};
+use bf16scope_cli::report::{grouped, mib, ratio};
 use support::browser;
 use support::home::cache_dir;
 

@@ -262,7 +262,7 @@ fn what_does_not_fit_at_batch_1_says_what_is_large() {
     let largest: Vec<&str> = lines[at + 2..].iter().map(|line| line.trim()).collect();
     let kernel = "6113.3 MiB  argument   f32[40000,40000]{1,0:T(8,128)}  mlp/dense2/kernel";
     assert!(largest[0].starts_with(&format!("{kernel} (huge.yaml:")), "{text}");
-    assert!(largest[1].starts_with(&format!("{kernel}/momentum (src/optim/slot.rs:")), "{text}");
+    assert!(largest[1].starts_with(&format!("{kernel}/momentum (crates/model/src/optim/slot.rs:")), "{text}");
 
     // An example of 12,000 pixels a side fits no TPU: then the program's own values are listed, without padding.
     fs::write(place.path("wall.yaml"), WALL).unwrap();

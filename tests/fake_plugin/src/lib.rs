@@ -6,7 +6,7 @@
 //! holds is in the attribute `live`, and a handle that is null, of another kind or freed before ends the process.
 
 #[allow(dead_code)]
-#[path = "../../../src/pjrt/ffi.rs"]
+#[path = "../../../crates/pjrt/src/ffi.rs"]
 mod ffi;
 mod object;
 mod table;

@@ -13,7 +13,7 @@
 //! Device `id` is of host `id % hosts`: as in a real slice, numbers of devices do not go host by host.
 
 #[allow(dead_code)]
-#[path = "../../../src/pjrt/ffi.rs"]
+#[path = "../../../crates/pjrt/src/ffi.rs"]
 mod ffi;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

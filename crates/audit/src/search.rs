@@ -1,0 +1,302 @@
+//! The search for a smallest `keep` list that brings the results under a budget.
+//!
+//! The budget is on [`Audit::error`]: the largest scaled error (`max |x − r| / max |r|`) of a result. Candidates are
+//! instructions in the order in which error is born at them. The list is first made by taking candidates from the top
+//! (1, 2, 4, … until the budget holds, then the least number by bisection), and then pruned: groups of entries, halved
+//! down to one, are left out wherever the budget holds without them, until no single entry can be. So the list is
+//! *1-minimal*: leaving out any one entry breaks the budget. It need not be the smallest of all, which would take
+//! exponentially many runs: errors of different sign cancel, and no rule orders the subsets.
+//!
+//! No more lists are tried than [`SearchLimits`] allow, and the search ends where more groups are needed than instructions
+//! may be kept: an error that is born at many places is the precision's, not an instruction's. A list that leaves less than half
+//! of the bytes that lowering saves between instructions costs more than it buys, and the search says so ([`SearchEnd`]).
+//!
+//! Each list that is tried is lowered, compiled and run for the results alone. Instructions inside called computations
+//! are candidates where their caller is, for `keep` reaches them by name; where their own error is born is not known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::{Audit, AuditError, Auditor, largest_error};
+use bf16scope_hlo::{CompId, Module};
+use bf16scope_passes::amp::{self, Policy};
+
+/// How far a search may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SearchLimits {
+    /// Lists that may be tried; each is a compile and a run.
+    pub max_runs: usize,
+    /// Instructions that a list may have.
+    pub max_kept: usize,
+}
+
+impl Default for SearchLimits {
+    /// 40 runs, and 3 instructions: doubling and bisection take 2·log2(n) of them, 20 for a thousand candidates, and as many are
+    /// left to prune.
+    fn default() -> SearchLimits {
+        SearchLimits { max_runs: 40, max_kept: 3 }
+    }
+}
+
+/// How far a search is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Searched {
+    /// Lists that were tried.
+    pub n_runs: usize,
+    /// As many are tried at most.
+    pub max_runs: usize,
+    /// Length of the last one.
+    pub n_kept: usize,
+    /// Its error.
+    pub error: f64,
+}
+
+/// Why a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SearchEnd {
+    /// The list is 1-minimal.
+    Minimal,
+    /// No more lists may be tried. What is kept holds the budget if it was reached, and may be more than need be.
+    OutOfRuns,
+    /// No list of as many instructions as may be kept was found. What is kept holds the budget, and may be more than need be.
+    TooMany,
+    /// The list holds the budget, and takes away more than half of what lowering saves.
+    CostsMoreThanItBuys,
+    /// The budget holds only where nothing is lowered.
+    NothingLeft,
+    /// Not even with every candidate kept.
+    NotReached,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Search {
+    /// What was to be reached.
+    pub budget: f64,
+    /// Whether a list was found that holds it.
+    pub is_reached: bool,
+    /// Why it ended.
+    pub end: SearchEnd,
+    /// Names added to the policy's `keep`: those of the list that was found, or of the last one that was tried.
+    pub keep: Vec<String>,
+    /// The largest scaled error of a result with them.
+    pub error: f64,
+    /// The share of the bytes that lowering saves between instructions that is still saved with them.
+    pub saved_share: f64,
+    /// Lists that were tried.
+    pub n_runs: usize,
+    /// The policy with them.
+    pub policy: Policy,
+}
+
+impl Auditor<'_> {
+    /// Searches, from the policy and what its audit found.
+    ///
+    /// # Errors
+    /// A policy that contradicts itself, or a plugin that fails.
+    pub fn search(&self, policy: &Policy, audit: &Audit, budget: f64) -> Result<Search, AuditError> {
+        self.search_with(policy, audit, budget, SearchLimits::default(), &mut |_| {})
+    }
+
+    /// The same within limits, and says after each list how far it is.
+    ///
+    /// # Errors
+    /// As [`search`](Self::search).
+    pub fn search_with(
+        &self,
+        policy: &Policy,
+        audit: &Audit,
+        budget: f64,
+        limits: SearchLimits,
+        says: &mut dyn FnMut(Searched),
+    ) -> Result<Search, AuditError> {
+        let names = candidates(self.module, policy, audit)?;
+        let n_saved = n_saved_bytes(self.module, policy)?.0;
+        let SearchLimits { max_runs, max_kept } = limits;
+        let mut trial = Trial {
+            auditor: self,
+            policy,
+            names: &names,
+            known: BTreeMap::new(),
+            budget,
+            n_saved,
+            max_runs: max_runs.max(1),
+            says,
+        };
+        let all: Vec<usize> = (0..names.len()).collect();
+        let (mut list, mut end) = match trial.shortest_prefix(&all)? {
+            (list, None) => trial.pruned(list, max_kept)?,
+            (list, Some(end)) => (list, end),
+        };
+        if matches!(end, SearchEnd::OutOfRuns | SearchEnd::TooMany) {
+            // The shortest that is known to hold.
+            let holding = trial.known.iter().filter(|(_, error)| **error <= budget).map(|(list, _)| list);
+            list = holding.min_by_key(|list| list.len()).cloned().unwrap_or(list);
+        }
+        let error = trial.known.get(&list).copied().unwrap_or(f64::INFINITY);
+        let is_reached = error <= budget;
+        let (saved_share, n_lowered) = trial.saved_share(&list)?;
+        if is_reached && list.len() > max_kept {
+            end = SearchEnd::TooMany;
+        } else if is_reached && n_lowered == 0 {
+            end = SearchEnd::NothingLeft;
+        } else if is_reached && saved_share < WORTH {
+            end = SearchEnd::CostsMoreThanItBuys;
+        }
+        Ok(Search {
+            budget,
+            is_reached,
+            end,
+            error,
+            saved_share,
+            n_runs: trial.known.len(),
+            policy: trial.policy(&list),
+            keep: list.into_iter().map(|idx| names[idx].clone()).collect(),
+        })
+    }
+
+    /// The largest scaled error of a result under a policy.
+    fn error_under(&self, policy: &Policy) -> Result<f64, AuditError> {
+        let lowered = self.lowered(policy)?;
+        Ok(largest_error(&self.result_rows(&self.flushed(&lowered), &self.upload(&lowered)?)?))
+    }
+}
+
+/// What lowering must still save of what it saved.
+const WORTH: f64 = 0.5;
+
+/// Bytes between instructions that a policy saves, and how many instructions it lowers.
+fn n_saved_bytes(module: &Module, policy: &Policy) -> Result<(i64, usize), AuditError> {
+    let (_, report) = amp::run(module, policy)?;
+    Ok((report.n_activation_bytes_before - report.n_activation_bytes_after, report.n_lowered()))
+}
+
+/// Lists of candidates, by their places, and what came of them.
+struct Trial<'a, 'm> {
+    auditor: &'a Auditor<'m>,
+    policy: &'a Policy,
+    names: &'a [String],
+    known: BTreeMap<Vec<usize>, f64>,
+    budget: f64,
+    /// Bytes that the policy saves without a list.
+    n_saved: i64,
+    max_runs: usize,
+    says: &'a mut dyn FnMut(Searched),
+}
+
+impl Trial<'_, '_> {
+    fn policy(&self, list: &[usize]) -> Policy {
+        let mut policy = self.policy.clone();
+        policy.keep.extend(list.iter().map(|&idx| self.names[idx].clone()));
+        policy
+    }
+
+    /// The share of the bytes that is still saved with a list, and what is still lowered.
+    fn saved_share(&self, list: &[usize]) -> Result<(f64, usize), AuditError> {
+        let (n_saved, n_lowered) = n_saved_bytes(self.auditor.module, &self.policy(list))?;
+        // A policy that saves nothing has nothing to lose.
+        Ok((if self.n_saved > 0 { n_saved as f64 / self.n_saved as f64 } else { 1.0 }, n_lowered))
+    }
+
+    /// Whether a list holds the budget; `None` where no more may be tried.
+    fn holds(&mut self, list: &[usize]) -> Result<Option<bool>, AuditError> {
+        if let Some(&known) = self.known.get(list) {
+            return Ok(Some(known <= self.budget));
+        }
+        if self.known.len() >= self.max_runs {
+            return Ok(None);
+        }
+        let error = self.auditor.error_under(&self.policy(list))?;
+        tracing::info!(kept = list.len(), error, "tried");
+        self.known.insert(list.to_vec(), error);
+        (self.says)(Searched { n_runs: self.known.len(), max_runs: self.max_runs, n_kept: list.len(), error });
+        Ok(Some(error <= self.budget))
+    }
+
+    /// The least prefix that doubling and bisection find to hold; why the search ends with it if it does.
+    fn shortest_prefix(&mut self, all: &[usize]) -> Result<(Vec<usize>, Option<SearchEnd>), AuditError> {
+        let (mut fails, mut holds) = (0, 0);
+        loop {
+            let list = &all[..holds];
+            match self.holds(list)? {
+                Some(true) => break,
+                None => return Ok((all[..fails].to_vec(), Some(SearchEnd::OutOfRuns))),
+                Some(false) if holds == all.len() => return Ok((list.to_vec(), Some(SearchEnd::NotReached))),
+                Some(false) => {}
+            }
+            fails = holds;
+            holds = (2 * holds).max(1).min(all.len());
+        }
+        while holds > fails + 1 {
+            let middle = fails.midpoint(holds);
+            match self.holds(&all[..middle])? {
+                Some(true) => holds = middle,
+                Some(false) => fails = middle,
+                None => return Ok((all[..holds].to_vec(), Some(SearchEnd::OutOfRuns))),
+            }
+        }
+        Ok((all[..holds].to_vec(), None))
+    }
+
+    /// A list that holds without what it does not need: no single entry can be left out of it. Each group that cannot be left
+    /// out has an entry that is needed, so there may be no more of those than entries.
+    fn pruned(&mut self, mut list: Vec<usize>, max_kept: usize) -> Result<(Vec<usize>, SearchEnd), AuditError> {
+        let mut size = list.len().div_ceil(2);
+        while size > 0 && !list.is_empty() {
+            let (mut changed, mut n_needed) = (false, 0);
+            // Where least is born first.
+            let mut end = list.len();
+            while end > 0 {
+                let start = end.saturating_sub(size);
+                let without = [&list[..start], &list[end..]].concat();
+                match self.holds(&without)? {
+                    Some(true) => {
+                        list = without;
+                        changed = true;
+                    }
+                    Some(false) if n_needed == max_kept => return Ok((list, SearchEnd::TooMany)),
+                    Some(false) => n_needed += 1,
+                    None => return Ok((list, SearchEnd::OutOfRuns)),
+                }
+                end = start;
+            }
+            if size > 1 {
+                size = size.div_ceil(2);
+            } else if !changed {
+                break;
+            }
+        }
+        Ok((list, SearchEnd::Minimal))
+    }
+}
+
+/// Names to keep, those where most error is born first.
+fn candidates(module: &Module, policy: &Policy, audit: &Audit) -> Result<Vec<String>, AuditError> {
+    let (_, report) = amp::run(module, policy)?;
+    let decided = report.decisions.iter().filter(|decision| decision.is_lowered);
+    let lowered: BTreeSet<&str> = decided.map(|decision| decision.instruction.as_str()).collect();
+    let mut names = Vec::new();
+    let mut seen = BTreeSet::new();
+    for row in audit.by_born() {
+        let is_changed = row.born.scaled > 0.0 || lowered.contains(row.instruction.as_str());
+        if is_changed && seen.insert(row.instruction.clone()) {
+            names.push(row.instruction.clone());
+        }
+        let mut pending = module.entry().instructions[row.position].op.called();
+        let mut reached: BTreeSet<CompId> = pending.iter().copied().collect();
+        while let Some(comp) = pending.pop() {
+            for instr in &module.comp(comp).instructions {
+                if lowered.contains(instr.name.as_str()) && seen.insert(instr.name.clone()) {
+                    names.push(instr.name.clone());
+                }
+                pending.extend(instr.op.called().into_iter().filter(|&callee| reached.insert(callee)));
+            }
+        }
+    }
+    Ok(names)
+}

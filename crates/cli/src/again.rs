@@ -1,0 +1,21 @@
+//! Commands that a user may type next: paths in them are words of a shell.
+
+use std::path::Path;
+
+pub(super) use bf16scope_study::word;
+
+/// An option with its value, behind a space; nothing for none.
+pub(super) fn option(flag: &str, path: Option<&Path>) -> String {
+    path.map_or(String::new(), |path| format!(" {flag} {}", word(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_is_its_flag_and_a_word() {
+        assert_eq!(option("--run", Some(Path::new("a b"))), " --run 'a b'");
+        assert_eq!(option("--run", None), "");
+    }
+}

@@ -1,0 +1,547 @@
+//! Arrays for a module's parameters: from an `.npz` file by name, or drawn at random; and results on their way back.
+//!
+//! [`Inputs`] decides for every parameter where its array comes from before any is read, and reads them one at a time.
+//! The file format is `data::npz`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context as _, bail, ensure};
+
+use bf16scope_data::npz::{Header, NpzReader, NpzWriter};
+use bf16scope_hlo::numerics::bf16::{bf16_from_f32, bf16_to_f32, f16_from_f32};
+use bf16scope_hlo::{ArrayShape, DType, Literal, Module, Shape};
+use bf16scope_model::graph::Init;
+use bf16scope_pjrt::available_memory;
+
+/// Random integers are below this: small enough to be labels and indices of most programs, and never negative.
+const RANDOM_INTS: u64 = 8;
+
+/// A seed, as an argument.
+pub(super) fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}, such as 1", u64::MAX))
+}
+
+/// An array that the entry computation takes: a parameter, or a leaf of the one tuple that it takes instead.
+#[derive(Clone, Debug)]
+pub(super) struct Parameter {
+    /// The parameter's name, with the leaf's number if it is a tuple.
+    pub(super) name: String,
+    /// The scoped name in its metadata (`fc1/kernel`); may be empty.
+    op_name: String,
+    /// What it must be.
+    pub(super) shape: ArrayShape,
+}
+
+/// Where a parameter's array comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The array of this name in the file.
+    File(String),
+    /// Drawn from this seed.
+    Random(u64),
+}
+
+/// A source for each parameter of a module.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    /// In the order of the program's arguments.
+    pub(super) parameters: Vec<Parameter>,
+    /// One for each.
+    pub(super) sources: Vec<Source>,
+    npz: Option<NpzReader>,
+}
+
+/// Whether the module takes one tuple in place of arrays.
+pub(super) fn is_tupled(module: &Module) -> bool {
+    let entry = module.entry();
+    entry.parameters().iter().any(|&id| matches!(entry.instr(id).shape, Shape::Tuple(_)))
+}
+
+pub(super) fn parameters(module: &Module) -> anyhow::Result<Vec<Parameter>> {
+    let entry = module.entry();
+    let mut parameters = Vec::new();
+    for id in entry.parameters() {
+        let instr = entry.instr(id);
+        let leaves = instr.shape.leaves();
+        let is_tuple = matches!(instr.shape, Shape::Tuple(_));
+        for (number, leaf) in leaves.into_iter().enumerate() {
+            let name = if is_tuple { format!("{}.{number}", instr.name) } else { instr.name.clone() };
+            let Shape::Array(shape) = leaf else {
+                bail!("parameter `{name}` is a {leaf}, and a program is run on arrays only");
+            };
+            ensure!(!shape.has_dynamic(), "parameter `{name}` is {shape}: a size that varies cannot be run here");
+            let op_name = if is_tuple { String::new() } else { instr.metadata.op_name.clone() };
+            parameters.push(Parameter { name, op_name, shape: ArrayShape { layout: None, ..shape.clone() } });
+        }
+    }
+    // A name that several have names none of them: TensorFlow calls every argument `XLA_Args`.
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    parameters.iter().for_each(|parameter| *counts.entry(parameter.op_name.clone()).or_default() += 1);
+    for parameter in parameters.iter_mut().filter(|parameter| counts[&parameter.op_name] > 1) {
+        parameter.op_name.clear();
+    }
+    Ok(parameters)
+}
+
+impl Inputs {
+    /// Finds an array for each parameter: in `file` as `inN` or under the parameter's name, else drawn from `seed`.
+    ///
+    /// # Errors
+    /// Parameters that nothing is given for, ambiguous names, arrays of another type or shape.
+    pub(super) fn new(module: &Module, file: Option<&Path>, seed: Option<u64>) -> anyhow::Result<Inputs> {
+        Inputs::of(parameters(module)?, file, seed)
+    }
+
+    /// The same for these parameters.
+    pub(super) fn of(parameters: Vec<Parameter>, file: Option<&Path>, seed: Option<u64>) -> anyhow::Result<Inputs> {
+        let npz = file.map(NpzReader::open).transpose()?;
+        let mut named = match &npz {
+            Some(npz) => assign(&parameters, npz)?,
+            None => BTreeMap::new(),
+        };
+        let mut sources = Vec::new();
+        let mut missing = Vec::new();
+        for (position, parameter) in parameters.iter().enumerate() {
+            match (named.remove(&position), seed) {
+                (Some(name), _) => sources.push(Source::File(name)),
+                (None, Some(seed)) => sources.push(Source::Random(seed)),
+                (None, None) => missing.push(parameter.describe(position)),
+            }
+        }
+        if !missing.is_empty() {
+            bail!(missing_message(&missing, parameters.len(), npz.as_ref()));
+        }
+        let mut inputs = Inputs { parameters, sources, npz };
+        inputs.check()?;
+        Ok(inputs)
+    }
+
+    /// Compares what the file has with what the parameters are, before anything is computed.
+    fn check(&mut self) -> anyhow::Result<()> {
+        let Some(npz) = &mut self.npz else { return Ok(()) };
+        let path = npz.path().display().to_string();
+        let mut given = Vec::new();
+        for (position, (parameter, source)) in self.parameters.iter().zip(&self.sources).enumerate() {
+            if let Source::File(name) = source {
+                let entry = npz.entry(name)?.with_context(|| format!("{path}: array `{name}` has gone"))?;
+                given.push((position, parameter, name, entry.header.clone()));
+            }
+        }
+        let misfits: Vec<(&[i64], &[i64])> = (given.iter())
+            .map(|(_, parameter, _, header)| (&header.dims[..], &parameter.shape.dims[..]))
+            .filter(|(dims, expected)| dims != expected)
+            .collect();
+        let misfit = Misfit::of(&misfits, given.len());
+        given.iter().try_for_each(|(position, parameter, name, header)| {
+            check_type(parameter, *position, name, &path, header, &misfit)
+        })
+    }
+
+    /// Checks that there is memory for `copies` of every array and for making the largest: what is not there ends
+    /// processes, and not always the one that asked.
+    ///
+    /// # Errors
+    /// Less memory than that, with both figures.
+    pub(super) fn check_memory(&self, copies: u64) -> anyhow::Result<()> {
+        let Some(available) = available_memory() else { return Ok(()) };
+        let all = || self.parameters.iter().zip(&self.sources).enumerate();
+        let total = all().fold(0u64, |sum, (_, (parameter, _))| sum.saturating_add(parameter.n_bytes()));
+        let work = all().map(|(_, (parameter, source))| parameter.work_bytes(source)).max().unwrap_or(0);
+        let needed = total.saturating_mul(copies).saturating_add(work);
+        if needed <= available {
+            return Ok(());
+        }
+        let largest = all().max_by_key(|(_, (parameter, _))| parameter.n_bytes());
+        let largest = largest.map_or(String::new(), |(position, (parameter, _))| parameter.describe(position));
+        bail!(
+            "the parameters take {}, the largest of them is {largest}; making and copying them takes {}, and this machine \
+             has {} available\nhelp: run it on a machine with more memory, or make the module for smaller arrays",
+            gib(total),
+            gib(needed),
+            gib(available)
+        )
+    }
+
+    /// The array of a parameter.
+    ///
+    /// # Errors
+    /// A damaged file; a dtype that no random numbers are drawn for.
+    pub(super) fn literal(&mut self, position: usize) -> anyhow::Result<Literal> {
+        let parameter = &self.parameters[position];
+        match (&self.sources[position], &mut self.npz) {
+            (Source::Random(seed), _) => random(parameter, position, *seed),
+            (Source::File(name), Some(npz)) => {
+                let path = npz.path().display().to_string();
+                let entry = npz.entry(name)?.with_context(|| format!("{path}: array `{name}` has gone"))?;
+                check_type(parameter, position, name, &path, &entry.header, &Misfit::One)?;
+                let header = entry.header.clone();
+                let bytes = from_numpy(parameter.shape.dtype, &header, entry.read()?);
+                Ok(Literal::Array { shape: parameter.shape.clone(), bytes })
+            }
+            (Source::File(name), None) => bail!("array `{name}` comes from no file: this is a bug of bf16scope"),
+        }
+    }
+}
+
+impl Parameter {
+    /// The same for a batch that so many devices share.
+    pub(super) fn of_all(&mut self, n_devices: usize) {
+        if let Some(batch) = self.shape.dims.first_mut() {
+            *batch = batch.saturating_mul(n_devices as i64);
+        }
+    }
+
+    /// Bytes of the array.
+    fn n_bytes(&self) -> u64 {
+        self.n_elements().saturating_mul(self.shape.dtype.n_bytes() as u64)
+    }
+
+    fn n_elements(&self) -> u64 {
+        self.shape.dims.iter().fold(1u64, |product, &dim| product.saturating_mul(dim.unsigned_abs()))
+    }
+
+    /// Bytes in use at once while the array is made: its own, with those it is made from or with a copy on its way to
+    /// the device.
+    fn work_bytes(&self, source: &Source) -> u64 {
+        let dtype = self.shape.dtype;
+        let made_from = match source {
+            // Numbers are drawn as 64 bits, normal ones as f32; a file may hold f32 for narrower floats.
+            Source::Random(_) if dtype.is_integer() || dtype == DType::Pred => 8,
+            Source::Random(_) | Source::File(_) => 4.max(dtype.n_bytes() as u64),
+        };
+        self.n_bytes().saturating_add(self.n_elements().saturating_mul(made_from).max(self.n_bytes()))
+    }
+
+    /// `in0` (`x`, f32[16,64]).
+    fn describe(&self, position: usize) -> String {
+        let name = if self.op_name.is_empty() { &self.name } else { &self.op_name };
+        format!("in{position} (`{name}`, {})", self.shape)
+    }
+}
+
+/// Which array of the file each parameter gets. Warns of arrays that none gets.
+fn assign(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<BTreeMap<usize, String>> {
+    let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (position, parameter) in parameters.iter().enumerate() {
+        holders.entry(&parameter.name).or_default().push(position);
+        if !parameter.op_name.is_empty() && parameter.op_name != parameter.name {
+            holders.entry(&parameter.op_name).or_default().push(position);
+        }
+    }
+    let shown = npz.path().display();
+    let mut assigned: BTreeMap<usize, String> = BTreeMap::new();
+    let mut unused = Vec::new();
+    for name in npz.names() {
+        let mut of = holders.get(name).cloned().unwrap_or_default();
+        let by_position = name.strip_prefix("in").and_then(|number| number.parse::<usize>().ok());
+        if let Some(position) = by_position.filter(|position| *position < parameters.len() && !of.contains(position)) {
+            of.push(position);
+        }
+        match of.as_slice() {
+            [] => unused.push(name),
+            [position] => {
+                if let Some(other) = assigned.insert(*position, name.to_string()) {
+                    bail!(
+                        "{shown}: parameter {position} has two arrays, `{other}` and `{name}`\nhelp: keep one of them"
+                    );
+                }
+            }
+            [first, second, ..] => bail!(
+                "{shown}: array `{name}` names parameter {first} as well as parameter {second}\nhelp: name arrays by \
+                 position, in0 to in{}",
+                parameters.len() - 1
+            ),
+        }
+    }
+    if !unused.is_empty() {
+        tracing::warn!("{shown}: no parameter is named {}; not used", few(&unused));
+    }
+    Ok(assigned)
+}
+
+fn missing_message(missing: &[String], n_parameters: usize, npz: Option<&NpzReader>) -> String {
+    let holds = npz.map_or(String::new(), |npz| {
+        let names: Vec<&str> = npz.names().collect();
+        let names = if names.is_empty() { "no arrays".to_string() } else { few(&names) };
+        format!("; {} holds {names}", npz.path().display())
+    });
+    format!(
+        "{} of {n_parameters} parameters have no array: {}{holds}\nhelp: give them in an .npz file with --inputs, named \
+         in0, in1, ... or as the parameters are; or draw them with --random SEED",
+        missing.len(),
+        few(missing)
+    )
+}
+
+/// Bytes, for eyes: small ones as they are.
+fn gib(n_bytes: u64) -> String {
+    match n_bytes {
+        n if n < 1 << 24 => format!("{n} bytes"),
+        n => format!("{:.2} GiB", n as f64 / f64::from(1u32 << 30)),
+    }
+}
+
+/// The first of many names.
+fn few(names: &[impl AsRef<str>]) -> String {
+    const MAX: usize = 8;
+    let shown: Vec<&str> = names.iter().take(MAX).map(AsRef::as_ref).collect();
+    let rest = names.len() - shown.len();
+    if rest == 0 { shown.join(", ") } else { format!("{} and {rest} more", shown.join(", ")) }
+}
+
+/// NumPy's kinds and widths that a dtype takes, the best first. 16-bit floats are also taken as f32, which is rounded
+/// to them, and as raw bits; dtypes that NumPy lacks as the bytes in which `ml_dtypes` stores them.
+fn accepted(dtype: DType) -> Vec<(char, usize)> {
+    let own = Header::of(dtype, Vec::new());
+    let mut all = match dtype {
+        DType::BF16 | DType::F16 => vec![('f', 4), (own.kind, own.width), ('V', 2)],
+        _ => vec![(own.kind, own.width)],
+    };
+    if own.width == 1 && dtype.bits() <= 8 && dtype != DType::Pred {
+        all.push(('V', 1));
+    }
+    all
+}
+
+/// How the arrays of a file are of other sizes than the parameters.
+enum Misfit {
+    /// All of them by their first axis alone, and alike: another batch.
+    Batch,
+    /// One of them, or none.
+    One,
+    /// Several: so many, of how many arrays.
+    Several(usize, usize),
+}
+
+impl Misfit {
+    /// Of the dims of arrays that differ from those of their parameters, among so many arrays.
+    fn of(misfits: &[(&[i64], &[i64])], n_arrays: usize) -> Misfit {
+        let first_axis = |(dims, expected): &(&[i64], &[i64])| {
+            let ((n, of_each), (batch, expected)) = (dims.split_first()?, expected.split_first()?);
+            (of_each == expected).then_some((*n, *batch))
+        };
+        let of_first = misfits.first().and_then(first_axis);
+        // What has no other axis may be a bias as well as examples.
+        let has_examples = misfits.iter().any(|(dims, _)| dims.len() > 1);
+        match misfits.len() {
+            _ if has_examples && of_first.is_some() && misfits.iter().all(|one| first_axis(one) == of_first) => {
+                Misfit::Batch
+            }
+            n if n > 1 => Misfit::Several(n, n_arrays),
+            _ => Misfit::One,
+        }
+    }
+}
+
+fn check_type(
+    parameter: &Parameter,
+    position: usize,
+    name: &str,
+    path: &str,
+    header: &Header,
+    misfit: &Misfit,
+) -> anyhow::Result<()> {
+    let expected = &parameter.shape;
+    let dtype = expected.dtype;
+    let is_taken = accepted(dtype).contains(&(header.kind, header.width));
+    let help = if !is_taken && header.dims != expected.dims {
+        "neither dtype nor dims are the parameter's: is an array before it one too many, or one left out?".to_string()
+    } else if !is_taken {
+        let (kind, width) = accepted(dtype)[0];
+        format!("convert it with .astype('{kind}{width}')")
+    } else if header.dims == expected.dims {
+        return Ok(());
+    } else if let Some(axes) = order_of_axes(&header.dims, &expected.dims) {
+        match &axes[..] {
+            [1, 0] => "its axes are in the other order: give it as .T".to_string(),
+            axes => {
+                let axes: Vec<String> = axes.iter().map(usize::to_string).collect();
+                format!("its axes are in another order: give it as .transpose({})", axes.join(", "))
+            }
+        }
+    } else if header.n_bytes() / header.width as u64 == expected.n_elements().unsigned_abs() {
+        let dims: Vec<String> = expected.dims.iter().map(i64::to_string).collect();
+        format!("if the order of its elements is right, .reshape({})", dims.join(", "))
+    } else {
+        match (misfit, header.dims.first().zip(expected.dims.first())) {
+            (Misfit::Batch, Some((n, batch))) => format!(
+                "it takes {batch} examples at a time, no more and no fewer: cut {n} into parts of {batch}, and fill the last one up; \
+                 or export it, or make the package (--batch), for {n}"
+            ),
+            (Misfit::Several(n, n_arrays), _) => format!(
+                "{n} of the {n_arrays} arrays of the file are of other sizes than their parameters: is it another network's, or \
+                 of another size?"
+            ),
+            _ => "the module was made for other sizes".to_string(),
+        }
+    };
+    bail!("{path}: {} is given `{name}`, which is {header}, expected {expected}\nhelp: {help}", {
+        let shown = if parameter.op_name.is_empty() { &parameter.name } else { &parameter.op_name };
+        format!("parameter {position} (`{shown}`)")
+    })
+}
+
+/// The axis of `dims` that each of `expected` is, where these are the same sizes in another order.
+fn order_of_axes(dims: &[i64], expected: &[i64]) -> Option<Vec<usize>> {
+    let mut axes: Vec<usize> = Vec::new();
+    for size in expected {
+        axes.push((0..dims.len()).find(|axis| dims[*axis] == *size && !axes.contains(axis))?);
+    }
+    // Axes of one element are moved by a reshape too, which says less.
+    let is_more = dims.iter().filter(|dim| **dim != 1).ne(expected.iter().filter(|dim| **dim != 1));
+    (axes.len() == dims.len() && is_more).then_some(axes)
+}
+
+/// A literal's bytes from NumPy's, which [`accepted`] allows.
+fn from_numpy(dtype: DType, header: &Header, bytes: Vec<u8>) -> Vec<u8> {
+    let f32s = || bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    match (dtype, header.kind, header.width) {
+        (DType::BF16, 'f', 4) => f32s().flat_map(|value| bf16_from_f32(value).to_le_bytes()).collect(),
+        (DType::F16, 'f', 4) => f32s().flat_map(|value| f16_from_f32(value).to_le_bytes()).collect(),
+        (DType::Pred, _, _) => bytes.into_iter().map(|byte| u8::from(byte != 0)).collect(),
+        _ => bytes,
+    }
+}
+
+/// Values that depend on the seed, the position and the shape alone: floats are standard normal, integers are
+/// uniform below [`RANDOM_INTS`] (or below what the dtype holds), `pred` is a fair coin.
+fn random(parameter: &Parameter, position: usize, seed: u64) -> anyhow::Result<Literal> {
+    let ArrayShape { dtype, dims, .. } = &parameter.shape;
+    let stream = format!("in{position}");
+    let normals = |dims: &[i64]| Init::Normal { stddev: 1.0 }.values(seed, &stream, dims);
+    let words = |bound: u64| Init::RandomBits.words(seed, &stream, dims).into_iter().map(move |word| word % bound);
+    let bytes: Vec<u8> = match dtype {
+        DType::F32 => normals(dims).into_iter().flat_map(f32::to_le_bytes).collect(),
+        DType::F64 => normals(dims).into_iter().flat_map(|value| f64::from(value).to_le_bytes()).collect(),
+        DType::BF16 => normals(dims).into_iter().flat_map(|value| bf16_from_f32(value).to_le_bytes()).collect(),
+        DType::F16 => normals(dims).into_iter().flat_map(|value| f16_from_f32(value).to_le_bytes()).collect(),
+        DType::C64 => normals(&[dims, [2].as_slice()].concat()).into_iter().flat_map(f32::to_le_bytes).collect(),
+        DType::C128 => {
+            let pairs = normals(&[dims, [2].as_slice()].concat());
+            pairs.into_iter().flat_map(|value| f64::from(value).to_le_bytes()).collect()
+        }
+        DType::Pred => words(2).map(|word| word as u8).collect(),
+        dtype if dtype.is_integer() => {
+            let n_value_bits = dtype.bits() - usize::from(dtype.is_signed());
+            let bound = if n_value_bits < 3 { 1 << n_value_bits } else { RANDOM_INTS };
+            let width = dtype.n_bytes();
+            words(bound).flat_map(|word| word.to_le_bytes().into_iter().take(width)).collect()
+        }
+        dtype => bail!(
+            "no random numbers are drawn for parameter {position} (`{}`, {dtype})\nhelp: give it with --inputs",
+            parameter.name
+        ),
+    };
+    Ok(Literal::Array { shape: parameter.shape.clone(), bytes })
+}
+
+/// Writes a result: as NumPy has it; bf16 as f32, or its bits as uint16.
+pub(super) fn write(
+    npz: &mut NpzWriter,
+    name: &str,
+    shape: &ArrayShape,
+    bytes: &[u8],
+    raw_bf16: bool,
+) -> anyhow::Result<()> {
+    if shape.dtype == DType::BF16 && !raw_bf16 {
+        let widened = bytes.chunks_exact(2).map(|two| bf16_to_f32(u16::from_le_bytes([two[0], two[1]])));
+        let widened: Vec<u8> = widened.flat_map(f32::to_le_bytes).collect();
+        return Ok(npz.add(name, &Header::of(DType::F32, shape.dims.clone()), &widened)?);
+    }
+    Ok(npz.add(name, &Header::of(shape.dtype, shape.dims.clone()), bytes)?)
+}
+
+/// What can be said of an array in a line.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub(super) struct Summary {
+    /// Least value; NaNs do not count. `None` if there is no value, or for dtypes that have no order or no decoder here.
+    pub(super) min: Option<f64>,
+    /// Largest value.
+    pub(super) max: Option<f64>,
+    /// Mean, summed in f64.
+    pub(super) mean: Option<f64>,
+    /// How many are NaN.
+    pub(super) n_nan: u64,
+    /// How many are infinite.
+    pub(super) n_infinite: u64,
+}
+
+/// Looks at every element of an array.
+pub(super) fn summarize(dtype: DType, bytes: &[u8]) -> Summary {
+    let mut summary = Summary { min: None, max: None, mean: None, n_nan: 0, n_infinite: 0 };
+    let Some(decode) = decoder(dtype) else { return summary };
+    let (mut sum, mut count) = (0.0, 0u64);
+    for value in bytes.chunks_exact(dtype.n_bytes()).map(decode) {
+        if value.is_nan() {
+            summary.n_nan += 1;
+            continue;
+        }
+        summary.n_infinite += u64::from(value.is_infinite());
+        summary.min = Some(summary.min.map_or(value, |min| min.min(value)));
+        summary.max = Some(summary.max.map_or(value, |max| max.max(value)));
+        sum += value;
+        count += 1;
+    }
+    summary.mean = (count > 0).then(|| sum / count as f64);
+    summary
+}
+
+/// How an element's bytes become a number. `None` for complex and floats of 8 bits and less.
+fn decoder(dtype: DType) -> Option<fn(&[u8]) -> f64> {
+    fn at<const N: usize>(bytes: &[u8]) -> [u8; N] {
+        bytes.try_into().expect("an element is read from its own width")
+    }
+    Some(match dtype {
+        DType::Pred | DType::U8 | DType::U4 | DType::U2 | DType::U1 => |b| f64::from(b[0]),
+        DType::S8 | DType::S4 | DType::S2 | DType::S1 => |b| f64::from(b[0] as i8),
+        DType::S16 => |b| f64::from(i16::from_le_bytes(at(b))),
+        DType::S32 => |b| f64::from(i32::from_le_bytes(at(b))),
+        DType::S64 => |b| i64::from_le_bytes(at(b)) as f64,
+        DType::U16 => |b| f64::from(u16::from_le_bytes(at(b))),
+        DType::U32 => |b| f64::from(u32::from_le_bytes(at(b))),
+        DType::U64 => |b| u64::from_le_bytes(at(b)) as f64,
+        DType::F16 => |b| half::f16::from_le_bytes(at(b)).to_f64(),
+        DType::BF16 => |b| f64::from(bf16_to_f32(u16::from_le_bytes(at(b)))),
+        DType::F32 => |b| f64::from(f32::from_le_bytes(at(b))),
+        DType::F64 => |b| f64::from_le_bytes(at(b)),
+        DType::C64
+        | DType::C128
+        | DType::F8E5M2
+        | DType::F8E4M3FN
+        | DType::F8E4M3B11FNUZ
+        | DType::F8E5M2FNUZ
+        | DType::F8E4M3FNUZ
+        | DType::F8E4M3
+        | DType::F8E3M4
+        | DType::F4E2M1FN
+        | DType::F6E3M2FN
+        | DType::F6E2M3FN
+        | DType::F8E8M0FNU => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Misfit, order_of_axes};
+
+    #[test]
+    fn axes_in_another_order_are_told_from_other_sizes() {
+        assert_eq!(order_of_axes(&[3, 2], &[2, 3]), Some(vec![1, 0]));
+        // PyTorch's kernels of convolutions, [out, in, height, width], as [height, width, in, out].
+        assert_eq!(order_of_axes(&[64, 3, 7, 7], &[7, 7, 3, 64]), Some(vec![2, 3, 1, 0]));
+        // A reshape does these.
+        assert_eq!(order_of_axes(&[6], &[2, 3]), None);
+        assert_eq!(order_of_axes(&[2, 1, 3], &[2, 3, 1]), None);
+        assert_eq!(order_of_axes(&[4, 3], &[2, 6]), None);
+    }
+
+    /// Another network's file was said to hold too many examples.
+    #[test]
+    fn other_batches_are_told_from_other_networks() {
+        let is_batch = |misfits: &[(&[i64], &[i64])]| matches!(Misfit::of(misfits, 9), Misfit::Batch);
+        assert!(is_batch(&[(&[64, 8], &[32, 8]), (&[64], &[32])]));
+        assert!(!is_batch(&[(&[64, 8], &[32, 8]), (&[96], &[32])]) && !is_batch(&[(&[384], &[128])]) && !is_batch(&[]));
+        assert!(matches!(Misfit::of(&[(&[64, 8], &[32, 8]), (&[8, 4], &[8, 2])], 9), Misfit::Several(2, 9)));
+    }
+}

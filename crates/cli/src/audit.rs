@@ -1,0 +1,508 @@
+//! `bf16scope audit`: is a lowered module still right, and if not, where does it go wrong?
+
+mod at;
+mod cycles;
+mod first;
+mod made;
+mod names;
+mod page;
+mod screen;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+
+use super::arrays::{Inputs, seed};
+use super::as_tpu::{self, AsArg};
+use super::child::LimitArgs;
+use super::policy::PolicyArgs;
+use super::run::devices::placement;
+use super::sizes::SizeArgs;
+use super::whole::whole;
+use super::{Context, Status, again, emit, failure, module_file, progress};
+use crate::report::seconds;
+use bf16scope_audit::{
+    Audit, AuditError, AuditRow, Auditor, Config, FirstBeyond, Progress, ResultChoice, ResultRow, Search, SearchEnd,
+    SearchLimits, Searched, ShardedAuditor, after_steps,
+};
+use bf16scope_hlo::devices::Placement;
+use bf16scope_hlo::module_shards::without_shardings;
+use bf16scope_hlo::numerics::compare::Errors;
+use bf16scope_hlo::{Literal, Module};
+use bf16scope_model::document;
+use bf16scope_passes::amp::Policy;
+use bf16scope_passes::as_tpu::TpuArithmetic;
+use bf16scope_pjrt::{Client, Platform};
+use bf16scope_tpu::Target;
+use cycles::Cycles;
+use screen::{number, render};
+
+/// How often an audit without a terminal says how far it is.
+const SAYS_EVERY: Duration = Duration::from_secs(10);
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope audit step.hlo.pb --inputs in.npz
+          run it in f32 and lowered; show where most is lost
+  bf16scope audit step.hlo.pb --random 1 --policy bf16_scope --html audit.html
+          on drawn inputs, under another policy, with a page for the browser
+  bf16scope audit step.hlo.pb --inputs in.npz --budget 1e-2 --save-policy step.yaml
+          and if a result is off by more than a hundredth of its scale, find what to keep in f32
+  bf16scope audit sharded.mlir --random 1 --device cpu:8
+          a module for 8 devices, on 8 of the CPU: its results are compared shard by shard
+
+  bf16scope audit step.mlir --inputs in.npz --steps 20 --results 'loss,*kernel*' --budget 2e-2
+          the twentieth step, judged by the loss and the kernels: JAX's names of results, scoped names, outN or instructions
+  bf16scope audit examples/digits.yaml --at 300
+          step 300 of its run, on the state and the batch that it had: both are made again, and the loss checked to the bit
+  bf16scope audit runs/digits-bf16 --first-beyond 10
+          the first step of a recorded run whose error is over ten times that of its first step
+
+The scaled error of an array is its largest |x - r| over the largest |r| of the f32 module; budgets are on the greatest
+of a result. An error is born at an instruction if its lowered form makes it on the f32 module's operands, and has grown
+by how much larger it is than that and the errors of what the instruction reads, added up. The module also runs in f64:
+where f32's own error is over 2^-9 of a result's scale, the element is noise, counted and not judged.
+
+Results of integers and predicates have no such error: those that differ are named, and where no floating result is judged
+(--results classes) they are a failure.
+
+Exit status: 0 right; 1 over the budget, with a NaN or infinity that f32 does not have, or all that is judged are integers
+or predicates, and some differ; 2 could not run.";
+
+/// Arguments of `audit`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The f32 module: HLO text, a serialized HloModuleProto, or StableHLO; with --at, an experiment or the folder of its run
+    #[arg(value_name = "MODULE|EXPERIMENT|RUN")]
+    module: PathBuf,
+    #[command(flatten)]
+    sizes: SizeArgs,
+    /// Arrays for the parameters
+    #[arg(short, long, value_name = "FILE.npz")]
+    inputs: Option<PathBuf>,
+    /// Draw at random what --inputs does not supply
+    #[arg(long, value_name = "SEED", value_parser = seed, allow_negative_numbers = true)]
+    random: Option<u64>,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    #[command(flatten)]
+    as_tpu: AsArg,
+    /// Flush subnormal numbers to zero where f32 becomes bf16, as a TPU does (--as does so too)
+    #[arg(long)]
+    flush_subnormals: bool,
+    /// Largest scaled error that a result may have; if one exceeds it, search for what to keep in f32
+    #[arg(long, value_name = "ERROR", value_parser = budget, allow_negative_numbers = true)]
+    budget: Option<f64>,
+    /// Lists that the search may try, each a compile and a run
+    #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_runs, requires = "budget", value_parser = whole(1..=usize::MAX), allow_negative_numbers = true)]
+    max_runs: usize,
+    /// Instructions that the search may keep: an error that is born at more is bf16's, and nothing is kept
+    #[arg(long, value_name = "N", default_value_t = SearchLimits::default().max_kept, requires = "budget", value_parser = whole(0..=usize::MAX), allow_negative_numbers = true)]
+    max_kept: usize,
+    /// Ask the TPU compiler what the list that a search finds costs, in cycles: where it leaves less than half of what lowering
+    /// saves, that is said
+    #[arg(long, value_name = "TARGET", requires = "budget")]
+    target: Option<Target>,
+    /// Judge by these results alone: patterns of names, of outN or of instructions, with commas between
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    results: Vec<String>,
+    /// Do not judge these results
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    ignore: Vec<String>,
+    /// Audit this step: those before it run in f32, and results go back to the parameters that they alias
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
+    steps: u32,
+    /// Where to write the policy that a search found [default: MODULE.policy.yaml in the current directory]
+    #[arg(long, value_name = "FILE", requires = "budget")]
+    save_policy: Option<PathBuf>,
+    /// Write a page for the browser: a sortable table, and plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show this many instructions and results
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
+    top: u32,
+    /// Show every instruction and result
+    #[arg(long, conflicts_with = "top")]
+    all: bool,
+    /// Values held at once for comparison, in MiB, beside what the two programs hold between two instructions
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = whole(0..=u32::MAX), allow_negative_numbers = true)]
+    slice_mib: u32,
+    /// Where it runs: cpu, cpu:N (a module for N devices), tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the
+    /// feature xla)
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: Platform,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    at: at::AtArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+fn budget(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(budget) if budget > 0.0 && budget.is_finite() => Ok(budget),
+        Ok(_) | Err(_) => Err("expected a number over 0, such as 1e-2".to_string()),
+    }
+}
+
+/// All that is known when the work is done; also what `--json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    file: PathBuf,
+    /// The step of a run, where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<made::AtStep>,
+    /// What a search for that step measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_beyond: Option<FirstBeyond>,
+    flush_subnormals: bool,
+    policy: Policy,
+    /// Largest scaled error of a result; `null` if one is not finite.
+    error: f64,
+    budget: Option<f64>,
+    /// Whether the results are within the budget, or the same where they are integers and predicates alone, and no instruction
+    /// has a NaN or infinity of its own.
+    is_right: bool,
+    /// The file that the found policy was written to.
+    saved_policy: Option<PathBuf>,
+    search: Option<Search>,
+    /// What the search's list costs on a TPU, where one was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cycles: Option<Cycles>,
+    /// The f32 module in a TPU's arithmetic, where one was asked for.
+    f32_as: Option<F32As>,
+    #[serde(flatten)]
+    audit: Audit,
+}
+
+/// What f32 is on a TPU.
+#[derive(Debug, Serialize)]
+struct F32As {
+    arithmetic: TpuArithmetic,
+    /// Largest scaled error of a result.
+    error: f64,
+    audit: Audit,
+}
+
+impl F32As {
+    /// The error of an instruction.
+    fn of(&self, instruction: &str) -> Option<&AuditRow> {
+        self.audit.rows.iter().find(|row| row.instruction == instruction)
+    }
+
+    /// The errors of the same result.
+    fn of_result(&self, row: &ResultRow) -> Option<Errors> {
+        self.audit.results.iter().find(|other| other.index == row.index).and_then(|row| row.errors)
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    args.as_tpu.check(&args.device)?;
+    let policy = args.policy.policy()?;
+    let outputs = [("--save-policy", args.save_policy.as_deref()), ("--html", args.html.as_deref())];
+    emit::check_names(&outputs, &[Some(&args.module), args.inputs.as_deref()])?;
+    if args.at.is_asked(&args.module)? {
+        return at::run(args, &policy, context);
+    }
+    let module = module_file::load(&args.module, &args.sizes.converter(context)?)?;
+    let failed = || format!("{} cannot be audited", args.module.display());
+    let placement = placement(&module, &args.device).with_context(failed)?;
+    let is_alone = placement.devices.is_one();
+    if args.steps > 1 && !is_alone {
+        bail!(
+            "--steps {} feeds results back to the parameters that they alias, and the module is for {}, which hold shards \
+             of them\nhelp: audit one step, with --inputs that hold the state of a later one",
+            args.steps,
+            placement.devices
+        );
+    }
+    let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
+    // Here and on each device, in f32 and in f64, which takes twice as much.
+    inputs.check_memory(3 * (1 + placement.devices.n() as u64))?;
+    let inputs: Vec<Literal> =
+        (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
+    let client = args.limits.client_of_all(&args.device, context)?;
+    let inputs = after_steps(&client, &module, &inputs, args.steps - 1).with_context(failed);
+    let inputs = inputs.map_err(|error| failure::about(error, &module, &args.module))?;
+    let subject = Subject { module: &module, inputs, names: names::of_file(&args.module), at: None, found: None };
+    judge(args, &policy, subject, (!is_alone).then_some(&placement), &client, context)
+}
+
+/// What is audited: a module, what its parameters are, what its results are called, and which step of a run that is.
+struct Subject<'a> {
+    module: &'a Module,
+    inputs: Vec<Literal>,
+    names: Vec<String>,
+    at: Option<made::AtStep>,
+    found: Option<FirstBeyond>,
+}
+
+/// How an audit runs.
+fn config(args: &Args) -> Config {
+    let arithmetic = args.as_tpu.arithmetic();
+    let flush_subnormals = args.flush_subnormals || arithmetic.is_some();
+    Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals, arithmetic }
+}
+
+/// Audits, on one device or over those of a placement, and says what was found.
+fn judge(
+    args: &Args,
+    policy: &Policy,
+    subject: Subject<'_>,
+    placement: Option<&Placement>,
+    client: &Client,
+    context: &Context,
+) -> anyhow::Result<Status> {
+    let failed = || format!("{} cannot be audited", args.module.display());
+    let (config, module) = (config(args), subject.module);
+    if let Some(arithmetic) = config.arithmetic {
+        as_tpu::say(&bf16scope_passes::as_tpu::run(module, arithmetic).with_context(failed)?.1);
+    }
+    policy.idle(module).iter().for_each(|note| tracing::warn!("{note}"));
+    let choice = choice_of(args, subject.names);
+    let measured = match placement {
+        None => auditor(args, (module, &choice), &subject.inputs, (client, config), context)
+            .and_then(|auditor| measure(args, policy, &auditor, context)),
+        Some(placement) => {
+            over_devices(args, policy, (module, placement, &choice), &subject.inputs, (client, config), context)
+        }
+    };
+    let measured = measured.with_context(failed).map_err(|error| failure::about(error, module, &args.module));
+    let Measured { audit, mut search, f32_as } = measured?;
+    let asked = args.target.as_ref().zip(search.as_mut().filter(|search| search.is_reached));
+    let cycles = match asked {
+        Some((target, search)) => {
+            let cycles = Cycles::ask(args, target, (module, policy, &search.policy), context)?;
+            search.end = cycles.end(search.is_reached, search.end);
+            Some(cycles)
+        }
+        None => None,
+    };
+    let error = audit.error();
+    let (n_not_finite, n_elements) = audit.n_not_finite();
+    let has_numbers = n_not_finite < n_elements || n_elements == 0;
+    let is_sound = has_numbers && audit.first_not_finite.is_none();
+    let is_as_decided = !audit.is_judged_by_integers() || audit.differing().is_empty();
+    let is_right = is_sound && is_as_decided && args.budget.is_none_or(|budget| error <= budget);
+    let saved_policy = search.as_ref().map(|search| save(args, search, subject.at.as_ref())).transpose()?.flatten();
+    let is_found = subject.found.is_some();
+    let outcome = Outcome {
+        file: args.module.clone(),
+        at: subject.at,
+        first_beyond: subject.found,
+        flush_subnormals: config.flush_subnormals,
+        policy: policy.clone(),
+        error,
+        budget: args.budget,
+        is_right,
+        saved_policy,
+        search,
+        cycles,
+        f32_as,
+        audit,
+    };
+    if let Some(path) = &args.html {
+        emit::replace(path, page::page(&outcome).render().as_bytes())?;
+    }
+    match args.json {
+        true => context.print_json(&outcome)?,
+        false => {
+            context.print(&render(&outcome, if args.all { usize::MAX } else { args.top as usize }, context.screen))?
+        }
+    }
+    Ok(if is_right && !is_found { Status::Ok } else { Status::Failing })
+}
+
+/// What was measured.
+struct Measured {
+    audit: Audit,
+    search: Option<Search>,
+    f32_as: Option<F32As>,
+}
+
+/// Runs the module in f32 and in f64.
+fn auditor<'m>(
+    args: &Args,
+    (module, choice): (&'m Module, &ResultChoice),
+    inputs: &'m [Literal],
+    (client, config): (&Client, Config),
+    context: &Context,
+) -> Result<Auditor<'m>, AuditError> {
+    let spinner = progress::spinner(format!("running {} in f32 and f64", args.module.display()), context.quiet);
+    let auditor = Auditor::of_results(client, module, inputs, config, choice);
+    spinner.finish_and_clear();
+    auditor
+}
+
+/// Audits, and searches if a result is over the budget.
+fn measure(args: &Args, policy: &Policy, auditor: &Auditor<'_>, context: &Context) -> Result<Measured, AuditError> {
+    let spinner = progress::spinner(format!("running {} lowered", args.module.display()), context.quiet);
+    let bar = progress::part(context.quiet);
+    let mut said = Instant::now();
+    let mut says = |progress: Progress| {
+        if bar.length().is_none() {
+            spinner.finish_and_clear();
+            bar.set_length(progress.work);
+        }
+        bar.set_message(format!("comparing {}/{}", progress.n_rows_done, progress.n_rows));
+        bar.set_position(progress.work_done);
+        // Where nobody sees a bar, a line now and then.
+        if bar.is_hidden() && !context.quiet && said.elapsed() >= SAYS_EVERY {
+            said = Instant::now();
+            let percent = 100 * u128::from(progress.work_done) / u128::from(progress.work.max(1));
+            progress::say(&format!(
+                "compared {} of {} instructions ({percent} %)",
+                progress.n_rows_done, progress.n_rows
+            ));
+        }
+    };
+    let f32_as = config(args).arithmetic.map(|arithmetic| {
+        let audit = auditor.audit_f32_as(arithmetic, &mut says)?;
+        Ok::<_, AuditError>(F32As { arithmetic, error: audit.error(), audit })
+    });
+    let audit = f32_as.transpose().and_then(|f32_as| Ok((f32_as, auditor.audit_with(policy, &mut says)?)));
+    bar.finish_and_clear();
+    spinner.finish_and_clear();
+    let (f32_as, audit) = audit?;
+    let Some(budget) = args.budget.filter(|&budget| audit.error() > budget) else {
+        return Ok(Measured { audit, search: None, f32_as });
+    };
+    let limits = SearchLimits { max_runs: args.max_runs, max_kept: args.max_kept };
+    let search = search(auditor, policy, &audit, (budget, limits), context);
+    Ok(Measured { audit, search: Some(search?), f32_as })
+}
+
+/// Which results judge.
+fn choice_of(args: &Args, names: Vec<String>) -> ResultChoice {
+    ResultChoice { names, only: args.results.clone(), ignore: args.ignore.clone() }
+}
+
+/// Audits a module for several devices: its results shard by shard. Its instructions are compared on one device where only
+/// shardings split the module; a module that knows its devices is compared by its results alone.
+fn over_devices(
+    args: &Args,
+    policy: &Policy,
+    (module, placement, choice): (&Module, &Placement, &ResultChoice),
+    inputs: &[Literal],
+    (client, config): (&Client, Config),
+    context: &Context,
+) -> Result<Measured, AuditError> {
+    let alone = without_shardings(module);
+    let alone = alone.as_ref().map(|alone| auditor(args, (alone, choice), inputs, (client, config), context));
+    let alone = alone.transpose()?;
+    let spinner =
+        progress::spinner(format!("running {} over {}", args.module.display(), placement.devices), context.quiet);
+    let auditor = match &alone {
+        Some(alone) => alone.over_devices(module, placement, inputs)?,
+        None => ShardedAuditor::new(client, module, placement, inputs, config, choice)?,
+    };
+    let results = auditor.results(policy)?;
+    let f32_results = config.arithmetic.map(|arithmetic| auditor.f32_results_as(arithmetic)).transpose()?;
+    spinner.finish_and_clear();
+    let of_instructions = match &alone {
+        Some(alone) => measure(args, policy, alone, context)?,
+        None => {
+            let nothing = Audit::of_results(module, "it knows its devices: only results are compared");
+            let f32_as = config.arithmetic.map(|arithmetic| F32As { arithmetic, error: 0.0, audit: nothing.clone() });
+            Measured { audit: nothing, search: None, f32_as }
+        }
+    };
+    let Measured { audit, search, f32_as } = of_instructions;
+    let no_f64 = auditor.why_no_f64().map(str::to_string);
+    let f32_as = f32_as.zip(f32_results).map(|(f32_as, results)| {
+        let audit = f32_as.audit.with_results(results, no_f64.clone());
+        F32As { error: audit.error(), audit, ..f32_as }
+    });
+    Ok(Measured { audit: audit.with_results(results, no_f64), search, f32_as })
+}
+
+/// Searches, and says how far it is.
+fn search(
+    auditor: &Auditor<'_>,
+    policy: &Policy,
+    audit: &Audit,
+    (budget, limits): (f64, SearchLimits),
+    context: &Context,
+) -> Result<Search, AuditError> {
+    let head = format!(
+        "searching for what to keep in f32, {} instructions at most, in at most {} runs",
+        limits.max_kept, limits.max_runs
+    );
+    if !context.quiet {
+        progress::say(&head);
+    }
+    let spinner = progress::spinner(head, context.quiet);
+    let (began, mut said) = (Instant::now(), Instant::now());
+    let search = auditor.search_with(policy, audit, budget, limits, &mut |searched: Searched| {
+        let Searched { n_runs, max_runs, n_kept, error, .. } = searched;
+        let of_a_run = began.elapsed() / u32::try_from(n_runs).unwrap_or(u32::MAX);
+        let left = of_a_run * u32::try_from(max_runs - n_runs).unwrap_or(u32::MAX);
+        let line = format!(
+            "searching: run {n_runs} of {max_runs} at most ({} more at most): {n_kept} kept, {} off",
+            seconds(left.as_secs_f64()),
+            number(error)
+        );
+        if spinner.is_hidden() && !context.quiet && (n_runs == 1 || said.elapsed() >= SAYS_EVERY) {
+            said = Instant::now();
+            progress::say(&line);
+        }
+        spinner.set_message(line);
+    });
+    spinner.finish_and_clear();
+    search
+}
+
+/// Writes the policy of a search that succeeded.
+fn save(args: &Args, search: &Search, at: Option<&made::AtStep>) -> anyhow::Result<Option<PathBuf>> {
+    if !search.is_reached || matches!(search.end, SearchEnd::NothingLeft | SearchEnd::TooMany) {
+        return Ok(None);
+    }
+    let path = args.save_policy.clone().unwrap_or_else(|| default_policy(&args.module));
+    let mut text = format!(
+        "# `bf16scope audit {}{} --budget {:e}` found what to keep: results are within {:.3e} of f32.\n",
+        again::word(&args.module),
+        at.map_or(String::new(), |at| format!(" --at {}", at.step)),
+        search.budget,
+        search.error
+    );
+    text += &document::to_string(&search.policy).context("cannot write the policy as YAML")?;
+    emit::replace(&path, text.as_bytes())?;
+    Ok(Some(path))
+}
+
+/// `dir/mlp.hlo.pb` → `mlp.policy.yaml`.
+fn default_policy(module: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.policy.yaml", default_stem(module)))
+}
+
+/// `dir/mlp.hlo.pb` → `mlp`.
+fn default_stem(module: &Path) -> String {
+    let name = module.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    name.split('.').find(|part| !part.is_empty()).unwrap_or("module").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_named_after_modules() {
+        let name = |path: &str| default_policy(Path::new(path)).display().to_string();
+        assert_eq!(name("a/mlp_f32.hlo.pb"), "mlp_f32.policy.yaml");
+        assert_eq!(name(".hidden"), "hidden.policy.yaml");
+    }
+
+    #[test]
+    fn budgets_are_positive() {
+        assert_eq!(budget("1e-2"), Ok(0.01));
+        for text in ["0", "-1", "nan", "inf", "much"] {
+            assert!(budget(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! `audit EXPERIMENT --first-beyond RATIO`: the first step of a run whose error is so many times that of its first step.
+
+use anyhow::ensure;
+
+use super::made::Maker;
+use super::screen::{found_line, number};
+use super::{Args, choice_of, config};
+use crate::progress::{self, say};
+use crate::{Context, Status};
+use bf16scope_audit::{Auditor, FirstBeyond, first_step_beyond, largest_error, most_audits};
+use bf16scope_passes::amp::Policy;
+
+/// Looks for the first step beyond: at steps twice as late each, then by halving between the last that is not beyond and the
+/// first that is.
+///
+/// # Errors
+/// A run of one step; whatever making and auditing a step says.
+pub(super) fn first_beyond(
+    args: &Args,
+    policy: &Policy,
+    maker: &mut Maker<'_>,
+    ratio: f64,
+    context: &Context,
+) -> anyhow::Result<FirstBeyond> {
+    let last = maker.last();
+    ensure!(
+        last > 1,
+        "--first-beyond compares steps of a run, and this one has {last}\nhelp: --at 1 audits its first step"
+    );
+    let (most, mut n) = (most_audits(last), 0);
+    if !context.quiet {
+        say(&format!(
+            "looking for the first of {last} steps whose error, the largest of a judged result beside f32, is over {ratio} times \
+             that of step 1: {most} audits of results at most"
+        ));
+    }
+    first_step_beyond(last, ratio, |step| {
+        let (in_f32, _) = maker.make(step)?;
+        let spinner = progress::spinner(format!("auditing the results of step {step}"), context.quiet);
+        let choice = choice_of(args, in_f32.results);
+        let auditor = Auditor::of_results(maker.client(), &in_f32.module, &in_f32.inputs, config(args), &choice)?;
+        let error = largest_error(&auditor.results(policy)?);
+        spinner.finish_and_clear();
+        n += 1;
+        if !context.quiet {
+            say(&format!("audit {n} of {most} at most: step {step} is {} off", number(error)));
+        }
+        Ok(error)
+    })
+}
+
+/// Says that no step is beyond.
+pub(super) fn say_none(args: &Args, found: &FirstBeyond, context: &Context) -> anyhow::Result<Status> {
+    match args.json {
+        true => context.print_json(&serde_json::json!({ "file": args.module, "first_beyond": found }))?,
+        false => context.print(&format!("{}\n", found_line(found)))?,
+    }
+    Ok(Status::Ok)
+}

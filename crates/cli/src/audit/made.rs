@@ -1,0 +1,370 @@
+//! A recorded run, or what the run of an experiment is, and any of its steps made again.
+
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, bail, ensure};
+use serde::Serialize;
+
+use super::{Args, SAYS_EVERY};
+use crate::Context;
+use crate::as_tpu::AsArg;
+use crate::child::client_of_all;
+use crate::progress::{bar, say};
+use crate::train::record::plugin;
+use crate::tune::target_of;
+use bf16scope_model::graph::Precision;
+use bf16scope_passes::tuning::Tuning;
+use bf16scope_pjrt::{Client, Platform};
+use bf16scope_study::MeshChoice;
+use bf16scope_train::experiment::{Examples, Experiment, default_checkpoint};
+use bf16scope_train::replay::{ReplayFrom, newest_before, state_at};
+use bf16scope_train::runs::{self, About, EXPERIMENT, Run, RunFolder, Start};
+use bf16scope_train::{Session, StepInF32, StepsPerCall, step_in_f32, step_with_gradients_in_f32};
+
+/// The step that is audited, and what was made again for it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct AtStep {
+    /// Counted from 1.
+    pub step: u64,
+    pub epoch: u64,
+    /// What the run computed in.
+    pub precision: Precision,
+    /// The folder of the run, if it was recorded.
+    pub run: Option<PathBuf>,
+    /// The checkpoint that it was made again from; `null` is the beginning.
+    pub from: Option<PathBuf>,
+    /// The steps that were made before it.
+    pub from_step: u64,
+    /// The loss of the step, made again as the run made it.
+    pub loss: Option<f64>,
+    /// The same as the run recorded it, where it did: equal to the bit, unless `is_exact` is false.
+    pub recorded_loss: Option<f64>,
+    /// Whether the state is the run's to the bit: not in the middle of a call that is a loop.
+    pub is_exact: bool,
+}
+
+impl AtStep {
+    /// What was made again, in a line.
+    pub(super) fn line(&self) -> String {
+        let from = match &self.from {
+            Some(path) => format!("from {} after step {}", path.display(), self.from_step),
+            None => "from the beginning".to_string(),
+        };
+        let loss = match (self.loss, self.recorded_loss) {
+            (Some(loss), Some(recorded)) if is_same(loss, recorded) => format!(": loss {loss}, as recorded"),
+            (Some(loss), Some(recorded)) => format!(
+                ": loss {loss}, recorded as {recorded} by a loop of several steps, which may order sums otherwise than one step"
+            ),
+            (Some(loss), None) => format!(": loss {loss}; the run recorded none to compare"),
+            (None, _) => String::new(),
+        };
+        let inexact = match self.is_exact {
+            true => "",
+            false => "; the loop's state before it never left the device: the one taken is that of single steps",
+        };
+        let run = self.run.as_ref().map_or(String::new(), |run| format!(" of {}", run.display()));
+        format!(
+            "step {} (epoch {}, {}){run} was made again {from}{loss}{inexact}",
+            self.step, self.epoch, self.precision
+        )
+    }
+}
+
+/// A run, as its folder has it, or as the experiment says it.
+struct Recorded {
+    experiment: Experiment,
+    /// What its paths are relative to.
+    path: PathBuf,
+    run: Option<Run>,
+    precision: Precision,
+    checkpoint: PathBuf,
+    arithmetic: AsArg,
+}
+
+impl Recorded {
+    fn read(args: &Args) -> anyhow::Result<Recorded> {
+        let at = &args.at;
+        let folder = match (args.module.is_dir(), &at.run) {
+            (true, Some(run)) => bail!(
+                "{} is the folder of a run, and --run names {}\nhelp: name one of them",
+                args.module.display(),
+                run.display()
+            ),
+            (true, None) => Some(args.module.clone()),
+            (false, Some(run)) => Some(run.clone()),
+            (false, None) => newest(&args.module, at.precision.unwrap_or(Precision::Bf16)),
+        };
+        let Some(folder) = folder else { return Recorded::of_experiment(args) };
+        let run = runs::read(&folder)?;
+        run.remarks.iter().for_each(|remark| tracing::warn!("{}: {remark}", folder.display()));
+        let Some(about) = &run.about else {
+            bail!(
+                "{} does not say what was trained: there is no run.json\nhelp: name the experiment, or a folder that \
+                 `bf16scope train` made",
+                folder.display()
+            );
+        };
+        let precision: Precision = about.precision.parse().map_err(|error| {
+            anyhow::anyhow!("{}: run.json: precision is `{}`: {error}", folder.display(), about.precision)
+        })?;
+        ensure!(
+            at.precision.is_none_or(|wanted| wanted == precision),
+            "the run in {} computed in {precision}, and --precision is another\nhelp: leave --precision out",
+            folder.display()
+        );
+        let mut experiment = Experiment::read(&folder.join(EXPERIMENT))?;
+        if let Some(n) = n_devices(about).and_then(NonZeroU32::new) {
+            experiment.mesh.mesh = MeshChoice::Devices(n).over(experiment.mesh.mesh)?;
+        }
+        let path = PathBuf::from(&about.experiment);
+        let named = at.checkpoint.clone().or_else(|| about.saved.as_ref().map(|saved| PathBuf::from(&saved.path)));
+        let checkpoint = named.unwrap_or_else(|| default_checkpoint(&path, precision));
+        let device = about.starts.last().map_or("", |start| start.device.as_str());
+        let arithmetic =
+            match device.split_once(" --as ") {
+                Some((_, arithmetic)) => AsArg::of(Some(arithmetic.trim().parse().map_err(|error| {
+                    anyhow::anyhow!("{}: run.json: device is `{device}`: {error}", folder.display())
+                })?)),
+                None => AsArg::of(None),
+            };
+        Ok(Recorded { experiment, path, run: Some(run), precision, checkpoint, arithmetic })
+    }
+
+    /// What the experiment's run is, where none is recorded.
+    fn of_experiment(args: &Args) -> anyhow::Result<Recorded> {
+        let experiment = Experiment::read(&args.module)?;
+        let precision = args.at.precision.unwrap_or(Precision::Bf16);
+        let checkpoint = args.at.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.module, precision));
+        let (path, arithmetic) = (args.module.clone(), AsArg::of(None));
+        Ok(Recorded { experiment, path, run: None, precision, checkpoint, arithmetic })
+    }
+
+    /// What the run recorded of a scalar at a step.
+    fn recorded(&self, name: &str, step: u64) -> Option<f64> {
+        let curve = self.run.as_ref()?.curves.iter().find(|curve| curve.name == name)?;
+        let place = curve.points.binary_search_by_key(&step, |point| point.step).ok()?;
+        Some(curve.points[place].value)
+    }
+
+    /// The last step that it recorded.
+    fn last_recorded(&self) -> Option<u64> {
+        let curve = self.run.as_ref()?.curves.iter().find(|curve| curve.name == "loss")?;
+        curve.points.last().map(|point| point.step)
+    }
+}
+
+/// The newest run of an experiment among those that `train` names by themselves.
+fn newest(experiment: &Path, precision: Precision) -> Option<PathBuf> {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let (own, name) = (absolute(experiment), experiment.file_stem()?.to_string_lossy());
+    let is_of =
+        |about: &About| about.precision == precision.to_string() && absolute(Path::new(&about.experiment)) == own;
+    RunFolder::latest(&Path::new("runs").join(format!("{name}-{precision}")), is_of)
+}
+
+/// How many devices a run's settings say, where they say it.
+fn n_devices(about: &About) -> Option<u32> {
+    let settings: serde_json::Value = serde_json::from_str(&about.settings).ok()?;
+    let axis = |name: &str| settings["mesh"][name].as_u64();
+    u32::try_from(axis("data")?.checked_mul(axis("model").unwrap_or(1))?).ok()
+}
+
+/// Makes steps of a run again.
+pub(super) struct Maker<'a> {
+    recorded: Recorded,
+    examples: Examples,
+    client: Client,
+    session: Session,
+    n_steps: u64,
+    gives_gradients: bool,
+    context: &'a Context,
+}
+
+impl<'a> Maker<'a> {
+    /// Reads the run, its experiment and its data, and compiles its step.
+    ///
+    /// # Errors
+    /// A folder without a run; one that was tuned otherwise; whatever data and plugin say.
+    pub(super) fn new(args: &Args, context: &'a Context) -> anyhow::Result<Maker<'a>> {
+        let mut recorded = Recorded::read(args)?;
+        let experiment = &mut recorded.experiment;
+        let examples = experiment.read_data(&recorded.path, &context.setup())?;
+        experiment.train.n_train = Some(examples.training.n_examples());
+        let n = experiment.mesh.mesh.n_devices();
+        let platform = match n > 1 && args.device == Platform::cpu() {
+            true => Platform::cpu_devices(n)?,
+            false => args.device.clone(),
+        };
+        ensure!(
+            platform.is_of_one_process() || platform.spec().is_some_and(|spec| spec.path.is_some()),
+            "a step is made again on devices of one host, and --device is {platform}\nhelp: leave --device out"
+        );
+        let client = match args.limits.is_some() {
+            true => args.limits.client_of_all(&platform, context)?,
+            false => client_of_all(&platform, &context.setup())?,
+        };
+        let mut spec =
+            experiment.spec(recorded.precision, &Tuning::none()).map_err(|error| experiment.with_its_line(error))?;
+        spec.objective.tuning = args.at.tune.tuning(experiment, &target_of(&platform));
+        let session = Session::new(&recorded.arithmetic.client(client.clone()), spec);
+        let session = session.map_err(|error| recorded.experiment.with_its_line(error))?;
+        let config = &recorded.experiment.train;
+        let n_steps = u64::from(config.steps_per_epoch().unwrap_or(1)) * u64::from(config.epochs);
+        check_tuning(&recorded, &session)?;
+        let gives_gradients = args.at.gradients;
+        Ok(Maker { recorded, examples, client, session, n_steps, gives_gradients, context })
+    }
+
+    /// The last step of the run.
+    pub(super) fn last(&self) -> u64 {
+        self.recorded.last_recorded().unwrap_or(self.n_steps)
+    }
+
+    /// Where steps are audited.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Makes the run again up to a step, takes the step in f32, and makes the step.
+    ///
+    /// # Errors
+    /// A step beyond the run; a loss that is not what the run recorded; whatever making it says.
+    pub(super) fn make(&mut self, step: u64) -> anyhow::Result<(StepInF32, AtStep)> {
+        let n_steps = self.n_steps.max(self.last());
+        ensure!(
+            step <= n_steps,
+            "--at {step} is beyond the run, which has {n_steps} steps\nhelp: name a step from 1 to {n_steps}"
+        );
+        let (from, from_step) = newest_before(&self.recorded.checkpoint, step);
+        if from == ReplayFrom::Start {
+            self.initialize()?;
+        }
+        let bar = bar(step - from_step, self.context.quiet);
+        let (mut said, began) = (Instant::now(), Instant::now());
+        let is_loop = matches!(self.session.spec().steps_per_call, StepsPerCall::While(_));
+        let (recorded, client, is_quiet) = (&self.recorded, &self.client, self.context.quiet);
+        let made = state_at(&mut self.session, self.examples.data(), &from, step, |made, totals| {
+            bar.set_prefix("making the run again: step");
+            bar.set_length(step);
+            bar.set_position(made);
+            if bar.is_hidden() && !is_quiet && said.elapsed() >= SAYS_EVERY {
+                said = Instant::now();
+                let left = began.elapsed().as_secs_f64() / (made - from_step) as f64 * (step - made) as f64;
+                say(&format!("made step {made} of {step} again, about {left:.0} s left"));
+            }
+            match is_loop {
+                // A loop may order sums otherwise than single steps, of which those before the one asked for are.
+                true => Ok(()),
+                false => check(recorded, client, made, totals.to_values()),
+            }
+        })?;
+        bar.finish_and_clear();
+        let in_f32 = match self.gives_gradients {
+            true => step_with_gradients_in_f32(&self.session, self.examples.data())?,
+            false => step_in_f32(&self.session, self.examples.data())?,
+        };
+        let totals = self.session.train(&made.batch)?;
+        if !is_loop {
+            check(&self.recorded, &self.client, step, totals.to_values())?;
+        }
+        let at = AtStep {
+            step,
+            epoch: made.epoch,
+            precision: self.recorded.precision,
+            run: self.recorded.run.as_ref().map(|run| run.path.clone()),
+            from: match from {
+                ReplayFrom::Start => None,
+                ReplayFrom::Checkpoint(path) => Some(path),
+            },
+            from_step: made.from_step,
+            loss: totals.loss(),
+            recorded_loss: self.recorded.recorded("loss", step),
+            is_exact: made.is_exact,
+        };
+        Ok((in_f32, at))
+    }
+
+    /// Puts the weights that the run started from into the session, where those are not its own.
+    fn initialize(&mut self) -> anyhow::Result<()> {
+        let Recorded { experiment, path, .. } = &self.recorded;
+        if let Some(from) = experiment.initialize_from(path, None)? {
+            let read = from.read(self.session.spec()).map_err(|error| experiment.with_its_line(error))?;
+            self.session.restart()?;
+            self.session.initialize(read)?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a run was tuned as the session is: the tuning may reorder sums.
+fn check_tuning(recorded: &Recorded, session: &Session) -> anyhow::Result<()> {
+    let Some(run) = &recorded.run else { return Ok(()) };
+    let settings = run.about.as_ref().map(|about| serde_json::from_str::<serde_json::Value>(&about.settings));
+    let Some(Ok(settings)) = settings else { return Ok(()) };
+    let now = &serde_json::to_value(session.settings()).context("settings without a JSON form")?["tune"];
+    ensure!(
+        settings["tune"].is_null() || settings["tune"] == *now,
+        "{}: the run was tuned as {}, and is made again as {now}\nhelp: give --tune as the run was given it; its \
+         experiment.yaml says so in the first line",
+        run.path.display(),
+        settings["tune"]
+    );
+    Ok(())
+}
+
+/// Whether two numbers are one, to the bit; a NaN is a NaN.
+fn is_same(one: f64, other: f64) -> bool {
+    one.to_bits() == other.to_bits() || one.is_nan() && other.is_nan()
+}
+
+/// Whether a step is what the run recorded of it, to the bit.
+fn check(recorded: &Recorded, client: &Client, step: u64, values: Vec<(String, f64)>) -> anyhow::Result<()> {
+    for (name, made) in values {
+        let Some(before) = recorded.recorded(&name, step) else { continue };
+        if !is_same(before, made) {
+            let run = recorded.run.as_ref().expect("what is recorded is of a run");
+            bail!(
+                "step {step} of {}: {name} is {made} where it is made again, and was recorded as {before}\n{}",
+                run.path.display(),
+                what_differs(run.about.as_ref().and_then(|about| about.starts.last()), client)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What of a run's circumstances is another, as far as it is recorded, and what to do.
+fn what_differs(start: Option<&Start>, client: &Client) -> String {
+    let own = Start::now(0, client.platform_name().unwrap_or_default(), plugin(client));
+    let start = start.cloned().unwrap_or_default();
+    let pairs = [("bf16scope", &start.bf16scope, &own.bf16scope), ("the plugin", &start.plugin, &own.plugin)];
+    let of = |(what, before, now): &(&str, &String, &String)| {
+        (before != now && !before.is_empty()).then(|| format!("{what} was {before} and is {now}"))
+    };
+    let mut known: Vec<String> = pairs.iter().filter_map(of).collect();
+    let device = start.device.split(" --as ").next().unwrap_or_default();
+    if !device.is_empty() && !device.starts_with(&own.device) {
+        known.push(format!("the device was {device} and is {}", own.device));
+    }
+    match known.is_empty() {
+        false => format!("{}\nhelp: make it again with what the run had", known.join("; ")),
+        true => "help: versions and device are those of the run; the processor, the data, the experiment before a --resume or \
+                 the checkpoint may be others: --checkpoint names another one"
+            .to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_those_of_the_settings() {
+        let of = |settings: &str| n_devices(&About { settings: settings.to_string(), ..About::default() });
+        assert_eq!(of(r#"{"mesh": {"data": 4, "model": 2}}"#), Some(8));
+        assert_eq!(of(r#"{"mesh": {"data": 4}}"#), Some(4));
+        assert_eq!((of("{}"), of("no JSON")), (None, None));
+    }
+}

@@ -1,0 +1,416 @@
+//! The audit on the screen: tables, and what they come to in sentences.
+
+use std::path::Path;
+
+use super::cycles::Cycles;
+use super::made::AtStep;
+use super::{F32As, Outcome};
+use crate::report::{Column, Screen, Table};
+use bf16scope_audit::{Audit, AuditRow, FirstBeyond, Judgement, ResultRow, Search, SearchEnd, ShardRow};
+use bf16scope_hlo::numerics::compare::Errors;
+
+/// An error for eyes.
+pub(super) fn number(value: f64) -> String {
+    match value {
+        0.0 => "0".to_string(),
+        v if v.is_infinite() => "inf".to_string(),
+        v => format!("{v:.2e}"),
+    }
+}
+
+/// An error in ulp for eyes.
+pub(super) fn ulps(value: f64) -> String {
+    if value < 1e4 { format!("{value:.1}") } else { format!("{value:.1e}") }
+}
+
+/// The dtype of a shape as it is printed; the whole for a tuple.
+fn dtype(shape: &str) -> &str {
+    if shape.starts_with('(') { shape } else { shape.split('[').next().unwrap_or(shape) }
+}
+
+/// `bf16`, or `f32 → bf16` where lowering changed it.
+pub(super) fn dtypes(row: &AuditRow) -> String {
+    let (before, now) = (dtype(&row.reference), dtype(&row.lowered));
+    match (before == now, before.starts_with('(')) {
+        (true, false) => now.to_string(),
+        (true, true) => "tuple".to_string(),
+        (false, false) => format!("{before} → {now}"),
+        (false, true) => "tuple, changed".to_string(),
+    }
+}
+
+/// What else happened to values: nothing, mostly.
+pub(super) fn remarks(errors: &Errors) -> String {
+    let share = |share: f64, what: &str| {
+        (share > 0.0).then(|| {
+            format!("{} {what}", if share < 1e-3 { "< 0.1 %".to_string() } else { format!("{:.1} %", 100.0 * share) })
+        })
+    };
+    let introduced = errors.n_introduced as f64 / errors.n_elements.max(1) as f64;
+    let all = [
+        share(introduced, "not finite"),
+        share(errors.overflowed, "overflowed"),
+        share(errors.subnormal, "subnormal"),
+        share(errors.flushed, "became 0"),
+    ];
+    all.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// The tables and what they come to.
+pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String {
+    let audit = &outcome.audit;
+    let mut text = String::new();
+    let found = outcome.first_beyond.iter().map(found_line);
+    let lines: Vec<String> = found.chain(outcome.at.iter().map(AtStep::line)).collect();
+    text += &lines.into_iter().map(|line| line + "\n").collect::<String>();
+    let mut columns = vec![
+        Column::name("instruction"),
+        Column::name("op").extra(1),
+        Column::text("dtype"),
+        Column::number("born"),
+        Column::number("born ulp").extra(2),
+        Column::number("grown"),
+        Column::number("error"),
+    ];
+    // Beside the error of the lowered form.
+    columns.extend(outcome.f32_as.iter().map(|f32_as| Column::number(f32_title(f32_as))));
+    columns.extend([Column::number("ulp").extra(4), Column::number("cosine").extra(3), Column::text("values")]);
+    let mut table = Table::new(columns);
+    let rows = audit.worst_first();
+    for row in rows.iter().take(n_rows) {
+        let mut cells = vec![
+            row.instruction.clone(),
+            row.opcode.clone(),
+            dtypes(row),
+            number(row.born.scaled),
+            ulps(row.born.max_ulp),
+            number(row.grown),
+            number(row.errors.scaled),
+        ];
+        let f32_error =
+            |f32_as: &F32As| f32_as.of(&row.instruction).map_or("-".into(), |row| number(row.errors.scaled));
+        cells.extend(outcome.f32_as.iter().map(f32_error));
+        cells.extend([ulps(row.errors.max_ulp), format!("{:.6}", row.errors.cosine), remarks(&row.errors)]);
+        table.row(cells);
+    }
+    text += &table.render(screen);
+    if rows.len() > n_rows {
+        text += &format!("{} more instructions that lose less (--all shows them)\n", rows.len() - n_rows);
+    }
+    text += &results(&audit.results, outcome.f32_as.as_ref(), n_rows, screen);
+    text += &summary(outcome);
+    text
+}
+
+/// The results; of many, those with the largest error.
+fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Screen) -> String {
+    let mut shown: Vec<&ResultRow> = rows.iter().collect();
+    if rows.len() > n_rows {
+        let error = |row: &ResultRow| row.judged.unwrap_or(-1.0).max(row.n_differing as f64 - 1.0);
+        shown.sort_by(|a, b| error(b).total_cmp(&error(a)));
+        shown.truncate(n_rows);
+    }
+    let mut columns =
+        vec![Column::name("result"), Column::name("made by"), Column::name("shape"), Column::number("error")];
+    columns.extend(f32_as.map(|f32_as| Column::number(f32_title(f32_as))));
+    columns.extend([
+        Column::number("max abs").extra(1),
+        Column::number("mean rel").extra(2),
+        Column::number("cosine").extra(3),
+    ]);
+    let mut table = Table::new(columns);
+    for row in shown {
+        let mut cells = vec![name(row), row.instruction.clone(), shape(row)];
+        let f32_error =
+            f32_as.map(|f32_as| f32_as.of_result(row).map_or("-".to_string(), |errors| number(errors.scaled)));
+        match &row.errors {
+            // Nothing was compared, so there is no figure.
+            Some(errors) if errors.n_elements > 0 && errors.n_not_finite == errors.n_elements => {
+                cells.push("not finite in f32".to_string());
+                cells.extend(f32_error);
+                cells.extend(["-", "-", "-"].map(str::to_string));
+            }
+            Some(errors) => cells.extend(std::iter::once(judged(row)).chain(f32_error).chain([
+                number(errors.max_abs),
+                number(errors.mean_rel),
+                format!("{:.6}", errors.cosine),
+            ])),
+            None => cells.push(format!("{} of {} differ", row.n_differing, row.n_elements)),
+        }
+        table.row(cells);
+    }
+    let mut text = format!("\n{}", table.render(screen));
+    if rows.len() > n_rows {
+        text += &format!("{} more results with less error (--all shows them)\n", rows.len() - n_rows);
+    }
+    text
+}
+
+/// What a result is called, or `outN`.
+pub(super) fn name(row: &ResultRow) -> String {
+    if row.name.is_empty() { format!("out{}", row.index) } else { row.name.clone() }
+}
+
+/// The shape of a result; of one that several devices hold, how many, and where it is furthest off.
+pub(super) fn shape(row: &ResultRow) -> String {
+    let error = |shard: &ShardRow| shard.errors.map_or(shard.n_differing as f64, |errors| errors.max_abs);
+    let worst = row.shards.iter().rev().max_by(|a, b| error(a).total_cmp(&error(b)));
+    match (row.shards.len(), worst.filter(|worst| error(worst) > 0.0)) {
+        (0 | 1, _) => row.shape.clone(),
+        (n, None) => format!("{} on {n} devices", row.shape),
+        (n, Some(worst)) => format!("{} on {n} devices, worst on {}", row.shape, worst.device),
+    }
+}
+
+/// The error of what is judged, or why nothing is.
+fn judged(row: &ResultRow) -> String {
+    match (row.judged, row.judgement) {
+        (Some(error), _) => number(error),
+        (None, Judgement::Noise) => "noise".to_string(),
+        (None, Judgement::SignLike) => "signs".to_string(),
+        (None, _) => "ignored".to_string(),
+    }
+}
+
+/// What of the results is not judged, in lines.
+fn unjudged(audit: &Audit) -> Vec<String> {
+    let count = |judgement| audit.results.iter().filter(|row| row.judgement == judgement).count();
+    let n_noise_of = |is_floating: bool| -> u64 {
+        audit.results.iter().filter(|row| row.errors.is_some() == is_floating).map(|row| row.n_noise).sum()
+    };
+    let n_noise = n_noise_of(true);
+    let n_elements: u64 = audit.results.iter().filter_map(|row| row.errors).map(|errors| errors.n_elements).sum();
+    let mut lines = Vec::new();
+    if n_noise > 0 {
+        lines.push(format!(
+            "noise: of {n_noise} of the results' {n_elements} elements f32's own error, beside f64, is over 2^-9 of the scale \
+             ({} results are nothing else); they are not judged",
+            count(Judgement::Noise)
+        ));
+    }
+    if n_noise_of(false) > 0 {
+        lines.push(format!(
+            "noise: {} integers or predicates of the results are decided otherwise in f64 than in f32; they are not judged",
+            n_noise_of(false)
+        ));
+    }
+    if count(Judgement::SignLike) > 0 {
+        lines.push(format!(
+            "signs: {} results are an optimizer's first update, the gradient over its own size, of which only the sign says \
+             anything; the other results judge them (--steps N audits a later step)",
+            count(Judgement::SignLike)
+        ));
+    }
+    if let Some(why) = &audit.no_f64 {
+        lines.push(format!("f32's own error is not known, for the module does not run in f64: {}", first_line(why)));
+    }
+    lines
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// The verdict, in lines.
+fn summary(outcome: &Outcome) -> String {
+    let audit = &outcome.audit;
+    let (n_not_finite, n_elements) = audit.n_not_finite();
+    let mut lines = vec![format!(
+        "{}: {} instructions compared{}{}",
+        outcome.file.display(),
+        audit.rows.len(),
+        if audit.n_slices > 1 { format!(" in {} slices", audit.n_slices) } else { String::new() },
+        match (n_not_finite == n_elements, audit.differing().is_empty()) {
+            (true, true) if n_elements == 0 => "; no result is floating, and all of them are as in f32".to_string(),
+            (true, _) => String::new(),
+            (false, _) => format!("; the results are within {} of f32", number(outcome.error)),
+        }
+    )];
+    lines.extend(unjudged(audit));
+    lines.extend(outcome.f32_as.as_ref().map(|f32_as| beyond(outcome.error, f32_as)));
+    match (n_not_finite, n_elements) {
+        (0, _) => {}
+        (n, n_elements) if n == n_elements => lines.push(
+            "FAILS: every element of the results is a NaN or an infinity in f32 itself, so nothing was compared; give \
+             inputs that the module computes numbers from"
+                .to_string(),
+        ),
+        (n, n_elements) => lines.push(format!(
+            "{n} of the results' {n_elements} elements are a NaN or an infinity in f32 itself: the figures are of the others; \
+             random numbers may be none that a step is called with, such as a second moment below 0: --inputs takes real ones"
+        )),
+    }
+    if !audit.skipped.is_empty() {
+        let first = &audit.skipped[0];
+        lines.push(format!("{} not compared, such as %{}: {}", audit.skipped.len(), first.instruction, first.why));
+    }
+    if let Some(first) = &audit.first_not_finite {
+        lines.push(format!("FAILS: %{first} is the first with a NaN or infinity that f32 does not have"));
+    }
+    lines.extend(differing(audit));
+    match (outcome.budget, &outcome.search) {
+        (None, _) => {}
+        (Some(budget), None) if outcome.error > budget => lines.push(format!(
+            "FAILS: over the budget of {}; what to keep in f32 is searched for where the module runs on one device",
+            number(budget)
+        )),
+        (Some(budget), None) if audit.n_not_finite().0 == 0 || outcome.is_right => {
+            lines.push(format!("within the budget of {}", number(budget)));
+        }
+        (Some(_), None) => {}
+        (Some(budget), Some(search)) => {
+            lines.push(format!("FAILS: over the budget of {}", number(budget)));
+            lines.extend(over(audit, budget));
+            lines.push(found(search, outcome.saved_policy.as_deref()));
+            lines.extend(outcome.cycles.as_ref().map(Cycles::line));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// That integers or predicates differ: which results, in how many elements, and what to keep in f32.
+fn differing(audit: &Audit) -> Option<String> {
+    /// As many results are named; the rest are counted.
+    const N_NAMED: usize = 8;
+    let rows = audit.differing();
+    let first = rows.first()?.index;
+    let named = |row: &&ResultRow| {
+        format!("{} (%{}) in {} of {} elements", name(row), row.instruction, row.n_differing, row.n_elements)
+    };
+    let mut named: Vec<String> = rows.iter().take(N_NAMED).map(named).collect();
+    named.extend((rows.len() > N_NAMED).then(|| format!("and {} more", rows.len() - N_NAMED)));
+    let named = named.join(", ");
+    let born = audit.by_born().into_iter().find(|row| row.born.scaled > 0.0);
+    let keep = born.map_or(String::new(), |row| {
+        format!("most error is born at %{0}, which --keep '{0}' leaves in f32; ", row.instruction)
+    });
+    let (fails, judging) = match audit.is_judged_by_integers() {
+        true => ("FAILS: ", format!("--ignore out{first} does not judge that result")),
+        false => ("", format!("they are not judged beside floats; --results out{first} judges by that result alone")),
+    };
+    Some(format!("{fails}integers or predicates differ from f32's: {named}\nhelp: {keep}{judging}"))
+}
+
+/// How many results are over a budget, and how far off the worst of them is: its largest error beside its direction.
+fn over(audit: &Audit, budget: f64) -> Option<String> {
+    let error = |row: &ResultRow| row.judged.unwrap_or(0.0);
+    let rows: Vec<&ResultRow> = audit.results.iter().filter(|row| error(row) > budget).collect();
+    let worst = rows.iter().max_by(|a, b| error(a).total_cmp(&error(b)))?;
+    let names = [&worst.name, &worst.op_name].into_iter().find(|name| !name.is_empty());
+    let name = names.map_or(String::new(), |name| format!(" ({name})"));
+    let cosine = worst.errors.map_or(String::new(), |errors| format!(", at a cosine of {:.6}", errors.cosine));
+    let n = rows.len();
+    let are = if n == 1 { "result is" } else { "results are" };
+    Some(format!("{n} {are} over it, most of all out{}{name} by {}{cosine}", worst.index, number(error(worst))))
+}
+
+/// The column of what f32 loses on a TPU.
+pub(super) fn f32_title(f32_as: &F32As) -> String {
+    format!("f32 on {}", f32_as.arithmetic)
+}
+
+/// What the lowered form costs beyond what f32 costs on a TPU.
+pub(super) fn beyond(error: f64, f32_as: &F32As) -> String {
+    let (arithmetic, f32_error) = (f32_as.arithmetic, f32_as.error);
+    let compared = match error / f32_error {
+        _ if f32_error == 0.0 => "there f32 loses nothing".to_string(),
+        ratio if ratio <= 1.0 => "no further off than f32 is there".to_string(),
+        ratio => format!("{ratio:.1} times as far off as f32 is there"),
+    };
+    format!(
+        "f32 as {arithmetic} multiplies is within {} of f32 here; the lowered form is {compared}",
+        number(f32_error)
+    )
+}
+
+/// What a search came to.
+pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
+    let n = search.keep.len();
+    let what = match n {
+        1 => "1 instruction".to_string(),
+        n => format!("{n} instructions"),
+    };
+    let (error, n_runs, left) = (number(search.error), search.n_runs, percent_of(search.saved_share));
+    let mut text = match (search.is_reached, search.end) {
+        (false, SearchEnd::OutOfRuns) => {
+            return format!(
+                "no list that holds the budget was found in {n_runs} runs: with the last one, of {what} before any were left out \
+                 again, the results are {error} off\nhelp: --max-runs allows more"
+            );
+        }
+        (false, _) => {
+            return format!(
+                "with all {n} candidates kept the results are still {error} off: the policy's parameters, results or \
+                 lists are the reason"
+            );
+        }
+        (true, SearchEnd::NothingLeft) => {
+            return format!(
+                "this leaves nothing in bf16: only with everything in f32 are the results within the budget ({error}, \
+                 {n_runs} runs)\nhelp: a larger --budget, or --results with what matters"
+            );
+        }
+        (true, SearchEnd::TooMany) => {
+            return format!(
+                "the error is born at many instructions: no list short enough was found in {n_runs} runs, and the shortest that \
+                 holds the budget keeps {n} in f32 ({error}; {left} of the bytes that lowering saves are still saved)\nhelp: a \
+                 larger --budget, --results with what matters, --max-kept {n}, or more --max-runs"
+            );
+        }
+        (true, SearchEnd::CostsMoreThanItBuys) => format!(
+            "keeping {what} in f32 brings them to {error} ({n_runs} runs), and costs more than it buys ({left} of the bytes that \
+             lowering saves are still saved):"
+        ),
+        (true, SearchEnd::OutOfRuns) => format!(
+            "keeping {what} in f32 brings them to {error}; fewer may do, and --max-runs looks for longer than {n_runs} runs:"
+        ),
+        (true, _) => format!("keeping {what} in f32 brings them to {error} ({n_runs} runs):"),
+    };
+    for name in &search.keep {
+        text += &format!("\n  {name}");
+    }
+    if let Some(path) = saved {
+        text += &format!("\nthe policy is in {}: use it with --policy", path.display());
+    }
+    text
+}
+
+/// A share for eyes.
+fn percent_of(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share.max(0.0))
+}
+
+/// What a search for the first step beyond found, in a line.
+pub(super) fn found_line(found: &FirstBeyond) -> String {
+    let of = |step: u64| number(found.error_at(step).unwrap_or(f64::NAN));
+    let (n, ratio) = (found.measured.len(), found.ratio);
+    match found.step {
+        Some(step) => format!(
+            "step {step} is over {ratio} times the error of step 1 ({} against {}), and step {} is not ({}): found in {n} audits, of \
+             steps twice as late each and then by halving; where errors go up and down, an earlier one may be over it too",
+            of(step),
+            of(1),
+            step - 1,
+            of(step - 1),
+        ),
+        None => format!(
+            "none of the {n} steps that were audited is over {ratio} times the error of step 1, which is {}; the largest is {}\n\
+             help: --at STEP audits another one, a smaller RATIO asks for less",
+            of(1),
+            number(found.measured.iter().map(|measured| measured.error).fold(0.0, f64::max)),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_said_where_there_are_any() {
+        let errors = Errors { n_elements: 10_000, overflowed: 0.125, flushed: 1e-4, ..Errors::default() };
+        assert_eq!(remarks(&errors), "12.5 % overflowed, < 0.1 % became 0");
+        assert_eq!(remarks(&Errors::default()), "");
+        assert_eq!((number(0.0), number(f64::INFINITY), number(0.00123)), ("0".into(), "inf".into(), "1.23e-3".into()));
+    }
+}

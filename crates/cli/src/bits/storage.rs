@@ -1,0 +1,109 @@
+//! `bits --accumulate`: the same weight without a master copy, in each way that `train: {variables: …}` stores one.
+//!
+//! The arithmetic is f32 here, as in a training program: what differs is what becomes of the sum.
+
+use serde::Serialize;
+
+use crate::report::{Column, Screen, Table};
+use bf16scope_hlo::numerics::{Decimal, Format, Number};
+use bf16scope_model::graph::Storage;
+use bf16scope_model::optim::{Kept, RoundingNoise};
+
+/// How one storage fared.
+#[derive(Debug, Serialize)]
+pub(super) struct StorageRow {
+    storage: &'static str,
+    /// Of a weight.
+    bytes: u32,
+    /// Weights that were followed: those that differ by chance are many.
+    weights: usize,
+    /// Steps that changed a weight, on average.
+    changed: f64,
+    /// The weight after the last step, on average; none after an overflow.
+    #[serde(rename = "final")]
+    last: Option<f64>,
+    /// The standard deviation of a weight from that.
+    spread: f64,
+}
+
+/// Weights and steps that are followed at most where chance decides: what takes no time to speak of.
+const MOST: usize = 1 << 20;
+
+/// The most weights.
+const MOST_WEIGHTS: usize = 4096;
+
+/// A row for each storage.
+pub(super) fn rows(start: &Decimal, update: &Decimal, n_steps: usize) -> Vec<StorageRow> {
+    let [start, update] = [start, update].map(nearest);
+    Storage::ALL.iter().map(|&storage| follow(storage, start, update, n_steps)).collect()
+}
+
+/// The f32 nearest to a number.
+fn nearest(number: &Decimal) -> f32 {
+    f32::from_bits(Format::F32.encode(&Number::Finite(number.clone())) as u32)
+}
+
+fn follow(storage: Storage, start: f32, update: f32, n_steps: usize) -> StorageRow {
+    let is_chance = storage == Storage::Bf16Stochastic;
+    let n_weights = if is_chance { (MOST / n_steps.max(1)).clamp(1, MOST_WEIGHTS) } else { 1 };
+    // A variable starts rounded to nearest, whatever its storage.
+    let first = match storage {
+        Storage::F32 => Kept { high: start, low: 0.0 },
+        _ => Kept::new(Storage::Bf16Nearest, start, 0),
+    };
+    let mut weights = vec![first; n_weights];
+    let mut n_changed = 0u64;
+    for step in 0..n_steps {
+        let noise = RoundingNoise::new([0, 0], step as u32, "weight");
+        for (number, weight) in (0..).zip(&mut weights) {
+            let kept = Kept::new(storage, weight.value() + update, noise.bits(number));
+            // After an overflow nothing changes any more, but a NaN differs from itself.
+            n_changed += u64::from(weight.value().is_finite() && kept != *weight);
+            *weight = kept;
+        }
+    }
+    let n = n_weights as f64;
+    let mean = weights.iter().map(|weight| f64::from(weight.value())).sum::<f64>() / n;
+    let square = weights.iter().map(|weight| (f64::from(weight.value()) - mean).powi(2)).sum::<f64>() / n;
+    StorageRow {
+        storage: storage.name(),
+        bytes: if matches!(storage, Storage::F32 | Storage::Bf16Compensated) { 4 } else { 2 },
+        weights: n_weights,
+        changed: n_changed as f64 / n,
+        last: Some(mean).filter(|mean| mean.is_finite()),
+        spread: square.sqrt(),
+    }
+}
+
+fn small(distance: f64) -> String {
+    if distance == 0.0 { "0".to_owned() } else { format!("{distance:.1e}") }
+}
+
+/// A table, and what it says.
+pub(super) fn render(rows: &[StorageRow], n_steps: usize, exact: &Decimal, screen: Screen) -> String {
+    let exact = f64::from(nearest(exact));
+    let titles = ["variables", "bytes", "steps that change it"].map(Column::text);
+    let ends = [Column::text(format!("after {n_steps}")), Column::text("off by")];
+    let mut table = Table::new(titles.into_iter().chain(ends));
+    for row in rows {
+        let (last, error) = match row.last {
+            Some(last) => (format!("{:?}", last as f32), small((last - exact).abs())),
+            None => ("overflow".to_owned(), "-".to_owned()),
+        };
+        let spread = if row.spread > 0.0 { format!(" ± {:.1e}", row.spread) } else { String::new() };
+        let changed = match row.weights {
+            1 => format!("{:.0}", row.changed),
+            _ => format!("{:.1} on average", row.changed),
+        };
+        table.row([row.storage.to_owned(), row.bytes.to_string(), changed, last + &spread, error]);
+    }
+    let several = match rows.iter().map(|row| row.weights).max() {
+        Some(n) if n > 1 => format!("bf16_stochastic is the mean of {n} weights, ± their standard deviation. "),
+        _ => String::new(),
+    };
+    format!(
+        "\nWithout a master copy, as `train: {{variables: …}}` stores weights:\n{}{several}docs/BF16_WEIGHTS.md says when \
+         to use which.\n",
+        table.render(screen)
+    )
+}

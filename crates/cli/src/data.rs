@@ -1,0 +1,300 @@
+//! `bf16scope data`: what is in data sets on disk, pages of examples, and how fast they come out of them.
+
+mod bench;
+mod sheet;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value as Json, json};
+
+use self::sheet::Extent;
+use super::whole::whole;
+use super::{Context, Status, emit};
+use crate::report::{Column, Screen, Table, grouped, percent};
+use bf16scope_data::records::{self, Held, Records, Survey};
+use bf16scope_data::{Census, Loader, Source};
+use bf16scope_hlo::DType;
+use bf16scope_pjrt::Purpose;
+use bf16scope_train::experiment::{Experiment, Tolerance};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope data train-00000-of-01024
+          what a TFRecord file holds: features, kinds, sizes of images, classes, broken records
+  bf16scope data pictures/
+          a folder of images with a folder for each class
+  bf16scope data pets-*.tar
+          WebDataset's tar files
+  bf16scope data 'pets-*.parquet'
+          Parquet files, as Hugging Face keeps data sets
+  bf16scope data 'gs://bucket/train-*'
+          objects of a store, brought into the cache first: gs://, s3://, http(s)://, in a build with the feature object-store
+  bf16scope data resnet50.yaml --html page.html
+          the examples of an experiment as its network gets them, and a page with some of them
+  bf16scope data resnet50.yaml --bench
+          how many a second this machine makes
+  bf16scope data resnet50.yaml --bench --target tpu-v2
+          and beside it what a board of TPU v2 consumes
+
+Exit status 1 says that records are broken.";
+
+/// Classes that are listed.
+const MAX_CLASSES: usize = 12;
+
+/// Arguments of `data`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// TFRecord, .tar or .parquet files, URLs or patterns of their names, a folder of images, or an experiment (.yaml)
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<String>,
+    /// Look at so many records at most, from the first to the last in equal steps
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = whole(1..=u64::MAX), allow_negative_numbers = true)]
+    limit: u64,
+    #[command(flatten)]
+    bench: bench::Args,
+    /// Also a page with examples: of an experiment training's, as its network gets them in several epochs
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Examples on the page
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole::<u64>(1..=1000), allow_negative_numbers = true)]
+    examples: u64,
+    /// Epochs on the page that each example is drawn in
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = whole::<u64>(0..=100), allow_negative_numbers = true)]
+    epochs: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// What it loads a plugin for.
+    pub(super) fn purpose(&self) -> Purpose {
+        self.bench.purpose()
+    }
+
+    fn extent(&self) -> Extent {
+        Extent { n_examples: self.examples, n_epochs: self.epochs }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let is_experiment = |file: &String| file.ends_with(".yaml") || file.ends_with(".yml");
+    match &args.files[..] {
+        [file] if is_experiment(file) => experiment(Path::new(file), args, context),
+        files if args.bench.bench || files.iter().any(is_experiment) => anyhow::bail!(
+            "{} is not one experiment; expected one (.yaml) for --bench, or data files\nhelp: name them under `data` of an experiment",
+            files.join(" ")
+        ),
+        files => {
+            let records = records::open_in(Path::new(""), files, &context.setup().cache())?;
+            show(&*records, args, context)
+        }
+    }
+}
+
+fn show(records: &dyn Records, args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let survey = Survey::of(records, args.limit);
+    let status = if survey.n_broken == 0 { Status::Ok } else { Status::Failing };
+    if let Some(html) = &args.html {
+        let page = sheet::of_records(&args.files.join(" "), records, args.extent());
+        emit::replace(html, page.render().as_bytes())?;
+    }
+    if args.json {
+        context.print_json(&to_json(&survey, records.classes()))?;
+        return Ok(status);
+    }
+    let read = looked_at(survey.n_read, survey.n_records);
+    context.print(&format!("{} records, {read}\n", grouped(survey.n_records as i64)))?;
+    let mut table = Table::new([
+        Column::name("feature"),
+        Column::number("kind"),
+        Column::number("records"),
+        Column::number("values").extra(1),
+        Column::text("what"),
+    ]);
+    for (name, held) in &survey.features {
+        let kinds: Vec<&str> = held.kinds.keys().copied().collect();
+        let n: u64 = held.kinds.values().sum();
+        let n_values = held.n_values.map(range).unwrap_or_default();
+        table.row([name.clone(), kinds.join(", "), grouped(n as i64), n_values, words(held)]);
+    }
+    context.print(&table.render(context.screen))?;
+    for (name, held) in survey.features.iter().filter(|(_, held)| held.counts.len() > 1) {
+        context.print(&classes(name, &held.counts, records.classes(), "records"))?;
+    }
+    if survey.n_broken > 0 {
+        context.print(&broken(survey.n_broken, &survey.broken))?;
+    }
+    Ok(status)
+}
+
+fn looked_at(n_read: u64, n: u64) -> String {
+    format!("{} of them looked at", if n_read == n { "all".to_string() } else { grouped(n_read as i64) })
+}
+
+fn broken(n: u64, messages: &[String]) -> String {
+    let mut text = format!("{} broken:\n", grouped(n as i64));
+    for message in messages {
+        text += &format!("  {}\n", message.replace('\n', "\n  "));
+    }
+    match usize::try_from(n).unwrap_or(usize::MAX).saturating_sub(messages.len()) {
+        0 => text,
+        more => text + &format!("  and {} more\n", grouped(more as i64)),
+    }
+}
+
+fn range<T: PartialEq + ToString>([least, greatest]: [T; 2]) -> String {
+    match least == greatest {
+        true => least.to_string(),
+        false => format!("{} to {}", least.to_string(), greatest.to_string()),
+    }
+}
+
+/// What values are, in words.
+fn words(held: &Held) -> String {
+    let mut parts: Vec<String> = held.images.iter().map(|(format, n)| format!("{n} {format}")).collect();
+    if held.n_no_image > 0 {
+        parts.push(format!("{} neither", held.n_no_image));
+    }
+    if let (Some(heights), Some(widths)) = (held.heights, held.widths) {
+        parts.push(format!("{} × {} pixels", range(heights), range(widths)));
+    }
+    if let Some(n_bytes) = held.n_bytes {
+        parts.push(format!("{} bytes", range(n_bytes)));
+    }
+    parts.extend(held.range.map(range));
+    parts.join(", ")
+}
+
+/// How often each class comes: the first of them, and how even they are.
+fn classes(name: &str, counts: &BTreeMap<i64, u64>, names: &[String], what: &str) -> String {
+    let total: u64 = counts.values().sum();
+    let class = |label: &i64| match usize::try_from(*label).ok().and_then(|label| names.get(label)) {
+        Some(name) => format!("{label} ({name})"),
+        None => label.to_string(),
+    };
+    let shown = counts.iter().take(MAX_CLASSES);
+    let shown: Vec<String> =
+        shown.map(|(label, n)| format!("{}: {}", class(label), percent(*n as i64, total as i64))).collect();
+    let more = counts.len().saturating_sub(MAX_CLASSES);
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    let (least, greatest) = (counts.values().min(), counts.values().max());
+    let each = least.zip(greatest).map(|(least, greatest)| range([*least, *greatest])).unwrap_or_default();
+    format!("{name}: {} values, {each} {what} each: {}{more}\n", counts.len(), shown.join(", "))
+}
+
+fn to_json(survey: &Survey, names: &[String]) -> Json {
+    let features: serde_json::Map<String, Json> = survey
+        .features
+        .iter()
+        .map(|(name, held)| {
+            let object = json!({
+                "kinds": held.kinds, "n_values": held.n_values, "n_bytes": held.n_bytes, "images": held.images, "n_no_image": held.n_no_image,
+                "heights": held.heights, "widths": held.widths, "range": held.range, "counts": held.counts,
+            });
+            (name.clone(), object)
+        })
+        .collect();
+    json!({
+        "n_records": survey.n_records, "n_read": survey.n_read, "features": features, "classes": names,
+        "n_broken": survey.n_broken, "broken": survey.broken,
+    })
+}
+
+/// The examples of an experiment, as its network gets them.
+fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let experiment = Experiment::read(path)?;
+    let is_stop = experiment.data.as_ref().is_some_and(|data| data.is_on_disk() && data.on_error == Tolerance::Stop);
+    let experiment = experiment.leaving_out_broken();
+    let examples = experiment.read_data(path, &context.setup())?;
+    let features = experiment.task().features();
+    let mut object = json!({ "experiment": path });
+    let mut status = Status::Ok;
+    for (part, source) in [("training", &examples.training), ("test", &examples.test)] {
+        let census = Census::of(&**source, &features, DType::BF16, args.limit)?;
+        if census.n_broken > 0 {
+            status = Status::Failing;
+        }
+        if args.json {
+            object[part] = census_json(&census, &**source);
+        } else {
+            context.print(&census_text(part, &census, is_stop, context.screen))?;
+        }
+    }
+    if let Some(html) = &args.html {
+        let loader = Loader::new(&*examples.training, &features, DType::BF16, 1, experiment.train.seed)?;
+        let loader = loader.shifted(experiment.train.shift)?;
+        let page = sheet::of_experiment(path, &*examples.training, &features, &loader, args.extent());
+        emit::replace(html, page.render().as_bytes())?;
+    }
+    if args.bench.bench {
+        let (text, measured) = bench::run(&args.bench, &*examples.training, (&experiment, path), context)?;
+        if !args.json {
+            context.print(&text)?;
+        }
+        object["bench"] = measured;
+    }
+    if args.json {
+        context.print_json(&object)?;
+    }
+    Ok(status)
+}
+
+/// A part of the examples of an experiment: what each feature is, class balance, and what is broken.
+fn census_text(part: &str, census: &Census, is_stop: bool, screen: Screen) -> String {
+    let read = looked_at(census.n_read, census.n_examples);
+    let mut text = format!("{part}: {} examples, {read}\n", grouped(census.n_examples as i64));
+    let mut table = Table::new([
+        Column::name("feature"),
+        Column::name("in the batch"),
+        Column::number("min"),
+        Column::number("max"),
+        Column::number("mean").extra(1),
+        Column::number("deviation").extra(2),
+    ]);
+    for figures in &census.features {
+        let [least, greatest] = figures.range.map_or([String::new(), String::new()], |range| range.map(short));
+        let (mean, deviation) = match figures.range {
+            Some(_) if figures.counts.is_empty() => (short(figures.mean), short(figures.deviation)),
+            _ => (String::new(), String::new()),
+        };
+        let cast = format!("{} {:?}", figures.dtype, figures.dims);
+        table.row([figures.name.clone(), cast, least, greatest, mean, deviation]);
+    }
+    text += &table.render(screen);
+    for figures in census.features.iter().filter(|figures| figures.counts.len() > 1) {
+        text += &classes(&figures.name, &figures.counts, &[], "examples");
+    }
+    if census.n_broken > 0 {
+        text += &broken(census.n_broken, &census.broken);
+        if is_stop {
+            text += "help: `on_error: {skip: N}` under `data` leaves such examples out; without it the first ends the run\n";
+        }
+    }
+    text
+}
+
+/// A number in few digits.
+fn short(value: f64) -> String {
+    if value == value.trunc() && value.abs() < 1e9 { format!("{value}") } else { format!("{value:.4}") }
+}
+
+fn census_json(census: &Census, source: &dyn Source) -> Json {
+    let features = census.features.iter().map(|figures| {
+        let object = json!({
+            "dtype": figures.dtype.name(), "dims": figures.dims, "range": figures.range, "mean": figures.mean,
+            "deviation": figures.deviation, "counts": figures.counts,
+        });
+        (figures.name.clone(), object)
+    });
+    let arrays: Vec<Json> = (source.arrays().iter())
+        .map(|info| json!({ "name": info.name, "dtype": info.dtype.name(), "dims": info.dims, "scale": info.scale }))
+        .collect();
+    json!({
+        "n_examples": census.n_examples, "n_read": census.n_read, "arrays": arrays,
+        "features": features.collect::<serde_json::Map<_, _>>(), "n_broken": census.n_broken, "broken": census.broken,
+    })
+}

@@ -1,0 +1,207 @@
+//! `bf16scope data --bench`: how fast an experiment's examples are made, stage by stage and by how many workers, beside what a
+//! TPU consumes.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use serde_json::{Value as Json, json};
+
+use crate::report::{Column, Table, grouped, percent};
+use crate::{Context, progress};
+use bf16scope_data::{Ask, Draw, Loader, Source, Spent};
+use bf16scope_hlo::DType;
+use bf16scope_hlo::devices::Placement;
+use bf16scope_hlo::proto::encode;
+use bf16scope_model::graph::Precision;
+use bf16scope_pjrt::Purpose;
+use bf16scope_study::{Asking, ModelProgram, build, unit};
+use bf16scope_tpu::{Target, TpuError};
+use bf16scope_train::experiment::Experiment;
+
+/// Arguments of a measurement.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+pub(super) struct Args {
+    /// Of an experiment: measure examples a second, by stage and by the number of workers
+    #[arg(long)]
+    pub(super) bench: bool,
+    /// With --bench: what a board of this TPU consumes, by `compile`'s estimate, beside what this machine makes
+    #[arg(long, value_name = "TARGET", requires = "bench")]
+    target: Option<Target>,
+}
+
+impl Args {
+    /// What a plugin is loaded for, if one is.
+    pub(super) fn purpose(&self) -> Purpose {
+        if self.target.is_some() { Purpose::Compile } else { Purpose::Run }
+    }
+}
+
+/// Seconds that each number of workers is measured for, at least.
+const BENCH_SECS: f64 = 2.0;
+/// Examples whose stages are measured, and rounds over them of which the fastest counts.
+const N_STAGED: u64 = 32;
+const ROUNDS: usize = 3;
+
+/// What is measured.
+struct Measured {
+    /// Where an example's time goes in one thread, where the source says.
+    stages: Option<Spent>,
+    /// Examples a second by so many workers.
+    rates: Vec<(usize, f64)>,
+}
+
+/// Measures the training examples of an experiment: what it prints, and the same as JSON.
+pub(super) fn run(
+    args: &Args,
+    source: &dyn Source,
+    (experiment, path): (&Experiment, &Path),
+    context: &Context,
+) -> anyhow::Result<(String, Json)> {
+    if let Some(target @ Target::Cpu) = &args.target {
+        return Err(TpuError::NotATpu(target.clone()).into());
+    }
+    let Measured { stages, rates } = measure(source, experiment)?;
+    let mut text = String::new();
+    let mut object = json!({});
+    if let Some(spent) = &stages {
+        let rows = [("read", spent.read), ("decode", spent.decode), ("transform", spent.transform)];
+        let whole: Duration = rows.iter().map(|(_, time)| *time).sum();
+        let mut table = Table::new([Column::name("stage"), Column::number("ms an example"), Column::number("share")]);
+        for (name, time) in rows {
+            let share = percent(time.as_nanos() as i64, whole.as_nanos().max(1) as i64);
+            table.row([name.to_string(), format!("{:.3}", time.as_secs_f64() * 1e3), share]);
+        }
+        text += &table.render(context.screen);
+        let secs = rows.map(|(name, time)| (name.to_string(), json!(time.as_secs_f64())));
+        object["seconds_by_stage"] = Json::Object(secs.into_iter().collect());
+    }
+    let mut table = Table::new([Column::number("workers"), Column::number("examples/s"), Column::number("per worker")]);
+    for (n_workers, rate) in &rates {
+        let per_worker = rate / (*n_workers).max(1) as f64;
+        table.row([n_workers.to_string(), grouped(*rate as i64), grouped(per_worker as i64)]);
+    }
+    text += &table.render(context.screen);
+    object["workers"] = rates.iter().map(|(n, rate)| json!({ "n_workers": n, "examples_per_second": rate })).collect();
+    if let Some(target) = &args.target {
+        let eaten = eaten(target, (experiment, path), context)?;
+        let &(n_workers, made) = rates.last().context("there is one number of workers at least")?;
+        text += &beside(target, unit(experiment), eaten, made, n_workers);
+        object["target"] = json!({ "name": target.to_string(), "examples_per_second": eaten });
+    }
+    Ok((text, object))
+}
+
+/// What a board consumes beside what is made here, in a sentence.
+fn beside(target: &Target, unit: &str, eaten: f64, made: f64, n_workers: usize) -> String {
+    let per_worker = made / n_workers as f64;
+    let begin = format!(
+        "one board of {target} consumes {} {unit}/s; this machine makes {} with {}",
+        grouped(eaten as i64),
+        grouped(made as i64),
+        if n_workers == 1 { "1 worker".to_string() } else { format!("{n_workers} workers") },
+    );
+    match ((eaten - made) / per_worker).ceil() {
+        more if more <= 0.0 => format!("{begin}: it is fed\n"),
+        more => {
+            let more = more as i64;
+            let cores = if more == 1 {
+                "1 more core like these".to_string()
+            } else {
+                format!("{} more cores like these", grouped(more))
+            };
+            format!("{begin}; {cores}, or it waits {} of the time\n", percent((eaten - made) as i64, eaten as i64))
+        }
+    }
+}
+
+/// Examples a second that a board of the target trains on, by its compiler's estimate.
+fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Context) -> anyhow::Result<f64> {
+    let Target::Tpu { version, .. } = target else { return Err(TpuError::NotATpu(target.clone()).into()) };
+    let mut counted = experiment.clone();
+    counted.count_examples(path, &context.setup())?;
+    let (batch, mesh) = (counted.train.batch, counted.mesh.mesh);
+    let tuning = counted.tune.tuning(&target.tuning());
+    let module = build(&counted, ModelProgram::Training, Precision::Bf16, batch, mesh, tuning)?.module;
+    let placement = Placement::of(&module)?;
+    let spinner = progress::spinner(format!("compiling {} for {target}", path.display()), context.quiet);
+    let compiler = Asking::new(&context.setup()).compiler(placement);
+    let compiled = compiler.compile(target, &encode::to_bytes(&module)?, batch as usize);
+    spinner.finish_and_clear();
+    let report = compiled?.report(target)?;
+    let of_core = report.examples_per_second / report.devices.n() as f64;
+    Ok(of_core * f64::from(version.cores_per_board()))
+}
+
+fn measure(source: &dyn Source, experiment: &Experiment) -> anyhow::Result<Measured> {
+    Ok(Measured { stages: stages(source, experiment)?, rates: rates(source, experiment)? })
+}
+
+/// The mean over some examples, of the fastest of some rounds: what others do on the machine counts for less.
+fn stages(source: &dyn Source, experiment: &Experiment) -> anyhow::Result<Option<Spent>> {
+    let n = source.n_examples().min(N_STAGED);
+    let mut best: Option<Spent> = None;
+    for _ in 0..ROUNDS {
+        let mut sum = Spent::default();
+        for index in 0..n {
+            let draw = Draw::new(experiment.train.seed, 0, index);
+            let Some(spent) = source.timed(index, Some(draw))? else { return Ok(None) };
+            sum.read += spent.read;
+            sum.decode += spent.decode;
+            sum.transform += spent.transform;
+        }
+        let whole = |spent: &Spent| spent.read + spent.decode + spent.transform;
+        if best.as_ref().is_none_or(|best| whole(&sum) < whole(best)) {
+            best = Some(sum);
+        }
+    }
+    let n = n as u32;
+    Ok(best.map(|sum| Spent { read: sum.read / n, decode: sum.decode / n, transform: sum.transform / n }))
+}
+
+/// Training examples a second, by one worker, two, four and so on, up to as many as there are cores.
+fn rates(source: &dyn Source, experiment: &Experiment) -> anyhow::Result<Vec<(usize, f64)>> {
+    let n_cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut counts: Vec<usize> = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < n_cores).collect();
+    counts.push(n_cores);
+    let features = experiment.task().features();
+    let batch = experiment.train.batch as usize;
+    let mut rates = Vec::new();
+    for n_workers in counts {
+        let loader = Loader::new(source, &features, DType::BF16, batch, experiment.train.seed)?.with_workers(n_workers);
+        let n_steps = loader.n_steps();
+        let asks = (0u64..).map(move |step| Ask::Steps { epoch: step / n_steps, step: step % n_steps, n: 1 });
+        let rate = loader.ahead(asks, |batches| -> anyhow::Result<f64> {
+            // The first one pays for what is done once.
+            batches.next().context("an epoch has no batches")??;
+            let (began, mut n_examples) = (Instant::now(), 0);
+            while began.elapsed().as_secs_f64() < BENCH_SECS {
+                n_examples += batches.next().context("an epoch has no batches")??.n_valid;
+            }
+            Ok(n_examples as f64 / began.elapsed().as_secs_f64())
+        })?;
+        rates.push((n_workers, rate));
+    }
+    Ok(rates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_in_cores() {
+        let v2: Target = "tpu-v2".parse().unwrap();
+        let said = |eaten, made, n| beside(&v2, "images", eaten, made, n);
+        assert_eq!(
+            said(5638.4, 1240.0, 2),
+            "one board of tpu-v2 consumes 5,638 images/s; this machine makes 1,240 with 2 workers; 8 more cores like these, \
+             or it waits 78.0 % of the time\n"
+        );
+        assert_eq!(
+            said(1000.0, 1000.0, 1),
+            "one board of tpu-v2 consumes 1,000 images/s; this machine makes 1,000 with 1 worker: it is fed\n"
+        );
+    }
+}

@@ -1,0 +1,316 @@
+//! `bf16scope doctor`: what this machine can do — plugins, devices, dtypes that really run, TPU targets that compile,
+//! instructions of the CPU.
+//!
+//! XLA answers some questions by aborting the process. So each plugin is asked in a child process (`doctor --probe`),
+//! which prints an answer a line as it goes; where it dies, the question it died of is answered so, and another child
+//! goes on behind it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use super::probe::{Answer, Question, answer, questions};
+use super::{Context, Status, plugins, progress};
+use crate::report::{Column, Screen, Table};
+use bf16scope_pjrt::{HAS_XLA_RS, Platform, PluginSpec, Purpose, Setup, locate};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope doctor
+          everything about what is installed; installs nothing
+  bf16scope doctor --install
+          installs what is missing first
+  bf16scope doctor --device plugin:/opt/vendor/pjrt_plugin.so
+          only about the plugin in this file
+  bf16scope doctor --device xla-cpu
+          only about xla-rs's client (in builds with the feature xla)
+  bf16scope doctor --json
+          the same as one JSON object
+
+A dtype runs if a program that computes in it was compiled and gave the right numbers (for a TPU: was compiled, since
+there is none here). Exit status: 0 both plugins (or the device asked about) work, 1 one is missing or does not work.";
+
+/// Arguments of `doctor`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Install missing plugins first
+    #[arg(long)]
+    install: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Ask about this device only: cpu, tpu, plugin:PATH or xla-cpu
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<Platform>,
+    /// Answer the questions about one device, a line each; `doctor` runs this for itself
+    #[arg(long, hide = true)]
+    probe: Option<Platform>,
+    /// Skip the first N questions
+    #[arg(long, hide = true, default_value_t = 0, requires = "probe")]
+    skip: usize,
+}
+
+impl Args {
+    /// A device whose hardware need not be here is asked to compile.
+    pub(super) fn purpose(&self) -> Purpose {
+        match self.device.as_ref().or(self.probe.as_ref()).and_then(Platform::spec) {
+            Some(spec) if spec.hardware.is_none() => Purpose::Run,
+            Some(_) | None => Purpose::Compile,
+        }
+    }
+}
+
+/// What the command found.
+#[derive(Debug, Serialize)]
+struct Findings {
+    plugins: Vec<plugins::PluginRow>,
+    /// A field for each device.
+    #[serde(flatten, serialize_with = "by_device")]
+    devices: Vec<Asked>,
+    instructions: Vec<Instruction>,
+}
+
+/// A device, and what it answered: nothing if it was not asked.
+#[derive(Debug)]
+struct Asked {
+    platform: Platform,
+    answers: Vec<Answer>,
+}
+
+/// `cpu`, `tpu`, `xla_cpu`, … as fields.
+fn by_device<S: serde::Serializer>(devices: &[Asked], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer
+        .collect_map(devices.iter().map(|asked| (asked.platform.name().replace("xla-cpu", "xla_cpu"), &asked.answers)))
+}
+
+/// An extension of the CPU's instruction set that matters here.
+#[derive(Debug, Serialize)]
+struct Instruction {
+    name: &'static str,
+    present: bool,
+    what: &'static str,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    if let Some(probe) = &args.probe {
+        return serve(probe, args.skip, context);
+    }
+    let setup = context.setup();
+    if args.install {
+        for spec in PluginSpec::pinned() {
+            locate(spec, &setup)?;
+        }
+    }
+    let rows = rows(args.device.as_ref(), &setup);
+    let mut devices = Vec::new();
+    for platform in platforms(args.device.as_ref()) {
+        let answers = match args.device.as_ref().is_none_or(|device| *device == platform) && is_there(&platform, &rows)
+        {
+            true => ask(&platform, context)?,
+            false => Vec::new(),
+        };
+        devices.push(Asked { platform, answers });
+    }
+    let works = |asked: &Asked| asked.answers.iter().any(|a| a.question == Question::Plugin && a.works);
+    // xla-rs is in some builds only; the plugins always have their place.
+    let all_work = match &args.device {
+        Some(device) => devices.iter().any(|asked| asked.platform == *device && works(asked)),
+        None => devices.iter().filter(|asked| asked.platform.spec().is_some()).all(works),
+    };
+    let findings = Findings { plugins: rows, devices, instructions: instructions() };
+    if args.json {
+        context.print_json(&findings)?;
+    } else {
+        context.print(&render(&findings, context.screen))?;
+    }
+    Ok(if all_work { Status::Ok } else { Status::Failing })
+}
+
+/// The devices that have a place in the report.
+fn platforms(asked: Option<&Platform>) -> Vec<Platform> {
+    let is_listed = |platform: &Platform| platform.spec().is_some() || HAS_XLA_RS || asked == Some(platform);
+    let mut platforms: Vec<Platform> = Platform::named().into_iter().filter(is_listed).collect();
+    platforms.extend(asked.filter(|asked| !platforms.contains(asked)).cloned());
+    platforms
+}
+
+/// The pinned plugins, and the one that was asked about.
+fn rows(asked: Option<&Platform>, setup: &Setup) -> Vec<plugins::PluginRow> {
+    let mut rows = plugins::rows(setup);
+    if let Some(spec) = asked.and_then(Platform::spec)
+        && !rows.iter().any(|row| row.plugin == spec.name)
+    {
+        rows.push(plugins::row(spec, setup));
+    }
+    rows
+}
+
+/// Whether there is a library to load.
+fn is_there(platform: &Platform, rows: &[plugins::PluginRow]) -> bool {
+    platform.spec().is_none_or(|spec| rows.iter().any(|row| row.plugin == spec.name && row.is_there()))
+}
+
+/// The child's side: an answer a line, as JSON.
+fn serve(probe: &Platform, skip: usize, context: &Context) -> anyhow::Result<Status> {
+    for question in questions(probe).iter().skip(skip) {
+        let line = serde_json::to_string(&answer(probe, &context.setup(), question))?;
+        context.print_data(&format!("{line}\n"))?;
+    }
+    Ok(Status::Ok)
+}
+
+/// The parent's side: asks until every question has an answer, with a new child behind each that dies.
+fn ask(platform: &Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
+    let questions = questions(platform);
+    let bar = progress::bar(questions.len() as u64, context.quiet);
+    bar.set_prefix(platform.name().to_string());
+    let mut answers: Vec<Answer> = Vec::new();
+    while answers.len() < questions.len() {
+        let n_before = answers.len();
+        let program = std::env::current_exe().context("cannot find this program to run it again")?;
+        let mut child = Command::new(program)
+            .args(["doctor", "--offline", "--probe", platform.name(), "--skip", &n_before.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start a probe of this program")?;
+        let stdout = child.stdout.take().context("a probe has no output")?;
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // What a plugin itself prints is no answer.
+            let Ok(answer) = serde_json::from_str::<Answer>(&line) else { continue };
+            bar.set_message(answer.question.to_string());
+            bar.inc(1);
+            answers.push(answer);
+        }
+        let status = child.wait().context("cannot wait for a probe")?;
+        if let Some(question) = questions.get(answers.len()) {
+            let detail = format!("ends the process ({status})");
+            answers.push(Answer { question: question.clone(), works: false, detail });
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(answers)
+}
+
+/// What of the CPU's instruction set matters for bf16 and f16.
+fn instructions() -> Vec<Instruction> {
+    const MATTERS: [(&str, &str); 7] = [
+        ("avx2", "casts f32 to bf16 eight at a time"),
+        ("f16c", "casts f32 to f16 and back"),
+        ("avx512f", "casts f32 to bf16 sixteen at a time"),
+        ("avx512_bf16", "bf16 dot products of pairs, f32 sums"),
+        ("avx512_fp16", "f16 arithmetic"),
+        ("amx_bf16", "bf16 matrix tiles, f32 sums"),
+        ("amx_int8", "int8 matrix tiles"),
+    ];
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")).unwrap_or_default();
+    let has = |name: &str| flags.split_whitespace().any(|flag| flag == name);
+    MATTERS.map(|(name, what)| Instruction { name, present: has(name), what }).into()
+}
+
+fn render(findings: &Findings, screen: Screen) -> String {
+    let mut text = plugins::render(&findings.plugins, screen);
+    let devices = &findings.devices;
+    let columns = devices.iter().map(|asked| Column::text(asked.platform.name()));
+    let mut dtypes = Table::new(std::iter::once(Column::name("dtype")).chain(columns));
+    for question in questions(&Platform::cpu()).iter().filter(|question| matches!(question, Question::Dtype(_))) {
+        let cells = devices.iter().map(|asked| cell(&asked.answers, question));
+        dtypes.row(std::iter::once(question.to_string()).chain(cells));
+    }
+    let mut machines = Table::new([Column::name("what"), Column::text("works"), Column::text("found")]);
+    for Asked { platform, answers } in devices {
+        for answer in answers.iter().filter(|answer| !matches!(answer.question, Question::Dtype(_))) {
+            let name = match &answer.question {
+                Question::Target(target) => target.clone(),
+                Question::Plugin if *platform == Platform::XlaCpu => "xla-cpu library".to_string(),
+                Question::Plugin | Question::Devices | Question::Dtype(_) => format!("{platform} {}", answer.question),
+            };
+            machines.row([&name, yes_no(answer.works), &answer.detail]);
+        }
+    }
+    let mut instructions = Table::new([Column::name("instructions"), Column::text("here"), Column::text("for")]);
+    for instruction in &findings.instructions {
+        instructions.row([instruction.name, yes_no(instruction.present), instruction.what]);
+    }
+    for table in [machines, dtypes, instructions] {
+        text += &table.render(screen);
+    }
+    text
+}
+
+fn yes_no(truth: bool) -> &'static str {
+    if truth { "yes" } else { "no" }
+}
+
+fn cell(answers: &[Answer], question: &Question) -> String {
+    match answers.iter().find(|answer| answer.question == *question) {
+        Some(Answer { works: true, detail, .. }) => detail.clone(),
+        Some(Answer { works: false, detail, .. }) => format!("no: {detail}"),
+        None => "-".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::terminal::check_screen;
+    use bf16scope_hlo::DType;
+    use expect_test::expect_file;
+
+    #[test]
+    fn everything_on_80_columns() {
+        let answer =
+            |question: Question, works: bool, detail: &str| Answer { question, works, detail: detail.to_string() };
+        let dtypes = |of: fn(DType) -> (bool, &'static str)| {
+            DType::ALL.iter().map(move |&dtype| {
+                let (works, detail) = of(dtype);
+                answer(Question::Dtype(dtype.name().to_string()), works, detail)
+            })
+        };
+        let cpu = [
+            answer(Question::Plugin, true, "cpu, PJRT API 0.71, made for 0.72"),
+            answer(Question::Devices, true, "1: TFRT_CPU_0"),
+        ];
+        let tpu = [
+            answer(
+                Question::Plugin,
+                true,
+                "libtpu 0.0.52, PJRT API 0.75: compiles for TPUs that are not here, and runs nothing",
+            ),
+            answer(Question::Target("tpu-v2".to_string()), true, "compiles; 7662.0 MiB of HBM a core"),
+            answer(
+                Question::Target("tpu-v4".to_string()),
+                false,
+                "ends the process (signal: 6 (SIGABRT) (core dumped))",
+            ),
+        ];
+        let on_cpu = |dtype| match dtype {
+            DType::F8E4M3B11FNUZ | DType::F4E2M1FN => (false, "gives 1.5 for 0.1 + 0.2, and 0.3 was expected"),
+            _ => (true, "runs"),
+        };
+        let on_tpu = |dtype| match dtype {
+            DType::F64 => (false, "UNIMPLEMENTED: While rewriting computation to not contain X64 element types"),
+            _ => (true, "compiles"),
+        };
+        let instruction = |name, present, what| Instruction { name, present, what };
+        let findings = Findings {
+            plugins: plugins::examples(),
+            devices: vec![
+                Asked { platform: Platform::cpu(), answers: cpu.into_iter().chain(dtypes(on_cpu)).collect() },
+                Asked { platform: Platform::tpu(), answers: tpu.into_iter().chain(dtypes(on_tpu)).collect() },
+            ],
+            instructions: vec![
+                instruction("avx2", true, "casts f32 to bf16 eight at a time"),
+                instruction("avx512_bf16", false, "bf16 dot products of pairs, f32 sums"),
+            ],
+        };
+        check_screen(|screen| render(&findings, screen), &expect_file!["../../../tests/cli/screens/doctor.txt"]);
+    }
+}

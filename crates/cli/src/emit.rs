@@ -1,0 +1,196 @@
+//! `bf16scope emit`: the HLO of a model's program, or of a module from elsewhere, as text, proto or picture.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::ValueEnum;
+
+use super::as_tpu::AsArg;
+use super::program::Choice;
+use super::{Context, Status, module_file};
+use bf16scope_files as files;
+use bf16scope_foreign::stablehlo;
+use bf16scope_hlo::proto::encode;
+use bf16scope_hlo::text::{PrintOptions, print};
+use bf16scope_hlo::{Lost, Module, graphviz, lost_in_text};
+use bf16scope_tpu::Target;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope emit examples/digits.yaml
+          the bf16 training step as HLO text
+  bf16scope emit examples/resnet50.yaml --program infer --precision f32 --batch 1 -o resnet50.pb
+          an f32 inference program as a serialized HloModuleProto
+  diff <(bf16scope emit examples/digits.yaml --precision f32) <(bf16scope emit examples/digits.yaml)
+          what a bf16 scope does, line by line
+  bf16scope emit examples/resnet50.yaml --tune tpu-v2 -o resnet50.txt
+          the program that `compile --target tpu-v2` compiles; without --tune, the one that runs on a CPU
+  bf16scope emit step.hlo.pb -o step.txt
+          a module from JAX or TensorFlow as text (and back: emit step.txt -o step.pb)
+  bf16scope emit step.hlo.pb --as tpu-v3 -o step.tpu.hlo.pb
+          with the bf16 products that a TPU computes f32 dots and convolutions by
+  bf16scope emit step.mlir -o step.hlo.pb; bf16scope emit step.hlo.pb --format stablehlo
+          StableHLO, as jax.jit(f).lower(x).as_text() gives it, to HLO, and HLO to StableHLO for JAX
+  bf16scope emit step.hlo.pb --format dot | dot -Tsvg > step.svg
+          a picture of where bf16 begins and ends; dot is Graphviz's";
+
+/// Arguments of `emit`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    choice: Choice,
+    #[command(flatten)]
+    as_tpu: AsArg,
+    /// File to write; standard output if not given
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Text, proto, stablehlo or dot; if not given, by the file's extension (.pb: proto, .mlir: StableHLO, .dot: picture,
+    /// else text)
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+}
+
+/// How a module is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// HLO text, as XLA prints it
+    Text,
+    /// Serialized HloModuleProto
+    Proto,
+    /// StableHLO text, which JAX and XLA's plugins read
+    #[value(name = "stablehlo")]
+    StableHlo,
+    /// A picture for Graphviz, coloured by dtype: where bf16 begins and ends
+    #[value(name = "dot")]
+    Graphviz,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let format = args.format.unwrap_or_else(|| format_of(args.output.as_deref()));
+    // What is only printed may be what a compiler has made.
+    let is_shown = format != Format::StableHlo && args.as_tpu.arithmetic().is_none();
+    let load = if is_shown { module_file::load_to_show } else { module_file::load };
+    let module = match args.choice.module_by(|path| Ok(load(path, &args.choice.converter(context)?)?))? {
+        Some(module) => module,
+        None => args.choice.subject(&context.setup())?.build(args.choice.precision(), &Target::Cpu)?.module,
+    };
+    let module = args.as_tpu.module(module, &args.choice.model)?;
+    let Some(path) = &args.output else {
+        if format == Format::Proto {
+            bail!("a proto is not for the terminal\nhelp: name a file with -o, such as -o model.pb");
+        }
+        context.print_data(&String::from_utf8(write(&module, format)?).expect("all but protos are text"))?;
+        return Ok(Status::Ok);
+    };
+    if !module_file::is_module(&args.choice.model) && is_same(path, &args.choice.model) {
+        bail!("-o names the model itself, {}\nhelp: name another file", path.display());
+    }
+    let bytes = write(&module, format)?;
+    replace(path, &bytes)?;
+    let n_instructions = module.entry().instructions.len();
+    context.print(&format!("{}: {n_instructions} instructions, {} bytes\n", path.display(), bytes.len()))?;
+    Ok(Status::Ok)
+}
+
+pub(super) fn format_of(path: Option<&Path>) -> Format {
+    match path.and_then(Path::extension) {
+        Some(extension) if extension == "pb" => Format::Proto,
+        Some(extension) if extension == "mlir" => Format::StableHlo,
+        Some(extension) if extension == "dot" || extension == "gv" => Format::Graphviz,
+        Some(_) | None => Format::Text,
+    }
+}
+
+pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> {
+    Ok(match format {
+        Format::Text => {
+            warn_of_loss(&lost_in_text(module));
+            print(module, &PrintOptions::default()).into_bytes()
+        }
+        Format::StableHlo => {
+            let written = stablehlo::write(module).context("the module cannot be written as StableHLO")?;
+            if !written.lost.is_empty() {
+                let lost = written.lost.join(" and ");
+                tracing::warn!("StableHLO has no words for {lost}; results do not depend on them");
+            }
+            written.text.into_bytes()
+        }
+        Format::Graphviz => graphviz::render(module).into_bytes(),
+        Format::Proto => encode::to_bytes(module).context("the module cannot be encoded")?,
+    })
+}
+
+/// Says what the text of a module that came as a proto leaves out.
+fn warn_of_loss(lost: &[Lost]) {
+    /// As many instructions are named; the rest are counted.
+    const N_NAMED: usize = 3;
+    if lost.is_empty() {
+        return;
+    }
+    let named: Vec<String> = lost
+        .iter()
+        .take(N_NAMED)
+        .map(|Lost { place, opcode, fields }| {
+            let fields: Vec<String> = fields.iter().map(u32::to_string).collect();
+            format!("{place} ({opcode}: {})", fields.join(", "))
+        })
+        .collect();
+    let rest = lost.len().saturating_sub(N_NAMED);
+    tracing::warn!(
+        "the text leaves out what HLO text here has no words for, by instruction (opcode: fields of \
+         HloInstructionProto): {}{}\nhelp: a proto keeps all of it: -o with a name that ends in .pb",
+        named.join(", "),
+        if rest > 0 { format!(", and {rest} more") } else { String::new() }
+    );
+}
+
+/// Replaces a file whole, as [`files::replace`] does, and names it if that fails.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    files::replace(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Refuses an output that another output, or a file that the command reads, would be lost to, and one that cannot be written:
+/// before the work, not after it.
+pub(super) fn check_names(outputs: &[(&str, Option<&Path>)], inputs: &[Option<&Path>]) -> anyhow::Result<()> {
+    let named = || outputs.iter().filter_map(|(flag, path)| Some((*flag, (*path)?)));
+    for (nth, (flag, path)) in named().enumerate() {
+        if inputs.iter().flatten().any(|input| is_same(path, input)) {
+            bail!("{flag} names {}, which is read, and would be lost\nhelp: name another file", path.display());
+        }
+        if let Some((other, _)) = named().take(nth).find(|(_, before)| is_same(path, before)) {
+            bail!("{other} and {flag} name one file, {}\nhelp: name two", path.display());
+        }
+        files::check_replaceable(path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Whether two paths name one file, which need not be there; what is no file can be written to twice.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        if let Ok(place) = path.canonicalize() {
+            return place.is_file().then_some(place);
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(folder.canonicalize().ok()?.join(path.file_name()?))
+    };
+    matches!((place(one), place(other)), (Some(one), Some(other)) if one == other)
+}
+
+/// Refuses a path where there is a file of another kind: a module or a model given by mistake would be lost.
+pub(super) fn check_kind(path: &Path, start: &[u8], kind: &str) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    // Whatever cannot be opened is for the writer to say.
+    if let Ok(file) = files::open(path) {
+        file.take(start.len() as u64)
+            .read_to_end(&mut found)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+    }
+    if !found.is_empty() && found != start {
+        bail!("{} is there, and is not a {kind}\nhelp: remove it, or name another file", path.display());
+    }
+    Ok(())
+}

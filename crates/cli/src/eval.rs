@@ -1,0 +1,136 @@
+//! `bf16scope eval`: a checkpoint on its experiment's test data.
+
+mod confusion;
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::as_tpu::AsArg;
+use super::child::client;
+use super::trained::{TrainedArgs, by_averages};
+use super::tune::{TuneArg, target_of};
+use super::{Context, Status, values};
+use crate::report::grouped;
+use bf16scope_model::graph::Precision;
+use bf16scope_model::optim::Update;
+use bf16scope_pjrt::Platform;
+use bf16scope_train::experiment::{Experiment, default_checkpoint};
+use bf16scope_train::{Evaluator, Predictor, with_total};
+use confusion::Confusion;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope eval examples/digits.yaml
+          the checkpoint that `bf16scope train examples/digits.yaml` left
+  bf16scope eval examples/digits.yaml --checkpoint checkpoints/digits-bf16.safetensors --precision f32
+          weights trained in bf16, evaluated in f32: variables are f32 in every precision
+  bf16scope eval pets.yaml --inputs others/
+          on other examples with labels: of the kinds that `predict --inputs` takes; of a folder, a folder for each class";
+
+/// Arguments of `eval`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The experiment: a YAML file with `model` and `data`
+    #[arg(value_name = "EXPERIMENT")]
+    experiment: PathBuf,
+    /// Other examples, with labels [default: the experiment's test data]
+    #[arg(short, long, value_name = "FILE")]
+    inputs: Option<PathBuf>,
+    /// What the network computes in: bf16, f32 or f16
+    #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
+    precision: Precision,
+    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    #[command(flatten)]
+    trained: TrainedArgs,
+    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: Platform,
+    #[command(flatten)]
+    tune: TuneArg,
+    #[command(flatten)]
+    as_tpu: AsArg,
+    /// Also which classes are taken for which: a matrix, or where it is too wide the pairs that are confused most
+    #[arg(long)]
+    confusion: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Evaluates.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    args.device.one_device()?;
+    args.as_tpu.check(&args.device)?;
+    let experiment = Experiment::read(&args.experiment)?;
+    let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
+    let task = experiment.task();
+    let checkpoint = args.trained.read(&path, &*task)?;
+    let test = match &args.inputs {
+        Some(file) => experiment.read_other_labelled(&args.experiment, file, &context.setup())?,
+        None => experiment.read_data(&args.experiment, &context.setup())?.test,
+    };
+    let same_test_data = checkpoint.data.as_ref().map(|data| data.test == test.fingerprint());
+    if same_test_data == Some(false) && args.inputs.is_none() {
+        tracing::warn!(
+            "{}: these test data are not those of its training: examples that it was trained on may be among them",
+            path.display()
+        );
+    }
+    let client = args.as_tpu.client(client(&args.device, &context.setup())?);
+    let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
+    let batch = u32::try_from(test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
+    let evaluator = Evaluator::new(&client, &task, args.precision, batch, &tuning)?;
+    let evaluation = evaluator.evaluate(&path, &checkpoint, &*test)?;
+    let config = &experiment.train;
+    let decay = Update { optimizer: config.optimizer, weight_decay: config.weight_decay.clone(), ..Update::default() };
+    let l2 = evaluator.l2(&path, &checkpoint, &decay)?;
+    let values = with_total(evaluation.totals.to_values(), l2);
+    let confusion = match args.confusion {
+        true => {
+            let predictor = Predictor::new(&client, &*task, args.precision, batch, &tuning)?;
+            Some(Confusion::of(&*task, &predictor, (&path, &checkpoint), &*test, batch as usize)?)
+        }
+        false => None,
+    };
+    if args.json {
+        let mut object = json!({
+            "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(), "inputs": args.inputs,
+            "steps": checkpoint.position.step,
+            // Whether these are the test data of its training, as far as the checkpoint says.
+            "same_test_data": same_test_data, "n_examples": evaluation.n_examples,
+            "by_averages": checkpoint.has_averages(),
+        });
+        for (name, value) in values {
+            object[name] = json!(value);
+        }
+        match confusion.as_deref() {
+            None => {}
+            Some([(_, only)]) => object["confusion"] = json!(only.rows()),
+            Some(several) => {
+                let of_label = |(label, confusion): &(String, Confusion)| (label.clone(), json!(confusion.rows()));
+                object["confusion"] = several.iter().map(of_label).collect();
+            }
+        }
+        context.print_json(&object)?;
+    } else {
+        context.print(&format!(
+            "{} in {}: test {} over {} examples, after {} steps{}\n",
+            path.display(),
+            args.precision,
+            values::list(&values),
+            grouped(evaluation.n_examples as i64),
+            grouped(checkpoint.position.step as i64),
+            by_averages(&checkpoint)
+        ))?;
+        let confusion = confusion.unwrap_or_default();
+        for (label, matrix) in &confusion {
+            let title = if confusion.len() > 1 { format!("{label}:\n") } else { String::new() };
+            context.print(&(title + &matrix.render(context.screen)))?;
+        }
+    }
+    Ok(Status::Ok)
+}

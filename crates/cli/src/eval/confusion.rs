@@ -1,0 +1,216 @@
+//! Which classes are taken for which: `eval --confusion`.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use crate::report::{Column, Screen, Table, grouped};
+use bf16scope_data::{Loader, NamedArray, Source};
+use bf16scope_hlo::DType;
+use bf16scope_model::task::{Feature, FeatureDType, Task};
+use bf16scope_train::Predictor;
+use bf16scope_train::checkpoint::Checkpoint;
+
+/// The pairs that a list has, where the matrix is too wide for the screen.
+const N_PAIRS: usize = 20;
+
+/// How many examples of each class were taken for each.
+pub(super) struct Confusion {
+    n_classes: usize,
+    /// Row-major: the true class, then the predicted one.
+    counts: Vec<u64>,
+}
+
+impl Confusion {
+    /// Predicts all examples of `source` from a checkpoint that was read from `path`, in batches of `batch`: a matrix for
+    /// each label that is one class, by its name.
+    ///
+    /// # Errors
+    /// A task without one integer label for each example, or without a prediction of `[batch, n_classes]` for one.
+    pub(super) fn of(
+        task: &dyn Task,
+        predictor: &Predictor,
+        (path, checkpoint): (&Path, &Checkpoint),
+        source: &dyn Source,
+        batch: usize,
+    ) -> anyhow::Result<Vec<(String, Confusion)>> {
+        let described = classes(task)?;
+        let truths = described.iter().map(|(label, _)| labels(label, source, batch));
+        let mut truths: Vec<_> = truths.map(|labels| labels.map(Vec::into_iter)).collect::<anyhow::Result<_>>()?;
+        let none = |n: usize| Confusion { n_classes: n, counts: vec![0; n * n] };
+        let mut found: Vec<_> = described.into_iter().map(|(label, n)| (label.name, none(n))).collect();
+        predictor.predict(path, checkpoint, source, |arrays| -> anyhow::Result<()> {
+            for ((label, confusion), truths) in found.iter_mut().zip(&mut truths) {
+                let n_classes = confusion.n_classes;
+                let logits = logits_of(label, n_classes, &arrays)?;
+                for row in logits.bytes.chunks_exact(4 * n_classes) {
+                    let truth = truths.next().context("there are more predictions than labels")?;
+                    confusion.counts[truth * n_classes + first_greatest(row)] += 1;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// The matrix, a row for each true class.
+    pub(super) fn rows(&self) -> Vec<&[u64]> {
+        self.counts.chunks_exact(self.n_classes).collect()
+    }
+
+    /// The matrix where the screen is wide enough, else the pairs that are confused most.
+    pub(super) fn render(&self, screen: Screen) -> String {
+        let mut matrix = Table::new(
+            [Column::number("true \\ predicted")]
+                .into_iter()
+                .chain((0..self.n_classes).map(|class| Column::number(class.to_string()))),
+        );
+        for (class, row) in self.rows().iter().enumerate() {
+            let counts = row.iter().map(|&n| if n == 0 { "·".to_string() } else { n.to_string() });
+            matrix.row([class.to_string()].into_iter().chain(counts));
+        }
+        let rendered = matrix.render(screen);
+        // A table that does not fit becomes a list, a line for each cell.
+        match rendered.lines().count() <= self.n_classes + 6 {
+            true => rendered,
+            false => self.pairs(screen),
+        }
+    }
+
+    fn pairs(&self, screen: Screen) -> String {
+        let n = self.n_classes;
+        let mut pairs: Vec<(u64, usize, usize)> = (0..n * n)
+            .filter(|at| at / n != at % n && self.counts[*at] > 0)
+            .map(|at| (self.counts[at], at / n, at % n))
+            .collect();
+        pairs.sort_by_key(|&(count, truth, predicted)| (std::cmp::Reverse(count), truth, predicted));
+        let mut table = Table::new([
+            Column::number("true"),
+            Column::number("predicted"),
+            Column::number("examples"),
+            Column::number("of the true"),
+        ]);
+        for &(count, truth, predicted) in pairs.iter().take(N_PAIRS) {
+            let of_class: u64 = self.rows()[truth].iter().sum();
+            let part = format!("{:.1} %", 100.0 * count as f64 / of_class as f64);
+            table.row([truth.to_string(), predicted.to_string(), grouped(count as i64), part]);
+        }
+        let mut text = table.render(screen);
+        if let Some(rest) = pairs.len().checked_sub(N_PAIRS).filter(|&rest| rest > 0) {
+            text += &format!("{rest} more pairs: --json has the whole matrix\n");
+        }
+        text
+    }
+}
+
+/// The labels of an example that are one class each, and how many classes there are.
+fn classes(task: &dyn Task) -> anyhow::Result<Vec<(Feature, usize)>> {
+    let features = task.features();
+    let labels = || features.iter().filter(|feature| feature.is_label);
+    let of_classes = labels().filter_map(|label| match (label.n_values, label.dtype, &label.dims[..]) {
+        (Some(n_classes), FeatureDType::Exact(_), []) => Some((label.clone(), usize::try_from(n_classes).ok()?)),
+        _ => None,
+    });
+    let of_classes: Vec<(Feature, usize)> = of_classes.collect();
+    if !of_classes.is_empty() {
+        return Ok(of_classes);
+    }
+    let found: Vec<String> = labels().map(|label| format!("{} {:?}", label.name, label.dims)).collect();
+    bail!(
+        "--confusion needs one class for each example, and the labels of {} are: {}\nhelp: leave --confusion out: it counts \
+         classes, which a loss such as `sparse_softmax_cross_entropy` learns",
+        task.name(),
+        if found.is_empty() { "none".to_string() } else { found.join(", ") }
+    )
+}
+
+/// The prediction of a label: of those that have a number for each of its classes the only one, or the one that is called
+/// like the label, or `logits`.
+fn logits_of<'a>(label: &str, n_classes: usize, arrays: &'a [NamedArray]) -> anyhow::Result<&'a NamedArray> {
+    let fits = |array: &&NamedArray| array.dtype == DType::F32 && array.dims[1..] == [n_classes as i64];
+    let fitting: Vec<&NamedArray> = arrays.iter().filter(fits).collect();
+    let named = |name: &str| fitting.iter().find(|array| array.name == name).copied();
+    match (named(label).or_else(|| named("logits")), &fitting[..]) {
+        (Some(array), _) => Ok(array),
+        (None, [only]) => Ok(only),
+        (None, []) => bail!(
+            "--confusion needs a prediction f32[batch, {n_classes}] of `{label}`, and there are {}\nhelp: leave --confusion out",
+            described(arrays)
+        ),
+        (None, _) => bail!(
+            "--confusion does not know which prediction is of `{label}`: there are {}\nhelp: give one of `outputs` the name \
+             `{label}`",
+            described(arrays)
+        ),
+    }
+}
+
+/// The labels of all examples, in order.
+fn labels(label: &Feature, source: &dyn Source, batch: usize) -> anyhow::Result<Vec<usize>> {
+    let as_s64 = Feature { dtype: FeatureDType::Exact(DType::S64), ..label.clone() };
+    let mut labels = Vec::new();
+    for batch in Loader::new(source, &[as_s64], DType::F32, batch, 0)?.in_order() {
+        let batch = batch?;
+        let words = batch.arrays[0].bytes.as_chunks::<8>().0;
+        labels.extend(words[..batch.n_valid].iter().map(|word| i64::from_le_bytes(*word) as usize));
+    }
+    Ok(labels)
+}
+
+/// The class of the first largest of a row's logits.
+fn first_greatest(row: &[u8]) -> usize {
+    let logits = row.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+    let better = |best: (usize, f32), next: (usize, f32)| if next.1 > best.1 { next } else { best };
+    logits.enumerate().fold((0, f32::NEG_INFINITY), better).0
+}
+
+fn described(arrays: &[NamedArray]) -> String {
+    let shown = arrays.iter().map(|array| format!("{} {}{:?}", array.name, array.dtype, array.dims));
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_is_shown_where_it_fits_and_the_worst_pairs_where_not() {
+        let confusion = Confusion { n_classes: 2, counts: vec![5, 1, 0, 4] };
+        let screen = Screen::of(80);
+        let text = confusion.render(screen);
+        assert!(text.contains("true \\ predicted") && text.contains('·'), "{text}");
+        let mut counts = vec![0; 40 * 40];
+        (counts[3 * 40 + 3], counts[3 * 40 + 7]) = (3, 1);
+        let text = Confusion { n_classes: 40, counts }.render(screen);
+        assert!(text.contains("25.0 %") && text.contains('7'), "{text}");
+    }
+
+    #[test]
+    fn the_prediction_of_a_label_is_found_by_its_classes_and_its_name() {
+        let array = |name: &str, dims: &[i64]| NamedArray {
+            name: name.to_string(),
+            dtype: DType::F32,
+            dims: dims.to_vec(),
+            bytes: Vec::new(),
+        };
+        let found = |label: &str, n_classes, arrays: &[NamedArray]| {
+            logits_of(label, n_classes, arrays).map(|array| array.name.clone()).map_err(|error| error.to_string())
+        };
+        let heads = [array("kind", &[8, 3]), array("size", &[8, 3]), array("age", &[8, 1]), array("place", &[8, 5])];
+        assert_eq!(
+            (found("kind", 3, &heads).unwrap(), found("where", 5, &heads).unwrap()),
+            ("kind".into(), "place".into())
+        );
+        let unknown = found("what", 3, &heads).unwrap_err();
+        assert!(unknown.contains("does not know which prediction is of `what`"), "{unknown}");
+        let none = found("kind", 7, &heads).unwrap_err();
+        assert!(none.contains("needs a prediction f32[batch, 7] of `kind`, and there are kind f32[8, 3]"), "{none}");
+        assert_eq!(found("labels", 3, &[array("other", &[8, 3]), array("logits", &[8, 3])]).unwrap(), "logits");
+    }
+
+    #[test]
+    fn of_equal_logits_the_first_is_taken() {
+        let row: Vec<u8> = [1.0f32, 3.0, 3.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(first_greatest(&row), 1);
+    }
+}

@@ -1,0 +1,67 @@
+//! Whether the TPU compiler may keep more precision than a program says: `--excess-precision`.
+//!
+//! A module of JAX or TensorFlow is compiled by its framework with excess precision, XLA's default, so its figures are asked
+//! for in the same way. Programs that bf16scope built keep every rounding: figures are those of the program that trains. What
+//! runs on a CPU is not asked here; numbers are compared without excess precision only. What runs on a TPU is compiled as its
+//! figures were made.
+
+use bf16scope_pjrt::Platform;
+use bf16scope_study::Asking;
+
+/// The argument.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(super) struct ExcessArgs {
+    /// Whether the compiler may leave out roundings to bf16 between wider operations [default: on for a module, as JAX and
+    /// TensorFlow have it; off for a model]
+    #[arg(long, value_enum, value_name = "on|off", hide_possible_values = true)]
+    excess_precision: Option<Switch>,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Switch {
+    /// It may
+    On,
+    /// Every rounding is kept
+    Off,
+}
+
+impl ExcessArgs {
+    /// The compiler, asked as the argument says, or else as the program's maker would.
+    pub(super) fn asking(self, asking: Asking, is_foreign: bool) -> Asking {
+        let excess_precision = self.excess_precision.map_or(is_foreign, |switch| switch == Switch::On);
+        Asking { excess_precision, ..asking }
+    }
+}
+
+/// Whether a program runs with excess precision on a device: as asked, or on a TPU as `compile` reports of it by default.
+pub(super) fn to_run(asked: Option<Switch>, device: &Platform, is_reported: bool) -> bool {
+    asked.map_or(*device == Platform::tpu() && is_reported, |switch| switch == Switch::On)
+}
+
+/// What stands beside figures, if roundings may be missing in what was compiled.
+pub(super) fn said(excess_precision: bool) -> &'static str {
+    if excess_precision { ", with excess precision" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_is_compiled_as_its_framework_would_unless_told_otherwise() {
+        let asked = |given: Option<Switch>, is_foreign: bool| {
+            ExcessArgs { excess_precision: given }.asking(Asking::default(), is_foreign).excess_precision
+        };
+        assert_eq!((asked(None, true), asked(None, false)), (true, false));
+        assert_eq!((asked(Some(Switch::Off), true), asked(Some(Switch::On), false)), (false, true));
+    }
+
+    #[test]
+    fn what_runs_on_a_tpu_is_compiled_as_it_was_reported() {
+        let (tpu, cpu) = (Platform::tpu(), Platform::cpu());
+        assert_eq!((to_run(None, &tpu, true), to_run(None, &tpu, false)), (true, false));
+        assert_eq!((to_run(None, &cpu, true), to_run(Some(Switch::On), &cpu, false)), (false, true));
+        assert!(!to_run(Some(Switch::Off), &tpu, true));
+    }
+}

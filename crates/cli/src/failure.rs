@@ -1,0 +1,144 @@
+//! How a command that could not run says so: on standard error for people, and with `--json` on standard output too.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use clap::ArgMatches;
+use serde::Serialize;
+
+use super::{module_file, terminal};
+use bf16scope_audit::AuditError;
+use bf16scope_hlo::Module;
+use bf16scope_pjrt::PjrtError;
+
+/// Exit code of a command that could not run.
+pub(super) const COULD_NOT_RUN: u8 = 2;
+
+/// What went wrong, in parts; the value of `error` in JSON.
+#[derive(Debug, PartialEq, Serialize)]
+struct Failure {
+    message: String,
+    /// What to do.
+    help: Option<String>,
+    /// Why, the nearest first, without what the line above says already.
+    causes: Vec<String>,
+    exit_code: u8,
+}
+
+impl Failure {
+    /// From an error's texts, the outermost first.
+    fn of(texts: impl IntoIterator<Item = String>, exit_code: u8) -> Failure {
+        let (mut said, mut helps): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
+        let mut above = String::new();
+        for text in texts {
+            if !above.contains(&text) || said.is_empty() {
+                let mut parts = text.split("\nhelp: ");
+                said.extend(parts.next().map(terminal::both_ends_of_message));
+                helps.extend(parts.map(terminal::both_ends_of_message));
+            }
+            above = text;
+        }
+        let message = if said.is_empty() { String::new() } else { said.remove(0) };
+        let help = (!helps.is_empty()).then(|| helps.join("\n"));
+        Failure { message, help, causes: said, exit_code }
+    }
+
+    /// One line on standard output. If that is closed there is nobody to tell.
+    fn print(&self) {
+        let text = serde_json::json!({ "error": self }).to_string();
+        let mut stdout = io::stdout().lock();
+        drop(writeln!(stdout, "{}", terminal::visible_json(&text)).and_then(|()| stdout.flush()));
+    }
+}
+
+/// An error of a plugin about a module, below what that is if XLA has compiled it already.
+pub(super) fn about(error: anyhow::Error, module: &Module, path: &Path) -> anyhow::Error {
+    let mut causes = error.chain();
+    let is_plugins = |cause: &(dyn Error + 'static)| {
+        cause.is::<PjrtError>() || matches!(cause.downcast_ref(), Some(AuditError::Pjrt(_)))
+    };
+    match module.is_scheduled && causes.any(is_plugins) {
+        true => error.context(module_file::compiled_already(module, path)),
+        false => error,
+    }
+}
+
+/// Says an error: `bf16scope: ` and the error, then one indented line for each cause that the line above does not
+/// already contain; and in JSON, if that was asked for.
+pub(super) fn report(error: &anyhow::Error, exit_code: u8, in_json: bool) {
+    let mut text = format!("bf16scope: {error}\n");
+    let mut shown = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !shown.contains(&cause) {
+            text += &format!("  caused by: {cause}\n");
+        }
+        shown = cause;
+    }
+    // Standard error may be closed as well; there is nobody left to tell.
+    drop(io::stderr().lock().write_all(terminal::message(&text).as_bytes()));
+    if in_json {
+        Failure::of(error.chain().map(ToString::to_string), exit_code).print();
+    }
+}
+
+/// Says that the arguments are wrong; help and version come here too.
+pub(super) fn report_usage(error: &clap::Error, in_json: bool) {
+    let text = error.render().to_string();
+    let said = terminal::message(&text);
+    if !error.use_stderr() {
+        let shown = terminal::shown(&text);
+        drop(if shown == text { error.print() } else { io::stdout().lock().write_all(shown.as_bytes()) });
+    } else if said == text {
+        // With the terminal's colours. Nobody to tell if it is gone.
+        drop(error.print());
+    } else {
+        drop(io::stderr().lock().write_all(said.as_bytes()));
+    }
+    if in_json && error.use_stderr() {
+        let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+        let (message, help) = text.split_once("\n\n").unwrap_or((text, ""));
+        Failure::of([format!("{message}{}{help}", if help.is_empty() { "" } else { "\nhelp: " })], COULD_NOT_RUN)
+            .print();
+    }
+}
+
+/// Whether the command that was parsed is to answer in JSON.
+pub(super) fn wants_json(matches: &ArgMatches) -> bool {
+    let own = matches.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
+    own || matches.subcommand().is_some_and(|(_, matches)| wants_json(matches))
+}
+
+/// Whether arguments that cannot be parsed ask for JSON.
+pub(super) fn mentions_json(mut args: impl Iterator<Item = OsString>) -> bool {
+    args.by_ref().take_while(|arg| arg != "--").any(|arg| arg == "--json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_taken_apart() {
+        let failure = Failure::of(
+            ["cannot write x", "cannot write x: denied", "denied\nhelp: chmod\nhelp: or else", "denied"]
+                .map(str::to_string),
+            2,
+        );
+        let expected = Failure {
+            message: "cannot write x".to_string(),
+            help: Some("chmod\nor else".to_string()),
+            causes: vec!["cannot write x: denied".to_string(), "denied".to_string()],
+            exit_code: 2,
+        };
+        assert_eq!(failure, expected);
+    }
+
+    #[test]
+    fn json_is_asked_for_before_the_end_of_options() {
+        let mentions = |args: &[&str]| mentions_json(args.iter().map(OsString::from));
+        assert!(mentions(&["bits", "--json", "x"]));
+        assert!(!mentions(&["bits", "--", "--json"]) && !mentions(&["bits", "--jsonx"]));
+    }
+}

@@ -1,0 +1,302 @@
+//! `bf16scope lower`: puts the heavy work of any HLO module into bf16 or f16, and shows what was decided.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::child::LimitArgs;
+use super::emit::{self, Format};
+use super::excess::{self, ExcessArgs};
+use super::policy::PolicyArgs;
+use super::sizes::SizeArgs;
+use super::tune::targets_help;
+use super::watch::Watch;
+use super::whole::whole;
+use super::{Context, Status, again, module_file};
+use crate::report::{self, Column, Screen, Table};
+use bf16scope_hlo::{DType, Module};
+use bf16scope_model::document;
+use bf16scope_passes::amp::{self, LoweringReport, Policy};
+use bf16scope_study::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, TrialEnd, lower_for, n_in_doubt};
+use bf16scope_tpu::Target;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope lower step.hlo.pb -o step.bf16.pb
+          dots, convolutions and what lies between them in bf16; loss, update and state f32
+  bf16scope lower step.txt -o step.bf16.txt --policy bf16_scope --report step.json
+          as a TensorFlow bf16 scope would, and every decision as JSON
+  bf16scope lower step.pb -o out.pb --policy policy.yaml --keep '*/layer_norm/*'
+          with lists of your own, and layer norms left alone
+  bf16scope lower step.hlo.pb -o step.bf16.pb --target tpu-v2 --decisions step.yaml
+          where rules are in doubt, as the TPU compiler says is cheaper; `--policy step.yaml` then makes the same module
+
+A policy file holds, all optional: preset, dtype, the op lists allow, infer, clear, deny and island, keep (patterns of
+names), min_elements, parameters and results (keep or lower), loss (keep or lower), accumulate (compute or f32), sums
+(over devices: f32 or as_computed), reach (none, dots, between, all), deny_spreads, unstored, logits,
+tables, moved, loops, carried and choices (keep or lower), and decided, the forms of single instructions.
+An op in two lists, or one that no list may hold, is an error.
+
+With --target, each region (instructions of one opcode and shape that one rule decided) that could be in another form without
+another rounding is compiled in that form: in f32, rounded at another place, or behind a barrier. Kept is what takes no more
+memory and no more cycles than the policy alone makes (but for a thousandth), and the least product of both, if that is less by more than a thousandth. Every compile is cached, so the same
+command goes on where it was stopped.";
+
+/// Arguments of `lower`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The module: HLO text, a serialized HloModuleProto, or StableHLO
+    #[arg(value_name = "MODULE")]
+    module: PathBuf,
+    #[command(flatten)]
+    sizes: SizeArgs,
+    /// Where to write the lowered module
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    /// Text, proto, stablehlo or dot; if not given, by the output's extension (.pb: proto, .mlir: StableHLO, .dot: picture,
+    /// else text)
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Write every decision and cast as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Show every instruction, not only totals by op
+    #[arg(long)]
+    list: bool,
+    #[command(flatten)]
+    asked: AskedArgs,
+}
+
+/// Arguments about a compiler that is asked.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Asking the TPU compiler")]
+struct AskedArgs {
+    #[arg(long, help = targets_help("; where rules are in doubt, both forms are compiled for it, and the cheaper is kept"))]
+    target: Option<Target>,
+    /// Programs to compile at most that are not cached
+    #[arg(long, value_name = "N", default_value_t = LowerQuestion::N_COMPILES, requires = "target", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
+    compiles: u32,
+    /// Where to write the policy with what was decided [default: beside the output, named .decisions.yaml]
+    #[arg(long, value_name = "FILE", requires = "target")]
+    decisions: Option<PathBuf>,
+    /// Compile even what is cached
+    #[arg(long, requires = "target")]
+    fresh: bool,
+    #[command(flatten)]
+    excess: ExcessArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+}
+
+/// Why a module in which nothing was lowered has nothing to lower, where its dtypes say so.
+fn why_nothing(module: &Module, low: DType) -> String {
+    let gives = |dtype| {
+        let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+        instructions.filter(|instr| instr.shape.leaves().iter().any(|leaf| leaf.dtype() == Some(dtype))).count()
+    };
+    match (gives(DType::F32), gives(DType::F64), gives(low)) {
+        (0, 1.., _) => "it is in f64, and only f32 is lowered: export it without jax_enable_x64, or in f32".to_string(),
+        (_, _, n @ 1..) => {
+            format!("{n} of its instructions give {low} already; --list says of each other one why it does not")
+        }
+        _ => "--list says why, instruction by instruction".to_string(),
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let policy = args.policy.policy()?;
+    // The module itself may be replaced by its lowered form, and by nothing else.
+    let decided = args.asked.target.as_ref().map(|_| decisions_path(args));
+    let (report, decisions) = (args.report.as_deref(), decided.as_deref());
+    emit::check_names(&[("-o", Some(&args.output)), ("--report", report), ("--decisions", decisions)], &[])?;
+    emit::check_names(&[("--report", report), ("--decisions", decisions)], &[Some(&args.module)])?;
+    let module = module_file::load(&args.module, &args.sizes.converter(context)?)?;
+    if module.is_scheduled {
+        tracing::warn!(
+            "{} is what a compiler has made (is_scheduled=true): what is inside its fusions stays as it is; lower the \
+             module before optimization, such as lowered.as_text()",
+            args.module.display()
+        );
+    }
+    let _span = tracing::info_span!("lower").entered();
+    let (lowered, report, said) = match &args.asked.target {
+        Some(target) => asked(args, target, module, policy, context)?,
+        None => {
+            let lowered = amp::run(&module, &policy);
+            let (lowered, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
+            let said = in_doubt(n_in_doubt(&module, &report));
+            (lowered, report, said)
+        }
+    };
+    let format = args.format.unwrap_or_else(|| emit::format_of(Some(&args.output)));
+    emit::replace(&args.output, &emit::write(&lowered, format)?)?;
+    if let Some(path) = &args.report {
+        let mut json = serde_json::to_vec_pretty(&report).context("cannot write the report as JSON")?;
+        json.push(b'\n');
+        emit::replace(path, &json)?;
+    }
+    report.notes.iter().for_each(|note| tracing::warn!("{note}"));
+    if report.n_lowered() == 0 {
+        tracing::warn!(
+            "nothing gives {} under this policy: {} computes as before; {}",
+            report.policy.dtype.dtype(),
+            args.output.display(),
+            why_nothing(&lowered, report.policy.dtype.dtype())
+        );
+    }
+    if args.list {
+        context.print(&list(&report, context.screen))?;
+    }
+    context.print(&totals(&report, context.screen))?;
+    context.print(&said)?;
+    Ok(Status::Ok)
+}
+
+/// Where what was decided is written.
+fn decisions_path(args: &Args) -> PathBuf {
+    args.asked.decisions.clone().unwrap_or_else(|| args.output.with_extension("decisions.yaml"))
+}
+
+/// Lowers with the TPU compiler's answers, and writes what was decided.
+fn asked(
+    args: &Args,
+    target: &Target,
+    module: Module,
+    policy: Policy,
+    context: &Context,
+) -> anyhow::Result<(Module, LoweringReport, String)> {
+    let AskedArgs { compiles, fresh, excess, limits, .. } = &args.asked;
+    let question =
+        LowerQuestion { module, path: args.module.clone(), policy, target: target.clone(), n_compiles: *compiles };
+    let mut watch = Watch::at_most(context.quiet, *compiles);
+    watch.keep_what_is_compiled()?;
+    let asking = excess.asking(limits.asking(*fresh, true, context), true);
+    let answer = lower_for(&question, &asking, &mut |event| watch.on(event))?;
+    watch.finish();
+    let path = decisions_path(args);
+    let mut text = format!(
+        "# `bf16scope lower {} --target {target} --compiles {compiles}` decided what is below `decided`, if anything;\n# \
+         `--policy` with this file makes the same module without a compiler.\n",
+        again::word(&args.module),
+    );
+    text += &document::to_string(&answer.policy).context("cannot write the policy as YAML")?;
+    emit::replace(&path, text.as_bytes())?;
+    let said = figures(&answer, &path, context.screen);
+    Ok((answer.module, answer.report, said))
+}
+
+/// That a compiler could be asked about so many regions.
+fn in_doubt(n_regions: usize) -> String {
+    let regions = match n_regions {
+        0 => return String::new(),
+        1 => "1 region".to_string(),
+        n => format!("{n} regions"),
+    };
+    format!(
+        "{regions} could be in another form, no less exact: `--target tpu-v2` compiles both, and keeps the cheaper\n"
+    )
+}
+
+/// What the compiler's answers were worth, in sentences.
+fn figures(answer: &LowerAnswer, decisions: &Path, screen: Screen) -> String {
+    let LowerAnswer { target, libtpu, before, after, trials, n_left, policy, .. } = answer;
+    let said = excess::said(answer.excess_precision);
+    let n_kept = trials.iter().filter(|trial| trial.end == TrialEnd::Kept).count();
+    let cycles = |cost: &LoweredCost| i64::try_from(cost.cycles).unwrap_or(i64::MAX);
+    let of = |cost: &LoweredCost| format!("{} and {} cycles", report::mib(cost.n_bytes), report::grouped(cycles(cost)));
+    let mut table = Table::new([
+        Column::text("in another form"),
+        Column::number("HBM"),
+        Column::number("cycles"),
+        Column::text(""),
+    ]);
+    for LowerTrial { what, cost, end, .. } in trials {
+        let (hbm, n_cycles) = match cost {
+            Some(cost) => (report::mib(cost.n_bytes), report::grouped(cycles(cost))),
+            None => ("does not fit".to_string(), String::new()),
+        };
+        table.row([what.clone(), hbm, n_cycles, end.words().to_string()]);
+    }
+    let mut text = if trials.is_empty() { String::new() } else { table.render(screen) };
+    text += &match (before, after) {
+        (Some(before), Some(after)) => format!(
+            "{target}, libtpu {libtpu}{said}: {} by the policy alone, {} as decided ({} of the HBM without code, {} of the cycles)\n",
+            of(before),
+            of(after),
+            report::percent(after.n_bytes, before.n_bytes),
+            report::percent(cycles(after), cycles(before)),
+        ),
+        (None, Some(after)) => format!(
+            "{target}, libtpu {libtpu}{said}: it does not fit by the policy alone, and takes {} as decided\n",
+            of(after)
+        ),
+        (_, None) => format!("{target}, libtpu {libtpu}{said}: it does not fit, in any form that was compiled\n"),
+    };
+    text += &format!(
+        "{} of {} regions that were compiled in another form are kept so: {} instructions, in {}\n",
+        n_kept,
+        trials.len(),
+        policy.decided.len(),
+        decisions.display()
+    );
+    if *n_left > 0 {
+        text += &format!("{n_left} more may be worth a compile; the same with more --compiles goes on from here\n");
+    }
+    text
+}
+
+/// A row for each op, and what it comes to.
+fn totals(report: &LoweringReport, screen: Screen) -> String {
+    let low = report.policy.dtype.dtype();
+    let mut table = Table::new([Column::name("op"), Column::number(format!("now {low}")), Column::number("as before")]);
+    for (opcode, total) in &report.totals {
+        table.row([opcode.clone(), total.lowered.to_string(), total.kept.to_string()]);
+    }
+    let (before, after) = (report.n_activation_bytes_before, report.n_activation_bytes_after);
+    format!(
+        "{}{} of {} instructions with f32 give {low} now; {} casts inserted ({})\nresults computed: {} before, {} \
+         after ({})\n",
+        table.render(screen),
+        report.n_lowered(),
+        report.totals.values().map(|total| total.lowered + total.kept).sum::<usize>(),
+        report.casts.len(),
+        n_bytes(report.n_cast_bytes),
+        n_bytes(before),
+        n_bytes(after),
+        report::percent(after, before),
+    )
+}
+
+/// Bytes in a unit that shows them.
+fn n_bytes(n: i64) -> String {
+    if n < 1 << 20 { format!("{} bytes", report::grouped(n)) } else { report::mib(n) }
+}
+
+/// A row for each instruction.
+fn list(report: &LoweringReport, screen: Screen) -> String {
+    let mut table = Table::new([
+        Column::name("instruction"),
+        Column::name("op").extra(1),
+        Column::text("class").extra(2),
+        Column::text("was"),
+        Column::text("is"),
+        Column::text("because"),
+        Column::name("from").extra(3),
+    ]);
+    for decision in &report.decisions {
+        table.row([
+            &format!("{}/%{}", decision.computation, decision.instruction),
+            &decision.opcode,
+            decision.class,
+            &decision.old,
+            &decision.new,
+            &decision.rule,
+            &decision.from.as_ref().map(|from| format!("%{from}")).unwrap_or_default(),
+        ]);
+    }
+    table.render(screen)
+}

@@ -1,0 +1,70 @@
+//! From `--policy` to a policy: a preset's name or a YAML file; and `BF16SCOPE_AUTO`.
+
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use bf16scope_hlo::Module;
+use bf16scope_passes::amp::{LowDType, Policy};
+use bf16scope_study::{self as study, Form};
+
+/// The variable by which `run` and `compile` lower what they load.
+pub(super) const AUTO: &str = "BF16SCOPE_AUTO";
+
+/// Arguments that choose a policy.
+#[derive(Debug, clap::Args)]
+pub(super) struct PolicyArgs {
+    /// A preset (default, bf16_scope, tf_amp, O0 to O3, mixed_bfloat16, mixed_float16, jmp:params=A,compute=B,output=C)
+    /// or a YAML file
+    #[arg(long, value_name = "POLICY", default_value = "default")]
+    policy: String,
+    /// The narrow dtype, instead of the policy's: bf16 or f16
+    #[arg(long, value_name = "DTYPE", value_parser = dtype)]
+    dtype: Option<LowDType>,
+    /// Keep instructions whose name or scoped name matches in f32, besides those of the policy; may be repeated
+    #[arg(long, value_name = "PATTERN")]
+    keep: Vec<String>,
+}
+
+fn dtype(text: &str) -> Result<LowDType, String> {
+    match text {
+        "bf16" => Ok(LowDType::Bf16),
+        "f16" => Ok(LowDType::F16),
+        _ => Err("expected bf16 or f16".to_string()),
+    }
+}
+
+impl PolicyArgs {
+    /// The policy that these arguments say.
+    pub(super) fn policy(&self) -> anyhow::Result<Policy> {
+        let mut policy = study::policy(&self.policy)?;
+        policy.dtype = self.dtype.unwrap_or(policy.dtype);
+        policy.keep.extend(self.keep.iter().cloned());
+        Ok(policy)
+    }
+}
+
+/// The policy that `BF16SCOPE_AUTO` names: `1` is `default`; none where it is not set, empty or `0`.
+///
+/// # Errors
+/// A value that is neither, nor a preset, nor a policy file.
+pub(super) fn auto() -> anyhow::Result<Option<Policy>> {
+    let value = match std::env::var(AUTO) {
+        Ok(value) => value,
+        Err(std::env::VarError::NotPresent) => return Ok(None),
+        Err(error @ std::env::VarError::NotUnicode(_)) => bail!("{AUTO}: {error}"),
+    };
+    match value.as_str() {
+        "" | "0" => Ok(None),
+        "1" => Ok(Some(Policy::default())),
+        name => Ok(Some(
+            study::policy(name).with_context(|| format!("{AUTO} is `{name}`, expected 0, 1, a preset or a file"))?,
+        )),
+    }
+}
+
+/// A loaded module, lowered if `BF16SCOPE_AUTO` says so; then a line on standard error says that it was.
+pub(super) fn lower_if_asked(module: Module, path: &Path) -> anyhow::Result<Module> {
+    let Some(policy) = auto()? else { return Ok(module) };
+    Ok(Form::lowered_by(AUTO, policy).of(module, path)?)
+}

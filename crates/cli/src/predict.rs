@@ -1,0 +1,228 @@
+//! `bf16scope predict`: a checkpoint's predictions for examples, as a table, `.npz`, CSV or JSON.
+
+mod arrays;
+mod complete;
+mod write;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{anyhow, bail};
+use serde_json::json;
+
+use self::arrays::Collected;
+use self::write::{Output, PredictionFormat};
+use super::as_tpu::AsArg;
+use super::child::client;
+use super::trained::{TrainedArgs, by_averages};
+use super::tune::{TuneArg, target_of};
+use super::whole::whole;
+use super::{Context, Status, emit, progress};
+use crate::report::{Column, Screen, Table, grouped};
+use bf16scope_data::{DataError, DataErrorKind, Loader, Source};
+use bf16scope_model::graph::Precision;
+use bf16scope_pjrt::{Platform, Setup};
+use bf16scope_train::checkpoint::Checkpoint;
+use bf16scope_train::experiment::{Experiment, default_checkpoint};
+use bf16scope_train::{Predictor, TrainError};
+
+/// Examples that a table shows.
+const N_SHOWN: usize = 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope predict examples/digits.yaml
+          the experiment's test data, with the checkpoint that `bf16scope train examples/digits.yaml` left
+  bf16scope predict examples/digits.yaml --inputs new.csv -o predictions.npz
+          other examples, without labels: a CSV file has the columns of the features alone
+  bf16scope predict examples/digits.yaml --inputs new.npz --top 3 --json
+          with the three best classes of each and their probabilities
+  bf16scope predict pets.yaml --inputs photo.jpg
+          one image, made what the network reads as the experiment's `features` say; a folder, TFRecords, tars and Parquet too
+  bf16scope predict examples/gpt_bible.yaml --complete \"In the beginning\" --tokens 80
+          what a decoder writes after a text, the most probable token each time; --temperature 0.8 --top-k 40 draws them
+
+The experiment's `scale` and `arrays` hold for --inputs too. Predictions keep the names that the task gives them, and the
+example is their first dim. From `logits` come `classes` (the argmax; the first of equal ones) and `probabilities` (softmax
+in f64); with --top also `top_classes` and `top_probabilities`, the best first.";
+
+/// Arguments of `predict`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The experiment: a YAML file with `model`, and with `data` where --inputs is not given
+    #[arg(value_name = "EXPERIMENT")]
+    experiment: PathBuf,
+    /// The examples: an .npz, .csv or .csv.gz file of the task's features, without labels; where `data` says how features are
+    /// made of records, an image, a folder of images, TFRecords, a .tar or a .parquet [default: the experiment's test data]
+    #[arg(short, long, value_name = "FILE")]
+    inputs: Option<PathBuf>,
+    /// Add the K best classes of each example and their probabilities
+    #[arg(long, value_name = "K", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
+    top: Option<u32>,
+    /// Where to write all predictions: .npz, .csv or .json
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    completion: complete::CompletionArgs,
+    /// What the network computes in: bf16, f32 or f16
+    #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
+    precision: Precision,
+    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    #[command(flatten)]
+    trained: TrainedArgs,
+    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: Platform,
+    #[command(flatten)]
+    tune: TuneArg,
+    #[command(flatten)]
+    as_tpu: AsArg,
+    /// Print one JSON object: with the predictions, unless -o takes them
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// The names of the examples, where each is a file of its own: those of the first `n`.
+    fn files(&self, source: &dyn Source, n: u64) -> Option<Vec<String>> {
+        let inputs = self.inputs.as_ref().filter(|inputs| inputs.is_dir())?;
+        let name = |index| {
+            let place = source.place(index);
+            Path::new(&place).strip_prefix(inputs).map_or(place.clone(), |name| name.display().to_string())
+        };
+        Some((0..source.n_examples().min(n)).map(name).collect())
+    }
+
+    fn heading(&self, path: &Path, checkpoint: &Checkpoint, n_examples: u64) -> String {
+        let count = grouped(i64::try_from(n_examples).unwrap_or(i64::MAX));
+        let (shown, steps) = (path.display(), grouped(checkpoint.position.step as i64));
+        let averages = by_averages(checkpoint);
+        let examples = if n_examples == 1 { "example" } else { "examples" };
+        format!("{shown} in {}: predictions for {count} {examples}, after {steps} steps{averages}\n", self.precision)
+    }
+}
+
+/// Predicts.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    args.device.one_device()?;
+    args.as_tpu.check(&args.device)?;
+    let experiment = Experiment::read(&args.experiment)?;
+    let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
+    let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
+    emit::check_names(&[("-o", args.output.as_deref())], &read)?;
+    let kind = args.output.as_deref().map(PredictionFormat::of).transpose()?;
+    let task = experiment.task();
+    let checkpoint = args.trained.read(&path, &*task)?;
+    if let Some(text) = &args.completion.complete {
+        return complete::run(args, context, &experiment, &path, &checkpoint, text);
+    }
+    let source = source(args, &experiment, &context.setup())?;
+    let n_examples = source.n_examples();
+    let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
+    let mut features = task.features();
+    features.retain(|feature| !feature.is_label);
+    let loader = Loader::new(&*source, &features, args.precision.compute(), batch as usize, 0)?;
+    loader.check().map_err(|error| none_is_left_out(error.into()))?;
+    // A path that cannot be written fails before the work, not after it.
+    let output = match (&args.output, kind) {
+        (Some(path), Some(kind)) => Some(Output::begin(path, kind)?),
+        _ => None,
+    };
+    let client = args.as_tpu.client(client(&args.device, &context.setup())?);
+    let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
+    let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
+    let predictor = Predictor::new(&client, &*task, args.precision, batch, &tuning)?;
+    spinner.finish_and_clear();
+    let bar = progress::bar(n_examples, context.quiet);
+    bar.set_prefix("predicting");
+    let keep = if args.json || output.is_some() { usize::MAX } else { N_SHOWN };
+    let mut collected = Collected::new(n_examples, keep, args.top.map(|k| k as usize), task.independent_logits());
+    let predicted = predictor.predict(&path, &checkpoint, &*source, |batch| -> anyhow::Result<()> {
+        bar.inc(batch.first().map_or(0, |array| array.dims[0].unsigned_abs()));
+        collected.add(batch, |index| source.place(index))
+    });
+    predicted.map_err(none_is_left_out)?;
+    bar.finish_and_clear();
+    if collected.arrays.is_empty() {
+        bail!("the task predicts nothing; expected predictions by name in Mode::Predict");
+    }
+    let files = args.files(&*source, keep as u64);
+    let mut head = json!({
+        "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
+        "steps": checkpoint.position.step, "inputs": args.inputs, "n_examples": n_examples,
+        "by_averages": checkpoint.has_averages(),
+    });
+    if let Some(files) = &files {
+        head["files"] = json!(files);
+    }
+    let is_written = output.is_some();
+    if let Some(output) = output {
+        output.finish(&head, &collected.arrays)?;
+    }
+    if args.json {
+        let mut object = head;
+        match is_written {
+            true => object["output"] = json!(args.output),
+            false => object["predictions"] = write::as_json(&collected.arrays)?,
+        }
+        context.print_json(&object)?;
+        return Ok(Status::Ok);
+    }
+    let mut text = args.heading(&path, &checkpoint, n_examples);
+    text += &match &args.output {
+        Some(output) => format!("{}: {}\n", output.display(), collected.described()),
+        None => table(&collected, files.as_deref(), n_examples, context.screen)?,
+    };
+    context.print(&text)?;
+    Ok(Status::Ok)
+}
+
+/// The error, where an example cannot be read, with what can be done: here none is left out.
+fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
+    let of_train = error.downcast_ref().and_then(|error| match error {
+        TrainError::Data(error) => Some(error),
+        _ => None,
+    });
+    match of_train.or_else(|| error.downcast_ref()).and_then(DataError::stopped) {
+        Some(source) => {
+            anyhow!("{source}\nhelp: take it out: a prediction is for every example, and leaves out none")
+        }
+        _ => error,
+    }
+}
+
+/// The examples that are asked for.
+fn source(args: &Args, experiment: &Experiment, setup: &Setup) -> anyhow::Result<Box<dyn Source>> {
+    let Some(file) = &args.inputs else { return Ok(experiment.read_data(&args.experiment, setup)?.test) };
+    match experiment.read_other(&args.experiment, file, setup) {
+        Err(TrainError::Data(error)) if *error.kind() == DataErrorKind::Columns => {
+            bail!("{error}\nhelp: examples to predict have no labels: leave those columns out")
+        }
+        other => Ok(other?),
+    }
+}
+
+/// The first examples, for eyes.
+fn table(collected: &Collected, files: Option<&[String]>, n_examples: u64, screen: Screen) -> anyhow::Result<String> {
+    let (mut columns, mut rows) = collected.rows()?;
+    if let Some(files) = files {
+        columns[0] = "file".to_string();
+        rows.iter_mut().zip(files).for_each(|(row, file)| row[0].clone_from(file));
+    }
+    let numbers = |title: &String| match title.as_str() {
+        "best" => Column::text(title),
+        "file" => Column::name(title),
+        _ => Column::number(title),
+    };
+    let mut table = Table::new(columns.iter().map(numbers));
+    let n_rows = rows.len() as u64;
+    rows.into_iter().for_each(|row| table.row(row));
+    let mut text = table.render(screen);
+    if n_rows < n_examples {
+        let rest = i64::try_from(n_examples - n_rows).unwrap_or(i64::MAX);
+        text += &format!("{} more: -o FILE.npz, .csv or .json, or --json, has them all\n", grouped(rest));
+    }
+    Ok(text)
+}

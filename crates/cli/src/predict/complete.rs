@@ -1,0 +1,107 @@
+//! `bf16scope predict --complete`: what a decoder writes after a text.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::bail;
+use serde_json::json;
+
+use super::Args;
+use crate::child::client;
+use crate::report::grouped;
+use crate::trained::by_averages;
+use crate::tune::target_of;
+use crate::whole::whole;
+use crate::{Context, Status, progress};
+use bf16scope_train::checkpoint::Checkpoint;
+use bf16scope_train::experiment::Experiment;
+use bf16scope_train::{Completer, Sampling};
+
+/// How a text is completed.
+#[derive(Debug, clap::Args)]
+pub(super) struct CompletionArgs {
+    /// Go on from this text, with the tokenizer of the experiment's `data`
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["inputs", "top", "output"])]
+    pub complete: Option<String>,
+    /// How many tokens to add
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "complete", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
+    tokens: u32,
+    /// Draw each token by its probability, with logits divided by T [default: the most probable one]
+    #[arg(long, value_name = "T", requires = "complete", value_parser = positive, allow_negative_numbers = true)]
+    temperature: Option<f64>,
+    /// Draw from the K most probable ones only
+    #[arg(long, value_name = "K", requires = "temperature", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
+    top_k: Option<u32>,
+    /// Of what is drawn: the same one gives the same text
+    #[arg(long, value_name = "SEED", default_value_t = 0, requires = "temperature")]
+    seed: u64,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value > 0.0 && value.is_finite() => Ok(value),
+        _ => Err("expected a number above 0".to_string()),
+    }
+}
+
+pub(super) fn run(
+    args: &Args,
+    context: &Context,
+    experiment: &Experiment,
+    path: &Path,
+    checkpoint: &Checkpoint,
+    text: &str,
+) -> anyhow::Result<Status> {
+    let tokenizer = match &experiment.data {
+        Some(data) => data.tokenizer(&args.experiment)?,
+        None => None,
+    };
+    let Some(tokenizer) = tokenizer else {
+        bail!(
+            "{}: `data` has no `tokens`, which say what makes ids of a text\nhelp: write `tokens: {{tokenizer: FILE, window: N}}`, or \
+             `tokenizer: bytes`, as in examples/gpt_bible.yaml",
+            args.experiment.display()
+        )
+    };
+    let prompt =
+        tokenizer.encode(text).map_err(|found| anyhow::anyhow!("the tokenizer makes no ids of the text: {found}"))?;
+    let client = args.as_tpu.client(client(&args.device, &context.setup())?);
+    let tuning = args.tune.tuning(experiment, &target_of(&args.device));
+    let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
+    let completer = Completer::new(&client, &*experiment.task(), args.precision, &tuning)?;
+    spinner.finish_and_clear();
+    let CompletionArgs { tokens, temperature, top_k, seed, .. } = args.completion;
+    let sampling = Sampling { temperature: temperature.unwrap_or(0.0), top_k: top_k.map(|k| k as usize), seed };
+    let bar = progress::bar(u64::from(tokens), context.quiet);
+    bar.set_prefix("completing");
+    let began = Instant::now();
+    let ids = completer.complete(path, checkpoint, &prompt, tokens as usize, &sampling, |_| bar.inc(1))?;
+    let rate = f64::from(tokens) / began.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    let whole = tokenizer.decode(&[&prompt[..], &ids].concat());
+    if args.json {
+        context.print_json(&json!({
+            "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
+            "steps": checkpoint.position.step, "by_averages": checkpoint.has_averages(), "prompt": prompt, "ids": ids,
+            "text": whole, "temperature": temperature, "top_k": top_k, "seed": temperature.map(|_| seed),
+            "tokens_per_second": rate,
+        }))?;
+        return Ok(Status::Ok);
+    }
+    let (steps, averages) = (grouped(checkpoint.position.step as i64), by_averages(checkpoint));
+    let how = match (temperature, top_k) {
+        (None, _) => "the most probable token each time".to_string(),
+        (Some(t), None) => format!("drawn at temperature {t}, seed {seed}"),
+        (Some(t), Some(k)) => format!("drawn of {k} at temperature {t}, seed {seed}"),
+    };
+    // A terminal obeys control characters.
+    let shown: String =
+        whole.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{FFFD}' } else { c }).collect();
+    let count = grouped(i64::from(tokens));
+    context.print(&format!(
+        "{} in {}, after {steps} steps{averages}: {how}\n{shown}\n{count} tokens, {rate:.1} a second\n",
+        path.display(),
+        args.precision
+    ))?;
+    Ok(Status::Ok)
+}

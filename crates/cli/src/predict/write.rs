@@ -1,0 +1,154 @@
+//! Predictions as files: `.npz`, CSV, JSON. Numbers in text are the shortest that read back as they are.
+
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Number, Value};
+
+use crate::arrays;
+use crate::emit::check_kind;
+use bf16scope_data::NamedArray;
+use bf16scope_data::npz::NpzWriter;
+use bf16scope_files::Replacement;
+use bf16scope_hlo::numerics::bf16::bf16_to_f32;
+use bf16scope_hlo::{ArrayShape, DType};
+
+/// What a file of predictions is.
+#[derive(Clone, Copy)]
+pub(super) enum PredictionFormat {
+    Npz,
+    Csv,
+    Json,
+}
+
+impl PredictionFormat {
+    /// By the file's ending.
+    pub(super) fn of(path: &Path) -> anyhow::Result<PredictionFormat> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("npz") => Ok(PredictionFormat::Npz),
+            Some("csv") => Ok(PredictionFormat::Csv),
+            Some("json") => Ok(PredictionFormat::Json),
+            _ => bail!("-o {}: no kind of file that predictions go to; expected .npz, .csv or .json", path.display()),
+        }
+    }
+}
+
+/// A file that is being written, beside the one that it will become.
+pub(super) enum Output {
+    Npz(Box<NpzWriter>),
+    Text { path: PathBuf, file: BufWriter<Replacement>, is_csv: bool },
+}
+
+impl Output {
+    pub(super) fn begin(path: &Path, kind: PredictionFormat) -> anyhow::Result<Output> {
+        if let PredictionFormat::Npz = kind {
+            check_kind(path, b"PK", ".npz archive")?;
+            return Ok(Output::Npz(Box::new(NpzWriter::create(path)?)));
+        }
+        let file = Replacement::begin(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let is_csv = matches!(kind, PredictionFormat::Csv);
+        Ok(Output::Text { path: path.to_path_buf(), file: BufWriter::new(file), is_csv })
+    }
+
+    /// Writes all, and puts the file in its place. JSON is `head` with the predictions.
+    pub(super) fn finish(self, head: &Value, all: &[NamedArray]) -> anyhow::Result<()> {
+        match self {
+            Output::Npz(mut npz) => {
+                for NamedArray { name, dtype, dims, bytes } in all {
+                    arrays::write(&mut npz, name, &ArrayShape::new(*dtype, dims.clone()), bytes, false)?;
+                }
+                Ok(npz.finish()?)
+            }
+            Output::Text { path, mut file, is_csv } => {
+                let text = match is_csv {
+                    true => as_csv(all)?,
+                    false => {
+                        let mut object = head.clone();
+                        object["predictions"] = as_json(all)?;
+                        serde_json::to_string(&object)? + "\n"
+                    }
+                };
+                let write = || {
+                    file.write_all(text.as_bytes())?;
+                    file.into_inner().map_err(std::io::IntoInnerError::into_error)?.finish()
+                };
+                write().with_context(|| format!("cannot write {}", path.display()))
+            }
+        }
+    }
+}
+
+/// Arrays by name, nested as their dims are.
+pub(super) fn as_json(all: &[NamedArray]) -> anyhow::Result<Value> {
+    let named = all.iter().map(|array| Ok((array.name.clone(), nested(array)?)));
+    Ok(Value::Object(named.collect::<anyhow::Result<_>>()?))
+}
+
+/// A line of titles (`classes`, `logits.0`, `logits.1`), then one for each example.
+fn as_csv(all: &[NamedArray]) -> anyhow::Result<String> {
+    let mut titles = Vec::new();
+    let mut columns = Vec::new();
+    let n = all.first().map_or(0, |array| array.dims[0].unsigned_abs() as usize);
+    for array in all {
+        let per_row: i64 = array.dims[1..].iter().product();
+        let per_row = per_row.unsigned_abs() as usize;
+        titles.extend((0..per_row).map(|place| title(array, place)));
+        columns.push(per_row);
+    }
+    let mut text = titles.join(",") + "\n";
+    for row in 0..n {
+        let mut cells = Vec::with_capacity(titles.len());
+        for (array, per_row) in all.iter().zip(&columns) {
+            let width = array.dtype.n_bytes();
+            let bytes = &array.bytes[row * per_row * width..][..per_row * width];
+            for element in bytes.chunks_exact(width) {
+                cells.push(number(array, element)?.to_string());
+            }
+        }
+        text += &cells.join(",");
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// `logits.3.5` of an element of each example; of one number the name alone.
+fn title(array: &NamedArray, place: usize) -> String {
+    let mut rest = place;
+    let mut at: Vec<String> = Vec::new();
+    for dim in array.dims[1..].iter().rev().map(|dim| dim.unsigned_abs() as usize) {
+        at.push((rest % dim).to_string());
+        rest /= dim;
+    }
+    at.push(array.name.clone());
+    at.reverse();
+    at.join(".")
+}
+
+/// An array's numbers, nested as its dims are.
+pub(super) fn nested(array: &NamedArray) -> anyhow::Result<Value> {
+    fn of(array: &NamedArray, dims: &[i64], bytes: &[u8]) -> anyhow::Result<Value> {
+        let [n, inner @ ..] = dims else { return number(array, bytes) };
+        let n_bytes = (bytes.len() / n.unsigned_abs().max(1) as usize).max(1);
+        bytes.chunks_exact(n_bytes).map(|bytes| of(array, inner, bytes)).collect()
+    }
+    of(array, &array.dims, &array.bytes)
+}
+
+/// One element.
+fn number(array: &NamedArray, bytes: &[u8]) -> anyhow::Result<Value> {
+    let float = |value: f32| {
+        let shortest = value.to_string().parse().unwrap_or(f64::NAN);
+        // Readers may read f64 and round again.
+        let number = if shortest as f32 == value { shortest } else { f64::from(value) };
+        Number::from_f64(number).map_or(Value::Null, Value::Number)
+    };
+    Ok(match (array.dtype, bytes) {
+        (DType::F32, &[a, b, c, d]) => float(f32::from_le_bytes([a, b, c, d])),
+        (DType::S32, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).into(),
+        (DType::BF16, &[a, b]) => float(bf16_to_f32(u16::from_le_bytes([a, b]))),
+        (DType::Pred, &[a]) => (a != 0).into(),
+        (DType::F64, &[a, b, c, d, e, f, g, h]) => f64::from_le_bytes([a, b, c, d, e, f, g, h]).into(),
+        (dtype, _) => bail!("`{}` is {dtype}, which has no text here\nhelp: write it with -o FILE.npz", array.name),
+    })
+}

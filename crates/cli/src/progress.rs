@@ -1,0 +1,142 @@
+//! Progress on standard error: what a plugin's installation does, objects and text on their way, and bars for work over a second.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::terminal;
+use bf16scope_files::{BytesDone, OnBytes};
+use bf16scope_pjrt::{OnInstall, Progress};
+
+/// Says on standard error what installations of plugins do: a bar for the download on a terminal, lines elsewhere.
+/// Errors come back from the installation itself, so `quiet` hides nothing that matters.
+pub(super) fn installations(quiet: bool) -> OnInstall {
+    let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
+    OnInstall::new(move |progress| {
+        if quiet {
+            return;
+        }
+        let mut bar = bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match progress {
+            Progress::Starting(artifact) => {
+                say(&progress.to_string());
+                if std::io::stderr().is_terminal() {
+                    *bar = Some(download_bar(artifact.wheel_bytes));
+                }
+            }
+            Progress::Downloading { n_bytes, .. } => {
+                if let Some(bar) = &*bar {
+                    bar.set_position(*n_bytes);
+                }
+            }
+            Progress::Damaged { .. } | Progress::Unpacking(_) | Progress::Installed(_) => {
+                if let Some(bar) = bar.take() {
+                    bar.finish_and_clear();
+                }
+                say(&progress.to_string());
+            }
+        }
+    })
+}
+
+/// A bar of bytes on a terminal, for work that has taken a second.
+pub(super) fn bytes(quiet: bool) -> OnBytes {
+    let bar: Mutex<Option<(Instant, ProgressBar)>> = Mutex::new(None);
+    OnBytes::new(move |BytesDone { n_bytes, of }| {
+        if quiet || !std::io::stderr().is_terminal() {
+            return;
+        }
+        let mut bar = bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (began, shown) = bar.get_or_insert_with(|| (Instant::now(), ProgressBar::hidden()));
+        if n_bytes == of {
+            shown.finish_and_clear();
+            *bar = None;
+        } else if shown.is_hidden() && began.elapsed().as_secs() >= 1 {
+            *shown = download_bar(of);
+        } else {
+            shown.set_position(n_bytes);
+        }
+    })
+}
+
+/// A line on standard error. If it is closed there is nobody to tell.
+pub(super) fn say(line: &str) {
+    drop(writeln!(std::io::stderr(), "bf16scope: {}", terminal::message(line)));
+}
+
+fn download_bar(n_bytes: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(n_bytes), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+        .expect("the template is a constant that a test renders");
+    bar.set_style(drawable(style));
+    bar
+}
+
+/// The style in characters that the terminal shows. On a dumb one nothing is drawn.
+fn drawable(style: ProgressStyle) -> ProgressStyle {
+    match terminal::is_ascii() {
+        true => style.progress_chars("#>-").tick_chars("|/-\\ "),
+        false => style,
+    }
+}
+
+/// A bar on standard error that counts `n` things, with a message; hidden if `quiet` or if it is no terminal.
+pub(super) fn bar(n: u64, quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(Some(n), target);
+    let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg} {eta}")
+        .expect("the template is a constant that a test renders");
+    bar.set_style(drawable(style));
+    bar
+}
+
+/// A bar on standard error that shows which part of some work is done and how long the rest takes, with a message that is
+/// the caller's; hidden if `quiet` or if it is no terminal. It is drawn when its length is set.
+pub(super) fn part(quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(None, target);
+    let style = ProgressStyle::with_template("{msg} {bar:30} {percent}% {eta} left")
+        .expect("the template is a constant that a test renders");
+    bar.set_style(drawable(style));
+    bar
+}
+
+/// A spinner on standard error with a message and the time gone by; hidden if `quiet` or if it is no terminal.
+pub(super) fn spinner(message: String, quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let spinner = ProgressBar::with_draw_target(None, target);
+    let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}")
+        .expect("the template is a constant that a test renders");
+    spinner.set_style(drawable(style));
+    spinner.set_message(terminal::message(&message));
+    spinner.enable_steady_tick(std::time::Duration::from_millis(100));
+    spinner
+}
+
+/// A bar on standard error that counts steps of minutes, with a message that is the caller's and the time of this step;
+/// hidden if `quiet` or if it is no terminal.
+pub(super) fn steps(quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(Some(1), target);
+    let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {wide_msg} {elapsed}")
+        .expect("the template is a constant that a test renders");
+    bar.set_style(drawable(style));
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_render() {
+        download_bar(10).finish_and_clear();
+        bar(3, true).finish_and_clear();
+        steps(true).finish_and_clear();
+        part(true).finish_and_clear();
+        spinner("compiling".to_string(), true).finish_and_clear();
+    }
+}

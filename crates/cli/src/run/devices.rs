@@ -1,0 +1,106 @@
+//! `bf16scope run` of a module for several devices, on as many of a CPU: arrays are split as its shardings say, and results
+//! put together again.
+
+use std::time::Instant;
+
+use anyhow::bail;
+
+use crate::arrays::Inputs;
+use bf16scope_hlo::alone::{runs_alone, runs_by_itself, several_devices};
+use bf16scope_hlo::devices::{Devices, Placement};
+use bf16scope_hlo::module_shards::Shards;
+use bf16scope_hlo::{ArrayShape, Literal, Module};
+use bf16scope_pjrt::{Arg, Buffer, Client, Executable, Platform};
+
+/// A result: its name, its type, its bytes.
+pub(super) type Found = (String, ArrayShape, Vec<u8>);
+
+/// How a module lies over the devices of a platform: over all of them, or on one.
+///
+/// Neither arguments nor results are left to the partitioner here: what the module says of none is whole on each device, so
+/// that it is known what each device holds.
+///
+/// # Errors
+/// A module for another number of devices, and what [`runs_alone`] refuses.
+pub(crate) fn placement(module: &Module, platform: &Platform) -> anyhow::Result<Placement> {
+    let n_devices = platform.n_devices().unwrap_or(1) as usize;
+    if n_devices == 1 {
+        runs_alone(module)?;
+        return Ok(Placement::default());
+    }
+    runs_by_itself(module)?;
+    let Placement { devices, is_shardy, .. } = Placement::of(module)?;
+    if devices.is_one() && several_devices(module).is_none() {
+        bail!("the module is for one device, and {platform} has {n_devices}\nhelp: run it with `--device cpu`");
+    }
+    if devices.n() != n_devices {
+        bail!(
+            "the module is for {devices}, and {platform} has {n_devices} devices\nhelp: run it with `--device cpu:{}`",
+            devices.n()
+        );
+    }
+    Ok(Placement { devices, is_shardy, ..Placement::default() })
+}
+
+/// A module that runs over devices.
+pub(super) struct Over<'m> {
+    pub(super) module: &'m Module,
+    pub(super) devices: Devices,
+}
+
+impl Over<'_> {
+    /// Gives each device its part of each argument, runs the program once on all of them, and puts the results together.
+    pub(super) fn execute(
+        &self,
+        client: &Client,
+        executable: &Executable,
+        inputs: &mut Inputs,
+    ) -> anyhow::Result<(Vec<Found>, f64)> {
+        let _span = tracing::info_span!("execute").entered();
+        let shards = Shards::of(self.module, self.devices);
+        let mut lists: Vec<Vec<Arg<'_>>> = (0..self.devices.n()).map(|_| Vec::new()).collect();
+        for position in 0..inputs.parameters.len() {
+            let Literal::Array { shape, bytes } = inputs.literal(position)? else {
+                bail!("parameter {position} is not an array: this is a bug of bf16scope");
+            };
+            for (device, list) in lists.iter_mut().enumerate() {
+                let part = shards.parameter(position, &shape, device)?;
+                let bytes = part.cut(&bytes, &shape.dims, shape.dtype.n_bytes());
+                list.push(Arg::Donate(client.buffer_from_host(&bytes, shape.dtype, &part.dims, device)?));
+            }
+        }
+        let began = Instant::now();
+        let results = executable.execute_sharded(lists)?;
+        let run_seconds = began.elapsed().as_secs_f64();
+        Ok((self.whole(&results)?, run_seconds))
+    }
+
+    /// Results put together of their parts: of the first replica, and of the others where they have other bits.
+    fn whole(&self, results: &[Vec<Buffer>]) -> anyhow::Result<Vec<Found>> {
+        let entry = self.module.entry();
+        let root = entry.instr(entry.root);
+        let shards = Shards::of(self.module, self.devices);
+        let mut found = Vec::new();
+        for (position, shape) in root.shape.leaves().into_iter().enumerate() {
+            let Some(array) = shape.as_array() else { bail!("result {position} is {shape}, expected an array") };
+            let mut of_devices = (results.iter())
+                .map(|results| Ok((results[position].dims()?, results[position].to_host()?)))
+                .collect::<anyhow::Result<Vec<_>>>()?;
+            let mut first: Option<Vec<u8>> = None;
+            for replica in 0..self.devices.replicas {
+                let given = |device: usize| std::mem::take(&mut of_devices[device]);
+                let bytes = shards.whole((position, array), array.dtype.n_bytes(), replica, given)?;
+                let shape = ArrayShape::new(array.dtype, array.dims.clone());
+                match &first {
+                    None => {
+                        found.push((format!("out{position}"), shape, bytes.clone()));
+                        first = Some(bytes);
+                    }
+                    Some(first) if *first == bytes => {}
+                    Some(_) => found.push((format!("out{position}.replica{replica}"), shape, bytes)),
+                }
+            }
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,152 @@
+//! `bf16scope run FOLDER`: a package, on arrays for its inputs alone.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, bail, ensure};
+
+use super::{Args, Outcome, Was, described, results, say};
+use crate::arrays::{self, Inputs};
+use crate::package::compiler_of;
+use crate::{Context, Status, emit, excess, module_file, progress};
+use bf16scope_data::npz::NpzWriter;
+use bf16scope_files as files;
+use bf16scope_hlo::Literal;
+use bf16scope_hlo::proto::encode;
+use bf16scope_pjrt::{Arg, Buffer, Client, Executable};
+use bf16scope_train::package::{self, Manifest};
+
+/// Runs a package: each device has its part of every input, and gives its part of every result.
+pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let folder = &args.module;
+    args.sizes.refuse(folder)?;
+    if !folder.join(package::MANIFEST).exists() {
+        module_file::refuse_other_folders(folder)?;
+        bail!(
+            "{} is a folder without {}, so it is not a package\nhelp: name a module, or make a package with `bf16scope package`",
+            folder.display(),
+            package::MANIFEST
+        );
+    }
+    ensure!(
+        args.excess_precision.is_none(),
+        "--excess-precision is for modules: a package is compiled as package.json says on a TPU, and with every rounding \
+         performed elsewhere\nhelp: leave it out, or run {} itself",
+        folder.join("program.hlo.pb").display()
+    );
+    let manifest = Manifest::read(folder)?;
+    let n_devices = manifest.n_devices;
+    let given = args.device.n_devices().map_or(1, |n| n as usize);
+    ensure!(
+        given >= n_devices || *args.device.name() != *"cpu" && !args.device.name().starts_with("cpu:"),
+        "the package is for {n_devices} devices, and {} has {given}\nhelp: --device cpu:{n_devices}",
+        args.device
+    );
+    let program = folder.join(&manifest.program.file);
+    let module = module_file::load(&program, &context.converter())?;
+    let mut parameters = arrays::parameters(&module)?;
+    let n_variables = parameters
+        .len()
+        .checked_sub(manifest.inputs.len())
+        .with_context(|| format!("{} has fewer parameters than {} has inputs", program.display(), package::MANIFEST))?;
+    let mut whole = parameters.split_off(n_variables);
+    for parameter in &mut whole {
+        parameter.of_all(n_devices);
+    }
+    let variables_file = folder.join(&manifest.variables.file);
+    let mut variables = Inputs::of(parameters, Some(&variables_file), None)?;
+    let mut inputs = Inputs::of(whole, args.inputs.as_deref(), args.random)?;
+    variables.check_memory(n_devices as u64)?;
+    inputs.check_memory(2)?;
+    if let Some(path) = &args.outputs {
+        emit::check_kind(path, b"PK", ".npz archive")?;
+    }
+    let mut npz = args.outputs.as_deref().map(NpzWriter::create).transpose()?;
+    let client = args.as_tpu.client(args.limits.client_of_all(&args.device, context)?);
+    let spinner = progress::spinner(format!("loading {}", folder.display()), context.quiet);
+    let began = Instant::now();
+    let (executable, was) = load(args, &manifest, &client, &encode::to_bytes(&module)?, context)?;
+    let compile_seconds = began.elapsed().as_secs_f64();
+    spinner.finish_and_clear();
+    let (parts, run_seconds) = execute(&client, &executable, &mut variables, &mut inputs, n_devices)?;
+    let names: Vec<String> = manifest.outputs.iter().map(|output| output.name.clone()).collect();
+    let outputs = results(parts, |position| names.get(position).cloned(), npz.as_mut(), args.raw_bf16)?;
+    npz.map(NpzWriter::finish).transpose()?;
+    let outcome = Outcome {
+        module: module.name.clone(),
+        allow_excess_precision: excess::to_run(None, &args.device, manifest.excess_precision),
+        inputs: described(&inputs),
+        outputs,
+        was,
+        compile_seconds,
+        run_seconds,
+    };
+    say(args, &outcome, context)
+}
+
+/// The package's executable, where this device can run it, else its program, compiled here.
+fn load(
+    args: &Args,
+    manifest: &Manifest,
+    client: &Client,
+    program: &[u8],
+    context: &Context,
+) -> anyhow::Result<(Executable, Was)> {
+    let excess_precision = excess::to_run(None, &args.device, manifest.excess_precision);
+    let options = package::options(manifest.n_devices, excess_precision);
+    let compiled_here = || {
+        let executable = client.compile(program, &options).context("the package's program cannot be compiled")?;
+        Ok((executable, Was::Compiled))
+    };
+    // What is compiled already multiplies as it does.
+    let is_loadable = args.as_tpu.arithmetic().is_none();
+    let Some(built) = manifest.executable.as_ref().filter(|_| is_loadable) else { return compiled_here() };
+    let shown = args.module.join(&built.part.file);
+    if let Some(difference) = built.differs(&compiler_of(&args.device, client, &context.setup())?) {
+        tracing::warn!("{} is not used, and the program is compiled again: {difference}", shown.display());
+        return compiled_here();
+    }
+    let bytes = files::read(&shown, built.part.n_bytes).with_context(|| format!("cannot read {}", shown.display()))?;
+    match client.load(&bytes, program, &options, None) {
+        Ok(executable) => Ok((executable, Was::Loaded)),
+        Err(error) => {
+            tracing::warn!("{} cannot be loaded, and the program is compiled again: {error}", shown.display());
+            compiled_here()
+        }
+    }
+}
+
+/// Runs it once on each device; gives of each result the parts in the devices' order.
+fn execute(
+    client: &Client,
+    executable: &Executable,
+    variables: &mut Inputs,
+    inputs: &mut Inputs,
+    n_devices: usize,
+) -> anyhow::Result<(Vec<Vec<Buffer>>, f64)> {
+    let mut lists: Vec<Vec<Arg<'_>>> = (0..n_devices).map(|_| Vec::new()).collect();
+    for (of, n_parts) in [(variables, 1), (inputs, n_devices)] {
+        for position in 0..of.parameters.len() {
+            let Literal::Array { shape, bytes } = of.literal(position)? else {
+                bail!("parameter {position} is not an array: this is a bug of bf16scope");
+            };
+            let mut dims = shape.dims.clone();
+            if let Some(batch) = dims.first_mut() {
+                *batch /= n_parts as i64;
+            }
+            let n_bytes = bytes.len() / n_parts;
+            for (device, list) in lists.iter_mut().enumerate() {
+                let at = if n_parts == 1 { 0 } else { device * n_bytes };
+                let part = &bytes[at..at + n_bytes];
+                list.push(Arg::Donate(client.buffer_from_host(part, shape.dtype, &dims, device)?));
+            }
+        }
+    }
+    let began = Instant::now();
+    let mut outputs = executable.execute_sharded(lists)?;
+    let run_seconds = began.elapsed().as_secs_f64();
+    // By result, not by device.
+    outputs.iter_mut().for_each(|list| list.reverse());
+    let n_outputs = outputs.first().map_or(0, Vec::len);
+    let by_result = (0..n_outputs).map(|_| outputs.iter_mut().filter_map(Vec::pop).collect()).collect();
+    Ok((by_result, run_seconds))
+}

@@ -1,0 +1,45 @@
+//! `--dim`: sizes for the symbolic dimensions of a module.
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use super::Context;
+use bf16scope_foreign::{Size, Sizes};
+use bf16scope_study::Converter;
+
+/// Of programs that read a module.
+#[derive(Debug, clap::Args)]
+pub(super) struct SizeArgs {
+    /// Size of a symbolic dimension of an export, by its name in `jax.export.symbolic_shape` (b=32), or by parameter and
+    /// dimension (0:1=32); once for each
+    #[arg(long = "dim", value_name = "NAME=SIZE")]
+    dims: Vec<Size>,
+}
+
+impl SizeArgs {
+    /// What reads modules with these sizes.
+    ///
+    /// # Errors
+    /// A dimension that is there twice.
+    pub(super) fn converter(&self, context: &Context) -> anyhow::Result<Converter> {
+        match Sizes::new(self.dims.clone()) {
+            Ok(sizes) => Ok(Converter { sizes, ..context.converter() }),
+            Err(dim) => bail!("--dim gives `{dim}` two sizes\nhelp: leave one of them out"),
+        }
+    }
+
+    /// Sizes for a model are an error.
+    ///
+    /// # Errors
+    /// Sizes where the file is a model.
+    pub(super) fn refuse(&self, model: &Path) -> anyhow::Result<()> {
+        if !self.dims.is_empty() {
+            bail!(
+                "--dim gives sizes to the symbolic dimensions of a module, and {} is none\nhelp: leave --dim out",
+                model.display()
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,471 @@
+//! `bf16scope train`: trains an experiment on the CPU plugin or another device, with checkpoints.
+
+pub(super) mod record;
+mod show;
+
+use std::io::IsTerminal;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Instant;
+
+use anyhow::bail;
+use serde::Serialize;
+use signal_hook::consts::SIGTERM;
+
+use self::record::Subject;
+use self::show::Show;
+use super::as_tpu::AsArg;
+use super::child::client_of_all;
+use super::progress::say;
+use super::tune::{TuneArg, target_of};
+use super::whole::whole;
+use super::{Context, Status, again, signals};
+use bf16scope_model::graph::{Precision, Storage};
+use bf16scope_passes::tuning::Tuning;
+use bf16scope_pjrt::{MAX_CPU_DEVICES, Platform};
+use bf16scope_study::MeshChoice;
+use bf16scope_tpu::read_narrow_sums;
+use bf16scope_train::checkpoint::{Checkpoint, Place};
+use bf16scope_train::experiment::{Examples, Experiment, WatchConfig, default_checkpoint};
+use bf16scope_train::resume::check_data;
+use bf16scope_train::runs::{ABOUT, RunFolder, read_watched};
+use bf16scope_train::watch::WatchRecord;
+use bf16scope_train::{
+    Data, Initialization, MAX_REPLICAS, Mesh, Resumption, Session, Spec, SumOf, Summary, TrainError, check,
+    check_average, check_watch, run as train,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope train examples/digits.yaml
+          handwritten digits in bf16: cast on the host, the network in a bf16 scope, logits, loss and update in f32
+  bf16scope train examples/digits.yaml --precision f32
+          the same network through the same code, in f32
+  bf16scope train examples/digits.yaml --resume --epochs 20
+          go on where the checkpoint is, up to epoch 20
+  bf16scope train examples/digits.yaml --initialize-from checkpoints/digits-f32.safetensors
+          a fresh run that starts from those weights
+  bf16scope train examples/digits.yaml --tune tpu-v2
+          on this CPU, the program that `compile --target tpu-v2` compiles
+  bf16scope train examples/digits.yaml --watch
+          and look at every layer's numbers each 50 steps: `bf16scope watch RUN` shows what was wrong first
+  tensorboard --logdir runs
+          what `bf16scope curves` draws, in TensorBoard, while it trains
+
+The first run installs the CPU plugin (63 MB) with pip. Ctrl-C saves a checkpoint and leaves with exit status 130 (SIGTERM:
+143, SIGHUP: 129); --resume goes on from it to bitwise the same weights as if the run had not stopped. A reader of standard
+output that leaves (`| head`) does not end the training.
+
+On a slice of several hosts the same command runs on each (docs/CLOUD_TPU.md): host 0 reports and writes, and a signal to one
+stops all, with exit status 143.";
+
+/// Arguments of `train`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The experiment: a YAML file with `model`, `data` and `train`
+    #[arg(value_name = "EXPERIMENT")]
+    experiment: PathBuf,
+    /// What the network computes in: bf16, f32 or f16. Loss and update are f32 in all of them, and variables, unless
+    /// --variables or the experiment says otherwise
+    #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
+    precision: Precision,
+    /// Passes over the data, those before a resumption included, instead of the experiment's; 0 saves the initial state
+    #[arg(long, value_name = "N", value_parser = whole(0..=u32::MAX), allow_negative_numbers = true)]
+    epochs: Option<u32>,
+    /// Examples in a batch, instead of the experiment's
+    #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
+    batch: Option<u32>,
+    /// What variables are stored in, instead of the experiment's: f32, bf16_stochastic, bf16_compensated or bf16_nearest
+    #[arg(long, value_name = "STORAGE")]
+    variables: Option<Storage>,
+    /// Seed of initial values and of the order of examples, instead of the experiment's
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+    /// Where checkpoints go [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Go on from the checkpoint at its place, from that of the run that --run names, or from FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    resume: Option<Option<PathBuf>>,
+    /// Start from these weights: a checkpoint, .npz, safetensors or another file that `bf16scope weights` reads, instead of the
+    /// experiment's `initialize_from`
+    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    initialize_from: Option<PathBuf>,
+    /// Go on although the checkpoint is of a network that computes something else, as long as its variables fit
+    #[arg(long, requires = "resume")]
+    other_function: bool,
+    /// Where it runs: cpu, cpu:N (N devices), tpu, plugin:PATH (any PJRT plugin), or xla-cpu (with the feature xla)
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: Platform,
+    /// Devices that share every batch, instead of the experiment's mesh [default: those of cpu:N]
+    #[arg(long, value_name = "N", value_parser = whole(1..=MAX_REPLICAS), allow_negative_numbers = true)]
+    devices: Option<u32>,
+    #[command(flatten)]
+    tune: TuneArg,
+    #[command(flatten)]
+    as_tpu: AsArg,
+    /// Look at the numbers of each layer every N steps [default: the experiment's, or 50], say what is wrong with them and
+    /// record all in the run's folder, for `bf16scope watch`; the weights have the same bits
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, value_parser = steps)]
+    watch: Option<Option<u32>>,
+    #[command(flatten)]
+    record: record::RecordArgs,
+    /// Print one JSON object at the end, and no lines before
+    #[arg(long)]
+    json: bool,
+}
+
+fn steps(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(steps) if steps > 0 && i32::try_from(steps).is_ok() => Ok(steps),
+        Ok(_) | Err(_) => {
+            Err("expected a number of steps, 1 or more, such as 50; without --watch no step is looked at".to_string())
+        }
+    }
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Json<'a> {
+    experiment: &'a Path,
+    precision: Precision,
+    platform: &'a str,
+    /// The devices that shared each batch, and what they shared.
+    mesh: Mesh,
+    seed: u64,
+    batch: u32,
+    seconds: f64,
+    run: Option<PathBuf>,
+    #[serde(flatten)]
+    summary: &'a Summary,
+}
+
+/// Trains.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let began = Instant::now();
+    args.as_tpu.check(&args.device)?;
+    let wanted = args.wanted();
+    let (experiment, examples) = args.read_experiment(context)?;
+    if let Some(from) = &args.resume {
+        wanted.check_there(from.as_ref().unwrap_or(&wanted.path))?;
+    }
+    let existed = wanted.path.exists();
+    // Of a slice's hosts the first writes, and which this is only its plugin knows.
+    let begun = args.device.is_of_one_process().then(|| Begun::new(args, &wanted, true)).transpose()?;
+    let data = examples.data();
+    let spec = args.checked_spec(&experiment, data)?;
+    if let Some(begun) = &begun {
+        begun.check(args.resumption(), &spec, data)?;
+    }
+    let initialization = args.initialization(&experiment, &spec)?;
+    let platform = args.platform(experiment.mesh.mesh)?;
+    let client = args.as_tpu.client(client_of_all(&platform, &context.setup())?);
+    let (host, n_hosts) = client.processes().rank();
+    let is_first = host == 0;
+    let begun = match begun {
+        Some(begun) => begun,
+        None => {
+            let begun = Begun::new(args, &wanted, is_first)?;
+            begun.check(args.resumption(), &spec, data)?;
+            begun
+        }
+    };
+    let placed = |error: TrainError| experiment.with_its_line(error);
+    if experiment.train.watch.is_some() {
+        check_watch(&spec, u32::try_from(n_hosts).unwrap_or(u32::MAX)).map_err(placed)?;
+    }
+    let mut session = Session::new(&client, spec).map_err(placed)?;
+    let mesh = experiment.mesh.mesh;
+    let rounded = match mesh.n_devices() > 1 && mesh.sum == SumOf::F32 {
+        true => rounded_sums(&session, mesh.model.get())?,
+        false => None,
+    };
+    let Begun { place, resumed } = begun;
+    let start = begin(&mut session, resumed.as_ref(), args.resumption(), initialization)?;
+    let stop = stop_on_signals()?;
+    let is_watched = experiment.train.watch.is_some();
+    let mut show = Show::new(context, args.json, is_first, u64::from(experiment.train.epochs), is_watched);
+    show.start(args, (&experiment, &platform), &session, data, rounded.as_deref());
+    start.iter().for_each(|line| show.say(line));
+    match &resumed {
+        Some((from, checkpoint)) => show.resumed(from, checkpoint, session.step()),
+        None if existed && is_first => show.replaced(&wanted.path, &experiment.train),
+        None => {}
+    }
+    let tune = args.tune.again();
+    let device = format!("{}{}", args.device.name(), args.as_tpu.again());
+    let subject = Subject {
+        path: &args.experiment,
+        experiment: &experiment,
+        session: &session,
+        client: &client,
+        device: &device,
+        tune: &tune,
+        resumed: resumed.as_ref(),
+        initialized_from: args.initialized_from(),
+    };
+    if is_first {
+        show.record = args.record.open(&subject, &mut |line| show.say(line))?;
+        if let (Some(record), true) = (&show.record, is_watched && resumed.is_some()) {
+            let (looks, _) = read_watched::<WatchRecord>(record.path())?;
+            show.seen(looks);
+        }
+    }
+    let run = show.record.as_ref().map(|record| record.path().to_path_buf());
+    let plan = experiment.train.plan(place);
+    let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
+    show.clear();
+    if let (Err(TrainError::Diverged { .. }), Some(run)) = (&result, &run)
+        && read_watched::<WatchRecord>(run).is_ok_and(|(looks, _)| !looks.is_empty())
+    {
+        show.say(&format!("what the numbers were before it: `bf16scope watch {}`", again::word(run)));
+    }
+    let summary = stop.judge(result, n_hosts)?;
+    if !is_first {
+        return Ok(Status::Ok);
+    }
+    match args.json {
+        true => context.print_json(&args.as_json(&experiment, began, run, &summary))?,
+        false => show.end(args, &experiment, &summary, run.as_deref()),
+    }
+    show.unrecorded.or(show.unwritten).map_or(Ok(Status::Ok), Err)
+}
+
+/// Puts into a session what it goes on from, or the weights that it starts from; and says what there is to say of that.
+fn begin(
+    session: &mut Session,
+    resumed: Option<&(PathBuf, Checkpoint)>,
+    resumption: Resumption,
+    initialization: Option<Initialization>,
+) -> anyhow::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    if let Some(read) = initialization {
+        lines.push(format!("starting from {}: {}", read.file().display(), read.summary()));
+        session.initialize(read)?;
+    }
+    if let Some((from, checkpoint)) = resumed {
+        let changes = session.restore(from, checkpoint, resumption)?;
+        lines.extend(changes.iter().map(ToString::to_string));
+    }
+    Ok(lines)
+}
+
+/// What a run begins with on this host.
+struct Begun {
+    /// Where it saves, on the first host.
+    place: Option<Place>,
+    /// What it goes on from.
+    resumed: Option<(PathBuf, Checkpoint)>,
+}
+
+impl Begun {
+    fn new(args: &Args, wanted: &Wanted, is_first: bool) -> anyhow::Result<Begun> {
+        // Before anything is read from there: another run could still be replacing it.
+        let place = is_first.then(|| Place::claim(&wanted.path)).transpose()?;
+        let from = args.resume.as_ref().map(|from| from.clone().unwrap_or_else(|| wanted.path.clone()));
+        let resumed = from.map(|from| Checkpoint::read(&from).map(|checkpoint| (from, checkpoint))).transpose()?;
+        Ok(Begun { place, resumed })
+    }
+
+    /// Whether a run of `spec` on `data` may go on from its checkpoint.
+    fn check(&self, resumption: Resumption, spec: &Spec, data: Data<'_>) -> anyhow::Result<()> {
+        let Some((from, checkpoint)) = &self.resumed else { return Ok(()) };
+        resumption.check(from, checkpoint, spec)?;
+        Ok(checkpoint.data.as_ref().map_or(Ok(()), |before| check_data(from, before, &data.identity()))?)
+    }
+}
+
+/// What devices that were asked for f32 sum in less, in a warning; what the plugin does not say is not known.
+///
+/// # Errors
+/// Replicas that do.
+fn rounded_sums(session: &Session, n_partitions: u32) -> anyhow::Result<Option<String>> {
+    let optimized = session.optimized_program().map_err(|error| error.to_string());
+    match optimized.and_then(|optimized| read_narrow_sums(&optimized)) {
+        Ok(narrow) => Ok(bf16scope_study::check_sums(&narrow, n_partitions)?),
+        Err(error) => {
+            tracing::debug!("what the devices sum in is not known: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// Where checkpoints go.
+struct Wanted {
+    path: PathBuf,
+    /// Why there, unless the user says so.
+    why: Option<String>,
+}
+
+impl Args {
+    /// The experiment, as these arguments change it, and its data.
+    fn read_experiment(&self, context: &Context) -> anyhow::Result<(Experiment, Examples)> {
+        let mut experiment = Experiment::read(&self.experiment)?;
+        let config = &mut experiment.train;
+        config.epochs = self.epochs.unwrap_or(config.epochs);
+        config.batch = self.batch.unwrap_or(config.batch);
+        config.seed = self.seed.unwrap_or(config.seed);
+        config.variables = self.variables.unwrap_or(config.variables);
+        if let Some(every) = self.watch {
+            let of_file = config.watch.take().unwrap_or_default();
+            config.watch = Some(WatchConfig { every: every.unwrap_or(of_file.every), ..of_file });
+        }
+        if let Some(n) = self.devices.or(self.device.n_devices()).and_then(NonZeroU32::new) {
+            experiment.mesh.mesh = MeshChoice::Devices(n).over(experiment.mesh.mesh)?;
+        }
+        let examples = experiment.read_data(&self.experiment, &context.setup())?;
+        experiment.train.n_train = Some(examples.training.n_examples());
+        experiment.check_schedule(&self.experiment)?;
+        if let Some(remark) = experiment.schedule_remark(&self.experiment) {
+            tracing::warn!("{remark}");
+        }
+        Ok((experiment, examples))
+    }
+
+    /// What is trained. Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
+    fn checked_spec(&self, experiment: &Experiment, data: Data<'_>) -> anyhow::Result<Spec> {
+        let placed = |error: TrainError| experiment.with_its_line(error);
+        let mut spec = experiment.spec(self.precision, &Tuning::none()).map_err(placed)?;
+        spec.objective.tuning = self.tune.tuning(experiment, &target_of(&self.device));
+        if experiment.train.watch.is_some() {
+            check_watch(&spec, 1).map_err(placed)?;
+        }
+        check(&spec, data).map_err(placed)?;
+        check_average(&spec, data, u64::from(experiment.train.epochs)).map_err(placed)?;
+        Ok(spec)
+    }
+
+    /// What a fresh run starts from, where that is not its own weights; one that goes on has started already.
+    fn initialization(&self, experiment: &Experiment, spec: &Spec) -> anyhow::Result<Option<Initialization>> {
+        if self.resume.is_some() {
+            return Ok(None);
+        }
+        let from = experiment.initialize_from(&self.experiment, self.initialize_from.as_deref())?;
+        let read = from.map(|from| from.read(spec)).transpose();
+        Ok(read.map_err(|error| experiment.with_its_line(error))?)
+    }
+
+    /// The file that --initialize-from names.
+    fn initialized_from(&self) -> Option<&Path> {
+        self.initialize_from.as_deref()
+    }
+
+    fn resumption(&self) -> Resumption {
+        Resumption { other_function: self.other_function }
+    }
+
+    fn as_json<'a>(
+        &'a self,
+        experiment: &Experiment,
+        began: Instant,
+        run: Option<PathBuf>,
+        summary: &'a Summary,
+    ) -> Json<'a> {
+        Json {
+            experiment: &self.experiment,
+            precision: self.precision,
+            platform: self.device.name(),
+            mesh: experiment.mesh.mesh,
+            seed: experiment.train.seed,
+            batch: experiment.train.batch,
+            seconds: began.elapsed().as_secs_f64(),
+            run,
+            summary,
+        }
+    }
+
+    /// The device named; of `cpu` as many as the mesh has.
+    fn platform(&self, mesh: Mesh) -> anyhow::Result<Platform> {
+        let n = mesh.n_devices();
+        match n > 1 && self.device == Platform::cpu() {
+            true if n > MAX_CPU_DEVICES => bail!(
+                "the mesh has {n} devices, and a CPU can be 1 to {MAX_CPU_DEVICES} devices\nhelp: train on fewer, with \
+                 --devices or `mesh`; `bf16scope compile` takes a slice of any size"
+            ),
+            true => Ok(Platform::cpu_devices(n)?),
+            false => Ok(self.device.clone()),
+        }
+    }
+
+    /// Where --checkpoint says; to go on with the run that --run names, where its last checkpoint is; else the default.
+    fn wanted(&self) -> Wanted {
+        if let Some(path) = &self.checkpoint {
+            return Wanted { path: path.clone(), why: None };
+        }
+        let default = default_checkpoint(&self.experiment, self.precision);
+        let Some(run) = self.record.run().filter(|run| self.resume == Some(None) && run.exists()) else {
+            return Wanted { path: default, why: Some("that is the default place".to_string()) };
+        };
+        let about = run.join(ABOUT);
+        match RunFolder::last_checkpoint(run) {
+            Some(saved) => {
+                let why = format!("{} names it as the last of its run", about.display());
+                Wanted { path: PathBuf::from(saved.path), why: Some(why) }
+            }
+            None => {
+                let why = format!("that is the default place, and {} names no other", about.display());
+                Wanted { path: default, why: Some(why) }
+            }
+        }
+    }
+}
+
+impl Wanted {
+    /// The error of a checkpoint that is to be gone on from, and is not there.
+    fn check_there(&self, from: &Path) -> anyhow::Result<()> {
+        let Some(why) = self.why.as_ref().filter(|_| *from == self.path && !from.exists()) else { return Ok(()) };
+        let (mut seen, mut help) = (String::new(), "");
+        if let (true, Ok(folder)) = (from.is_relative(), std::env::current_dir()) {
+            seen = format!(", seen from {}", folder.display());
+            help = ", go to the folder that it was trained in";
+        }
+        bail!(
+            "{}: no such checkpoint: {why}{seen}\nhelp: name the file with --resume=FILE{help}, or leave --resume out to \
+             start",
+            from.display()
+        )
+    }
+}
+
+/// What the first signal to stop leaves.
+struct Stop {
+    asked: AtomicBool,
+    /// Which it was; 0 before.
+    signal: AtomicI32,
+}
+
+impl Stop {
+    /// What came of a run, or why it ended: of one that was asked to stop, the signal that did.
+    fn judge(&self, result: Result<Summary, TrainError>, n_hosts: usize) -> anyhow::Result<Summary> {
+        match (result, self.signal.load(Ordering::Relaxed)) {
+            (Err(error @ TrainError::Interrupted { .. }), signal) if signal != 0 => {
+                Err(signals::Stopped { signal, text: error.to_string() }.into())
+            }
+            // Another host of the slice was asked to: a slice that is preempted may tell one before the others.
+            (Err(error @ TrainError::Interrupted { .. }), _) if n_hosts > 1 => {
+                let text = format!("another host of the slice was asked to stop: {error}");
+                Err(signals::Stopped { signal: SIGTERM, text }.into())
+            }
+            (result, _) => Ok(result?),
+        }
+    }
+}
+
+/// The first signal to stop is noted for the training loop; the second ends the process.
+fn stop_on_signals() -> anyhow::Result<Arc<Stop>> {
+    let stop = Arc::new(Stop { asked: AtomicBool::new(false), signal: AtomicI32::new(0) });
+    let noted = Arc::clone(&stop);
+    signals::on_stop(move |signal| {
+        if noted.asked.load(Ordering::Relaxed) {
+            signals::leave(signal);
+        }
+        noted.signal.store(signal, Ordering::Relaxed);
+        noted.asked.store(true, Ordering::Relaxed);
+        let again = if std::io::stderr().is_terminal() { "; Ctrl-C again leaves at once" } else { "" };
+        say(&format!("stopping after this step{again}"));
+    })?;
+    Ok(stop)
+}

@@ -1,0 +1,368 @@
+//! What `train` shows: what it trains, how far it is, how it ended and how to go on.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+
+use super::Args;
+use super::record::Recorder;
+use crate::progress::{bar, say};
+use crate::report::grouped;
+use crate::{Context, StdoutClosed, again, values};
+use bf16scope_hlo::DType;
+use bf16scope_model::graph::{Precision, Storage};
+use bf16scope_pjrt::Platform;
+use bf16scope_train::checkpoint::Checkpoint;
+use bf16scope_train::experiment::{Experiment, TrainConfig, default_checkpoint};
+use bf16scope_train::watch::{Anomaly, WatchRecord, anomalies, telling_steps};
+use bf16scope_train::{Data, EpochReport, Event, Session, StateOf, Summary, TOTAL_LOSS};
+
+/// Progress: a bar on a terminal, a line for each epoch everywhere.
+pub(super) struct Show<'a> {
+    context: &'a Context,
+    json: bool,
+    /// Whether this host is the one that reports.
+    is_first: bool,
+    n_epochs: u64,
+    bar: Option<ProgressBar>,
+    /// Why standard output takes nothing more.
+    pub(super) unwritten: Option<anyhow::Error>,
+    /// What happens goes there too.
+    pub(super) record: Option<Recorder>,
+    /// Why it does not any more.
+    pub(super) unrecorded: Option<anyhow::Error>,
+    /// The last two looks at a run that is watched, and what was said to be wrong.
+    watched: Option<Vec<WatchRecord>>,
+    alarms: BTreeSet<(&'static str, String)>,
+    /// Steps that are made again, since when, and when that was last said.
+    again: Option<(ProgressBar, Instant, Instant)>,
+}
+
+/// Where nobody sees a bar, a line now and then.
+const SAYS_EVERY: Duration = Duration::from_secs(10);
+
+impl<'a> Show<'a> {
+    /// Nothing yet, of so many epochs.
+    pub(super) fn new(context: &'a Context, json: bool, is_first: bool, n_epochs: u64, is_watched: bool) -> Show<'a> {
+        let (watched, alarms) = (is_watched.then(Vec::new), BTreeSet::new());
+        Show {
+            context,
+            json,
+            is_first,
+            n_epochs,
+            bar: None,
+            unwritten: None,
+            record: None,
+            unrecorded: None,
+            watched,
+            alarms,
+            again: None,
+        }
+    }
+
+    /// What is trained, on what, where; and which host this is.
+    pub(super) fn start(
+        &mut self,
+        args: &Args,
+        (experiment, platform): (&Experiment, &Platform),
+        session: &Session,
+        data: Data<'_>,
+        rounded: Option<&str>,
+    ) {
+        if !self.is_first {
+            let ((host, n_hosts), replicas) = (session.host(), session.replicas());
+            self.say(&format!(
+                "host {host} of {n_hosts}: replicas {} to {}; host 0 reports and writes",
+                replicas.start,
+                replicas.end - 1
+            ));
+        }
+        if !self.json {
+            self.print(&headline(args, (experiment, platform), session, data));
+        }
+        if let Some(rounded) = rounded {
+            self.say(rounded);
+        }
+    }
+
+    /// Where it goes on, and what has changed since.
+    pub(super) fn resumed(&self, from: &Path, checkpoint: &Checkpoint, step: u64) {
+        let (n_done, n_epochs) = (step / checkpoint.position.steps_per_epoch, self.n_epochs);
+        self.say(&match n_done < n_epochs {
+            true => format!("going on from {} after step {step}", from.display()),
+            false => format!("{} has {n_done} epochs, --epochs {n_epochs} asks for no more", from.display()),
+        });
+    }
+
+    /// That a checkpoint which is there will go.
+    pub(super) fn replaced(&self, path: &Path, config: &TrainConfig) {
+        self.say(&format!(
+            "{} will be replaced {}; --resume goes on from it instead, if it is whole",
+            path.display(),
+            match config.save_checkpoints_steps.or(config.save_checkpoints_secs) {
+                _ if config.epochs == 0 => "at once",
+                None => "after the first epoch",
+                Some(_) => "by the first checkpoint",
+            }
+        ));
+    }
+
+    /// How it ended, how to go on, and where it is recorded.
+    pub(super) fn end(&mut self, args: &Args, experiment: &Experiment, summary: &Summary, run: Option<&Path>) {
+        self.print(&closing(args, experiment, summary));
+        if let Some(run) = run {
+            let (word, run) = (again::word(run), run.display());
+            let watch = match experiment.train.watch {
+                Some(_) => format!("`bf16scope watch {word}`, "),
+                None => String::new(),
+            };
+            self.print(&format!(
+                "recorded in {run}: {watch}`bf16scope curves {word}`, or `tensorboard --logdir {word}`\n"
+            ));
+        }
+    }
+
+    pub(super) fn event(&mut self, event: Event<'_>) {
+        if let Event::Watched(record) = event {
+            self.judge(record);
+        }
+        if let Some(Err(error)) = self.record.as_mut().map(|record| record.event(&event)) {
+            self.say(&format!("{error:#}; the training goes on, and is not recorded any more"));
+            (self.record, self.unrecorded) = (None, Some(error));
+        }
+        match event {
+            Event::Step { epoch, step, steps_per_epoch, totals, examples_per_second, .. } if self.is_first => {
+                let (quiet, n_epochs) = (self.context.quiet, self.n_epochs);
+                let bar = self.bar.get_or_insert_with(|| bar(steps_per_epoch, quiet));
+                bar.set_prefix(format!("epoch {epoch}/{n_epochs}"));
+                let loss = totals.loss().unwrap_or(f64::NAN);
+                bar.set_message(format!("loss {loss:.4} {examples_per_second:.0} examples/s"));
+                bar.set_position(step);
+            }
+            Event::Epoch(report) => {
+                self.clear();
+                if !self.json {
+                    self.print(&epoch_line(report, self.n_epochs));
+                }
+            }
+            Event::MadeAgain { step, from_step, until } if self.is_first => self.made_again(step, from_step, until),
+            Event::Watched(_) | Event::Step { .. } | Event::MadeAgain { .. } => {}
+            Event::Saved { path, step } => {
+                tracing::info!("{} saved after step {step}", path.display());
+            }
+            _ => {}
+        }
+    }
+
+    /// How far the search for the beginning of a loss that is not finite is.
+    fn made_again(&mut self, step: u64, from_step: u64, until: u64) {
+        let n = until - from_step;
+        let (bar, began, said) = self.again.get_or_insert_with(|| {
+            if let Some(bar) = self.bar.take() {
+                bar.finish_and_clear();
+            }
+            (bar(n, self.context.quiet), Instant::now(), Instant::now())
+        });
+        bar.set_prefix(format!("the loss of step {until} is not finite; looking for where it began: step"));
+        bar.set_length(until);
+        bar.set_position(step);
+        if bar.is_hidden() && !self.context.quiet && said.elapsed() >= SAYS_EVERY {
+            *said = Instant::now();
+            let left = began.elapsed().as_secs_f64() / (step - from_step).max(1) as f64 * (until - step) as f64;
+            say(&format!(
+                "the loss of step {until} is not finite: made step {step} again to find where it began, about {left:.0} s \
+                 left; Ctrl-C leaves that out"
+            ));
+        }
+    }
+
+    /// Looks of a run that goes on: what they say is wrong is not said again.
+    pub(super) fn seen(&mut self, looks: Vec<WatchRecord>) {
+        self.alarms = anomalies(&looks).iter().map(|anomaly| (anomaly.rule, anomaly.layer.clone())).collect();
+        if let Some(record) = &mut self.record {
+            telling_steps(&looks).into_iter().for_each(|step| record.mark(step));
+        }
+        self.watched = Some(looks.into_iter().next_back().into_iter().collect());
+    }
+
+    /// Says what is newly wrong with the numbers of a run that is watched, and has the looks that show it stay.
+    fn judge(&mut self, record: &WatchRecord) {
+        let Some(watched) = self.watched.as_mut().filter(|_| self.is_first) else { return };
+        // One that is made again may come before.
+        if watched.last().is_some_and(|last| last.step >= record.step) {
+            return;
+        }
+        // A rule looks at a record and the one before.
+        if watched.len() == 2 {
+            watched.remove(0);
+        }
+        watched.push(record.clone());
+        let looks: Vec<u64> = watched.iter().map(|look| look.step).collect();
+        for anomaly in anomalies(watched) {
+            if !self.alarms.insert((anomaly.rule, anomaly.layer.clone())) {
+                continue;
+            }
+            if let Some(record) = &mut self.record {
+                looks.iter().for_each(|step| record.mark(*step));
+            }
+            let Anomaly { step, rule, layer, quantity, found, remedy, .. } = &anomaly;
+            self.say(&format!("watch: step {step}: {rule}: {quantity} of {layer}: {found}\n  help: {remedy}"));
+        }
+    }
+
+    /// Lines on standard output, as long as it takes them. That nobody reads any more (`| head`) or that a disk is full is
+    /// no wish to end an hour's training: it goes on, and how it ends says so.
+    fn print(&mut self, text: &str) {
+        if self.unwritten.is_some() || !self.is_first {
+            return;
+        }
+        if let Err(error) = self.context.print(text) {
+            if !error.is::<StdoutClosed>() {
+                self.say(&format!("{error:#}; the training goes on"));
+            }
+            self.unwritten = Some(error);
+        }
+    }
+
+    /// A remark on standard error.
+    pub(super) fn say(&self, line: &str) {
+        if !self.context.quiet {
+            say(line);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        if let Some((bar, ..)) = self.again.take() {
+            bar.finish_and_clear();
+        }
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// The training loss, and of the first metric, or else of the loss, what it is in training and on the test data.
+fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
+    let width = n_epochs.to_string().len();
+    let value = |values: &[(String, f64)], name: &str| values.iter().find(|(other, _)| other == name).map(|it| it.1);
+    let is_metric =
+        |name: &&String| !["loss", TOTAL_LOSS].contains(&name.as_str()) && value(&report.train, name).is_some();
+    let metric = report.test.iter().map(|(name, _)| name).find(is_metric).map_or("loss", String::as_str);
+    let loss = value(&report.train, "loss").filter(|_| metric != "loss");
+    let loss = loss.map_or(String::new(), |loss| format!("  {}", values::named("loss", loss)));
+    let shown = |values| value(values, metric).map(|value| values::shown(metric, value));
+    let of_test = shown(&report.test).map(|test| format!("(test {test})"));
+    let both: Vec<String> = shown(&report.train).into_iter().chain(of_test).collect();
+    let skipped =
+        report.n_skipped.filter(|n| *n > 0).map_or(String::new(), |n| format!("  {n} updates left out so far"));
+    // A tenth is no bottleneck.
+    let waited = report.waited_for_data.filter(|share| *share > 0.1);
+    let waited = waited.map_or(String::new(), |share| format!("  {:.0} % waiting for data", 100.0 * share));
+    format!(
+        "epoch {:>width$}/{n_epochs}{loss}  {} {}  {} examples/s{waited}{skipped}\n",
+        report.epoch,
+        metric.replace('_', " "),
+        both.join(" "),
+        grouped(report.examples_per_second as i64)
+    )
+}
+
+/// What is trained, on what, where.
+fn headline(
+    args: &Args,
+    (experiment, platform): (&Experiment, &Platform),
+    session: &Session,
+    data: Data<'_>,
+) -> String {
+    let batch = session.spec().batch;
+    let parts = match (experiment.mesh.mesh.data.get(), experiment.mesh.mesh.state) {
+        (1, _) if experiment.mesh.mesh.model.get() > 1 => {
+            format!(": split over {} devices", experiment.mesh.mesh.model)
+        }
+        (1, _) => String::new(),
+        (n, state) => {
+            let state = if state == StateOf::Sharded { ", sharded state" } else { "" };
+            let of = match experiment.mesh.mesh.model.get() {
+                1 => "devices".to_string(),
+                model => format!("replicas of {model} devices"),
+            };
+            let hosts = match session.host().1 {
+                1 => String::new(),
+                n_hosts => format!(" of {n_hosts} hosts"),
+            };
+            format!(
+                ": {} on each of {n} {of}{hosts}, gradients summed in {}{state}",
+                batch / n,
+                experiment.mesh.mesh.sum.dtype()
+            )
+        }
+    };
+    let masters = match experiment.train.variables {
+        Storage::F32 if args.precision == Precision::F32 => String::new(),
+        Storage::F32 => format!(", {} master weights", DType::F32),
+        other => format!(", weights stored as {other}"),
+    };
+    let scope = match args.precision {
+        Precision::F32 => format!("in f32{masters}"),
+        Precision::F16 => format!("in an f16 scope{masters}"),
+        low => format!("in a {low} scope{masters}"),
+    };
+    let frozen = match session.n_frozen() {
+        0 => String::new(),
+        n => format!(" that train, {} frozen", grouped(n as i64)),
+    };
+    format!(
+        "{}: {} with {} parameters{frozen} ({} bytes of state), {scope}, on {}\n\
+         {} training and {} test examples, batches of {batch}{parts}\n",
+        args.experiment.display(),
+        experiment.model.kind(),
+        grouped(session.n_parameters() as i64),
+        grouped(session.n_state_bytes() as i64),
+        platform,
+        grouped(data.training.n_examples() as i64),
+        grouped(data.test.n_examples() as i64),
+    )
+}
+
+/// How it ended, and how to go on.
+fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
+    let mut text = format!("test {} after {} steps\n", values::list(&summary.test), grouped(summary.steps as i64));
+    if let Some(path) = &summary.checkpoint {
+        let precision = match args.precision {
+            Precision::Bf16 => String::new(),
+            other => format!(" --precision {other}"),
+        };
+        let device = match args.device == Platform::default() {
+            true => String::new(),
+            false => format!(" --device {}", args.device),
+        };
+        // An evaluation runs on one device.
+        let of_one = if args.device.n_devices().is_some() { "" } else { &device };
+        let is_default = *path == default_checkpoint(&args.experiment, args.precision);
+        let place = again::option("--checkpoint", (!is_default).then_some(path));
+        let (name, tune) = (again::word(&args.experiment), args.tune.again());
+        let run = again::option("--run", args.record.run());
+        // A file's epochs are at least 1; of no epochs, they are what comes next.
+        let more = match experiment.train.epochs {
+            0 => String::new(),
+            n => format!(" --epochs {}", 2 * u64::from(n)),
+        };
+        let number = |flag: &str, value: Option<u64>| value.map_or(String::new(), |value| format!(" {flag} {value}"));
+        let (batch, seed) = (number("--batch", args.batch.map(u64::from)), number("--seed", args.seed));
+        let devices = number("--devices", args.devices.map(u64::from));
+        let watch = match args.watch {
+            Some(Some(every)) => format!(" --watch={every}"),
+            Some(None) => " --watch".to_string(),
+            None => String::new(),
+        };
+        let variables = args.variables.map_or(String::new(), |variables| format!(" --variables {variables}"));
+        text += &format!(
+            "checkpoint {}\nnext: `bf16scope eval {name}{precision}{of_one}{tune}{place}`, or train on with \
+             `bf16scope train {name}{precision}{device}{devices}{tune}{batch}{seed}{variables}{watch}{place}{run} --resume{more}`\n",
+            path.display()
+        );
+    }
+    text
+}

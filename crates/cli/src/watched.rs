@@ -1,0 +1,229 @@
+//! `bf16scope watch`: what was seen of a run that was watched, what is wrong with it, and where to look closer.
+
+mod page;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use serde::Serialize;
+
+use super::whole::whole;
+use super::{Context, Status, again, emit};
+use crate::report::{Column, Screen, Table, grouped};
+use bf16scope_files as files;
+use bf16scope_model::document;
+use bf16scope_train::runs::{EXPERIMENT, read_watched};
+use bf16scope_train::watch::{Anomaly, RULES, WatchRecord, anomalies};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope train examples/digits.yaml --watch
+          look at the numbers of each layer every 50 steps, into the run's folder
+  bf16scope watch runs/digits-bf16
+          what was wrong first, with its step, layer and remedy; and the last look, layer by layer
+  bf16scope watch runs/digits-bf16 --html watch.html
+          heat maps of layers against steps: magnitudes, zeros, lost updates, exponents
+
+The run need not be over. watch.jsonl in its folder has every look, a JSON object on each line.
+
+Exit status: 0 nothing is wrong; 1 something is; 2 could not run.";
+
+/// Arguments of `watch`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The folder of a run that was trained with --watch
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// Write a page for the browser: layers against steps as heat maps
+    #[arg(short = 'o', long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show the look before this step, or the last one before that [default: the last look]
+    #[arg(long, value_name = "STEP", value_parser = whole(1..=u64::MAX), allow_negative_numbers = true)]
+    step: Option<u64>,
+    /// Show so many rows of the look
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
+    top: u32,
+    /// Show all rows of the look
+    #[arg(long, conflicts_with = "top")]
+    all: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is known of a watched run; also what `--json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome<'a> {
+    run: &'a Path,
+    n_looks: usize,
+    /// The steps of the first and the last look.
+    steps: [u64; 2],
+    /// What is wrong, each thing where it is first seen, the first first.
+    anomalies: Vec<Anomaly>,
+    /// The command that audits the step of the first.
+    audit: Option<String>,
+    /// The look that is shown.
+    look: &'a WatchRecord,
+    remarks: &'a [String],
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let (records, remarks) = read_watched::<WatchRecord>(&args.run)?;
+    remarks.iter().for_each(|remark| tracing::warn!("{}: {remark}", args.run.display()));
+    let (Some(first), Some(last)) = (records.first(), records.last()) else {
+        bail!(
+            "{}: the run was not watched: there is no look in its folder\nhelp: train with --watch, or with `watch: 50` under \
+             `train`",
+            args.run.display()
+        );
+    };
+    let look = match args.step {
+        None => last,
+        Some(step) => match records.iter().rfind(|record| record.step <= step) {
+            Some(look) => look,
+            None => bail!(
+                "--step {step} is before the first look, which is of step {}\nhelp: name a later step",
+                first.step
+            ),
+        },
+    };
+    let anomalies = anomalies(&records);
+    let audit = |anomaly: &Anomaly| {
+        format!("bf16scope audit {} --at {}{}", again::word(&args.run), anomaly.step, tune(&args.run))
+    };
+    let outcome = Outcome {
+        run: &args.run,
+        n_looks: records.len(),
+        steps: [first.step, last.step],
+        audit: anomalies.first().map(audit),
+        anomalies,
+        look,
+        remarks: &remarks,
+    };
+    if let Some(path) = &args.html {
+        emit::replace(path, page::page(&outcome, &records).render().as_bytes())?;
+    }
+    match args.json {
+        true => context.print_json(&outcome)?,
+        false => {
+            context.print(&render(&outcome, if args.all { usize::MAX } else { args.top as usize }, context.screen))?
+        }
+    }
+    Ok(if outcome.anomalies.is_empty() { Status::Ok } else { Status::Failing })
+}
+
+/// The flag that a run was tuned by, which its experiment says in the first line.
+fn tune(run: &Path) -> String {
+    let text = files::read_text(&run.join(EXPERIMENT), document::MAX_BYTES as u64).unwrap_or_default();
+    let first = text.lines().next().unwrap_or_default().trim_end_matches('.');
+    first.split_once(" --tune ").map_or(String::new(), |(_, tune)| format!(" --tune {tune}"))
+}
+
+/// The verdict, in lines.
+fn verdict(outcome: &Outcome<'_>) -> Vec<String> {
+    let Outcome { run, n_looks, steps: [first, last], anomalies, audit, .. } = outcome;
+    let looks = match n_looks {
+        1 => format!("1 look, at step {}", grouped(*first as i64)),
+        n => format!("{n} looks, at steps {} to {}", grouped(*first as i64), grouped(*last as i64)),
+    };
+    let Some(Anomaly { step, rule, layer, quantity, direction, found, remedy, .. }) = anomalies.first() else {
+        return vec![format!("{}: {looks}: nothing is wrong by any of {} rules", run.display(), RULES.len())];
+    };
+    let n = match anomalies.len() {
+        1 => "1 thing is wrong".to_string(),
+        n => format!("{n} things are wrong"),
+    };
+    let mut lines = vec![
+        format!("{}: {looks}: {n}", run.display()),
+        format!("first: step {}: {rule}: {quantity} of {layer} ({direction}): {found}", grouped(*step as i64)),
+        format!("  help: {remedy}"),
+    ];
+    lines.extend(audit.iter().map(|audit| format!("  look closer: `{audit}`")));
+    lines
+}
+
+fn render(outcome: &Outcome<'_>, n_rows: usize, screen: Screen) -> String {
+    let mut text: String = verdict(outcome).into_iter().map(|line| line + "\n").collect();
+    if outcome.anomalies.len() > 1 {
+        let columns =
+            [Column::number("step"), Column::text("rule"), Column::name("of"), Column::text("what was found")];
+        let mut table = Table::new(columns);
+        for anomaly in &outcome.anomalies {
+            let of = format!("{} of {}", anomaly.quantity, anomaly.layer);
+            table.row([grouped(anomaly.step as i64), anomaly.rule.to_string(), of, anomaly.found.clone()]);
+        }
+        text += &table.render(screen);
+    }
+    let WatchRecord { step, rows, .. } = outcome.look;
+    text += &format!("\nthe look before step {}:\n", grouped(*step as i64));
+    let mut table = Table::new([
+        Column::name("layer"),
+        Column::text("of"),
+        Column::number("dtype").extra(3),
+        Column::number("rms"),
+        Column::number("largest"),
+        Column::number("zero"),
+        Column::number("subnormal").extra(2),
+        Column::number("not finite").extra(1),
+        Column::number("lost"),
+    ]);
+    for row in rows.iter().take(n_rows) {
+        table.row([
+            row.name(),
+            row.quantity.to_string(),
+            row.dtype.clone(),
+            magnitude(row.rms),
+            magnitude(row.max),
+            share(row.zero),
+            share(row.subnormal),
+            share(row.not_finite),
+            row.lost.map_or("-".to_string(), share),
+        ]);
+    }
+    text += &table.render(screen);
+    match rows.len().saturating_sub(n_rows) {
+        0 => {}
+        1 => text += "1 more row (--all shows it)\n",
+        n => text += &format!("{n} more rows (--all shows them)\n"),
+    }
+    text
+}
+
+fn magnitude(value: f32) -> String {
+    if value == 0.0 { "0".to_string() } else { format!("{value:.2e}") }
+}
+
+fn share(value: f64) -> String {
+    match 100.0 * value {
+        0.0 => "-".to_string(),
+        percent if percent < 0.1 => "< 0.1 %".to_string(),
+        percent => format!("{percent:.1} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_and_magnitudes_are_short() {
+        assert_eq!((share(0.0), share(1e-5), share(0.25)), ("-".into(), "< 0.1 %".into(), "25.0 %".into()));
+        assert_eq!((magnitude(0.0), magnitude(0.001_25)), ("0".into(), "1.25e-3".into()));
+    }
+
+    #[test]
+    fn the_flag_that_tuned_a_run_is_in_its_first_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let says = |text: &str| {
+            std::fs::write(folder.path().join(EXPERIMENT), text).unwrap();
+            tune(folder.path())
+        };
+        assert_eq!(
+            says("# e.yaml, as it was trained with --precision bf16 --device cpu --tune tpu-v2.\n"),
+            " --tune tpu-v2"
+        );
+        assert_eq!(says("# e.yaml, as it was trained with --precision bf16 --device cpu.\nmodel: {}\n"), "");
+    }
+}

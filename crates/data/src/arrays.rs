@@ -1,0 +1,356 @@
+//! Examples in memory: what the readers of CSV, `.npz` and IDX files return.
+//!
+//! The elements stay as the file has them, so that 60,000 images of bytes take 45 MiB and not four times that;
+//! [`Loader`](super::Loader) casts them batch by batch.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use super::feature::n_elements;
+use super::source::{ArrayInfo, Fingerprint, Source};
+use crate::error::{DataError, DataErrorKind};
+use sha2::{Digest, Sha256};
+
+/// Bytes of one array at most that a reader takes into memory: what bounds it when a small compressed file unpacks to
+/// something huge.
+pub(super) const MAX_BYTES: u64 = 16 << 30;
+
+/// Named arrays of the same number of examples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arrays {
+    /// Where they are from, for errors.
+    files: Vec<PathBuf>,
+    infos: Vec<ArrayInfo>,
+    /// For each array the elements of all examples.
+    bytes: Vec<Vec<u8>>,
+    n_examples: u64,
+    /// The first example's number in the file.
+    first: u64,
+    /// Where a file has lines: each example whose line is not the one after the example before, and its line.
+    lines: Vec<(u64, u64)>,
+}
+
+impl Arrays {
+    /// Arrays with the bytes of all examples after one another, row-major, little-endian. `file` is where they are from
+    /// and appears in errors.
+    ///
+    /// # Errors
+    /// No arrays, or no examples; two arrays of one name; dims that make no example; bytes that are not whole examples;
+    /// arrays of different numbers of examples.
+    pub fn new(file: &Path, arrays: Vec<(ArrayInfo, Vec<u8>)>) -> Result<Arrays, DataError> {
+        let mut n_examples: Option<(u64, &str)> = None;
+        for (idx, (info, bytes)) in arrays.iter().enumerate() {
+            if arrays[..idx].iter().any(|(other, _)| other.name == info.name) {
+                return Err(two_arrays(file, &info.name));
+            }
+            let n_bytes = example_bytes(info)?;
+            if bytes.len() % n_bytes != 0 {
+                let found = format!(
+                    "array `{}` has {} bytes, which are not whole examples; expected a multiple of {n_bytes}",
+                    info.name,
+                    bytes.len()
+                );
+                return Err(DataError::new(DataErrorKind::Mismatch, file, found));
+            }
+            let measured = (bytes.len() / n_bytes) as u64;
+            match n_examples {
+                Some((expected, other)) if expected != measured => {
+                    return Err(unequal(file, (&info.name, measured), (other, expected)));
+                }
+                Some(_) => {}
+                None => n_examples = Some((measured, &info.name)),
+            }
+        }
+        let n_examples = n_examples.map_or(0, |(n_examples, _)| n_examples);
+        if n_examples == 0 {
+            return Err(DataError::empty(file, "no examples; expected one at least"));
+        }
+        let (infos, bytes) = arrays.into_iter().unzip();
+        Ok(Arrays { files: vec![file.to_owned()], infos, bytes, n_examples, first: 0, lines: Vec::new() })
+    }
+
+    /// The same arrays and those of `other`, example by example: labels that stand in a file of their own.
+    ///
+    /// # Errors
+    /// Another number of examples; an array of a name that is there already.
+    pub fn join(self, other: Arrays) -> Result<Arrays, DataError> {
+        let file = other.files[0].clone();
+        let Arrays { mut files, mut infos, mut bytes, n_examples, first, lines } = self;
+        if let Some(two) = other.infos.iter().find(|info| infos.iter().any(|own| own.name == info.name)) {
+            return Err(two_arrays(&file, &two.name));
+        }
+        if other.n_examples != n_examples {
+            let own = (&*infos[0].name, n_examples);
+            return Err(unequal(&file, (&other.infos[0].name, other.n_examples), own));
+        }
+        for file in other.files {
+            if !files.contains(&file) {
+                files.push(file);
+            }
+        }
+        infos.extend(other.infos);
+        bytes.extend(other.bytes);
+        Ok(Arrays { files, infos, bytes, n_examples, first, lines })
+    }
+
+    /// The same arrays; numbers of `name` are multiplied with `scale` where they are cast.
+    ///
+    /// # Errors
+    /// No array of this name; a scale that is no number, infinite or 0.
+    pub fn scaled(mut self, name: &str, scale: f32) -> Result<Arrays, DataError> {
+        let idx = self.find(name)?;
+        if !scale.is_finite() || scale == 0.0 {
+            return Err(DataError::scale(&self.files[0], name, scale));
+        }
+        self.infos[idx].scale = scale;
+        Ok(self)
+    }
+
+    /// The same arrays; each example of `name` has these dims: `[28, 28, 1]` where the file says `[28, 28]`.
+    ///
+    /// # Errors
+    /// No array of this name; dims of another number of elements.
+    pub fn reshaped(mut self, name: &str, dims: impl Into<Vec<i64>>) -> Result<Arrays, DataError> {
+        let (idx, dims) = (self.find(name)?, dims.into());
+        if n_elements(&dims).is_none() || n_elements(&dims) != n_elements(&self.infos[idx].dims) {
+            return Err(DataError::other_dims(&self.files[0], name, &self.infos[idx].dims, &dims));
+        }
+        self.infos[idx].dims = dims;
+        Ok(self)
+    }
+
+    /// Cuts the last `n_test` examples off, in order: (training, test).
+    ///
+    /// # Errors
+    /// One of the two would be empty.
+    pub fn split_tail(mut self, n_test: u64) -> Result<(Arrays, Arrays), DataError> {
+        if n_test == 0 || n_test >= self.n_examples {
+            return Err(DataError::split(n_test, format!("the data set has {}", self.n_examples), ""));
+        }
+        let n_train = self.n_examples - n_test;
+        let n_examples = self.n_examples as usize;
+        let test = Arrays {
+            files: self.files.clone(),
+            infos: self.infos.clone(),
+            bytes: self
+                .bytes
+                .iter_mut()
+                .map(|bytes| bytes.split_off(bytes.len() / n_examples * n_train as usize))
+                .collect(),
+            n_examples: n_test,
+            first: self.first + n_train,
+            lines: self.lines.clone(),
+        };
+        self.n_examples = n_train;
+        Ok((self, test))
+    }
+
+    /// The file has one example a line, but for these: examples whose line is not that after the example before.
+    pub(super) fn with_lines(self, lines: Vec<(u64, u64)>) -> Arrays {
+        Arrays { lines, ..self }
+    }
+
+    fn find(&self, name: &str) -> Result<usize, DataError> {
+        self.infos.iter().position(|info| info.name == name).ok_or_else(|| {
+            let names: Vec<String> = self.infos.iter().map(|info| info.name.clone()).collect();
+            DataError::no_array(&self.files[0], name, &names)
+        })
+    }
+}
+
+/// Bytes of one example of an array.
+fn example_bytes(info: &ArrayInfo) -> Result<usize, DataError> {
+    match n_elements(&info.dims) {
+        Some(count) => Ok(count * info.dtype.n_bytes()),
+        None => Err(DataError::dims(&info.dims)),
+    }
+}
+
+fn two_arrays(file: &Path, name: &str) -> DataError {
+    DataError::new(DataErrorKind::Request, file, format!("two arrays are named `{name}`; expected a name for each"))
+}
+
+fn unequal(file: &Path, (name, measured): (&str, u64), (other, expected): (&str, u64)) -> DataError {
+    let found = format!("array `{name}` has {measured} examples, `{other}` has {expected}; expected as many of each");
+    DataError::new(DataErrorKind::Mismatch, file, found)
+}
+
+impl Source for Arrays {
+    fn n_examples(&self) -> u64 {
+        self.n_examples
+    }
+
+    fn arrays(&self) -> &[ArrayInfo] {
+        &self.infos
+    }
+
+    fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        if index >= self.n_examples {
+            return Err(DataError::no_example(self.place(index), self.n_examples));
+        }
+        let slice = |bytes| -> Cow<'_, [u8]> {
+            let bytes: &Vec<u8> = bytes;
+            let n_bytes = bytes.len() / self.n_examples as usize;
+            Cow::Borrowed(&bytes[index as usize * n_bytes..][..n_bytes])
+        };
+        Ok(self.bytes.iter().map(slice).collect())
+    }
+
+    fn place(&self, index: u64) -> String {
+        let files = self.files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" and ");
+        let example = self.first.saturating_add(index);
+        match self.lines.partition_point(|&(first, _)| first <= example).checked_sub(1) {
+            Some(run) => {
+                let (first, line) = self.lines[run];
+                format!("{files}:{}", line + (example - first))
+            }
+            None => format!("{files}, example {example}"),
+        }
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        let hash = |(info, bytes): (&ArrayInfo, &Vec<u8>)| {
+            let mut hash = Sha256::new();
+            hash.update(info.dtype.name());
+            for &number in [info.dims.len() as i64].iter().chain(&info.dims) {
+                hash.update(number.to_le_bytes());
+            }
+            hash.update(info.scale.to_le_bytes());
+            hash.update(bytes);
+            let hex: String = bf16scope_files::hex(hash.finalize());
+            (info.name.clone(), hex)
+        };
+        Fingerprint { n_examples: self.n_examples, arrays: self.infos.iter().zip(&self.bytes).map(hash).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::DType;
+
+    fn infos() -> [ArrayInfo; 2] {
+        [ArrayInfo::new("x", DType::U8, [2]), ArrayInfo::new("y", DType::S16, [])]
+    }
+
+    fn arrays(n: u8) -> Result<Arrays, DataError> {
+        let [x, y] = infos();
+        let labels = (0..i16::from(n)).flat_map(i16::to_le_bytes).collect();
+        Arrays::new(Path::new("a.npz"), vec![(x, (0..2 * n).collect()), (y, labels)])
+    }
+
+    fn message<T: std::fmt::Debug>(result: Result<T, DataError>) -> String {
+        result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn examples_are_lent() {
+        let arrays = arrays(5).unwrap();
+        assert_eq!(arrays.n_examples(), 5);
+        let read = arrays.read(3).unwrap();
+        assert!(read.iter().all(|bytes| matches!(bytes, Cow::Borrowed(_))));
+        assert_eq!(read, [&[6u8, 7][..], &[3, 0]]);
+        assert_eq!(arrays.place(3), "a.npz, example 3");
+        assert_eq!(message(arrays.read(5)), "a.npz, example 5: there is no such example; expected one of 5, from 0");
+    }
+
+    #[test]
+    fn a_split_keeps_places() {
+        let (train, test) = arrays(5).unwrap().split_tail(2).unwrap();
+        assert_eq!((train.n_examples(), test.n_examples()), (3, 2));
+        assert_eq!(test.read(0).unwrap(), [&[6u8, 7][..], &[3, 0]]);
+        assert_eq!(test.place(1), "a.npz, example 4");
+        let (train, test) = arrays(5).unwrap().with_lines(vec![(0, 1), (2, 7), (4, 20)]).split_tail(2).unwrap();
+        assert_eq!([0, 1, 2].map(|idx| train.place(idx)), ["a.npz:1", "a.npz:2", "a.npz:7"]);
+        assert_eq!([0, 1].map(|idx| test.place(idx)), ["a.npz:8", "a.npz:20"]);
+        for n_test in [0, 5, 6] {
+            assert_eq!(
+                message(arrays(5).unwrap().split_tail(n_test)),
+                format!(
+                    "cannot keep {n_test} examples for testing; the data set has 5, and one must be left to train on"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn files_are_joined() {
+        let file = Path::new("b.idx");
+        let weights =
+            |name: &str, n| Arrays::new(file, vec![(ArrayInfo::new(name, DType::U8, []), vec![1; n])]).unwrap();
+        let joined = arrays(5).unwrap().join(weights("w", 5)).unwrap();
+        assert_eq!(joined.arrays().len(), 3);
+        assert_eq!(joined.read(1).unwrap()[2..], [&[1u8][..]]);
+        assert_eq!(joined.place(1), "a.npz and b.idx, example 1");
+        assert_eq!(
+            message(arrays(5).unwrap().join(weights("w", 4))),
+            "b.idx: array `w` has 4 examples, `x` has 5; expected as many of each"
+        );
+        assert_eq!(
+            message(arrays(5).unwrap().join(weights("y", 5))),
+            "b.idx: two arrays are named `y`; expected a name for each"
+        );
+    }
+
+    #[test]
+    fn impossible_arrays_are_refused() {
+        let new = |arrays| message(Arrays::new(Path::new("a.npz"), arrays));
+        let [x, y] = infos();
+        assert_eq!(new(vec![]), "a.npz: no examples; expected one at least");
+        assert_eq!(new(vec![(x.clone(), vec![])]), "a.npz: no examples; expected one at least");
+        assert_eq!(
+            new(vec![(x.clone(), vec![0; 3])]),
+            "a.npz: array `x` has 3 bytes, which are not whole examples; expected a multiple of 2"
+        );
+        assert_eq!(
+            new(vec![(x.clone(), vec![0; 4]), (y, vec![0; 6])]),
+            "a.npz: array `y` has 3 examples, `x` has 2; expected as many of each"
+        );
+        assert_eq!(
+            new(vec![(x.clone(), vec![0; 4]), (x, vec![0; 4])]),
+            "a.npz: two arrays are named `x`; expected a name for each"
+        );
+        assert_eq!(
+            new(vec![(ArrayInfo::new("x", DType::U8, [2, 0]), vec![])]),
+            "feature dimensions [2, 0] do not make an example; expected positive ones"
+        );
+    }
+
+    #[test]
+    fn dims_and_scales_are_said_afterwards() {
+        let changed = arrays(5).unwrap().scaled("x", 0.5).unwrap().reshaped("x", [1, 2, 1]).unwrap();
+        assert_eq!(changed.arrays()[0], ArrayInfo { scale: 0.5, ..ArrayInfo::new("x", DType::U8, [1, 2, 1]) });
+        assert_eq!(
+            message(arrays(5).unwrap().reshaped("x", [3])),
+            "a.npz: array `x` has dims [2] in each example; expected [3]"
+        );
+        assert_eq!(
+            message(arrays(5).unwrap().scaled("yy", 0.5)),
+            "a.npz: there is no array `yy`; it has `x`, `y`\nhelp: did you mean `y`?"
+        );
+        assert_eq!(
+            message(arrays(5).unwrap().scaled("x", f32::NAN)),
+            "a.npz: array `x` cannot be multiplied with NaN; expected a finite scale other than 0"
+        );
+    }
+
+    #[test]
+    fn a_fingerprint_shows_what_changed() {
+        let whole = arrays(5).unwrap().fingerprint();
+        assert_eq!(whole, arrays(5).unwrap().fingerprint());
+        let changed = |change: &dyn Fn(&mut Arrays)| {
+            let mut other = arrays(5).unwrap();
+            change(&mut other);
+            let other = other.fingerprint();
+            (other.n_examples != whole.n_examples, ["x", "y"].map(|name| other.arrays[name] != whole.arrays[name]))
+        };
+        assert_eq!(changed(&|arrays| arrays.bytes[0][9] = 0), (false, [true, false]));
+        assert_eq!(changed(&|arrays| arrays.bytes[1].swap(0, 2)), (false, [false, true]));
+        assert_eq!(changed(&|arrays| arrays.infos[0].dims = vec![2, 1]), (false, [true, false]));
+        assert_eq!(changed(&|arrays| arrays.infos[0].scale = 0.5), (false, [true, false]));
+        assert_eq!(changed(&|arrays| arrays.infos[1].dtype = DType::U16), (false, [false, true]));
+        assert_eq!(changed(&|arrays| *arrays = arrays.clone().split_tail(1).unwrap().0), (true, [true, true]));
+        // How a file is called and where its lines are is nothing to the examples.
+        assert_eq!(changed(&|arrays| arrays.files[0] = "b.npz".into()), (false, [false, false]));
+    }
+}

@@ -1,0 +1,595 @@
+//! CSV files: one example a line, the numbers of its features with commas between, its labels last.
+//!
+//! No header; a number may have quotes around it, which hold no comma or line end; lines without text are passed over; gzip
+//! or not is told by the first bytes, not by the name.
+//! The whole file is read into memory, up to a bound. The crate `csv` takes rows apart; it bounds nothing, so `Lines` counts
+//! the text on its way there.
+
+use std::error::Error;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::arrays::Arrays;
+use super::convert::{bounds, is_whole};
+use super::feature::{Feature, FeatureDType};
+use super::source::ArrayInfo;
+use crate::error::{COPY_AGAIN, DataError, DataErrorKind, DataPlace};
+use bf16scope_files as files;
+use bf16scope_hlo::DType;
+
+/// What one file may take: what bounds memory and time when another file is named by mistake, or a small one unpacks
+/// to something huge.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Text, in bytes, after decompression.
+    text: u64,
+    /// Text of one row, in bytes.
+    row: u64,
+    /// Columns of one row beyond those expected, which are counted before the row is an error.
+    columns: usize,
+    /// Empty lines after one another: a small gzip file may hold billions.
+    empty_lines: u64,
+}
+
+const LIMITS: Limits = Limits { text: 4 << 30, row: 64 << 20, columns: 1 << 16, empty_lines: 1 << 20 };
+
+/// Spreadsheets put one at the start of a CSV file, and a file made of several has more.
+const BYTE_ORDER_MARK: char = '\u{FEFF}';
+
+/// Reads examples of these features: in each line first those that are no labels, in the order given, then the labels;
+/// each row-major. Features that are cast and no labels are multiplied with `scale`.
+///
+/// # Types
+/// What is to be cast is read as f32, each product with `scale` rounded once; features of f32, f64, `pred` and integers
+/// of 8 to 64 bits as they are.
+///
+/// # Errors
+/// A file that cannot be opened, unpacked or held in memory; a header; a row with more or fewer columns; a column that is
+/// not a number of its feature, with its line and place.
+pub fn read(path: &Path, features: &[Feature], scale: f32) -> Result<Arrays, DataError> {
+    let open_error = |source| DataError::open(path, source);
+    let mut file = BufReader::new(files::open(path).map_err(open_error)?);
+    let is_gzip = file.fill_buf().map_err(open_error)?.starts_with(&[0x1F, 0x8B]);
+    let row = CsvRow::new(path, features, scale)?;
+    if is_gzip { read_rows(MultiGzDecoder::new(file), row, LIMITS) } else { read_rows(file, row, LIMITS) }
+}
+
+/// What a row holds, and what was read of it.
+struct CsvRow<'a> {
+    path: &'a Path,
+    columns: Vec<Columns>,
+    n_columns: usize,
+}
+
+/// The columns of one feature.
+struct Columns {
+    info: ArrayInfo,
+    n: usize,
+    cell: Cell,
+    bytes: Vec<u8>,
+}
+
+/// What a column holds.
+#[derive(Clone, Copy)]
+enum Cell {
+    F32 { scale: Option<f32> },
+    F64,
+    Pred,
+    Integer { n_bytes: usize, least: i128, greatest: i128 },
+}
+
+impl<'a> CsvRow<'a> {
+    fn new(path: &'a Path, features: &[Feature], scale: f32) -> Result<CsvRow<'a>, DataError> {
+        let labels_last = features.iter().filter(|f| !f.is_label).chain(features.iter().filter(|f| f.is_label));
+        let columns: Vec<Columns> =
+            labels_last.map(|feature| Columns::new(path, feature, scale)).collect::<Result<_, _>>()?;
+        let n_columns = columns.iter().try_fold(0usize, |sum, columns| sum.checked_add(columns.n));
+        match n_columns {
+            Some(n_columns) => Ok(CsvRow { path, columns, n_columns }),
+            None => Err(DataError::dims(&features[0].dims)),
+        }
+    }
+
+    /// The columns in words.
+    fn layout(&self) -> String {
+        self.columns.iter().map(|it| format!("{} of `{}`", it.n, it.info.name)).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Appends one row.
+    fn push(&mut self, line: u64, record: &::csv::ByteRecord) -> Result<(), DataError> {
+        if record.len() != self.n_columns {
+            return Err(self.columns_error(line, record.len(), true));
+        }
+        let mut idx = 0;
+        for columns in &mut self.columns {
+            for _ in 0..columns.n {
+                let text = std::str::from_utf8(&record[idx]).map_err(|error| unread(self.path, line, error))?;
+                let text = if idx == 0 { text.trim_start_matches(BYTE_ORDER_MARK).trim() } else { text.trim() };
+                let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+                let text = quoted.map_or(text, str::trim);
+                idx += 1;
+                if columns.push(text) {
+                    continue;
+                }
+                if line == 1 && is_header(record) {
+                    let found =
+                        format!("a header, which begins with `{text}`; expected numbers from the first line on");
+                    let help = "remove it: tail -n +2";
+                    return Err(DataError::new(DataErrorKind::Format, (self.path, line), found).help(help));
+                }
+                return Err(columns.value_error((self.path, line), idx, text));
+            }
+        }
+        Ok(())
+    }
+
+    fn columns_error(&self, line: u64, found: usize, is_all: bool) -> DataError {
+        let least = if is_all { "" } else { "at least " };
+        let (columns, help) = match found {
+            1 => ("column", "a comma stands between two columns"),
+            _ => ("columns", ""),
+        };
+        let found = format!("{least}{found} {columns}; expected {}: {}", self.n_columns, self.layout());
+        DataError::new(DataErrorKind::Columns, (self.path, line), found).help(help)
+    }
+}
+
+/// Whether no column of a row is a number.
+fn is_header(record: &::csv::ByteRecord) -> bool {
+    let is_number = |text: &[u8]| {
+        std::str::from_utf8(text).is_ok_and(|text| text.trim().trim_matches('"').trim().parse::<f64>().is_ok())
+    };
+    record.iter().all(|text| !text.trim_ascii().is_empty() && !is_number(text))
+}
+
+impl Columns {
+    fn new(path: &Path, feature: &Feature, scale: f32) -> Result<Columns, DataError> {
+        let Some(n) = feature.n_elements() else {
+            return Err(DataError::dims(&feature.dims));
+        };
+        let is_scaled = feature.dtype == FeatureDType::Compute && !feature.is_label;
+        if is_scaled && (!scale.is_finite() || scale == 0.0) {
+            return Err(DataError::scale(path, &feature.name, scale));
+        }
+        let dtype = feature.dtype_in(DType::F32);
+        let cell = match dtype {
+            DType::F32 => Cell::F32 { scale: is_scaled.then_some(scale) },
+            DType::F64 => Cell::F64,
+            DType::Pred => Cell::Pred,
+            dtype if is_whole(dtype) => {
+                let (mut least, mut greatest) = bounds(dtype);
+                if let Some(n) = feature.n_values {
+                    (least, greatest) = (0, greatest.min(i128::from(n) - 1));
+                }
+                Cell::Integer { n_bytes: dtype.n_bytes(), least, greatest }
+            }
+            dtype => {
+                let found = format!(
+                    "`{}` is {dtype}, which is not read from text; expected a float for the network, f32, f64, pred or integers \
+                     of 8 to 64 bits",
+                    feature.name
+                );
+                return Err(DataError::new(DataErrorKind::Request, path, found));
+            }
+        };
+        let info = ArrayInfo::new(&feature.name, dtype, feature.dims.clone());
+        Ok(Columns { info, n, cell, bytes: Vec::new() })
+    }
+
+    /// Why a column is not taken.
+    fn value_error(&self, place: (&Path, u64), column: usize, text: &str) -> DataError {
+        let (feature, value) = (self.info.name.clone(), text.to_string());
+        let (found, help) = match (self.cell, text.parse::<f32>()) {
+            (Cell::F32 { scale: Some(scale) }, Ok(value)) if value.is_finite() => {
+                let found = format!("column {column} is {value}, which times the scale {scale} is not a finite number");
+                (found, "make `scale` smaller")
+            }
+            _ => {
+                let expected = self.cell.expected();
+                (format!("column {column}, of `{feature}`, is `{text}`; expected {expected}"), "")
+            }
+        };
+        DataError::new(DataErrorKind::Value { feature, value }, place, found).help(help)
+    }
+
+    /// Appends one number; `false` if the text is none that may stand here.
+    fn push(&mut self, text: &str) -> bool {
+        match self.cell {
+            Cell::F32 { scale } => match text.parse::<f32>().map(|value| scale.map_or(value, |scale| value * scale)) {
+                Ok(value) if value.is_finite() => self.bytes.extend_from_slice(&value.to_le_bytes()),
+                Ok(_) | Err(_) => return false,
+            },
+            Cell::F64 => match text.parse::<f64>() {
+                Ok(value) if value.is_finite() => self.bytes.extend_from_slice(&value.to_le_bytes()),
+                Ok(_) | Err(_) => return false,
+            },
+            Cell::Pred => match text {
+                "0" => self.bytes.push(0),
+                "1" => self.bytes.push(1),
+                _ => return false,
+            },
+            Cell::Integer { n_bytes, least, greatest } => match text.parse::<i128>() {
+                Ok(value) if (least..=greatest).contains(&value) => {
+                    self.bytes.extend_from_slice(&value.to_le_bytes()[..n_bytes]);
+                }
+                Ok(_) | Err(_) => return false,
+            },
+        }
+        true
+    }
+}
+
+impl Cell {
+    fn expected(self) -> String {
+        match self {
+            Cell::F32 { .. } | Cell::F64 => "a finite number".to_string(),
+            Cell::Pred => "0 or 1".to_string(),
+            Cell::Integer { least, greatest, .. } => format!("a whole number from {least} to {greatest}"),
+        }
+    }
+}
+
+fn read_rows(reader: impl Read, mut row: CsvRow<'_>, limits: Limits) -> Result<Arrays, DataError> {
+    let limits = Limits { columns: row.n_columns.saturating_add(limits.columns), ..limits };
+    let mut reader = ::csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .quoting(false)
+        .terminator(::csv::Terminator::Any(b'\n'))
+        .buffer_capacity(1 << 16)
+        .from_reader(Lines::new(reader, limits));
+    let mut record = ::csv::ByteRecord::new();
+    let (mut n_examples, mut lines) = (0u64, Vec::<(u64, u64)>::new());
+    loop {
+        match reader.read_byte_record(&mut record) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) => return Err(reader.get_ref().explain(error, &row)),
+        }
+        // What is there is a line end after every row.
+        let line = reader.position().line() - 1;
+        if record.len() == 1 && record[0].trim_ascii().is_empty() {
+            continue;
+        }
+        row.push(line, &record)?;
+        if lines.last().is_none_or(|(first, first_line)| first_line + (n_examples - first) != line) {
+            lines.push((n_examples, line));
+        }
+        n_examples += 1;
+    }
+    if n_examples == 0 {
+        return Err(DataError::empty(row.path, &format!("no rows; expected one example a line: {}", row.layout())));
+    }
+    let arrays = row.columns.into_iter().map(|columns| (columns.info, columns.bytes)).collect();
+    Ok(Arrays::new(row.path, arrays)?.with_lines(lines))
+}
+
+/// That a line is not text, or that the file ends in it: a disk error or a damaged gzip stream.
+fn unread(path: &Path, line: u64, cause: impl Into<Box<dyn Error + Send + Sync>>) -> DataError {
+    DataError::new(DataErrorKind::Read, (path, line), "cannot read on from here").because(cause)
+}
+
+/// Text that passes through as long as it stays within its limits, and ends with a line end.
+struct Lines<R> {
+    inner: R,
+    limits: Limits,
+    n_bytes: u64,
+    /// The line that is being read, from 1.
+    line: u64,
+    row_bytes: u64,
+    row_commas: usize,
+    /// Whether the line has nothing but blanks so far.
+    is_empty: bool,
+    n_empty: u64,
+    beyond: Option<Beyond>,
+}
+
+/// A limit that text went beyond.
+#[derive(Clone, Copy)]
+enum Beyond {
+    Text,
+    Row,
+    Columns,
+    EmptyLines,
+}
+
+impl<R: Read> Lines<R> {
+    fn new(inner: R, limits: Limits) -> Lines<R> {
+        Lines {
+            inner,
+            limits,
+            n_bytes: 0,
+            line: 1,
+            row_bytes: 0,
+            row_commas: 0,
+            is_empty: true,
+            n_empty: 0,
+            beyond: None,
+        }
+    }
+
+    fn count(&mut self, text: &[u8]) -> Result<(), Beyond> {
+        self.n_bytes += text.len() as u64;
+        if self.n_bytes > self.limits.text {
+            return Err(Beyond::Text);
+        }
+        for part in text.split_inclusive(|&byte| byte == b'\n') {
+            self.row_bytes += part.len() as u64;
+            self.row_commas += memchr::memchr_iter(b',', part).count();
+            self.is_empty &= part.trim_ascii().is_empty();
+            if self.row_bytes > self.limits.row {
+                return Err(Beyond::Row);
+            }
+            if self.row_commas >= self.limits.columns {
+                return Err(Beyond::Columns);
+            }
+            if part.ends_with(b"\n") {
+                self.n_empty = if self.is_empty { self.n_empty + 1 } else { 0 };
+                if self.n_empty > self.limits.empty_lines {
+                    return Err(Beyond::EmptyLines);
+                }
+                (self.line, self.row_bytes, self.row_commas, self.is_empty) = (self.line + 1, 0, 0, true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Why reading stopped.
+    fn explain(&self, error: ::csv::Error, row: &CsvRow<'_>) -> DataError {
+        let (path, line, limits) = (row.path, self.line, self.limits);
+        let expected = "expected lines of numbers: name a CSV file, plain or gzip";
+        let too_large = |place: DataPlace, found: String| DataError::new(DataErrorKind::TooLarge, place, found);
+        match self.beyond {
+            Some(Beyond::Text) => {
+                let found = format!(
+                    "more than {} bytes of text; expected a data set that fits in memory: split it",
+                    limits.text
+                );
+                return too_large(path.into(), found);
+            }
+            Some(Beyond::Row) => {
+                return too_large((path, line).into(), format!("a row of more than {} bytes; {expected}", limits.row));
+            }
+            Some(Beyond::Columns) => return row.columns_error(line, self.row_commas + 1, false),
+            Some(Beyond::EmptyLines) => {
+                let found = format!("more than {} empty lines after one another; {expected}", limits.empty_lines);
+                return too_large((path, line).into(), found);
+            }
+            None => {}
+        }
+        match error.into_kind() {
+            ::csv::ErrorKind::Io(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
+                let found = format!("the gzip stream ends early, at this line; {COPY_AGAIN}");
+                DataError::new(DataErrorKind::Damaged, (path, line), found)
+            }
+            ::csv::ErrorKind::Io(source) => unread(path, line, source),
+            kind => unread(path, line, io::Error::other(format!("{kind:?}"))),
+        }
+    }
+}
+
+impl<R: Read> Read for Lines<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = loop {
+            match self.inner.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
+        if n == 0 && self.row_bytes > 0 && !buffer.is_empty() {
+            buffer[0] = b'\n';
+            self.row_bytes = 0;
+            return Ok(1);
+        }
+        match self.count(&buffer[..n]) {
+            Ok(()) => Ok(n),
+            Err(beyond) => {
+                self.beyond = Some(beyond);
+                Err(io::Error::other("text beyond its limits"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Source;
+    use flate2::{Compression, write::GzEncoder};
+    use std::io::Write;
+
+    fn features() -> Vec<Feature> {
+        let label = Feature::exact("label", DType::S32, []).label().below(3);
+        vec![label, Feature::compute("x", [2, 1])]
+    }
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// Reads bytes from a file called `rows.csv`; an error comes back as its message, without the folder.
+    fn read_as(bytes: &[u8], features: &[Feature], scale: f32) -> Result<Arrays, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.csv");
+        std::fs::write(&path, bytes).unwrap();
+        read(&path, features, scale)
+            .map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
+    }
+
+    fn message(text: &[u8]) -> String {
+        read_as(text, &features(), 0.5).unwrap_err()
+    }
+
+    /// The numbers of each example: of `x`, then of `label`.
+    fn rows(arrays: &Arrays) -> Vec<(Vec<f32>, i32)> {
+        let row = |idx| {
+            let read = arrays.read(idx).unwrap();
+            let x = read[0].as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            (x, i32::from_le_bytes(read[1][..].try_into().unwrap()))
+        };
+        (0..arrays.n_examples()).map(row).collect()
+    }
+
+    #[test]
+    fn quotes_around_a_number_say_nothing() {
+        let read = |text: &str| read_as(text.as_bytes(), &features(), 1.0).map(|arrays| rows(&arrays));
+        let quoted = read("\"1\",\" 2 \",\"0\"\r\n\"3\",-4.5,\"1\"\n");
+        assert_eq!(quoted.unwrap(), read("1,2,0\n3,-4.5,1\n").unwrap());
+        assert!(read("\"1,2\",0\n").unwrap_err().contains("`\"1`"), "a comma is not part of a number");
+        assert!(read("\",2,0\n").is_err());
+    }
+
+    #[test]
+    fn reads_plain_and_gzip() {
+        let expected = vec![(vec![0.5, 1.0], 2), (vec![-2.0, 0.25], 0)];
+        let texts = ["1,2,2\n-4,0.5,0\n", "1, 2 ,2\r\n\r\n-4,5e-1,0", "\u{FEFF}1,2,2\n \t\n\u{FEFF}-4,.5,+0\r\n\n"];
+        for text in texts {
+            for bytes in [text.as_bytes().to_vec(), gzip(text.as_bytes())] {
+                let arrays = read_as(&bytes, &features(), 0.5).unwrap();
+                assert_eq!(rows(&arrays), expected, "{text:?}");
+                assert_eq!(arrays.arrays()[0], ArrayInfo::new("x", DType::F32, [2, 1]));
+                assert_eq!(arrays.arrays()[1], ArrayInfo::new("label", DType::S32, []));
+            }
+        }
+        // Two gzip members after one another are one stream.
+        let two = [gzip(b"1,2,2\n"), gzip(b"-4,0.5,0\n")].concat();
+        assert_eq!(rows(&read_as(&two, &features(), 0.5).unwrap()), expected);
+    }
+
+    #[test]
+    fn examples_know_their_lines() {
+        let arrays = read_as(b"\n1,2,0\n1,2,1\n\n\n1,2,2\n1,2,2", &features(), 1.0).unwrap();
+        let lines: Vec<String> = (0..4).map(|idx| arrays.place(idx).rsplit('/').next().unwrap().to_string()).collect();
+        assert_eq!(lines, ["rows.csv:2", "rows.csv:3", "rows.csv:6", "rows.csv:7"]);
+    }
+
+    #[test]
+    fn exact_features_are_read_as_they_are() {
+        let features = [
+            Feature::exact("tokens", DType::U8, [2]),
+            Feature::exact("weight", DType::F64, []),
+            Feature::exact("mask", DType::Pred, []),
+            Feature::compute("target", []).label(),
+        ];
+        let arrays = read_as(b"255,0,0.1,1,3\n", &features, 0.5).unwrap();
+        assert_eq!(arrays.read(0).unwrap(), [&[255u8, 0][..], &0.1f64.to_le_bytes(), &[1], &3f32.to_le_bytes()]);
+        let check =
+            |text: &str, message: &str| assert_eq!(read_as(text.as_bytes(), &features, 0.5).unwrap_err(), message);
+        check("1,256,1,1,1", "rows.csv:1: column 2, of `tokens`, is `256`; expected a whole number from 0 to 255");
+        check("1,25,1e999,1,1", "rows.csv:1: column 3, of `weight`, is `1e999`; expected a finite number");
+        check("1,25,1,2,1", "rows.csv:1: column 4, of `mask`, is `2`; expected 0 or 1");
+        assert_eq!(
+            read_as(b"1", &[Feature::exact("x", DType::BF16, [])], 1.0).unwrap_err(),
+            "rows.csv: `x` is bf16, which is not read from text; expected a float for the network, f32, f64, pred or \
+             integers of 8 to 64 bits"
+        );
+    }
+
+    #[test]
+    fn every_bad_row_is_named() {
+        let check = |text: &str, expected: &str| assert_eq!(message(text.as_bytes()), expected);
+        check("1,2,0\n1,2\n", "rows.csv:2: 2 columns; expected 3: 2 of `x`, 1 of `label`");
+        check("1,2,3,0\n", "rows.csv:1: 4 columns; expected 3: 2 of `x`, 1 of `label`");
+        check("1,x,0\n", "rows.csv:1: column 2, of `x`, is `x`; expected a finite number");
+        check("1,2,0\n\n\nnan,2,0\n", "rows.csv:4: column 1, of `x`, is `nan`; expected a finite number");
+        check("1,2,0\n,2,0\n", "rows.csv:2: column 1, of `x`, is ``; expected a finite number");
+        check("1,\"2,0\n", "rows.csv:1: column 2, of `x`, is `\"2`; expected a finite number");
+        for label in ["3", "-1", "1.0", ""] {
+            check(
+                &format!("1,2,{label}\n"),
+                &format!("rows.csv:1: column 3, of `label`, is `{label}`; expected a whole number from 0 to 2"),
+            );
+        }
+        for text in ["", "\n\n", "\u{FEFF}"] {
+            let found = message(text.as_bytes());
+            assert_eq!(found, "rows.csv: no rows; expected one example a line: 2 of `x`, 1 of `label`", "{text:?}");
+        }
+        assert_eq!(message(b"1,2,0\n1,\xFF,0\n"), "rows.csv:2: cannot read on from here");
+        check(
+            "x0,x1,label\n1,2,0\n",
+            "rows.csv:1: a header, which begins with `x0`; expected numbers from the first line on\nhelp: remove it: tail -n +2",
+        );
+        assert_eq!(
+            read_as(b"1,2e38,0\n", &features(), 4.0).unwrap_err(),
+            "rows.csv:1: column 2 is 200000000000000000000000000000000000000, which times the scale 4 is not a finite \
+             number\nhelp: make `scale` smaller"
+        );
+        assert_eq!(
+            read_as(b"1,2,0\n", &features(), 0.0).unwrap_err(),
+            "rows.csv: array `x` cannot be multiplied with 0; expected a finite scale other than 0"
+        );
+    }
+
+    #[test]
+    fn damaged_gzip_is_named() {
+        let text: String = (0..200).map(|idx| format!("{},{},{}\n", idx * 37 % 101, idx * 53 % 97, idx % 3)).collect();
+        let whole = gzip(text.as_bytes());
+        assert_eq!(read_as(&whole, &features(), 0.5).unwrap().n_examples(), 200);
+        // Anything cut off must be noticed, the trailing checksum included.
+        for n_bytes in 3..whole.len() {
+            let message = message(&whole[..n_bytes]);
+            assert!(
+                message.starts_with("rows.csv:")
+                    && message.ends_with(": the gzip stream ends early, at this line; copy or download the file again"),
+                "{n_bytes}: {message}"
+            );
+        }
+        let mut corrupt = whole.clone();
+        let checksum_at = corrupt.len() - 8;
+        corrupt[checksum_at] ^= 1;
+        assert_eq!(message(&corrupt), "rows.csv:201: cannot read on from here");
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = read(Path::new("/nonexistent/rows.csv"), &features(), 1.0).unwrap_err();
+        assert_eq!(error.to_string(), "/nonexistent/rows.csv: cannot open the data file");
+        let source = std::error::Error::source(&error).unwrap();
+        assert_eq!(source.to_string(), "No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn memory_and_time_are_bounded() {
+        let features = features();
+        let limits = Limits { text: 60, row: 20, columns: 2, empty_lines: 3 };
+        let rows = |text: &str| {
+            let row = CsvRow::new(Path::new("rows.csv"), &features, 1.0).unwrap();
+            read_rows(text.as_bytes(), row, limits).map_err(|error| error.to_string())
+        };
+        let text = "1,2,0\n".repeat(10);
+        assert_eq!(rows(&text).unwrap().n_examples(), 10);
+        assert_eq!(
+            rows(&format!("{text}\n")).unwrap_err(),
+            "rows.csv: more than 60 bytes of text; expected a data set that fits in memory: split it"
+        );
+        assert_eq!(rows("\n\n\n1,2,0\n\r\n\n\n1,2,0").unwrap().n_examples(), 2);
+        assert_eq!(
+            rows("1,2,0\n\n\n \n\n").unwrap_err(),
+            "rows.csv:5: more than 3 empty lines after one another; expected lines of numbers: name a CSV file, plain or gzip"
+        );
+        assert_eq!(
+            rows("1,2,0\n1,2,0.0000000000000000000\n").unwrap_err(),
+            "rows.csv:2: a row of more than 20 bytes; expected lines of numbers: name a CSV file, plain or gzip"
+        );
+        assert_eq!(rows("1,2,0,,").unwrap_err(), "rows.csv:1: 5 columns; expected 3: 2 of `x`, 1 of `label`");
+        assert_eq!(
+            rows("1,2,0\n,,,,,,,,").unwrap_err(),
+            "rows.csv:2: at least 9 columns; expected 3: 2 of `x`, 1 of `label`"
+        );
+    }
+
+    #[test]
+    fn the_digits() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data/digits.csv.gz");
+        let image = Feature::compute("image", [8, 8, 1]);
+        let label = Feature::exact("label", DType::S32, []).label().below(10);
+        let digits = rows(&read(&path, &[image, label], 1.0 / 16.0).unwrap());
+        assert_eq!(digits.len(), 1797);
+        let (first, label) = &digits[0];
+        assert_eq!((&first[..8], *label), (&[0.0, 0.0, 0.3125, 0.8125, 0.5625, 0.0625, 0.0, 0.0][..], 0));
+    }
+}

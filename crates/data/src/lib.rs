@@ -1,0 +1,68 @@
+//! Data on its way into a program: reading, shuffling, batching, casting on the host.
+//!
+//! A [`Source`] holds examples, by index: named arrays. A [`Feature`] says what a network wants under such a name. A
+//! [`Loader`] makes batches of the two, in the order of an [`Order`]. [`csv`], [`idx`] and [`npz`] read files into
+//! [`Arrays`], the source in memory. What does not fit there stays on the disk: a [`Pipeline`] reads [`records`] by number
+//! (TFRecord, tar and Parquet files, folders of images) and transforms them, and [`text`] is tokenized once.
+//!
+//! ```
+//! use bf16scope_data::{ArrayInfo, Arrays, Feature, Loader};
+//! use bf16scope_hlo::DType;
+//!
+//! # fn main() -> Result<(), bf16scope_data::DataError> {
+//! // Three images of 2×2 bytes and their classes; `idx::read`, `csv::read` and `npz::read` read such from files.
+//! let images = (ArrayInfo::new("image", DType::U8, [2, 2, 1]), vec![0, 51, 102, 153, 204, 255, 0, 51, 102, 153, 204, 255]);
+//! let classes = (ArrayInfo::new("label", DType::U8, []), vec![0, 1, 1]);
+//! let source = Arrays::new("images".as_ref(), vec![images, classes])?.scaled("image", 1.0 / 255.0)?;
+//!
+//! let features = [Feature::compute("image", [2, 2, 1]), Feature::exact("label", DType::S32, []).label().below(2)];
+//! let loader = Loader::new(&source, &features, DType::BF16, 2, 42)?;
+//! loader.check()?;
+//! for batch in loader.epoch(0) {
+//!     let batch = batch?;
+//!     assert_eq!((batch.arrays[0].dtype, &batch.arrays[0].dims[..]), (DType::BF16, &[2, 2, 2, 1][..]));
+//!     assert_eq!((batch.arrays[1].name.as_str(), batch.arrays[1].bytes.len()), ("label", 2 * 4));
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Knows [`bf16scope_hlo::DType`] and the conversions of [`bf16scope_hlo::numerics`]; knows nothing of graphs, devices or training.
+
+#![forbid(unsafe_code)]
+
+mod arrays;
+pub mod cast;
+mod census;
+mod convert;
+pub mod csv;
+pub mod error;
+pub mod feature;
+mod guard;
+pub mod idx;
+pub mod image;
+pub mod loader;
+mod look;
+pub mod mnist;
+pub mod npz;
+mod order;
+pub mod pipeline;
+mod random;
+pub mod records;
+mod shift;
+pub mod source;
+pub mod text;
+pub mod transpose;
+pub mod weights;
+pub mod words;
+
+pub use arrays::Arrays;
+pub use census::{Census, Figures};
+pub use error::{DataError, DataErrorKind, DataPlace};
+pub use feature::{Feature, FeatureDType};
+pub use loader::{Ask, Batch, Loader, NamedArray, Supply};
+pub use order::{ORDER_VERSION, Order};
+pub use pipeline::{FeatureSpec, Pipeline};
+pub use random::{DRAW_VERSION, Draw, DrawVersion};
+pub use source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
+pub use words::{WordTable, WordVectors};

@@ -1,0 +1,286 @@
+//! One array of the batches: from the bytes of examples to its place there, checked and cast.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use half::{bf16, f16};
+
+use super::NamedArray;
+use crate::cast::are_finite;
+use crate::convert::{CASTABLE, Conversion, bounds, integer, is_whole, number};
+use crate::error::{DataError, DataErrorKind};
+use crate::feature::{Feature, FeatureDType};
+use crate::shift;
+use crate::source::{ArrayInfo, Source};
+use bf16scope_hlo::DType;
+
+/// A feature and the array that it is made of.
+#[derive(Clone, Debug)]
+pub(super) struct Column {
+    pub feature: Feature,
+    /// Its index among the source's arrays.
+    pub array: usize,
+    /// The array's dtype and scale.
+    pub from: DType,
+    scale: f32,
+    /// The dtype in the batch.
+    pub to: DType,
+    pub n_elements: usize,
+    pub conversion: Conversion,
+    /// Integers beyond are an error.
+    range: Option<(i128, i128)>,
+    /// Whether some number is not finite in the batch.
+    can_be_lost: bool,
+}
+
+impl Column {
+    pub fn new(source: &dyn Source, feature: &Feature, compute: DType) -> Result<Column, DataError> {
+        let arrays = source.arrays();
+        let Some(array) = arrays.iter().position(|info| info.name == feature.name) else {
+            let names: Vec<String> = arrays.iter().map(|info| info.name.clone()).collect();
+            return Err(DataError::no_array(source.place(0), &feature.name, &names));
+        };
+        let ArrayInfo { name, dtype: given, dims, scale } = arrays[array].clone();
+        let Some(n_elements) = feature.n_elements() else {
+            return Err(DataError::dims(&feature.dims));
+        };
+        if dims != feature.dims {
+            return Err(DataError::other_dims(source.place(0), &name, &dims, &feature.dims));
+        }
+        let to = feature.dtype_in(compute);
+        let cannot = |expected: &str| {
+            let found = format!("array `{name}` is {given}, which does not become {to}; expected {expected}");
+            DataError::new(DataErrorKind::Mismatch, source.place(0), found).help(in_numpy(&name, to))
+        };
+        // One of `pred` is a byte of 0 or 1, a number like others.
+        let is_truth = given == DType::Pred && to != DType::Pred;
+        let from = if is_truth { DType::U8 } else { given };
+        let conversion = match feature.dtype {
+            FeatureDType::Compute if !CASTABLE.contains(&from) => {
+                return Err(cannot("pred, integers of 8 to 64 bits, f16, bf16, f32 or f64"));
+            }
+            FeatureDType::Compute if from == to && scale == 1.0 => Conversion::Copy,
+            FeatureDType::Compute => Conversion::Cast { from, scale, to },
+            FeatureDType::Exact(_) if scale != 1.0 => {
+                let found = format!(
+                    "array `{name}` is multiplied with {scale} where it is cast, and its feature is {to} as it stands; expected \
+                     a feature that is cast, or no scale"
+                );
+                return Err(DataError::new(DataErrorKind::Request, source.place(0), found));
+            }
+            FeatureDType::Exact(_) if from == to => Conversion::Copy,
+            FeatureDType::Exact(_) if is_whole(from) && is_whole(to) => Conversion::Integers { from, to },
+            FeatureDType::Exact(DType::F32) if is_whole(from) || matches!(from, DType::F16 | DType::BF16) => {
+                Conversion::Cast { from, scale, to }
+            }
+            FeatureDType::Exact(_) if is_whole(to) => return Err(cannot("pred or integers of 8 to 64 bits")),
+            FeatureDType::Exact(DType::F32) => return Err(cannot("pred, integers of 8 to 64 bits, f16, bf16 or f32")),
+            FeatureDType::Exact(_) => return Err(cannot(to.name())),
+        };
+        let range = range(feature, from, to)?;
+        let range =
+            if is_truth { Some(range.map_or((0, 1), |(least, greatest)| (least, greatest.min(1)))) } else { range };
+        let can_be_lost = can_be_lost(from, scale, to);
+        Ok(Column { feature: feature.clone(), array, from, scale, to, n_elements, conversion, range, can_be_lost })
+    }
+
+    pub fn dst_bytes(&self) -> usize {
+        self.n_elements * self.to.n_bytes()
+    }
+
+    pub fn zeros(&self, batch: usize) -> NamedArray {
+        NamedArray {
+            name: self.feature.name.clone(),
+            dtype: self.to,
+            dims: [batch as i64].into_iter().chain(self.feature.dims.iter().copied()).collect(),
+            bytes: vec![0; batch * self.dst_bytes()],
+        }
+    }
+
+    /// Its dims, if it can be shifted.
+    pub fn image(&self) -> Option<[usize; 3]> {
+        let &[height, width, channels] = self.feature.dims.as_slice() else { return None };
+        let is_cast = self.feature.dtype == FeatureDType::Compute;
+        is_cast.then_some([height as usize, width as usize, channels as usize])
+    }
+
+    /// Its bytes of an example, as many as they should be.
+    pub fn bytes_of<'e>(
+        &self,
+        example: &'e [Cow<'_, [u8]>],
+        place: impl Fn() -> String,
+    ) -> Result<&'e [u8], DataError> {
+        let expected = self.n_elements * self.from.n_bytes();
+        let bytes = example.get(self.array).map_or(&[][..], |bytes| bytes);
+        if bytes.len() != expected {
+            return Err(self.wrong_bytes(bytes.len(), place));
+        }
+        Ok(bytes)
+    }
+
+    pub fn wrong_bytes(&self, measured: usize, place: impl Fn() -> String) -> DataError {
+        let expected = self.n_elements * self.from.n_bytes();
+        let found = format!(
+            "array `{}` came with {measured} bytes; expected {expected}, as its dims and dtype say",
+            self.feature.name
+        );
+        DataError::new(DataErrorKind::Mismatch, place(), found)
+    }
+
+    /// What a number is times the scale, in words.
+    fn scaled(&self, value: f64) -> String {
+        match self.scale {
+            1.0 => String::new(),
+            scale => format!(", and {} times the scale {scale}", value as f32 * scale),
+        }
+    }
+
+    /// Of whole elements, before which `n_before` others stand.
+    pub fn check_range(&self, src: &[u8], n_before: usize, place: impl Fn() -> String) -> Result<(), DataError> {
+        if !self.feature.is_probability && !self.feature.is_weight && self.range.is_none() {
+            return Ok(());
+        }
+        let n_elements = src.len() / self.from.n_bytes();
+        if self.feature.is_weight {
+            for element in 0..n_elements {
+                let value = number(self.from, src, element).expect("what is cast to a float is a number");
+                if value as f32 * self.scale < 0.0 {
+                    let why = format!(
+                        "{}; expected a weight, 0 or more: with one below 0 training makes the loss of that example as great \
+                         as it can",
+                        self.scaled(value)
+                    );
+                    return Err(self.number_error(place(), n_before + element, value, why));
+                }
+            }
+        }
+        if self.feature.is_probability {
+            for element in 0..n_elements {
+                let value = number(self.from, src, element).expect("what is cast to a float is a number");
+                if !(0.0..=1.0).contains(&(value as f32 * self.scale)) {
+                    let why = format!("{}; expected a probability, from 0 to 1", self.scaled(value));
+                    return Err(self.number_error(place(), n_before + element, value, why));
+                }
+            }
+        }
+        let Some((least, greatest)) = self.range else { return Ok(()) };
+        for element in 0..n_elements {
+            let value = integer(self.from, src, element).expect("ranges are of integers");
+            if value < least || value > greatest {
+                let why = format!("; expected a whole number from {least} to {greatest}");
+                return Err(self.number_error(place(), n_before + element, value, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts whole elements, before which `n_before` others stand, into their place: checked, cast, and checked again.
+    pub fn fill(
+        &self,
+        src: &[u8],
+        dst: &mut [u8],
+        n_before: usize,
+        place: impl Fn() -> String,
+    ) -> Result<(), DataError> {
+        self.check_range(src, n_before, &place)?;
+        if self.from == DType::Pred
+            && let Some(element) = src.iter().position(|&byte| byte > 1)
+        {
+            let (element, value) = (n_before + element, src[element]);
+            return Err(self.number_error(place(), element, value, "; expected 0 or 1, which `pred` has"));
+        }
+        self.conversion.run(src, dst);
+        // What is not finite was not before the cast, or is not after it: the program's own bytes tell of both.
+        match self.can_be_lost && !are_finite(self.to, dst) {
+            true => Err(self.lost(src, dst, n_before, place())),
+            false => Ok(()),
+        }
+    }
+
+    /// What is wrong with the first number that is not finite in the batch.
+    fn lost(&self, src: &[u8], dst: &[u8], n_before: usize, place: String) -> DataError {
+        let width = self.to.n_bytes();
+        let element = dst.chunks_exact(width).position(|bytes| !are_finite(self.to, bytes)).unwrap_or_default();
+        let value = number(self.from, src, element).expect("what is cast to a float is a number");
+        let element = n_before + element;
+        if !value.is_finite() {
+            return self.number_error(place, element, value, "; expected a finite number");
+        }
+        let (scaled, in_f32) = (
+            if self.scale == 1.0 { String::new() } else { format!(", times the scale {},", self.scale) },
+            if self.to == DType::F32 { "" } else { ", or train in f32 (--precision f32)" },
+        );
+        let greatest = greatest(self.to);
+        let why = format!(", which{scaled} the cast to {} makes infinite: expected at most {greatest:e}", self.to);
+        let help = format!("scale the features (`scale` under `data`){in_f32}");
+        self.number_error(place, element, format_args!("{value:e}"), why).help(help)
+    }
+
+    /// That the feature does not take a number of it, from 0, row-major; `why` follows the number.
+    fn number_error(&self, place: String, element: usize, value: impl Display, why: impl Display) -> DataError {
+        let (feature, value) = (self.feature.name.clone(), value.to_string());
+        let found = format!("number {element} of `{feature}` is {value}{why}");
+        DataError::new(DataErrorKind::Value { feature, value }, place, found)
+    }
+
+    /// Copies an image of the batch's dtype into `dst`, which is zeros, moved by so many pixels.
+    pub fn copy_moved(&self, whole: &[u8], dst: &mut [u8], dims: [usize; 3], offset: (isize, isize)) {
+        let width = self.to.n_bytes();
+        for (from, to, len) in shift::runs(dims, offset) {
+            dst[to * width..][..len * width].copy_from_slice(&whole[from * width..][..len * width]);
+        }
+    }
+}
+
+/// The largest number of a float that is cast to, in f32.
+fn greatest(dtype: DType) -> f32 {
+    match dtype {
+        DType::BF16 => bf16::MAX.to_f32(),
+        DType::F16 => f16::MAX.to_f32(),
+        _ => f32::MAX,
+    }
+}
+
+/// Whether what becomes of a number of `from` can be no finite one, as far as finiteness is looked at: floats of 16 to 64 bits,
+/// and integers whose outermost ones the cast makes infinite. Rounding is monotone: where those stay, all do.
+fn can_be_lost(from: DType, scale: f32, to: DType) -> bool {
+    if !matches!(to, DType::BF16 | DType::F16 | DType::F32 | DType::F64) {
+        return false;
+    }
+    let (least, most) = bounds(from);
+    !(is_whole(from) && [least, most].iter().all(|&value| (value as f32 * scale).abs() <= greatest(to)))
+}
+
+/// Which integers a feature takes, where its array may hold others.
+fn range(feature: &Feature, from: DType, to: DType) -> Result<Option<(i128, i128)>, DataError> {
+    let (mut least, mut greatest) = bounds(to);
+    if let Some(n) = feature.n_values {
+        if !is_whole(to) || feature.dtype == FeatureDType::Compute || n <= 0 {
+            return Err(DataError::request(format!(
+                "feature `{}` is {to} below {n}; expected integers of 8 to 64 bits, and a positive bound",
+                feature.name
+            )));
+        }
+        least = 0;
+        greatest = greatest.min(i128::from(n) - 1);
+    }
+    let (from_least, from_greatest) = bounds(from);
+    if to == DType::F32 {
+        // Integers up to here are f32 numbers, each of them.
+        (least, greatest) = (-(1 << 24), 1 << 24);
+    }
+    let is_needed = (is_whole(to) || to == DType::F32) && is_whole(from) && feature.dtype != FeatureDType::Compute;
+    Ok((is_needed && (from_least < least || from_greatest > greatest)).then_some((least, greatest)))
+}
+
+/// How an array is made one of `wanted` before it is saved, where NumPy has that.
+fn in_numpy(name: &str, wanted: DType) -> String {
+    let name_of = match wanted {
+        DType::S8 | DType::S16 | DType::S32 | DType::S64 => format!("int{}", wanted.bits()),
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => format!("uint{}", wanted.bits()),
+        DType::F16 | DType::F32 | DType::F64 => format!("float{}", wanted.bits()),
+        _ => return String::new(),
+    };
+    let only = if wanted.is_integer() { ", if these are whole numbers" } else { "" };
+    format!("save it as {name_of}{only}: in NumPy, `{name}.astype('{name_of}')`")
+}

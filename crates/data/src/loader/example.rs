@@ -1,0 +1,33 @@
+//! One example as a program gets it: for whoever looks at data, and not for training.
+
+use super::{Loader, NamedArray};
+use crate::error::DataError;
+
+impl Loader<'_> {
+    /// Example `index` as a batch of one: as evaluation has it, or as training does in `epoch`, with the same windows, flips and
+    /// shifts. None is replaced by another one.
+    ///
+    /// # Errors
+    /// As an item of [`Loader::epoch`] or [`Loader::in_order`].
+    pub fn example(&self, index: u64, epoch: Option<u64>) -> Result<Vec<NamedArray>, DataError> {
+        let mut arrays: Vec<NamedArray> = self.columns.iter().map(|column| column.zeros(1)).collect();
+        let mut place: Vec<&mut [u8]> = arrays.iter_mut().map(|array| &mut array.bytes[..]).collect();
+        self.fill(index, epoch, &mut place)?;
+        Ok(arrays)
+    }
+
+    /// As [`Loader::example`] without an epoch; refused is too what [`Loader::check`] refuses.
+    ///
+    /// # Errors
+    /// As both.
+    pub fn checked(&self, index: u64) -> Result<Vec<NamedArray>, DataError> {
+        let example = self.source.read(index)?;
+        let place = || self.source.place(index);
+        let array = |column: &super::Column| {
+            let mut array = column.zeros(1);
+            column.fill(column.bytes_of(&example, place)?, &mut array.bytes, 0, place)?;
+            Ok(array)
+        };
+        self.columns.iter().map(array).collect()
+    }
+}

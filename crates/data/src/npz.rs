@@ -1,0 +1,459 @@
+//! `.npz` archives: named arrays, as `numpy.savez` and `numpy.savez_compressed` write them.
+//!
+//! An [`Entry`] shows its [`Header`] before any element is read, so that a caller who knows what must come never
+//! allocates what a damaged file claims. What an array's elements mean to a program is the caller's business; [`read`]
+//! takes whole arrays as examples.
+//!
+//! Headers are read by hand: crates for that allocate what a header claims, and want to know an element's type when they are
+//! compiled (docs/DEPENDENCIES.md).
+//!
+//! Source: NumPy's `numpy.savez`: a zip archive with one `.npy` file for each array.
+
+mod arrays;
+mod header;
+mod until_full;
+
+pub use arrays::read;
+pub use header::Header;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Seek as _, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use self::until_full::UntilFull;
+use zip::read::ZipFile;
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+use crate::error::{DataError, DataErrorKind};
+use bf16scope_files::{self as files, Replacement, ZipError};
+
+/// An archive that is being read.
+#[derive(Debug)]
+pub struct NpzReader {
+    path: PathBuf,
+    /// Of the file.
+    n_bytes: u64,
+    zip: ZipArchive<BufReader<File>>,
+    /// Where each array is.
+    index: BTreeMap<String, usize>,
+}
+
+/// An array of which the header was read.
+pub struct Entry<'a> {
+    /// What its bytes mean.
+    pub header: Header,
+    path: &'a Path,
+    name: &'a str,
+    /// What it is packed in at most.
+    n_packed: u64,
+    file: ZipFile<'a, BufReader<File>>,
+}
+
+/// The first name that comes twice.
+fn twice(names: Vec<Vec<u8>>) -> Option<String> {
+    let mut seen = BTreeSet::new();
+    let arrays = names.into_iter().map(|name| {
+        let name = String::from_utf8_lossy(&name).into_owned();
+        name.strip_suffix(".npy").map(str::to_string).unwrap_or(name)
+    });
+    arrays.into_iter().find(|name| !seen.insert(name.clone()))
+}
+
+/// What the central directory of a zip archive says.
+#[derive(Default)]
+struct Directory {
+    /// The names of the members, each as often as it is there.
+    names: Vec<Vec<u8>>,
+    /// Where the archive ends, where that could be followed.
+    end: Option<u64>,
+}
+
+/// Reads the central directory that begins at `start`. (APPNOTE.TXT of PKWARE, 4.3.12: a signature, 24 bytes on the lengths of
+/// name, extra field and comment, 46 bytes on the name. Behind it, 4.3.14 to 4.3.16: the end of 64 bits, which says how long
+/// it is at byte 4, and its locator of 20 bytes, where there are any; then the end, of 22 bytes and a comment.)
+fn directory(file: File, start: u64) -> io::Result<Directory> {
+    let mut file = BufReader::new(file);
+    let mut at = file.seek(SeekFrom::Start(start))?;
+    let mut directory = Directory::default();
+    loop {
+        let mut head = [0; 46];
+        let n_read = read_up_to(&mut file, &mut head)?;
+        let length = |at: usize| u64::from(u16::from_le_bytes([head[at], head[at + 1]]));
+        let n_bytes = match (&head[..4], n_read) {
+            (b"PK\x01\x02", 46) => {
+                let mut name = vec![0; length(28) as usize];
+                file.read_exact(&mut name)?;
+                directory.names.push(name);
+                46 + length(28) + length(30) + length(32)
+            }
+            (b"PK\x06\x06", 46) => {
+                let n_more = head[4..12].iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+                n_more.saturating_add(12)
+            }
+            (b"PK\x06\x07", 20..) => 20,
+            (b"PK\x05\x06", 22..) => {
+                directory.end = Some(at + 22 + length(20));
+                return Ok(directory);
+            }
+            _ => return Ok(directory),
+        };
+        at = at.saturating_add(n_bytes);
+        file.seek(SeekFrom::Start(at))?;
+    }
+}
+
+/// Reads what there is of so many bytes.
+fn read_up_to(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut n_read = 0;
+    while n_read < bytes.len() {
+        match file.read(&mut bytes[n_read..])? {
+            0 => break,
+            n => n_read += n,
+        }
+    }
+    Ok(n_read)
+}
+
+impl NpzReader {
+    /// Opens an archive and reads its directory.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, or that is no archive.
+    pub fn open(path: &Path) -> Result<NpzReader, DataError> {
+        let open_error = |cause| DataError::new(DataErrorKind::Open, path, "cannot open the archive").because(cause);
+        let mut file = BufReader::new(files::open(path).map_err(open_error)?);
+        let start = file.fill_buf().map_err(open_error)?;
+        let start = start[..start.len().min(6)].to_vec();
+        let zip = ZipArchive::new(file).map_err(|error| not_an_archive(path, &start, error))?;
+        let again = files::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let read = again.and_then(|(n_bytes, file)| Ok((n_bytes, directory(file, zip.central_directory_start())?)));
+        let (n_bytes, Directory { names, end }) = read.map_err(open_error)?;
+        if let Some(name) = twice(names) {
+            let found = format!("array `{name}` is there twice; expected once");
+            return Err(DataError::new(DataErrorKind::Damaged, path, found).help("leave one out"));
+        }
+        // Readers of zip archives look for the end, and pass over what stands before the archive, such as another one.
+        let (before, behind) = (zip.offset(), n_bytes.saturating_sub(end.unwrap_or(n_bytes)));
+        if let Some((n, side)) = [(before, "before"), (behind, "behind")].into_iter().find(|(n, _)| *n > 0) {
+            let found = format!("{n} bytes {side} the archive belong to no array; expected none");
+            let help = "of two archives that were joined only one would be read: save all arrays with one numpy.savez";
+            return Err(DataError::new(DataErrorKind::Damaged, path, found).help(help));
+        }
+        let names = (0..zip.len()).filter_map(|idx| Some((zip.name_for_index(idx)?, idx)));
+        let index = names.map(|(name, idx)| (name.strip_suffix(".npy").unwrap_or(name).to_string(), idx)).collect();
+        Ok(NpzReader { path: path.to_path_buf(), n_bytes, zip, index })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names of the arrays, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.index.keys().map(String::as_str)
+    }
+
+    /// Whether there is an array of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.index.contains_key(name)
+    }
+
+    /// The array of this name with its header read; `None` if there is none.
+    ///
+    /// # Errors
+    /// A damaged archive or header.
+    pub fn entry<'a>(&'a mut self, name: &'a str) -> Result<Option<Entry<'a>>, DataError> {
+        let Some(&idx) = self.index.get(name) else { return Ok(None) };
+        let (path, n_bytes) = (self.path.as_path(), self.n_bytes);
+        let mut file = self.zip.by_index(idx).map_err(|error| damaged(path, error))?;
+        let of_array = format!("{}: array `{name}`", path.display());
+        let header = Header::read(&mut file).map_err(|error| error.or_at(of_array))?;
+        // An archive may say of a member what it likes.
+        let n_packed = file.compressed_size().min(n_bytes);
+        Ok(Some(Entry { header, path, name, n_packed, file }))
+    }
+}
+
+/// What a file is that the zip reader does not take, by how it begins.
+fn not_an_archive(path: &Path, start: &[u8], error: zip::result::ZipError) -> DataError {
+    let (found, help) = match start {
+        b"\x93NUMPY" => {
+            ("one array (.npy), expected an archive of named ones", "save it with numpy.savez(FILE, NAME=x)")
+        }
+        [b'P', b'K', 3, 4, ..] => ("an archive without its end: it was cut off", "copy or save it again"),
+        [] => ("an empty file, expected an .npz archive", "save it again with numpy.savez"),
+        _ => return damaged(path, error),
+    };
+    DataError::new(DataErrorKind::Format, path, found).help(help)
+}
+
+fn damaged(path: &Path, error: zip::result::ZipError) -> DataError {
+    let found = "no .npz archive, or a damaged one";
+    let error = DataError::new(DataErrorKind::Damaged, path, found).because(ZipError::new(error));
+    error.help("make one with numpy.savez")
+}
+
+fn unwritten(path: &Path, cause: io::Error) -> DataError {
+    DataError::new(DataErrorKind::Write, path, "cannot write the archive").because(cause)
+}
+
+impl Entry<'_> {
+    /// The elements, little-endian and row-major, whatever the file has.
+    ///
+    /// # Errors
+    /// A damaged archive; more or fewer bytes than the header says. Memory follows what the file holds, not what its
+    /// header claims; an array of more than a gigabyte ([`files::UNPACKED_WITHOUT_QUESTION`]) that unpacks to more than
+    /// [`files::MAX_UNPACKED_RATIO`] times its packed bytes is refused before anything is unpacked.
+    pub fn read(self) -> Result<Vec<u8>, DataError> {
+        let Entry { header, path, name, n_packed, file } = self;
+        let expected = header.n_bytes();
+        let mut bytes = Vec::new();
+        if file.compression() != CompressionMethod::Stored && files::is_bomb(n_packed, expected) {
+            let found = format!(
+                "array `{name}`: {n_packed} packed bytes are to become {expected}; expected at most {} times as many beyond \
+                 {} bytes: it may be a decompression bomb",
+                files::MAX_UNPACKED_RATIO,
+                files::UNPACKED_WITHOUT_QUESTION
+            );
+            let help = "if it is not, save it unpacked: numpy.savez, without _compressed";
+            return Err(DataError::new(DataErrorKind::TooLarge, path, found).help(help));
+        }
+        // One byte more: it must not be there, and asking for it checks the archive's checksum.
+        let wrong = |found: String| {
+            let found = format!("array `{name}`{found}");
+            DataError::new(DataErrorKind::Damaged, path, found).help("the file is damaged, copy it again")
+        };
+        file.take(expected.saturating_add(1))
+            .read_to_end(&mut bytes)
+            .map_err(|cause| wrong(": its elements cannot be read".to_string()).because(cause))?;
+        let measured = bytes.len() as u64;
+        if measured != expected {
+            return Err(wrong(format!(" holds {measured} bytes or more, expected {expected} as its header says")));
+        }
+        if header.is_big_endian {
+            // A complex element is two numbers.
+            let width = if header.kind == 'c' { header.width / 2 } else { header.width };
+            bytes.chunks_exact_mut(width).for_each(<[u8]>::reverse);
+        }
+        // Of no elements there is no order, and their sizes may be beyond all bounds.
+        if header.is_fortran && header.dims.len() > 1 && !bytes.is_empty() {
+            bytes = row_major(&bytes, &header);
+        }
+        Ok(bytes)
+    }
+}
+
+/// Elements that stand with the first axis fastest, put with the last axis fastest.
+fn row_major(bytes: &[u8], header: &Header) -> Vec<u8> {
+    let dims: Vec<usize> = header.dims.iter().map(|&dim| dim as usize).collect();
+    let strides: Vec<usize> = dims
+        .iter()
+        .scan(header.width, |stride, &dim| {
+            let own = *stride;
+            *stride *= dim;
+            Some(own)
+        })
+        .collect();
+    let mut at = vec![0; dims.len()];
+    let mut out = Vec::with_capacity(bytes.len());
+    while out.len() < bytes.len() {
+        let from: usize = at.iter().zip(&strides).map(|(at, stride)| at * stride).sum();
+        out.extend_from_slice(&bytes[from..from + header.width]);
+        for axis in (0..dims.len()).rev() {
+            at[axis] += 1;
+            if at[axis] < dims[axis] {
+                break;
+            }
+            at[axis] = 0;
+        }
+    }
+    out
+}
+
+/// Whether an array of this name can be a file of an archive that is unpacked into a folder, and stay in that folder.
+pub fn is_member_name(name: &str) -> bool {
+    !name.contains(['\\', '\0']) && name.split('/').all(|part| !["", ".", ".."].contains(&part))
+}
+
+/// An archive that is being written, beside the file that it will become.
+pub struct NpzWriter {
+    path: PathBuf,
+    zip: ZipWriter<UntilFull<BufWriter<Replacement>>>,
+}
+
+impl NpzWriter {
+    /// Begins an archive. What is at `path` stays as it is until [`finish`](NpzWriter::finish).
+    ///
+    /// # Errors
+    /// A folder that cannot be written to.
+    pub fn create(path: &Path) -> Result<NpzWriter, DataError> {
+        let file = Replacement::begin(path).map_err(|cause| unwritten(path, cause))?;
+        Ok(NpzWriter { path: path.to_path_buf(), zip: ZipWriter::new(UntilFull::new(BufWriter::new(file))) })
+    }
+
+    /// Writes an array whose bytes are as `header` says.
+    ///
+    /// # Errors
+    /// A name that is no [`is_member_name`]; what the system says, such as that the disk is full.
+    pub fn add(&mut self, name: &str, header: &Header, bytes: &[u8]) -> Result<(), DataError> {
+        if !is_member_name(name) {
+            let message =
+                format!("`{name}` is not a name for an array in an archive, which is the name of a file in it");
+            let error = DataError::new(DataErrorKind::Write, self.path.as_path(), message);
+            return Err(error.help("name it without `..`, without a backslash, and without / at an end"));
+        }
+        // Sizes above 4 GiB need the larger form of a zip entry. No time is recorded: equal arrays make equal files.
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .large_file(bytes.len() >= (u32::MAX >> 1) as usize)
+            .last_modified_time(zip::DateTime::default());
+        let mut write = || -> io::Result<()> {
+            self.zip.start_file(format!("{name}.npy"), options)?;
+            self.zip.write_all(&header.to_bytes())?;
+            self.zip.write_all(bytes)
+        };
+        write().map_err(|cause| unwritten(&self.path, cause))
+    }
+
+    /// Puts the whole archive in its place.
+    ///
+    /// # Errors
+    /// What the system says; then what was at the path is unchanged.
+    pub fn finish(self) -> Result<(), DataError> {
+        let NpzWriter { path, zip } = self;
+        let persist = || -> io::Result<()> {
+            zip.finish()?.whole()?.into_inner().map_err(io::IntoInnerError::into_error)?.finish()
+        };
+        persist().map_err(|cause| unwritten(&path, cause))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::DType;
+    use std::fs;
+
+    fn written(arrays: &[(&str, Header, Vec<u8>)]) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        let mut npz = NpzWriter::create(&path).unwrap();
+        for (name, header, bytes) in arrays {
+            npz.add(name, header, bytes).unwrap();
+        }
+        npz.finish().unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn arrays_read_back() {
+        let a = (0..24).collect::<Vec<u8>>();
+        let (_folder, path) = written(&[
+            ("var/a", Header::of(DType::F32, vec![2, 3]), a.clone()),
+            ("b", Header::of(DType::U8, vec![]), vec![7]),
+        ]);
+        let mut npz = NpzReader::open(&path).unwrap();
+        assert_eq!(npz.names().collect::<Vec<_>>(), ["b", "var/a"]);
+        let entry = npz.entry("var/a").unwrap().unwrap();
+        assert_eq!(entry.header, Header::of(DType::F32, vec![2, 3]));
+        assert_eq!(entry.read().unwrap(), a);
+        assert_eq!(npz.entry("b").unwrap().unwrap().read().unwrap(), [7]);
+        assert!(npz.entry("c").unwrap().is_none());
+    }
+
+    /// Of two members of one name a reader of zip archives takes the last.
+    #[test]
+    fn an_array_that_is_there_twice_is_said() {
+        let header = || Header::of(DType::U8, vec![]);
+        let (_folder, path) = written(&[("x", header(), vec![1]), ("y", header(), vec![2]), ("z", header(), vec![3])]);
+        let mut bytes = fs::read(&path).unwrap();
+        for at in 0..bytes.len() - 5 {
+            if &bytes[at..at + 5] == b"y.npy" {
+                bytes[at] = b'x';
+            }
+        }
+        fs::write(&path, bytes).unwrap();
+        let error = NpzReader::open(&path).unwrap_err().to_string();
+        assert!(error.ends_with("a.npz: array `x` is there twice; expected once\nhelp: leave one out"), "{error}");
+    }
+
+    /// What is written there would be written outside of the folder that it is unpacked in.
+    #[test]
+    fn names_that_leave_the_archive_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        for (name, is_right) in [
+            ("x", true),
+            ("block1/conv:0", true),
+            ("..x", true),
+            ("", false),
+            ("../../evil", false),
+            ("a/../b", false),
+            ("/etc/passwd", false),
+            ("a//b", false),
+            ("a/", false),
+            ("..\\evil", false),
+            ("a\0b", false),
+        ] {
+            let mut npz = NpzWriter::create(&path).unwrap();
+            let added = npz.add(name, &Header::of(DType::U8, vec![]), &[1]);
+            assert_eq!(added.is_ok(), is_right, "{name:?}: {added:?}");
+            if !is_right {
+                let error = added.unwrap_err().to_string();
+                assert!(error.contains(&format!("a.npz: `{name}` is not a name for an array")), "{error}");
+            }
+        }
+    }
+
+    /// `[[1, 2, 3], [4, 5, 6]]` of two bytes each, as a big-endian machine with Fortran's order has them.
+    #[test]
+    fn other_orders_are_put_right() {
+        let header = Header { is_big_endian: true, is_fortran: true, ..Header::of(DType::S16, vec![2, 3]) };
+        let bytes = [1i16, 4, 2, 5, 3, 6].into_iter().flat_map(i16::to_be_bytes).collect();
+        let (_folder, path) = written(&[("a", header, bytes)]);
+        let read = NpzReader::open(&path).unwrap().entry("a").unwrap().unwrap().read().unwrap();
+        assert_eq!(read, (1i16..=6).flat_map(i16::to_le_bytes).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn what_is_damaged_is_said() {
+        // A header that claims 8 EiB costs no memory.
+        let (_folder, path) = written(&[
+            ("long", Header::of(DType::F32, vec![1 << 61]), vec![0; 8]),
+            ("short", Header::of(DType::F32, vec![1]), vec![0; 8]),
+        ]);
+        let mut npz = NpzReader::open(&path).unwrap();
+        let error = npz.entry("long").unwrap().unwrap().read().unwrap_err().to_string();
+        assert!(error.contains("array `long` holds 8 bytes or more, expected 9223372036854775808"), "{error}");
+        let error = npz.entry("short").unwrap().unwrap().read().unwrap_err().to_string();
+        assert!(error.contains("array `short` holds 5 bytes or more, expected 4"), "{error}");
+
+        let mut bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+        let place = path.display().to_string();
+        let refused = || NpzReader::open(&path).unwrap_err().to_string().replace(&place, "a.npz");
+        assert_eq!(refused(), "a.npz: an archive without its end: it was cut off\nhelp: copy or save it again");
+        for (bytes, expected) in [
+            (&b""[..], "a.npz: an empty file, expected an .npz archive\nhelp: save it again with numpy.savez"),
+            (
+                b"\x93NUMPY\x01\x00",
+                "a.npz: one array (.npy), expected an archive of named ones\nhelp: save it with numpy.savez(FILE, NAME=x)",
+            ),
+            (b"text", "a.npz: no .npz archive, or a damaged one\nhelp: make one with numpy.savez"),
+        ] {
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(refused(), expected);
+        }
+
+        // An element of `short` changes; the archive's checksum does not.
+        let at = bytes.windows(5).position(|window| window == b"short").unwrap() + "short.npy".len() + 128 + 3;
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        let mut npz = NpzReader::open(&path).unwrap();
+        let error = npz.entry("short").unwrap().unwrap().read().unwrap_err();
+        assert!(matches!(error.kind(), DataErrorKind::Damaged), "{error}");
+    }
+}

@@ -1,0 +1,424 @@
+//! Examples on disk as the arrays that a network takes: what each feature is made of, and how.
+//!
+//! A [`Pipeline`] is the [`Source`] over [`Records`]: it reads a record, takes each feature's value out of it and transforms
+//! it. A transform is a pure function of the value and, in training, of a [`Draw`]; evaluation draws nothing. The cast to what
+//! the network computes in is [`Loader`](super::Loader)'s, last, into the batch's own memory.
+
+mod spec;
+
+pub use spec::{FeatureSpec, RawType};
+use spec::{Scratch, is_image};
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::feature::{Feature, is_whole, n_elements};
+use super::random::Draw;
+use super::records::{Records, Value, Values};
+use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
+use super::words::WordTable;
+use crate::error::{DataError, DataErrorKind, MAX_LISTED};
+use bf16scope_hlo::DType;
+use bf16scope_hlo::words::{listed, nearest};
+use sha2::{Digest, Sha256};
+
+/// Records that are tried, where some may be left out, for one that says of which kinds values are.
+const MAX_FIRST: u64 = 1000;
+/// Bytes of pixels beyond which an image's memory is given back, and not kept for the next.
+const MAX_KEPT: usize = 1 << 24;
+
+/// How a pipeline is read. Nothing of it changes what an example is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Threads that read and transform, one batch ahead; 0 is the caller's own.
+    pub n_workers: usize,
+    /// How many examples that cannot be read may be left out.
+    pub n_skipped_max: u64,
+}
+
+/// A feature, how it is made, and the table that it is made by, if there is one.
+#[derive(Clone, Debug)]
+struct Made {
+    feature: Feature,
+    spec: FeatureSpec,
+    table: Option<Arc<WordTable>>,
+}
+
+impl Made {
+    /// Its name in the records.
+    fn key(&self) -> &String {
+        self.spec.key.as_ref().unwrap_or(&self.feature.name)
+    }
+}
+
+/// Records, as the arrays of features.
+#[derive(Clone, Debug)]
+pub struct Pipeline {
+    records: Arc<dyn Records>,
+    /// The records that are examples of this source.
+    first: u64,
+    n_examples: u64,
+    features: Vec<Made>,
+    infos: Vec<ArrayInfo>,
+    n_workers: usize,
+    skipped: Arc<Skipped>,
+    /// As many as threads have read at a time.
+    scratch: Arc<Mutex<Vec<Scratch>>>,
+}
+
+impl Pipeline {
+    /// The arrays of `features`, each made as the spec of its name says, or by the default one. The first record says of which
+    /// kinds values are; where records may be left out, the first that is whole.
+    ///
+    /// # Errors
+    /// A first record that cannot be read, or lacks a feature.
+    pub fn new(
+        records: Arc<dyn Records>,
+        features: &[Feature],
+        specs: &BTreeMap<String, FeatureSpec>,
+        options: Options,
+    ) -> Result<Pipeline, DataError> {
+        let n_examples = records.n_records();
+        let spec = |feature: &Feature| specs.get(&feature.name).cloned().unwrap_or_default();
+        let made = |feature: &Feature| -> Result<Made, DataError> {
+            let spec = spec(feature);
+            let table =
+                spec.word_vectors.as_ref().map(|options| WordTable::of_feature(options, feature)).transpose()?;
+            Ok(Made { feature: feature.clone(), spec, table: table.map(Arc::new) })
+        };
+        let features = features.iter().map(made).collect::<Result<Vec<_>, _>>()?;
+        let Options { n_workers, n_skipped_max } = options;
+        let (infos, skipped) = (Vec::new(), Arc::new(Skipped::new(n_skipped_max)));
+        let scratch = Arc::default();
+        let mut pipeline = Pipeline { records, first: 0, n_examples, features, infos, n_workers, skipped, scratch };
+        pipeline.find_infos()?;
+        Ok(pipeline)
+    }
+
+    /// The same features, made of other records; what was scaled is scaled.
+    ///
+    /// # Errors
+    /// As [`new`](Pipeline::new).
+    pub fn over(&self, records: Arc<dyn Records>) -> Result<Pipeline, DataError> {
+        let skipped = Arc::new(Skipped::new(self.skipped.limit()));
+        let n_examples = records.n_records();
+        let mut pipeline = Pipeline { records, first: 0, n_examples, skipped, ..self.clone() };
+        pipeline.find_infos()?;
+        for (info, own) in pipeline.infos.iter_mut().zip(&self.infos) {
+            info.scale = own.scale;
+        }
+        Ok(pipeline)
+    }
+
+    /// Finds what the arrays are, by the first record.
+    fn find_infos(&mut self) -> Result<(), DataError> {
+        let first = self.infos_of(0);
+        // Where some may be left out, the first that is whole; of a data set without one the first's error.
+        let n_tried = self.n_examples.min(self.skipped.limit().saturating_add(1)).min(MAX_FIRST);
+        let other = || (1..n_tried).find_map(|index| self.infos_of(index).ok());
+        self.infos = first.or_else(|error| other().ok_or(error))?;
+        Ok(())
+    }
+
+    /// What the arrays are, by a record.
+    fn infos_of(&self, index: u64) -> Result<Vec<ArrayInfo>, DataError> {
+        let values = self.values(index)?;
+        let info = |made: &Made| {
+            let value = self.value(&values, index, made)?;
+            if let Some(expected) = misfit(made, value) {
+                let measured = shown(value);
+                return Err(self.mismatch(index, made, &measured, &expected));
+            }
+            Ok(ArrayInfo::new(&made.feature.name, dtype(made, value), made.feature.dims.clone()))
+        };
+        self.features.iter().map(info).collect()
+    }
+
+    /// The same arrays; numbers of `name` are multiplied with `scale` where they are cast.
+    pub fn scaled(mut self, name: &str, scale: f32) -> Pipeline {
+        self.infos.iter_mut().filter(|info| info.name == name).for_each(|info| info.scale = scale);
+        self
+    }
+
+    /// Cuts the last `n_test` examples off, in order: (training, test).
+    ///
+    /// # Errors
+    /// One of the two would be empty.
+    pub fn split_tail(self, n_test: u64) -> Result<(Pipeline, Pipeline), DataError> {
+        if n_test == 0 || n_test >= self.n_examples {
+            return Err(DataError::split(n_test, format!("the data set has {}", self.n_examples), ""));
+        }
+        let n_train = self.n_examples - n_test;
+        let skipped = Arc::new(Skipped::new(self.skipped.limit()));
+        let test = Pipeline { first: self.first + n_train, n_examples: n_test, skipped, ..self.clone() };
+        Ok((Pipeline { n_examples: n_train, ..self }, test))
+    }
+
+    /// The records.
+    pub fn records(&self) -> &Arc<dyn Records> {
+        &self.records
+    }
+
+    fn values(&self, index: u64) -> Result<Values, DataError> {
+        let keys: Vec<&str> = self.features.iter().map(|made| made.key().as_str()).collect();
+        self.records.values(self.first + index, Some(&keys))
+    }
+
+    fn value<'v>(&self, values: &'v Values, index: u64, made: &Made) -> Result<&'v Value, DataError> {
+        let key = made.key();
+        match values.get(key) {
+            Some(value) => Ok(value),
+            None => {
+                // Only now the names are wanted.
+                let all = self.records.values(self.first + index, None)?;
+                let found = format!("there is no feature `{key}`; it has {}", listed(all.keys(), MAX_LISTED));
+                let help = nearest(key, all.keys().map(String::as_str))
+                    .map_or("name another one with `key`".to_string(), |name| {
+                        format!("name another one with `key`: `{name}`?")
+                    });
+                Err(DataError::new(DataErrorKind::Missing, self.place(index), found).help(help))
+            }
+        }
+    }
+
+    /// That a feature's value is not what its use asks for.
+    fn mismatch(&self, index: u64, made: &Made, measured: &str, expected: &str) -> DataError {
+        DataError::mismatch(self.place(index), &format!("feature `{}`", made.key()), measured, expected)
+    }
+
+    /// Gives `take` a feature's bytes.
+    fn array(
+        &self,
+        (index, draw): (u64, Option<Draw>),
+        value: &Value,
+        made: &Made,
+        expected: DType,
+        scratch: &mut Scratch,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let Made { feature, spec, table } = made;
+        let wrong = |measured: &str, expected: &str| self.mismatch(index, made, measured, expected);
+        if dtype(made, value) != expected {
+            return Err(wrong(&shown(value), &format!("{expected}, as in the first record")));
+        }
+        let n_elements = n_elements(&feature.dims).unwrap_or_default();
+        let refused = |(value, expected): (i64, String)| wrong(&value.to_string(), &expected);
+        match value {
+            Value::Bytes(strings) => self.array_of_bytes((index, draw), value, strings, made, scratch, take),
+            _ if table.is_some() => Err(wrong(&shown(value), "text")),
+            Value::Ints(values) if spec.one_hot => {
+                let &[value] = &values[..] else { return Err(wrong(&shown(value), "one whole number")) };
+                take(one_hot(value, spec.offset, n_elements).map_err(refused)?.as_flattened())
+            }
+            Value::Ints(values) if values.len() == n_elements => {
+                take(counted_from(values, spec.offset).map_err(refused)?.as_flattened())
+            }
+            Value::Floats(values) if values.len() == n_elements => {
+                let numbers: Vec<[u8; 4]> = values.iter().map(|value| value.to_le_bytes()).collect();
+                take(numbers.as_flattened())
+            }
+            Value::Ints(_) | Value::Floats(_) => {
+                Err(wrong(&shown(value), &format!("{}: {:?}", counted(n_elements), feature.dims)))
+            }
+        }
+    }
+
+    /// Of strings of bytes: words, numbers as they are, or an image.
+    fn array_of_bytes(
+        &self,
+        (index, draw): (u64, Option<Draw>),
+        value: &Value,
+        strings: &[Vec<u8>],
+        made: &Made,
+        scratch: &mut Scratch,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let Made { feature, spec, table } = made;
+        let wrong = |measured: &str, expected: &str| self.mismatch(index, made, measured, expected);
+        if let Some(table) = table {
+            let words = strings.iter().map(|string| str::from_utf8(string)).collect::<Result<Vec<&str>, _>>();
+            let words = words.map_err(|_| wrong("bytes that are not UTF-8", "text"))?;
+            return take(&table.array(&words.join(" "), feature));
+        }
+        let [bytes] = strings else { return Err(wrong(&shown(value), "one string of bytes")) };
+        if let Some(raw) = spec.raw {
+            let n_bytes = n_elements(&feature.dims).unwrap_or_default() * raw.dtype().n_bytes();
+            if bytes.len() == n_bytes {
+                return take(bytes);
+            }
+            let expected = format!("{n_bytes}: {} {:?}", raw.dtype(), feature.dims);
+            return Err(wrong(&format!("{} bytes", bytes.len()), &expected));
+        }
+        if let Some(expected) = misfit(made, value) {
+            return Err(wrong(&shown(value), &expected));
+        }
+        let mut row_bytes = std::mem::take(&mut scratch.bytes);
+        let done = spec.rows(bytes, &feature.dims, draw, scratch, |row| {
+            row_bytes.resize(4 * row.len(), 0);
+            for (bytes, value) in row_bytes.as_chunks_mut().0.iter_mut().zip(row) {
+                *bytes = value.to_le_bytes();
+            }
+            take(&row_bytes)
+        });
+        scratch.bytes = row_bytes;
+        done.map_err(|error| error.or_at(format!("{}: feature `{}`", self.place(index), made.key())))
+    }
+
+    /// Gives `take` an example, and says how long that took.
+    fn take_apart(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<Spent, DataError> {
+        if index >= self.n_examples {
+            return Err(DataError::no_example(format!("example {index}"), self.n_examples));
+        }
+        let began = Instant::now();
+        let values = self.values(index)?;
+        let read = began.elapsed();
+        let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut scratch = scratch.unwrap_or_default();
+        scratch.decoding = Duration::ZERO;
+        let given = self.features.iter().zip(&self.infos).enumerate().try_for_each(|(array, (of, info))| {
+            let value = self.value(&values, index, of)?;
+            self.array((index, draw), value, of, info.dtype, &mut scratch, &mut |bytes| take(array, bytes))
+        });
+        let decode = scratch.decoding;
+        let spent = Spent { read, decode, transform: began.elapsed().saturating_sub(read + decode) };
+        if scratch.buffers.pixels.capacity() <= MAX_KEPT {
+            self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        }
+        given.map(|()| spent)
+    }
+
+    fn example(&self, index: u64, draw: Option<Draw>) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        let mut example = vec![Vec::new(); self.infos.len()];
+        self.give(index, draw, &mut |array, bytes| {
+            example[array].extend_from_slice(bytes);
+            Ok(())
+        })?;
+        Ok(example.into_iter().map(Cow::Owned).collect())
+    }
+}
+
+/// A value for a message: `3 values of int64`.
+fn shown(value: &Value) -> String {
+    format!("{} of {}", counted(value.len()), value.kind())
+}
+
+/// Zeros, and 1 at a class; or the class, and what is expected of it.
+fn one_hot(value: i64, offset: i64, n_classes: usize) -> Result<Vec<[u8; 4]>, (i64, String)> {
+    let class = value.checked_add(offset).and_then(|class| usize::try_from(class).ok());
+    let Some(class) = class.filter(|class| *class < n_classes) else {
+        let (least, greatest) = (-offset, n_classes as i64 - 1 - offset);
+        return Err((value, format!("a class from {least} to {greatest}")));
+    };
+    Ok((0..n_classes).map(|idx| f32::from(u8::from(idx == class)).to_le_bytes()).collect())
+}
+
+/// Whole numbers with `offset` added; or one that it cannot be added to, and what is expected of it.
+fn counted_from(values: &[i64], offset: i64) -> Result<Vec<[u8; 8]>, (i64, String)> {
+    let refused = |value| (value, format!("a number that {offset} can be added to"));
+    let add = |&value: &i64| value.checked_add(offset).map(i64::to_le_bytes).ok_or_else(|| refused(value));
+    values.iter().map(add).collect()
+}
+
+/// What a feature wants, where it is not made of values of this kind.
+fn misfit(made: &Made, value: &Value) -> Option<String> {
+    let Made { feature, spec, table } = made;
+    let what = match (is_whole(feature), &feature.dims[..]) {
+        (true, []) => "a whole number".to_string(),
+        (true, dims) => format!("whole numbers {dims:?}"),
+        (false, []) => "a number".to_string(),
+        (false, dims) => format!("numbers {dims:?}"),
+    };
+    match value {
+        Value::Bytes(_) if spec.raw.is_none() && table.is_none() && !is_image(&feature.dims) => Some(format!(
+            "{what}, for bytes are an encoded image unless `raw` says what they are: name another one with `key`, or add `raw`"
+        )),
+        Value::Floats(_) if is_whole(feature) && table.is_none() => Some(what),
+        Value::Bytes(_) | Value::Ints(_) | Value::Floats(_) => None,
+    }
+}
+
+fn counted(n: usize) -> String {
+    if n == 1 { "1 value".to_string() } else { format!("{n} values") }
+}
+
+/// What a value becomes.
+fn dtype(made: &Made, value: &Value) -> DType {
+    let spec = &made.spec;
+    match (value, spec.raw) {
+        (Value::Bytes(_), None) if made.table.is_some() && is_whole(&made.feature) => DType::S64,
+        (Value::Bytes(_), Some(raw)) => raw.dtype(),
+        (Value::Ints(_), _) if !spec.one_hot => DType::S64,
+        (Value::Bytes(_) | Value::Ints(_) | Value::Floats(_), _) => DType::F32,
+    }
+}
+
+impl Source for Pipeline {
+    fn n_examples(&self) -> u64 {
+        self.n_examples
+    }
+
+    fn arrays(&self) -> &[ArrayInfo] {
+        &self.infos
+    }
+
+    fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        self.example(index, None)
+    }
+
+    fn draw(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        self.example(index, Some(draw))
+    }
+
+    fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<(), DataError> {
+        self.take_apart(index, draw, take).map(drop)
+    }
+
+    fn timed(&self, index: u64, draw: Option<Draw>) -> Result<Option<Spent>, DataError> {
+        self.take_apart(index, draw, &mut |_, _| Ok(())).map(Some)
+    }
+
+    fn place(&self, index: u64) -> String {
+        self.records.place(self.first + index.min(self.n_examples - 1))
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        let hash = |(made, info): (&Made, &ArrayInfo)| {
+            let mut spec = made.spec.clone();
+            if let (Some(words), Some(table)) = (&mut spec.word_vectors, &made.table) {
+                // What is in the table, wherever it lies.
+                (words.table, words.vocabulary) = (table.fingerprint().into(), None);
+            }
+            let spec = serde_json::to_string(&spec).expect("a spec is numbers and names");
+            let said = format!("{} {:?} {:08x} {spec}\n", info.dtype, info.dims, info.scale.to_bits());
+            let mut hash = Sha256::new();
+            hash.update(said);
+            hash.update(self.records.fingerprint());
+            hash.update(self.first.to_le_bytes());
+            hash.update(self.n_examples.to_le_bytes());
+            let hex: String = bf16scope_files::hex(hash.finalize());
+            (info.name.clone(), hex)
+        };
+        Fingerprint { n_examples: self.n_examples, arrays: self.features.iter().zip(&self.infos).map(hash).collect() }
+    }
+
+    fn reading(&self) -> Reading {
+        Reading { n_workers: self.n_workers, is_costly: true }
+    }
+
+    fn skipped(&self) -> Option<&Skipped> {
+        Some(&self.skipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_out_of_range_is_told_the_range_as_the_file_counts() {
+        assert_eq!(one_hot(9, 1, 5), Err((9, "a class from -1 to 3".to_string())));
+        assert_eq!(one_hot(-1, 1, 2).unwrap(), [1f32.to_le_bytes(), 0f32.to_le_bytes()]);
+    }
+}

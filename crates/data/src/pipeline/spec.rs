@@ -1,0 +1,298 @@
+//! How a feature is made of a value: what may be asked of it, and an image's way.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{DataError, DataErrorKind, DataPlace};
+use crate::feature::{Feature, is_whole};
+use crate::image::{self, Buffers, CenterCrop, DctMethod, RandomResizedCrop, Resize, Resizing, Window, resize};
+use crate::random::{Draw, Purpose};
+use crate::words::WordVectors;
+use bf16scope_hlo::DType;
+
+/// What a feature is made of, and how: the `features` of `data`, by name.
+///
+/// Bytes are an encoded image, unless `raw` says otherwise: decoded to the feature's channels, cropped, resized to its height
+/// and width, flipped, normalised. Whole numbers and floats are taken as they are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FeatureSpec {
+    /// Its name in the records. Default the feature's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Bytes are elements of this dtype, little-endian, as `tf.io.decode_raw` reads them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub raw: Option<RawType>,
+    /// Bytes are text, and what its words are in a table: vectors, or for whole numbers their numbers from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub word_vectors: Option<WordVectors>,
+    /// JPEG images: how blocks become pixels. Default `integer_accurate`; TensorFlow's own default is `integer_fast`.
+    #[serde(skip_serializing_if = "is_accurate")]
+    pub dct_method: Option<DctMethod>,
+    /// Images in training: a random window. Evaluation takes the centre, and so does training where no window is found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub random_resized_crop: Option<RandomResizedCrop>,
+    /// Images: the centre, as evaluation takes it. Default with `random_resized_crop` that of the recipe, else the whole image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub center_crop: Option<CenterCrop>,
+    /// Images: how the window is made the feature's height and width. Default not at all: then it must be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resize: Option<Resize>,
+    /// Of `resize`: whether pixels are sampled at their centres, as TensorFlow 2 does, and not as TensorFlow 1. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub half_pixel_centers: bool,
+    /// Images in training: half of them are mirrored, left and right. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub random_flip: bool,
+    /// Images: what is subtracted from each channel. Default nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mean: Vec<f32>,
+    /// Images: what each channel is divided by, after that. Default 1.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub std: Vec<f32>,
+    /// Whole numbers: what is added to each. −1 makes labels from 1 to 1,000 those from 0 to 999. Default 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub offset: i64,
+    /// A whole number: it becomes a row of zeros with a 1 at its place. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub one_hot: bool,
+}
+
+/// What is the default is not recorded, so a run that began before it could be said goes on.
+fn is_accurate(value: &Option<DctMethod>) -> bool {
+    value.unwrap_or_default() == DctMethod::IntegerAccurate
+}
+
+fn is_zero(value: &i64) -> bool {
+    *value == 0
+}
+
+/// Elements of bytes as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum RawType {
+    U8,
+    S8,
+    U16,
+    S16,
+    S32,
+    S64,
+    F16,
+    Bf16,
+    F32,
+    F64,
+}
+
+impl RawType {
+    pub(super) fn dtype(self) -> DType {
+        match self {
+            RawType::U8 => DType::U8,
+            RawType::S8 => DType::S8,
+            RawType::U16 => DType::U16,
+            RawType::S16 => DType::S16,
+            RawType::S32 => DType::S32,
+            RawType::S64 => DType::S64,
+            RawType::F16 => DType::F16,
+            RawType::Bf16 => DType::BF16,
+            RawType::F32 => DType::F32,
+            RawType::F64 => DType::F64,
+        }
+    }
+}
+
+impl FeatureSpec {
+    /// What is wrong with the options for this feature, if something is: the keys that lead there, what is wrong, and what may
+    /// be.
+    pub fn fault(&self, feature: &Feature) -> Option<(Vec<&'static str>, String, String)> {
+        let fault = |key: &'static str, measured: String, expected: String| Some((vec![key], measured, expected));
+        if let Some((option, measured, expected)) = self.random_resized_crop.as_ref().and_then(RandomResizedCrop::fault)
+        {
+            let measured = format!("`{option}: {measured}`");
+            return Some((vec!["random_resized_crop", option], measured, expected.to_string()));
+        }
+        if self.word_vectors.is_some() {
+            let other = self.of_images().or(self.raw.map(|_| "raw")).or(self.one_hot.then_some("one_hot"));
+            if let Some(other) = other.or((self.offset != 0).then_some("offset")) {
+                let expected = "one of them: `word_vectors` makes numbers of text".to_string();
+                return fault(other, format!("`{other}` with `word_vectors`"), expected);
+            }
+            let is_ids = is_whole(feature);
+            if feature.dims.is_empty() || feature.dims.len() > if is_ids { 1 } else { 2 } {
+                let kind = if is_ids { "[words]" } else { "[numbers] or [words, numbers]" };
+                let expected = format!("it of {kind}: `{}` has dims {:?}", feature.name, feature.dims);
+                return fault("word_vectors", "`word_vectors`".to_string(), expected);
+            }
+        }
+        if let Some(key) = self.of_images() {
+            if !is_image(&feature.dims) {
+                let expected =
+                    format!("it of an image, [height, width, 1 or 3]: `{}` has dims {:?}", feature.name, feature.dims);
+                return fault(key, format!("`{key}`"), expected);
+            }
+            if self.raw.is_some() {
+                return fault(
+                    "raw",
+                    format!("`raw` with `{key}`"),
+                    "one of them: raw bytes are not an encoded image".to_string(),
+                );
+            }
+            if self.offset != 0 || self.one_hot {
+                let label = if self.one_hot { "one_hot" } else { "offset" };
+                let expected = "one of them: an image is not an integer".to_string();
+                return fault(label, format!("`{label}` with `{key}`"), expected);
+            }
+        }
+        for (key, numbers, is_good, expected) in [
+            ("mean", &self.mean, f32::is_finite as fn(f32) -> bool, "finite numbers"),
+            ("std", &self.std, |std| std.is_normal() && std > 0.0, "numbers above 0"),
+        ] {
+            let channels = feature.dims.last().copied().unwrap_or(1);
+            let is_right =
+                numbers.is_empty() || (numbers.len() as i64 == channels && numbers.iter().all(|&n| is_good(n)));
+            if !is_right {
+                return fault(
+                    key,
+                    format!("`{key}: {numbers:?}`"),
+                    format!("{expected}, one for each of {channels} channels"),
+                );
+            }
+        }
+        if self.half_pixel_centers && self.resize.is_none() {
+            let expected = "it with `resize: bicubic` or `resize: bilinear`".to_string();
+            return fault("half_pixel_centers", "`half_pixel_centers` without `resize`".to_string(), expected);
+        }
+        if self.one_hot && feature.dims.len() != 1 {
+            let expected =
+                format!("it of a row, one number for each class: `{}` has dims {:?}", feature.name, feature.dims);
+            return fault("one_hot", "`one_hot`".to_string(), expected);
+        }
+        None
+    }
+
+    /// An option that only images have.
+    fn of_images(&self) -> Option<&'static str> {
+        [
+            ("dct_method", self.dct_method.is_some()),
+            ("random_resized_crop", self.random_resized_crop.is_some()),
+            ("center_crop", self.center_crop.is_some()),
+            ("resize", self.resize.is_some()),
+            ("random_flip", self.random_flip),
+            ("mean", !self.mean.is_empty()),
+            ("std", !self.std.is_empty()),
+        ]
+        .into_iter()
+        .find_map(|(key, is_set)| is_set.then_some(key))
+    }
+
+    /// The image of these bytes as the network takes it: `[height, width, channels]` in f32.
+    ///
+    /// # Errors
+    /// An image that cannot be decoded, or is of other sizes where nothing resizes it.
+    ///
+    /// # Panics
+    /// For dims that are no image's.
+    pub fn image(&self, bytes: &[u8], dims: &[i64], draw: Option<Draw>) -> Result<Vec<f32>, DataError> {
+        let mut pixels = Vec::new();
+        self.rows(bytes, dims, draw, &mut Scratch::default(), |row| {
+            pixels.extend_from_slice(row);
+            Ok(())
+        })?;
+        Ok(pixels)
+    }
+
+    /// The rows of [`image`](FeatureSpec::image), one after the other.
+    pub(super) fn rows(
+        &self,
+        bytes: &[u8],
+        dims: &[i64],
+        draw: Option<Draw>,
+        scratch: &mut Scratch,
+        mut take: impl FnMut(&[f32]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let &[height, width, channels] = dims else { panic!("dims {dims:?}, which are not an image's") };
+        let (size, channels) = ([height as usize, width as usize], channels as usize);
+        let window_of = |whole: [usize; 2]| {
+            let drawn = self.random_resized_crop.as_ref().zip(draw);
+            let drawn = drawn.and_then(|(crop, draw)| crop.window(whole, draw));
+            drawn.unwrap_or_else(|| match (&self.center_crop, &self.random_resized_crop) {
+                (Some(crop), _) => crop.window(whole, size),
+                (None, Some(_)) => CenterCrop::default().window(whole, size),
+                (None, None) => Window::whole(whole[0], whole[1]),
+            })
+        };
+        let Scratch { buffers, resize, mean, std, decoding, .. } = scratch;
+        let began = Instant::now();
+        let (decoded, window) =
+            image::decode_window(bytes, channels, self.dct_method.unwrap_or_default(), window_of, buffers)?;
+        *decoding += began.elapsed();
+        if self.resize.is_none() && [window.height, window.width] != size {
+            let Window { height, width, .. } = window;
+            let found = format!("an image of {height} × {width} pixels; expected {} × {}", size[0], size[1]);
+            let help = "say how it is made so: `resize: bicubic` or `resize: bilinear`";
+            return Err(DataError::new(DataErrorKind::Mismatch, DataPlace::Nowhere, found).help(help));
+        }
+        let is_flipped = self.random_flip && draw.is_some_and(flips);
+        let resizing = Resizing { how: self.resize, window, size, is_half_pixel: self.half_pixel_centers, is_flipped };
+        let is_normalised = !self.mean.is_empty() || !self.std.is_empty();
+        if is_normalised {
+            // As long as a row, so that a row is subtracted from and divided as one.
+            let fill = |row: &mut Vec<f32>, numbers: &[f32], default| {
+                row.clear();
+                row.extend((0..size[1] * channels).map(|idx| numbers.get(idx % channels).copied().unwrap_or(default)));
+            };
+            fill(mean, &self.mean, 0.0);
+            fill(std, &self.std, 1.0);
+        }
+        let done = resizing.rows(&decoded, resize, |row| {
+            if is_normalised {
+                for ((value, mean), std) in row.iter_mut().zip(&*mean).zip(&*std) {
+                    *value = (*value - mean) / std;
+                }
+            }
+            take(row)
+        });
+        buffers.pixels = decoded.pixels;
+        done
+    }
+}
+
+/// Whether an image is flipped: half of them are.
+fn flips(draw: Draw) -> bool {
+    draw.stream(Purpose::Flip).below(2) == 0
+}
+
+/// What an image needs on its way: kept by a pipeline from one to the next.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pub buffers: Buffers,
+    pub resize: resize::Scratch,
+    pub mean: Vec<f32>,
+    pub std: Vec<f32>,
+    pub bytes: Vec<u8>,
+    /// How long decoding took, all in all.
+    pub decoding: Duration,
+}
+
+/// Whether an array of these dims is an image: `[height, width, channels]`.
+pub(super) fn is_image(dims: &[i64]) -> bool {
+    matches!(*dims, [height, width, 1 | 3] if height > 0 && width > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Expectations from a separate implementation in Python. If this changes, resumed runs see other images than they saw:
+    /// do not bless it.
+    #[test]
+    fn flips_never_change() {
+        let first = |seed, epoch| -> String {
+            (0..32).map(|example| if flips(Draw::new(seed, epoch, example)) { '1' } else { '0' }).collect()
+        };
+        assert_eq!(first(0, 0), "11111100010111101011101000001011");
+        assert_eq!(first(0, 1), "11100001110001010110101110011001");
+        assert_eq!(first(1, 0), "00011111011110101100100011110101");
+    }
+}

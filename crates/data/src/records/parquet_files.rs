@@ -1,0 +1,137 @@
+//! Parquet files, unpacked once into the cache and read there by number.
+//!
+//! A Parquet file has its columns one after the other, in pages of many rows: no row is read from it alone. So each file is
+//! rewritten as records of `tf.train.Example`s, one a row, and from there on is what a TFRecord file is: indexed, checked by
+//! checksums, read by number from any thread. Footers, levels and values are the crate `parquet`'s; pages are read and
+//! unpacked here ([`pages`]).
+//!
+//! Source: `parquet.thrift` and `Encodings.md` of Apache Parquet.
+
+mod codec;
+mod column;
+mod pages;
+pub(super) mod rows;
+mod schema;
+mod thrift;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use self::rows::{WHY, footer, place};
+use self::schema::{Column, Said};
+use super::compression::Compression;
+use super::tfrecord::TfRecords;
+use super::{Records, Value, Values};
+use crate::error::{DataError, DataErrorKind};
+use bf16scope_files::{self as files, Cache};
+
+/// The rows of Parquet files, one file after the other.
+#[derive(Debug)]
+pub struct Parquet {
+    rows: TfRecords,
+    /// For each file its columns.
+    columns: Vec<Arc<[Column]>>,
+    said: Said,
+}
+
+impl Parquet {
+    /// The rows of `files`, in this order. They are unpacked into the cache once.
+    ///
+    /// # Errors
+    /// A file that cannot be opened or unpacked, or is no Parquet file; no row at all; no cache.
+    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Parquet, DataError> {
+        Parquet::open_in(files, &cache.into())
+    }
+
+    /// The same, where somebody may be told how far fetching is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<Parquet, DataError> {
+        let rows = TfRecords::open_as(files, cache, |_| Some(Compression::Parquet))?;
+        let (mut columns, mut said): (Vec<Arc<[Column]>>, _) = (Vec::new(), None);
+        for (idx, path) in files.iter().enumerate() {
+            let file = files::open(rows.whole(idx)).map_err(|cause| DataError::open(path, cause))?;
+            let (footer, own) = footer(&file, path)?;
+            said.get_or_insert_with(|| schema::said(footer.file_metadata()));
+            // Files of one data set have the same columns, which are kept once.
+            let same = columns.last().filter(|last| ***last == *own).cloned();
+            columns.push(same.unwrap_or_else(|| own.into()));
+        }
+        Ok(Parquet { rows, columns, said: said.unwrap_or_default() })
+    }
+
+    /// What is wrong with a column of this name in a row that has no value there, if the file has such a column.
+    fn fault(&self, index: u64, key: &str, values: &Values) -> Option<DataError> {
+        let column = self.columns[self.rows.find(index).0].iter().find(|column| column.name == key)?;
+        let what = format!("column `{key}`");
+        if let Err(found) = &column.kind {
+            let expected = "whole numbers, floats, bools, bytes, text or lists of them";
+            return Some(DataError::mismatch(self.place(index), &what, found, expected));
+        }
+        let (kind, found, damaged) = match values.get(&format!("{key}{WHY}")) {
+            Some(Value::Bytes(strings)) => {
+                let found = strings.first().map(|found| String::from_utf8_lossy(found).into_owned());
+                let damaged = "if the file is damaged, copy or download it again; or ";
+                (DataErrorKind::Damaged, format!("{what}: {}", found.unwrap_or_default()), damaged)
+            }
+            _ => {
+                let elsewhere = match values.contains_key(&format!("{key}.path")) {
+                    true => ": the row only says where its file was, so write the data set again with files in it",
+                    false => "",
+                };
+                (DataErrorKind::Missing, format!("{what} is null; expected a value{elsewhere}"), "")
+            }
+        };
+        let help = format!("{damaged}leave such rows out: `on_error: {{skip: N}}` under `data`");
+        Some(DataError::new(kind, self.place(index), found).help(help))
+    }
+}
+
+impl Records for Parquet {
+    fn n_records(&self) -> u64 {
+        self.rows.n_records()
+    }
+
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError> {
+        let Some(keys) = keys else {
+            let mut values = self.rows.values(index, None)?;
+            let why = values.keys().find_map(|key| key.strip_suffix(WHY)).map(str::to_string);
+            if let Some(error) = why.and_then(|key| self.fault(index, &key, &values)) {
+                return Err(error);
+            }
+            values.retain(|key, _| !key.ends_with(WHY));
+            return Ok(values);
+        };
+        let beside = keys.iter().flat_map(|key| [format!("{key}{WHY}"), format!("{key}.path")]);
+        let beside: Vec<String> = beside.collect();
+        let asked: Vec<&str> = keys.iter().copied().chain(beside.iter().map(String::as_str)).collect();
+        let mut values = self.rows.values(index, Some(&asked))?;
+        let missing = keys.iter().filter(|key| !values.contains_key(**key));
+        if let Some(error) = missing.filter_map(|key| self.fault(index, key, &values)).next() {
+            return Err(error);
+        }
+        values.retain(|key, _| keys.contains(&key.as_str()));
+        Ok(values)
+    }
+
+    fn place(&self, index: u64) -> String {
+        let (file_idx, row) = self.rows.find(index);
+        place(self.rows.path(file_idx), row as u64)
+    }
+
+    fn fingerprint(&self) -> &str {
+        self.rows.fingerprint()
+    }
+
+    fn is_image(&self, key: &str) -> bool {
+        self.said.images.iter().any(|name| name == key)
+    }
+
+    fn classes(&self) -> &[String] {
+        &self.said.classes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! TFRecord files of `tf.train.Example`s, read by number.
+//!
+//! Opening makes or finds an [`Index`]: 8 bytes of memory for a record. Reading a record reads its bytes alone, in one call
+//! of the system, from any thread; files are kept open, so many at most.
+
+use super::compression::Compression;
+use super::index::{Index, place};
+use super::shards::Shards;
+use super::{Records, Values, parse};
+use crate::error::{COPY_AGAIN, DataError, DataErrorKind};
+use bf16scope_files::Cache;
+use bf16scope_files::framing::{self, FOOT, HEAD};
+use std::path::{Path, PathBuf};
+
+/// The records of TFRecord files, one file after the other.
+#[derive(Debug)]
+pub struct TfRecords {
+    shards: Shards,
+    index: Index,
+    /// For each file the number of its first record among all.
+    firsts: Vec<u64>,
+    n_records: u64,
+}
+
+/// Files without one record.
+pub(super) fn no_records(files: &[PathBuf]) -> DataError {
+    let first = files.first().cloned().unwrap_or_default();
+    DataError::empty(&first, "no records; expected one at least")
+}
+
+impl TfRecords {
+    /// The records of `files`, in this order. `cache` is the folder in which indexes are kept, so that the next run finds
+    /// them; without it the files are gone through each time. Files of gzip or zlib are unpacked into it once.
+    ///
+    /// # Errors
+    /// A file that cannot be opened, cannot be unpacked, is no TFRecord file or is cut; no record at all.
+    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<TfRecords, DataError> {
+        TfRecords::open_in(files, &cache.into())
+    }
+
+    /// The same, where somebody may be told how far fetching is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<TfRecords, DataError> {
+        TfRecords::open_as(files, cache, compression)
+    }
+
+    /// As [`open`](TfRecords::open); `compression` says by its first bytes what a file's records are made of, if it has them
+    /// in another form.
+    pub(super) fn open_as(
+        files: &[PathBuf],
+        cache: &Cache,
+        compression: fn(&[u8]) -> Option<Compression>,
+    ) -> Result<TfRecords, DataError> {
+        let shards = Shards::of(files, cache, compression)?;
+        let index = Index::of(&shards, cache.dir.as_deref())?;
+        let mut n_records = 0;
+        let firsts = index.files.iter().map(|starts| {
+            let first = n_records;
+            n_records += starts.len() as u64 - 1;
+            first
+        });
+        let firsts = firsts.collect();
+        if n_records == 0 {
+            return Err(no_records(files));
+        }
+        Ok(TfRecords { shards, index, firsts, n_records })
+    }
+
+    /// As [`files`](super::files).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, DataError> {
+        super::files(folder, patterns)
+    }
+
+    /// The bytes of record `index`, whose checksum is right.
+    ///
+    /// # Errors
+    /// A record that cannot be read or is damaged; a file that has changed.
+    pub fn bytes(&self, index: u64) -> Result<Vec<u8>, DataError> {
+        let (file_idx, record) = self.find(index);
+        let starts = &self.index.files[file_idx];
+        let (start, end) = (starts[record], starts[record + 1]);
+        let shard = &self.shards.shards[file_idx];
+        let place = || place(&shard.path, record);
+        let n_bytes = usize::try_from(end - start).expect("the index has no record beyond its limit");
+        let mut frame = vec![0; n_bytes];
+        self.shards.read_exact_at(file_idx, &mut frame, start, place)?;
+        let head: &[u8; HEAD] = frame.first_chunk().expect("the index has no record without a head");
+        let length = n_bytes - HEAD - FOOT;
+        if framing::length(head) != (length as u64, true) {
+            return Err(DataError::changed(&shard.path));
+        }
+        let foot: [u8; FOOT] = *frame.last_chunk().expect("the index has no record without a foot");
+        frame.truncate(HEAD + length);
+        frame.drain(..HEAD);
+        let (measured, expected) = (framing::masked_crc(&frame), u32::from_le_bytes(foot));
+        match measured == expected {
+            true => Ok(frame),
+            false => {
+                let found = format!(
+                    "the checksum of its bytes is {measured:#010x}; expected {expected:#010x}: the record is damaged"
+                );
+                let help = format!("{COPY_AGAIN}, or leave such records out: `on_error: {{skip: N}}` under `data`");
+                Err(DataError::new(DataErrorKind::Damaged, place(), found).help(help))
+            }
+        }
+    }
+
+    /// The file of a record, and its number there.
+    pub(super) fn find(&self, index: u64) -> (usize, usize) {
+        // Of files without records the last one begins where a file with some does.
+        let file_idx = self.firsts.partition_point(|&first| first <= index).saturating_sub(1);
+        (file_idx, (index - self.firsts[file_idx]) as usize)
+    }
+
+    /// A file as it was before it was unpacked.
+    #[cfg(feature = "records")]
+    pub(super) fn whole(&self, file_idx: usize) -> &Path {
+        self.shards.shards[file_idx].whole()
+    }
+
+    /// A file, as it was named.
+    #[cfg(feature = "records")]
+    pub(super) fn path(&self, file_idx: usize) -> &Path {
+        &self.shards.shards[file_idx].path
+    }
+}
+
+impl Records for TfRecords {
+    fn n_records(&self) -> u64 {
+        self.n_records
+    }
+
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError> {
+        let bytes = self.bytes(index)?;
+        let wrong =
+            |found| DataError::new(DataErrorKind::Format, self.place(index), format!("no tf.train.Example: {found}"));
+        parse(bytes, keys).map_err(wrong)
+    }
+
+    fn place(&self, index: u64) -> String {
+        let (file_idx, record) = self.find(index);
+        place(&self.shards.shards[file_idx].path, record)
+    }
+
+    fn fingerprint(&self) -> &str {
+        &self.index.fingerprint
+    }
+}
+
+/// How a file is compressed that does not begin with a record.
+fn compression(head: &[u8]) -> Option<Compression> {
+    let is_record = head.first_chunk().is_some_and(|head| framing::length(head).1);
+    if is_record { None } else { Compression::of(head) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shards::MAX_OPEN;
+    use super::*;
+    use bf16scope_files::framing::framed;
+    use std::fs;
+
+    /// Files of so many records each, of which each says its number.
+    fn files(folder: &Path, counts: &[usize]) -> Vec<PathBuf> {
+        let mut number = 0..;
+        let file = |(idx, n): (usize, &usize)| {
+            let path = folder.join(format!("train-{idx:02}"));
+            let records: Vec<u8> =
+                number.by_ref().take(*n).flat_map(|n: u32| framed(n.to_string().as_bytes())).collect();
+            fs::write(&path, records).unwrap();
+            path
+        };
+        counts.iter().enumerate().map(file).collect()
+    }
+
+    #[test]
+    fn any_record_is_read_by_number_from_more_files_than_are_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut counts = vec![0, 3, 0, 0, 5];
+        counts.extend([1; MAX_OPEN + 10]);
+        let files = files(folder.path(), &counts);
+        let records = TfRecords::open(&files, None).unwrap();
+        assert_eq!(records.n_records(), 8 + MAX_OPEN as u64 + 10);
+        for index in (0..records.n_records()).rev().chain(0..records.n_records()) {
+            assert_eq!(records.bytes(index).unwrap(), index.to_string().as_bytes());
+        }
+        assert_eq!(records.shards.n_open(), MAX_OPEN);
+        assert_eq!(records.place(2), format!("{}, record 2", files[1].display()));
+        assert_eq!(records.place(3), format!("{}, record 0", files[4].display()));
+        let empty = TfRecords::open(&files[..1], None).unwrap_err().to_string();
+        assert_eq!(empty, format!("{}: no records; expected one at least", files[0].display()));
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_wherever_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let whole = [framed(b"one"), framed(b"three")].concat();
+        for at in 19 * 8..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[at / 8] ^= 1 << (at % 8);
+            fs::write(&path, &flipped).unwrap();
+            let error = match TfRecords::open(std::slice::from_ref(&path), None) {
+                Ok(records) => {
+                    assert_eq!(records.bytes(0).unwrap(), b"one");
+                    records.bytes(1).unwrap_err()
+                }
+                Err(error) => error,
+            };
+            assert!(error.to_string().contains("a, record 1"), "bit {at}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_changes_under_a_run_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(folder.path(), &[2, 2]);
+        let records = TfRecords::open(&files, None).unwrap();
+        fs::write(&files[1], [framed(b"other"), framed(b"x")].concat()).unwrap();
+        let error = records.bytes(2).unwrap_err().to_string();
+        assert!(error.contains("train-01: the file has changed since this run began"), "{error}");
+        assert_eq!(records.bytes(1).unwrap(), b"1");
+    }
+}

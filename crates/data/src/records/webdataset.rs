@@ -1,0 +1,606 @@
+//! WebDataset: tar files in which the files of one example stand after one another, with one name and an ending each:
+//! `n01/0007.jpg`, `n01/0007.cls`, `n01/0007.json`.
+//!
+//! Opening hops over the headers, each of which has a checksum, and remembers where each file lies: some 100 bytes of memory
+//! for an example. The bytes of files have no checksum in a tar. An example's values are named by their endings. Endings that
+//! WebDataset reads as whole numbers (`cls`, `index`, …) are; of `json` come its members too, as `json.NAME`; all else is
+//! bytes.
+//!
+//! Source: WebDataset's `tariterators.py` (`base_plus_ext`, `group_by_keys`) and `autodecode.py`. The headers are read by the
+//! crate `tar`.
+
+mod json;
+
+use std::collections::HashMap;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sha2::{Digest, Sha256};
+
+use super::MAX_RECORD;
+use super::compression::Compression;
+use super::index::cut;
+use super::shard::Shard;
+use super::shards::Shards;
+use super::tfrecord::no_records;
+use super::{Records, Value, Values};
+use crate::error::{COPY_AGAIN, DataError, DataErrorKind};
+use bf16scope_files::Cache;
+
+/// Bytes of a header, and of what files are filled up to.
+const BLOCK: u64 = 512;
+/// Bytes of a name at most, where a header of its own holds one.
+const MAX_NAME: u64 = 64 << 10;
+/// Bytes behind a tar's end that are looked at: tars are filled up to some 10 KiB, and to a MiB at most.
+const MAX_BEHIND: u64 = 64 << 20;
+/// Endings whose files are a whole number in text.
+const NUMBERS: [&str; 7] = ["cls", "cls2", "class", "count", "index", "inx", "id"];
+/// Endings of JSON.
+const JSON: [&str; 2] = ["json", "jsn"];
+
+/// The examples of tar files, one file after the other.
+#[derive(Debug)]
+pub struct Tars {
+    shards: Arc<Shards>,
+    samples: Vec<Sample>,
+    /// The files of all samples, in the order of the tars.
+    fields: Vec<Field>,
+    /// The names of all samples, one after the other.
+    names: String,
+    endings: Vec<String>,
+    /// The number of each ending, and the last example that has a file of it: found at once, of however many.
+    known: HashMap<String, (usize, usize)>,
+    fingerprint: String,
+    /// Whether it was said that members of JSON are passed over.
+    has_passed_over: AtomicBool,
+}
+
+/// What the files of an example are, up to where the next one's begin.
+#[derive(Debug)]
+struct Sample {
+    shard: usize,
+    field: usize,
+    name: usize,
+}
+
+/// A file in a tar.
+#[derive(Debug)]
+struct Field {
+    ending: u32,
+    at: u64,
+    n_bytes: u64,
+}
+
+impl Tars {
+    /// The examples of `files`, in this order. Tars of gzip are unpacked once, into the folder `cache`.
+    ///
+    /// # Errors
+    /// A file that cannot be opened or unpacked, is no tar, or is cut; two files of one name and ending; no example at all.
+    pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Tars, DataError> {
+        Tars::open_in(files, &cache.into())
+    }
+
+    /// The same, where somebody may be told how far fetching is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<Tars, DataError> {
+        let _span = tracing::info_span!("index").entered();
+        let compression = |head: &[u8]| Compression::of(head).filter(|kind| *kind == Compression::Gzip);
+        let shards = Arc::new(Shards::of(files, cache, compression)?);
+        let mut tars = Tars {
+            shards,
+            samples: Vec::new(),
+            fields: Vec::new(),
+            names: String::new(),
+            endings: Vec::new(),
+            known: HashMap::new(),
+            fingerprint: String::new(),
+            has_passed_over: AtomicBool::new(false),
+        };
+        let (mut hash, mut n_other) = (Sha256::new(), 0);
+        for idx in 0..files.len() {
+            n_other += tars.hop(idx, &mut hash)?;
+        }
+        if tars.samples.is_empty() {
+            return Err(no_records(files));
+        }
+        if n_other > 0 {
+            tracing::warn!("tar files: {n_other} entries that are not files, such as links, are skipped");
+        }
+        tars.fingerprint = bf16scope_files::hex(hash.finalize());
+        tars.known = HashMap::new();
+        Ok(tars)
+    }
+
+    /// Finds the examples of a tar; returns how many entries are neither files nor folders.
+    fn hop(&mut self, shard_idx: usize, hash: &mut Sha256) -> Result<u64, DataError> {
+        let shard = self.shards.shards[shard_idx].clone();
+        let n_bytes = shard.stored_bytes();
+        let shards = Arc::clone(&self.shards);
+        let mut archive = tar::Archive::new(BufReader::with_capacity(4096, shards.reader(shard_idx)?));
+        let (mut at, mut n_other) = (0, 0);
+        // A name that a header of its own gives to the entry after it.
+        let mut given: Option<Vec<u8>> = None;
+        let first = self.samples.len();
+        for entry in archive.entries_with_seek().map_err(|cause| no_header(&shard, 0, &cause))?.raw(true) {
+            let mut entry = entry.map_err(|cause| no_header(&shard, at, &cause))?;
+            let (start, size) = (entry.raw_file_position(), entry.size());
+            let end = start.saturating_add(size);
+            let kind = entry.header().entry_type();
+            at = end.next_multiple_of(BLOCK);
+            // What fills up the last block of a file is a part of it.
+            if at > n_bytes {
+                return Err(cut(shard.path.display().to_string(), entry.raw_header_position(), n_bytes, at));
+            }
+            if kind.is_gnu_longname() || kind.is_pax_local_extensions() {
+                given = given_name(&mut entry, &shard)?.or(given);
+                continue;
+            }
+            let is_about_others = kind.is_pax_global_extensions() || kind.is_gnu_longlink();
+            if is_about_others {
+                continue;
+            }
+            let name = given.take().unwrap_or_else(|| entry.path_bytes().into_owned());
+            if !(kind.is_file() || kind.is_contiguous()) {
+                n_other += u64::from(!kind.is_dir());
+                continue;
+            }
+            let name = String::from_utf8_lossy(&name).into_owned();
+            let Some((name, ending)) = split(&name) else { continue };
+            for part in [name.as_bytes(), b".", ending.as_bytes(), b"\0", &size.to_le_bytes()] {
+                hash.update(part);
+            }
+            self.add((shard_idx, first), name, &ending, start, size, &shard)?;
+        }
+        // Two blocks of zeros say that it ends there. Writers that leave them out write tars that are read everywhere.
+        if at == n_bytes && n_bytes > 0 {
+            let name = self.samples.last().map(|sample| &self.names[sample.name..]).unwrap_or_default();
+            tracing::warn!(
+                "{}: the file ends after {n_bytes} bytes, behind `{name}`, without tar's mark of its end: it may have been cut \
+                 between two files",
+                shard.path.display()
+            );
+        }
+        self.nothing_behind(shard_idx, at)?;
+        Ok(n_other)
+    }
+
+    /// Behind the mark of a tar's end there are zeros. Another tar there is an error: every reader stops before it. Of other
+    /// bytes a warning is enough.
+    fn nothing_behind(&self, shard_idx: usize, end: u64) -> Result<(), DataError> {
+        let shard = &self.shards.shards[shard_idx];
+        let (mut at, n_bytes) = (end, shard.stored_bytes());
+        let mut block = vec![0; BLOCK as usize * 128];
+        while at < n_bytes && at - end < MAX_BEHIND {
+            let part = &mut block[..(n_bytes - at).min(BLOCK * 128) as usize];
+            self.shards.read_exact_at(shard_idx, part, at, || shard.path.display().to_string())?;
+            let Some(place) = part.iter().position(|&byte| byte != 0) else {
+                at += part.len() as u64;
+                continue;
+            };
+            // A header begins at a multiple of its length.
+            let start = place - place % BLOCK as usize;
+            let place = at + start as u64;
+            if part[start..].first_chunk().is_some_and(is_header) {
+                let found = format!("another tar begins at byte {place}, behind the end of the first; expected one");
+                let help = "tars are joined by `tar --concatenate`, or named one by one";
+                return Err(DataError::new(DataErrorKind::Format, &shard.path, found).help(help));
+            }
+            at = place;
+            break;
+        }
+        if at < n_bytes {
+            tracing::warn!(
+                "{}: {} bytes behind the mark of its end, from byte {at}, are not read",
+                shard.path.display(),
+                n_bytes - at
+            );
+        }
+        Ok(())
+    }
+
+    /// Adds a file to the example of its name, or begins one; `first` is the first example of the tar.
+    fn add(
+        &mut self,
+        (shard_idx, first): (usize, usize),
+        name: &str,
+        ending: &str,
+        at: u64,
+        n_bytes: u64,
+        shard: &Shard,
+    ) -> Result<(), DataError> {
+        let is_same =
+            self.samples.len() > first && self.samples.last().is_some_and(|sample| self.names[sample.name..] == *name);
+        if !is_same {
+            let (field, start) = (self.fields.len(), self.names.len());
+            self.samples.push(Sample { shard: shard_idx, field, name: start });
+            self.names.push_str(name);
+        }
+        let sample = self.samples.len();
+        let ending = match self.known.get_mut(ending) {
+            Some((_, last)) if *last == sample => {
+                let found = format!("two files are called `{name}.{ending}`; expected one of each name and ending");
+                return Err(DataError::new(DataErrorKind::Format, &shard.path, found));
+            }
+            Some((number, last)) => {
+                *last = sample;
+                *number
+            }
+            None => {
+                let number = self.endings.len();
+                self.endings.push(ending.to_string());
+                self.known.insert(ending.to_string(), (number, sample));
+                number
+            }
+        };
+        if n_bytes > MAX_RECORD {
+            let place = format!("{}: {name}.{}", shard.path.display(), self.endings[ending]);
+            return Err(DataError::too_long(place, n_bytes, MAX_RECORD));
+        }
+        self.fields.push(Field { ending: ending as u32, at, n_bytes });
+        Ok(())
+    }
+
+    /// The files of an example.
+    fn fields(&self, index: u64) -> &[Field] {
+        let idx = index as usize;
+        let end = self.samples.get(idx + 1).map_or(self.fields.len(), |next| next.field);
+        &self.fields[self.samples[idx].field..end]
+    }
+
+    fn name(&self, index: u64) -> &str {
+        let idx = index as usize;
+        let end = self.samples.get(idx + 1).map_or(self.names.len(), |next| next.name);
+        &self.names[self.samples[idx].name..end]
+    }
+
+    fn ending(&self, field: &Field) -> &str {
+        &self.endings[field.ending as usize]
+    }
+
+    fn bytes(&self, index: u64, field: &Field) -> Result<Vec<u8>, DataError> {
+        let shard = self.samples[index as usize].shard;
+        let mut bytes = vec![0; field.n_bytes as usize];
+        self.shards.read_exact_at(shard, &mut bytes, field.at, || self.place(index))?;
+        Ok(bytes)
+    }
+
+    /// What a file holds, as its ending says.
+    fn value(&self, index: u64, field: &Field) -> Result<Value, DataError> {
+        let bytes = self.bytes(index, field)?;
+        let ending = self.ending(field);
+        if !NUMBERS.contains(&kind_of(ending)) {
+            return Ok(Value::Bytes(vec![bytes]));
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        match text.trim().parse() {
+            Ok(number) => Ok(Value::Ints(vec![number])),
+            Err(_) => {
+                let measured = format!("`{}`", text.trim().chars().take(40).collect::<String>());
+                let what = format!("feature `{ending}`");
+                Err(DataError::mismatch(self.place(index), &what, &measured, "a whole number"))
+            }
+        }
+    }
+
+    /// The members of a file of JSON, by `ENDING.NAME`; of those that cannot be features, what they are.
+    fn members(&self, index: u64, field: &Field) -> Result<json::Features, DataError> {
+        let (bytes, ending) = (self.bytes(index, field)?, self.ending(field));
+        json::features(ending, &bytes).map_err(|error| {
+            DataError::mismatch(self.place(index), &format!("feature `{ending}`"), &error.to_string(), "JSON")
+        })
+    }
+
+    /// Says once that a member of JSON is passed over.
+    fn passes_over(&self, index: u64, member: &str, found: &str) {
+        if !self.has_passed_over.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "{}: `{member}` is {found}, and is passed over, as others like it are: features are numbers, truths and texts, \
+                 and lists of one of them",
+                self.place(index)
+            );
+        }
+    }
+}
+
+/// Whether a block is a header, by its checksum: the sum of its bytes, with blanks in place of the sum.
+fn is_header(block: &[u8; BLOCK as usize]) -> bool {
+    let blanks = 148..156;
+    let sum: u32 = (0..).zip(block).map(|(at, &byte)| if blanks.contains(&at) { 32 } else { u32::from(byte) }).sum();
+    let said = str::from_utf8(&block[blanks]).ok().map(|text| text.trim_matches(['\0', ' ']));
+    said.and_then(|said| u32::from_str_radix(said, 8).ok()) == Some(sum)
+}
+
+/// That there is no header at a byte of a tar.
+fn no_header(shard: &Shard, at: u64, cause: &io::Error) -> DataError {
+    let n_bytes = shard.stored_bytes();
+    // A file that is none may be shorter than a header, and its bytes are no text to show.
+    if at > 0 && (1..BLOCK).contains(&n_bytes.saturating_sub(at)) {
+        return cut(shard.path.display().to_string(), at, n_bytes, at + BLOCK);
+    }
+    let why = if at == 0 { ": this may be another kind of file" } else { "" };
+    let place = format!("{}, at byte {at}", shard.path.display());
+    let error = DataError::new(DataErrorKind::Format, place, format!("no header of a tar file{why}"));
+    error.help(COPY_AGAIN).because(shown(cause))
+}
+
+/// The name that a header of its own gives to the entry after it.
+fn given_name<R: Read>(entry: &mut tar::Entry<'_, R>, shard: &Shard) -> Result<Option<Vec<u8>>, DataError> {
+    let (start, size) = (entry.raw_file_position(), entry.size());
+    let too_long = |what: &str, measured: u64, limit: u64| {
+        DataError::too_long(format!("{}, at byte {start}: a {what}", shard.path.display()), measured, limit)
+    };
+    if size > MAX_NAME {
+        return Err(too_long("name", size, MAX_NAME));
+    }
+    let mut bytes = Vec::new();
+    entry.read_to_end(&mut bytes).map_err(|cause| no_header(shard, start, &cause))?;
+    if entry.header().entry_type().is_gnu_longname() {
+        return Ok(Some(bytes.into_iter().take_while(|byte| *byte != 0).collect()));
+    }
+    let mut given = None;
+    for pair in tar::PaxExtensions::new(&bytes) {
+        let pair = pair.map_err(|cause| no_header(shard, start, &cause))?;
+        match pair.key_bytes() {
+            b"path" => given = Some(pair.value_bytes().to_vec()),
+            // Only files beyond 8 GiB need it, and those are no examples.
+            b"size" => {
+                let measured = pair.value().ok().and_then(|size| size.parse().ok()).unwrap_or(u64::MAX);
+                return Err(too_long("file", measured, MAX_RECORD));
+            }
+            _ => {}
+        }
+    }
+    Ok(given)
+}
+
+/// The last of several endings, which says what a file is: of `seg.png` it is `png`.
+fn kind_of(ending: &str) -> &str {
+    ending.rsplit('.').next().unwrap_or(ending)
+}
+
+/// A path's name and its endings, which begin at the first dot of what follows the last `/`; `None` for what has no ending or
+/// is hidden, and for what WebDataset keeps to itself: `__NAME__`.
+fn split(path: &str) -> Option<(&str, String)> {
+    let path = path.strip_prefix("./").unwrap_or(path);
+    let file = path.rfind('/').map_or(0, |at| at + 1);
+    let dot = file + path[file..].find('.')?;
+    let is_own = path[file..].starts_with("__") && path.ends_with("__");
+    (dot > file && dot + 1 < path.len() && !is_own).then(|| (&path[..dot], path[dot + 1..].to_lowercase()))
+}
+
+/// What the reader says, which may quote the file's bytes.
+fn shown(error: &io::Error) -> String {
+    error.to_string().chars().take(100).flat_map(char::escape_debug).collect()
+}
+
+impl Records for Tars {
+    fn n_records(&self) -> u64 {
+        self.samples.len() as u64
+    }
+
+    /// A key may be several endings, of which the first that the example has is taken: `jpg;jpeg;png`.
+    fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError> {
+        let mut values = Values::new();
+        let fields = self.fields(index);
+        let Some(keys) = keys else {
+            for field in fields {
+                let ending = self.ending(field);
+                match JSON.contains(&kind_of(ending)) {
+                    true => {
+                        for (member, value) in self.members(index, field)? {
+                            match value {
+                                Ok(value) => drop(values.insert(member, value)),
+                                Err(found) => self.passes_over(index, &member, found),
+                            }
+                        }
+                    }
+                    false => drop(values.insert(ending.to_string(), self.value(index, field)?)),
+                }
+            }
+            return Ok(values);
+        };
+        for key in keys {
+            let mut endings = key.split(';');
+            let field = endings.find_map(|ending| fields.iter().find(|field| self.ending(field) == ending));
+            if let Some(field) = field {
+                values.insert(key.to_string(), self.value(index, field)?);
+            } else if let Some((ending, _)) = key.split_once('.')
+                && let Some(field) = fields.iter().find(|field| JSON.contains(&ending) && self.ending(field) == ending)
+            {
+                match self.members(index, field)?.remove(*key) {
+                    Some(Ok(value)) => drop(values.insert(key.to_string(), value)),
+                    Some(Err(found)) => {
+                        let expected = "numbers, truths or texts, or a list of one of them";
+                        return Err(DataError::mismatch(
+                            self.place(index),
+                            &format!("feature `{key}`"),
+                            found,
+                            expected,
+                        ));
+                    }
+                    None => {}
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    fn place(&self, index: u64) -> String {
+        let path = &self.shards.shards[self.samples[index as usize].shard].path;
+        format!("{}, example `{}`", path.display(), self.name(index))
+    }
+
+    fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    fn is_image(&self, key: &str) -> bool {
+        ["jpg", "jpeg", "png"].contains(&kind_of(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A tar of files with what they hold.
+    fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut out = tar::Builder::new(Vec::new());
+        for (name, bytes) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(0o644);
+            // Long names get a header of their own.
+            out.append_data(&mut header, name, *bytes).unwrap();
+        }
+        out.into_inner().unwrap()
+    }
+
+    fn opened(folder: &Path, tars: &[Vec<u8>]) -> Result<Tars, String> {
+        let write = |(idx, bytes): (usize, &Vec<u8>)| {
+            let path = folder.join(format!("a-{idx}.tar"));
+            fs::write(&path, bytes).unwrap();
+            path
+        };
+        let files: Vec<PathBuf> = tars.iter().enumerate().map(write).collect();
+        Tars::open(&files, None).map_err(|error| error.to_string().replace(&format!("{}/", folder.display()), ""))
+    }
+
+    #[test]
+    fn files_of_one_name_are_an_example() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = format!("{}/0003", "n".repeat(150));
+        let first: Vec<(&str, &[u8])> = vec![
+            ("__meta__", b"x"),
+            ("notes", b"no ending"),
+            ("./n01/0001.jpg", b"jpeg"),
+            ("./n01/0001.CLS", b" 7\n"),
+            ("./n01/0001.seg.png", b"png"),
+            ("n01/0002.png", b"two"),
+            (
+                "n01/0002.json",
+                br#"{"label": 3, "box": [0.5, 1], "name": "cat", "of": {"ok": true}, "mixed": [1, "a"]}"#,
+            ),
+        ];
+        let names = [format!("{long}.jpg"), format!("{long}.cls")];
+        let second: Vec<(&str, &[u8])> = vec![(&names[0], b"three"), (&names[1], b"-1")];
+        let tars = opened(folder.path(), &[tar(&first), tar(&second)]).unwrap();
+        assert_eq!(tars.n_records(), 3);
+        let bytes = |bytes: &[u8]| Value::Bytes(vec![bytes.to_vec()]);
+        let expected = [("cls", Value::Ints(vec![7])), ("jpg", bytes(b"jpeg")), ("seg.png", bytes(b"png"))];
+        assert_eq!(tars.values(0, None).unwrap(), expected.map(|(key, value)| (key.to_string(), value)).into());
+        let expected = [
+            ("json.box", Value::Floats(vec![0.5, 1.0])),
+            ("json.label", Value::Ints(vec![3])),
+            ("json.name", bytes(b"cat")),
+            ("json.of.ok", Value::Ints(vec![1])),
+            ("png", bytes(b"two")),
+        ];
+        assert_eq!(tars.values(1, None).unwrap(), expected.map(|(key, value)| (key.to_string(), value)).into());
+        let asked = tars.values(1, Some(&["jpg;png", "json.label", "json.other", "cls"])).unwrap();
+        let expected = [("jpg;png", bytes(b"two")), ("json.label", Value::Ints(vec![3]))];
+        assert_eq!(asked, expected.map(|(key, value)| (key.to_string(), value)).into());
+        assert_eq!(tars.values(2, Some(&["cls"])).unwrap()["cls"], Value::Ints(vec![-1]));
+        assert_eq!(tars.place(2), format!("{}, example `{long}`", folder.path().join("a-1.tar").display()));
+        assert_eq!(tars.place(1), format!("{}, example `n01/0002`", folder.path().join("a-0.tar").display()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_file_and_example() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = tar(&[
+            ("a/1.cls", b"seven"),
+            ("a/1.json", b"{"),
+            ("a/1.jsn", br#"{"x": [1, "a"]}"#),
+            ("a/2.jpg", &[1; 700]),
+        ]);
+        let tars = opened(folder.path(), std::slice::from_ref(&whole)).unwrap();
+        let said = |keys: &[&str]| tars.values(0, Some(keys)).unwrap_err().to_string();
+        let place = folder.path().join("a-0.tar").display().to_string();
+        assert_eq!(
+            said(&["cls"]),
+            format!("{place}, example `a/1`: feature `cls` is `seven`; expected a whole number")
+        );
+        assert_eq!(
+            said(&["jsn.x"]),
+            format!(
+                "{place}, example `a/1`: feature `jsn.x` is a list of several kinds; expected numbers, truths or texts, or a \
+                 list of one of them"
+            )
+        );
+        assert!(said(&["json.x"]).starts_with(&format!("{place}, example `a/1`: feature `json` is EOF")));
+
+        let refused = |bytes: Vec<u8>| opened(folder.path(), &[bytes]).unwrap_err();
+        assert_eq!(
+            refused(whole[..5 * 512 + 1024].to_vec()),
+            "a-0.tar, at byte 3072: the file ends after 3584 bytes, within the record; expected 4608 at least\n\
+             help: copy or download the file again"
+        );
+        // Within what fills up a block, and within a header.
+        for (n_bytes, said) in [
+            (5 * 512 + 1024 + 700, "4284 bytes, within the record; expected 4608"),
+            (600, "600 bytes, within the record; expected 1024"),
+        ] {
+            let error = refused(whole[..n_bytes].to_vec());
+            assert!(error.contains(&format!(": the file ends after {said} at least\n")), "{error}");
+        }
+        let mut flipped = whole.clone();
+        flipped[1024 + 3] ^= 1;
+        assert_eq!(
+            refused(flipped),
+            "a-0.tar, at byte 1024: no header of a tar file\nhelp: copy or download the file again"
+        );
+        let error = refused(b"x,y\n1,2\n".repeat(100));
+        assert!(
+            error.starts_with("a-0.tar, at byte 0: no header of a tar file: this may be another kind of file"),
+            "{error}"
+        );
+        assert_eq!(
+            refused(tar(&[("a.jpg", b"1"), ("a.JPG", b"2")])),
+            "a-0.tar: two files are called `a.jpg`; expected one of each name and ending"
+        );
+        assert_eq!(refused(tar(&[("notes", b"1")])), "a-0.tar: no records; expected one at least");
+        // Readers stop at the end of the first: `cat a.tar b.tar`.
+        let another = |fill: usize| [&whole[..], &vec![0; fill], &tar(&[("b.cls", b"1")])].concat();
+        for fill in [0, 512, 70_144, 1 << 20] {
+            let at = whole.len() + fill;
+            assert_eq!(
+                refused(another(fill)),
+                format!(
+                    "a-0.tar: another tar begins at byte {at}, behind the end of the first; expected one\nhelp: tars are joined \
+                     by `tar --concatenate`, or named one by one"
+                )
+            );
+        }
+        assert!(opened(folder.path(), &[[&whole[..], &[0; 9216]].concat()]).is_ok());
+        // A file that claims more than a record may have is not read into memory.
+        let mut header = tar::Header::new_gnu();
+        header.set_path("a.jpg").unwrap();
+        header.set_size(MAX_RECORD + 1);
+        header.set_cksum();
+        let path = folder.path().join("sparse.tar");
+        fs::write(&path, header.as_bytes()).unwrap();
+        fs::File::options().write(true).open(&path).unwrap().set_len(MAX_RECORD + 2048).unwrap();
+        let error = Tars::open(&[path], None).unwrap_err().to_string();
+        assert!(
+            error.ends_with("sparse.tar: a.jpg: 268435457 bytes; expected at most 268435456 in a record"),
+            "{error}"
+        );
+        // Mutated tars are read or refused.
+        let mut n_refused = 0;
+        for at in (0..whole.len()).step_by(7) {
+            let mut mutated = whole.clone();
+            mutated[at] ^= 0x11;
+            match opened(folder.path(), &[mutated]) {
+                Ok(tars) => (0..tars.n_records()).for_each(|index| drop(tars.values(index, None))),
+                Err(_) => n_refused += 1,
+            }
+        }
+        assert!(n_refused > 100, "{n_refused}");
+    }
+}

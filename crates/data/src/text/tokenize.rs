@@ -1,0 +1,458 @@
+//! Files of text, tokenized once: read in pieces, by threads, written in order.
+//!
+//! What comes out is a function of the files and the tokenizer alone; it is kept in the cache under their names, sizes, times
+//! and contents, and found there by the next run.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::str;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use serde::Serialize;
+use serde_json::{Map, Value as Json};
+use sha2::{Digest, Sha256};
+
+use super::ids::{Header, Ids, LabelType, MAX_BYTES, Record, Writer, token_ids, width};
+use super::tokenizer::{Cuts, Encoder, Tokenizer};
+use crate::error::{DataError, DataErrorKind, DataPlace, MAX_LISTED};
+use crate::records::{Shard, key};
+use crate::source::Skipped;
+use bf16scope_files::{self as files, Cache, Records as Kept};
+use bf16scope_hlo::words::listed;
+
+/// Bytes that a worker takes at a time, where the text can be cut.
+const PIECE: usize = 1 << 18;
+/// Bytes of a line, or of a file that cannot be cut.
+const MAX_TEXT: usize = 32 << 20;
+/// Smaller texts are tokenized again each time: that takes some milliseconds.
+const MIN_KEPT: u64 = 1 << 20;
+/// Ids of the same text may be others by another version of what makes them.
+const VERSION: &str = "2 tokenizers-0.23";
+
+/// What a file of text holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Format {
+    /// One text.
+    Whole,
+    /// A text a line; empty lines are none.
+    Lines,
+    /// A JSON object a line.
+    JsonLines {
+        /// Its texts: one field, or two.
+        fields: Vec<String>,
+        /// Its label, and whether that is a whole number.
+        label: Option<(String, bool)>,
+        /// What labels that are strings stand for: that of label 0 first.
+        classes: Vec<String>,
+    },
+}
+
+/// Which text is tokenized, and how.
+#[derive(Clone, Debug)]
+pub struct Texts {
+    /// The files, in this order.
+    pub files: Vec<PathBuf>,
+    /// What they hold.
+    pub format: Format,
+    /// Stands after each text.
+    pub separator: Option<u32>,
+    /// Threads that work at it.
+    pub n_workers: usize,
+    /// How many texts that are not right may be left out.
+    pub n_skipped_max: u64,
+    /// Where ids are kept, and who is told how far the work is.
+    pub cache: Cache,
+}
+
+impl Texts {
+    /// Their ids: those of the cache where they are there.
+    pub(super) fn ids(&self, tokenizer: &Tokenizer) -> Result<Ids, DataError> {
+        let _span = tracing::info_span!("tokenize").entered();
+        let mut shards = Vec::new();
+        for path in &self.files {
+            let shard = Shard::of(path)?;
+            if shard.n_bytes == 0 {
+                return Err(DataError::empty(path, "the file is empty; expected text"));
+            }
+            shards.push(shard);
+        }
+        let n_bytes = shards.iter().map(|shard| shard.n_bytes).sum();
+        let name = self.key(&shards, tokenizer);
+        let kept = self.cache.dir.as_deref().filter(|_| n_bytes >= MIN_KEPT).map(token_ids);
+        let found = kept.as_ref().and_then(|kept| Ids::find(&kept.path(&name), &name));
+        if let Some(ids) = found.filter(|ids| ids.header.n_skipped <= self.n_skipped_max) {
+            if ids.header.n_skipped > 0 {
+                tracing::warn!("{} texts are left out, as when they were tokenized", ids.header.n_skipped);
+            }
+            return Ok(ids);
+        }
+        let ids = self.build(tokenizer, kept.as_ref().map(|kept| (kept, name.as_str())), n_bytes)?;
+        if let Some(kept) = &kept {
+            if let Err(error) = kept.make_room(&BTreeSet::from([name.clone()])) {
+                tracing::warn!("ids of text {}: {error}", kept.dir().display());
+            }
+            let Header { n_tokens, width, .. } = ids.header;
+            tracing::info!(n_tokens, n_bytes = n_tokens * width, "ids are kept in {}", kept.dir().display());
+        }
+        Ok(ids)
+    }
+
+    fn key(&self, shards: &[Shard], tokenizer: &Tokenizer) -> String {
+        let format = serde_json::to_string(&self.format).expect("a format is names");
+        let said = format!("{VERSION}\n{}\n{}\n{format}\n{:?}", key(shards), tokenizer.fingerprint(), self.separator);
+        bf16scope_files::hex(Sha256::digest(said))
+    }
+
+    fn label(&self) -> Option<LabelType> {
+        let Format::JsonLines { label: Some((_, is_whole)), .. } = &self.format else { return None };
+        Some(if *is_whole { LabelType::Int } else { LabelType::Float })
+    }
+
+    fn build(&self, tokenizer: &Tokenizer, kept: Option<(&Kept, &str)>, of: u64) -> Result<Ids, DataError> {
+        let n_fields = if let Format::JsonLines { fields, .. } = &self.format { fields.len() as u64 } else { 1 };
+        let (width_of_id, label) = (width(tokenizer.vocabulary()), self.label());
+        let key = kept.map(|(_, key)| key.to_string()).unwrap_or_default();
+        let header = Header { width: width_of_id, n_fields, label, key, ..Header::default() };
+        let failed = |cause| {
+            let place = kept.map_or("a temporary file".to_string(), |(kept, _)| kept.dir().display().to_string());
+            not_kept(place, cause)
+        };
+        let mut writer = match Writer::new(kept, header.clone()) {
+            Err(error) if kept.is_some() => {
+                tracing::warn!("{}; ids are made again each time", failed(error));
+                Writer::new(None, header).map_err(failed)?
+            }
+            other => other.map_err(failed)?,
+        };
+        let skipped = Skipped::new(self.n_skipped_max);
+        let n_workers = self.n_workers.max(1);
+        let encoders: Vec<_> = (0..n_workers).map(|_| Mutex::new(Encoder::new(tokenizer))).collect();
+        let mut pieces = Pieces { texts: self, cuts: self.cuts(tokenizer), file: 0, open: None };
+        let (mut done, mut number) = (0, 0u64);
+        loop {
+            let mut round = Vec::new();
+            while round.len() < 4 * n_workers {
+                match pieces.next()? {
+                    Some(piece) => round.push(piece),
+                    None => break,
+                }
+            }
+            if round.is_empty() {
+                break;
+            }
+            for (piece, made) in round.iter().zip(self.work(&round, &encoders)) {
+                let base = writer.n_tokens();
+                writer.ids(&made.ids).map_err(failed)?;
+                for item in made.items {
+                    match item {
+                        Ok(mut record) => {
+                            record.ends.iter_mut().for_each(|end| *end += base);
+                            writer.record(&record).map_err(failed)?;
+                        }
+                        Err(error) => skipped.add(number, error)?,
+                    }
+                    number += 1;
+                }
+                done += piece.text.len() as u64;
+            }
+            if writer.n_tokens().saturating_mul(width(tokenizer.vocabulary())) > MAX_BYTES {
+                let limit = MAX_BYTES / width(tokenizer.vocabulary());
+                let found = format!("more than {limit} tokens; expected a data set of fewer: split it");
+                return Err(DataError::new(DataErrorKind::TooLarge, &self.files[0], found));
+            }
+            self.cache.on_bytes.tell(done, of);
+        }
+        self.cache.on_bytes.tell(of, of);
+        if writer.n_records() == 0 {
+            return Err(DataError::empty(&self.files[0], "nothing in it but empty lines; expected text"));
+        }
+        writer.finish(skipped.n()).map_err(failed)
+    }
+
+    fn cuts(&self, tokenizer: &Tokenizer) -> Option<Cuts> {
+        (self.format == Format::Whole).then(|| tokenizer.cuts())
+    }
+
+    /// What becomes of pieces, in their order.
+    fn work(&self, pieces: &[Piece], encoders: &[Mutex<Encoder<'_>>]) -> Vec<Made> {
+        let next = AtomicUsize::new(0);
+        let made: Vec<Mutex<Made>> = pieces.iter().map(|_| Mutex::default()).collect();
+        let work = |encoder: &Mutex<Encoder<'_>>| {
+            let mut encoder = encoder.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                let slot = next.fetch_add(1, Ordering::Relaxed);
+                let Some(piece) = pieces.get(slot) else { break };
+                *made[slot].lock().unwrap_or_else(PoisonError::into_inner) = self.make(piece, &mut encoder);
+            }
+        };
+        thread::scope(|scope| {
+            let others = encoders.iter().skip(1).take(pieces.len().saturating_sub(1));
+            others.for_each(|encoder| drop(scope.spawn(|| work(encoder))));
+            work(&encoders[0]);
+        });
+        made.into_iter().map(|made| made.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+
+    fn make(&self, piece: &Piece, encoder: &mut Encoder<'_>) -> Made {
+        let mut made = Made::default();
+        let path = &self.files[piece.file];
+        if self.format == Format::Whole {
+            let place = || path.display().to_string();
+            let item = check(&piece.text, encoder, piece.at, place)
+                .and_then(|()| encode(encoder, &piece.text, &mut made.ids, place));
+            match item {
+                Err(error) => made.items.push(Err(error)),
+                Ok(()) if piece.is_last => {
+                    made.ids.extend(self.separator);
+                    made.items.push(Ok(Record {
+                        ends: vec![made.ids.len() as u64],
+                        file: piece.file as u64,
+                        ..Record::default()
+                    }));
+                }
+                Ok(()) => {}
+            }
+            return made;
+        }
+        let mut at = 0;
+        for (line, whole) in (piece.line..).zip(piece.text.split_inclusive(|&byte| byte == b'\n')) {
+            let start = at;
+            at += whole.len();
+            let text = whole.strip_suffix(b"\n").unwrap_or(whole);
+            let text = text.strip_suffix(b"\r").unwrap_or(text);
+            if text.is_empty() {
+                continue;
+            }
+            let place = || format!("{}:{line}", path.display());
+            let before = made.ids.len();
+            let record = check(text, encoder, piece.at + start as u64, place)
+                .and_then(|()| self.record(text, encoder, &mut made.ids, place));
+            made.items.push(match record {
+                Ok(record) => Ok(Record { file: piece.file as u64, line, ..record }),
+                Err(error) => {
+                    made.ids.truncate(before);
+                    Err(error)
+                }
+            });
+        }
+        made
+    }
+
+    /// The record of a line.
+    fn record(
+        &self,
+        text: &[u8],
+        encoder: &mut Encoder<'_>,
+        ids: &mut Vec<u32>,
+        place: impl Fn() -> String + Copy,
+    ) -> Result<Record, DataError> {
+        let mut record = Record::default();
+        let Format::JsonLines { fields, label, classes } = &self.format else {
+            encode(encoder, text, ids, place)?;
+            ids.extend(self.separator);
+            record.ends.push(ids.len() as u64);
+            return Ok(record);
+        };
+        let object: Map<String, Json> = serde_json::from_slice(text).map_err(|e| no_json(place(), &of_one_line(&e)))?;
+        let get = |field: &String| object.get(field).ok_or_else(|| no_field(place(), field, object.keys()));
+        for (number, field) in fields.iter().enumerate() {
+            let Some(text) = get(field)?.as_str() else {
+                let what = format!("field `{field}`");
+                return Err(DataError::mismatch(place(), &what, kind(&object[field]), "a string"));
+            };
+            encode(encoder, text.as_bytes(), ids, place)?;
+            if number + 1 == fields.len() {
+                ids.extend(self.separator);
+            }
+            record.ends.push(ids.len() as u64);
+        }
+        if let Some((field, is_whole)) = label {
+            let value = get(field)?;
+            let bits = label_bits(value, *is_whole, classes);
+            record.label = bits.map_err(|expected| {
+                let measured = match value {
+                    Json::String(_) | Json::Number(_) => value.to_string(),
+                    other => kind(other).to_string(),
+                };
+                DataError::mismatch(place(), &format!("field `{field}`"), &measured, &expected)
+            })?;
+        }
+        Ok(record)
+    }
+}
+
+/// The bits of a label, or what is expected.
+fn label_bits(value: &Json, is_whole: bool, classes: &[String]) -> Result<u64, String> {
+    let whole = match value {
+        Json::Bool(value) => Some(i64::from(*value)),
+        Json::Number(value) => value.as_i64(),
+        Json::String(name) => match classes.iter().position(|class| class == name) {
+            Some(class) => Some(class as i64),
+            None if classes.is_empty() => {
+                return Err("a number, or names of `classes` under `tokens`: `classes: [no, yes]`".to_string());
+            }
+            None => return Err(format!("one of {}", classes.join(", "))),
+        },
+        _ => None,
+    };
+    match (is_whole, whole, value.as_f64()) {
+        (true, Some(whole), _) => Ok(whole as u64),
+        (true, None, _) => Err("a whole number".to_string()),
+        (false, Some(whole), _) => Ok((whole as f64).to_bits()),
+        (false, None, Some(value)) => Ok(value.to_bits()),
+        (false, None, None) => Err("a number".to_string()),
+    }
+}
+
+/// What is wrong with the JSON of a line, whose place among the lines is said beside it.
+fn of_one_line(error: &serde_json::Error) -> String {
+    error.to_string().replace(" at line 1 column ", " at column ")
+}
+
+fn kind(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "a truth value",
+        Json::Number(_) => "a number",
+        Json::String(_) => "a string",
+        Json::Array(_) => "a list",
+        Json::Object(_) => "an object",
+    }
+}
+
+fn check(text: &[u8], encoder: &Encoder<'_>, at: u64, place: impl Fn() -> String) -> Result<(), DataError> {
+    if encoder.takes_bytes() {
+        return Ok(());
+    }
+    let error = |e: str::Utf8Error| {
+        let at = at + e.valid_up_to() as u64;
+        let found = format!("byte {at} of the file is not UTF-8; expected text in UTF-8");
+        let help = "convert it (`iconv -f LATIN1 -t UTF-8`), or take bytes as they are: `tokenizer: bytes`";
+        DataError::new(DataErrorKind::Format, place(), found).help(help)
+    };
+    str::from_utf8(text).map(drop).map_err(error)
+}
+
+fn encode(
+    encoder: &mut Encoder<'_>,
+    text: &[u8],
+    ids: &mut Vec<u32>,
+    place: impl Fn() -> String,
+) -> Result<(), DataError> {
+    let refused = |found: String| {
+        let found = format!("the tokenizer makes no ids of it: {found}");
+        DataError::new(DataErrorKind::Mismatch, place(), found)
+    };
+    encoder.encode(text, ids).map_err(refused)
+}
+
+/// Ids that cannot be kept on the disk.
+pub(super) fn not_kept(place: impl Into<DataPlace>, cause: std::io::Error) -> DataError {
+    DataError::new(DataErrorKind::Write, place, "cannot keep the ids of the text").because(cause)
+}
+
+fn no_json(place: String, found: &str) -> DataError {
+    let found = format!("no JSON object: {found}; expected one a line, such as {{\"text\": \"…\"}}");
+    DataError::new(DataErrorKind::Format, place, found)
+}
+
+fn no_field<'n>(place: String, field: &str, names: impl Iterator<Item = &'n String>) -> DataError {
+    let found = format!("there is no field `{field}`; it has {}", listed(names, MAX_LISTED));
+    let help = "name the fields under `tokens`: `field: …`, `label: …`; or leave such lines out: `on_error: {skip: N}` under \
+                `data`";
+    DataError::new(DataErrorKind::Missing, place, found).help(help)
+}
+
+/// What becomes of a piece: ids, and what ends in it.
+#[derive(Debug, Default)]
+struct Made {
+    ids: Vec<u32>,
+    items: Vec<Result<Record, DataError>>,
+}
+
+/// Part of a file: whole lines, or what can be taken on its own.
+#[derive(Debug)]
+struct Piece {
+    file: usize,
+    /// Bytes of the file before it.
+    at: u64,
+    /// The number of its first line.
+    line: u64,
+    text: Vec<u8>,
+    /// Whether the file ends here.
+    is_last: bool,
+}
+
+/// The files, in pieces.
+struct Pieces<'t> {
+    texts: &'t Texts,
+    /// Of texts that are whole files.
+    cuts: Option<Cuts>,
+    file: usize,
+    open: Option<Open>,
+}
+
+struct Open {
+    reader: BufReader<File>,
+    at: u64,
+    line: u64,
+    rest: Vec<u8>,
+}
+
+impl Pieces<'_> {
+    fn next(&mut self) -> Result<Option<Piece>, DataError> {
+        let Some(path) = self.texts.files.get(self.file) else { return Ok(None) };
+        if self.open.is_none() {
+            let failed = |cause| DataError::open(path, cause);
+            let reader = BufReader::with_capacity(1 << 16, files::open(path).map_err(failed)?);
+            self.open = Some(Open { reader, at: 0, line: 1, rest: Vec::new() });
+        }
+        let open = self.open.as_mut().expect("it is open now");
+        let mut wanted = PIECE;
+        loop {
+            let missing = wanted.saturating_sub(open.rest.len()) as u64;
+            let n = (&mut open.reader).take(missing).read_to_end(&mut open.rest);
+            let n = n.map_err(|cause| DataError::read(path, cause))?;
+            let is_last = (n as u64) < missing;
+            let cut = match self.cuts {
+                _ if is_last => open.rest.len(),
+                Some(cuts) => cuts.last(&open.rest),
+                None => memchr::memrchr(b'\n', &open.rest).map_or(0, |at| at + 1),
+            };
+            if cut == 0 && !is_last {
+                if wanted >= MAX_TEXT {
+                    return Err(self.too_long(path));
+                }
+                wanted = (2 * wanted).min(MAX_TEXT);
+                continue;
+            }
+            let after = open.rest.split_off(cut);
+            let text = std::mem::replace(&mut open.rest, after);
+            let piece = Piece { file: self.file, at: open.at, line: open.line, is_last, text };
+            open.at += cut as u64;
+            open.line += memchr::memchr_iter(b'\n', &piece.text).count() as u64;
+            if is_last {
+                self.open = None;
+                self.file += 1;
+            }
+            return Ok(Some(piece));
+        }
+    }
+
+    fn too_long(&self, path: &Path) -> DataError {
+        let (limit, line) = (MAX_TEXT as u64, self.open.as_ref().map_or(1, |open| open.line));
+        let (place, help) = match self.cuts {
+            Some(_) => (
+                DataPlace::from(path),
+                "the ids of such a tokenizer may depend on the whole text: make each line a text, `by: line`, or split the file",
+            ),
+            None => ((path, line).into(), "split the line, or take the file as one text: `by: file`"),
+        };
+        let found = format!("a text of more than {limit} bytes; expected shorter ones");
+        DataError::new(DataErrorKind::TooLarge, place, found).help(help)
+    }
+}

@@ -1,0 +1,276 @@
+//! The table that is the index of a bundle: LevelDB's format, without compression and without filters.
+//!
+//! Keys and values lie in blocks, sorted by key, each key without what it shares with the one before. A last block says where
+//! the others are, and 48 bytes at the end where that one is. Every block has a checksum, the blocks follow one another from
+//! the first byte on, and what is between them and the end is zeros: so each bit of a table is checked.
+//!
+//! Source: LevelDB's `table_format.md`; TensorFlow's `tsl/lib/io/{table_builder,block_builder,format}.cc`.
+
+use prost::encoding::{decode_varint, encode_varint};
+
+use crate::weights::region::Region;
+use crate::weights::{WeightsError, WeightsErrorKind};
+use bf16scope_files::framing::masked_crc;
+
+/// What a table ends with.
+const MAGIC: [u8; 8] = 0xdb47_7524_8b80_fb57_u64.to_le_bytes();
+/// Bytes at the end: two handles, zeros, and the magic number.
+pub(in crate::weights) const FOOTER: u64 = 48;
+/// Kind of compression and checksum after each block.
+const TRAILER: u64 = 5;
+/// Bytes of a table at most: names and shapes of half a million variables.
+const MAX_TABLE: u64 = 64 << 20;
+/// Bytes of all keys at most. What keys share stands once in the file, so a small file could make many long ones.
+const MAX_KEYS: u64 = 256 << 20;
+/// Bytes of a block that is written, as TensorFlow's writer has them.
+const BLOCK: usize = 256 << 10;
+/// Keys between two that are written whole.
+const RESTART: usize = 16;
+
+/// Whether a file ends as a table does.
+pub(in crate::weights) fn is_table(region: &Region) -> Result<bool, WeightsError> {
+    let Some(at) = region.n_bytes().checked_sub(8) else { return Ok(false) };
+    Ok(region.read(at, 8, "the file")? == MAGIC)
+}
+
+/// Where a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Handle {
+    at: u64,
+    n_bytes: u64,
+}
+
+impl Handle {
+    fn decode(bytes: &mut &[u8]) -> Option<Handle> {
+        Some(Handle { at: decode_varint(bytes).ok()?, n_bytes: decode_varint(bytes).ok()? })
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        encode_varint(self.at, out);
+        encode_varint(self.n_bytes, out);
+    }
+
+    /// Where the next block begins.
+    fn end(self) -> Option<u64> {
+        self.at.checked_add(self.n_bytes)?.checked_add(TRAILER)
+    }
+}
+
+/// What takes a key, its value, and where their block begins.
+type Each<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<(), WeightsError> + 'a;
+
+/// Reads every key and its value, in their order, after their checksums.
+pub(super) fn read(region: &Region, each: &mut Each<'_>) -> Result<(), WeightsError> {
+    let path = region.path();
+    let damaged = |at, found: &str| WeightsError::damaged(path, at, found);
+    if region.n_bytes() > MAX_TABLE {
+        return Err(WeightsError::too_large(path, "the index", region.n_bytes(), MAX_TABLE));
+    }
+    let Some(footer_at) = region.n_bytes().checked_sub(FOOTER) else {
+        return Err(WeightsError::cut(path, region.n_bytes(), FOOTER, "the shortest index"));
+    };
+    let footer = region.read(footer_at, FOOTER, "the index")?;
+    let (mut handles, magic) = footer.split_at(40);
+    if magic != MAGIC {
+        let found = "the index does not end as one: it was cut off, or is damaged";
+        return Err(WeightsError::new(WeightsErrorKind::Cut, path, found).at(footer_at).help("copy it again"));
+    }
+    let bad_handle = || damaged(footer_at, "it does not say where the blocks of the index are");
+    let meta = Handle::decode(&mut handles).ok_or_else(bad_handle)?;
+    let index = Handle::decode(&mut handles).ok_or_else(bad_handle)?;
+    if handles.iter().any(|&byte| byte != 0) || meta.end() != Some(index.at) || index.end() != Some(footer_at) {
+        return Err(bad_handle());
+    }
+    let (meta_block, index_block) = (block(region, meta)?, block(region, index)?);
+    if entries(&meta_block).next().is_some() {
+        return Err(
+            WeightsError::unsupported(path, "the index has filters, which TensorFlow does not write").at(meta.at)
+        );
+    }
+    let (mut next, mut keys, mut n_key_bytes) = (0, Entries::default(), 0);
+    let mut last: Option<Vec<u8>> = None;
+    for found in entries(&index_block) {
+        let value = found.and_then(|(_, value)| Handle::decode(&mut &*value));
+        let handle = value.filter(|handle| handle.at == next && handle.end().is_some_and(|end| end <= meta.at));
+        let handle = handle.ok_or_else(|| damaged(index.at, "it does not say where the next block of the index is"))?;
+        next = handle.end().unwrap_or(next);
+        let bytes = block(region, handle)?;
+        keys.restart(&bytes);
+        while let Some(found) = keys.next(&bytes) {
+            let Some(value) = found else {
+                return Err(damaged(handle.at, "a block of the index has entries that do not fit in it"));
+            };
+            n_key_bytes += keys.key.len() as u64;
+            if n_key_bytes > MAX_KEYS {
+                return Err(WeightsError::too_large(path, "the names of its arrays", n_key_bytes, MAX_KEYS));
+            }
+            if last.as_ref().is_some_and(|last| *last >= keys.key) {
+                return Err(damaged(handle.at, "the names of its arrays are not in order"));
+            }
+            each(&keys.key, &bytes[value], handle.at)?;
+            last = Some(keys.key.clone());
+        }
+    }
+    match next == meta.at {
+        true => Ok(()),
+        false => Err(damaged(next, "the index has bytes that are in none of its blocks")),
+    }
+}
+
+/// A block, whose checksum was right.
+fn block(region: &Region, handle: Handle) -> Result<Vec<u8>, WeightsError> {
+    let mut bytes = region.read(handle.at, handle.n_bytes.saturating_add(TRAILER), "a block of the index")?;
+    let crc = bytes.split_off(bytes.len() - 4);
+    let (measured, expected) = (masked_crc(&bytes), u32::from_le_bytes(crc.try_into().expect("four bytes")));
+    // No fuzzer finds a checksum.
+    if measured != expected && !cfg!(fuzzing) {
+        let found = format!("the checksum of a block is {measured:08x}; expected {expected:08x}");
+        return Err(WeightsError::damaged(region.path(), handle.at, found));
+    }
+    match bytes.pop() {
+        Some(0) => Ok(bytes),
+        kind => {
+            let found =
+                format!("a block of the index is compressed (kind {}); expected none", kind.unwrap_or_default());
+            let help = "TensorFlow writes none: save it again with tf.train.Checkpoint or tf.compat.v1.train.Saver";
+            Err(WeightsError::unsupported(region.path(), found).at(handle.at).help(help))
+        }
+    }
+}
+
+/// The entries of a block, with the key of the last that was read.
+#[derive(Default)]
+struct Entries {
+    key: Vec<u8>,
+    at: usize,
+    /// Where the entries end: after them it says where keys are whole.
+    end: Option<usize>,
+}
+
+impl Entries {
+    fn restart(&mut self, block: &[u8]) {
+        *self = Entries { key: Vec::new(), at: 0, end: end_of_entries(block) };
+    }
+
+    /// Where the next value is; `Some(None)` where there is something that is no entry.
+    fn next(&mut self, block: &[u8]) -> Option<Option<std::ops::Range<usize>>> {
+        let Some(end) = self.end else {
+            self.end = Some(0);
+            self.at = 0;
+            return Some(None);
+        };
+        if self.at >= end {
+            return None;
+        }
+        let value = self.entry(&block[..end]);
+        if value.is_none() {
+            self.at = end;
+        }
+        Some(value)
+    }
+
+    fn entry(&mut self, block: &[u8]) -> Option<std::ops::Range<usize>> {
+        let mut rest = &block[self.at..];
+        let mut number = || usize::try_from(decode_varint(&mut rest).ok()?).ok();
+        let (n_shared, n_own, n_value) = (number()?, number()?, number()?);
+        let key_at = block.len() - rest.len();
+        let value_at = key_at.checked_add(n_own)?;
+        let end = value_at.checked_add(n_value).filter(|&end| end <= block.len())?;
+        if n_shared > self.key.len() {
+            return None;
+        }
+        self.key.truncate(n_shared);
+        self.key.extend_from_slice(&block[key_at..value_at]);
+        self.at = end;
+        Some(value_at..end)
+    }
+}
+
+/// A block ends with the places where keys are whole, and their number.
+fn end_of_entries(block: &[u8]) -> Option<usize> {
+    let (rest, n) = block.split_last_chunk::<4>()?;
+    let n_bytes = usize::try_from(u32::from_le_bytes(*n)).ok()?.checked_mul(4)?;
+    rest.len().checked_sub(n_bytes)
+}
+
+/// The entries of a block of which there are few.
+fn entries(block: &[u8]) -> impl Iterator<Item = Option<(Vec<u8>, &[u8])>> {
+    let mut entries = Entries::default();
+    entries.restart(block);
+    std::iter::from_fn(move || {
+        let found = entries.next(block)?;
+        Some(found.map(|value| (entries.key.clone(), &block[value])))
+    })
+}
+
+/// A table of these keys, which are sorted and differ, and their values.
+pub(super) fn write<'a>(pairs: impl Iterator<Item = (&'a [u8], Vec<u8>)>) -> Vec<u8> {
+    let (mut out, mut index) = (Vec::new(), BlockBuilder::default());
+    let mut open = BlockBuilder::default();
+    let mut close = |open: &mut BlockBuilder, out: &mut Vec<u8>| {
+        let key = open.last.clone();
+        let handle = std::mem::take(open).put(out);
+        let mut value = Vec::new();
+        handle.encode(&mut value);
+        index.add(&key, &value, 1);
+    };
+    for (key, value) in pairs {
+        open.add(key, &value, RESTART);
+        if open.bytes.len() >= BLOCK {
+            close(&mut open, &mut out);
+        }
+    }
+    if !open.bytes.is_empty() {
+        close(&mut open, &mut out);
+    }
+    let meta = BlockBuilder::default().put(&mut out);
+    let index = index.put(&mut out);
+    let mut footer = Vec::new();
+    meta.encode(&mut footer);
+    index.encode(&mut footer);
+    footer.resize(40, 0);
+    out.extend(footer);
+    out.extend(MAGIC);
+    out
+}
+
+/// A block that is being written.
+#[derive(Default)]
+struct BlockBuilder {
+    bytes: Vec<u8>,
+    last: Vec<u8>,
+    restarts: Vec<u32>,
+    n: usize,
+}
+
+impl BlockBuilder {
+    fn add(&mut self, key: &[u8], value: &[u8], restart: usize) {
+        let is_whole = self.n.is_multiple_of(restart);
+        if is_whole {
+            self.restarts.push(self.bytes.len() as u32);
+        }
+        let n_shared = if is_whole { 0 } else { key.iter().zip(&self.last).take_while(|(a, b)| a == b).count() };
+        for n in [n_shared, key.len() - n_shared, value.len()] {
+            encode_varint(n as u64, &mut self.bytes);
+        }
+        self.bytes.extend_from_slice(&key[n_shared..]);
+        self.bytes.extend_from_slice(value);
+        self.last = key.to_vec();
+        self.n += 1;
+    }
+
+    /// Ends the block and appends it.
+    fn put(mut self, out: &mut Vec<u8>) -> Handle {
+        if self.restarts.is_empty() {
+            self.restarts.push(0);
+        }
+        self.bytes.extend(self.restarts.iter().flat_map(|at| at.to_le_bytes()));
+        self.bytes.extend((self.restarts.len() as u32).to_le_bytes());
+        let handle = Handle { at: out.len() as u64, n_bytes: self.bytes.len() as u64 };
+        self.bytes.push(0);
+        let crc = masked_crc(&self.bytes);
+        out.extend(self.bytes);
+        out.extend(crc.to_le_bytes());
+        handle
+    }
+}

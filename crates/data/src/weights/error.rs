@@ -1,0 +1,156 @@
+//! What can be wrong with a file of weights: where, what was found, what was expected, and what to do.
+//!
+//! The sentence is written where the fault is found. What a program can act on is in the kind, the file and the offset.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What is wrong with a file of weights.
+///
+/// ```
+/// use bf16scope_data::weights::{self, WeightsErrorKind};
+///
+/// let error = weights::open("no such file.npz".as_ref()).unwrap_err();
+/// assert_eq!(error.kind(), WeightsErrorKind::Open);
+/// assert_eq!(error.to_string(), "no such file.npz: cannot open the file of weights");
+/// ```
+#[derive(Debug)]
+pub struct WeightsError(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    kind: WeightsErrorKind,
+    path: PathBuf,
+    at: Option<u64>,
+    found: String,
+    /// Empty where there is nothing to say.
+    help: String,
+    cause: Option<Box<dyn Error + Send + Sync>>,
+}
+
+/// What kind of thing is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WeightsErrorKind {
+    /// A file that cannot be opened.
+    Open,
+    /// Reading failed on the way.
+    Read,
+    /// A file that cannot be written.
+    Write,
+    /// Another kind of file.
+    Format,
+    /// A file of weights in a form that is not read.
+    Unsupported,
+    /// A file that ends early.
+    Cut,
+    /// A file whose bytes are not those that were written.
+    Damaged,
+    /// More than is read.
+    TooLarge,
+    /// A file that belongs to this one and is not there.
+    NoShard,
+    /// No array has this name, or several have.
+    NoArray,
+    /// An array that is there and cannot be given, or written, in the form that is asked for.
+    DType,
+}
+
+impl WeightsError {
+    pub(super) fn new(kind: WeightsErrorKind, path: &Path, found: impl Into<String>) -> WeightsError {
+        let (path, found) = (path.to_path_buf(), found.into());
+        WeightsError(Box::new(Parts { kind, path, at: None, found, help: String::new(), cause: None }))
+    }
+
+    /// The same error, at this byte of the file.
+    pub(super) fn at(mut self, at: u64) -> WeightsError {
+        self.0.at = Some(at);
+        self
+    }
+
+    /// The same error, with what to do.
+    pub(super) fn help(mut self, help: impl Into<String>) -> WeightsError {
+        self.0.help = help.into();
+        self
+    }
+
+    /// The same error, with what caused it.
+    pub(super) fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> WeightsError {
+        self.0.cause = Some(cause.into());
+        self
+    }
+
+    pub(super) fn open(path: &Path, cause: io::Error) -> WeightsError {
+        WeightsError::new(WeightsErrorKind::Open, path, "cannot open the file of weights").because(cause)
+    }
+
+    pub(super) fn read(path: &Path, cause: io::Error) -> WeightsError {
+        WeightsError::new(WeightsErrorKind::Read, path, "cannot be read").because(cause)
+    }
+
+    pub(super) fn write(path: &Path, cause: io::Error) -> WeightsError {
+        WeightsError::new(WeightsErrorKind::Write, path, "cannot write the file of weights").because(cause)
+    }
+
+    pub(super) fn format(path: &Path, found: impl Into<String>) -> WeightsError {
+        WeightsError::new(WeightsErrorKind::Format, path, found)
+    }
+
+    pub(super) fn unsupported(path: &Path, found: impl Into<String>) -> WeightsError {
+        WeightsError::new(WeightsErrorKind::Unsupported, path, found)
+    }
+
+    /// Bytes that are not those that were written.
+    pub(super) fn damaged(path: &Path, at: u64, found: impl Into<String>) -> WeightsError {
+        WeightsError::new(WeightsErrorKind::Damaged, path, found).at(at).help("the file is damaged: copy it again")
+    }
+
+    /// A file of `n_bytes` that ends before `end`.
+    pub(super) fn cut(path: &Path, n_bytes: u64, end: u64, what: &str) -> WeightsError {
+        let found = format!("the file is cut off: it has {n_bytes} bytes, and {what} ends at byte {end}");
+        WeightsError::new(WeightsErrorKind::Cut, path, found).help("copy it again")
+    }
+
+    pub(super) fn too_large(path: &Path, what: &str, measured: u64, limit: u64) -> WeightsError {
+        let found = format!("{what} has {measured} bytes; expected at most {limit}");
+        WeightsError::new(WeightsErrorKind::TooLarge, path, found)
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> WeightsErrorKind {
+        self.0.kind
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The byte of the file at which it was found, where there is one.
+    pub fn offset(&self) -> Option<u64> {
+        self.0.at
+    }
+}
+
+impl fmt::Display for WeightsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parts { path, at, found, help, .. } = &*self.0;
+        write!(f, "{}: ", path.display())?;
+        if let Some(at) = at {
+            write!(f, "at byte {at}: ")?;
+        }
+        f.write_str(found)?;
+        if !help.is_empty() {
+            write!(f, "\nhelp: {help}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for WeightsError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.cause.as_deref().map(|cause| cause as &(dyn Error + 'static))
+    }
+}

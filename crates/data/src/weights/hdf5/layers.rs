@@ -1,0 +1,71 @@
+//! The order of a Keras model's layers, which `config.json` of a `.keras` archive says: Keras numbers a model's variables, and
+//! the state of its optimizer, in that order, and HDF5 keeps groups by name.
+//!
+//! Source: Keras 3's `saving_lib.py` and `Model.layers`.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+
+use serde_json::Value;
+
+use super::super::Entry;
+use super::super::torch::Zip;
+use super::VARIABLES;
+
+/// The description of a model in a `.keras` archive.
+const CONFIG: &str = "config.json";
+/// Bytes of it at most: models of thousands of layers have a few megabytes.
+const MAX_CONFIG: u64 = 64 << 20;
+
+/// What the model calls its layers, in their order. Nothing where that is not said as Keras says it: which weights are read
+/// does not depend on it.
+pub(super) fn of_model(zip: &mut Zip) -> Option<Vec<String>> {
+    let mut text = Vec::new();
+    let n = zip.by_name(CONFIG).ok()?.take(MAX_CONFIG + 1).read_to_end(&mut text).ok()?;
+    let config: Value = serde_json::from_slice(&text[..n.min(MAX_CONFIG as usize)]).ok()?;
+    let layers = config.get("config")?.get("layers")?.as_array()?;
+    layers.iter().map(|layer| Some(layer.get("config")?.get("name")?.as_str()?.to_string())).collect()
+}
+
+/// The names of arrays in the order of layers, each layer's as it made them. Nothing where a layer has layers with variables
+/// within it, whose order is not said.
+pub(super) fn order(layers: &[String], entries: &[Entry]) -> Option<Vec<String>> {
+    let places: BTreeMap<&str, usize> = layers.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
+    let mut found = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| entry.name.starts_with("layers/")) {
+        let own = entry.aliases.iter().find_map(|alias| {
+            let (layer, number) = alias.rsplit_once('/')?;
+            let layer = layer.strip_suffix(VARIABLES)?.strip_suffix('/')?;
+            Some((*places.get(layer)?, number.parse::<usize>().ok()?))
+        });
+        found.insert(own?, entry.name.clone());
+    }
+    Some(found.into_values().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::DType;
+
+    fn entry(name: &str, alias: &str) -> Entry {
+        let entry = Entry::new(name.to_string(), DType::F32, vec![1]).unwrap();
+        Entry { aliases: vec![alias.to_string()], ..entry }
+    }
+
+    #[test]
+    fn variables_are_in_the_order_of_layers() {
+        let layers = ["second".to_string(), "first".to_string()];
+        let entries = [
+            entry("layers/dense/vars/0", "first/vars/0"),
+            entry("layers/dense_1/vars/1", "second/vars/1"),
+            entry("layers/dense_1/vars/0", "second/vars/0"),
+            entry("optimizer/vars/0", "adam/vars/0"),
+        ];
+        let expected = ["layers/dense_1/vars/0", "layers/dense_1/vars/1", "layers/dense/vars/0"];
+        assert_eq!(order(&layers, &entries).unwrap(), expected);
+        // Within a layer the order of others is not known.
+        let nested = [entry("layers/block/layers/dense/vars/0", "second/dense/vars/0")];
+        assert_eq!(order(&layers, &nested), None);
+    }
+}

@@ -1,0 +1,236 @@
+//! HDF5 files, as Keras and h5py write weights: `.weights.h5`, `.h5`, and the one inside a `.keras` archive. Read only.
+//!
+//! What is read: superblocks of versions 0 to 3 (`header`), old and new groups (`groups`), datasets of numbers, booleans and
+//! texts of one length in the header, in one place, or in blocks (`dataset`, `chunks`), packed by gzip, shuffled, with
+//! Fletcher's checksum. Other things are refused by what they are. The name of an array is its path; where Keras says what it
+//! calls the layers on that path (`attributes`), an array is found by those names too: `layers/dense_1/vars/0` is the first
+//! variable of `logits`, and `logits/vars/0`. Other attributes are not read.
+//!
+//! Source: the HDF5 File Format Specification, version 3.0.
+
+mod attributes;
+mod chunks;
+mod cursor;
+mod dataset;
+mod groups;
+mod header;
+mod layers;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use zip::CompressionMethod;
+
+use self::chunks::Chunk;
+use self::dataset::{Dataset, Layout};
+use self::header::Structure;
+use super::region::{PIECE, Region, Sink};
+use super::torch::{Zip, broken};
+use super::{Entry, Format, Opened, Reader, WeightsDType, WeightsError, n_bytes};
+use bf16scope_hlo::DType;
+
+/// What an HDF5 file begins with.
+pub(super) const MAGIC: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
+/// The weights of a `.keras` archive.
+pub(super) const KERAS_MEMBER: &str = "model.weights.h5";
+/// Groups within one another at most.
+const MAX_DEPTH: usize = 64;
+/// Bytes of all names at most: what a long name is a part of stands once in the file.
+const MAX_NAMES: usize = 64 << 20;
+
+struct Hdf5 {
+    region: Region,
+    arrays: Vec<(Dataset, Vec<Chunk>)>,
+}
+
+/// Reads what is in a file.
+pub(super) fn open(region: Region, format: Format) -> Result<Opened, WeightsError> {
+    let mut found = Found::default();
+    let (file, root) = Structure::open(&region)?;
+    found.walk(&file, root, &Place::default(), 0)?;
+    let Found { entries, arrays, left_out, .. } = found;
+    Ok(Opened { format, entries, reader: Box::new(Hdf5 { region, arrays }), left_out, order: Vec::new() })
+}
+
+/// Opens the weights of a `.keras` archive, which Keras does not pack, and whose checksum is verified.
+pub(super) fn open_keras(path: &Path, mut zip: Zip) -> Result<Opened, WeightsError> {
+    let mut member = zip.by_name(KERAS_MEMBER).map_err(|error| broken(path, error))?;
+    if member.compression() != CompressionMethod::Stored {
+        let found = format!("its {KERAS_MEMBER} is packed ({}), as Keras does not do", member.compression());
+        return Err(WeightsError::unsupported(path, found).help(format!("unpack it, and name {KERAS_MEMBER}")));
+    }
+    let (start, n_bytes) = (member.data_start(), member.size());
+    std::io::copy(&mut member, &mut std::io::sink()).map_err(|cause| {
+        WeightsError::damaged(path, start, format!("its {KERAS_MEMBER} cannot be read")).because(cause)
+    })?;
+    drop(member);
+    let layers = layers::of_model(&mut zip);
+    let opened = open(Region::open(path)?.part(KERAS_MEMBER, start, n_bytes)?, Format::Keras)?;
+    let order = layers.and_then(|layers| layers::order(&layers, &opened.entries)).unwrap_or_default();
+    Ok(Opened { order, ..opened })
+}
+
+/// The group that a layer of Keras has its variables in, by number.
+const VARIABLES: &str = "vars";
+
+/// Where an object is.
+#[derive(Default)]
+struct Place {
+    /// The names that lead to it.
+    path: String,
+    /// The layers that it is in, by what Keras calls them.
+    layer: String,
+    /// Whether it is right below a layer's `vars`.
+    is_variable: bool,
+}
+
+impl Place {
+    fn last(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    fn is_variables(&self) -> bool {
+        self.last() == VARIABLES
+    }
+
+    /// What else an array here is called.
+    fn alias(&self) -> Option<String> {
+        let is_named = self.is_variable && !self.layer.is_empty();
+        is_named.then(|| format!("{}/{VARIABLES}/{}", self.layer, self.last()))
+    }
+}
+
+/// A name below others.
+fn joined(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_string() } else { format!("{path}/{name}") }
+}
+
+#[derive(Default)]
+struct Found {
+    entries: Vec<Entry>,
+    arrays: Vec<(Dataset, Vec<Chunk>)>,
+    left_out: Vec<String>,
+    seen: BTreeSet<u64>,
+    n_name_bytes: usize,
+}
+
+impl Found {
+    /// The datasets of a group and of those in it. An object that several names lead to has the first.
+    fn walk(&mut self, file: &Structure<'_>, at: u64, place: &Place, depth: usize) -> Result<(), WeightsError> {
+        if !self.seen.insert(at) {
+            return Ok(());
+        }
+        let path = &place.path;
+        self.n_name_bytes += path.len() + place.layer.len();
+        if depth > MAX_DEPTH || self.n_name_bytes > MAX_NAMES {
+            return Err(file.unsupported(at, "its groups are in one another too deep, or their names too long"));
+        }
+        let messages = file.messages(at)?;
+        if groups::is_group(&messages) {
+            let mut links = groups::links(file, at, &messages)?;
+            links.sort();
+            let variables = links.iter().find(|(name, _)| name == VARIABLES).and_then(|(_, object)| *object);
+            let called = match variables.filter(|_| depth > 0) {
+                Some(variables) => attributes::name(file, &file.messages(variables)?),
+                None => None,
+            };
+            let layer = called.map_or(place.layer.clone(), |name| joined(&place.layer, &name));
+            for (name, object) in links {
+                let below =
+                    Place { path: joined(path, &name), layer: layer.clone(), is_variable: place.is_variables() };
+                match object {
+                    Some(object) => self.walk(file, object, &below, depth + 1)?,
+                    None => self.left_out.push(format!("{} (a link by name)", below.path)),
+                }
+            }
+            return Ok(());
+        }
+        match dataset::read(file, at, path, &messages)? {
+            Some(dataset) => self.add(file, at, place, dataset),
+            None => {
+                self.left_out.push(format!("{path} (neither a group nor a dataset)"));
+                Ok(())
+            }
+        }
+    }
+
+    fn add(&mut self, file: &Structure<'_>, at: u64, place: &Place, dataset: Dataset) -> Result<(), WeightsError> {
+        let name = place.path.as_str();
+        let wrong = |found: String| file.damaged(at, format!("dataset `{name}` {found}"));
+        let too_much = || wrong(format!("has dims {:?}, which multiply to too much", dataset.dims));
+        let n_elements = n_bytes(DType::U8, &dataset.dims).ok_or_else(too_much)?;
+        let n_bytes = n_elements.checked_mul(dataset.width as u64).ok_or_else(too_much)?;
+        let what = format!("dataset `{name}`");
+        let found = match &dataset.layout {
+            // What is no number is not read, and needs no place.
+            _ if matches!(dataset.dtype, WeightsDType::Other(_)) => Vec::new(),
+            Layout::Compact(bytes) if bytes.len() as u64 >= n_bytes => Vec::new(),
+            Layout::Contiguous(None) if n_bytes == 0 => Vec::new(),
+            Layout::Contiguous(Some((at, n))) if *n >= n_bytes => {
+                file.region.check(*at, n_bytes, &what)?;
+                Vec::new()
+            }
+            Layout::Chunked { dims, index } => chunks::find(file, at, name, &dataset, dims, *index)?,
+            Layout::Compact(_) | Layout::Contiguous(_) => {
+                return Err(wrong("has elements that were never written".into()));
+            }
+        };
+        let (dtype, dims) = (dataset.dtype, dataset.dims.clone());
+        self.entries.push(Entry {
+            name: name.to_string(),
+            aliases: place.alias().into_iter().collect(),
+            dtype,
+            dims,
+            n_bytes,
+        });
+        self.arrays.push((dataset, found));
+        Ok(())
+    }
+}
+
+impl Reader for Hdf5 {
+    fn pass(&self, idx: usize, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
+        let (dataset, chunks) = &self.arrays[idx];
+        let width = dataset.width;
+        let mut put = |piece: &[u8]| match dataset.is_big_endian {
+            false => sink(piece),
+            true => {
+                let mut piece = piece.to_vec();
+                piece.chunks_exact_mut(width).for_each(<[u8]>::reverse);
+                sink(&piece)
+            }
+        };
+        match &dataset.layout {
+            Layout::Compact(bytes) => put(&bytes[..entry.n_bytes as usize]),
+            Layout::Contiguous(None) => Ok(()),
+            Layout::Contiguous(Some((at, _))) => {
+                self.region.pass(*at, entry.n_bytes, &format!("dataset `{}`", entry.name), &mut put)
+            }
+            Layout::Chunked { dims, .. } => {
+                let n_chunk = dims.iter().product::<u64>() as usize * width;
+                let mut whole = vec![0; entry.n_bytes as usize];
+                for chunk in chunks {
+                    let bytes = chunks::unpack(&self.region, &entry.name, dataset, chunk, n_chunk)?;
+                    chunks::put(dataset, dims, chunk, &bytes, &mut whole);
+                }
+                whole.chunks(PIECE).try_for_each(put)
+            }
+        }
+    }
+
+    /// Texts of one length, without the zeros after them.
+    fn texts(&self, idx: usize, entry: &Entry) -> Result<Vec<Vec<u8>>, WeightsError> {
+        const MAX_TEXTS: u64 = 1 << 30;
+        if entry.n_bytes > MAX_TEXTS {
+            let what = format!("dataset `{}`", entry.name);
+            return Err(WeightsError::too_large(self.region.path(), &what, entry.n_bytes, MAX_TEXTS));
+        }
+        let mut bytes = Vec::new();
+        self.pass(idx, entry, &mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        let text = |text: &[u8]| text[..text.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)].to_vec();
+        Ok(bytes.chunks_exact(self.arrays[idx].0.width).map(text).collect())
+    }
+}

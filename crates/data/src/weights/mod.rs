@@ -1,0 +1,517 @@
+//! Files of named arrays, as other frameworks keep weights: opened, read array by array, and written.
+//!
+//! [`open`] tells the format by what a file holds, never by its name alone, and reads what is in it, not the arrays.
+//! [`WeightsFile::read`] gives one array whole, [`WeightsFile::look`] passes one through in flat memory.
+//! [`write_each`] writes arrays as they are given. Which array is which variable of a model is not known here.
+//!
+//! What a file claims is compared with what it has before anything is allocated for it. Nothing in a file is run.
+
+mod bundle;
+mod error;
+mod hdf5;
+mod npz;
+mod region;
+pub mod safetensors;
+#[cfg(test)]
+mod tests;
+mod torch;
+mod write;
+
+pub use error::{WeightsError, WeightsErrorKind};
+pub use write::{WrittenArray, WrittenFormat, write, write_each};
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use self::region::{Region, Sink};
+use bf16scope_files as files;
+use bf16scope_hlo::words::nearest;
+use bf16scope_hlo::{ArrayShape, DType, Literal};
+
+/// What a file of weights is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// A NumPy archive.
+    Npz,
+    /// A safetensors file.
+    Safetensors,
+    /// Several files of weights with an index in JSON, as Hugging Face keeps large models.
+    Sharded,
+    /// A checkpoint that bf16scope wrote.
+    Checkpoint,
+    /// A tensor bundle: a checkpoint of TensorFlow.
+    TensorFlow,
+    /// The variables of a SavedModel of TensorFlow, which are a tensor bundle.
+    SavedModel,
+    /// Tensors that `torch.save` wrote.
+    Torch,
+    /// A model that Keras saved (`.keras`): its weights.
+    Keras,
+    /// An HDF5 file, as Keras' `.weights.h5` and `.h5`.
+    Hdf5,
+}
+
+impl Format {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Npz => "NumPy archive (.npz)",
+            Format::Safetensors => "safetensors",
+            Format::Sharded => "sharded weights (index in JSON)",
+            Format::Checkpoint => "bf16scope checkpoint (safetensors)",
+            Format::TensorFlow => "TensorFlow checkpoint",
+            Format::SavedModel => "variables of a SavedModel",
+            Format::Torch => "PyTorch state dict",
+            Format::Keras => "Keras model (.keras)",
+            Format::Hdf5 => "HDF5 (Keras' .h5)",
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What an array's elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WeightsDType {
+    /// Numbers or booleans.
+    Array(DType),
+    /// Strings of bytes, each of its own length.
+    Text,
+    /// Something of its framework that is no array, by what it calls it.
+    Other(&'static str),
+}
+
+impl WeightsDType {
+    /// HLO's dtype; `None` of what is no numbers.
+    pub fn array(self) -> Option<DType> {
+        match self {
+            WeightsDType::Array(dtype) => Some(dtype),
+            WeightsDType::Text | WeightsDType::Other(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for WeightsDType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WeightsDType::Array(dtype) => dtype.fmt(f),
+            WeightsDType::Text => f.write_str("string"),
+            WeightsDType::Other(name) => f.write_str(name),
+        }
+    }
+}
+
+/// An array of a file, before its elements are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// Its name, which no other array of the file has.
+    pub name: String,
+    /// Other names by which [`WeightsFile::find`] finds it: the key in the file where that is another one, and what its
+    /// framework calls the variable.
+    pub aliases: Vec<String>,
+    /// What its elements are.
+    pub dtype: WeightsDType,
+    /// Sizes.
+    pub dims: Vec<u64>,
+    /// Bytes of its elements; of strings, as the file has them.
+    pub n_bytes: u64,
+}
+
+impl Entry {
+    /// An array of numbers; `None` where the dims multiply to more than there can be.
+    fn new(name: String, dtype: DType, dims: Vec<u64>) -> Option<Entry> {
+        let n_bytes = n_bytes(dtype, &dims)?;
+        Some(Entry { name, aliases: Vec::new(), dtype: WeightsDType::Array(dtype), dims, n_bytes })
+    }
+
+    /// Elements there are.
+    pub fn n_elements(&self) -> u64 {
+        self.dims.iter().product()
+    }
+
+    /// HLO's shape; `None` of what is no numbers.
+    pub fn shape(&self) -> Option<ArrayShape> {
+        let dims: Vec<i64> = self.dims.iter().map(|&dim| dim as i64).collect();
+        Some(ArrayShape::new(self.dtype.array()?, dims))
+    }
+}
+
+/// Bytes of an array, if every size and all of them together are numbers that HLO has.
+fn n_bytes(dtype: DType, dims: &[u64]) -> Option<u64> {
+    // One dim may be 0 where the others are beyond all bounds: each counts as 1 at least.
+    let bound = dims.iter().try_fold(dtype.n_bytes() as u64, |n, &dim| n.checked_mul(dim.max(1)))?;
+    (bound <= i64::MAX as u64).then(|| dims.iter().product::<u64>() * dtype.n_bytes() as u64)
+}
+
+/// A file, or a folder, of named arrays that was opened.
+pub struct WeightsFile {
+    path: PathBuf,
+    format: Format,
+    entries: Vec<Entry>,
+    reader: Box<dyn Reader>,
+    left_out: Vec<String>,
+    order: Vec<String>,
+}
+
+/// What gives the elements of the arrays that a file has.
+trait Reader: Send + Sync {
+    /// Passes on the bytes of an array, little-endian and row-major, as many as its entry says.
+    fn pass(&self, idx: usize, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError>;
+
+    /// The strings of an array of strings. Only a reader whose entries have any is asked.
+    fn texts(&self, _idx: usize, _entry: &Entry) -> Result<Vec<Vec<u8>>, WeightsError> {
+        Ok(Vec::new())
+    }
+
+    /// Checks what is not part of one array, such as a hash of the whole file.
+    fn check(&self) -> Result<(), WeightsError> {
+        Ok(())
+    }
+}
+
+/// What a reader of a format makes of a file.
+struct Opened {
+    format: Format,
+    entries: Vec<Entry>,
+    reader: Box<dyn Reader>,
+    /// Names of what is in the file and is no array.
+    left_out: Vec<String>,
+    /// Arrays in the order in which their framework numbers a model's variables; nothing where the file does not say it.
+    order: Vec<String>,
+}
+
+/// What was seen of an array as all its elements went by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Look {
+    /// CRC-32C of its bytes, little-endian and row-major: the same in every format. Of strings, each with its length (u64,
+    /// little-endian) before it.
+    pub crc32c: u32,
+    /// NaNs and infinities, of f16, bf16, f32 and f64.
+    pub n_not_finite: u64,
+}
+
+/// Opens a file of weights, or a folder of them, and reads what is in it.
+///
+/// # Errors
+/// A file that cannot be opened, that is damaged, or of a kind that is not read: the error says which, and what to do.
+pub fn open(path: &Path) -> Result<WeightsFile, WeightsError> {
+    let Opened { format, entries, reader, left_out, order: numbered } = open_as_found(path)?;
+    let mut names = BTreeMap::new();
+    for (idx, entry) in entries.iter().enumerate() {
+        if names.insert(entry.name.as_str(), idx).is_some() {
+            let found = format!("array `{}` is there twice; expected once", entry.name);
+            return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).help("leave one out"));
+        }
+    }
+    let mut order: Vec<usize> = names.into_values().collect();
+    order.sort_by(|&left, &right| entries[left].name.cmp(&entries[right].name));
+    let entries = order.iter().map(|&idx| entries[idx].clone()).collect();
+    let reader = Box::new(Ordered { order, inner: reader });
+    Ok(WeightsFile { path: path.to_path_buf(), format, entries, reader, left_out, order: numbered })
+}
+
+fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
+    if path.is_dir() {
+        return open_folder(path);
+    }
+    // A bundle's name without `.index` is no file.
+    let index = bundle::index_of(path);
+    if !path.exists() && index.exists() {
+        return bundle::open(&Region::open(&index)?, Format::TensorFlow);
+    }
+    let region = Region::open(path)?;
+    let head = region.read(0, region.n_bytes().min(16), "the file")?;
+    match head.as_slice() {
+        [] => {
+            Err(WeightsError::format(path, "an empty file; expected a file of weights").help("copy or save it again"))
+        }
+        [b'P', b'K', 3 | 5, 4 | 6, ..] => open_zip(path),
+        _ if head.starts_with(&hdf5::MAGIC) => hdf5::open(region, Format::Hdf5),
+        [0x80, 2..=5, ..] => Err(of_pickle(path, &head)),
+        // First, for the length of its header may begin with a byte that is JSON's brace.
+        [_, _, _, _, _, 0, 0, 0, b'{', ..] => safetensors::open(region),
+        [b'{', ..] => safetensors::open_sharded(path),
+        _ if bundle::is_table(&region)? || path.extension().is_some_and(|extension| extension == "index") => {
+            bundle::open(&region, Format::TensorFlow)
+        }
+        _ => Err(not_weights(path, &head)),
+    }
+}
+
+/// An archive: Keras', PyTorch's, or NumPy's.
+fn open_zip(path: &Path) -> Result<Opened, WeightsError> {
+    let file = files::open(path).map_err(|cause| WeightsError::open(path, cause))?;
+    // What is wrong with an archive the reader of NumPy's says.
+    let Ok(zip) = zip::ZipArchive::new(std::io::BufReader::new(file)) else { return npz::open(path) };
+    if zip.index_for_name(hdf5::KERAS_MEMBER).is_some() {
+        return hdf5::open_keras(path, zip);
+    }
+    match torch::root(&zip) {
+        Some(root) => torch::open(path, zip, &root),
+        None => npz::open(path),
+    }
+}
+
+/// What PyTorch's long number at the head of its older files begins with.
+const OLD_TORCH: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c";
+
+fn of_pickle(path: &Path, head: &[u8]) -> WeightsError {
+    match head.starts_with(OLD_TORCH) {
+        true => WeightsError::unsupported(path, "a file of PyTorch before 1.6 (a pickle), which is not read").help(
+            "load and save it again with a newer PyTorch: torch.save(torch.load(FILE, map_location=\"cpu\"), NEW)",
+        ),
+        false => WeightsError::unsupported(path, "a Python pickle, which may run anything, and is not read")
+            .help("where it is trusted, load it in Python and save its arrays: numpy.savez(FILE, **arrays)"),
+    }
+}
+
+/// A folder whose files say which of them are weights.
+fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
+    let variables = folder.join("variables/variables.index");
+    if folder.join("saved_model.pb").exists() || variables.exists() {
+        return bundle::open(&Region::open(&variables)?, Format::SavedModel);
+    }
+    let state = folder.join("checkpoint");
+    if state.exists() {
+        let name = latest(&state)?;
+        let mut index = bundle::index_of(&folder.join(&name));
+        // TensorFlow may write whole paths, and the folder may have moved since.
+        if let (false, Some(file)) = (index.exists(), Path::new(&name).file_name()) {
+            index = bundle::index_of(&folder.join(file));
+        }
+        if !index.exists() {
+            let found = format!("it says that the latest checkpoint is `{name}`, and there is no {}", index.display());
+            let help = "name the checkpoint that is there, with or without `.index`";
+            return Err(WeightsError::new(WeightsErrorKind::NoShard, &state, found).help(help));
+        }
+        return bundle::open(&Region::open(&index)?, Format::TensorFlow);
+    }
+    let known =
+        ["model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"];
+    match known.iter().map(|name| folder.join(name)).find(|path| path.exists()) {
+        Some(path) => open_as_found(&path),
+        None => {
+            let found = "a folder without weights that are known: no `checkpoint`, no saved_model.pb, no \
+                         model.safetensors, no pytorch_model.bin";
+            Err(WeightsError::format(folder, found).help("name a file of weights in it"))
+        }
+    }
+}
+
+/// Bytes of a `checkpoint` file at most: it lists the names of checkpoints that were kept.
+const MAX_STATE: u64 = 1 << 20;
+
+/// The latest checkpoint, as TensorFlow's file `checkpoint` (`CheckpointState` as text) says it.
+fn latest(state: &Path) -> Result<String, WeightsError> {
+    let text = files::read_text(state, MAX_STATE).map_err(|cause| WeightsError::open(state, cause))?;
+    let value = text.lines().find_map(|line| line.trim().strip_prefix("model_checkpoint_path:"));
+    let value = value.map(str::trim).and_then(|value| value.strip_prefix('"')?.strip_suffix('"'));
+    value.map(str::to_string).ok_or_else(|| {
+        let found = "the file does not say `model_checkpoint_path: \"NAME\"`, as TensorFlow's does";
+        WeightsError::format(state, found).help("name a checkpoint in this folder, with or without `.index`")
+    })
+}
+
+/// What else people have weights in, by how it begins, and what to do about it.
+const OTHERS: &[(&[u8], &str, &str)] = &[
+    (b"\x93NUMPY", "one array of NumPy (.npy)", "save it under its variable's name: np.savez(FILE, **{NAME: x})"),
+    (b"GGUF", "a GGUF file", "take the safetensors or torch files that it was converted from"),
+    (b"\x1f\x8b", "compressed (gzip)", "unpack it first: `gunzip FILE`"),
+];
+
+fn not_weights(path: &Path, head: &[u8]) -> WeightsError {
+    let known = OTHERS.iter().find(|(start, ..)| head.starts_with(start));
+    match known {
+        Some((_, what, help)) => {
+            WeightsError::unsupported(path, format!("{what}, which is not read as weights")).help(*help)
+        }
+        None => {
+            let shown = &head[..head.len().min(8)];
+            let found = format!("no file of weights that is known: it begins with {shown:02x?}");
+            WeightsError::format(path, found).help(READ)
+        }
+    }
+}
+
+/// What is read.
+const READ: &str = "name a checkpoint of TensorFlow (with or without .index, or its folder), Keras' .h5 or .keras, PyTorch's \
+     .pt or .bin, an .npz archive, a .safetensors file or the index of several, or a checkpoint of bf16scope";
+
+impl WeightsFile {
+    /// The file, as it was named.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it is.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The arrays, by name.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Names of what the file holds beside arrays, such as a number of epochs: some of them, where there are many.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
+    /// Names of arrays in the order in which their framework numbers a model's variables, as an optimizer's state is numbered:
+    /// of PyTorch as they were saved, of Keras by the layers of the model. Nothing where the file does not say it.
+    pub fn order(&self) -> &[String] {
+        &self.order
+    }
+
+    /// The array of this name, or the only one that has it among its other names.
+    pub fn find(&self, name: &str) -> Option<&Entry> {
+        self.position(name).map(|idx| &self.entries[idx])
+    }
+
+    fn position(&self, name: &str) -> Option<usize> {
+        if let Ok(idx) = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)) {
+            return Some(idx);
+        }
+        let has_it = |entry: &Entry| entry.aliases.iter().any(|alias| alias == name);
+        let mut found = (0..self.entries.len()).filter(|&idx| has_it(&self.entries[idx]));
+        found.next().filter(|_| found.next().is_none())
+    }
+
+    fn expect(&self, name: &str) -> Result<(usize, &Entry), WeightsError> {
+        if let Some(idx) = self.position(name) {
+            return Ok((idx, &self.entries[idx]));
+        }
+        let error = WeightsError::new(WeightsErrorKind::NoArray, &self.path, format!("there is no array `{name}`"));
+        Err(match nearest(name, self.entries.iter().map(|entry| entry.name.as_str())) {
+            Some(near) => error.help(format!("did you mean `{near}`?")),
+            None => error.help(format!("`bf16scope weights {}` lists what there is", self.path.display())),
+        })
+    }
+
+    /// An array, whole.
+    ///
+    /// # Errors
+    /// No such array; one of strings; a file that is cut off or damaged where it is read.
+    pub fn read(&self, name: &str) -> Result<Literal, WeightsError> {
+        let (idx, entry) = self.expect(name)?;
+        let Some(shape) = entry.shape() else {
+            let found = format!("array `{name}` is of {}; expected numbers", entry.dtype);
+            return Err(WeightsError::new(WeightsErrorKind::DType, &self.path, found));
+        };
+        let mut bytes = Vec::new();
+        self.reader.pass(idx, entry, &mut |piece| {
+            bytes.extend_from_slice(piece);
+            Ok(())
+        })?;
+        self.check_length(entry, bytes.len() as u64)?;
+        Ok(Literal::Array { shape, bytes })
+    }
+
+    /// The strings of an array of strings.
+    ///
+    /// # Errors
+    /// As [`read`](WeightsFile::read); an array of numbers.
+    pub fn texts(&self, name: &str) -> Result<Vec<Vec<u8>>, WeightsError> {
+        let (idx, entry) = self.expect(name)?;
+        if entry.dtype != WeightsDType::Text {
+            let found = format!("array `{name}` is of {}; expected strings", entry.dtype);
+            return Err(WeightsError::new(WeightsErrorKind::DType, &self.path, found));
+        }
+        self.reader.texts(idx, entry)
+    }
+
+    /// Looks at all elements of an array, holding few of them at a time where the format lets us.
+    ///
+    /// # Errors
+    /// As [`read`](WeightsFile::read).
+    pub fn look(&self, name: &str) -> Result<Look, WeightsError> {
+        let (idx, entry) = self.expect(name)?;
+        let mut look = Look::default();
+        let Some(dtype) = entry.dtype.array() else {
+            if entry.dtype != WeightsDType::Text {
+                return Ok(look);
+            }
+            for text in self.reader.texts(idx, entry)? {
+                look.crc32c = crc32c::crc32c_append(look.crc32c, &(text.len() as u64).to_le_bytes());
+                look.crc32c = crc32c::crc32c_append(look.crc32c, &text);
+            }
+            return Ok(look);
+        };
+        let mut n_bytes = 0;
+        self.reader.pass(idx, entry, &mut |piece| {
+            look.crc32c = crc32c::crc32c_append(look.crc32c, piece);
+            look.n_not_finite += n_not_finite(dtype, piece);
+            n_bytes += piece.len() as u64;
+            Ok(())
+        })?;
+        self.check_length(entry, n_bytes)?;
+        Ok(look)
+    }
+
+    /// Checks what belongs to no array: the hash of a checkpoint of ours.
+    ///
+    /// # Errors
+    /// A file that is damaged.
+    pub fn check(&self) -> Result<(), WeightsError> {
+        self.reader.check()
+    }
+
+    fn check_length(&self, entry: &Entry, measured: u64) -> Result<(), WeightsError> {
+        if measured == entry.n_bytes {
+            return Ok(());
+        }
+        let found = format!("array `{}` holds {measured} bytes; expected {}", entry.name, entry.n_bytes);
+        Err(WeightsError::new(WeightsErrorKind::Damaged, &self.path, found).help("copy or save the file again"))
+    }
+}
+
+impl fmt::Debug for WeightsFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WeightsFile { path, format, entries, reader: _, left_out: _, order: _ } = self;
+        f.debug_struct("WeightsFile").field("path", path).field("format", format).field("entries", entries).finish()
+    }
+}
+
+/// NaNs and infinities: elements whose exponent is all ones. A piece ends where an element does.
+fn n_not_finite(dtype: DType, piece: &[u8]) -> u64 {
+    let count = |width: usize, mask: u64| {
+        let bits = |chunk: &[u8]| chunk.iter().rev().fold(0, |bits, &byte| (bits << 8) | u64::from(byte));
+        piece.chunks_exact(width).filter(|chunk| bits(chunk) & mask == mask).count() as u64
+    };
+    match dtype {
+        DType::F16 => count(2, 0x7c00),
+        DType::BF16 => count(2, 0x7f80),
+        DType::F32 => count(4, 0x7f80_0000),
+        DType::F64 => count(8, 0x7ff0_0000_0000_0000),
+        _ => 0,
+    }
+}
+
+/// A reader whose arrays were put in another order.
+struct Ordered {
+    order: Vec<usize>,
+    inner: Box<dyn Reader>,
+}
+
+impl Reader for Ordered {
+    fn pass(&self, idx: usize, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
+        self.inner.pass(self.order[idx], entry, sink)
+    }
+
+    fn texts(&self, idx: usize, entry: &Entry) -> Result<Vec<Vec<u8>>, WeightsError> {
+        self.inner.texts(self.order[idx], entry)
+    }
+
+    fn check(&self) -> Result<(), WeightsError> {
+        self.inner.check()
+    }
+}

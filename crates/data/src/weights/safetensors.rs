@@ -1,0 +1,183 @@
+//! safetensors files, whole or sharded, and checkpoints of ours, which are such files.
+//!
+//! A file is the length of a header (u64, little-endian), the header in JSON, and the arrays one after the other. It has no
+//! checksum of its own; a checkpoint of ours has a SHA-256 of itself in its header, which `check` of its reader compares.
+//! A sharded model is a JSON file whose `weight_map` says which file each array is in.
+//!
+//! Source: the safetensors format description; Hugging Face's `model.safetensors.index.json`.
+
+pub mod header;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use self::header::{FilePart, Header, HeaderArray, HeaderError, MAX_BYTES, NO_HASH};
+use super::region::{Region, Sink};
+use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, WeightsFile};
+use bf16scope_files as files;
+
+struct File {
+    region: Region,
+    /// Where each array begins.
+    starts: Vec<u64>,
+    /// Where the digits of a checkpoint's hash are.
+    hash: Option<u64>,
+}
+
+/// Says in a file of weights' words why its beginning is not read.
+fn refused(region: &Region, error: HeaderError<WeightsError>) -> WeightsError {
+    let path = region.path();
+    let not_theirs = || WeightsError::damaged(path, 8, "the header is not that of a safetensors file");
+    match error {
+        HeaderError::Read(error) => error,
+        HeaderError::Cut { part, end } => {
+            let what = match part {
+                FilePart::Length => "the length of its header",
+                FilePart::Header => "its header",
+                FilePart::Arrays => "the last array",
+            };
+            WeightsError::cut(path, region.n_bytes(), end, what)
+        }
+        HeaderError::TooLarge { n_bytes, .. } => WeightsError::too_large(path, "the header", n_bytes, MAX_BYTES),
+        HeaderError::NoObject => not_theirs(),
+        HeaderError::Json(cause) => not_theirs().because(cause),
+        HeaderError::Longer { end } => {
+            let found = format!("the file has {} bytes, and its last array ends at byte {end}", region.n_bytes());
+            WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again")
+        }
+    }
+}
+
+/// Reads the header of a file.
+pub(super) fn open(region: Region) -> Result<Opened, WeightsError> {
+    let path = region.path();
+    let mut at = 0;
+    let header = Header::read(region.n_bytes(), |n| {
+        at += n as u64;
+        region.read(at - n as u64, n as u64, "its header")
+    });
+    let header = header.map_err(|error| refused(&region, error))?;
+    let start = header.start.len() as u64;
+    let (mut entries, mut starts) = (Vec::new(), Vec::new());
+    for HeaderArray { name, dtype, dims, place } in header.arrays() {
+        let dtype = dtype.map_err(|dtype| {
+            let found = format!("array `{name}` is of {dtype}, which is not read");
+            WeightsError::new(WeightsErrorKind::DType, path, found)
+        })?;
+        starts.push(start + place.start);
+        let entry = Entry::new(name.clone(), dtype, dims.clone());
+        entries.push(entry.ok_or_else(|| {
+            let found = format!("array `{name}` has dims {dims:?}; expected some that multiply to 2^63 at most");
+            WeightsError::damaged(path, 8, found)
+        })?);
+    }
+    let is_ours = header.our_text().is_some();
+    let format = if is_ours { Format::Checkpoint } else { Format::Safetensors };
+    let hash = header::hash_place(&header.start).filter(|_| is_ours).map(|place| place.start as u64);
+    Ok(Opened {
+        format,
+        entries,
+        reader: Box::new(File { region, starts, hash }),
+        left_out: Vec::new(),
+        order: Vec::new(),
+    })
+}
+
+impl Reader for File {
+    fn pass(&self, idx: usize, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
+        self.region.pass(self.starts[idx], entry.n_bytes, &format!("array `{}`", entry.name), sink)
+    }
+
+    /// The digits count as `0` while the hash is taken.
+    fn check(&self) -> Result<(), WeightsError> {
+        let Some(at) = self.hash else { return Ok(()) };
+        let expected = self.region.read(at, NO_HASH.len() as u64, "the header")?;
+        let (mut sha, after) = (Sha256::new(), at + NO_HASH.len() as u64);
+        let mut hash = |piece: &[u8]| {
+            sha.update(piece);
+            Ok(())
+        };
+        self.region.pass(0, at, "the file", &mut hash)?;
+        hash(NO_HASH.as_bytes())?;
+        self.region.pass(after, self.region.n_bytes() - after, "the file", &mut hash)?;
+        let (measured, expected) = (files::hex(sha.finalize()), String::from_utf8_lossy(&expected).into_owned());
+        if measured == expected {
+            return Ok(());
+        }
+        let found = format!("its sha256 is {measured}, it was written with {expected}");
+        Err(WeightsError::new(WeightsErrorKind::Damaged, self.region.path(), found).help("copy it again"))
+    }
+}
+
+/// The index of a sharded model.
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+struct Shards(Vec<WeightsFile>);
+
+/// Reads an index and opens every file that it names.
+pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
+    let bytes = files::read(path, MAX_BYTES).map_err(|cause| WeightsError::open(path, cause))?;
+    let index: Index = serde_json::from_slice(&bytes).map_err(|cause| {
+        let json = serde_json::from_slice::<serde_json::Value>(&bytes);
+        let found = match json.as_ref().map(|json| json.get("weight_map")) {
+            Ok(Some(_)) => "its `weight_map` is none: it says which file each array is in, `{\"NAME\": \"FILE\"}`",
+            Ok(None) => "JSON without a `weight_map`, which the index of a sharded model has",
+            Err(_) => "no JSON; expected the index of a sharded model",
+        };
+        WeightsError::format(path, found)
+            .because(cause)
+            .help("name the model's `*.index.json`, or a file of its weights")
+    })?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    index.weight_map.iter().for_each(|(name, shard)| shards.entry(shard).or_default().push(name));
+    let (mut entries, mut readers) = (Vec::new(), Vec::new());
+    for (shard, names) in shards {
+        // What an index names lies beside it.
+        if shard.contains(['/', '\\']) || shard == ".." || shard.ends_with(".json") {
+            let found = format!("it says that arrays are in `{shard}`; expected the name of a file beside it");
+            return Err(WeightsError::format(path, found));
+        }
+        let place = folder.join(shard);
+        if !place.exists() {
+            let found = format!("the file `{shard}` is missing, in which {} of its arrays are", names.len());
+            let help = format!("put {shard} beside the index: all of a sharded model's files are needed");
+            return Err(WeightsError::new(WeightsErrorKind::NoShard, path, found).help(help));
+        }
+        let file = super::open(&place)?;
+        for name in names {
+            let (_, entry) = file.expect(name)?;
+            entries.push(entry.clone());
+        }
+        readers.push(file);
+    }
+    Ok(Opened {
+        format: Format::Sharded,
+        entries,
+        reader: Box::new(Shards(readers)),
+        left_out: Vec::new(),
+        order: Vec::new(),
+    })
+}
+
+impl Reader for Shards {
+    fn pass(&self, _idx: usize, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
+        let found = self.0.iter().find_map(|file| Some((file, file.position(&entry.name)?)));
+        found.map_or(Ok(()), |(file, idx)| file.reader.pass(idx, entry, sink))
+    }
+
+    fn texts(&self, _idx: usize, entry: &Entry) -> Result<Vec<Vec<u8>>, WeightsError> {
+        let found = self.0.iter().find_map(|file| Some((file, file.position(&entry.name)?)));
+        found.map_or(Ok(Vec::new()), |(file, idx)| file.reader.texts(idx, entry))
+    }
+
+    fn check(&self) -> Result<(), WeightsError> {
+        self.0.iter().try_for_each(WeightsFile::check)
+    }
+}

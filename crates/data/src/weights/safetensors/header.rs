@@ -1,0 +1,223 @@
+//! The beginning of a safetensors file, read and made: of weights, and of checkpoints, which are such files with a hash.
+//!
+//! A file is the length of a header (u64, little-endian), the header in JSON, padded with spaces to 8 bytes, and the arrays.
+//! Texts of the header's `__metadata__` belong to whoever wrote it; ours is under [`OURS`], and begins with the SHA-256 of
+//! the whole file, in which its 64 digits count as `0`.
+//!
+//! Source: the safetensors format description.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use safetensors::SafeTensorError;
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+
+use bf16scope_hlo::{ArrayShape, DType};
+
+/// A header's bytes at most: names, shapes and settings of a hundred thousand arrays. Parsing takes some twenty times as much
+/// memory.
+pub const MAX_BYTES: u64 = 16 << 20;
+
+/// The key of our own text in a file's metadata.
+pub const OURS: &str = "bf16scope";
+
+/// What precedes the digits of the hash in the header, where our text is a string in JSON.
+const HASH_KEY: &[u8] = br#"\"sha256\":\""#;
+
+/// What the digits count as while the hash is taken.
+pub const NO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Each dtype of ours that safetensors has.
+const DTYPES: &[(DType, Dtype)] = &[
+    (DType::Pred, Dtype::BOOL),
+    (DType::S8, Dtype::I8),
+    (DType::S16, Dtype::I16),
+    (DType::S32, Dtype::I32),
+    (DType::S64, Dtype::I64),
+    (DType::U8, Dtype::U8),
+    (DType::U16, Dtype::U16),
+    (DType::U32, Dtype::U32),
+    (DType::U64, Dtype::U64),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::F32, Dtype::F32),
+    (DType::F64, Dtype::F64),
+    (DType::F8E5M2, Dtype::F8_E5M2),
+    (DType::F8E4M3FN, Dtype::F8_E4M3),
+    (DType::F8E8M0FNU, Dtype::F8_E8M0),
+];
+
+/// Ours for a dtype of theirs, if we have it.
+fn our_dtype(dtype: Dtype) -> Option<DType> {
+    DTYPES.iter().find(|row| row.1 == dtype).map(|row| row.0)
+}
+
+/// A header that was read, of a file that has the bytes that it claims, and no more.
+#[derive(Debug)]
+pub struct Header {
+    /// The length and the JSON: the bytes before the arrays.
+    pub start: Vec<u8>,
+    metadata: Metadata,
+}
+
+/// An array that a header describes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderArray {
+    /// Its name.
+    pub name: String,
+    /// Its dtype, or the file's name for one that we do not have.
+    pub dtype: Result<DType, String>,
+    /// Its dimensions.
+    pub dims: Vec<u64>,
+    /// Where its bytes are, counted from the end of the header.
+    pub place: Range<u64>,
+}
+
+/// A part of a file, for the error of one that ends before it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilePart {
+    /// The first eight bytes, which hold the header's length.
+    Length,
+    /// The JSON.
+    Header,
+    /// The bytes behind it.
+    Arrays,
+}
+
+/// Why the beginning of a file is not read. `E` is what reading itself says.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum HeaderError<E> {
+    /// Reading failed.
+    Read(E),
+    /// The file ends before byte `end`, at which this part does.
+    Cut {
+        /// The part.
+        part: FilePart,
+        /// Where it ends, in bytes from the file's start.
+        end: u64,
+    },
+    /// A header of more bytes than are read; and how the file begins.
+    TooLarge {
+        /// The length that the file claims for it.
+        n_bytes: u64,
+        /// The file's first bytes.
+        first: [u8; 8],
+    },
+    /// A header that does not begin as JSON of an object.
+    NoObject,
+    /// The JSON is damaged, or does not describe arrays.
+    Json(String),
+    /// The file goes on behind its last array, which ends at byte `end`.
+    Longer {
+        /// The end of the last array, in bytes from the file's start.
+        end: u64,
+    },
+}
+
+impl Header {
+    /// Reads the header of a file of `n_bytes`, of which `next` gives so many more at each call. Nothing is asked for that the
+    /// file does not have.
+    pub fn read<E>(n_bytes: u64, mut next: impl FnMut(usize) -> Result<Vec<u8>, E>) -> Result<Header, HeaderError<E>> {
+        if n_bytes < 8 {
+            return Err(HeaderError::Cut { part: FilePart::Length, end: 8 });
+        }
+        let mut start = next(8).map_err(HeaderError::Read)?;
+        let first: [u8; 8] = start[..].try_into().expect("as many as were asked for");
+        let length = u64::from_le_bytes(first);
+        if length > MAX_BYTES {
+            return Err(HeaderError::TooLarge { n_bytes: length, first });
+        }
+        start.extend(next(length.min(n_bytes - 8) as usize).map_err(HeaderError::Read)?);
+        if start.get(8).is_some_and(|&first| first != b'{') {
+            return Err(HeaderError::NoObject);
+        }
+        if length > n_bytes - 8 {
+            return Err(HeaderError::Cut { part: FilePart::Header, end: length + 8 });
+        }
+        let metadata: Metadata =
+            serde_json::from_slice(&start[8..]).map_err(|error| HeaderError::Json(error.to_string()))?;
+        let end = (start.len() as u64).saturating_add(metadata.data_len() as u64);
+        match n_bytes {
+            _ if n_bytes < end => Err(HeaderError::Cut { part: FilePart::Arrays, end }),
+            _ if n_bytes > end => Err(HeaderError::Longer { end }),
+            _ => Ok(Header { start, metadata }),
+        }
+    }
+
+    /// The arrays, in the order of their bytes.
+    pub fn arrays(&self) -> Vec<HeaderArray> {
+        let array = |name: String| {
+            let info = self.metadata.info(&name)?;
+            let dtype = our_dtype(info.dtype).ok_or_else(|| format!("{:?}", info.dtype));
+            let dims = info.shape.iter().map(|&dim| dim as u64).collect();
+            let place = info.data_offsets.0 as u64..info.data_offsets.1 as u64;
+            Some(HeaderArray { name, dtype, dims, place })
+        };
+        self.metadata.offset_keys().into_iter().filter_map(array).collect()
+    }
+
+    /// Our own text, if the file is of ours.
+    pub fn our_text(&self) -> Option<&String> {
+        self.metadata.metadata().as_ref().and_then(|texts| texts.get(OURS))
+    }
+}
+
+/// Where in the bytes before the arrays the 64 digits of the hash are.
+pub fn hash_place(start: &[u8]) -> Option<Range<usize>> {
+    let from = memchr::memmem::find(start, HASH_KEY)? + HASH_KEY.len();
+    let place = from..from + NO_HASH.len();
+    start.get(place.clone()).map(|_| place)
+}
+
+/// Why arrays have no header.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MakeError {
+    /// The array of this number is of a dtype that safetensors does not have.
+    NoDType(usize),
+    /// They break a rule of the format.
+    Rule(String),
+}
+
+/// Makes the bytes before some arrays, and says in which order the arrays follow.
+pub fn make(
+    arrays: &[(&str, &ArrayShape)],
+    texts: HashMap<String, String>,
+) -> Result<(Vec<u8>, Vec<usize>), MakeError> {
+    let mut order = Vec::with_capacity(arrays.len());
+    for (idx, &(name, shape)) in arrays.iter().enumerate() {
+        let dtype = DTYPES.iter().find(|row| row.0 == shape.dtype).ok_or(MakeError::NoDType(idx))?.1;
+        order.push((dtype, name, idx));
+    }
+    // The most aligned first, as the safetensors library orders them.
+    order.sort_by(|left, right| right.0.cmp(&left.0).then(left.1.cmp(right.1)));
+    let mut n_bytes = 0;
+    let infos = order.iter().map(|&(dtype, name, idx)| {
+        let shape = arrays[idx].1;
+        let data_offsets = (n_bytes, n_bytes + shape.n_bytes() as usize);
+        n_bytes = data_offsets.1;
+        let info = TensorInfo { dtype, shape: shape.dims.iter().map(|&dim| dim as usize).collect(), data_offsets };
+        (name.to_string(), info)
+    });
+    let rule = |error: SafeTensorError| MakeError::Rule(error.to_string());
+    let metadata = Metadata::new(Some(texts), infos.collect()).map_err(rule)?;
+    let mut json = serde_json::to_vec(&metadata).expect("names and numbers have a JSON form");
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let start = [&(json.len() as u64).to_le_bytes()[..], &json].concat();
+    Ok((start, order.into_iter().map(|(.., idx)| idx).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dtypes_correspond_one_to_one() {
+        for (idx, (ours, theirs)) in DTYPES.iter().enumerate() {
+            assert_eq!(our_dtype(*theirs), Some(*ours));
+            assert!(DTYPES[..idx].iter().all(|row| row.0 != *ours), "{ours}");
+            assert_eq!(theirs.bitsize(), 8 * ours.n_bytes());
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Files on disk: reading one that a user names, up to a bound, and replacing one whole.
+//!
+//! Whoever reads or writes a file comes through here, so that `/dev/zero` and FIFOs are errors at once, a killed run
+//! leaves no half file, and what a link points at is never lost. What the bytes mean is the caller's business.
+//! Errors are [`std::io::Error`]s; where the system has no word for what is wrong, they hold a [`FileError`].
+
+#![forbid(unsafe_code)]
+
+mod archive;
+mod cache;
+pub mod framing;
+mod offline;
+mod read;
+mod records;
+mod replace;
+mod sums;
+
+pub use archive::{MAX_UNPACKED_RATIO, UNPACKED_WITHOUT_QUESTION, ZipError, is_bomb};
+pub use cache::{BytesDone, Cache, OnBytes};
+pub use offline::{is_offline, refuse_downloads};
+pub use read::{is_pipe, open, read, read_text};
+pub use records::Records;
+pub use replace::{Replacement, check_replaceable, make_way, open_lock, put, replace, sweep};
+pub use sums::{Damage, Summing, Sums, read_exact_at};
+
+use std::io;
+use std::path::Path;
+
+/// Bytes in hexadecimal, as hashes are written.
+pub fn hex(bytes: impl AsRef<[u8]>) -> String {
+    bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What is wrong with a file that the system itself would open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// A device, a FIFO or a directory in a file's place.
+    #[error("not a regular file but {found}\nhelp: {}", remedy(found))]
+    NotRegular {
+        /// What there is.
+        found: &'static str,
+    },
+    /// Something that cannot be replaced by a file.
+    #[error("there is {found}, which a file does not replace\nhelp: name another place")]
+    Taken {
+        /// What there is.
+        found: &'static str,
+    },
+    /// A name that only a directory can have, where a file is to be.
+    #[error("the name ends as a directory's does\nhelp: name a file in it")]
+    Directory,
+    /// More than is read.
+    #[error("it has more than {limit} bytes, the most that is read of it")]
+    TooLarge {
+        /// Bytes.
+        limit: u64,
+    },
+    /// Text was expected.
+    #[error("byte {at} is not UTF-8\nhelp: it may be another kind of file, or damaged")]
+    NotText {
+        /// Bytes before it.
+        at: usize,
+    },
+    /// A file of a cache whose bytes are not those that were written.
+    #[error("it is damaged at byte {at} or after it")]
+    Damaged {
+        /// Where the damaged block begins.
+        at: u64,
+    },
+    /// Nobody may write to it.
+    #[error("the file is read-only\nhelp: `chmod u+w` it, or name another one")]
+    ReadOnly,
+    /// A name that other programs take for their standard input or output.
+    #[error("`-` is not a file name here\nhelp: name /dev/stdin or /dev/stdout, or ./- for a file called so")]
+    Dash,
+    /// No folder to write in.
+    #[error("its folder is not there\nhelp: make it (`mkdir -p`), or name another place")]
+    NoFolder,
+    /// Links that lead to each other, or nowhere.
+    #[error("a symbolic link that leads to no file")]
+    Link,
+}
+
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> io::Error {
+        let kind = match error {
+            FileError::NotRegular { .. }
+            | FileError::Taken { .. }
+            | FileError::Directory
+            | FileError::Dash
+            | FileError::Link => io::ErrorKind::InvalidInput,
+            FileError::TooLarge { .. } => io::ErrorKind::FileTooLarge,
+            FileError::NotText { .. } | FileError::Damaged { .. } => io::ErrorKind::InvalidData,
+            FileError::ReadOnly => io::ErrorKind::PermissionDenied,
+            FileError::NoFolder => io::ErrorKind::NotFound,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+const FIFO: &str = "a FIFO";
+const CHARACTER_DEVICE: &str = "a character device";
+
+fn remedy(found: &str) -> &'static str {
+    if found == FIFO { "save to a file what comes through it, or use /dev/stdin" } else { "name a file" }
+}
+
+/// What is in a file's place, in words; `None` for a regular file.
+fn not_regular(kind: std::fs::FileType) -> Option<&'static str> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt as _;
+        if kind.is_fifo() {
+            return Some(FIFO);
+        } else if kind.is_char_device() {
+            return Some(CHARACTER_DEVICE);
+        } else if kind.is_block_device() {
+            return Some("a block device");
+        } else if kind.is_socket() {
+            return Some("a socket");
+        }
+    }
+    if kind.is_dir() {
+        Some("a directory")
+    } else if kind.is_file() {
+        None
+    } else {
+        Some("something else")
+    }
+}
+
+fn check_name(path: &Path) -> Result<(), FileError> {
+    if path == Path::new("-") { Err(FileError::Dash) } else { Ok(()) }
+}
+
+/// Whether the path names a descriptor that the process already has: `/dev/stdin`, `/dev/fd/63` (what a shell makes of
+/// `<(…)` and `>(…)`). A pipe there was given on purpose, and both of its ends are open.
+fn is_descriptor(path: &Path) -> bool {
+    let standard = ["/dev/stdin", "/dev/stdout", "/dev/stderr"];
+    standard.iter().any(|name| path == Path::new(name))
+        || ["/dev/fd", "/proc/self/fd"].iter().any(|folder| path.parent() == Some(Path::new(folder)))
+}
+
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    }
+}

@@ -1,0 +1,231 @@
+//! What custom calls say in StableHLO, and the ops that the IR carries without modelling them and StableHLO has: `fft`,
+//! `cholesky`, `triangular-solve` and `topk`, whose attributes are text here. (`collectives` has those over devices.)
+//!
+//! Source: `StablehloOps.td`; `ExportXlaOp` of `CustomCallOp` in XLA's `mhlo_to_hlo`.
+
+use super::collectives;
+use super::types::{Missing, escaped, ints, missing};
+use bf16scope_hlo::ops::{CustomCall, Opaque};
+use bf16scope_hlo::{Instruction, Shape};
+
+/// XLA's `API_VERSION_TYPED_FFI`: what is said to the back end is a dictionary, not a string.
+const TYPED_FFI: i32 = 4;
+const ALIASING: &str = "output_to_operand_aliasing";
+
+/// An op that the IR does not model, with its name in StableHLO.
+pub(super) fn opaque(
+    opaque: &Opaque,
+    instr: &Instruction,
+    lhs: Option<&Shape>,
+) -> Result<(&'static str, Vec<String>), Missing> {
+    if let Some(collective) = collectives::carried(&opaque.opcode, instr, lhs) {
+        return collective;
+    }
+    let said = |name: &str| attribute(instr, name);
+    let flag = |name: &str| format!("{name} = {}", said(name) == Some("true"));
+    // These are text as a file gave it: what is none of the words that the op knows is not passed on.
+    let of = |name: &str, is_known: &dyn Fn(&str) -> bool| {
+        let text = said(name).filter(|text| is_known(text));
+        text.ok_or_else(|| missing(&format!("`{}` without a `{name}` that is known", opaque.opcode)))
+    };
+    let is_number = |text: &str| text.parse::<i64>().is_ok();
+    Ok(match opaque.opcode.as_str() {
+        "fft" => {
+            let numbers = |text: &str| -> Option<Vec<i64>> {
+                text.trim_matches(['{', '}']).split(',').map(|length| length.trim().parse().ok()).collect()
+            };
+            let lengths = numbers(of("fft_length", &|text| numbers(text).is_some())?).unwrap_or_default();
+            let kind = of("fft_type", &|text| ["FFT", "IFFT", "RFFT", "IRFFT"].contains(&text))?;
+            let kind = format!("fft_type = #stablehlo<fft_type {kind}>");
+            ("stablehlo.fft", vec![ints("fft_length", &lengths), kind])
+        }
+        "cholesky" => ("stablehlo.cholesky", vec![flag("lower")]),
+        "triangular-solve" => {
+            let transposed = of("transpose_a", &|text| ["NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"].contains(&text))?;
+            let transposed = format!("transpose_a = #stablehlo<transpose {transposed}>");
+            ("stablehlo.triangular_solve", vec![flag("left_side"), flag("lower"), flag("unit_diagonal"), transposed])
+        }
+        // The largest, as CHLO has it; XLA and JAX read that dialect beside StableHLO.
+        "topk" if said("largest") == Some("true") => {
+            ("chlo.top_k", vec![format!("k = {} : i64", of("k", &is_number)?)])
+        }
+        opcode => return Err(missing(&format!("`{opcode}` that bf16scope can write"))),
+    })
+}
+
+fn attribute<'i>(instr: &'i Instruction, name: &str) -> Option<&'i str> {
+    instr.unmodelled.attributes.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
+}
+
+/// The attributes of a custom call.
+pub(super) fn custom_call(call: &CustomCall, instr: &Instruction) -> Result<Vec<String>, Missing> {
+    if !call.called.is_empty() {
+        return Err(missing("custom call that applies computations"));
+    }
+    let mut said = vec![
+        format!("call_target_name = \"{}\"", escaped(&call.target)),
+        format!("has_side_effect = {}", call.has_side_effect),
+        format!("api_version = {} : i32", call.api_version),
+    ];
+    let config = instr.backend_config.trim();
+    said.push(match call.api_version {
+        TYPED_FFI if config.is_empty() => "backend_config = {}".to_string(),
+        // It came from MLIR's text and is one attribute of it.
+        TYPED_FFI if is_dictionary(config) => format!("backend_config = {config}"),
+        TYPED_FFI => return Err(missing("custom call whose typed backend_config is not a dictionary")),
+        _ => format!("backend_config = \"{}\"", escaped(&instr.backend_config)),
+    });
+    // Without constraints the layouts are the compiler's to choose, of results too.
+    if !call.operand_layouts.is_empty() {
+        let operands: Vec<&Shape> = call.operand_layouts.iter().flat_map(Shape::leaves).collect();
+        said.push(layouts("operand_layouts", &operands)?);
+        said.push(layouts("result_layouts", &instr.shape.leaves())?);
+    }
+    if let Some(pairs) = attribute(instr, ALIASING) {
+        said.push(aliases(pairs, call, &instr.shape)?);
+    }
+    Ok(said)
+}
+
+/// Whether text is one `{…}`, in which what opens is closed.
+fn is_dictionary(text: &str) -> bool {
+    let (mut open, mut is_quoted, mut is_escaped) = (Vec::new(), false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            b'{' => open.push(b'}'),
+            b'[' => open.push(b']'),
+            b'(' => open.push(b')'),
+            b'}' | b']' | b')' if open.pop() != Some(byte) => return false,
+            _ => {}
+        }
+        if open.is_empty() {
+            return byte == b'}' && at + 1 == text.len();
+        }
+    }
+    false
+}
+
+/// `operand_layouts = [dense<[0, 1]> : tensor<2xindex>]`: dimensions, the most minor first.
+fn layouts(name: &str, shapes: &[&Shape]) -> Result<String, Missing> {
+    let one = |shape: &&Shape| {
+        let shape = shape.with_default_layout();
+        // A token has no dimensions.
+        let order = match shape.as_array().map(|array| array.layout.as_ref()) {
+            Some(Some(layout)) if !layout.tiles.is_empty() => {
+                return Err(missing("custom call with tiled layouts that bf16scope can write"));
+            }
+            Some(Some(layout)) => layout.minor_to_major.clone(),
+            _ => Vec::new(),
+        };
+        let words: Vec<String> = order.iter().map(ToString::to_string).collect();
+        Ok(match &words[..] {
+            [] => "dense<> : tensor<0xindex>".to_string(),
+            words => format!("dense<[{}]> : tensor<{}xindex>", words.join(", "), words.len()),
+        })
+    };
+    let all: Result<Vec<String>, Missing> = shapes.iter().map(one).collect();
+    Ok(format!("{name} = [{}]", all?.join(", ")))
+}
+
+/// Of `{{0}: (0, {}), {1}: (2, {})}`, the results that are written over operands.
+fn aliases(pairs: &str, call: &CustomCall, shape: &Shape) -> Result<String, Missing> {
+    let unknown = || missing("custom call whose results share memory in a way that bf16scope can write");
+    // Values that are tuples become several here, and their numbers others.
+    let is_flat =
+        |shape: &Shape| shape.as_tuple().is_none_or(|parts| parts.iter().all(|part| part.as_tuple().is_none()));
+    if !is_flat(shape) || call.operand_layouts.iter().any(|operand| operand.as_tuple().is_some()) {
+        return Err(unknown());
+    }
+    let is_one = shape.leaves().len() == 1;
+    let mut rest = pairs.trim().strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).ok_or_else(unknown)?.trim();
+    let mut said = Vec::new();
+    while !rest.is_empty() {
+        let (result, after) = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).ok_or_else(unknown)?;
+        let after = after.trim_start().strip_prefix(':').ok_or_else(unknown)?.trim_start();
+        let (operand, after) = after.strip_prefix('(').and_then(|after| after.split_once(')')).ok_or_else(unknown)?;
+        let (operand, index) = operand.split_once(',').ok_or_else(unknown)?;
+        let (result, operand): (&str, u32) = (result.trim(), operand.trim().parse().map_err(|_| unknown())?);
+        if index.trim() != "{}" || !result.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(unknown());
+        }
+        let result = if is_one { "" } else { result };
+        said.push(format!(
+            "#stablehlo.output_operand_alias<output_tuple_indices = [{result}], operand_index = {operand}, \
+             operand_tuple_indices = []>"
+        ));
+        rest = after.trim_start().trim_start_matches(',').trim_start();
+    }
+    Ok(format!("output_operand_aliases = [{}]", said.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::stablehlo::write;
+    use bf16scope_hlo::text::parse;
+    use bf16scope_hlo::verify;
+
+    /// The attributes of the one op beside the parameter, or why it is not written.
+    #[track_caller]
+    fn check(op: &str, expected: &str) {
+        let text = format!("HloModule m\n\nENTRY main {{\n  x = f32[4,4] parameter(0)\n  ROOT y = {op}\n}}\n");
+        let module = parse(&text, "m.hlo").unwrap_or_else(|error| panic!("{error}"));
+        verify(&module).unwrap_or_else(|errors| panic!("{errors}"));
+        let found = match write(&module) {
+            Ok(written) => {
+                let line = written.text.lines().nth(2).unwrap().to_string();
+                let (_, said) = line.split_once("<{").unwrap();
+                said.split_once("}> :").unwrap().0.to_string()
+            }
+            Err(error) => error.to_string().lines().next().unwrap().to_string(),
+        };
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_custom_call_says_its_layouts_and_what_shares_memory() {
+        check(
+            "f32[4,4]{0,1} custom-call(x), custom_call_target=\"f\", operand_layout_constraints={f32[4,4]{0,1}}, \
+             output_to_operand_aliasing={{}: (0, {})}, api_version=API_VERSION_TYPED_FFI, backend_config={index = 0 : ui64}",
+            "call_target_name = \"f\", has_side_effect = false, api_version = 4 : i32, backend_config = {index = 0 : ui64}, \
+             operand_layouts = [dense<[0, 1]> : tensor<2xindex>], result_layouts = [dense<[0, 1]> : tensor<2xindex>], \
+             output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = [], operand_index = 0, \
+             operand_tuple_indices = []>]",
+        );
+        check(
+            "(f32[4,4]{1,0}, f32[]) custom-call(x), custom_call_target=\"f\", operand_layout_constraints={f32[4,4]{1,0}}, \
+             output_to_operand_aliasing={{0}: (0, {})}, api_version=API_VERSION_STATUS_RETURNING, backend_config=\"a\\\"b\"",
+            "call_target_name = \"f\", has_side_effect = false, api_version = 2 : i32, backend_config = \"a\\\"b\", \
+             operand_layouts = [dense<[1, 0]> : tensor<2xindex>], result_layouts = [dense<[1, 0]> : tensor<2xindex>, \
+             dense<> : tensor<0xindex>], output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = \
+             [0], operand_index = 0, operand_tuple_indices = []>]",
+        );
+        for config in ["no", "{a = 1}, b = {}", "{a = [1}]", "{a = 1)", "{a = \\\"}"] {
+            check(
+                &format!(
+                    "f32[4,4] custom-call(x), custom_call_target=\"f\", api_version=API_VERSION_TYPED_FFI, \
+                     backend_config=\"{config}\""
+                ),
+                "main/%y: StableHLO has no custom call whose typed backend_config is not a dictionary",
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_ir_does_not_model_is_written_too() {
+        check(
+            "c64[4,3] fft(x), fft_type=RFFT, fft_length={4}",
+            "fft_length = array<i64: 4>, fft_type = #stablehlo<fft_type RFFT>",
+        );
+        check("f32[4,4] cholesky(x), lower=true", "lower = true");
+        check(
+            "f32[4,4] triangular-solve(x, x), left_side=true, lower=true, transpose_a=ADJOINT",
+            "left_side = true, lower = true, unit_diagonal = false, transpose_a = #stablehlo<transpose ADJOINT>",
+        );
+        check("(f32[4,2], s32[4,2]) topk(x), k=2, largest=true", "k = 2 : i64");
+        check("f32[4,4] domain(x)", "main/%y: StableHLO has no `domain` that bf16scope can write");
+    }
+}

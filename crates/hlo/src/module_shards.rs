@@ -1,0 +1,191 @@
+//! Which shard of each array that a module takes or gives a device holds; and a module without its shardings.
+//!
+//! Source: XLA's `OpSharding`; what [`Placement`](super::devices::Placement) leaves to the partitioner is not asked here.
+
+use super::alone::runs_alone;
+use super::devices::Devices;
+use super::shards::ShardBox;
+use super::{ArrayShape, Module, Op, Shape, Sharding};
+
+/// How the arrays that a module takes and gives lie over its devices.
+#[derive(Clone, Debug)]
+pub struct Shards {
+    devices: Devices,
+    parameters: Vec<Option<Sharding>>,
+    results: Vec<Option<Sharding>>,
+}
+
+/// Why it is not known what a device holds of an array.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShardError {
+    /// It is split by hand, or in a form that is only carried.
+    #[error(
+        "{what} lies over the devices in a way that is not followed here\nhelp: give it a sharding in tiles, or none"
+    )]
+    NotFollowed {
+        /// Which: `parameter 0 (f32[4])`.
+        what: String,
+    },
+    /// A device gave an array of other dims than its shard's.
+    #[error(
+        "{what}: device {device} gave {measured:?}, expected {expected:?}, its shard: this is a bug of bf16scope, or of the \
+         plugin's partitioner"
+    )]
+    OtherDims {
+        /// Which: `result 0 (f32[4])`.
+        what: String,
+        /// The device.
+        device: usize,
+        /// Dims of what it gave.
+        measured: Vec<i64>,
+        /// Dims of its shard.
+        expected: Vec<i64>,
+    },
+}
+
+impl Shards {
+    /// What a verified module says of its arrays; what it says nothing of is whole on each device.
+    pub fn of(module: &Module, devices: Devices) -> Shards {
+        let entry = module.entry();
+        let parameters = entry.parameters().into_iter().map(|id| entry.instr(id));
+        let parameters = parameters.flat_map(|instr| per_leaf(instr.sharding.as_deref(), &instr.shape)).collect();
+        let root = entry.instr(entry.root);
+        Shards { devices, parameters, results: per_leaf(root.sharding.as_deref(), &root.shape) }
+    }
+
+    /// The part of array `position` that the program takes.
+    ///
+    /// # Errors
+    /// An array that is split by hand, or in a form that is only carried.
+    pub fn parameter(&self, position: usize, shape: &ArrayShape, device: usize) -> Result<ShardBox, ShardError> {
+        self.part(self.parameters.get(position), shape, device, || format!("parameter {position} ({shape})"))
+    }
+
+    /// The part of array `position` that the program gives.
+    ///
+    /// # Errors
+    /// As of [`Shards::parameter`].
+    pub fn result(&self, position: usize, shape: &ArrayShape, device: usize) -> Result<ShardBox, ShardError> {
+        self.part(self.results.get(position), shape, device, || format!("result {position} ({shape})"))
+    }
+
+    /// A result of one replica, put together of the arrays that its partitions gave, without their padding.
+    ///
+    /// # Errors
+    /// As of [`Shards::parameter`], and an array that is not its device's shard.
+    pub fn whole(
+        &self,
+        (position, shape): (usize, &ArrayShape),
+        n_bytes: usize,
+        replica: usize,
+        mut given: impl FnMut(usize) -> (Vec<i64>, Vec<u8>),
+    ) -> Result<Vec<u8>, ShardError> {
+        let mut whole = vec![0; shape.n_elements() as usize * n_bytes];
+        for partition in 0..self.devices.partitions {
+            let device = replica * self.devices.partitions + partition;
+            let part = self.result(position, shape, device)?;
+            let (dims, bytes) = given(device);
+            if dims != part.dims {
+                let what = format!("result {position} ({shape})");
+                return Err(ShardError::OtherDims { what, device, measured: dims, expected: part.dims });
+            }
+            part.place(&bytes, &mut whole, &shape.dims, n_bytes);
+        }
+        Ok(whole)
+    }
+
+    /// Devices go by replica, those of one replica's partitions side by side.
+    fn part(
+        &self,
+        sharding: Option<&Option<Sharding>>,
+        shape: &ArrayShape,
+        device: usize,
+        what: impl Fn() -> String,
+    ) -> Result<ShardBox, ShardError> {
+        // Only partitions split anything: a replica holds all of it.
+        let partition = (device % self.devices.partitions) as i64;
+        let sharding = sharding.and_then(Option::as_ref).filter(|_| self.devices.partitions > 1);
+        let part = sharding.unwrap_or(&Sharding::Replicated).shard(&shape.dims, partition);
+        part.ok_or_else(|| ShardError::NotFollowed { what: what() })
+    }
+}
+
+/// The sharding of each of a value's arrays: a tuple's own, or one for all.
+fn per_leaf(sharding: Option<&Sharding>, shape: &Shape) -> Vec<Option<Sharding>> {
+    let n = shape.leaves().len();
+    match sharding {
+        Some(Sharding::Tuple(all)) if all.len() == n => all.iter().cloned().map(Some).collect(),
+        Some(Sharding::Tuple(_)) | None => vec![None; n],
+        Some(one) => vec![Some(one.clone()); n],
+    }
+}
+
+/// The module on one device, where nothing but shardings splits it: then they change where a value is computed, and not
+/// what it is. `None` where it knows its devices: by replicas, collectives, or a part that is split by hand.
+pub fn without_shardings(module: &Module) -> Option<Module> {
+    const COUNT: &str = "num_partitions";
+    const SHARDY: &str = "xla.sdy.";
+    // The shape of a part in place of the whole array's, and back.
+    const BY_HAND: [&str; 4] =
+        ["SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"];
+    let mut alone = module.clone();
+    alone.unmodelled.attributes.retain(|(name, _)| name != COUNT);
+    alone.frontend_attributes.retain(|(name, _)| !name.starts_with(SHARDY));
+    for instr in alone.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
+        let is_by_hand = matches!(&instr.op, Op::CustomCall(call) if BY_HAND.contains(&call.target.as_str()));
+        // What asks for its device's number computes something else on each.
+        if is_by_hand || ["partition-id", "replica-id"].contains(&&*instr.op.opcode()) {
+            return None;
+        }
+        instr.sharding = None;
+    }
+    runs_alone(&alone).is_ok().then_some(alone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text;
+
+    fn parse(header: &str, body: &str) -> Module {
+        let text = format!(
+            "HloModule m{header}\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, b)\n}}\n\n\
+             ENTRY main {{\n  x = f32[4,2] parameter(0), sharding={{devices=[2,1]<=[2]}}\n{body}}}\n"
+        );
+        text::parse(&text, "m").unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn shardings_are_left_out_where_nothing_else_knows_the_devices() {
+        let split = ", num_partitions=2";
+        let alone = |header: &str, body: &str| without_shardings(&parse(header, body));
+        let negated = alone(split, "  ROOT y = f32[4,2] negate(x), sharding={replicated}\n").unwrap();
+        assert!(negated.entry().instructions.iter().all(|instr| instr.sharding.is_none()));
+        assert!(runs_alone(&negated).is_ok());
+        let summed = "  ROOT y = f32[4,2] all-reduce(x), channel_id=1, use_global_device_ids=true, replica_groups={{0,1}}, \
+                      to_apply=add\n";
+        assert_eq!(alone(split, summed), None);
+        assert_eq!(alone(", replica_count=2", "  ROOT y = f32[4,2] negate(x)\n"), None);
+        assert_eq!(alone(split, "  id = u32[] partition-id()\n  ROOT y = f32[] convert(id)\n"), None);
+        let by_hand = "  ROOT y = f32[2,2] custom-call(x), custom_call_target=\"SPMDFullToShardShape\"\n";
+        assert_eq!(alone(split, by_hand), None);
+    }
+
+    #[test]
+    fn a_device_holds_its_part() {
+        let module = parse(", num_partitions=2", "  ROOT y = f32[4,2] negate(x)\n");
+        let shards = Shards::of(&module, Devices { replicas: 2, partitions: 2 });
+        let shape = ArrayShape::new(crate::DType::F32, [4, 2]);
+        let offsets = [0, 1, 2, 3].map(|device| shards.parameter(0, &shape, device).unwrap().offsets);
+        assert_eq!(offsets, [[0, 0], [2, 0], [0, 0], [2, 0]]);
+        assert_eq!(shards.result(0, &shape, 1).unwrap().dims, [4, 2]);
+        let by_hand = parse(", num_partitions=2", "  ROOT y = f32[4,2] negate(x), sharding={manual}\n");
+        let shards = Shards::of(&by_hand, Devices { replicas: 1, partitions: 2 });
+        let error = shards.result(0, &shape, 0).unwrap_err().to_string();
+        assert!(
+            error.starts_with("result 0 (f32[4,2]) lies over the devices in a way that is not followed"),
+            "{error}"
+        );
+    }
+}

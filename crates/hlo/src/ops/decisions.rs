@@ -1,0 +1,475 @@
+//! What is decided for every op: its gradient, its precision class, and what passes ask of it.
+//!
+//! Two tables with a row for each op: [`gradient`] and, for every other question, `decisions`. Neither has a wildcard arm,
+//! so the compiler asks for the answers of an op that is added. The rules themselves stand in the families.
+
+use super::grad::{Combiner, Gradient, combiner};
+use super::precision::{Class, DeviceSum};
+use super::{BinaryOp, Op, UnaryOp};
+use super::{batch_norm, collective, control, conversion, convolution, dot, elementwise};
+use super::{indexing, movement, reduction, window};
+use crate::{CompId, Instruction, Literal, Module};
+
+/// What reverse mode does with `op`.
+pub fn gradient(op: &Op) -> Gradient<'_> {
+    match op {
+        Op::Parameter { .. } | Op::Constant(_) | Op::Iota { .. } => Gradient::Zero { why: "it has no operands" },
+        Op::RngBitGenerator(_) => Gradient::Zero { why: "random bits are integers" },
+        Op::Unary(op) => elementwise::grad::unary(*op),
+        Op::Binary(op) => elementwise::grad::binary(*op),
+        Op::Compare { .. } => Gradient::Zero { why: "a comparison is constant almost everywhere" },
+        Op::Select => Gradient::vjp(elementwise::grad::select),
+        Op::Clamp => Gradient::vjp(elementwise::grad::clamp),
+        Op::Convert => Gradient::vjp(conversion::grad::convert),
+        Op::BitcastConvert => Gradient::vjp(conversion::grad::bitcast_convert),
+        Op::ReducePrecision { .. } => Gradient::vjp(conversion::grad::reduce_precision),
+        Op::Broadcast { dimensions } => Gradient::vjp(|vjp| movement::grad::broadcast(vjp, dimensions)),
+        Op::Reshape => Gradient::vjp(movement::grad::reshape),
+        Op::Transpose { permutation } => Gradient::vjp(|vjp| movement::grad::transpose(vjp, permutation)),
+        Op::Slice(dims) => Gradient::vjp(|vjp| movement::grad::slice(vjp, dims)),
+        Op::Pad(dims) => Gradient::vjp(|vjp| movement::grad::pad(vjp, dims)),
+        Op::Concatenate { dimension } => Gradient::vjp(|vjp| movement::grad::concatenate(vjp, *dimension)),
+        Op::Reverse { dimensions } => Gradient::vjp(|vjp| movement::grad::reverse(vjp, dimensions)),
+        Op::DynamicSlice { .. } => Gradient::vjp(indexing::grad::dynamic_slice),
+        Op::DynamicUpdateSlice => Gradient::vjp(indexing::grad::dynamic_update_slice),
+        Op::Gather(dims) => Gradient::vjp(|vjp| indexing::grad::gather(vjp, dims)),
+        Op::Scatter { dims, to_apply } => Gradient::vjp(|vjp| indexing::grad::scatter(vjp, dims, *to_apply)),
+        Op::Dot { dims, precision } => Gradient::vjp(|vjp| dot::grad::dot(vjp, dims, precision)),
+        Op::Convolution(attributes) => Gradient::vjp(|vjp| convolution::grad::convolution(vjp, attributes)),
+        Op::Reduce { dimensions, to_apply } => Gradient::vjp(|vjp| reduction::grad::reduce(vjp, dimensions, *to_apply)),
+        Op::ReduceWindow { window, to_apply } => {
+            Gradient::vjp(|vjp| window::grad::reduce_window(vjp, window, *to_apply))
+        }
+        Op::SelectAndScatter { window, select, scatter } => {
+            Gradient::vjp(|vjp| window::grad::select_and_scatter(vjp, window, *select, *scatter))
+        }
+        Op::BatchNormTraining(attributes) => Gradient::vjp(|vjp| batch_norm::grad::training(vjp, attributes)),
+        Op::BatchNormInference(attributes) => Gradient::vjp(|vjp| batch_norm::grad::inference(vjp, attributes)),
+        Op::BatchNormGrad(_) => Gradient::undefined(
+            "second derivatives through batch-norm-grad have no rule; write the normalisation out of elementwise ops \
+             and reductions",
+        ),
+        Op::Sort { dimension, is_stable, to_apply } => {
+            Gradient::vjp(|vjp| reduction::grad::sort(vjp, *dimension, *is_stable, *to_apply))
+        }
+        Op::Tuple => Gradient::vjp(control::grad::tuple),
+        Op::GetTupleElement { index } => Gradient::vjp(|vjp| control::grad::get_tuple_element(vjp, *index)),
+        Op::Call { to_apply } => Gradient::vjp(|vjp| control::grad::call(vjp, *to_apply)),
+        Op::While { .. } => Gradient::undefined(
+            "reverse mode needs the state of every iteration, and a loop of unknown length has no place to keep them; \
+             unroll it",
+        ),
+        Op::Conditional(attributes) => Gradient::vjp(|vjp| control::grad::conditional(vjp, attributes)),
+        Op::CustomCall(call) => Gradient::Undefined {
+            why: format!("what the custom call {:?} computes is known to its back end only", call.target).into(),
+        },
+        Op::AllReduce(attributes) => Gradient::vjp(|vjp| collective::grad::all_reduce(vjp, attributes)),
+        Op::OptimizationBarrier => Gradient::vjp(control::grad::optimization_barrier),
+        Op::Opaque(opaque) => {
+            Gradient::Undefined { why: format!("the meaning of opcode {:?} is not modelled", opaque.opcode).into() }
+        }
+    }
+}
+
+/// What is decided for an op: its row of [`decisions`].
+struct Decisions {
+    /// What lowering may do with it.
+    class: Decided<Class>,
+    /// In which dtype devices sum what it gives.
+    device_sum: Decided<DeviceSum>,
+    /// When it may be executed again, or not at all.
+    execution: Execution,
+    /// Whether it may be retyped inside a computation that a reduction, scatter or sort applies to scalars.
+    is_retypable: bool,
+    /// Whether what it takes and gives keeps its dtype, whatever its class, which says why.
+    keeps_dtypes: bool,
+}
+
+/// An answer.
+enum Decided<T> {
+    /// Of the op alone.
+    Always(T),
+    /// Of the computation that the op applies.
+    By(CompId, fn(&Module, CompId) -> T),
+}
+
+impl From<Class> for Decided<Class> {
+    fn from(class: Class) -> Decided<Class> {
+        Decided::Always(class)
+    }
+}
+
+impl<T: Copy> Decided<T> {
+    fn of(&self, module: &Module) -> T {
+        match *self {
+            Decided::Always(answer) => answer,
+            Decided::By(to_apply, rule) => rule(module, to_apply),
+        }
+    }
+}
+
+/// When an op may be executed again, or not at all.
+#[derive(PartialEq, Eq)]
+enum Execution {
+    /// Wherever its result is read: it computes each element from one element of each operand, or only places elements.
+    Map,
+    /// Twice where rematerialisation asks for it.
+    Repeatable,
+    /// Once, or not at all if nothing reads its result.
+    Once,
+    /// Exactly as often as the program says.
+    SideEffect,
+}
+
+impl Decisions {
+    fn retypable(self, is_retypable: bool) -> Decisions {
+        Decisions { is_retypable, ..self }
+    }
+
+    fn keeping_dtypes(self) -> Decisions {
+        Decisions { keeps_dtypes: true, ..self }
+    }
+
+    fn summing(self, device_sum: DeviceSum) -> Decisions {
+        Decisions { device_sum: Decided::Always(device_sum), ..self }
+    }
+
+    /// Devices sum by `to_apply`.
+    fn combining(self, to_apply: CompId) -> Decisions {
+        Decisions { device_sum: Decided::By(to_apply, sum_of_combiner), ..self }
+    }
+}
+
+/// All decisions but the gradient: one row for each op.
+fn decisions(op: &Op) -> Decisions {
+    use Class::{Clear, Infer, NotFloat};
+    use Decided::By;
+    use Execution::{Map, Once, Repeatable, SideEffect};
+    fn row(class: impl Into<Decided<Class>>, execution: Execution) -> Decisions {
+        let (class, device_sum) = (class.into(), Decided::Always(DeviceSum::Never));
+        Decisions { class, device_sum, execution, is_retypable: false, keeps_dtypes: false }
+    }
+    let statistics = Class::island("batch statistics are sums over the batch, and its operands have one dtype");
+    match op {
+        Op::Parameter { .. } => row(Clear, Once).retypable(true),
+        Op::Constant(literal) => row(Clear, Once).retypable(matches!(literal, Literal::Array { .. })),
+        Op::Iota { .. } => row(Clear, Once),
+        Op::RngBitGenerator(_) => row(NotFloat, Once),
+        Op::Unary(op) => row(elementwise::precision::unary(*op), Map).retypable(true),
+        Op::Binary(op) => row(elementwise::precision::binary(*op), Map).retypable(true),
+        Op::Compare { .. } | Op::Select | Op::Clamp => row(Clear, Map).retypable(true),
+        Op::Convert | Op::Broadcast { .. } | Op::Reshape => row(Clear, Map),
+        Op::BitcastConvert => row(Class::island("it reads bits, which rounding changes"), Map),
+        Op::ReducePrecision { .. } => {
+            row(Class::island("the program rounds here on purpose, and rounding twice differs"), Map)
+        }
+        Op::Transpose { .. } | Op::Slice(_) | Op::Pad(_) | Op::Concatenate { .. } => row(Clear, Repeatable),
+        Op::Reverse { .. } | Op::Gather(_) => row(Clear, Repeatable),
+        Op::DynamicSlice { .. } | Op::DynamicUpdateSlice => row(Clear, Once),
+        Op::Scatter { to_apply, .. } => row(By(*to_apply, reduction::precision::scatter), Once).combining(*to_apply),
+        Op::Dot { precision, .. } => row(product(precision), Repeatable).summing(DeviceSum::Own),
+        Op::Convolution(convolution) => row(product(&convolution.precision), Repeatable).summing(DeviceSum::Own),
+        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } => {
+            row(By(*to_apply, reduction::precision::reduce), Repeatable).combining(*to_apply)
+        }
+        Op::SelectAndScatter { .. } => row(Infer, Once),
+        Op::BatchNormTraining(_) | Op::BatchNormGrad(_) => row(statistics, Once).summing(DeviceSum::OfOperands),
+        Op::BatchNormInference(_) => row(statistics, Once),
+        Op::Sort { .. } => row(Class::island("rounding makes ties, which move what is sorted along"), Once),
+        Op::Tuple | Op::GetTupleElement { .. } => row(Clear, Once).retypable(true),
+        Op::Call { .. } | Op::OptimizationBarrier => row(Clear, Once),
+        Op::While { .. } => {
+            row(Class::island("what a loop carries keeps its type, but for arrays between products"), Once)
+                .keeping_dtypes()
+        }
+        Op::Conditional(_) => {
+            row(Class::island("what branches take and give keeps its type, but for arrays between products"), Once)
+                .keeping_dtypes()
+        }
+        Op::CustomCall(call) => {
+            let execution = if call.has_side_effect { SideEffect } else { Once };
+            let class = Class::deny("what a custom call computes is known to its back end only");
+            row(class, execution).keeping_dtypes()
+        }
+        Op::AllReduce(all_reduce) => {
+            // Devices that were told to keep a layout meet here.
+            let execution = if all_reduce.constrain_layout { SideEffect } else { Once };
+            row(Class::deny("it sums over devices"), execution).combining(all_reduce.to_apply)
+        }
+        Op::Opaque(_) => row(Class::deny("the meaning of this opcode is not modelled"), SideEffect).keeping_dtypes(),
+    }
+}
+
+/// The class of an op of `module`, with the reason where it is denied.
+///
+/// | class | ops |
+/// | --- | --- |
+/// | allow | `dot`, `convolution`, unless they ask for more precision than the operands would have |
+/// | infer | arithmetic and functions whose result is as accurate as their operands: `add`, `multiply`, `tanh`, …; `select-and-scatter` (few values meet in one) |
+/// | clear | data movement, `select`, `clamp`, `maximum`, `compare`, reductions by `maximum`; sources and tuples |
+/// | deny | `exponential`, `log`, `power`, … (magnify relative or absolute errors), sums and products over many values, `all-reduce`, opaque ops |
+/// | deny, not spreading | `batch-norm-*` (statistics), `sort`, loops and branches (what they carry keeps its type), `reduce-precision` and bit casts |
+pub fn precision_class(module: &Module, op: &Op) -> Class {
+    decisions(op).class.of(module)
+}
+
+/// Of a dot or convolution.
+fn product(precision: &super::PrecisionConfig) -> Class {
+    let asks = |p: &super::OperandPrecision| *p != super::OperandPrecision::Default;
+    if precision.algorithm.is_some() {
+        Class::island("its algorithm fixes the dtypes")
+    } else if precision.operand_precision.iter().any(asks) {
+        Class::island("its operand_precision asks for more than one low-precision product")
+    } else {
+        Class::Allow
+    }
+}
+
+/// In which dtype devices sum what an op of `module` gives.
+///
+/// # Source
+/// `HandleDot`, `HandleConvolution`, `HandleReduce`, `HandleScatter` of XLA's `spmd_partitioner.cc`. Windows move their
+/// edges between neighbours and sum nothing, unless a window is as large as what it moves over and becomes a `reduce`.
+pub fn device_sum(module: &Module, op: &Op) -> DeviceSum {
+    decisions(op).device_sum.of(module)
+}
+
+fn sum_of_combiner(module: &Module, to_apply: CompId) -> DeviceSum {
+    match combiner(module, to_apply) {
+        Combiner::Binary(BinaryOp::Maximum | BinaryOp::Minimum | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor)
+        | Combiner::Compare(_)
+        | Combiner::Second => DeviceSum::Never,
+        Combiner::Binary(_) | Combiner::Other => DeviceSum::OfOperands,
+    }
+}
+
+/// Whether an op itself, leaving aside what it calls, does more than compute its result. What is not modelled may.
+pub fn has_side_effect(op: &Op) -> bool {
+    decisions(op).execution == Execution::SideEffect
+}
+
+/// For each computation whether running it does more than compute its result.
+pub fn side_effects(module: &Module) -> Vec<bool> {
+    // Callees may stand in any order: depth first, each once.
+    fn visit(module: &Module, comp: CompId, known: &mut Vec<Option<bool>>) -> bool {
+        if let Some(known) = known[comp.idx()] {
+            return known;
+        }
+        known[comp.idx()] = Some(false);
+        let mut effect = false;
+        for instr in &module.comp(comp).instructions {
+            effect |= has_side_effect(&instr.op);
+            for called in instr.op.called() {
+                effect |= visit(module, called, known);
+            }
+        }
+        known[comp.idx()] = Some(effect);
+        effect
+    }
+    let mut known = vec![None; module.computations.len()];
+    (0..module.computations.len() as u32).map(|idx| visit(module, CompId(idx), &mut known)).collect()
+}
+
+/// Whether an instruction, or what it calls, does more than compute its result. `of_computations` is what [`side_effects`]
+/// says of its module.
+pub fn is_effective(instr: &Instruction, of_computations: &[bool]) -> bool {
+    has_side_effect(&instr.op) || instr.op.called().iter().any(|comp| of_computations[comp.idx()])
+}
+
+/// Why whatever an op takes and gives keeps its dtype, whatever its class: where that is no matter of precision.
+pub fn keeps_dtypes(op: &Op) -> Option<&'static str> {
+    match decisions(op) {
+        Decisions { keeps_dtypes: true, class: Decided::Always(Class::Deny { why, .. }), .. } => Some(why),
+        _ => None,
+    }
+}
+
+/// Whether an op calls regions, whose parameters and results keep their dtypes: the bodies of loops, the branches of
+/// conditionals.
+pub fn calls_regions(op: &Op) -> bool {
+    matches!(op, Op::While { .. } | Op::Conditional(_))
+}
+
+/// Whether an op may be retyped inside a computation that a reduction, scatter or sort applies to scalars: it only moves,
+/// combines, compares and selects them. Such a computation is retyped as a whole or not at all.
+pub fn is_retypable(op: &Op) -> bool {
+    decisions(op).is_retypable
+}
+
+/// Whether an op computes each element of its result from one element of each operand: functions of elements, and
+/// broadcasts and reshapes, which only place them.
+pub fn is_map(op: &Op) -> bool {
+    decisions(op).execution == Execution::Map
+}
+
+/// Whether an op that is no map may run twice, where rematerialisation asks for it: its result depends on nothing but its
+/// operands, and it calls nothing that may not.
+pub fn is_repeatable(op: &Op) -> bool {
+    decisions(op).execution == Execution::Repeatable
+}
+
+/// The names by which a list may mean an op, the general one first: `reduce`, `reduce:add`.
+pub fn list_names(module: &Module, op: &Op) -> Vec<String> {
+    let opcode = op.opcode().into_owned();
+    let combined = match decisions(op).class {
+        Decided::By(to_apply, _) => combiner_name(module, to_apply),
+        Decided::Always(_) => None,
+    };
+    let specific = combined.map(|name| format!("{opcode}:{name}"));
+    [Some(opcode), specific].into_iter().flatten().collect()
+}
+
+fn combiner_name(module: &Module, comp: CompId) -> Option<&'static str> {
+    match combiner(module, comp) {
+        Combiner::Binary(op) => COMBINERS.contains(&op).then(|| op.name()),
+        Combiner::Compare(_) | Combiner::Second | Combiner::Other => None,
+    }
+}
+
+/// Combiners that have a name of their own in lists.
+const COMBINERS: [BinaryOp; 4] = [BinaryOp::Add, BinaryOp::Multiply, BinaryOp::Maximum, BinaryOp::Minimum];
+
+/// Every name that a list may hold. What is not here (loops, sorts, bit casts, calls to what nobody knows, …) cannot be
+/// typed otherwise, or would not mean the same.
+pub fn all_list_names() -> Vec<String> {
+    let fixed = [
+        "all-reduce",
+        "batch-norm-grad",
+        "batch-norm-inference",
+        "batch-norm-training",
+        "broadcast",
+        "clamp",
+        "compare",
+        "concatenate",
+        "convolution",
+        "dot",
+        "dynamic-slice",
+        "dynamic-update-slice",
+        "gather",
+        "pad",
+        "reduce",
+        "reduce-window",
+        "reshape",
+        "reverse",
+        "scatter",
+        "select",
+        "select-and-scatter",
+        "slice",
+        "transpose",
+    ];
+    // Of complex values there is no narrow dtype.
+    let is_unary = |op: &&UnaryOp| {
+        elementwise::precision::unary(**op) != Class::NotFloat && !matches!(op, UnaryOp::Real | UnaryOp::Imag)
+    };
+    let is_binary =
+        |op: &&BinaryOp| elementwise::precision::binary(**op) != Class::NotFloat && !matches!(op, BinaryOp::Complex);
+    let float_unary = UnaryOp::ALL.iter().filter(is_unary);
+    let float_binary = BinaryOp::ALL.iter().filter(is_binary);
+    let combined = ["reduce", "reduce-window", "scatter"]
+        .into_iter()
+        .flat_map(|opcode| COMBINERS.iter().map(move |combiner| format!("{opcode}:{}", combiner.name())));
+    let mut names: Vec<String> = fixed.into_iter().map(str::to_string).chain(combined).collect();
+    names.extend(float_unary.map(|op| op.name().to_string()));
+    names.extend(float_binary.map(|op| op.name().to_string()));
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::ops::{DotDims, OperandPrecision, PrecisionConfig, samples};
+
+    #[test]
+    fn sums_are_denied_and_maxima_are_clear() {
+        let mut module = Module::new("test");
+        let class = |module: &mut Module, op: BinaryOp| {
+            let to_apply = module.scalar_computation(op, DType::F32);
+            precision_class(module, &Op::Reduce { dimensions: vec![0], to_apply }).name()
+        };
+        assert_eq!(class(&mut module, BinaryOp::Add), "deny");
+        assert_eq!(class(&mut module, BinaryOp::Maximum), "clear");
+        let to_apply = module.scalar_computation(BinaryOp::Add, DType::F32);
+        let op = Op::Reduce { dimensions: vec![0], to_apply };
+        assert_eq!(list_names(&module, &op), ["reduce", "reduce:add"]);
+    }
+
+    #[test]
+    fn products_that_ask_for_precision_are_not_lowered() {
+        let module = Module::new("test");
+        let dot = |precision| Op::Dot { dims: DotDims::default(), precision };
+        assert_eq!(precision_class(&module, &dot(PrecisionConfig::default())), Class::Allow);
+        let highest = PrecisionConfig { operand_precision: vec![OperandPrecision::Highest; 2], algorithm: None };
+        assert_eq!(precision_class(&module, &dot(highest)).name(), "island");
+        let algorithm = PrecisionConfig { algorithm: Some("dot_f32_f32_f32".into()), ..Default::default() };
+        assert_eq!(precision_class(&module, &dot(algorithm)).name(), "island");
+    }
+
+    /// Every op with no attribute that asks for precision; what it applies is `maximum`, or what its name says.
+    fn every_op(module: &mut Module) -> Vec<(String, Op)> {
+        let mut of = |op: BinaryOp| module.scalar_computation(op, DType::F32);
+        let combiners = [BinaryOp::Maximum, BinaryOp::Add, BinaryOp::Multiply].map(|op| (op, of(op)));
+        let mut ops = Vec::new();
+        for mut op in samples::all_ops() {
+            match &mut op {
+                Op::Dot { precision, .. } => *precision = PrecisionConfig::default(),
+                Op::Convolution(convolution) => convolution.precision = PrecisionConfig::default(),
+                _ => {}
+            }
+            let combines = matches!(op, Op::Reduce { .. } | Op::ReduceWindow { .. } | Op::Scatter { .. });
+            for (combiner, comp) in combiners.iter().take(if combines { 3 } else { 1 }) {
+                op.for_each_called_mut(&mut |callee| *callee = *comp);
+                let by = if combines { format!(":{}", combiner.name()) } else { String::new() };
+                ops.push((format!("{}{by}", op.opcode()), op.clone()));
+            }
+        }
+        ops
+    }
+
+    #[test]
+    fn every_op_has_a_class_and_it_is_written_down() {
+        let mut module = Module::new("test");
+        let ops = every_op(&mut module);
+        let mut rows: Vec<String> = (ops.iter())
+            .map(|(name, op)| {
+                let class = precision_class(&module, op);
+                let why = if let Class::Deny { why, .. } = class { why } else { "" };
+                format!("| `{name}` | {} | {why} |\n", class.name())
+            })
+            .collect();
+        rows.sort();
+        rows.dedup();
+        let table = format!(
+            "# Precision classes by op\n\nWritten by `BF16SCOPE_BLESS=1 cargo test --lib precision`; the rules stand in \
+             `crates/hlo/src/ops/decisions.rs` and `crates/hlo/src/ops/*/precision.rs`.\n`allow`: always lowered. `infer`: lowered \
+             among lowered ops. `clear`: commutes with rounding, lowered wherever that adds no error. `deny`: f32, and \
+             what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\nWhat an f32 product is on a TPU, whatever \
+             its class here, stands in [AS_TPU.md](AS_TPU.md).\n\n| op | class \
+             | why |\n| --- | --- | --- |\n{}",
+            rows.concat()
+        );
+        let path = format!("{}/../../docs/PRECISION.md", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("BF16SCOPE_BLESS").is_some() {
+            std::fs::write(&path, &table).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            written == table,
+            "docs/PRECISION.md is stale: run BF16SCOPE_BLESS=1 cargo test --lib precision\n{table}"
+        );
+    }
+
+    #[test]
+    fn list_names_are_unique_and_name_what_is_lowered_by_default() {
+        let names = all_list_names();
+        let unique: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(unique.len(), names.len());
+        for name in ["dot", "exponential", "reduce:add", "batch-norm-training", "tanh", "maximum"] {
+            assert!(names.iter().any(|n| n == name), "{name}");
+        }
+        for name in ["while", "sort", "complex", "popcnt", "xor", "custom-call"] {
+            assert!(!names.iter().any(|n| n == name), "{name}");
+        }
+    }
+}

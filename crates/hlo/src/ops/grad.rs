@@ -1,0 +1,276 @@
+//! What a gradient rule sees and gives, and the pieces that rules share.
+//!
+//! Rules are vector-Jacobian products: from the cotangent of a result to those of the operands, emitted as HLO. A
+//! family's rules stand in `<family>/grad.rs`; which op has which is in [`decisions`](super::decisions::gradient). Nothing
+//! here walks computations: that is `passes::grad`.
+//!
+//! A cotangent has the dtype and dims of its primal value. Sums that a rule adds (over broadcast dimensions, windows,
+//! gathered rows) run in f32 where the dtype is narrower and round once at the end, as TensorFlow's `BiasAddGrad` does.
+
+use super::{BinaryOp, Comparison, Op};
+use crate::{CompId, DType, Emitter, InstrId, Literal, Metadata, Module, Shape};
+use std::borrow::Cow;
+
+/// Why something has no gradient: a clause that fits behind "has no gradient: ".
+pub type Why = Cow<'static, str>;
+
+/// What a rule gives: one cotangent per operand, in order. `Err` says why this use of the op has none.
+pub type Cotangents = Result<Vec<Cotangent>, Why>;
+
+/// A gradient rule: emits the cotangents of the operands.
+pub type Rule<'a> = Box<dyn Fn(&Vjp<'_>) -> Cotangents + 'a>;
+
+/// What reverse mode does with an op.
+pub enum Gradient<'a> {
+    /// There is a rule. It may still refuse some attributes.
+    Vjp(Rule<'a>),
+    /// The result does not change with small changes of the operands, or is not of a floating dtype.
+    Zero {
+        /// A clause.
+        why: &'static str,
+    },
+    /// There is no rule: it is an error if the output depends on a variable through this op.
+    Undefined {
+        /// A clause, with a remedy where there is one.
+        why: Why,
+    },
+}
+
+impl<'a> Gradient<'a> {
+    /// A rule.
+    pub fn vjp(rule: impl Fn(&Vjp<'_>) -> Cotangents + 'a) -> Gradient<'a> {
+        Gradient::Vjp(Box::new(rule))
+    }
+
+    /// No rule, and why.
+    pub fn undefined(why: &'static str) -> Gradient<'a> {
+        Gradient::Undefined { why: Cow::Borrowed(why) }
+    }
+}
+
+/// The cotangent of a value: one array per floating array of it, where it is not zero.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Cotangent {
+    /// Zero by structure: nothing was emitted for it.
+    #[default]
+    Zero,
+    /// Of an array.
+    Array(InstrId),
+    /// Of a tuple, one per element.
+    Tuple(Vec<Cotangent>),
+}
+
+impl Cotangent {
+    /// Whether it is zero by structure.
+    pub fn is_zero(&self) -> bool {
+        match self {
+            Cotangent::Zero => true,
+            Cotangent::Array(_) => false,
+            Cotangent::Tuple(elements) => elements.iter().all(Cotangent::is_zero),
+        }
+    }
+
+    /// Element `index` of a tuple's cotangent; zero of anything else.
+    pub fn element(&self, index: usize) -> Cotangent {
+        match self {
+            Cotangent::Tuple(elements) => elements.get(index).cloned().unwrap_or_default(),
+            Cotangent::Zero | Cotangent::Array(_) => Cotangent::Zero,
+        }
+    }
+
+    /// A tuple's cotangent with one more of its element `index`: no longer than the elements are far.
+    pub fn add_element(self, index: usize, addend: Cotangent, e: &Emitter) -> Cotangent {
+        let mut elements = match self {
+            Cotangent::Tuple(elements) => elements,
+            Cotangent::Zero | Cotangent::Array(_) => Vec::new(),
+        };
+        if elements.len() <= index {
+            elements.resize(index + 1, Cotangent::Zero);
+        }
+        elements[index] = std::mem::take(&mut elements[index]).add(addend, e);
+        Cotangent::Tuple(elements)
+    }
+
+    /// The array, if it is one.
+    pub fn array(&self) -> Option<InstrId> {
+        match self {
+            Cotangent::Array(id) => Some(*id),
+            Cotangent::Zero | Cotangent::Tuple(_) => None,
+        }
+    }
+
+    /// The sum of two cotangents of one value, in their own dtype.
+    pub fn add(self, other: Cotangent, e: &Emitter) -> Cotangent {
+        match (self, other) {
+            (Cotangent::Zero, other) => other,
+            (this, Cotangent::Zero) => this,
+            (Cotangent::Array(lhs), Cotangent::Array(rhs)) => Cotangent::Array(e.add(lhs, rhs)),
+            (Cotangent::Tuple(mut lhs), Cotangent::Tuple(rhs)) => {
+                lhs.resize(lhs.len().max(rhs.len()), Cotangent::Zero);
+                for (element, addend) in lhs.iter_mut().zip(rhs) {
+                    *element = std::mem::take(element).add(addend, e);
+                }
+                Cotangent::Tuple(lhs)
+            }
+            // One value is an array or a tuple, never both.
+            (this @ Cotangent::Array(_), Cotangent::Tuple(_)) | (this @ Cotangent::Tuple(_), Cotangent::Array(_)) => {
+                this
+            }
+        }
+    }
+}
+
+/// What reverse mode lends a rule so that it can differentiate computations its op calls.
+pub trait CalledGradient {
+    /// A computation whose parameters are those of `comp` followed by one per array in `cotangent` (depth first), and
+    /// whose result is the tuple of the cotangents of the leaves of the wanted parameters (depth first, floating
+    /// leaves only).
+    ///
+    /// # Errors
+    /// Why something inside has no gradient, naming it.
+    fn vjp_computation(&self, comp: CompId, wanted: &[bool], cotangent: &Cotangent) -> Result<CompId, Why>;
+}
+
+/// What a rule sees: the instruction, which operands matter, and the cotangent of its result.
+pub struct Vjp<'a> {
+    /// Where to emit. Its metadata already names the primal.
+    pub e: &'a Emitter,
+    /// The primal's operands.
+    pub operands: &'a [InstrId],
+    /// The primal itself: its value can be used.
+    pub result: InstrId,
+    /// For each operand whether its cotangent is used.
+    pub wanted: &'a [bool],
+    /// The cotangent of the result; not zero.
+    pub cotangent: &'a Cotangent,
+    /// Reverse mode for called computations.
+    pub called: &'a dyn CalledGradient,
+}
+
+impl Vjp<'_> {
+    /// The cotangent of a result that is an array.
+    pub fn g(&self) -> InstrId {
+        self.cotangent.array().expect("reverse mode calls a rule with a cotangent of the result's kind")
+    }
+
+    /// Operand `idx`.
+    pub fn operand(&self, idx: usize) -> InstrId {
+        self.operands[idx]
+    }
+
+    /// Whether the cotangent of operand `idx` is used.
+    pub fn wants(&self, idx: usize) -> bool {
+        self.wanted.get(idx).copied().unwrap_or(false)
+    }
+
+    /// Calls `rule` with the index of each wanted operand; zero for the others.
+    pub fn each(&self, mut rule: impl FnMut(usize) -> InstrId) -> Cotangents {
+        let one = |idx| if self.wants(idx) { Cotangent::Array(rule(idx)) } else { Cotangent::Zero };
+        Ok((0..self.operands.len()).map(one).collect())
+    }
+}
+
+/// The dtype sums over values of `dtype` run in: f32 for narrower floats, else the dtype itself.
+pub(crate) fn accum_dtype(dtype: DType) -> DType {
+    if dtype.is_float() && dtype.bits() < 32 { DType::F32 } else { dtype }
+}
+
+/// Sums over `dimensions` in [`accum_dtype`], and rounds back to the dtype of `x`.
+pub(crate) fn sum(e: &Emitter, x: InstrId, dimensions: &[i64]) -> InstrId {
+    if dimensions.is_empty() {
+        return x;
+    }
+    let dtype = e.dtype(x);
+    let total = e.reduce_sum(e.convert(x, accum_dtype(dtype)), dimensions);
+    e.convert(total, dtype)
+}
+
+/// Sums over everything.
+pub(crate) fn sum_all(e: &Emitter, x: InstrId) -> InstrId {
+    let dimensions: Vec<i64> = (0..e.dims(x).len() as i64).collect();
+    sum(e, x, &dimensions)
+}
+
+/// A computation of two scalars, as reductions and scatters apply it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Combiner {
+    /// One binary op of both, in either order.
+    Binary(BinaryOp),
+    /// One comparison of first and second, in this order.
+    Compare(Comparison),
+    /// The second: an update replaces what was there.
+    Second,
+    /// Anything else.
+    Other,
+}
+
+/// What `comp` does, if it is one op of its two parameters.
+pub(crate) fn combiner(module: &Module, comp: CompId) -> Combiner {
+    let computation = module.comp(comp);
+    let parameters = computation.parameters();
+    let &[first, second] = parameters.as_slice() else { return Combiner::Other };
+    let root = computation.instr(computation.root);
+    let in_order = root.operands == [first, second];
+    let swapped = root.operands == [second, first];
+    match &root.op {
+        Op::Binary(op) if in_order => Combiner::Binary(*op),
+        Op::Binary(op @ (BinaryOp::Add | BinaryOp::Multiply | BinaryOp::Maximum | BinaryOp::Minimum)) if swapped => {
+            Combiner::Binary(*op)
+        }
+        Op::Compare { direction, .. } if in_order => Combiner::Compare(*direction),
+        Op::Parameter { number: 1, .. } => Combiner::Second,
+        _ => Combiner::Other,
+    }
+}
+
+/// The computation `(x, y) -> x direction y` on scalars of `dtype`; made once.
+pub(crate) fn comparison_computation(module: &mut Module, direction: Comparison, dtype: DType) -> CompId {
+    let name = format!("{}_{dtype}", direction.name().to_lowercase());
+    module.made_once(&name, |module, comp| {
+        let [lhs, rhs] = [0, 1].map(|number| {
+            module.append(comp, Op::parameter(number), Vec::new(), Shape::scalar(dtype), Metadata::default())
+        });
+        let op = Op::Compare { direction, kind: None };
+        module.append(comp, op, vec![lhs, rhs], Shape::scalar(DType::Pred), Metadata::default());
+    })
+}
+
+/// A copy of a computation, with instructions of fresh names; ids stay. What it calls is shared.
+pub(crate) fn copy_computation(module: &mut Module, comp: CompId, name: &str) -> CompId {
+    let original = module.comp(comp).clone();
+    let copy = module.add_computation(name);
+    for instr in original.instructions {
+        module.append_copy(copy, instr);
+    }
+    module.computations[copy.idx()].root = original.root;
+    copy
+}
+
+/// The number every element of `id` is, if it is a constant of one number seen through broadcasts and conversions.
+pub(crate) fn constant_value(e: &Emitter, id: InstrId) -> Option<f64> {
+    e.with_module(|module| {
+        let computation = module.comp(e.comp());
+        let mut instr = computation.instr(id);
+        loop {
+            match &instr.op {
+                Op::Constant(literal) => return splat_value(literal),
+                Op::Broadcast { .. } | Op::Reshape | Op::Convert => instr = computation.instr(instr.operands[0]),
+                _ => return None,
+            }
+        }
+    })
+}
+
+/// The number every element of a literal is; `None` if they differ, there are none, or the dtype is none Rust knows.
+fn splat_value(literal: &Literal) -> Option<f64> {
+    fn splat<T: crate::Element + PartialEq>(literal: &Literal, value: impl Fn(T) -> f64) -> Option<f64> {
+        let elements = literal.elements::<T>()?;
+        let &first = elements.first()?;
+        elements.iter().all(|&element| element == first).then(|| value(first))
+    }
+    splat::<f32>(literal, f64::from)
+        .or_else(|| splat::<half::bf16>(literal, f64::from))
+        .or_else(|| splat::<half::f16>(literal, f64::from))
+        .or_else(|| splat::<f64>(literal, |value| value))
+        .or_else(|| splat::<i32>(literal, f64::from))
+}

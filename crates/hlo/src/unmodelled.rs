@@ -1,0 +1,485 @@
+//! Attributes of opcodes that the IR does not model, between text and proto.
+//!
+//! [`Unmodelled`](super::Unmodelled) keeps what came in, in the form it came. Here that is put in the other form, for
+//! a foreign module that comes in as one and goes out as the other: fusions, collectives, custom calls' extras. A field
+//! without a row here goes out only in the form it came in; an attribute without one is an error on the way to a proto.
+//!
+//! Source: `PrintExtraAttributesImpl` and `ToProto` of each instruction class in XLA's `hlo_instructions.cc`.
+
+use prost::Message as _;
+
+use super::ops::ReplicaGroups;
+use super::proto::attributes::{encode_groups, take_groups};
+use super::proto::messages::{
+    CholeskyOptions, HloComputationProto, HloInstructionProto, OpMetadata, OutputOperandAliasing, SourceTarget,
+    TriangularSolveOptions,
+};
+use super::proto::shape;
+use super::text::forms::{finished, groups_text, list, replica_groups as read_groups};
+use super::text::lex::{Cursor, Read};
+use super::text::number::escape;
+use super::text::op::{BEFORE_API_VERSION, BEFORE_TARGET};
+use super::text::print::METADATA;
+use super::{Op, Unmodelled};
+
+mod annotations;
+mod lost;
+
+pub use lost::{Lost, lost_in_text};
+
+const CHANNEL_ID: &str = "channel_id";
+const OUTFEED_SHAPE: &str = "outfeed_shape";
+const EXECUTION_THREAD: &str = "execution_thread";
+const FFT_TYPES: [&str; 4] = ["FFT", "IFFT", "RFFT", "IRFFT"];
+const DISTRIBUTIONS: [&str; 3] = ["rng_invalid", "rng_uniform", "rng_normal"];
+const SCHEDULES: [&str; 3] = ["SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARLIEST"];
+const PADDING_TYPES: [&str; 3] = ["PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"];
+const TRANSPOSES: [&str; 4] = ["TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"];
+
+/// The name of a number, or nothing.
+fn name_of(names: &'static [&'static str], number: i32) -> &'static str {
+    names.get(number as usize).copied().unwrap_or("")
+}
+
+/// The text attributes of a message in which only unmodelled fields are set, in XLA's order.
+pub(super) fn to_text(opcode: &str, proto: &HloInstructionProto) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    // A number that is newer than the table of its names has no text; what is left out is `lost_in_text`.
+    let mut put = |name: &str, value: String| {
+        if !value.is_empty() {
+            out.push((name.to_string(), value));
+        }
+    };
+    let braced = |values: &[i64]| format!("{{{}}}", list(values));
+    if proto.channel_id > 0 {
+        put(CHANNEL_ID, proto.channel_id.to_string());
+    }
+    if is_collective(opcode)
+        && let Some(groups) = take_groups(&mut proto.clone())
+    {
+        put("replica_groups", groups_text(&groups));
+    }
+    if !proto.source_target_pairs.is_empty() {
+        let pairs: Vec<String> =
+            proto.source_target_pairs.iter().map(|pair| format!("{{{},{}}}", pair.source, pair.target)).collect();
+        put("source_target_pairs", format!("{{{}}}", pairs.join(",")));
+    }
+    let flags = [
+        ("constrain_layout", proto.constrain_layout && opcode != "custom-call"),
+        ("use_global_device_ids", proto.use_global_device_ids),
+        ("is_host_transfer", proto.is_host_transfer),
+        ("is_composite", proto.is_composite),
+    ];
+    flags.into_iter().filter(|&(_, value)| value).for_each(|(name, _)| put(name, "true".to_string()));
+    if !proto.dimensions.is_empty() {
+        put("dimensions", braced(&proto.dimensions));
+    }
+    if opcode == "fft" {
+        put("fft_type", name_of(&FFT_TYPES, proto.fft_type).to_string());
+        put("fft_length", braced(&proto.fft_length));
+    }
+    if let Some(options) = &proto.triangular_solve_options {
+        for (name, value) in
+            [("left_side", options.left_side), ("lower", options.lower), ("unit_diagonal", options.unit_diagonal)]
+        {
+            if value {
+                put(name, "true".to_string());
+            }
+        }
+        put("transpose_a", name_of(&TRANSPOSES, options.transpose_a).to_string());
+    }
+    if proto.cholesky_options.is_some_and(|options| options.lower) {
+        put("lower", "true".to_string());
+    }
+    if opcode == "topk" {
+        put("k", proto.k.to_string());
+        put("largest", proto.largest.to_string());
+    }
+    if proto.delta != 0 {
+        put("delta", proto.delta.to_string());
+    }
+    if proto.distribution != 0 {
+        put("distribution", name_of(&DISTRIBUTIONS, proto.distribution).to_string());
+    }
+    if let Some(Ok(shape)) = proto.outfeed_shape.as_deref().map(|shape| shape::decode(shape, OUTFEED_SHAPE)) {
+        put(OUTFEED_SHAPE, shape.to_string());
+    }
+    for (name, bytes) in [("infeed_config", &proto.infeed_config), ("outfeed_config", &proto.outfeed_config)] {
+        if let Ok(text) = std::str::from_utf8(bytes).map(escape).map(|text| format!("\"{text}\""))
+            && !bytes.is_empty()
+        {
+            put(name, text);
+        }
+    }
+    for (name, count) in
+        [("feature_group_count", proto.feature_group_count), ("batch_group_count", proto.batch_group_count)]
+    {
+        if count > 1 {
+            put(name, count.to_string());
+        }
+    }
+    if proto.padding_type != 0 {
+        put("padding_type", name_of(&PADDING_TYPES, proto.padding_type).to_string());
+    }
+    if !proto.output_operand_aliasing.is_empty() {
+        let pair = |pair: &OutputOperandAliasing| {
+            let OutputOperandAliasing { output_shape_index, operand_index, operand_shape_index } = pair;
+            format!("{}: ({operand_index}, {})", braced(output_shape_index), braced(operand_shape_index))
+        };
+        let pairs: Vec<String> = proto.output_operand_aliasing.iter().map(pair).collect();
+        put("output_to_operand_aliasing", format!("{{{}}}", pairs.join(", ")));
+    }
+    if proto.custom_call_schedule != 0 {
+        put("schedule", name_of(&SCHEDULES, proto.custom_call_schedule).to_string());
+    }
+    if !proto.fusion_kind.is_empty() {
+        put("kind", proto.fusion_kind.clone());
+    }
+    if !proto.async_execution_thread.is_empty() {
+        put("async_execution_thread", format!("\"{}\"", escape(&proto.async_execution_thread)));
+    }
+    if let Some(index) = proto.cross_program_prefetch_index {
+        put("cross_program_prefetch_index", index.to_string());
+    }
+    annotations::to_text(proto).into_iter().for_each(|(name, text)| put(name, text));
+    if let Some(further) = proto.metadata.as_ref().map(metadata_text).filter(|text| !text.is_empty()) {
+        put(METADATA, further);
+    }
+    out
+}
+
+/// Whether an op may have an attribute of this name that the IR does not model. Of opcodes that it does not model at all
+/// any name is carried; of the others only those that HLO gives them, as any other would be lost or mean nothing.
+pub(super) fn may_have(op: &Op, name: &str) -> bool {
+    let is_annotation = [METADATA, annotations::STATISTICS, annotations::ORIGIN, annotations::ACCURACY].contains(&name);
+    is_annotation
+        || match op {
+            Op::Opaque(_) => true,
+            Op::CustomCall(_) => {
+                BEFORE_TARGET.contains(&name) || BEFORE_API_VERSION.contains(&name) || name == CHANNEL_ID
+            }
+            Op::Call { .. } => name == "is_composite",
+            Op::Dot { .. } => name == "sparsity",
+            Op::Convolution(_) => matches!(name, "conv_kind" | "sparsity"),
+            Op::Reshape => name == "inferred_dimension",
+            _ => false,
+        }
+}
+
+fn is_collective(opcode: &str) -> bool {
+    ["all-", "collective-broadcast", "reduce-scatter", "ragged-all"].iter().any(|prefix| opcode.starts_with(prefix))
+}
+
+fn metadata_text(metadata: &OpMetadata) -> String {
+    let mut parts = Vec::new();
+    let numbers = [
+        ("source_end_line", metadata.source_end_line),
+        ("source_column", metadata.source_column),
+        ("source_end_column", metadata.source_end_column),
+    ];
+    parts.extend(numbers.iter().filter(|(_, number)| *number != 0).map(|(name, number)| format!("{name}={number}")));
+    let texts = [("deduplicated_name", &metadata.deduplicated_name), ("scheduling_name", &metadata.scheduling_name)];
+    let present = texts.iter().filter(|(_, text)| !text.is_empty());
+    parts.extend(present.map(|(name, text)| format!("{name}=\"{}\"", escape(text))));
+    parts.join(" ")
+}
+
+/// Why there is no message of what the IR does not model.
+#[derive(Debug)]
+pub(super) enum NoMessage {
+    /// The bytes that are kept are none.
+    Wire(prost::DecodeError),
+    /// The name of the first attribute that has no row here, or whose value is not what its row reads.
+    Attribute(String),
+}
+
+/// The message of what the IR does not model of an instruction. One that came from a proto has it whole, and its text
+/// attributes say the same once more; of one that came from text they are all there is.
+pub(super) fn message(opcode: &str, kept: &Unmodelled) -> Result<HloInstructionProto, NoMessage> {
+    let mut proto = HloInstructionProto::decode(kept.proto.as_slice()).map_err(NoMessage::Wire)?;
+    if kept.proto.is_empty() {
+        to_proto(opcode, &kept.attributes, &mut proto).map_err(NoMessage::Attribute)?;
+    }
+    Ok(proto)
+}
+
+/// Sets the fields that text attributes mean.
+///
+/// # Errors
+/// The name of the first attribute that has no row here, or whose value is not what its row reads.
+fn to_proto(opcode: &str, attributes: &[(String, String)], proto: &mut HloInstructionProto) -> Result<(), String> {
+    for (name, text) in attributes {
+        let mut value = Cursor::new(text);
+        let known = set_field(opcode, name, &mut value, proto).and_then(|known| {
+            finished(&mut value)?;
+            Ok(known)
+        });
+        if !matches!(known, Ok(true)) {
+            return Err(name.clone());
+        }
+    }
+    Ok(())
+}
+
+/// The text attributes of a computation's message.
+pub(super) fn computation_to_text(proto: &HloComputationProto) -> Vec<(String, String)> {
+    if proto.execution_thread.is_empty() {
+        return Vec::new();
+    }
+    vec![(EXECUTION_THREAD.to_string(), format!("\"{}\"", escape(&proto.execution_thread)))]
+}
+
+/// Sets the fields that a computation's text attributes mean.
+///
+/// # Errors
+/// The name of the first attribute that has none.
+pub(super) fn computation_to_proto(
+    attributes: &[(String, String)],
+    proto: &mut HloComputationProto,
+) -> Result<(), String> {
+    for (name, text) in attributes {
+        match (name.as_str(), Cursor::new(text).string()) {
+            (EXECUTION_THREAD, Ok(thread)) => proto.execution_thread = thread,
+            _ => return Err(name.clone()),
+        }
+    }
+    Ok(())
+}
+
+/// Reads one attribute; `false` if it has no row.
+fn set_field(opcode: &str, name: &str, value: &mut Cursor<'_>, proto: &mut HloInstructionProto) -> Read<bool> {
+    let table = |value: &mut Cursor<'_>, names: &[&str]| -> Read<i32> {
+        let word = value.word_or_empty();
+        match names.iter().position(|&known| known == word) {
+            Some(number) => Ok(number as i32),
+            None => Err(value.expected(names.join(", "))),
+        }
+    };
+    let triangular = |proto: &mut HloInstructionProto, set: &dyn Fn(&mut TriangularSolveOptions)| {
+        set(proto.triangular_solve_options.get_or_insert_default());
+    };
+    match name {
+        CHANNEL_ID => proto.channel_id = value.int()?,
+        "replica_groups" => {
+            let groups = read_groups(value)?;
+            // No groups mean all replicas, as does a message without the field, which then must not come back with one.
+            if groups != ReplicaGroups::List(Vec::new()) {
+                encode_groups(&groups, proto);
+            }
+        }
+        "source_target_pairs" => value.sequence("{", "}", |value| {
+            let pair = value.ints("{", "}")?;
+            let &[source, target] = &pair[..] else { return Err(value.expected("pairs of devices")) };
+            proto.source_target_pairs.push(SourceTarget { source, target });
+            Ok(())
+        })?,
+        "constrain_layout" => proto.constrain_layout = value.boolean()?,
+        "use_global_device_ids" => proto.use_global_device_ids = value.boolean()?,
+        "is_host_transfer" => proto.is_host_transfer = value.boolean()?,
+        "is_composite" => proto.is_composite = value.boolean()?,
+        "dimensions" => proto.dimensions = value.ints("{", "}")?,
+        "fft_type" => proto.fft_type = table(value, &FFT_TYPES)?,
+        "fft_length" => proto.fft_length = value.ints("{", "}")?,
+        "left_side" => {
+            let left_side = value.boolean()?;
+            triangular(proto, &|options| options.left_side = left_side);
+        }
+        "unit_diagonal" => {
+            let unit_diagonal = value.boolean()?;
+            triangular(proto, &|options| options.unit_diagonal = unit_diagonal);
+        }
+        "transpose_a" => {
+            let transpose_a = table(value, &TRANSPOSES)?;
+            triangular(proto, &|options| options.transpose_a = transpose_a);
+        }
+        "lower" => {
+            let lower = value.boolean()?;
+            match opcode {
+                "cholesky" => proto.cholesky_options = Some(CholeskyOptions { lower }),
+                _ => triangular(proto, &|options| options.lower = lower),
+            }
+        }
+        "k" => proto.k = value.int()?,
+        "largest" => proto.largest = value.boolean()?,
+        "delta" => proto.delta = value.int()?,
+        "distribution" => proto.distribution = table(value, &DISTRIBUTIONS)?,
+        "infeed_config" => proto.infeed_config = value.string()?.into_bytes(),
+        "outfeed_config" => proto.outfeed_config = value.string()?.into_bytes(),
+        OUTFEED_SHAPE => proto.outfeed_shape = Some(Box::new(shape::encode(&value.shape()?))),
+        "feature_group_count" => proto.feature_group_count = value.int()?,
+        "batch_group_count" => proto.batch_group_count = value.int()?,
+        "padding_type" => proto.padding_type = table(value, &PADDING_TYPES)?,
+        "output_to_operand_aliasing" => value.sequence("{", "}", |value| {
+            let output_shape_index = value.ints("{", "}")?;
+            value.expect(":")?;
+            value.expect("(")?;
+            let operand_index = value.int()?;
+            value.expect(",")?;
+            let operand_shape_index = value.ints("{", "}")?;
+            value.expect(")")?;
+            let pair = OutputOperandAliasing { output_shape_index, operand_index, operand_shape_index };
+            proto.output_operand_aliasing.push(pair);
+            Ok(())
+        })?,
+        "schedule" => proto.custom_call_schedule = table(value, &SCHEDULES)?,
+        "kind" => proto.fusion_kind = value.word("a fusion kind")?.to_string(),
+        "async_execution_thread" => proto.async_execution_thread = value.string()?,
+        "cross_program_prefetch_index" => proto.cross_program_prefetch_index = Some(value.int()? as i32),
+        METADATA => set_metadata(value, proto.metadata.get_or_insert_default())?,
+        name => return annotations::set(name, value, proto),
+    }
+    Ok(true)
+}
+
+fn set_metadata(value: &mut Cursor<'_>, metadata: &mut OpMetadata) -> Read<()> {
+    while !value.at_end() {
+        let name = value.word("a metadata field")?;
+        value.expect("=")?;
+        match name {
+            "source_end_line" => metadata.source_end_line = value.int()? as i32,
+            "source_column" => metadata.source_column = value.int()? as i32,
+            "source_end_column" => metadata.source_end_column = value.int()? as i32,
+            "deduplicated_name" => metadata.deduplicated_name = value.string()?,
+            "scheduling_name" => metadata.scheduling_name = value.string()?,
+            _ => return Err(value.expected("a metadata field that a proto has")),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::messages::{CollectiveDeviceListProto, ReplicaGroup};
+    use crate::proto::{decode, encode};
+    use crate::text::parse;
+    use crate::verify;
+
+    /// Messages whose every field has a text, and that text.
+    fn samples() -> Vec<(&'static str, HloInstructionProto, &'static str)> {
+        let of = HloInstructionProto::default;
+        let groups = CollectiveDeviceListProto {
+            replica_groups: vec![ReplicaGroup { replica_ids: vec![0, 1] }, ReplicaGroup { replica_ids: vec![2, 3] }],
+            ..Default::default()
+        };
+        let aliasing =
+            OutputOperandAliasing { output_shape_index: vec![0], operand_index: 1, operand_shape_index: vec![] };
+        let metadata = OpMetadata { source_end_line: 4, deduplicated_name: "a".into(), ..Default::default() };
+        let triangular = TriangularSolveOptions { left_side: true, lower: true, unit_diagonal: true, transpose_a: 2 };
+        vec![
+            (
+                "all-gather",
+                HloInstructionProto {
+                    channel_id: 3,
+                    collective_device_list: Some(Box::new(groups)),
+                    constrain_layout: true,
+                    use_global_device_ids: true,
+                    dimensions: vec![1],
+                    ..of()
+                },
+                "channel_id=3, replica_groups={{0,1},{2,3}}, constrain_layout=true, use_global_device_ids=true, \
+                 dimensions={1}",
+            ),
+            ("all-to-all", of(), "replica_groups={}"),
+            (
+                "collective-permute",
+                HloInstructionProto { source_target_pairs: vec![SourceTarget { source: 0, target: 1 }], ..of() },
+                "source_target_pairs={{0,1}}",
+            ),
+            (
+                "fusion",
+                HloInstructionProto {
+                    fusion_kind: "kLoop".into(),
+                    output_operand_aliasing: vec![aliasing],
+                    metadata: Some(metadata),
+                    ..of()
+                },
+                "output_to_operand_aliasing={{0}: (1, {})}, kind=kLoop, \
+                 metadata=source_end_line=4 deduplicated_name=\"a\"",
+            ),
+            ("fft", HloInstructionProto { fft_type: 2, fft_length: vec![8], ..of() }, "fft_type=RFFT, fft_length={8}"),
+            (
+                "triangular-solve",
+                HloInstructionProto { triangular_solve_options: Some(triangular), ..of() },
+                "left_side=true, lower=true, unit_diagonal=true, transpose_a=TRANSPOSE",
+            ),
+            (
+                "cholesky",
+                HloInstructionProto { cholesky_options: Some(CholeskyOptions { lower: true }), ..of() },
+                "lower=true",
+            ),
+            ("topk", HloInstructionProto { k: 4, largest: true, ..of() }, "k=4, largest=true"),
+            ("infeed", HloInstructionProto { infeed_config: b"x\"".to_vec(), ..of() }, "infeed_config=\"x\\\"\""),
+            (
+                "outfeed",
+                HloInstructionProto {
+                    outfeed_shape: Some(Box::new(shape::encode(
+                        &Cursor::new("(f32[4,2]{0,1}, s32[])").shape().unwrap(),
+                    ))),
+                    outfeed_config: b"x".to_vec(),
+                    ..of()
+                },
+                "outfeed_shape=(f32[4,2]{0,1}, s32[]), outfeed_config=\"x\"",
+            ),
+            (
+                "send",
+                HloInstructionProto { channel_id: 1, is_host_transfer: true, ..of() },
+                "channel_id=1, is_host_transfer=true",
+            ),
+            ("rng", HloInstructionProto { distribution: 1, ..of() }, "distribution=rng_uniform"),
+        ]
+    }
+
+    #[test]
+    fn attributes_cross_both_ways() {
+        for (opcode, proto, text) in samples() {
+            let attributes = to_text(opcode, &proto);
+            let joined: Vec<String> = attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            assert_eq!(joined.join(", "), text);
+            let mut back = HloInstructionProto::default();
+            assert_eq!(to_proto(opcode, &attributes, &mut back), Ok(()));
+            assert_eq!(back, proto, "{opcode}");
+        }
+    }
+
+    #[test]
+    fn what_came_from_a_proto_is_not_said_twice() {
+        for (opcode, proto, _) in samples() {
+            let kept = Unmodelled { attributes: to_text(opcode, &proto), proto: proto.encode_to_vec() };
+            assert_eq!(message(opcode, &kept).unwrap(), proto, "{opcode}");
+        }
+    }
+
+    #[test]
+    fn a_permutation_of_a_proto_verifies_as_that_of_its_text() {
+        let text = "HloModule m, num_partitions=2\n\nENTRY main {\n  x = f32[4]{0} parameter(0)\n  ROOT y = f32[4]{0} \
+                    collective-permute(x), channel_id=1, source_target_pairs={{0,1},{1,0}}\n}\n";
+        let module = parse(text, "m.hlo").unwrap();
+        let decoded = decode::from_bytes(&encode::to_bytes(&module).unwrap()).unwrap();
+        assert_eq!([&module, &decoded].map(verify), [Ok(()), Ok(())]);
+    }
+
+    /// Without `outfeed_shape` an outfeed gives its operand as it lies, and a message says so.
+    #[test]
+    fn an_outfeed_crosses_both_ways() {
+        let text = |said: &str| {
+            format!(
+                "HloModule o\n\nENTRY main {{\n  x = f32[4]{{0}} parameter(0)\n  t = token[] after-all()\n  ROOT o = token[] \
+                 outfeed(x, t){said}\n}}\n"
+            )
+        };
+        for said in ["", ", outfeed_shape=f32[4]{0}"] {
+            let module = parse(&text(said), "o.hlo").unwrap();
+            let decoded = decode::from_bytes(&encode::to_bytes(&module).unwrap()).unwrap();
+            let printed = crate::text::print(&decoded, &crate::text::PrintOptions::default());
+            assert!(printed.contains("outfeed(x, t), outfeed_shape=f32[4]{0}\n"), "{printed}");
+        }
+    }
+
+    #[test]
+    fn an_attribute_without_a_field_is_named() {
+        let attributes = [("brand_new".to_string(), "1".to_string())];
+        let error = to_proto("fusion", &attributes, &mut HloInstructionProto::default());
+        assert_eq!(error, Err("brand_new".to_string()));
+    }
+}

@@ -1,0 +1,64 @@
+//! What a module's text does not say: fields of its proto that HLO text has no words for.
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+use prost::encoding::{DecodeContext, decode_key, skip_field};
+
+use super::to_proto;
+use crate::Module;
+use crate::ops::opcodes;
+use crate::proto::messages::HloInstructionProto;
+
+/// An instruction whose text leaves something out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Its computation and name.
+    pub place: String,
+    /// Its opcode.
+    pub opcode: String,
+    /// The numbers of the fields of `HloInstructionProto` that are left out, ascending. 2 is the opcode: of an op newer
+    /// than this build, which no reader of text knows.
+    pub fields: Vec<u32>,
+}
+
+/// The field `opcode`.
+const OPCODE: u32 = 2;
+
+/// The instructions of a module that came as a proto whose text, read again, gives another proto.
+pub fn lost_in_text(module: &Module) -> Vec<Lost> {
+    let mut lost = Vec::new();
+    for computation in &module.computations {
+        for instr in &computation.instructions {
+            let opcode = instr.op.opcode().into_owned();
+            let is_read = opcodes::is_known(&opcode);
+            if is_read && instr.unmodelled.proto.is_empty() {
+                continue;
+            }
+            let mut said = HloInstructionProto::default();
+            // An attribute that does not read back leaves its field unset, and so in the list.
+            let _ = to_proto(&opcode, &instr.unmodelled.attributes, &mut said);
+            let (kept, said) = (fields(&instr.unmodelled.proto), fields(&said.encode_to_vec()));
+            let missing = kept.iter().filter(|(tag, bytes)| said.get(tag) != Some(bytes)).map(|(tag, _)| *tag);
+            let missing: Vec<u32> = (!is_read).then_some(OPCODE).into_iter().chain(missing).collect();
+            if !missing.is_empty() {
+                lost.push(Lost { place: format!("{}/%{}", computation.name, instr.name), opcode, fields: missing });
+            }
+        }
+    }
+    lost
+}
+
+/// The bytes of each field of a message, those of a repeated one together.
+fn fields(mut message: &[u8]) -> BTreeMap<u32, Vec<u8>> {
+    let mut fields: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+    while !message.is_empty() {
+        let whole = message;
+        let Ok((tag, wire_type)) = decode_key(&mut message) else { break };
+        if skip_field(wire_type, tag, &mut message, DecodeContext::default()).is_err() {
+            break;
+        }
+        fields.entry(tag).or_default().extend(&whole[..whole.len() - message.len()]);
+    }
+    fields
+}

@@ -1,0 +1,387 @@
+//! What is wrong with a document: where, in which words, and what to do about it.
+
+use super::place::{Key, Mark, Step};
+use super::{MAX_BYTES, MAX_DEPTH, MAX_NODES};
+use serde::de::{self, Expected, Unexpected};
+use std::cell::RefCell;
+use std::fmt;
+
+/// Most characters of a line that an error quotes.
+const MAX_SHOWN: usize = 100;
+
+/// What is wrong with a document, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub struct ConfigError {
+    /// The file, as the caller named it.
+    pub path: String,
+    /// The place, if there is one.
+    pub place: Option<Place>,
+    /// What is wrong.
+    pub problem: ConfigProblem,
+}
+
+/// A place in a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1, in characters.
+    pub column: usize,
+    /// The line's text.
+    pub text: String,
+}
+
+/// What is wrong with a document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigProblem {
+    /// An unknown key.
+    #[error("unknown key `{key}`, {}", expected("key", valid))]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// The keys that are read there.
+        valid: Vec<String>,
+    },
+    /// A key of a [`Tuning`](bf16scope_passes::tuning::Tuning) where it is none, as earlier versions had it.
+    #[error("`{key}` is a choice for a target, expected under `tune`")]
+    OfTuning {
+        /// The key.
+        key: String,
+        /// What to write instead.
+        line: String,
+    },
+    /// A key of a [`Tuning`](bf16scope_passes::tuning::Tuning) by the name that earlier versions read.
+    #[error("`{key}` is called `{now}`")]
+    Renamed {
+        /// The key.
+        key: String,
+        /// Its name.
+        now: &'static str,
+        /// What to write instead.
+        line: String,
+    },
+    /// A value that is none of the valid ones.
+    #[error("unknown value `{value}`, {}", expected("value", valid))]
+    UnknownValue {
+        /// The value.
+        value: String,
+        /// The valid ones.
+        valid: Vec<String>,
+    },
+    /// A key that must be there.
+    #[error("missing key `{key}`")]
+    MissingKey {
+        /// The key.
+        key: String,
+    },
+    /// A key that is there twice.
+    #[error("key `{key}` is given twice")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+    /// A value of the wrong kind or out of range.
+    #[error("found {found}, expected {expected}")]
+    WrongValue {
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: String,
+    },
+    /// Keys and values that are right each, and together are not.
+    #[error("{message}")]
+    Together {
+        /// What was found, and what was expected.
+        message: String,
+        /// What to do about it, if that is not plain.
+        help: Option<String>,
+    },
+    /// Not YAML; the text is the YAML parser's.
+    #[error("not valid yaml: {0}")]
+    Syntax(String),
+    /// Values inside values, deeper than any configuration.
+    #[error("more than {MAX_DEPTH} lists and maps stand inside one another")]
+    TooDeep,
+    /// Aliases that repeat aliases.
+    #[error("aliases repeat more than {MAX_NODES} values")]
+    TooMany,
+    /// Too large to be a configuration.
+    #[error("document has at least {n_bytes} bytes, expected at most {MAX_BYTES}")]
+    TooLarge {
+        /// Its size, as far as it was read.
+        n_bytes: usize,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ConfigError { path, place, problem } = self;
+        let Some(Place { line, column, text }) = place else {
+            write!(f, "{path}: {problem}")?;
+            return match problem {
+                ConfigProblem::Together { help: Some(help), .. } => write!(f, "\nhelp: {help}"),
+                _ => Ok(()),
+            };
+        };
+        let number = line.to_string();
+        let margin = " ".repeat(number.len());
+        // A long line is shown around its column only.
+        let start = if *column > MAX_SHOWN { column - MAX_SHOWN / 2 } else { 0 };
+        let shown: Vec<char> = text.chars().skip(start).take(MAX_SHOWN).collect();
+        let (before, rest) = shown.split_at((column - 1 - start).min(shown.len()));
+        // Tabs stay tabs, so that the caret stands below its column.
+        let indent: String = before.iter().map(|&c| if c == '\t' { '\t' } else { ' ' }).collect();
+        let ends = |c: char| c.is_whitespace() || matches!(c, ':' | ',' | '[' | ']' | '}');
+        let width = rest.iter().take_while(|&&c| !ends(c)).count().max(1);
+        writeln!(f, "{path}:{line}:{column}: {problem}")?;
+        writeln!(f, "  {number} | {}", shown.iter().collect::<String>())?;
+        write!(f, "  {margin} | {indent}{}", "^".repeat(width))?;
+        match problem.help() {
+            Some(help) => write!(f, "\n  help: {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ConfigProblem {
+    /// What to do about it, if that is not plain.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            ConfigProblem::UnknownValue { value, valid } if valid == &["auto", "none"] && value.starts_with("tpu") => {
+                Some(format!("`--tune {value}`, on the command line, is what that target compiles"))
+            }
+            ConfigProblem::UnknownKey { key, .. } if key == "<<" => {
+                Some("keys are not merged: write here each one that is meant".to_string())
+            }
+            ConfigProblem::UnknownKey { key: given, valid } | ConfigProblem::UnknownValue { value: given, valid } => {
+                nearest(given, valid).map(|name| format!("did you mean `{name}`?"))
+            }
+            ConfigProblem::OfTuning { line, .. } => Some(format!(
+                "write `{line}` beside `model` and `train`, or nothing: `tune: auto`, the default, is what pays off on the target"
+            )),
+            ConfigProblem::Renamed { line, .. } => Some(format!("write `{line}`")),
+            ConfigProblem::MissingKey { key } => Some(format!("add `{key}: …` to the block that starts here")),
+            ConfigProblem::DuplicateKey { key } => Some(format!("keep one `{key}`")),
+            ConfigProblem::Syntax(_) => {
+                Some("keys and values are `key: value`, and nesting is two spaces of indentation".to_string())
+            }
+            ConfigProblem::Together { help, .. } => help.clone(),
+            ConfigProblem::WrongValue { found, expected } => as_expected(found, expected),
+            ConfigProblem::TooDeep | ConfigProblem::TooMany | ConfigProblem::TooLarge { .. } => None,
+        }
+    }
+}
+
+/// What to write in place of a value that is nearly the one expected: a number in quotes, a whole number with a point, one
+/// item of a list alone.
+fn as_expected(found: &str, expected: &str) -> Option<String> {
+    let quoted = found.strip_prefix("string \"").and_then(|rest| rest.strip_suffix('"'));
+    let (integer, float) = (in_backticks(found, "integer"), in_backticks(found, "floating point"));
+    let is_list = expected == "a list" || expected.starts_with("a list of ");
+    match (quoted, integer, float) {
+        (Some(text), ..) if expected.contains("number") && text.parse::<f64>().is_ok() => {
+            Some(format!("write {text} without quotes"))
+        }
+        (_, _, Some(number)) if expected.contains("whole number") => {
+            let whole = number.parse::<f64>().ok().filter(|number| number.fract() == 0.0 && number.abs() < 1e15)?;
+            Some(format!("write {whole:.0}"))
+        }
+        (Some(text), ..) if is_list && !text.contains(['\'', '\\']) => {
+            Some(format!("write ['{text}'], if it is the only one"))
+        }
+        (_, Some(item), _) | (_, _, Some(item)) if is_list => Some(format!("write [{item}], if it is the only one")),
+        _ => None,
+    }
+}
+
+fn in_backticks<'a>(found: &'a str, kind: &str) -> Option<&'a str> {
+    found.strip_prefix(kind)?.strip_prefix(" `")?.strip_suffix('`')
+}
+
+/// The one of `valid` that `given` is probably meant to be.
+pub fn nearest<'a>(given: &str, valid: &'a [String]) -> Option<&'a str> {
+    let score = |name: &str| strsim::jaro_winkler(&given.to_lowercase(), &name.to_lowercase());
+    let best = valid.iter().map(String::as_str).max_by(|a, b| score(a).total_cmp(&score(b)))?;
+    // Below this, suggestions are noise: `mlp` for `cnn` scores 0, `filters` for `filter` 0.97, `hidden` for `width` 0.52.
+    (score(best) >= 0.7).then_some(best)
+}
+
+/// `expected one of a, b, c`.
+fn expected(noun: &str, valid: &[String]) -> String {
+    match valid {
+        [] => format!("expected no {noun} here"),
+        [only] => format!("expected {only}"),
+        several => format!("expected one of {}", several.join(", ")),
+    }
+}
+
+/// `one of a, b, c`, of the valid names of a value.
+pub(super) fn one_of(names: &[&str]) -> String {
+    format!("one of {}", names.join(", "))
+}
+
+/// What is wrong with a value, with the place of the innermost value or key that the error passed on its way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadError {
+    /// Where; nowhere while it has passed none.
+    pub mark: Option<Mark>,
+    /// What is wrong.
+    pub problem: ConfigProblem,
+}
+
+impl ReadError {
+    /// An error in our own words.
+    pub fn new(message: impl Into<String>) -> ReadError {
+        ReadError::of(ConfigProblem::Together { message: message.into(), help: None })
+    }
+
+    /// An error of this problem.
+    pub fn of(problem: ConfigProblem) -> ReadError {
+        ReadError { mark: None, problem }
+    }
+
+    /// The error of a value that is something else.
+    pub fn wrong(found: String, expected: &str) -> ReadError {
+        ReadError::of(ConfigProblem::WrongValue { found, expected: expected.to_string() })
+    }
+
+    /// The same with help, in place of what the problem says itself.
+    #[must_use]
+    pub fn with_help(self, help: impl Into<String>) -> ReadError {
+        let problem = ConfigProblem::Together { message: self.problem.to_string(), help: Some(help.into()) };
+        ReadError { problem, ..self }
+    }
+
+    /// The same, at this place if it has none.
+    #[must_use]
+    pub fn or_at(self, mark: Mark) -> ReadError {
+        ReadError { mark: self.mark.or(Some(mark).filter(|mark| mark.line > 0)), ..self }
+    }
+
+    /// The same, of a key: with the name that is written there.
+    pub(super) fn of_key(self, key: &Key) -> ReadError {
+        let problem = match self.problem {
+            ConfigProblem::UnknownKey { valid, .. } => {
+                ConfigProblem::UnknownKey { key: key.as_written().to_string(), valid }
+            }
+            problem => problem,
+        };
+        ReadError { problem, ..self }.or_at(key.mark)
+    }
+
+    /// The error as one of whatever is being read. serde takes an error of ours as text alone, so the error itself waits
+    /// beside, and [`de::Error::custom`] of a [`ReadError`] takes it; an error of another deserializer has the text.
+    pub fn raise<E: de::Error>(self) -> E {
+        let text = self.to_string();
+        RAISED.with_borrow_mut(|place| *place = Some(self));
+        let error = E::custom(text);
+        RAISED.with_borrow_mut(Option::take);
+        error
+    }
+}
+
+thread_local! {
+    /// An error on its way from [`ReadError::raise`] to `custom`, which it calls.
+    static RAISED: RefCell<Option<ReadError>> = const { RefCell::new(None) };
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mark {
+            Some(Mark { line, column }) => write!(f, "line {line} column {column}: {}", self.problem),
+            None => write!(f, "{}", self.problem),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+impl de::Error for ReadError {
+    fn custom<T: fmt::Display>(message: T) -> ReadError {
+        RAISED.with_borrow_mut(Option::take).unwrap_or_else(|| ReadError::new(message.to_string()))
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> ReadError {
+        ReadError::wrong(plain(&found.to_string()), &plain(&expected.to_string()))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> ReadError {
+        ReadError::invalid_type(found, expected)
+    }
+
+    fn invalid_length(n: usize, expected: &dyn Expected) -> ReadError {
+        ReadError::wrong(format!("length {n}"), &plain(&expected.to_string()))
+    }
+
+    fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> ReadError {
+        ReadError::of(ConfigProblem::UnknownValue { value: variant.to_string(), valid: strings(expected) })
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> ReadError {
+        ReadError::of(ConfigProblem::UnknownKey { key: field.to_string(), valid: strings(expected) })
+    }
+
+    fn missing_field(field: &'static str) -> ReadError {
+        ReadError::of(ConfigProblem::MissingKey { key: field.to_string() })
+    }
+
+    fn duplicate_field(field: &'static str) -> ReadError {
+        ReadError::of(ConfigProblem::DuplicateKey { key: field.to_string() })
+    }
+}
+
+fn strings(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| name.to_string()).collect()
+}
+
+/// What is wrong about what the steps lead to, in our words: of values that are right each, and together are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeError {
+    /// From where it was found to the culprit.
+    pub path: Vec<Step>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl NodeError {
+    /// An error about what is at `path`.
+    pub fn new(path: Vec<Step>, message: impl Into<String>) -> NodeError {
+        NodeError { path, message: message.into(), help: None }
+    }
+
+    /// The same with help.
+    #[must_use]
+    pub fn with_help(self, help: impl Into<String>) -> NodeError {
+        NodeError { help: Some(help.into()), ..self }
+    }
+
+    /// The same, seen from one step further out.
+    #[must_use]
+    pub fn within(mut self, step: Step) -> NodeError {
+        self.path.insert(0, step);
+        self
+    }
+}
+
+/// serde's and Rust's words for values in words of the document.
+pub(super) fn plain(words: &str) -> String {
+    let known = match words {
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of at least 0",
+        "a nonzero u32" => "a whole number of at least 1",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a string" | "str" | "string" => "text",
+        "unit" | "unit value" => "nothing",
+        "map" | "a map" => "keys and values",
+        "sequence" => "a list",
+        words if words.starts_with("struct ") => "keys and values",
+        words => words,
+    };
+    known.to_string()
+}

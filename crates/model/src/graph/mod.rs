@@ -1,0 +1,469 @@
+//! The builder: [`Graph`], [`Tensor`], [`Scope`].
+//!
+//! A graph writes the entry computation of an [`hlo::Module`](bf16scope_hlo::Module) as it is built; there is nothing
+//! between the two. Calls do not return `Result`: the first error poisons its result, and [`Graph::finish`] returns it
+//! with the layer's name, the operands and the caller's file and line.
+//!
+//! ```
+//! use bf16scope_hlo::DType;
+//! use bf16scope_model::graph::{Graph, Init};
+//!
+//! let g = Graph::new("linear");
+//! let x = g.input("x", DType::F32, [32, 64]).cast(DType::BF16);
+//! let logits = g.bf16_scope(|s| {
+//!     let w = s.variable("w", DType::BF16, [64, 10], Init::Zeros).value; // stored f32, read bf16
+//!     x.matmul(&w)
+//! });
+//! let program = g.finish(&[("logits", &logits.cast(DType::F32))]).unwrap();
+//! assert_eq!(program.variables[0].dtype, DType::F32);
+//! assert_eq!(program.module.entry().result_shape().to_string(), "(f32[32,10])");
+//! ```
+
+mod collectives;
+mod init;
+mod inputs;
+mod names;
+mod operators;
+mod owner;
+mod precision;
+mod scan;
+mod scope;
+mod storage;
+mod tensor;
+
+pub use collectives::{Group, Replicas, SumOrder, VariableShard};
+pub use init::{Distribution, FanMode, Init};
+pub use inputs::InputInfo;
+pub use precision::{Precision, UnknownPrecision};
+pub use scan::Operand;
+pub use scope::{Scope, Variable};
+pub use storage::{Numbers, Storage, UnknownStorage};
+pub use tensor::Tensor;
+
+use bf16scope_hlo::ops::RuleError;
+use bf16scope_hlo::{DType, EmitError, Emitter, InstrId, Literal, Metadata, Module, Op, POISON, Shape};
+use bf16scope_passes::tuning::Tuning;
+use names::{Path, Taken};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::Location;
+use std::rc::Rc;
+
+/// A computation under construction. Cheap to clone: clones share it.
+#[derive(Clone, Debug)]
+pub struct Graph {
+    inner: Rc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    emitter: Emitter,
+    path: Path,
+    taken: Taken,
+    /// Who called the layer that is open, if one is.
+    layer_caller: Cell<Option<&'static Location<'static>>>,
+    /// The file and line that a user wrote in place of Rust, if what is emitted comes from one.
+    written_at: RefCell<Option<(Rc<str>, u32)>>,
+    training: bool,
+    tuning: RefCell<Rc<Tuning>>,
+    precision: Cell<Precision>,
+    storage: Cell<Storage>,
+    inputs: RefCell<Vec<InputInfo>>,
+    variables: RefCell<Vec<VariableInfo>>,
+    variable_names: RefCell<BTreeSet<String>>,
+    /// Of variables stored in less than they are read in, by number: the value in f32.
+    widened: RefCell<BTreeMap<usize, InstrId>>,
+    replicas: Cell<Replicas>,
+    /// This replica's number, once something asked for it.
+    replica_id: Cell<Option<InstrId>>,
+    /// Of sharded variables, by number: the whole, in the dtype in which gradients add up.
+    gathered: RefCell<BTreeMap<usize, InstrId>>,
+    warnings: RefCell<Vec<String>>,
+}
+
+/// A variable of the program: state that stays on the device between calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VariableInfo {
+    /// Its scoped name, such as `resnet/block1/conv2/kernel`.
+    pub name: String,
+    /// The dtype it is stored in.
+    pub dtype: DType,
+    /// Its dims: of a sharded one, those of a shard.
+    pub dims: Vec<i64>,
+    /// How it lies over replicas, if each has a part of it.
+    pub part: Option<VariableShard>,
+    /// How it starts.
+    pub init: Init,
+    /// Whether an optimizer updates it (a running mean is not trainable).
+    pub trainable: bool,
+    /// Whether it would train, but that it was asked to stay as it is.
+    pub is_frozen: bool,
+    /// Its parameter instruction.
+    pub instr: InstrId,
+    /// Its value after the call, if the program assigns one.
+    pub update: Option<InstrId>,
+}
+
+/// What [`Graph::finish`] gives. Parameters are the variables, then the inputs, each in the order they were made; the
+/// result is a tuple of the outputs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// The HLO.
+    pub module: Module,
+    /// Parameters `0..variables.len()`.
+    pub variables: Vec<VariableInfo>,
+    /// The parameters after those.
+    pub inputs: Vec<InputInfo>,
+    /// Names of the result's elements.
+    pub outputs: Vec<String>,
+    /// What the builder warned of, such as a bf16 scope whose network stayed f32.
+    pub warnings: Vec<String>,
+}
+
+/// Why a graph could not be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BuildError(#[from] pub Box<EmitError>);
+
+/// What speaks against the name of a variable or an input.
+fn name_problem(what: &str, name: &str, is_taken: bool) -> Option<RuleError> {
+    if is_taken {
+        let error = RuleError::new("graph/name", format!("{what} named {name} exists already"));
+        return Some(error.with_help("give one of them another name, or open a scope with `within` around each layer"));
+    }
+    let is_odd = name.is_empty() || name.chars().any(char::is_control);
+    is_odd.then(|| {
+        let message = format!("{name:?} is not the name of {what}");
+        RuleError::new("graph/name", message).with_help("a name has at least one character, and no control characters")
+    })
+}
+
+impl Graph {
+    /// An empty graph, of a program that infers: dropout is off, batch norm uses its running statistics.
+    pub fn new(name: &str) -> Graph {
+        Graph::with_mode(name, false)
+    }
+
+    /// An empty graph of a program that trains: dropout is on, batch norm uses and updates statistics of the batch.
+    pub fn training(name: &str) -> Graph {
+        Graph::with_mode(name, true)
+    }
+
+    fn with_mode(name: &str, training: bool) -> Graph {
+        let module = Module::new(name);
+        let entry = module.entry;
+        Graph {
+            inner: Rc::new(Inner {
+                emitter: Emitter::new(module, entry),
+                path: Path::default(),
+                taken: Taken::default(),
+                layer_caller: Cell::default(),
+                written_at: RefCell::default(),
+                training,
+                tuning: RefCell::default(),
+                precision: Cell::new(Precision::F32),
+                storage: Cell::default(),
+                inputs: RefCell::default(),
+                variables: RefCell::default(),
+                variable_names: RefCell::default(),
+                widened: RefCell::default(),
+                replicas: Cell::default(),
+                replica_id: Cell::default(),
+                gathered: RefCell::default(),
+                warnings: RefCell::default(),
+            }),
+        }
+    }
+
+    /// The graph with this tuning, which layers read from now on; before, it is [`Tuning::none`].
+    #[must_use]
+    pub fn tuned(self, tuning: &Tuning) -> Graph {
+        self.inner.tuning.replace(Rc::new(tuning.clone()));
+        self
+    }
+
+    /// How the program is made cheaper on its target.
+    pub fn tuning(&self) -> Rc<Tuning> {
+        Rc::clone(&self.inner.tuning.borrow())
+    }
+
+    /// The graph whose network computes in this precision, which [`Scope::low_precision`] reads; before, it is f32.
+    #[must_use]
+    pub fn computing_in(self, precision: Precision) -> Graph {
+        self.inner.precision.set(precision);
+        self
+    }
+
+    /// What the network computes in.
+    pub fn precision(&self) -> Precision {
+        self.inner.precision.get()
+    }
+
+    /// The graph whose variables are stored so, which [`Scope::variable`] follows from now on; before, it is
+    /// [`Storage::F32`].
+    #[must_use]
+    pub fn storing(self, storage: Storage) -> Graph {
+        self.inner.storage.set(storage);
+        self
+    }
+
+    /// What variables are stored in.
+    pub fn storage(&self) -> Storage {
+        self.inner.storage.get()
+    }
+
+    /// Whether the program trains.
+    pub fn is_training(&self) -> bool {
+        self.inner.training
+    }
+
+    /// The emitter the graph writes through: for passes that extend the computation, such as reverse mode.
+    pub fn emitter(&self) -> &Emitter {
+        &self.inner.emitter
+    }
+
+    /// A handle on an instruction of the graph. An id that names none is an error of the graph.
+    #[track_caller]
+    pub fn tensor(&self, id: InstrId) -> Tensor {
+        let n_instructions = self.emitter().n_instructions();
+        if id.idx() < n_instructions || self.emitter().error().is_some() {
+            return Tensor { graph: self.clone(), id };
+        }
+        let asked = if id == POISON { "POISON".to_string() } else { format!("instruction {}", id.0) };
+        let message = format!("{asked} was asked for, but the graph has {n_instructions} instructions");
+        self.fail("tensor", &[], RuleError::new("graph/tensor", message))
+    }
+
+    /// The result of an error that is kept.
+    fn poison(&self) -> Tensor {
+        Tensor { graph: self.clone(), id: POISON }
+    }
+
+    /// The root scope, outside of any low-precision scope.
+    pub fn scope(&self) -> Scope {
+        Scope::root(self.clone())
+    }
+
+    /// The scalar of `dtype` nearest to `value`.
+    #[track_caller]
+    pub fn scalar(&self, dtype: DType, value: f64) -> Tensor {
+        self.emit_with("constant", |e| e.scalar(dtype, value))
+    }
+
+    /// An array filled with `value`.
+    #[track_caller]
+    pub fn full(&self, dtype: DType, dims: &[i64], value: f64) -> Tensor {
+        self.emit_with("broadcast", |e| e.full(dtype, dims, value))
+    }
+
+    /// An array that is known when the program is built.
+    #[track_caller]
+    pub(crate) fn constant(&self, array: Literal) -> Tensor {
+        self.emit_with("constant", |e| e.constant(array))
+    }
+
+    /// 0, 1, … along dimension `axis` of `dims`.
+    #[track_caller]
+    pub fn iota(&self, dtype: DType, dims: &[i64], axis: i64) -> Tensor {
+        self.emit_with("iota", |e| e.iota(dtype, dims, axis))
+    }
+
+    /// Inside `network` a *bf16 request* for a variable makes an f32 variable and gives its bf16 cast; see [`Scope`].
+    /// No name level is added, as with TensorFlow's `bfloat16_scope()`.
+    #[track_caller]
+    pub fn bf16_scope<R>(&self, network: impl FnOnce(&Scope) -> R) -> R {
+        self.scope().low_precision_named("", DType::BF16, network)
+    }
+
+    /// [`Graph::bf16_scope`] with a name level, as with TensorFlow's `bfloat16_scope("name")`.
+    #[track_caller]
+    pub fn bf16_scope_named<R>(&self, name: &str, network: impl FnOnce(&Scope) -> R) -> R {
+        self.scope().low_precision_named(name, DType::BF16, network)
+    }
+
+    /// [`Graph::bf16_scope`] for any low dtype or [`Precision`]; with f32 it is [`Graph::scope`].
+    #[track_caller]
+    pub fn low_precision_scope<R>(&self, dtype: impl Into<DType>, network: impl FnOnce(&Scope) -> R) -> R {
+        self.scope().low_precision_named("", dtype.into(), network)
+    }
+
+    /// Sets the value variable number `variable` has after the call: of its dtype and dims.
+    #[track_caller]
+    pub fn set_update(&self, variable: usize, value: &Tensor) {
+        if !self.owns("set_update", &[value]) || value.is_poison() {
+            return;
+        }
+        let expected = self.inner.variables.borrow().get(variable).map(|v| (v.name.clone(), v.dtype, v.dims.clone()));
+        let error = match expected {
+            // Not borrowed any more: an error is described by the graph.
+            Some((_, dtype, dims)) if value.shape() == Shape::array(dtype, &dims[..]) => None,
+            Some((name, dtype, dims)) => {
+                let expected = Shape::array(dtype, dims);
+                let message = format!("{name} is {expected}, but its new value is {}", value.shape());
+                Some(RuleError::new("variable/update", message))
+            }
+            None => {
+                let n_variables = self.inner.variables.borrow().len();
+                let message = format!("variable {variable} was asked for, but there are {n_variables}");
+                Some(RuleError::new("variable/number", message))
+            }
+        };
+        match error {
+            Some(error) => drop(self.fail("set_update", &[value], error)),
+            None => self.inner.variables.borrow_mut()[variable].update = Some(value.id),
+        }
+    }
+
+    /// The variables so far, in the order they were made.
+    pub fn variables(&self) -> Vec<VariableInfo> {
+        self.inner.variables.borrow().clone()
+    }
+
+    /// Lets the variables whose names are frozen train no more: they stay what they are stored in.
+    pub fn freeze(&self, is_frozen: impl Fn(&str) -> bool) {
+        for variable in self.inner.variables.borrow_mut().iter_mut().filter(|variable| variable.trainable) {
+            variable.is_frozen = is_frozen(&variable.name);
+            variable.trainable = !variable.is_frozen;
+        }
+    }
+
+    /// Variable `number` of them.
+    pub fn variable(&self, number: usize) -> VariableInfo {
+        self.inner.variables.borrow()[number].clone()
+    }
+
+    /// Where the gradient of variable `number` is to be taken, before the computation goes on: the f32 value that its readers
+    /// share, or, if there is none or something reads the variable past it, the variable as it is stored.
+    pub fn differentiable(&self, number: usize) -> InstrId {
+        let gathered = self.inner.gathered.borrow().get(&number).copied();
+        let stored = gathered.unwrap_or(self.inner.variables.borrow()[number].instr);
+        let Some(&wide) = self.inner.widened.borrow().get(&number) else { return stored };
+        self.emitter().with_module(|module| {
+            let readers = (0u32..).map(InstrId).zip(&module.comp(self.emitter().comp()).instructions);
+            let mut readers = readers.filter(|(_, instr)| instr.operands.contains(&stored));
+            if readers.all(|(id, _)| id == wide) { wide } else { stored }
+        })
+    }
+
+    /// Keeps a warning for [`Graph::warnings`] and [`Program::warnings`], once.
+    pub fn warn(&self, warning: String) {
+        let mut warnings = self.inner.warnings.borrow_mut();
+        if !warnings.contains(&warning) {
+            tracing::warn!("{warning}");
+            warnings.push(warning);
+        }
+    }
+
+    /// The warnings so far.
+    pub fn warnings(&self) -> Vec<String> {
+        self.inner.warnings.borrow().clone()
+    }
+
+    /// The program whose result is the tuple of `outputs`. Updates of variables are not part of it unless they are
+    /// among the outputs.
+    ///
+    /// # Errors
+    /// The first error of the building.
+    #[track_caller]
+    pub fn finish(&self, outputs: &[(&str, &Tensor)]) -> Result<Program, BuildError> {
+        self.program(outputs, |emitter| emitter.with_module(Module::clone))
+    }
+
+    /// [`Graph::finish`] of a graph that nobody uses after this: its instructions are not copied.
+    #[track_caller]
+    pub fn finish_for_good(&self, outputs: &[(&str, &Tensor)]) -> Result<Program, BuildError> {
+        self.program(outputs, Emitter::take_module)
+    }
+
+    #[track_caller]
+    fn program(
+        &self,
+        outputs: &[(&str, &Tensor)],
+        module_of: impl FnOnce(&Emitter) -> Module,
+    ) -> Result<Program, BuildError> {
+        let tensors: Vec<&Tensor> = outputs.iter().map(|(_, tensor)| *tensor).collect();
+        self.owns("finish", &tensors);
+        let ids: Vec<InstrId> = outputs.iter().map(|(_, tensor)| tensor.id).collect();
+        self.inner.emitter.set_metadata(Metadata::default());
+        self.inner.emitter.tuple(&ids);
+        if let Some(error) = self.inner.emitter.error() {
+            return Err(BuildError(Box::new(error)));
+        }
+        let (variables, inputs) = (self.variables(), self.inner.inputs.borrow().clone());
+        let mut module = module_of(&self.inner.emitter);
+        let entry = module.entry;
+        let order = variables.iter().map(|v| v.instr).chain(inputs.iter().map(|i| i.instr));
+        for (number, id) in order.enumerate() {
+            module.computations[entry.idx()].instructions[id.idx()].op = Op::parameter(number as i64);
+        }
+        Ok(Program {
+            module,
+            variables,
+            inputs,
+            outputs: outputs.iter().map(|(name, _)| name.to_string()).collect(),
+            warnings: self.warnings(),
+        })
+    }
+
+    /// A parameter instruction named `name` under the current path; numbered in [`Graph::finish`].
+    #[track_caller]
+    fn parameter(&self, name: &str, dtype: DType, dims: &[i64]) -> InstrId {
+        let number = self.inner.variables.borrow().len() + self.inner.inputs.borrow().len();
+        let shape = Shape::array(dtype, dims);
+        let id = self.emit_with(name, |e| e.parameter(number as i64, &shape)).id;
+        if id != POISON {
+            let full = self.inner.path.join(name);
+            self.inner.emitter.with_module_mut(|module| {
+                let entry = module.entry;
+                module.computations[entry.idx()].instructions[id.idx()].name = self.inner.taken.unique(&full);
+            });
+        }
+        id
+    }
+
+    /// Emits with the metadata of the current path, `leaf`, and the file and line of the caller, or of the layer's.
+    #[track_caller]
+    pub(crate) fn emit_with(&self, leaf: &str, emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {
+        let caller = self.inner.layer_caller.get().unwrap_or(Location::caller());
+        let emitter = &self.inner.emitter;
+        emitter.set_metadata(self.metadata_at(leaf, caller));
+        let id = emit(emitter);
+        Tensor { graph: self.clone(), id }
+    }
+
+    /// `leaf` under the current path, and a place of the user's.
+    fn metadata_at(&self, leaf: &str, caller: &Location<'_>) -> Metadata {
+        let (source_file, source_line) = match &*self.inner.written_at.borrow() {
+            Some((file, line)) => (file.to_string(), *line),
+            None => (caller.file().to_string(), caller.line()),
+        };
+        Metadata {
+            op_type: String::new(),
+            op_name: self.inner.path.join(leaf),
+            source_file,
+            source_line: i32::try_from(source_line).unwrap_or(0),
+            stack_frame_id: 0,
+        }
+    }
+
+    /// As [`Graph::fail`], of what no line of the user's made: what a task leaves out.
+    pub fn fail_without_place(&self, what: &str, operands: &[&Tensor], error: RuleError) {
+        if !self.owns(what, operands) {
+            return;
+        }
+        let ids: Vec<InstrId> = operands.iter().map(|tensor| tensor.id).collect();
+        let emitter = &self.inner.emitter;
+        emitter.set_metadata(Metadata { op_name: self.inner.path.join(""), ..Metadata::default() });
+        emitter.fail(what, &ids, error);
+    }
+
+    /// Keeps a broken rule of a layer or operator as the graph's error, unless one is kept already; gives poison.
+    #[track_caller]
+    pub fn fail(&self, what: &str, operands: &[&Tensor], error: RuleError) -> Tensor {
+        if !self.owns(what, operands) {
+            return self.poison();
+        }
+        let ids: Vec<InstrId> = operands.iter().map(|tensor| tensor.id).collect();
+        self.emit_with("", |e| e.fail(what, &ids, error))
+    }
+}

@@ -1,0 +1,59 @@
+//! What losses and metrics have in common: labels, and names.
+
+use super::choice::Choice;
+use crate::document::ReadError;
+use crate::graph::Tensor;
+use crate::task::Feature;
+use bf16scope_hlo::DType;
+
+/// What a loss or metric judges by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Labels {
+    /// A class of each row.
+    Classes,
+    /// A number from 0 to 1 for each of the output's.
+    Probabilities,
+    /// A number for each of the output's.
+    Numbers,
+}
+
+/// What something of ours is called in Keras, PyTorch and by many.
+pub(super) struct NameElsewhere {
+    pub theirs: &'static str,
+    pub ours: &'static str,
+}
+
+/// The error of a name that is none of `names`, which suggests one where `elsewhere` knows what is meant.
+pub(super) fn unknown_name(what: &str, names: &[&str], elsewhere: &[NameElsewhere], choice: &Choice<'_>) -> ReadError {
+    let plain = |name: &str| name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
+    let given = plain(choice.name);
+    let own = names.iter().map(|&name| (name, name));
+    let theirs = elsewhere.iter().map(|name| (name.theirs, name.ours));
+    let meant = theirs.chain(own).find(|(name, _)| plain(name) == given).map(|(_, own)| own);
+    choice.unknown(names, meant, |name| {
+        format!("a {what} is its name, or with options `{{{name}: , labels: NAME, output: NAME}}`")
+    })
+}
+
+pub(super) fn default_labels() -> String {
+    "labels".to_string()
+}
+
+/// What is said of each example, for each of its rows in `x`.
+pub(super) fn of_rows(each: &Tensor, x: &Tensor) -> Tensor {
+    if x.rank() <= 1 || x.is_poison() { each.clone() } else { each.broadcast_in_dim(&x.dims(), &[0]) }
+}
+
+/// The label that an output of `[batch, dims…]` is judged by: its class along the last axis, or numbers like it.
+pub(super) fn label_of(name: &str, dims: &[i64], labels: Labels) -> Feature {
+    let dims = dims.get(1..).unwrap_or_default();
+    match (labels, dims) {
+        (Labels::Classes, [leading @ .., n_classes]) => {
+            Feature::exact(name, DType::S32, leading).below(*n_classes).label()
+        }
+        // Which the loss refuses.
+        (Labels::Classes, []) => Feature::exact(name, DType::S32, []).label(),
+        (Labels::Probabilities, dims) => Feature::exact(name, DType::F32, dims).label().probability(),
+        (Labels::Numbers, dims) => Feature::exact(name, DType::F32, dims).label(),
+    }
+}

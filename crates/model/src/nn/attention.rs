@@ -1,0 +1,463 @@
+//! Multi-head attention.
+
+use super::log_sum_exp::log_sum_exp;
+use super::rotary::{Rotary, rotated};
+use super::{is_float, of_rank};
+use crate::graph::{FanMode, Init, Scope, Tensor};
+use bf16scope_hlo::ops::{Comparison, DotDims, RuleError, UnaryOp};
+use bf16scope_hlo::{DType, Emitter, InstrId};
+use bf16scope_passes::tuning::Softmax;
+
+/// Configuration of [`attention`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// Heads of queries, which share the features evenly unless [`head_size`](Self::head_size) says otherwise.
+    pub n_heads: i64,
+    /// Heads of keys and values, each of which as many heads of queries read. Default: one for each head of queries.
+    pub n_key_value_heads: Option<i64>,
+    /// Features of a head. Default: those of the queries, divided by the heads.
+    pub head_size: Option<i64>,
+    /// Whether the four dense layers have biases.
+    pub use_bias: bool,
+    /// How queries and keys are rotated by their positions. Default: they are not.
+    pub rotary: Option<Rotary>,
+    /// Whether a position sees only itself and those before it.
+    pub is_causal: bool,
+    /// How the four kernels start.
+    pub kernel_init: Init,
+    /// What the backward pass rematerialises.
+    pub remat: AttentionRemat,
+    /// How the softmax's sums are found.
+    pub softmax: Softmax,
+}
+
+impl Attention {
+    fn key_value_heads(&self) -> i64 {
+        self.n_key_value_heads.unwrap_or(self.n_heads)
+    }
+
+    fn size(&self, features: i64) -> i64 {
+        self.head_size.unwrap_or(features / self.n_heads)
+    }
+}
+
+/// What the backward pass of [`attention`] rematerialises. Values are the same in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AttentionRemat {
+    /// Nothing: scores `[batch, heads, positions, others]` are residuals.
+    Nothing,
+    /// The weights, from q and k.
+    #[default]
+    Weights,
+    /// And what is projected, from the weights and v.
+    Mixed,
+    /// And v, which takes its product with the kernel once more.
+    Values,
+}
+
+impl Default for Attention {
+    fn default() -> Attention {
+        Attention {
+            n_heads: 1,
+            n_key_value_heads: None,
+            head_size: None,
+            use_bias: true,
+            rotary: None,
+            is_causal: false,
+            kernel_init: Init::GLOROT_UNIFORM,
+            remat: AttentionRemat::Weights,
+            softmax: Softmax::default(),
+        }
+    }
+}
+
+/// Scaled dot-product attention over several heads: `softmax(q · kᵀ / √size) · v`, projected.
+///
+/// `q` is a dense layer of `queries`, `k` and `v` dense layers of `memory`; for self-attention both are one tensor.
+/// Head `h` has features `h · size .. (h + 1) · size` of each, where `size = features / n_heads`.
+/// With fewer heads of keys and values (grouped queries), head `h` reads theirs of number
+/// `h · n_key_value_heads / n_heads`, rounded down.
+///
+/// # Shapes
+/// queries `[batch, positions, features]`, memory `[batch, others, features]` → `[batch, positions, features]`;
+/// variables `query`, `key`, `value`, `out`, each a `kernel` and a `bias`. The kernel of `out` is
+/// `[n_heads, size, features]`, the others are `[features, n_heads, size]`, as Flax's, and start as a matrix would; a bias
+/// has one axis.
+///
+/// # Types
+/// Everything in the dtype of queries, but the softmax of bf16 and f16 scores in f32, rounded once; `√size` is rounded to
+/// the dtype. Rotations are computed in f32, and rounded once.
+/// A position that is not seen has a score of minus infinity, and so a weight and a gradient of exactly 0.
+///
+/// # Errors
+/// Operands not floating, of other ranks, or of different batches, features or dtypes; features that the heads do not
+/// divide; heads that those of keys and values do not divide; heads of an odd size that are rotated; a causal mask where
+/// queries and memory have different lengths; more rematerialised than weights where there are no biases or fewer heads
+/// of keys and values.
+///
+/// # Source
+/// Grouped queries: Ainslie et al. 2023. Rotary positions: Su et al. 2021.
+/// Vaswani et al. 2017; the order of operations is that of Flax's `MultiHeadDotProductAttention`: the scale divides `q`.
+#[track_caller]
+pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, config: &Attention) -> Tensor {
+    s.layer(name, |s| {
+        if let Some(poison) = [queries, memory].into_iter().find(|tensor| tensor.is_poison()) {
+            return poison.clone();
+        }
+        if let Err(error) = check(queries, memory, config) {
+            return s.graph().fail("attention", &[queries, memory], error);
+        }
+        let shared = config.key_value_heads();
+        let heads = |x: &Tensor, name: &str, n_heads: i64| heads(s, x, name, n_heads, config);
+        let (q, k, v) =
+            (heads(queries, "query", config.n_heads), heads(memory, "key", shared), heads(memory, "value", shared));
+        let ((q, _), (k, _), (v, values)) = (q, k, v);
+        if let Some(poison) = [&q, &k, &v].into_iter().find(|tensor| tensor.is_poison()) {
+            return poison.clone();
+        }
+        let [q, k] = match &config.rotary {
+            Some(rotary) => s.within("rotary", |s| [rotated(s, &q, rotary), rotated(s, &k, rotary)]),
+            None => [q, k],
+        };
+        let [k, v] = [k, v].map(|x| for_each_query(&x, config.n_heads));
+        let (mixed, scaled, residuals) = mix(s, [&q, &k, &v], config);
+        let (result, kernel, bias) = out(s, &mixed, queries.dims()[2], config);
+        let Some(bias) = bias.filter(|_| config.remat >= AttentionRemat::Mixed) else { return result };
+        let inputs = [&scaled, &k, &v, &kernel, &bias];
+        let kernel = kernel.id;
+        let values = Some(values).filter(|_| config.remat == AttentionRemat::Values);
+        result.with_layer_vjp(&inputs, move |e, g, _| of_projected(e, g, (&residuals, values.as_ref()), kernel))
+    })
+}
+
+/// A dense layer whose units are heads: x `[batch, positions, features]` → `[batch, positions, n_heads, size]`;
+/// variables `kernel` `[features, n_heads, size]` and `bias` `[n_heads · size]`.
+///
+/// The kernel has the heads as an axis and the product is not reshaped: it may be made in whatever layout attention reads
+/// best, and the compiler stores the kernel as that product reads it. The gradients are those of the dense layer, in
+/// which nothing of the kernel's size is reshaped either. Also what it is computed from.
+#[track_caller]
+fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, config: &Attention) -> (Tensor, Projection) {
+    s.layer(name, |s| {
+        let (dims, dtype) = (x.dims(), x.dtype());
+        let (features, size) = (dims[2], config.size(dims[2]));
+        let kernel_dims = [features, n_heads, size];
+        let init = as_matrix(config.kernel_init, kernel_dims, [features, n_heads * size]);
+        let variable = s.variable("kernel", dtype, kernel_dims, init);
+        let (stored, kernel) = (variable.stored.id, variable.value);
+        let bias = config.use_bias.then(|| s.variable("bias", dtype, [n_heads * size], Init::Zeros).value);
+        let by_unit = DotDims { lhs_contracting: vec![2], rhs_contracting: vec![0], ..DotDims::default() };
+        let product = x.dot(&kernel, by_unit);
+        let heads = [dims[0], dims[1], n_heads, size];
+        let y = match &bias {
+            Some(bias) => product + bias.reshape([n_heads, size]).broadcast_in_dim(&heads, &[2, 3]),
+            None => product,
+        };
+        let x_id = x.id;
+        let projection = Projection { x: x_id, stored, bias: bias.as_ref().map(|bias| bias.id) };
+        let inputs: Vec<&Tensor> = [x, &kernel].into_iter().chain(&bias).collect();
+        let has_bias = bias.is_some();
+        let y = y.with_layer_vjp(&inputs, move |e, g, _| {
+            // The variable exists anyway; its cast is rematerialised, or the compiler would keep each layer's for this.
+            let [stored] = e.barrier([stored]);
+            let kernel_again = e.convert(stored, dtype);
+            let contracting = |lhs: &[i64], rhs: &[i64]| DotDims {
+                lhs_contracting: lhs.to_vec(),
+                rhs_contracting: rhs.to_vec(),
+                ..DotDims::default()
+            };
+            let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
+            let mut cotangents = vec![
+                e.dot(g, kernel_again, contracting(&[2, 3], &[1, 2])),
+                e.dot(x_id, g, contracting(&[0, 1], &[0, 1])),
+            ];
+            if has_bias {
+                let sum = e.reduce_sum(e.convert(g, wide), &[0, 1]);
+                cotangents.push(e.reshape(e.convert(sum, dtype), &[n_heads * size]));
+            }
+            cotangents
+        });
+        (y, projection)
+    })
+}
+
+/// The dense layer after the heads, `out`: x `[batch, n_heads, positions, size]` → `[batch, positions, features]`;
+/// variables `kernel` `[n_heads, size, features]` and `bias` `[features]`. Also both as read.
+///
+/// The heads are axes of the product, so the cotangent of x is made as attention reads it, and with it the sums along its
+/// rows that [`of_mix`] takes.
+#[track_caller]
+fn out(s: &Scope, x: &Tensor, features: i64, config: &Attention) -> (Tensor, Tensor, Option<Tensor>) {
+    s.layer("out", |s| {
+        let (dims, dtype) = (x.dims(), x.dtype());
+        let (n_heads, size) = (dims[1], dims[3]);
+        let kernel_dims = [n_heads, size, features];
+        let init = as_matrix(config.kernel_init, kernel_dims, [n_heads * size, features]);
+        let kernel = s.variable("kernel", dtype, kernel_dims, init).value;
+        let bias = config.use_bias.then(|| s.variable("bias", dtype, [features], Init::Zeros).value);
+        let by_input = DotDims { lhs_contracting: vec![1, 3], rhs_contracting: vec![0, 1], ..DotDims::default() };
+        let product = x.dot(&kernel, by_input);
+        let y = match &bias {
+            Some(bias) => product + bias,
+            None => product,
+        };
+        (y, kernel, bias)
+    })
+}
+
+/// Keys or values `[batch, others, shared, size]`, each head as often as heads of queries read it: `[batch, others, n_heads,
+/// size]`.
+#[track_caller]
+fn for_each_query(x: &Tensor, n_heads: i64) -> Tensor {
+    let dims = x.dims();
+    if dims[2] == n_heads {
+        return x.clone();
+    }
+    let each = [dims[0], dims[1], dims[2], n_heads / dims[2], dims[3]];
+    x.broadcast_in_dim(&each, &[0, 1, 2, 4]).reshape([dims[0], dims[1], n_heads, dims[3]])
+}
+
+/// What [`heads`] computes from.
+#[derive(Clone, Copy, Debug)]
+struct Projection {
+    x: InstrId,
+    /// The kernel as stored.
+    stored: InstrId,
+    bias: Option<InstrId>,
+}
+
+impl Projection {
+    /// Rematerialises the projection once `late` is available; returns it with `late` from behind the barrier.
+    fn again(self, e: &Emitter, late: InstrId) -> (InstrId, InstrId) {
+        let [stored, late] = e.barrier([self.stored, late]);
+        let kernel = e.convert(stored, e.dtype(self.x));
+        let by_unit = DotDims { lhs_contracting: vec![2], rhs_contracting: vec![0], ..DotDims::default() };
+        let product = e.dot(self.x, kernel, by_unit);
+        let Some(bias) = self.bias else { return (product, late) };
+        let dims = e.dims(product);
+        let bias = e.broadcast(e.reshape(bias, &dims[2..]), &[2, 3], &dims);
+        (e.add(product, bias), late)
+    }
+}
+
+/// How a kernel with the heads as an axis starts as the matrix `[inputs, outputs]` would: fans are counted from its dims, as
+/// a convolution's are.
+fn as_matrix(init: Init, dims: [i64; 3], [inputs, outputs]: [i64; 2]) -> Init {
+    let Init::VarianceScaling { scale, mode, distribution } = init else { return init };
+    let counted = |axis: usize| dims[0] as f64 * dims[axis] as f64;
+    let (inputs, outputs) = (inputs as f64, outputs as f64);
+    let times = match mode {
+        FanMode::FanIn => counted(1) / inputs,
+        FanMode::FanOut => counted(2) / outputs,
+        FanMode::FanAvg => (counted(1) + counted(2)) / (inputs + outputs),
+    };
+    Init::VarianceScaling { scale: scale * times, mode, distribution }
+}
+
+/// `softmax(q · kᵀ / √size) · v`: q `[batch, positions, heads, size]`, k and v `[batch, others, heads, size]` →
+/// `[batch, heads, positions, size]`; also `q / √size`, and what the gradient is computed from.
+///
+/// The softmax is `e^(scores - log Σ e^scores)`, whose sum in one pass is made where the scores are.
+///
+/// Its custom VJP rematerialises the weights from q, k and one number per row, so that no array of `positions · others` is
+/// a residual, and takes the sum along a row that a softmax's gradient needs from the result,
+/// `Σ g · weights · dweights = Σ g · result` over the head's features, which are fewer. See [`of_mix`].
+#[track_caller]
+fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tensor, AttentionResiduals) {
+    let is_causal = config.is_causal;
+    let scaled = q / (q.dims()[3] as f64).sqrt();
+    let scores = without_later(&scaled.dot(k, scoring()), is_causal);
+    let (log_sum, weights) = s.within("weights", |_| {
+        let dtype = scores.dtype();
+        let wide = scores.cast(if dtype.bits() < 32 { DType::F32 } else { dtype });
+        let log_sum = log_sum_exp(&wide, config.softmax);
+        let along = log_sum.broadcast_in_dim(&scores.dims(), &[0, 1, 2]);
+        (log_sum, (wide - along).exponential().cast(dtype))
+    });
+    let mixed = weights.dot(v, mixing());
+    let scores = Some(scores.id).filter(|_| config.remat == AttentionRemat::Nothing);
+    let residuals = AttentionResiduals { scaled: scaled.id, k: k.id, v: v.id, scores, log_sum: log_sum.id, is_causal };
+    let result = mixed.id;
+    let mixed =
+        mixed.with_layer_vjp(&[&scaled, k, v], move |e, g, _| of_mix(e, g, &residuals, Some(result)).0.to_vec());
+    (mixed, scaled, residuals)
+}
+
+/// The residuals of [`mix`], other than its result.
+#[derive(Clone, Copy, Debug)]
+struct AttentionResiduals {
+    scaled: InstrId,
+    k: InstrId,
+    v: InstrId,
+    /// Masked, unless they are rematerialised.
+    scores: Option<InstrId>,
+    /// The logarithm of the sum of powers of each row of scores.
+    log_sum: InstrId,
+    is_causal: bool,
+}
+
+/// The cotangents of `q / √size`, k and v, and the result, which is rematerialised if it is not given.
+///
+/// The weights are rematerialised by the same operations, and so are the same bit for bit; `Σ` and the differences
+/// from it are f32 where the dtype is narrower, and what goes into a product is rounded once.
+fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option<InstrId>) -> ([InstrId; 3], InstrId) {
+    let AttentionResiduals { mut scaled, mut k, v, mut log_sum, is_causal, .. } = *residuals;
+    let (mut g, dtype) = (g, e.dtype(g));
+    let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
+    let total_of = |g, mixed| e.reduce_sum(e.mul(e.convert(g, wide), e.convert(mixed, wide)), &[3]);
+    let total = mixed.map(|mixed| total_of(g, mixed));
+    let scores = residuals.scores.unwrap_or_else(|| {
+        // Without the barrier the compiler finds that it has made the same weights before, and keeps them.
+        [scaled, k, log_sum, g] = e.barrier([scaled, k, log_sum, g]);
+        let scores = e.dot(scaled, k, scoring());
+        match is_causal {
+            true => e.select(is_seen(e, scores), scores, e.full_like(scores, f64::NEG_INFINITY)),
+            false => scores,
+        }
+    });
+    let dims = e.dims(scores);
+    let along = |row: InstrId| e.broadcast(row, &[0, 1, 2], &dims);
+    let weights = e.convert(e.unary(UnaryOp::Exp, e.sub(e.convert(scores, wide), along(log_sum))), dtype);
+    let mixed = mixed.unwrap_or_else(|| e.dot(weights, v, mixing()));
+    let total = total.unwrap_or_else(|| total_of(g, mixed));
+    let of_weights = e.dot(g, v, dot_dims([0, 1], [0, 2], 3, 3));
+    let difference = e.sub(e.convert(of_weights, wide), along(total));
+    let of_scores = e.convert(e.mul(e.convert(weights, wide), difference), dtype);
+    // [batch, heads, positions, size] and [batch, heads, others, size], with the axes as q, k and v have them.
+    let in_order = |x: InstrId| e.transpose(x, &[0, 2, 1, 3]);
+    let cotangents = [
+        in_order(e.dot(of_scores, k, dot_dims([0, 1], [0, 2], 3, 1))),
+        in_order(e.dot(of_scores, scaled, dot_dims([0, 1], [0, 2], 2, 1))),
+        in_order(e.dot(weights, g, dot_dims([0, 1], [0, 1], 2, 2))),
+    ];
+    (cotangents, mixed)
+}
+
+/// The cotangents of `q / √size`, k, v, the kernel and the bias of the dense layer that [`mix`]'s result goes into, which
+/// is rematerialised, after v if a projection is given for it.
+fn of_projected(
+    e: &Emitter,
+    g: InstrId,
+    (residuals, values): (&AttentionResiduals, Option<&Projection>),
+    kernel: InstrId,
+) -> Vec<InstrId> {
+    let dtype = e.dtype(g);
+    let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
+    let dot = |lhs, rhs, lhs_contracting: &[i64], rhs_contracting: &[i64]| {
+        let (lhs_contracting, rhs_contracting) = (lhs_contracting.to_vec(), rhs_contracting.to_vec());
+        e.dot(lhs, rhs, DotDims { lhs_contracting, rhs_contracting, ..DotDims::default() })
+    };
+    let of_heads = e.transpose(dot(g, kernel, &[2], &[2]), &[0, 2, 1, 3]);
+    let (v, of_heads) = values.map_or((residuals.v, of_heads), |values| values.again(e, of_heads));
+    let ([q, k, v], mixed) = of_mix(e, of_heads, &AttentionResiduals { v, ..*residuals }, None);
+    let of_bias = e.convert(e.reduce_sum(e.convert(g, wide), &[0, 1]), dtype);
+    vec![q, k, v, dot(mixed, g, &[0, 2], &[0, 1]), of_bias]
+}
+
+/// `[batch, positions, heads, size]` by `[batch, others, heads, size]` → `[batch, heads, positions, others]`.
+fn scoring() -> DotDims {
+    dot_dims([0, 2], [0, 2], 3, 3)
+}
+
+/// `[batch, heads, positions, others]` by `[batch, others, heads, size]` → `[batch, heads, positions, size]`.
+fn mixing() -> DotDims {
+    dot_dims([0, 1], [0, 2], 3, 1)
+}
+
+fn dot_dims(lhs_batch: [i64; 2], rhs_batch: [i64; 2], lhs_contracting: i64, rhs_contracting: i64) -> DotDims {
+    DotDims {
+        lhs_batch: lhs_batch.to_vec(),
+        rhs_batch: rhs_batch.to_vec(),
+        lhs_contracting: vec![lhs_contracting],
+        rhs_contracting: vec![rhs_contracting],
+    }
+}
+
+/// Minus infinity where the last axis is past the one before it, if `is_causal`.
+#[track_caller]
+fn without_later(scores: &Tensor, is_causal: bool) -> Tensor {
+    if !is_causal || scores.is_poison() {
+        return scores.clone();
+    }
+    scores
+        .emit("select", &[], |e| e.select(is_seen(e, scores.id), scores.id, e.full_like(scores.id, f64::NEG_INFINITY)))
+}
+
+/// Where the last axis is not past the one before it.
+fn is_seen(e: &Emitter, scores: InstrId) -> InstrId {
+    let dims = e.dims(scores);
+    let last = dims.len() as i64 - 1;
+    e.compare(Comparison::Ge, e.iota(DType::S32, &dims, last - 1), e.iota(DType::S32, &dims, last))
+}
+
+fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), RuleError> {
+    for (what, x) in [("queries", queries), ("memory", memory)] {
+        is_float("attention/dtype", what, x)?;
+        of_rank("attention/rank", what, x, 3, "[batch, positions, features]")?;
+    }
+    let (q, m) = (queries.dims(), memory.dims());
+    if (q[0], q[2], queries.dtype()) != (m[0], m[2], memory.dtype()) {
+        let message = format!(
+            "memory {} does not fit queries {}, expected one batch, one number of features and one dtype",
+            memory.shape(),
+            queries.shape()
+        );
+        return Err(RuleError::new("attention/shape", message));
+    }
+    super::at_least("attention/heads", "n_heads", config.n_heads, 1)?;
+    super::at_least("attention/heads", "head_size", config.head_size.unwrap_or(1), 1)?;
+    let shared = config.key_value_heads();
+    super::at_least("attention/heads", "n_key_value_heads", shared, 1)?;
+    if config.n_heads % shared != 0 {
+        let message = format!(
+            "{} heads of queries do not divide into {shared} of keys and values, expected as many for each",
+            config.n_heads
+        );
+        return Err(RuleError::new("attention/heads", message));
+    }
+    if config.remat >= AttentionRemat::Mixed && (!config.use_bias || shared != config.n_heads) {
+        let message = format!(
+            "remat is {:?} of attention without biases or with fewer heads of keys and values, expected Weights or Nothing",
+            config.remat
+        );
+        return Err(RuleError::new("attention/remat", message));
+    }
+    if config.head_size.is_none() && q[2] % config.n_heads != 0 {
+        let message = format!("{} features do not divide into {} heads", q[2], config.n_heads);
+        return Err(RuleError::new("attention/heads", message));
+    }
+    if let Some(rotary) = &config.rotary {
+        rotary.check(config.size(q[2]))?;
+    }
+    if config.is_causal && q[1] != m[1] {
+        let message =
+            format!("a causal mask wants as many queries as positions of memory, measured {} and {}", q[1], m[1]);
+        return Err(RuleError::new("attention/causal", message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Distribution;
+
+    /// The variance of a matrix `[12, 12]` is `scale / 12` by any fan; a kernel `[12, 3, 4]` counts 36 inputs and 48 outputs,
+    /// one `[3, 4, 12]` 12 and 36.
+    #[test]
+    fn kernels_start_as_matrices_do() {
+        let fans = [(FanMode::FanIn, 36.0, 12.0), (FanMode::FanOut, 48.0, 36.0), (FanMode::FanAvg, 42.0, 24.0)];
+        for (mode, before, after) in fans {
+            let of = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };
+            assert_eq!(as_matrix(of(2.0), [12, 3, 4], [12, 12]), of(2.0 * before / 12.0));
+            assert_eq!(as_matrix(of(2.0), [3, 4, 12], [12, 12]), of(2.0 * after / 12.0));
+        }
+        // Of keys with fewer heads: 12 features to 2 heads of 4.
+        let fans = [(FanMode::FanIn, 24.0, 12.0), (FanMode::FanOut, 48.0, 8.0), (FanMode::FanAvg, 36.0, 10.0)];
+        for (mode, counted, wanted) in fans {
+            let of = |scale| Init::VarianceScaling { scale, mode, distribution: Distribution::Uniform };
+            assert_eq!(as_matrix(of(2.0), [12, 2, 4], [12, 8]), of(2.0 * counted / wanted));
+        }
+        assert_eq!(as_matrix(Init::Ones, [12, 3, 4], [12, 12]), Init::Ones);
+    }
+}

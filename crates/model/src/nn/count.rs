@@ -1,0 +1,164 @@
+//! Counts that metrics over a whole evaluation are made of: by class, and above thresholds. All are s32, so that they are
+//! exact and add up over batches; where examples have weights they are sums of these, f32.
+
+use super::loss::{check_labels, is_label};
+use super::metric::{arg_max, check_sides};
+use crate::graph::Tensor;
+use bf16scope_hlo::ops::{BinaryOp, RuleError};
+use bf16scope_hlo::{DType, Literal};
+
+/// What a confusion matrix says of each class: `s32[n_classes]` each, or `f32[n_classes]` of rows that have weights.
+#[derive(Clone, Debug)]
+pub struct ClassCounts {
+    /// Rows of the class that were taken for it: the diagonal.
+    pub hits: Tensor,
+    /// Rows of the class.
+    pub labelled: Tensor,
+    /// Rows that were taken for the class.
+    pub said: Tensor,
+}
+
+impl ClassCounts {
+    /// Rows that are of the class, or were taken for it: what intersections over unions are over.
+    #[track_caller]
+    pub fn unions(&self) -> Tensor {
+        &self.labelled + &self.said - &self.hits
+    }
+}
+
+/// Counts rows by class, of those that `counted` says, or of all; each as often as `counted` says, where that is f32. A row
+/// with a NaN is taken for no class.
+///
+/// # Shapes
+/// logits `[…, n_classes]` of any floating dtype, labels `[…]` of any integer dtype, counted `pred[…]` or `f32[…]` →
+/// `s32[n_classes]`, or `f32[n_classes]` of counted f32.
+///
+/// # Errors
+/// Labels that are not integers, and labels or `counted` without the logits' leading dims.
+///
+/// # Source
+/// TensorFlow's `confusion_matrix`, with its `weights`, and what `MeanIoU` and `mean_per_class_accuracy` take of it.
+#[track_caller]
+pub fn class_counts(logits: &Tensor, labels: &Tensor, counted: Option<&Tensor>) -> ClassCounts {
+    let all = |x: &Tensor| ClassCounts { hits: x.clone(), labelled: x.clone(), said: x.clone() };
+    if let Some(poison) = [logits, labels].into_iter().chain(counted).find(|tensor| tensor.is_poison()) {
+        return all(poison);
+    }
+    let graph = logits.graph();
+    graph.scope().layer("metric", |_| {
+        let checked = check_labels(logits, labels).and_then(|()| check_counted(&labels.dims(), counted));
+        if let Err(error) = checked {
+            return all(&graph.fail("class_counts", &[logits, labels], error));
+        }
+        let dims = logits.dims();
+        let labelled = is_label(labels, &dims);
+        let said = is_label(&arg_max(logits), &dims);
+        let rows: Vec<i64> = (0..dims.len() as i64 - 1).collect();
+        let counted = counted.map(|counted| counted.broadcast_in_dim(&dims, &rows));
+        let count = |is: &Tensor| {
+            let is = one_each(is.clone(), counted.as_ref());
+            if rows.is_empty() { is } else { is.sum(&rows) }
+        };
+        let hits = count(&labelled.binary(BinaryOp::And, &said));
+        ClassCounts { hits, labelled: count(&labelled), said: count(&said) }
+    })
+}
+
+/// At each of so many thresholds, how many sigmoids of logits are above it: of those whose label is above 1/2, and of the
+/// others; and how many there are of both. Thresholds are equally far apart from 0 to 1, the first just below 0 and the last
+/// just above 1. A NaN is above none.
+///
+/// # Shapes
+/// logits and labels of one shape and floating dtype, counted `pred` or f32 of that shape → `s32[2, n_thresholds]`, `s32[2]`,
+/// or, of counted f32, which says how often each counts, f32.
+///
+/// # Errors
+/// Shapes or dtypes that differ; fewer than 2 thresholds.
+///
+/// # Source
+/// Keras' `AUC(num_thresholds=n, from_logits=True)`.
+#[track_caller]
+pub fn above_thresholds(
+    logits: &Tensor,
+    labels: &Tensor,
+    counted: Option<&Tensor>,
+    n_thresholds: i64,
+) -> (Tensor, Tensor) {
+    let both = |x: &Tensor| (x.clone(), x.clone());
+    if let Some(poison) = [logits, labels].into_iter().chain(counted).find(|tensor| tensor.is_poison()) {
+        return both(poison);
+    }
+    let graph = logits.graph();
+    graph.scope().layer("metric", |_| {
+        if let Some(poison) = check_sides("above_thresholds", logits, labels) {
+            return both(&poison);
+        }
+        let checked = super::at_least("metric/thresholds", "the number of thresholds", n_thresholds, 2);
+        if let Err(error) = checked.and_then(|()| check_counted(&logits.dims(), counted)) {
+            return both(&graph.fail("above_thresholds", &[logits, labels], error));
+        }
+        let n = logits.dims().iter().product::<i64>();
+        let flat = |x: &Tensor| x.reshape([n]);
+        let p = flat(&logits.cast(DType::F32).logistic());
+        let truth = flat(&labels.greater(&graph.full(labels.dtype(), &labels.dims(), 0.5)));
+        // What counts, or what each counts.
+        let of = [truth.clone(), truth.not()].map(|is| match counted {
+            Some(counted) if counted.dtype() == DType::Pred => is.binary(BinaryOp::And, &flat(counted)),
+            Some(weights) => one_each(is, Some(&flat(weights))),
+            None => is,
+        });
+        let dims = [n, n_thresholds];
+        let thresholds = graph.constant(Literal::from_elements([n_thresholds], &thresholds(n_thresholds)));
+        let above = p.broadcast_in_dim(&dims, &[0]).greater(&thresholds.broadcast_in_dim(&dims, &[1]));
+        let count = |is: Tensor| if is.dtype() == DType::Pred { is.cast(DType::S32) } else { is }.sum(&[0]);
+        let above_of = |of: &Tensor| match of.broadcast_in_dim(&dims, &[0]) {
+            of if of.dtype() == DType::Pred => above.binary(BinaryOp::And, &of),
+            weights => one_each(above.clone(), Some(&weights)),
+        };
+        let above = of.each_ref().map(|of| count(above_of(of)).reshape([1, n_thresholds]));
+        let of = of.map(|of| count(of).reshape([1]));
+        (Tensor::concatenate(&[&above[0], &above[1]], 0), Tensor::concatenate(&[&of[0], &of[1]], 0))
+    })
+}
+
+/// 1 where `is` holds and it counts, s32; or what it counts, f32.
+#[track_caller]
+fn one_each(is: Tensor, counted: Option<&Tensor>) -> Tensor {
+    match counted {
+        None => is.cast(DType::S32),
+        Some(counted) if counted.dtype() == DType::Pred => is.binary(BinaryOp::And, counted).cast(DType::S32),
+        Some(weights) => is.select(weights, &weights.graph().full(DType::F32, &weights.dims(), 0.0)),
+    }
+}
+
+/// Keras' thresholds, in f32.
+fn thresholds(n: i64) -> Vec<f32> {
+    let last = n - 1;
+    let threshold = |at: i64| match at {
+        0 => -1e-7,
+        at if at == last => 1.0 + 1e-7,
+        at => at as f64 / last as f64,
+    };
+    (0..n).map(|at| threshold(at) as f32).collect()
+}
+
+fn check_counted(dims: &[i64], counted: Option<&Tensor>) -> Result<(), RuleError> {
+    match counted {
+        Some(counted) if !matches!(counted.dtype(), DType::Pred | DType::F32) || counted.dims() != dims => {
+            let message = format!("what is counted is {}, expected pred or f32 of dims {dims:?}", counted.shape());
+            Err(RuleError::new("metric/counted", message))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So that every probability from 0 to 1 is above the first, and none above the last.
+    #[test]
+    fn the_outer_thresholds_lie_outside_of_probabilities() {
+        assert_eq!(thresholds(5), [-1e-7, 0.25, 0.5, 0.75, 1.0 + f32::EPSILON]);
+    }
+}

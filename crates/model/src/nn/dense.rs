@@ -1,0 +1,104 @@
+//! The fully connected layer, and the flatten that usually precedes it.
+
+use super::{at_least, is_float};
+use crate::graph::{Init, Scope, Tensor, Variable};
+use bf16scope_hlo::ops::RuleError;
+
+/// Configuration of [`dense`]. The default is Keras', but for `units`, which must be given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dense {
+    /// Size of the last axis of the result.
+    pub units: i64,
+    /// Whether a bias is added.
+    pub use_bias: bool,
+    /// How the kernel starts.
+    pub kernel_init: Init,
+    /// How the bias starts.
+    pub bias_init: Init,
+}
+
+impl Default for Dense {
+    fn default() -> Dense {
+        Dense { units: 0, use_bias: true, kernel_init: Init::GLOROT_UNIFORM, bias_init: Init::Zeros }
+    }
+}
+
+/// `x · kernel + bias`.
+///
+/// # Shapes
+/// x `[…, inputs]` → `[…, units]`; kernel `[inputs, units]`, bias `[units]`.
+///
+/// # Types
+/// Everything in the dtype of x; variables are asked for in it. The product is rounded to it once, the sum again. In
+/// which precision products are summed is the back end's choice: f32 on TPU and on XLA's CPU.
+///
+/// # Errors
+/// x of rank below 2 or not floating; `units` below 1.
+///
+/// # Source
+/// TensorFlow's `MatMul` and `BiasAdd`.
+#[track_caller]
+pub fn dense(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor {
+    match parts(s, x, name, config) {
+        Ok(parts) => parts.result,
+        Err(poison) => poison,
+    }
+}
+
+/// A dense layer's result and variables, for layers whose gradient needs them.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub result: Tensor,
+    pub kernel: Variable,
+    pub bias: Option<Variable>,
+}
+
+/// [`dense`], with its variables; poison after an error.
+#[track_caller]
+pub(super) fn parts(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Result<Parts, Tensor> {
+    s.layer(name, |s| {
+        if x.is_poison() {
+            return Err(x.clone());
+        }
+        if let Err(error) = check(x, config) {
+            return Err(s.graph().fail("dense", &[x], error));
+        }
+        let (dims, dtype) = (x.dims(), x.dtype());
+        let kernel = s.variable("kernel", dtype, [dims[dims.len() - 1], config.units], config.kernel_init);
+        let product = x.matmul(&kernel.value);
+        if !config.use_bias {
+            return Ok(Parts { result: product, kernel, bias: None });
+        }
+        let bias = s.variable("bias", dtype, [config.units], config.bias_init);
+        Ok(Parts { result: product + &bias.value, kernel, bias: Some(bias) })
+    })
+}
+
+fn check(x: &Tensor, config: &Dense) -> Result<(), RuleError> {
+    is_float("dense/dtype", "x", x)?;
+    at_least("dense/units", "units", config.units, 1)?;
+    if x.rank() >= 2 {
+        return Ok(());
+    }
+    let message = format!("x {} has rank {}, expected at least 2: [batch, inputs]", x.shape(), x.rank());
+    Err(RuleError::new("dense/rank", message))
+}
+
+/// All axes but the first as one.
+///
+/// # Shapes
+/// x `[batch, a, b, …]` → `[batch, a·b·…]`.
+///
+/// # Types
+/// Any; nothing is computed.
+#[track_caller]
+pub fn flatten(x: &Tensor) -> Tensor {
+    let dims = x.dims();
+    match dims.split_first() {
+        Some((&batch, rest)) => x.reshape([batch, rest.iter().product()]),
+        None => {
+            let message = format!("x {} has rank 0, expected at least 1: [batch, …]", x.shape());
+            x.graph().fail("flatten", &[x], RuleError::new("flatten/rank", message))
+        }
+    }
+}

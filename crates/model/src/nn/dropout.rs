@@ -1,0 +1,94 @@
+//! Dropout, of elements or of whole examples, from an explicit random state.
+
+use crate::graph::{Init, Scope, Tensor};
+use bf16scope_hlo::ops::{Comparison, RngAlgorithm, RuleError};
+use bf16scope_hlo::{DType, Op, Shape};
+
+/// In a program that trains, zeroes each element with probability `rate` and multiplies the others by `1 / (1 - rate)`;
+/// otherwise, and at rate 0, gives x.
+///
+/// The mask comes from `rng-bit-generator` (three-fry, so that every back end makes the same one) and the layer's own
+/// variable `state`, which each call replaces: a run that is resumed from a checkpoint sees the masks that it would
+/// have seen without stopping.
+///
+/// # Shapes
+/// x any → the same; variable `state` `u64[2]`, not trainable.
+///
+/// # Types
+/// In the dtype of x; `1 / (1 - rate)` and the product are rounded to it. An element is kept where 32 random bits are at
+/// least `rate · 2^32`, so the probability is exact to 2^-32.
+///
+/// # Errors
+/// A rate outside `[0, 1)`; x not floating.
+///
+/// # Source
+/// Srivastava et al. 2014, inverted as TensorFlow's `nn.dropout`.
+#[track_caller]
+pub fn dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
+    dropped(s, x, name, rate, &x.dims())
+}
+
+/// Stochastic depth: in a program that trains, zeroes each example with probability `rate` and multiplies the others by
+/// `1 / (1 - rate)`; otherwise, and at rate 0, gives x. Of the branch that a residual connection adds it leaves out the
+/// branch.
+///
+/// # Shapes
+/// x `[batch, …]` → the same; variable `state` as [`dropout`]'s.
+///
+/// # Types
+/// As [`dropout`].
+///
+/// # Errors
+/// As [`dropout`]; x of rank 0.
+///
+/// # Source
+/// Huang et al. 2016; TensorFlow's TPU models call it `drop_connect`.
+#[track_caller]
+pub fn stochastic_depth(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
+    match x.dims().first() {
+        Some(&batch) => dropped(s, x, name, rate, &[batch]),
+        None if x.is_poison() => x.clone(),
+        None => {
+            let error = RuleError::new("stochastic_depth/rank", "x is a scalar, expected [batch, …]");
+            s.graph().fail("stochastic_depth", &[x], error)
+        }
+    }
+}
+
+/// [`dropout`] of what has its first dims, each all at once.
+#[track_caller]
+fn dropped(s: &Scope, x: &Tensor, name: &str, rate: f64, of: &[i64]) -> Tensor {
+    s.layer(name, |s| {
+        if x.is_poison() {
+            return x.clone();
+        }
+        if let Err(error) = check(x, rate) {
+            return s.graph().fail("dropout", &[x], error);
+        }
+        if !s.is_training() || rate == 0.0 {
+            return x.clone();
+        }
+        let state = s.state("state", DType::U64, [2], Init::RandomBits);
+        let declared = Shape::Tuple(vec![Shape::array(DType::U64, [2]), Shape::array(DType::U32, of)]);
+        let op = Op::RngBitGenerator(RngAlgorithm::ThreeFry);
+        let both = state.value.emit("rng-bit-generator", &[], |e| e.emit(op, &[state.value.id], Some(&declared)));
+        s.graph().set_update(state.number, &both.get_tuple_element(0));
+        let bits = both.get_tuple_element(1);
+        let threshold = s.graph().full(DType::U32, of, (rate * 2f64.powi(32)).floor());
+        let is_kept = bits.compare(Comparison::Ge, &threshold);
+        let is_kept = match of.len() == x.rank() {
+            true => is_kept,
+            false => is_kept.broadcast_in_dim(&x.dims(), &(0..of.len() as i64).collect::<Vec<_>>()),
+        };
+        let zeros = s.graph().full(x.dtype(), &x.dims(), 0.0);
+        is_kept.select(&(x * (1.0 / (1.0 - rate))), &zeros)
+    })
+}
+
+fn check(x: &Tensor, rate: f64) -> Result<(), RuleError> {
+    super::is_float("dropout/dtype", "x", x)?;
+    if (0.0..1.0).contains(&rate) {
+        return Ok(());
+    }
+    Err(RuleError::new("dropout/rate", format!("rate is {rate}, expected 0 up to but not including 1")))
+}

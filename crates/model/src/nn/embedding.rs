@@ -1,0 +1,162 @@
+//! Embedding: rows of a table by index, or by position, and one that stands before all.
+
+use super::{at_least, is_float, of_rank};
+use crate::graph::{Init, Scope, Tensor};
+use bf16scope_hlo::ops::{GatherDims, RuleError, SliceDim};
+use bf16scope_hlo::{DType, Op};
+
+/// Configuration of [`embedding`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Embedding {
+    /// Rows of the table.
+    pub vocabulary: i64,
+    /// Elements of a row.
+    pub features: i64,
+    /// The dtype of the result, in which the table is asked for: indices are integers and cannot say.
+    pub dtype: DType,
+    /// How the table starts.
+    pub init: Init,
+}
+
+impl Default for Embedding {
+    fn default() -> Embedding {
+        // Keras' `uniform`: within ±0.05.
+        Embedding { vocabulary: 0, features: 0, dtype: DType::F32, init: Init::Uniform { limit: 0.05 } }
+    }
+}
+
+/// `table[index]`, for every index.
+///
+/// # Shapes
+/// indices `[…]` → `[…, features]`; table `[vocabulary, features]`.
+///
+/// # Types
+/// indices any integer dtype. In a low-precision scope the table is f32; the rows are taken from it and then cast, which
+/// gives the same values as casting the table first, without a copy of the table, and sums gradients of a row in f32.
+/// An index outside the table reads its first or last row, as HLO's `gather` clamps.
+///
+/// # Errors
+/// indices that are not integers; vocabulary or features below 1.
+///
+/// # Source
+/// Keras' `Embedding`.
+#[track_caller]
+pub fn embedding(s: &Scope, indices: &Tensor, name: &str, config: &Embedding) -> Tensor {
+    s.layer(name, |s| {
+        if indices.is_poison() {
+            return indices.clone();
+        }
+        if let Err(error) = check(indices, config) {
+            return s.graph().fail("embedding", &[indices], error);
+        }
+        let table = s.variable("embeddings", config.dtype, [config.vocabulary, config.features], config.init);
+        let rank = indices.rank() as i64;
+        let op = Op::Gather(GatherDims {
+            offset_dims: vec![rank],
+            collapsed_slice_dims: vec![0],
+            start_index_map: vec![0],
+            index_vector_dim: rank,
+            slice_sizes: vec![1, config.features],
+            ..GatherDims::default()
+        });
+        indices.emit("gather", &[&table.full], |e| e.emit(op, &[table.full.id, indices.id], None)).cast(config.dtype)
+    })
+}
+
+fn check(indices: &Tensor, config: &Embedding) -> Result<(), RuleError> {
+    at_least("embedding/vocabulary", "vocabulary", config.vocabulary, 1)?;
+    at_least("embedding/features", "features", config.features, 1)?;
+    if indices.dtype().is_integer() {
+        return Ok(());
+    }
+    let message = format!("indices are {}, expected an integer dtype", indices.shape());
+    Err(RuleError::new("embedding/dtype", message))
+}
+
+/// Configuration of [`position_embedding`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PositionEmbedding {
+    /// Rows of the table: the longest sequence it can serve.
+    pub max_length: i64,
+    /// How the table starts.
+    pub init: Init,
+}
+
+impl Default for PositionEmbedding {
+    fn default() -> PositionEmbedding {
+        PositionEmbedding { max_length: 512, init: Embedding::default().init }
+    }
+}
+
+/// `x + table[position]`: learned positions.
+///
+/// # Shapes
+/// x `[batch, positions, features]` → the same; table `embeddings` `[max_length, features]`, of which the first
+/// `positions` rows are read.
+///
+/// # Types
+/// In the dtype of x, in which the table is asked for.
+///
+/// # Errors
+/// x not floating or of another rank, or longer than the table.
+///
+/// # Source
+/// Devlin et al. 2018 (BERT).
+#[track_caller]
+pub fn position_embedding(s: &Scope, x: &Tensor, name: &str, config: &PositionEmbedding) -> Tensor {
+    s.layer(name, |s| {
+        if x.is_poison() {
+            return x.clone();
+        }
+        if let Err(error) = check_positions(x, config) {
+            return s.graph().fail("position_embedding", &[x], error);
+        }
+        let dims = x.dims();
+        let table = s.variable("embeddings", x.dtype(), [config.max_length, dims[2]], config.init);
+        let all = |limit| SliceDim { start: 0, limit, stride: 1 };
+        let rows = table.value.slice(&[all(dims[1]), all(dims[2])]);
+        x + rows.broadcast_in_dim(&dims, &[1, 2])
+    })
+}
+
+fn check_positions(x: &Tensor, config: &PositionEmbedding) -> Result<(), RuleError> {
+    is_float("position_embedding/dtype", "x", x)?;
+    of_rank("position_embedding/rank", "x", x, 3, "[batch, positions, features]")?;
+    let positions = x.dims()[1];
+    if positions <= config.max_length {
+        return Ok(());
+    }
+    let message = format!("x has {positions} positions, the table {} rows", config.max_length);
+    let help = "make max_length at least as long as the sequences";
+    Err(RuleError::new("position_embedding/length", message).with_help(help))
+}
+
+/// `token`, which is learned, before the first position of each example: what is read of a sequence as a whole.
+///
+/// # Shapes
+/// x `[batch, positions, features]` → `[batch, positions + 1, features]`; variable `token` `[features]`.
+///
+/// # Types
+/// In the dtype of x, in which the token is asked for; nothing is computed.
+///
+/// # Errors
+/// x not floating or of another rank.
+///
+/// # Source
+/// Dosovitskiy et al. 2020 (ViT).
+#[track_caller]
+pub fn class_token(s: &Scope, x: &Tensor, name: &str, init: Init) -> Tensor {
+    s.layer(name, |s| {
+        if x.is_poison() {
+            return x.clone();
+        }
+        let axes = "[batch, positions, features]";
+        let fits = is_float("class_token/dtype", "x", x).and_then(|()| of_rank("class_token/rank", "x", x, 3, axes));
+        if let Err(error) = fits {
+            return s.graph().fail("class_token", &[x], error);
+        }
+        let dims = x.dims();
+        let token = s.variable("token", x.dtype(), [dims[2]], init).value;
+        Tensor::concatenate(&[&token.broadcast_in_dim(&[dims[0], 1, dims[2]], &[2]), x], 1)
+    })
+}

@@ -1,0 +1,93 @@
+//! Layer normalisation.
+
+use super::{is_float, normalising_dtype};
+use crate::graph::{Init, Scope, Tensor};
+use bf16scope_hlo::ops::{BinaryOp, RuleError};
+
+/// Configuration of [`layer_norm`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerNorm {
+    /// Added to the variance. Default 1e-6, as in Flax; Keras has 1e-3.
+    pub epsilon: f64,
+    /// How the variance is found.
+    pub variance: Variance,
+    /// How the scale starts.
+    pub gamma_init: Init,
+    /// How the offset starts.
+    pub beta_init: Init,
+}
+
+/// How a variance is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Variance {
+    /// The mean of squared differences from the mean, as Keras: two passes over the data, and no cancellation.
+    #[default]
+    TwoPasses,
+    /// The mean of squares less the square of the mean, and not below 0, as Flax: one pass. Data whose mean is `m` times
+    /// its deviation loses `2 log2 m` bits of the variance.
+    OnePass,
+}
+
+impl Default for LayerNorm {
+    fn default() -> LayerNorm {
+        LayerNorm { epsilon: 1e-6, variance: Variance::default(), gamma_init: Init::Ones, beta_init: Init::Zeros }
+    }
+}
+
+/// `x · r + (beta - mean · r)` over the last axis, with `r = gamma / sqrt(variance + epsilon)`.
+///
+/// The variance is the biased one, found as [`LayerNorm::variance`] says.
+///
+/// # Shapes
+/// x `[…, features]` → the same; variables `gamma`, `beta` `[features]`.
+///
+/// # Types
+/// bf16 and f16 data is converted to f32, normalised in f32, and the result rounded once; variables are f32, asked for
+/// as f32 in any scope. f32 and f64 data is normalised in its own dtype.
+///
+/// # Errors
+/// x not floating or of rank 0; epsilon not positive.
+///
+/// # Source
+/// Ba et al. 2016; Keras' `LayerNormalization`, which converts low-precision data to its f32 variables.
+#[track_caller]
+pub fn layer_norm(s: &Scope, x: &Tensor, name: &str, config: &LayerNorm) -> Tensor {
+    s.layer(name, |s| {
+        if x.is_poison() {
+            return x.clone();
+        }
+        if let Err(error) = check(x, config) {
+            return s.graph().fail("layer_norm", &[x], error);
+        }
+        let (dims, dtype) = (x.dims(), normalising_dtype(x));
+        let last = dims.len() as i64 - 1;
+        let features = dims[last as usize];
+        let gamma = s.variable("gamma", dtype, [features], config.gamma_init).value;
+        let beta = s.variable("beta", dtype, [features], config.beta_init).value;
+        let leading: Vec<i64> = (0..last).collect();
+        let over_features = |reduced: &Tensor| reduced.broadcast_in_dim(&dims, &leading);
+        let per_feature = |parameter: &Tensor| parameter.broadcast_in_dim(&dims, &[last]);
+        let data = x.cast(dtype);
+        let mean = data.mean(&[last]);
+        let variance = match config.variance {
+            Variance::TwoPasses => {
+                let difference = &data - over_features(&mean);
+                (&difference * &difference).mean(&[last])
+            }
+            Variance::OnePass => ((&data * &data).mean(&[last]) - &mean * &mean).binary_scalar(BinaryOp::Maximum, 0.0),
+        };
+        let mean = over_features(&mean);
+        let scale = over_features(&(variance + config.epsilon).rsqrt()) * per_feature(&gamma);
+        let offset = per_feature(&beta) - mean * &scale;
+        (data * scale + offset).cast(x.dtype())
+    })
+}
+
+fn check(x: &Tensor, config: &LayerNorm) -> Result<(), RuleError> {
+    is_float("layer_norm/dtype", "x", x)?;
+    super::at_least("layer_norm/rank", "rank of x", x.rank() as i64, 1)?;
+    if config.epsilon > 0.0 {
+        return Ok(());
+    }
+    Err(RuleError::new("layer_norm/epsilon", format!("epsilon is {}, expected more than 0", config.epsilon)))
+}

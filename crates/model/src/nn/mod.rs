@@ -1,0 +1,114 @@
+//! Layers, losses and metrics on the graph, one family per file.
+//!
+//! A layer with variables takes a scope, its input, a name (a level in the names of its variables and instructions) and
+//! a configuration; a function without variables takes tensors. Layers request variables in the dtype of their input,
+//! which is what makes a network bf16 in a [`bf16_scope`](crate::graph::Graph::bf16_scope); layers that normalise
+//! request f32. Wrong arguments are errors of the graph that name the layer and the user's line.
+//!
+//! Each layer computes what TensorFlow's layer of that name computes when XLA compiles it, with the same roundings in
+//! the same places. Where we chose otherwise, the layer's documentation says so.
+
+mod activation;
+mod attention;
+mod batch_norm;
+mod conv;
+mod count;
+mod dense;
+mod depthwise;
+mod dropout;
+mod embedding;
+mod feed_forward;
+mod focal;
+mod layer_norm;
+mod log_sum_exp;
+mod loss;
+mod merge;
+mod metric;
+mod overlap;
+mod paired;
+mod pool;
+mod pool_first;
+mod reshape;
+mod rms_norm;
+mod rotary;
+mod space_to_depth;
+mod squeeze_excite;
+mod token_loss;
+mod window;
+
+pub use activation::{
+    Activation, Gelu, elu, gelu, hard_sigmoid, leaky_relu, log_softmax, relu, relu6, selu, sigmoid, silu, softmax,
+    softplus, softsign, tanh,
+};
+pub use attention::{Attention, AttentionRemat, attention};
+pub use batch_norm::{BatchNorm, batch_norm};
+pub use conv::{Conv2d, conv2d};
+pub use count::{ClassCounts, above_thresholds, class_counts};
+pub use dense::{Dense, dense, flatten};
+pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
+pub use dropout::{dropout, stochastic_depth};
+pub use embedding::{Embedding, PositionEmbedding, class_token, embedding, position_embedding};
+pub use feed_forward::{FeedForward, feed_forward};
+pub use focal::{
+    Focal, sigmoid_focal_cross_entropy_per_example, softmax_focal_cross_entropy_per_example,
+    sparse_softmax_focal_cross_entropy_per_example,
+};
+pub use layer_norm::{LayerNorm, Variance, layer_norm};
+pub use loss::{
+    class_weights, huber_per_example, mean_absolute_error_per_example, mean_squared_error,
+    mean_squared_error_per_example, sigmoid_cross_entropy_per_example, softmax_cross_entropy,
+    softmax_cross_entropy_per_example, sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
+};
+pub use merge::{Merge, concat, merge};
+pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, sides, top_k_accuracy};
+pub use overlap::{sigmoid_dice_per_example, softmax_dice_per_example};
+pub use paired::conv2d_paired;
+pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
+pub use pool_first::{ConvNormPool, conv_norm_pool};
+pub use reshape::{reshape_example, take, upsample, zero_padding};
+pub use rms_norm::{RmsNorm, rms_norm};
+pub use rotary::{Rotary, RotaryScaling};
+pub use space_to_depth::conv2d_space_to_depth;
+pub use squeeze_excite::{SqueezeExcite, squeeze_excite};
+pub use token_loss::{TokenLoss, token_logits, token_loss};
+pub use window::{Format, Padding};
+
+pub use bf16scope_passes::tuning::{NormGradient, Softmax};
+
+use crate::graph::Tensor;
+use bf16scope_hlo::DType;
+use bf16scope_hlo::ops::RuleError;
+
+/// A broken rule unless `value` is at least `least`.
+fn at_least(rule: &'static str, what: &str, value: i64, least: i64) -> Result<(), RuleError> {
+    if value >= least {
+        return Ok(());
+    }
+    Err(RuleError::new(rule, format!("{what} is {value}, expected at least {least}")))
+}
+
+/// A broken rule unless `x` has `expected`'s rank; `axes` names them, such as `[batch, height, width, channels]`.
+fn of_rank(rule: &'static str, what: &str, x: &Tensor, expected: usize, axes: &str) -> Result<(), RuleError> {
+    if x.rank() == expected {
+        return Ok(());
+    }
+    Err(RuleError::new(rule, format!("{what} {} has rank {}, expected {expected}: {axes}", x.shape(), x.rank())))
+}
+
+/// A broken rule unless `x` is of a floating dtype.
+fn is_float(rule: &'static str, what: &str, x: &Tensor) -> Result<(), RuleError> {
+    if x.dtype().is_float() {
+        return Ok(());
+    }
+    let message = format!("{what} is {}, expected a floating dtype", x.shape());
+    Err(RuleError::new(rule, message).with_help("cast it with .cast(DType::F32)"))
+}
+
+/// The dtype of parameters and statistics of a layer that normalises `x`: f32 for bf16 and f16, else that of `x`, as
+/// Keras' `_param_dtype`.
+fn normalising_dtype(x: &Tensor) -> DType {
+    match x.dtype() {
+        DType::BF16 | DType::F16 => DType::F32,
+        other => other,
+    }
+}

@@ -1,0 +1,167 @@
+//! Pooling over height and width.
+
+use super::window::{Format, Padding, Sliding};
+use super::{is_float, of_rank};
+use crate::graph::Tensor;
+use bf16scope_hlo::ops::{BinaryOp, RuleError, WindowDim};
+use bf16scope_hlo::{DType, Op};
+
+/// Configuration of [`max_pool`] and [`avg_pool`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pool {
+    /// Height and width of the window.
+    pub window: [i64; 2],
+    /// Steps down and right.
+    pub strides: [i64; 2],
+    /// What stands around the image.
+    pub padding: Padding,
+    /// Where the axes of x and of the result stand.
+    pub format: Format,
+}
+
+impl Default for Pool {
+    /// Keras': 2×2 windows side by side.
+    fn default() -> Pool {
+        Pool { window: [2, 2], strides: [2, 2], padding: Padding::Valid, format: Format::Nhwc }
+    }
+}
+
+/// The maximum of each window. Padding never wins: it counts as minus infinity.
+///
+/// # Shapes
+/// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, h', w', c]` (or `[b, c, h', w']`), sizes as in
+/// [`conv2d`](super::conv2d).
+///
+/// # Types
+/// In the dtype of x; nothing is rounded.
+///
+/// # Errors
+/// x not of rank 4 or not floating; window or strides below 1; negative padding; a window larger than the padded image.
+///
+/// # Source
+/// TensorFlow's `MaxPool`.
+#[track_caller]
+pub fn max_pool(x: &Tensor, config: &Pool) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    match windows(x, config) {
+        Ok(window) => reduce_window(x, BinaryOp::Maximum, f64::NEG_INFINITY, window),
+        Err(error) => x.graph().fail("max_pool", &[x], error),
+    }
+}
+
+/// The mean of each window. Padding does not count: a window over the edge is divided by the number of elements it
+/// covers.
+///
+/// # Shapes
+/// As [`max_pool`].
+///
+/// # Types
+/// bf16 and f16 are summed and divided in f32 and the mean rounded once; f32 and f64 in their own dtype.
+///
+/// # Errors
+/// As [`max_pool`].
+///
+/// # Source
+/// TensorFlow's `AvgPool`, whose XLA kernel sums in `SumAccumulationType`.
+#[track_caller]
+pub fn avg_pool(x: &Tensor, config: &Pool) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    let window = match windows(x, config) {
+        Ok(window) => window,
+        Err(error) => return x.graph().fail("avg_pool", &[x], error),
+    };
+    let dtype = match x.dtype() {
+        DType::BF16 | DType::F16 => DType::F32,
+        other => other,
+    };
+    let is_padded = window.iter().any(|dim| dim.padding_low != 0 || dim.padding_high != 0);
+    let data = x.cast(dtype);
+    let sum = reduce_window(&data, BinaryOp::Add, 0.0, window.clone());
+    let mean = if is_padded {
+        // How many elements each window covers: the same for every image and channel.
+        let spatial = config.format.spatial();
+        let [height, width] = spatial.map(|axis| axis as usize);
+        let plane = x.graph().full(dtype, &[x.dims()[height], x.dims()[width]], 1.0);
+        let counts = reduce_window(&plane, BinaryOp::Add, 0.0, vec![window[height], window[width]]);
+        let counts = counts.broadcast_in_dim(&sum.dims(), &spatial);
+        sum / counts
+    } else {
+        sum / (config.window[0] as f64 * config.window[1] as f64)
+    };
+    mean.cast(x.dtype())
+}
+
+/// The mean over height and width.
+///
+/// # Shapes
+/// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, c]`.
+///
+/// # Types
+/// bf16 and f16 are summed and divided in f32 and the mean rounded once; f32 and f64 in their own dtype.
+///
+/// # Errors
+/// x not of rank 4.
+///
+/// # Source
+/// TensorFlow's `reduce_mean`, as ResNet uses it.
+#[track_caller]
+pub fn global_avg_pool(x: &Tensor, format: Format) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    match of_rank("global_avg_pool/rank", "x", x, 4, format.axes()) {
+        Ok(()) => x.mean(&format.spatial()),
+        Err(error) => x.graph().fail("global_avg_pool", &[x], error),
+    }
+}
+
+/// The maximum over height and width.
+///
+/// # Shapes
+/// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, c]`.
+///
+/// # Types
+/// In the dtype of x; nothing is rounded.
+///
+/// # Errors
+/// x not of rank 4.
+///
+/// # Source
+/// TensorFlow's `reduce_max`, as Keras' `GlobalMaxPooling2D`.
+#[track_caller]
+pub fn global_max_pool(x: &Tensor, format: Format) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    match of_rank("global_max_pool/rank", "x", x, 4, format.axes()) {
+        Ok(()) => x.max(&format.spatial()),
+        Err(error) => x.graph().fail("global_max_pool", &[x], error),
+    }
+}
+
+/// A window for every axis of x.
+pub(super) fn windows(x: &Tensor, config: &Pool) -> Result<Vec<WindowDim>, RuleError> {
+    is_float("pool/dtype", "x", x)?;
+    of_rank("pool/rank", "x", x, 4, config.format.axes())?;
+    let sliding = Sliding { size: config.window, strides: config.strides, dilation: [1, 1], padding: config.padding };
+    let spatial = sliding.dims(&x.dims(), config.format)?;
+    let mut window = vec![WindowDim::of_size(1); 4];
+    for (axis, dim) in config.format.spatial().into_iter().zip(spatial) {
+        window[axis as usize] = dim;
+    }
+    Ok(window)
+}
+
+#[track_caller]
+fn reduce_window(x: &Tensor, op: BinaryOp, init: f64, window: Vec<WindowDim>) -> Tensor {
+    x.emit("reduce-window", &[], |e| {
+        let dtype = e.dtype(x.id);
+        let to_apply = e.scalar_computation(op, dtype);
+        let init = e.scalar(dtype, init);
+        e.emit(Op::ReduceWindow { window, to_apply }, &[x.id, init], None)
+    })
+}

@@ -1,0 +1,157 @@
+//! Layers that move elements: reshape of each example, zeros around images, larger images.
+
+use super::window::Format;
+use super::{at_least, of_rank};
+use crate::graph::Tensor;
+use bf16scope_hlo::ops::{PadDim, RuleError, SliceDim};
+
+/// Each example in other dims; one of them may be -1, and is then what is left.
+///
+/// # Shapes
+/// x `[batch, …]` → `[batch, dims…]`.
+///
+/// # Types
+/// Any; nothing is computed.
+///
+/// # Errors
+/// Dims that hold another number of elements, or several that are -1.
+///
+/// # Source
+/// Keras' `Reshape`.
+#[track_caller]
+pub fn reshape_example(x: &Tensor, dims: &[i64]) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    match reshaped(x, dims) {
+        Ok(dims) => x.reshape(dims),
+        Err(message) => x.graph().fail("reshape", &[x], RuleError::new("reshape/size", message)),
+    }
+}
+
+/// The dims of x with each example reshaped, or what is wrong with them.
+fn reshaped(x: &Tensor, dims: &[i64]) -> Result<Vec<i64>, String> {
+    let own = x.dims();
+    let Some((&batch, example)) = own.split_first() else {
+        return Err(format!("x {} has rank 0, expected at least 1: [batch, …]", x.shape()));
+    };
+    let n_elements: i64 = example.iter().product();
+    let known = dims.iter().filter(|&&dim| dim != -1).try_fold(1i64, |n, &dim| n.checked_mul(dim));
+    let n_open = dims.iter().filter(|&&dim| dim == -1).count();
+    let fits = match (known, n_open) {
+        (Some(known), 0) => known == n_elements,
+        (Some(known), 1) => known > 0 && n_elements % known == 0,
+        _ => false,
+    };
+    if !fits || dims.iter().any(|&dim| dim < 1 && dim != -1) {
+        return Err(format!("an example of {example:?} has {n_elements} elements, which do not fit {dims:?}"));
+    }
+    let rest = n_elements / known.unwrap_or(1);
+    let target = dims.iter().map(|&dim| if dim == -1 { rest } else { dim });
+    Ok(std::iter::once(batch).chain(target).collect())
+}
+
+/// What stands at `index` of `axis`, which goes; the batch is axis 0, and stays.
+///
+/// # Shapes
+/// x `[batch, a, b, …]` → of axis 1 `[batch, b, …]`.
+///
+/// # Types
+/// Any; nothing is computed.
+///
+/// # Errors
+/// An axis that x has not, or the batch; an index that the axis has not.
+#[track_caller]
+pub fn take(x: &Tensor, index: i64, axis: i64) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    let mut dims = x.dims();
+    let at = x.axis(axis);
+    if !(1..dims.len() as i64).contains(&at) {
+        let message = format!("axis is {axis}, expected one of {} after the batch", x.shape());
+        return x.graph().fail("take", &[x], RuleError::new("take/axis", message));
+    }
+    if !(0..dims[at as usize]).contains(&index) {
+        let message =
+            format!("index is {index}, expected 0 up to but not including {} of {}", dims[at as usize], x.shape());
+        return x.graph().fail("take", &[x], RuleError::new("take/index", message));
+    }
+    let of = |(number, &size): (usize, &i64)| match number as i64 == at {
+        true => SliceDim { start: index, limit: index + 1, stride: 1 },
+        false => SliceDim { start: 0, limit: size, stride: 1 },
+    };
+    let slices: Vec<SliceDim> = dims.iter().enumerate().map(of).collect();
+    let slice = x.slice(&slices);
+    dims.remove(at as usize);
+    slice.reshape(dims)
+}
+
+/// Zeros around images: `[[above, below], [left, right]]`.
+///
+/// # Shapes
+/// x `[b, h, w, c]` (or `[b, c, h, w]`) → the same with `h + above + below` and `w + left + right`.
+///
+/// # Types
+/// Any; nothing is rounded.
+///
+/// # Errors
+/// x not of rank 4; padding below 0.
+///
+/// # Source
+/// Keras' `ZeroPadding2D`.
+#[track_caller]
+pub fn zero_padding(x: &Tensor, padding: [[i64; 2]; 2], format: Format) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    let values = padding.iter().flatten();
+    let check = of_rank("zero_padding/rank", "x", x, 4, format.axes()).and_then(|()| {
+        let mut each = values.map(|&value| at_least("zero_padding/positive", "padding", value, 0));
+        each.try_for_each(|result| result)
+    });
+    if let Err(error) = check {
+        return x.graph().fail("zero_padding", &[x], error);
+    }
+    let mut dims = vec![PadDim { low: 0, high: 0, interior: 0 }; 4];
+    for (axis, [low, high]) in format.spatial().into_iter().zip(padding) {
+        dims[axis as usize] = PadDim { low, high, interior: 0 };
+    }
+    x.pad(0.0, &dims)
+}
+
+/// Every pixel `size[0]` times down and `size[1]` times right.
+///
+/// # Shapes
+/// x `[b, h, w, c]` (or `[b, c, h, w]`) → the same with `h · size[0]` and `w · size[1]`.
+///
+/// # Types
+/// Any; nothing is rounded. Its gradient sums over the copies.
+///
+/// # Errors
+/// x not of rank 4; a size below 1.
+///
+/// # Source
+/// Keras' `UpSampling2D` with nearest neighbours.
+#[track_caller]
+pub fn upsample(x: &Tensor, size: [i64; 2], format: Format) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    let check = of_rank("upsample/rank", "x", x, 4, format.axes())
+        .and_then(|()| size.iter().try_for_each(|&size| at_least("upsample/size", "size", size, 1)));
+    if let Err(error) = check {
+        return x.graph().fail("upsample", &[x], error);
+    }
+    let (own, spatial) = (x.dims(), format.spatial());
+    // One axis for the copies behind each of height and width.
+    let (mut split, mut kept, mut joined) = (Vec::new(), Vec::new(), Vec::new());
+    for (axis, &dim) in (0..).zip(&own) {
+        kept.push(split.len() as i64);
+        split.push(dim);
+        let n_copies = spatial.iter().position(|&other| other == axis).map(|at| size[at]);
+        split.extend(n_copies);
+        joined.push(dim * n_copies.unwrap_or(1));
+    }
+    x.broadcast_in_dim(&split, &kept).reshape(joined)
+}

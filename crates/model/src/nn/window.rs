@@ -1,0 +1,144 @@
+//! What convolution and pooling share: the order of an image's axes, and how windows slide over them.
+
+use super::at_least;
+use bf16scope_hlo::ops::{RuleError, WindowDim};
+use serde::{Deserialize, Serialize};
+
+/// Where the axes of a batch of images stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// `[batch, height, width, channels]`.
+    #[default]
+    Nhwc,
+    /// `[batch, channels, height, width]`.
+    Nchw,
+}
+
+impl Format {
+    /// The axis of channels.
+    pub fn channels(self) -> i64 {
+        match self {
+            Format::Nhwc => 3,
+            Format::Nchw => 1,
+        }
+    }
+
+    /// The axes of height and width.
+    pub fn spatial(self) -> [i64; 2] {
+        match self {
+            Format::Nhwc => [1, 2],
+            Format::Nchw => [2, 3],
+        }
+    }
+
+    /// The axes in words.
+    pub(super) fn axes(self) -> &'static str {
+        match self {
+            Format::Nhwc => "[batch, height, width, channels]",
+            Format::Nchw => "[batch, channels, height, width]",
+        }
+    }
+}
+
+/// What stands around an image when windows slide over it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Padding {
+    /// As much as makes `ceil(size / stride)` positions, the odd one after the image. Depends on the image's size.
+    Same,
+    /// Nothing.
+    #[default]
+    Valid,
+    /// `[[above, below], [left, right]]`.
+    Explicit([[i64; 2]; 2]),
+}
+
+impl Padding {
+    /// TensorFlow's *fixed padding* of a square window of `size`: what SAME gives stride 1, whatever the image's size.
+    pub fn fixed(size: i64) -> Padding {
+        let before = (size - 1) / 2;
+        Padding::Explicit([[before, size - 1 - before]; 2])
+    }
+}
+
+/// A window that slides over height and width.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sliding {
+    pub size: [i64; 2],
+    pub strides: [i64; 2],
+    pub dilation: [i64; 2],
+    pub padding: Padding,
+}
+
+impl Sliding {
+    /// The window over an image of `dims` in `format`.
+    pub fn dims(&self, dims: &[i64], format: Format) -> Result<[WindowDim; 2], RuleError> {
+        for (name, values) in [("window", self.size), ("strides", self.strides), ("dilation", self.dilation)] {
+            for value in values {
+                at_least("window/positive", &format!("{name} {values:?}: one"), value, 1)?;
+            }
+        }
+        let [height, width] = format.spatial().map(|axis| dims[axis as usize]);
+        Ok([self.dim(0, height)?, self.dim(1, width)?])
+    }
+
+    /// The window along spatial axis `axis` of `n` elements.
+    fn dim(&self, axis: usize, n: i64) -> Result<WindowDim, RuleError> {
+        let (size, stride, window_dilation) = (self.size[axis], self.strides[axis], self.dilation[axis]);
+        let extent = (size - 1).saturating_mul(window_dilation).saturating_add(1);
+        let [padding_low, padding_high] = match self.padding {
+            Padding::Same => {
+                let n_positions = n.saturating_add(stride - 1) / stride;
+                let total = ((n_positions - 1).saturating_mul(stride)).saturating_add(extent).saturating_sub(n).max(0);
+                [total / 2, total - total / 2]
+            }
+            Padding::Valid => [0, 0],
+            Padding::Explicit(padding) => {
+                for value in padding[axis] {
+                    at_least("window/padding", &format!("padding {padding:?}: one"), value, 0)?;
+                }
+                padding[axis]
+            }
+        };
+        let window = WindowDim { stride, padding_low, padding_high, window_dilation, ..WindowDim::of_size(size) };
+        if window.n_positions(n) == 0 {
+            let axis = ["height", "width"][axis];
+            let message =
+                format!("window covers {extent} along {axis}, which is {n} with padding {padding_low}_{padding_high}");
+            return Err(
+                RuleError::new("window/fit", message).with_help("pad with Padding::Same, or make the window smaller")
+            );
+        }
+        Ok(window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// TensorFlow's own windows, from `tests/data/oracle_tf/resnet_block_bf16.hlo.txt`, and the cases that differ.
+    #[test]
+    fn same_pads_as_tensorflow() {
+        for (n, size, stride, dilation, expected) in [
+            (32, 7, 2, 1, (2, 3, 16)),
+            (16, 3, 2, 1, (0, 1, 8)),
+            (8, 1, 2, 1, (0, 0, 4)),
+            (224, 7, 2, 1, (2, 3, 112)),
+            (225, 7, 2, 1, (3, 3, 113)),
+            (10, 3, 1, 2, (2, 2, 10)),
+            (2, 1, 5, 1, (0, 0, 1)),
+        ] {
+            let sliding =
+                Sliding { size: [size; 2], strides: [stride; 2], dilation: [dilation; 2], padding: Padding::Same };
+            let dim = sliding.dim(0, n).unwrap();
+            assert_eq!((dim.padding_low, dim.padding_high, dim.n_positions(n)), expected, "{n} {size} {stride}");
+        }
+    }
+
+    #[test]
+    fn fixed_padding_ignores_the_size() {
+        assert_eq!(Padding::fixed(7), Padding::Explicit([[3, 3], [3, 3]]));
+        assert_eq!(Padding::fixed(2), Padding::Explicit([[0, 1], [0, 1]]));
+    }
+}

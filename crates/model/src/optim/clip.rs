@@ -1,0 +1,84 @@
+//! Gradients that are too large, made smaller.
+
+use super::number;
+use super::storage::Updated;
+use crate::graph::Tensor;
+use bf16scope_hlo::ops::BinaryOp;
+use serde::{Deserialize, Serialize};
+
+/// How gradients are clipped, after a weight decay that is a term of the loss is added and before the optimizer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Clip {
+    /// All by one factor, so that the root of the sum of all squares is at most `value`:
+    /// `g · value · min(1 / norm, 1 / value)`. Where the norm is not finite, every gradient is NaN.
+    ///
+    /// # Source
+    /// TensorFlow's `clip_by_global_norm`.
+    GlobalNorm {
+        /// The largest norm.
+        #[serde(deserialize_with = "number::positive")]
+        value: f64,
+    },
+    /// Each variable's, so that its norm is at most `value`: `g · value / max(norm, value)`.
+    ///
+    /// # Source
+    /// TensorFlow's `clip_by_norm`.
+    Norm {
+        /// The largest norm.
+        #[serde(deserialize_with = "number::positive")]
+        value: f64,
+    },
+    /// Each element, to between `-value` and `value`.
+    ///
+    /// # Source
+    /// TensorFlow's `clip_by_value`.
+    Value {
+        /// The largest element.
+        #[serde(deserialize_with = "number::positive")]
+        value: f64,
+    },
+}
+
+impl Clip {
+    /// The gradients of these variables, clipped.
+    #[track_caller]
+    pub(super) fn emit(self, variables: &[Updated<'_>], gradients: &[Tensor]) -> Vec<Tensor> {
+        match self {
+            Clip::GlobalNorm { value } => {
+                let Some(first) = gradients.first() else { return vec![] };
+                let square = |gradient: &Tensor| {
+                    let axes: Vec<i64> = (0..gradient.rank() as i64).collect();
+                    (gradient * gradient).sum(&axes).cast(first.dtype())
+                };
+                let sum_of = |in_parts: bool| {
+                    let both = variables.iter().zip(gradients);
+                    // Beyond the whole a part's gradient is zeros.
+                    let squares = both.filter(|(variable, _)| variable.part.is_some() == in_parts);
+                    squares.map(|(_, gradient)| square(gradient)).reduce(|sum, square| sum + square)
+                };
+                let of_parts = sum_of(true).map(|sum| sum.sum_over_replicas());
+                let Some(sum) = [sum_of(false), of_parts].into_iter().flatten().reduce(|a, b| a + b) else {
+                    return vec![];
+                };
+                let norm = sum.sqrt();
+                let scalar = |value: f64| norm.graph().scalar(norm.dtype(), value);
+                let factor = (scalar(1.0) / &norm).minimum(&scalar(1.0 / value)) * value;
+                // 0, or NaN of an infinite norm, whose factor is 0.
+                #[expect(clippy::eq_op, reason = "a norm that is not finite makes NaN, as in TensorFlow")]
+                let factor = factor + (&norm - &norm);
+                gradients.iter().map(|gradient| gradient * &factor.cast(gradient.dtype())).collect()
+            }
+            Clip::Norm { value } => {
+                let clipped = |(variable, gradient): (&Updated<'_>, &Tensor)| {
+                    let least = gradient.graph().scalar(gradient.dtype(), value);
+                    gradient * value / variable.norm(gradient).maximum(&least)
+                };
+                variables.iter().zip(gradients).map(clipped).collect()
+            }
+            Clip::Value { value } => (gradients.iter())
+                .map(|g| g.binary_scalar(BinaryOp::Maximum, -value).binary_scalar(BinaryOp::Minimum, value))
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Optimizers and learning rates, emitted into the training program.
+//!
+//! [`Update`] is the whole of it: it takes gradients and the step, and sets for each variable (and each *slot*, the
+//! optimizer's own state about a variable) the value it has after the call. The arithmetic is f32, whatever the network
+//! computes in. So are variables, unless the graph's [`Storage`](crate::graph::Storage) says otherwise, and slots, but for those that
+//! [`MomentumDtype`] or [`SlotStorage`] makes bf16. There is no state on the host: the step is an input of the program.
+//!
+//! An [`Optimizer`] is a file of `optimizer/` and a line of the table in `optimizer.rs`.
+//!
+//! [`LossScale`] scales the loss of an f16 network. This room does not make gradients (`passes::grad`), nor drive the
+//! program (`train`).
+
+mod average;
+mod clip;
+mod loss_scale;
+mod number;
+mod optimizer;
+mod rounding;
+mod rule;
+mod schedule;
+mod slot;
+mod slot_storage;
+mod storage;
+mod update;
+mod weight_decay;
+
+pub use average::Average;
+pub use clip::Clip;
+pub use loss_scale::{LossScale, Scaling, UnknownLossScale};
+pub use optimizer::*;
+pub use rounding::{ROUNDING_KEY, RoundingNoise, round_stochastically};
+pub use rule::{DecayForm, FirstMoments};
+pub use schedule::{LearningRate, RateChange, RateDrop, WarmUp};
+pub use slot_storage::{MomentumDtype, SlotStorage};
+pub use storage::Kept;
+pub use storage::LOW;
+pub use update::Update;
+pub use weight_decay::WeightDecay;

@@ -1,0 +1,107 @@
+//! AdamW, with and without bias correction.
+
+use crate::graph::Tensor;
+use crate::optim::number;
+use crate::optim::rule::{DecayForm, FirstMoments, Given, Rule};
+use crate::optim::slot_storage::MomentumDtype;
+use bf16scope_hlo::ops::UnaryOp;
+use serde::{Deserialize, Serialize};
+
+/// The settings of AdamW: Adam, whose weight decay is decoupled. `w` is the variable, `g` its gradient, `lr` the learning
+/// rate, `t` is 1 at the first step; slots start at 0.
+///
+/// ```text
+/// m ← beta1·m + (1 − beta1)·g                            the slot adam_m
+/// v ← beta2·v + (1 − beta2)·g²                           the slot adam_v
+/// u ← (m / (1 − beta1^t)) / (√(v / (1 − beta2^t)) + epsilon)
+///                                                        without bias_correction: m / (√v + epsilon)
+///                                                        with epsilon_hat: √(1 − beta2^t)·(m / (1 − beta1^t)) / (√v + epsilon)
+/// w ← w − lr·u − lr·decay·w                              decay is weight_decay's value
+/// ```
+///
+/// BERT's is `{kind: adamw, bias_correction: false, epsilon: 1.0e-6}` with
+/// `weight_decay: {value: 0.01, except: [norm, bias]}`: its first steps are up to `(1 − beta1) / √(1 − beta2)` = 3.2 times
+/// as long, which its warm-up makes up for.
+///
+/// # Source
+/// Loshchilov & Hutter 2019; optax's `adamw`; without correction `AdamWeightDecayOptimizer` of BERT's `optimization.py`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AdamW {
+    /// The share of the mean that stays. Default 0.9.
+    #[serde(deserialize_with = "number::fraction")]
+    pub beta1: f64,
+    /// The share of the mean square that stays. Default 0.999.
+    #[serde(deserialize_with = "number::fraction")]
+    pub beta2: f64,
+    /// Added to the root. Default 1e-8.
+    #[serde(deserialize_with = "number::positive")]
+    pub epsilon: f64,
+    /// Whether both means are corrected for their start at 0. Default true.
+    pub bias_correction: bool,
+    /// Whether `epsilon` is added to `√v` before the correction, as TensorFlow and Keras do (the paper's ε̂), which at step t is
+    /// an epsilon `1 / √(1 − beta2^t)` times as large here. Default false.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub epsilon_hat: bool,
+    /// What `m` is stored in. Default f32.
+    pub momentum_dtype: MomentumDtype,
+}
+
+impl Default for AdamW {
+    fn default() -> AdamW {
+        AdamW {
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            bias_correction: true,
+            epsilon_hat: false,
+            momentum_dtype: MomentumDtype::F32,
+        }
+    }
+}
+
+impl Rule for AdamW {
+    const DECAY: DecayForm = DecayForm::Beside;
+
+    fn reads_step(&self) -> bool {
+        self.bias_correction
+    }
+
+    fn first_moments(&mut self) -> FirstMoments<'_> {
+        FirstMoments::StoredAs(&mut self.momentum_dtype)
+    }
+
+    #[track_caller]
+    fn emit(&self, given: &Given<'_>) -> Tensor {
+        given.learning_rate * self.direction(given)
+    }
+}
+
+impl AdamW {
+    /// Makes and updates the slots of the variable; gives `u`.
+    #[track_caller]
+    pub(super) fn direction(&self, given: &Given<'_>) -> Tensor {
+        let gradient = given.gradient;
+        let (slot_m, slot_v) = (given.first_moment("adam_m", self.momentum_dtype), given.slot("adam_v"));
+        let m = &slot_m.value * self.beta1 + gradient * (1.0 - self.beta1);
+        let v = &slot_v.value * self.beta2 + gradient * gradient * (1.0 - self.beta2);
+        slot_m.store(&m);
+        slot_v.store(&v);
+        if !self.bias_correction {
+            return m / (v.sqrt() + self.epsilon);
+        }
+        let t = given.t();
+        let corrected = |moment: Tensor, beta: f64| moment / one_minus_power(beta, &t);
+        if self.epsilon_hat {
+            let root = one_minus_power(self.beta2, &t).sqrt();
+            return root * corrected(m, self.beta1) / (v.sqrt() + self.epsilon);
+        }
+        corrected(m, self.beta1) / (corrected(v, self.beta2).sqrt() + self.epsilon)
+    }
+}
+
+/// `1 − β^t`, without cancellation: as `−expm1(t·ln β)`.
+#[track_caller]
+fn one_minus_power(beta: f64, t: &Tensor) -> Tensor {
+    (t * beta.ln()).unary(UnaryOp::Expm1).negate()
+}

@@ -1,0 +1,442 @@
+//! The learning rate as a function of the step, computed on the device in f32.
+//!
+//! All lengths are in steps (updates), and step 0 is the first update.
+
+use super::number;
+use crate::graph::Tensor;
+use bf16scope_hlo::DType;
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
+use serde::de::{self, Deserializer, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Serialize};
+use std::f64::consts::PI;
+use std::fmt;
+use std::marker::PhantomData;
+use std::num::NonZeroU32;
+
+/// A learning rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum LearningRate {
+    /// `value`.
+    Constant {
+        /// The rate.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+    },
+    /// `value · decay_rate^(step / decay_steps)`; with `staircase` the exponent is rounded down.
+    ///
+    /// # Source
+    /// Keras' `ExponentialDecay(initial_learning_rate, decay_steps, decay_rate, staircase)`, in f32 as there. Keras
+    /// rounds the quotient of two f32 down, here integers are divided: below step 2^24 both give the same, see the test.
+    Exponential {
+        /// The rate at step 0.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The steps in which the rate falls by the factor `decay_rate`.
+        decay_steps: NonZeroU32,
+        /// The factor per `decay_steps` steps.
+        #[serde(deserialize_with = "number::positive")]
+        decay_rate: f64,
+        /// Whether it falls at once every so many steps, or a little at each.
+        #[serde(default)]
+        staircase: bool,
+    },
+    /// `value · ((1 − alpha) · ½(1 + cos(π·f)) + alpha)`, where `f` is `min(step, decay_steps) / decay_steps`.
+    ///
+    /// # Source
+    /// Loshchilov & Hutter 2017, without restarts; Keras' `CosineDecay`, operation for operation.
+    Cosine {
+        /// The rate at step 0.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The step from which on the rate is `alpha · value`.
+        decay_steps: NonZeroU32,
+        /// The share of the rate that stays, from 0 to 1.
+        #[serde(default, deserialize_with = "number::share")]
+        alpha: f64,
+    },
+    /// `(value − end_value) · r^power + end_value`, where `r`, what remains, is `1 − min(step, decay_steps) / decay_steps`.
+    ///
+    /// # Source
+    /// Keras' `PolynomialDecay`. LARS' recipes have a power of 2. What remains is computed without cancellation.
+    Polynomial {
+        /// The rate at step 0.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The step from which on the rate is `end_value`.
+        decay_steps: NonZeroU32,
+        /// The rate at the end.
+        #[serde(default, deserialize_with = "number::not_negative")]
+        end_value: f64,
+        /// The power.
+        #[serde(deserialize_with = "number::positive")]
+        power: f64,
+    },
+    /// In a straight line from `value` to `end_value`: [`LearningRate::Polynomial`] with a power of 1.
+    ///
+    /// # Source
+    /// BERT's, after its warm-up.
+    Linear {
+        /// The rate at step 0.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The step from which on the rate is `end_value`.
+        decay_steps: NonZeroU32,
+        /// The rate at the end.
+        #[serde(default, deserialize_with = "number::not_negative")]
+        end_value: f64,
+    },
+    /// `value`, and from the step of each change on, that change's value.
+    ///
+    /// # Source
+    /// Keras' `PiecewiseConstantDecay`, whose boundary is the last step of a piece and not the first of the next: a change
+    /// at step 101 is its boundary of 100.
+    Piecewise {
+        /// The rate at first.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The rates after it, in ascending order of steps.
+        #[serde(deserialize_with = "ascending")]
+        changes: Vec<RateChange>,
+    },
+    /// `value / √max(t, constant_until)`, where `t` is `first_step` at the first step, and counts steps.
+    ///
+    /// # Source
+    /// With `value: 1` and `constant_until: 10000` T5's schedule: `truncated_rsqrt` of Mesh TensorFlow's
+    /// `learning_rate_schedules.py`, `rsqrt(max(step, warmup_steps))`, whose step is 0 at first. With `first_step: 1` the
+    /// "relative step size" of Shazeer & Stern 2018, `min(0.01, 1/√t)`, which Mesh TensorFlow's Adafactor takes where it is
+    /// given no rate.
+    InverseSqrt {
+        /// The numerator.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// The step until which the rate does not fall.
+        constant_until: NonZeroU32,
+        /// What the first step counts as. Default 0, as everywhere.
+        #[serde(default)]
+        first_step: u32,
+    },
+    /// From 0 in a straight line to `value` at step `warm_up`, then `value` until the first drop, then
+    /// `value · multiplier` of the latest drop passed.
+    ///
+    /// # Source
+    /// `learning_rate_schedule` of `resnet_main.py` of TensorFlow's TPU models; see [`LearningRate::resnet`].
+    WarmUpStep {
+        /// The rate after the warm-up.
+        #[serde(deserialize_with = "number::not_negative")]
+        value: f64,
+        /// Steps of the warm-up; 0 is none.
+        warm_up: u32,
+        /// Multipliers from given steps on, in ascending order.
+        #[serde(default, deserialize_with = "ascending")]
+        drops: Vec<RateDrop>,
+    },
+}
+
+/// From `step` on, the rate is `multiplier` times the schedule's value.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateDrop {
+    /// The first step of the drop.
+    pub step: u32,
+    /// The factor on the schedule's value (not on what the drop before left).
+    #[serde(deserialize_with = "number::not_negative")]
+    pub multiplier: f64,
+}
+
+/// From `step` on, the rate is `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RateChange {
+    /// The first step of the value.
+    pub step: u32,
+    /// The rate.
+    #[serde(deserialize_with = "number::not_negative")]
+    pub value: f64,
+}
+
+/// What happens at a step.
+trait AtStep {
+    const WHAT: &'static str;
+    fn step(&self) -> u32;
+}
+
+impl AtStep for RateDrop {
+    const WHAT: &'static str = "drop";
+    fn step(&self) -> u32 {
+        self.step
+    }
+}
+
+impl AtStep for RateChange {
+    const WHAT: &'static str = "change";
+    fn step(&self) -> u32 {
+        self.step
+    }
+}
+
+/// Drops or changes whose steps ascend: the latest that was passed is the one that counts.
+fn ascending<'de, D: Deserializer<'de>, T: AtStep + Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Ascending<T>(PhantomData<T>);
+    impl<'de, T: AtStep + Deserialize<'de>> Visitor<'de> for Ascending<T> {
+        type Value = Vec<T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of {}s", T::WHAT)
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
+            let mut drops: Vec<T> = Vec::new();
+            while let Some(drop) = elements.next_element::<T>()? {
+                if let Some(last) = drops.last().filter(|last| last.step() >= drop.step()) {
+                    let found = format!("a {} at step {} after one at step {}", T::WHAT, drop.step(), last.step());
+                    return Err(de::Error::invalid_value(Unexpected::Other(&found), &"ascending steps"));
+                }
+                drops.push(drop);
+            }
+            Ok(drops)
+        }
+    }
+    deserializer.deserialize_seq(Ascending(PhantomData))
+}
+
+impl Default for LearningRate {
+    fn default() -> Self {
+        LearningRate::Constant { value: 0.1 }
+    }
+}
+
+impl LearningRate {
+    /// `value` at every step.
+    ///
+    /// # Errors
+    /// In words what a rate may be, where this is none.
+    pub fn constant(value: f64) -> Result<LearningRate, &'static str> {
+        match number::is_not_negative(value) {
+            true => Ok(LearningRate::Constant { value }),
+            false => Err(number::NOT_NEGATIVE),
+        }
+    }
+
+    /// The ResNet-50 recipe: 0.1 per 256 examples of the batch, five epochs of warm-up, times 0.1, 0.01 and 0.001 from
+    /// epochs 30, 60 and 80 of 90 on. Epochs scale with `epochs / 90`, rounded down.
+    pub fn resnet(batch: u32, steps_per_epoch: u32, epochs: u32) -> LearningRate {
+        let start = |epoch: u32| epoch * epochs / 90 * steps_per_epoch;
+        LearningRate::WarmUpStep {
+            value: 0.1 * f64::from(batch) / 256.0,
+            warm_up: start(5),
+            drops: [(0.1, 30), (0.01, 60), (0.001, 80)]
+                .map(|(multiplier, epoch)| RateDrop { step: start(epoch), multiplier })
+                .to_vec(),
+        }
+    }
+
+    /// The rate at `step`, an s32 scalar, as an f32 scalar. Steps are exact in f32 up to 2^24.
+    #[track_caller]
+    pub fn emit(&self, step: &Tensor) -> Tensor {
+        let graph = step.graph();
+        match self {
+            LearningRate::Constant { value } => graph.scalar(DType::F32, *value),
+            LearningRate::Exponential { value, decay_steps, decay_rate, staircase } => {
+                let decay_steps = f64::from(decay_steps.get());
+                // The staircase divides integers: XLA may multiply by an f32 reciprocal, and the product may fall just
+                // short of a whole number.
+                let exponent = match staircase {
+                    true => step.binary_scalar(BinaryOp::Divide, decay_steps).cast(DType::F32),
+                    false => step.cast(DType::F32) / decay_steps,
+                };
+                graph.scalar(DType::F32, *decay_rate).power(&exponent) * *value
+            }
+            LearningRate::Cosine { value, decay_steps, alpha } => {
+                let decay_steps = f64::from(decay_steps.get());
+                let passed = step.cast(DType::F32).binary_scalar(BinaryOp::Minimum, decay_steps) / decay_steps;
+                let half_wave = ((passed * PI).unary(UnaryOp::Cos) + 1.0) * 0.5;
+                (half_wave * (1.0 - alpha) + *alpha) * *value
+            }
+            LearningRate::Polynomial { value, decay_steps, end_value, power } => {
+                let remaining = remaining(step, *decay_steps);
+                remaining.power(&graph.scalar(DType::F32, *power)) * (value - end_value) + *end_value
+            }
+            LearningRate::Linear { value, decay_steps, end_value } => {
+                remaining(step, *decay_steps) * (value - end_value) + *end_value
+            }
+            LearningRate::Piecewise { value, changes } => {
+                let constant = |value: f64| graph.scalar(DType::F32, value);
+                changes.iter().fold(constant(*value), |rate, change| {
+                    let step_of_change = f64::from(change.step.min(i32::MAX as u32));
+                    step.less(&graph.scalar(DType::S32, step_of_change)).select(&rate, &constant(change.value))
+                })
+            }
+            LearningRate::InverseSqrt { value, constant_until, first_step } => {
+                let least = graph.scalar(DType::F32, f64::from(constant_until.get()));
+                let step = step.cast(DType::F32);
+                let t = if *first_step == 0 { step } else { step + f64::from(*first_step) }.maximum(&least);
+                graph.scalar(DType::F32, *value) / t.sqrt()
+            }
+            LearningRate::WarmUpStep { value, warm_up, drops } => {
+                let constant = |value: f64| graph.scalar(DType::F32, value);
+                let before = |until: u32| step.less(&graph.scalar(DType::S32, f64::from(until.min(i32::MAX as u32))));
+                let mut rate = constant(*value);
+                if *warm_up > 0 {
+                    let ramp = step.cast(DType::F32) * (value / f64::from(*warm_up));
+                    rate = before(*warm_up).select(&ramp, &rate);
+                }
+                for drop in drops {
+                    rate = before(drop.step).select(&rate, &constant(value * drop.multiplier));
+                }
+                rate
+            }
+        }
+    }
+
+    /// The rate at `step`, on the host: what [`LearningRate::emit`] emits, in f64.
+    pub fn at(&self, step: u32) -> f64 {
+        match self {
+            LearningRate::Constant { value } => *value,
+            LearningRate::Exponential { value, decay_steps, decay_rate, staircase } => {
+                let exponent = f64::from(step) / f64::from(decay_steps.get());
+                value * decay_rate.powf(if *staircase { exponent.floor() } else { exponent })
+            }
+            LearningRate::Cosine { value, decay_steps, alpha } => {
+                let passed = 1.0 - remaining_at(step, *decay_steps);
+                value * ((1.0 - alpha) * 0.5 * (1.0 + (PI * passed).cos()) + alpha)
+            }
+            LearningRate::Polynomial { value, decay_steps, end_value, power } => {
+                (value - end_value) * remaining_at(step, *decay_steps).powf(*power) + end_value
+            }
+            LearningRate::Linear { value, decay_steps, end_value } => {
+                (value - end_value) * remaining_at(step, *decay_steps) + end_value
+            }
+            LearningRate::Piecewise { value, changes } => {
+                changes.iter().rev().find(|change| step >= change.step).map_or(*value, |change| change.value)
+            }
+            LearningRate::InverseSqrt { value, constant_until, first_step } => {
+                value / (f64::from(step) + f64::from(*first_step)).max(f64::from(constant_until.get())).sqrt()
+            }
+            LearningRate::WarmUpStep { value, warm_up, drops } => {
+                let passed = drops.iter().rev().find(|drop| step >= drop.step);
+                match passed {
+                    Some(drop) => value * drop.multiplier,
+                    None if step < *warm_up => value * f64::from(step) / f64::from(*warm_up),
+                    None => *value,
+                }
+            }
+        }
+    }
+}
+
+/// `1 − min(step, decay_steps) / decay_steps`, from the steps that remain.
+#[track_caller]
+fn remaining(step: &Tensor, decay_steps: NonZeroU32) -> Tensor {
+    let n = f64::from(decay_steps.get().min(i32::MAX as u32));
+    let left = step.graph().scalar(DType::S32, n) - step.binary_scalar(BinaryOp::Minimum, n);
+    left.cast(DType::F32) / n
+}
+
+fn remaining_at(step: u32, decay_steps: NonZeroU32) -> f64 {
+    f64::from(decay_steps.get() - step.min(decay_steps.get())) / f64::from(decay_steps.get())
+}
+
+/// A learning rate that rises in a straight line to where a schedule starts.
+///
+/// Before step `steps` the rate is `start + (target − start) · step / steps`, where `target` is the schedule's rate at its
+/// step 0.
+///
+/// # Source
+/// Keras' `CosineDecay(start, warmup_target=…, warmup_steps=steps)`; overlapping, BERT's `optimization.py` and
+/// EfficientNet's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WarmUp {
+    /// How many steps it takes.
+    pub steps: NonZeroU32,
+    /// The rate at step 0. Default 0.
+    #[serde(default, deserialize_with = "number::not_negative")]
+    pub start: f64,
+    /// Whether the schedule counts these steps too, so that what follows is its rate at step `steps` and not at its step 0.
+    /// Default false.
+    #[serde(default)]
+    pub overlap: bool,
+}
+
+impl WarmUp {
+    /// The rate at `step`, an s32 scalar, as an f32 scalar: first this, then `schedule`.
+    #[track_caller]
+    pub fn emit(&self, schedule: &LearningRate, step: &Tensor) -> Tensor {
+        let steps = f64::from(self.steps.get().min(i32::MAX as u32));
+        let ramp = step.cast(DType::F32) / steps * (schedule.at(0) - self.start) + self.start;
+        let after = match self.overlap {
+            true => schedule.emit(step),
+            false => schedule.emit(&step.binary_scalar(BinaryOp::Subtract, steps)),
+        };
+        step.less(&step.graph().scalar(DType::S32, steps)).select(&ramp, &after)
+    }
+
+    /// The rate at `step`, on the host, in f64.
+    pub fn at(&self, schedule: &LearningRate, step: u32) -> f64 {
+        let steps = self.steps.get();
+        if step < steps {
+            return self.start + (schedule.at(0) - self.start) * f64::from(step) / f64::from(steps);
+        }
+        schedule.at(if self.overlap { step } else { step - steps })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_resnet_recipe_warms_up_and_drops() {
+        let schedule = LearningRate::resnet(1024, 1251, 90);
+        let at = |epoch: u32| schedule.at(epoch * 1251);
+        assert_eq!((at(0), at(5), at(29)), (0.0, 0.4, 0.4));
+        assert_eq!((at(30), at(60), at(80), at(90)), (0.4 * 0.1, 0.4 * 0.01, 0.4 * 0.001, 0.4 * 0.001));
+        assert_eq!(schedule.at(5 * 1251 / 2), 0.4 * 3127.0 / 6255.0);
+    }
+
+    /// Step 10000 is the last at which T5's rate is 0.01: `rsqrt(max(10000, 10000))`. The paper's is 1/√10001 there.
+    #[test]
+    fn the_inverse_root_counts_as_t5_does() {
+        let read = |text: &str| serde_yaml::from_str::<LearningRate>(text).unwrap();
+        let t5 = read("!inverse_sqrt {value: 1, constant_until: 10000}");
+        assert_eq!([t5.at(0), t5.at(9_999), t5.at(10_000)], [0.01; 3]);
+        assert_eq!(t5.at(40_000), 0.005);
+        let paper = read("!inverse_sqrt {value: 1, constant_until: 10000, first_step: 1}");
+        assert_eq!([paper.at(9_999), paper.at(10_000), paper.at(39_999)], [0.01, 1.0 / 10_001f64.sqrt(), 0.005]);
+        // What checkpoints keep says which, so that a run begun before is told of the change.
+        assert!(serde_yaml::to_string(&t5).unwrap().contains("first_step: 0"));
+    }
+
+    #[test]
+    fn its_epochs_scale_with_the_length_of_training() {
+        let expected = LearningRate::WarmUpStep {
+            value: 0.1,
+            warm_up: 0,
+            drops: [(50, 0.1), (100, 0.01), (130, 0.001)]
+                .map(|(step, multiplier)| RateDrop { step, multiplier })
+                .to_vec(),
+        };
+        assert_eq!(LearningRate::resnet(256, 10, 15), expected);
+    }
+
+    /// Keras floors the quotient of two f32. Below 2^24 both are exact, and their quotient, which misses a whole number
+    /// `q` by at least `1 / decay_steps > q · 2^-24`, does not round up to it: half an ulp below `q` is at most that.
+    #[test]
+    fn the_staircase_is_keras() {
+        for decay_steps in [3u32, 7, 41, 1000, 4095, 99_991] {
+            let stairs = (1..(1 << 24) / decay_steps).step_by(7);
+            for step in stairs.flat_map(|stair| [stair * decay_steps - 1, stair * decay_steps]) {
+                assert_eq!((step as f32 / decay_steps as f32).floor(), (step / decay_steps) as f32, "{step}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_serde_form_round_trips_and_refuses_unknown_keys() {
+        let schedule = LearningRate::resnet(256, 100, 90);
+        let yaml = serde_yaml::to_string(&schedule).unwrap();
+        assert!(yaml.starts_with("!warm_up_step"), "{yaml}");
+        assert_eq!(serde_yaml::from_str::<LearningRate>(&yaml).unwrap(), schedule);
+        let error = serde_yaml::from_str::<LearningRate>("!constant {value: 0.1, velue: 1}").unwrap_err();
+        assert_eq!(error.to_string(), "unknown field `velue`, expected `value` at line 1 column 24");
+    }
+}

@@ -1,0 +1,207 @@
+//! The update: how gradients, weight decay, clipping, the optimizer and the learning rate come together.
+
+use super::clip::Clip;
+use super::optimizer::Optimizer;
+use super::rounding::Rounding;
+use super::rule::DecayForm;
+use super::schedule::{LearningRate, WarmUp};
+use super::slot_storage::SlotStorage;
+use super::storage::Updated;
+use super::weight_decay::WeightDecay;
+use crate::graph::{Graph, Storage, Tensor, VariableInfo};
+use bf16scope_hlo::ops::RuleError;
+use bf16scope_hlo::{DType, Shape};
+
+/// How variables change in a step: `gradient` → plus weight decay, unless it is decoupled → clipped → optimizer, at the
+/// learning rate of the step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Update {
+    /// The rule.
+    pub optimizer: Optimizer,
+    /// The learning rate at each step.
+    pub learning_rate: LearningRate,
+    /// What the rate is before.
+    pub warm_up: Option<WarmUp>,
+    /// What is added to gradients, or subtracted from variables.
+    pub weight_decay: WeightDecay,
+    /// What gradients that are too large become.
+    pub clip: Option<Clip>,
+    /// What slots are stored in.
+    pub slots: SlotStorage,
+}
+
+impl Update {
+    /// The weight decay that moves variables by the learning rate times it: past the optimizer's rule, or through one that
+    /// divides by nothing. 0 where there is none.
+    pub fn plain_decay(&self) -> f64 {
+        let divides = !matches!(self.optimizer.name(), "sgd" | "momentum");
+        let is_plain = self.weight_decay.decoupled || self.optimizer.decay_form() == DecayForm::Beside || !divides;
+        if is_plain { self.weight_decay.value } else { 0.0 }
+    }
+
+    /// The learning rate at `step`, warm-up and all, on the host, in f64.
+    pub fn rate_at(&self, step: u32) -> f64 {
+        match &self.warm_up {
+            Some(warm_up) => warm_up.at(&self.learning_rate, step),
+            None => self.learning_rate.at(step),
+        }
+    }
+
+    /// The λ of the term λ·Σw²/2 that weight decay is of the loss, for the variable called `name`; none where it bypasses the
+    /// loss. No program computes that term: its gradient, λw, is added instead.
+    pub fn l2(&self, name: &str) -> Option<f64> {
+        let is_of_loss = !self.weight_decay.decoupled && self.optimizer.decay_form() == DecayForm::Gradient;
+        (is_of_loss && self.weight_decay.applies_to(name)).then_some(self.weight_decay.value)
+    }
+
+    /// Emits the update of every variable for which `gradients` has a `(variable number, gradient)`, and makes the
+    /// optimizer's slots. `step` is an s32 scalar: the number of updates made before this one.
+    ///
+    /// Gives the learning rate of the step, an f32 scalar.
+    ///
+    /// # Errors
+    /// A gradient of another dtype than f32 (f64 of an f64 variable) or of other dims than its variable, a second one for a
+    /// variable, a number that no variable has, or a variable that is neither f32 nor stored as the graph's [`Storage`]
+    /// says, is an error of the graph.
+    #[track_caller]
+    pub fn emit(&self, graph: &Graph, step: &Tensor, gradients: &[(usize, Tensor)]) -> Tensor {
+        let learning_rate = match &self.warm_up {
+            Some(warm_up) => warm_up.emit(&self.learning_rate, step),
+            None => self.learning_rate.emit(step),
+        };
+        let variables = graph.variables();
+        let form = self.optimizer.decay_form();
+        let decoupled = self.weight_decay.decoupled || form != DecayForm::Gradient;
+        let weight_decay = &WeightDecay { decoupled, ..self.weight_decay.clone() };
+        let mut is_given = vec![false; variables.len()];
+        let given = || gradients.iter().filter_map(|(number, _)| variables.get(*number).map(|it| it.name.as_str()));
+        let excepts = self.weight_decay.value != 0.0 || form.is_of_the_rule();
+        if let Some(part) = weight_decay.idle(given).filter(|_| excepts) {
+            let message = format!("weight decay excepts `{part}`, and no variable's name holds that");
+            let example = given().next().unwrap_or_default();
+            let error = RuleError::new("optimizer/except", message);
+            graph.fail("optimizer", &[step], error.with_help(format!("name a part of one, such as of `{example}`")));
+            return learning_rate;
+        }
+        if self.optimizer.divides_by_rate() && self.rate_at(0) == 0.0 {
+            let message = format!("{} divides by the learning rate, which is 0 at step 0", self.optimizer.name());
+            let error = RuleError::new("optimizer/rate", message);
+            graph.fail("optimizer", &[step], error.with_help("start the schedule above 0"));
+            return learning_rate;
+        }
+        for (number, gradient) in gradients {
+            let Some(variable) = variables.get(*number) else {
+                let message = format!("variable {number} was asked for, but there are {}", variables.len());
+                graph.fail("optimizer", &[gradient], RuleError::new("optimizer/number", message));
+                return learning_rate;
+            };
+            if std::mem::replace(&mut is_given[*number], true) {
+                let message = format!("{} has two gradients, expected one", variable.name);
+                let error = RuleError::new("optimizer/twice", message).with_help("add them up first");
+                graph.fail("optimizer", &[gradient], error);
+                return learning_rate;
+            }
+            if let Some(error) = check(variable, graph.storage(), gradient) {
+                graph.fail("optimizer", &[&graph.tensor(variable.instr), gradient], error);
+                return learning_rate;
+            }
+        }
+        let rounding = self.rounds_stochastically(graph).then(|| Rounding::begin(graph, step));
+        if graph.storage() == Storage::Bf16Nearest {
+            graph.warn(WARNING.to_string());
+        }
+        let updated = |(number, _): &(usize, Tensor)| Updated::new(graph, *number, rounding.as_ref(), self.slots);
+        let updated: Vec<Updated<'_>> = gradients.iter().map(updated).collect();
+        let decayed = |(variable, (_, gradient)): (&Updated<'_>, &(usize, Tensor))| {
+            weight_decay.emit(&variable.name, &variable.value, gradient)
+        };
+        let given = || updated.iter().zip(gradients);
+        let clipped = self.clip.map(|clip| clip.emit(&updated, &given().map(decayed).collect::<Vec<_>>()));
+        for (at, given) in given().enumerate() {
+            let variable = given.0;
+            let gradient = match &clipped {
+                Some(clipped) => clipped[at].clone(),
+                None => decayed(given),
+            };
+            let decay = match form.is_of_the_rule() {
+                true => (!weight_decay.excepts(&variable.name)).then_some(weight_decay.value),
+                false => weight_decay.decoupled_of(&variable.name),
+            };
+            self.optimizer.emit(graph, variable, &gradient, decay, &learning_rate, step);
+        }
+        learning_rate
+    }
+
+    /// Whether anything is rounded stochastically.
+    fn rounds_stochastically(&self, graph: &Graph) -> bool {
+        graph.storage() == Storage::Bf16Stochastic || self.slots == SlotStorage::Bf16Stochastic
+    }
+}
+
+const WARNING: &str = "variables are stored as bf16_nearest: updates smaller than half an ulp, 2^-9 to 2^-8 of a variable, \
+                       are lost, and training stalls; bf16_stochastic takes as much memory and keeps their mean, \
+                       bf16_compensated keeps them";
+
+/// What speaks against updating a variable, stored so, with this gradient.
+fn check(variable: &VariableInfo, storage: Storage, gradient: &Tensor) -> Option<RuleError> {
+    let VariableInfo { name, dtype, dims, .. } = variable;
+    let dtype = if *dtype == DType::BF16 && storage != Storage::F32 { DType::F32 } else { *dtype };
+    if !matches!(dtype, DType::F32 | DType::F64) {
+        let message = format!("the variable {name} is {dtype}: an update smaller than half its ulp would be lost");
+        let help = "keep an f32 master copy: make the variable inside a low-precision scope; or store variables as \
+                    bf16_stochastic or bf16_compensated";
+        return Some(RuleError::new("optimizer/dtype", message).with_help(help));
+    }
+    if gradient.dtype() != dtype && !gradient.is_poison() {
+        let message = format!("the gradient of {name} is {}, expected {dtype}", gradient.dtype());
+        return Some(RuleError::new("optimizer/gradient", message).with_help("cast the gradient before the update"));
+    }
+    // Broadcast to the variable it would be one number for many weights, without a word.
+    if gradient.dims() != *dims && !gradient.is_poison() {
+        let message =
+            format!("the gradient of {name} is {}, expected {}", gradient.shape(), Shape::array(dtype, &dims[..]));
+        return Some(RuleError::new("optimizer/gradient", message).with_help("is it that of another variable?"));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Init;
+
+    #[test]
+    fn a_variable_without_an_f32_master_copy_is_refused() {
+        let graph = Graph::training("update");
+        let w = graph.scope().variable("w", DType::BF16, [2], Init::Ones);
+        let step = graph.input("step", DType::S32, []);
+        Update::default().emit(&graph, &step, &[(w.number, graph.full(DType::BF16, &[2], 0.5))]);
+        let error = graph.finish(&[]).unwrap_err().to_string();
+        assert!(
+            error.contains("the variable w is bf16: an update smaller than half its ulp would be lost")
+                && error.contains("make the variable inside a low-precision scope"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_gradient_of_another_dtype_is_refused() {
+        let graph = Graph::training("update");
+        let w = graph.scope().variable("w", DType::F32, [2], Init::Ones);
+        let step = graph.input("step", DType::S32, []);
+        Update::default().emit(&graph, &step, &[(w.number, graph.full(DType::BF16, &[2], 0.5))]);
+        let error = graph.finish(&[]).unwrap_err().to_string();
+        assert!(error.contains("the gradient of w is bf16, expected f32"), "{error}");
+    }
+
+    #[test]
+    fn a_gradient_of_other_dims_is_refused() {
+        let graph = Graph::training("update");
+        let w = graph.scope().variable("w", DType::F32, [2], Init::Ones);
+        let step = graph.input("step", DType::S32, []);
+        Update::default().emit(&graph, &step, &[(w.number, graph.full(DType::F32, &[1], 0.5))]);
+        let error = graph.finish(&[]).unwrap_err().to_string();
+        assert!(error.contains("the gradient of w is f32[1], expected f32[2]"), "{error}");
+        assert!(error.contains("is it that of another variable?"), "{error}");
+    }
+}

@@ -1,0 +1,99 @@
+//! Automatic mixed precision: takes any HLO module and returns the same program with its heavy work in bf16 (or f16),
+//! and a report of what was decided for each instruction, and why.
+//!
+//! This is TensorFlow's `auto_mixed_precision` for HLO: [`Class`](bf16scope_hlo::ops::precision::Class) says what may be
+//! done with an op, a [`Policy`] overrides that, `paint` decides for each value, `rewrite` writes the module. Only f32
+//! is ever lowered. The pass does not scale losses for f16 (the report says where that is needed), and it does not
+//! simplify: whatever it does not retype stays as it was, name included, but for a barrier before some lookups
+//! (`tables`) and for sums that are written part by part (`parts`).
+//!
+//! Guarantees: the result passes the verifier. Unless the policy says otherwise, parameters and results keep their
+//! types, and so does everything that unknown ops touch, and what loops carry and branches give but for arrays between products (`crossings`). A called computation that two
+//! callers want in different dtypes is copied. A computation has one cast per value and direction. No rounding that the
+//! program asks for (f32 → bf16 → f32, `reduce-precision`) is dropped.
+
+use bf16scope_hlo::{Module, VerifyErrors, verify};
+
+mod alternatives;
+mod branches;
+mod candidates;
+mod crossings;
+mod decided;
+mod decides;
+mod exact;
+mod frame;
+mod functions;
+mod graph;
+mod logits;
+mod loops;
+mod loss;
+mod masks;
+mod moved;
+mod narrow;
+mod paint;
+mod painted;
+mod parts;
+mod policy;
+mod polynomials;
+pub mod presets;
+mod regions;
+mod report;
+mod rewrite;
+mod stored;
+mod tables;
+mod unstored;
+
+pub use decided::{Decided, StoredAs};
+pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach, Sums};
+pub use report::{Cast, Decision, LoweringReport, Total};
+
+use decides::Told;
+use painted::{Crossing, RegionKind};
+use rewrite::Rewriter;
+
+/// Why a module could not be lowered.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AmpError {
+    /// The policy contradicts itself.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The module was broken before.
+    #[error("the module does not verify, so it was not lowered:\n{0}")]
+    Invalid(VerifyErrors),
+    /// The lowered module is broken: a bug of this pass.
+    #[error("lowering broke the module, which is a bug of bf16scope; please report it with the module:\n{0}")]
+    Broken(VerifyErrors),
+}
+
+/// Lowers a module.
+///
+/// # Errors
+/// A module that does not verify, or a policy that contradicts itself.
+pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport), super::PassError> {
+    policy.check().map_err(AmpError::Policy)?;
+    verify(module).map_err(AmpError::Invalid)?;
+    let mut rewriter = Rewriter::new(module, policy);
+    let entry = rewriter.region(module.entry, RegionKind::Entry, &Crossing::default(), &Told::default());
+    let differentiates = rewriter.differentiates;
+    let (lowered, parts) = rewriter.finish(entry);
+    verify(&lowered).map_err(AmpError::Broken)?;
+    let mut report = report::report(policy, &lowered, parts);
+    if policy.dtype == LowDType::F16 && (differentiates || report.n_lowered() > 0) {
+        report.notes.push(if differentiates { F16_NOTE } else { F16_RANGE_NOTE }.to_string());
+    }
+    report.notes.extend(policy.idle(module));
+    Ok((lowered, report))
+}
+
+/// What lowering any program to f16 may do.
+const F16_RANGE_NOTE: &str = "f16 ends at 65504, where f32 and bf16 end at 3.4e38: products, sums, squares and exponentials \
+                              beyond it become infinite, and nothing is scaled. `bf16scope audit` with the same policy names \
+                              the first instruction where that happens; --keep leaves it in f32, and bf16 has f32's range";
+
+/// What lowering a training program to f16 leaves to do.
+const F16_NOTE: &str = "this program differentiates a scalar loss, and in f16 gradients under 6e-8 vanish and values over \
+                        65504 overflow: lowering cannot scale the loss, as unscaling gradients and skipping a step that \
+                        overflowed are the optimizer's work. Unless it does so already, scale the loss in the program (static, \
+                        or dynamic from 2^15, doubled after 2000 finite steps and halved on a non-finite gradient), or \
+                        lower to bf16, which needs no scaling";

@@ -1,0 +1,57 @@
+//! In which other forms a value could be without another rounding.
+//!
+//! Rules say what is stored from the form of a program, and a compiler may do otherwise. Where it costs no accuracy, a value
+//! can as well be in another form. None of them rounds what the rules leave f32 for a reader: a value that was rounded stays
+//! f32, or is rounded at another place on its way to readers that all read it rounded; and what moves rounded values may move
+//! them before they are f32 again.
+
+use super::decided::StoredAs;
+use super::graph::{Graph, NodeId, NodeKind};
+use super::painted::Painted;
+use super::policy::Because;
+use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::precision::Class;
+
+/// In which other forms a node's value could be without another rounding.
+pub(super) fn alternatives(graph: &Graph<'_>, painted: &Painted, node: NodeId) -> Vec<StoredAs> {
+    let of = graph.node(node);
+    let value = of.first_result;
+    let op = &graph.instr(of).op;
+    let readers = &graph.users[value as usize];
+    let is_open = of.n_results == 1
+        && graph.value(value).is_f32()
+        && !readers.is_empty()
+        && of.decided.is_none()
+        && matches!(of.because, Because::Op)
+        && !matches!(op, Op::Broadcast { .. } | Op::Reshape);
+    let NodeKind::Op(class) = of.kind else { return Vec::new() };
+    if !is_open || of.gives_f32 {
+        return Vec::new();
+    }
+    let (is_low, is_narrow) = (painted.low[node as usize], painted.value_low[value as usize]);
+    let is_soft = matches!(class, Class::Infer | Class::Clear);
+    let mut forms = Vec::new();
+    if is_narrow && class != Class::Allow {
+        forms.push(StoredAs::F32);
+    }
+    if is_narrow {
+        forms.push(StoredAs::Barrier);
+    }
+    let takes_narrow = |&reader: &NodeId| {
+        let of = graph.node(reader);
+        painted.low[reader as usize]
+            || of.kind == NodeKind::ToLow
+            || painted.is_narrow_state(reader, &of.operands, value)
+    };
+    let is_read_narrow = readers.iter().all(takes_narrow) && !graph.results.contains(&value);
+    let floats = || of.operands.iter().filter(|&&operand| graph.value(operand).is_f32());
+    let is_rounded = |&operand: &u32| painted.value_low[operand as usize];
+    let moves_rounded = class == Class::Clear
+        && floats().any(is_rounded)
+        && floats().all(|operand| is_rounded(operand) || graph.value(*operand).is_exact);
+    if is_soft && !is_low && !is_narrow && (is_read_narrow || moves_rounded) {
+        // Rounding commutes with an op of class clear, so it is the cast that moves above it, or below it.
+        forms.push(if class == Class::Clear { StoredAs::Narrow } else { StoredAs::Rounded });
+    }
+    forms
+}

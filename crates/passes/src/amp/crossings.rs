@@ -1,0 +1,185 @@
+//! Which arrays cross the border of a region's loops and branches in the narrow dtype: what is stored there between
+//! products.
+//!
+//! `loops` and `branches` say what each does with what it takes and gives; the region around it says where that comes from,
+//! and where it goes.
+
+use super::branches::Branch;
+use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::loops::{Loop, Use};
+use super::moved::is_of_parameter;
+use super::painted::{Crossing, Ends, Painted};
+use super::policy::Boundary;
+use bf16scope_hlo::ops::precision::Class;
+use std::collections::BTreeMap;
+
+/// The region around loops and branches.
+pub(super) struct Around<'a> {
+    /// Its graph.
+    pub graph: &'a Graph<'a>,
+    /// What its nodes lead to.
+    pub ends: &'a Ends,
+    /// For each node the product that it is computed from, if nothing denied is between.
+    pub below: &'a [Option<NodeId>],
+    /// For each node the choice that it makes scores for.
+    pub decides: &'a [Option<NodeId>],
+    /// For each node whether a product is computed from what it gives.
+    pub leads_to_product: Vec<bool>,
+    /// Whether what is carried between products is narrow in every loop.
+    pub carried: Boundary,
+}
+
+impl Around<'_> {
+    /// Which arrays of the state of the region's loops are narrow.
+    pub(super) fn narrow_loops(&self, loops: &BTreeMap<NodeId, Loop>, out: &mut Painted) {
+        let graph = self.graph;
+        for (&node, of_loop) in loops {
+            let of = graph.node(node);
+            let is_between = of_loop.has_product || self.leads_to_product[node as usize];
+            if of.operands.len() != of_loop.uses.len() || of_loop.is_of_logarithms || !is_between {
+                continue;
+            }
+            let mut state = vec![false; of_loop.uses.len()];
+            let leaves = || of.operands.iter().copied().zip(of.results()).zip(&of_loop.uses).enumerate();
+            for (leaf, ((before, after), kept)) in leaves() {
+                let is_free = graph.users[after as usize].is_empty() && !self.ends.is_result[after as usize];
+                let is_loop = loops.contains_key(&graph.producer(before));
+                let is_narrow = self.is_stored_narrow(before, out) || self.is_of_product(before) && !is_loop;
+                state[leaf] = matches!(kept, Use::Read { .. }) && is_free && is_narrow;
+            }
+            let reads_narrow = state.contains(&true);
+            for (leaf, ((before, after), kept)) in leaves() {
+                let &Use::Filled { is_of_product, is_of_read } = kept else { continue };
+                let is_between = is_of_product || is_of_read && reads_narrow;
+                let has_readers =
+                    !graph.users[after as usize].is_empty() || out.is_narrow_result(&graph.results, after);
+                state[leaf] = is_between && has_readers && graph.value(before).is_exact && !self.is_kept(after);
+                out.value_low[after as usize] |= state[leaf];
+            }
+            let is_over_layers = leaves().any(|(_, ((before, _), kept))| self.is_layers(before, *kept));
+            for (leaf, ((before, after), kept)) in leaves() {
+                let &Use::Carried { is_between, is_product, is_multiplied, is_constant, is_summed } = kept else {
+                    continue;
+                };
+                let is_array = graph.value(before).is_f32() && graph.value(before).n_elements > 1;
+                let is_rounded = is_multiplied || is_product && graph.value(before).is_exact;
+                let is_carried = is_between && (is_over_layers || is_rounded || self.carried == Boundary::Lower);
+                let is_layers_sum = is_summed && is_over_layers && self.leads_to_product(after);
+                let is_narrow = is_carried || is_layers_sum || is_constant && is_multiplied;
+                state[leaf] |= is_narrow && is_array && !self.is_whole_parameter(before) && !self.is_kept(after);
+            }
+            if state.contains(&true) {
+                for ((before, after), _) in
+                    of.operands.iter().zip(of.results()).zip(&state).filter(|(_, narrow)| **narrow)
+                {
+                    out.value_low[after as usize] = true;
+                    debug_assert!(graph.value(*before).is_f32());
+                }
+                out.crossings.insert(node, Crossing { taken: state.clone(), given: state });
+            }
+        }
+    }
+
+    /// What the region's `conditional`s take and give in the narrow dtype.
+    pub(super) fn narrow_branches(&self, branches: &BTreeMap<NodeId, Vec<Branch>>, out: &mut Painted) {
+        let graph = self.graph;
+        for (&node, branches) in branches {
+            let of = graph.node(node);
+            let n_taken: usize = branches.iter().map(|branch| branch.n_taken).sum();
+            let has_product = branches.iter().any(|branch| branch.of_product.contains(&true));
+            if of.operands.len() != 1 + n_taken || !(has_product || self.leads_to_product[node as usize]) {
+                continue;
+            }
+            let is_array = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements > 1;
+            let taken: Vec<bool> = (of.operands.iter())
+                .map(|&value| is_array(value) && (self.is_stored_narrow(value, out) || self.is_of_product(value)))
+                .collect();
+            let mut first = 1;
+            let takes_narrow = |branch: &Branch| {
+                let of_branch = &taken[first..first + branch.n_taken];
+                first += branch.n_taken;
+                of_branch.contains(&true)
+            };
+            let take_narrow: Vec<bool> = branches.iter().map(takes_narrow).collect();
+            let given: Vec<bool> = (of.results().enumerate())
+                .map(|(leaf, value)| {
+                    let is_narrow = |(branch, &takes_narrow): (&Branch, &bool)| {
+                        branch.of_product[leaf] || takes_narrow && branch.of_taken[leaf]
+                    };
+                    let is_between = branches.iter().zip(&take_narrow).any(is_narrow);
+                    is_array(value) && is_between && self.leads_to_product[node as usize] && !self.is_kept(value)
+                })
+                .collect();
+            for (value, _) in of.results().zip(&given).filter(|(_, is_narrow)| **is_narrow) {
+                out.value_low[value as usize] = true;
+            }
+            if taken.contains(&true) || given.contains(&true) {
+                out.crossings.insert(node, Crossing { taken, given });
+            }
+        }
+    }
+
+    /// Whether a value is computed from a product, and no loss, result or choice is made of it.
+    fn is_of_product(&self, value: ValueId) -> bool {
+        let maker = self.graph.producer(value);
+        let is_product = self.graph.node(maker).class() == Some(Class::Allow);
+        let is_score = self.decides[maker as usize].is_some();
+        let keeps = self.ends.leads_to_loss[maker as usize] || self.ends.leads_to_result[maker as usize] || is_score;
+        (is_product || self.below[maker as usize].is_some()) && !keeps
+    }
+
+    /// Whether a loop reads weights of its layers here: a parameter that the program updates, too, or gives a gradient of. Data
+    /// that the steps of an optimizer read are none.
+    fn is_layers(&self, before: ValueId, kept: Use) -> bool {
+        let graph = self.graph;
+        let is_update = |&result: &ValueId| {
+            let is_as_large = graph.value(result).n_elements == graph.value(before).n_elements;
+            let is_made = graph.node(graph.producer(result)).kind != NodeKind::Parameter;
+            graph.value(result).is_f32() && is_as_large && is_made
+        };
+        kept == Use::Read { is_layers: true }
+            && is_of_parameter(graph, graph.producer(before))
+            && graph.results.iter().any(is_update)
+    }
+
+    /// Whether a product is computed from a value.
+    fn leads_to_product(&self, value: ValueId) -> bool {
+        let leads = |&user: &NodeId| {
+            self.graph.node(user).class() == Some(Class::Allow) || self.leads_to_product[user as usize]
+        };
+        self.graph.users[value as usize].iter().any(leads)
+    }
+
+    fn is_whole_parameter(&self, value: ValueId) -> bool {
+        self.graph.node(self.graph.producer(self.moved_from(value))).kind == NodeKind::Parameter
+    }
+
+    fn is_stored_narrow(&self, value: ValueId, out: &Painted) -> bool {
+        out.value_low[self.moved_from(value) as usize]
+    }
+
+    /// The value whose numbers, all of them, ops of class clear only moved to make this one: as where what a loop filled is
+    /// transposed for the next.
+    fn moved_from(&self, mut value: ValueId) -> ValueId {
+        loop {
+            let of = self.graph.node(self.graph.producer(value));
+            let [operand] = of.operands[..] else { return value };
+            let is_whole = self.graph.value(operand).n_elements == self.graph.value(value).n_elements;
+            if of.kind != NodeKind::Op(Class::Clear) || !is_whole {
+                return value;
+            }
+            value = operand;
+        }
+    }
+
+    /// Whether a loss or a result of the region is computed from a value, as step 1 of `paint` asks.
+    fn is_kept(&self, value: ValueId) -> bool {
+        let leads = |&user: &NodeId| {
+            let class = self.graph.node(user).class();
+            let to_loss = self.ends.leads_to_loss[user as usize] && class != Some(Class::Allow);
+            let is_soft = matches!(class, Some(Class::Infer | Class::Clear));
+            to_loss || self.ends.leads_to_result[user as usize] && is_soft
+        };
+        self.ends.is_result[value as usize] || self.graph.users[value as usize].iter().any(leads)
+    }
+}

@@ -1,0 +1,212 @@
+//! Products whose results decide something discrete that the program computes on with, as a router's scores decide which
+//! experts a token goes to.
+//!
+//! Rounding scores by 2^-9 moves no number far, but where two are near each other it changes which is the greater one, and
+//! with it everything that is computed from the choice. So the products from which scores are made stay f32, and so does
+//! what is computed between them and the choice. What is computed from the choice is lowered as anything else is, and a
+//! choice that is only reported, such as an accuracy, is nobody's concern. The products read f32: an op between them and the
+//! products before is computed in f32 if nothing else reads it (`unstored`).
+//!
+//! A choice is a `sort`, a `topk`, a reduction of several arrays together (`argmax`), a conversion to integers, or a
+//! comparison of two values that are both computed from products, other than for equality (`masks` says which of those
+//! are). A comparison with anything, a constant too, is one where integers are made of what it gives, as a place in a table
+//! that was searched, or the bits of a code: no gradient makes any. What a loop's step or a branch gives may go to a product
+//! outside, so there it counts as going to one; and so does what a loop or a branch reads, and a product of any dtype.
+//!
+//! Scores may be made outside of the loop or branch that chooses by them, or in one that gives them to a choice outside:
+//! `regions` follows them through. What is the same for all candidates of a choice is no score (`candidates`).
+
+use super::candidates::{Candidates, Read};
+use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::masks;
+use super::painted::RegionKind;
+use super::policy::Because;
+use bf16scope_hlo::ops::Comparison;
+use bf16scope_hlo::ops::decisions::{calls_regions, precision_class};
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::{DType, Op};
+use std::collections::BTreeMap;
+
+/// What a region, or an op that runs some, is told of what is around it. Nothing is said where a list is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Told {
+    /// Of each value that it takes, whether it is computed from a product.
+    pub learned: Vec<bool>,
+    /// Of each value that it takes, whether it is the same in every run.
+    pub constant: Vec<bool>,
+    /// Of each value that it gives, whether a choice is made by it, with no product between.
+    pub scores: Vec<bool>,
+    /// Whether the program gives a loss, and this is on no way to it.
+    pub is_backward: bool,
+}
+
+/// What is found of the choices in a region, or of those in what an op runs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choices {
+    /// For each node the choice that it is computed for, with no product between: itself, where that is made outside.
+    pub of_node: Vec<Option<NodeId>>,
+    /// Of each value that is taken, whether a choice is made by it, with no product between.
+    pub scores: Vec<bool>,
+    /// Of each value that is given, whether it is computed from a product.
+    pub learned: Vec<bool>,
+    /// For each node that runs regions what those are told, in the order of its attributes.
+    pub around: BTreeMap<NodeId, Vec<Told>>,
+    /// For each node that runs regions, of each value that it takes and of each that it gives, whether it is a score.
+    pub of_regions: BTreeMap<NodeId, (Vec<bool>, Vec<bool>)>,
+}
+
+/// What an op that runs regions does with values.
+#[derive(Clone, Debug)]
+pub(super) struct Through {
+    /// Which of those that it gives are computed from products.
+    pub learned: Vec<bool>,
+    /// Which of those that it takes are scores.
+    pub scores: Vec<bool>,
+    /// What its regions are told.
+    pub around: Vec<Told>,
+}
+
+/// Says what an op that runs regions does with values, when it is told of what it takes and gives itself.
+pub(super) type RunsRegions<'r> = dyn FnMut(&Op, Told) -> Through + 'r;
+
+/// Finds the choices of a region. `through` says what ops that run regions do.
+pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, through: &mut RunsRegions<'_>) -> Choices {
+    let n = graph.nodes.len();
+    // An average that asks for all digits is on the way from a product to a choice as it is.
+    let is_product =
+        |node: NodeId| graph.node(node).class() == Some(Class::Allow) && graph.node(node).because != Because::Exact;
+    let multiplies = |node: NodeId| {
+        let op = &graph.instr(graph.node(node)).op;
+        precision_class(graph.module, op) == Class::Allow || calls_regions(op)
+    };
+    let producers = |node: NodeId| graph.node(node).operands.iter().map(|&value| graph.producer(value));
+    let flags = |values: &mut dyn Iterator<Item = ValueId>, of: &[bool]| -> Vec<bool> {
+        values.map(|value| of[value as usize]).collect()
+    };
+    let leads_to_loss = if kind == RegionKind::Entry { masks::leads_to_loss(graph) } else { None };
+    let is_backward =
+        |node: NodeId| leads_to_loss.as_ref().map_or(around.is_backward, |leads_to_loss| !leads_to_loss[node as usize]);
+    let is_constant = masks::constants(graph, &around.constant);
+    let tell = |node: NodeId, learned: &[bool], scores: Vec<bool>| {
+        let taken = || graph.node(node).operands.iter().copied();
+        let (learned, constant) = (flags(&mut taken(), learned), flags(&mut taken(), &is_constant));
+        Told { learned, constant, scores, is_backward: is_backward(node) }
+    };
+    let mut learned = vec![false; graph.values.len()];
+    for node in 0..n as NodeId {
+        let of = graph.node(node);
+        let op = &graph.instr(of).op;
+        let of_results: Vec<bool> = if of.kind == NodeKind::Parameter {
+            around.learned.clone()
+        } else if calls_regions(op) {
+            through(op, tell(node, &learned, vec![false; of.n_results as usize])).learned
+        } else {
+            let is_learned = multiplies(node) || of.operands.iter().any(|&value| learned[value as usize]);
+            vec![is_learned; of.n_results as usize]
+        };
+        of.results().zip(of_results).for_each(|(value, is_learned)| learned[value as usize] = is_learned);
+    }
+    let mut leads_to_product = vec![false; n];
+    if kind == RegionKind::Body {
+        graph.results.iter().for_each(|&value| leads_to_product[graph.producer(value) as usize] = true);
+    }
+    for node in (0..n as NodeId).rev() {
+        if is_product(node) || multiplies(node) || leads_to_product[node as usize] {
+            producers(node).for_each(|producer| leads_to_product[producer as usize] = true);
+        }
+    }
+    let numbers = numbers(graph, &leads_to_product);
+    let leads_on = |node: NodeId| multiplies(node) || leads_to_product[node as usize];
+    let masks = masks::masks(graph, kind, [&learned, &is_constant], &is_backward, &leads_on, &|node| {
+        is_choice(graph, graph.node(node), &learned)
+    });
+    let mut found = Choices { of_node: vec![None; n], ..Choices::default() };
+    let candidates = Candidates::of(graph);
+    let mut read = vec![Read::Not; graph.values.len()];
+    for (&value, _) in graph.results.iter().zip(&around.scores).filter(|(_, is_score)| **is_score) {
+        let producer = graph.producer(value);
+        if graph.value(value).is_f32() && learned[value as usize] {
+            read[value as usize] = Read::Exactly;
+            found.of_node[producer as usize].get_or_insert(producer);
+        }
+    }
+    for node in (0..n as NodeId).rev() {
+        let of = graph.node(node);
+        let op = &graph.instr(of).op;
+        let known = found.of_node[node as usize];
+        let is_choice = || {
+            leads_to_product[node as usize] && is_choice(graph, of, &learned)
+                || masks[node as usize]
+                || numbers[node as usize] && matches!(op, Op::Compare { .. })
+        };
+        // Of what computes scores all that it reads, but not what it looks up by number.
+        let computes = || !is_product(node) && !matches!(of.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
+        let mut of_region = None;
+        if calls_regions(op) {
+            let given: Vec<bool> = of.results().map(|value| read[value as usize] != Read::Not).collect();
+            let of_op = through(op, tell(node, &learned, given.clone()));
+            found.around.insert(node, of_op.around);
+            found.of_regions.insert(node, (of_op.scores.clone(), given));
+            of_region = Some(of_op.scores);
+        } else if !(known.is_some() && computes() || is_choice()) {
+            continue;
+        }
+        let choice = known.unwrap_or(node);
+        let given = of.results().fold(Read::Not, |all, value| all.and(read[value as usize]));
+        for (place, &value) in of.operands.iter().enumerate() {
+            let by_node = match &of_region {
+                Some(scores) if scores.get(place) == Some(&true) => Read::Exactly,
+                Some(_) => Read::Not,
+                None if known.is_some() => candidates.operand(node, place, given),
+                None => candidates.chosen(node, place),
+            };
+            if by_node != Read::Not && graph.value(value).is_f32() && learned[value as usize] {
+                read[value as usize] = read[value as usize].and(by_node);
+                found.of_node[graph.producer(value) as usize].get_or_insert(choice);
+            }
+        }
+    }
+    found.scores = graph.parameters().map(|value| read[value as usize] != Read::Not).collect();
+    found.learned = flags(&mut graph.results.iter().copied(), &learned);
+    found
+}
+
+/// Whether a node chooses by what it reads, whatever is made of what it gives.
+fn is_choice(graph: &Graph<'_>, node: &Node, learned: &[bool]) -> bool {
+    match &graph.instr(node).op {
+        Op::Sort { .. } => true,
+        Op::Opaque(opaque) => opaque.opcode == "topk",
+        Op::CustomCall(call) => call.target == "TopK",
+        Op::Reduce { .. } => node.n_results > 1,
+        Op::Convert => graph.value(node.first_result).dtype.is_some_and(DType::is_integer),
+        Op::Compare { direction, .. } if !matches!(direction, Comparison::Eq | Comparison::Ne) => {
+            node.operands.iter().all(|&value| learned[value as usize])
+        }
+        _ => false,
+    }
+}
+
+/// For each node whether it gives truth values of which integers are made that go to a product. One truth value alone does
+/// not count: it says whether a step is taken, not which way each element goes.
+fn numbers(graph: &Graph<'_>, leads_to_product: &[bool]) -> Vec<bool> {
+    let mut numbers = vec![false; graph.nodes.len()];
+    for node in (0..graph.nodes.len() as NodeId).rev() {
+        let of = graph.node(node);
+        numbers[node as usize] = of.results().any(|value| {
+            let is_truth = graph.value(value).dtype == Some(DType::Pred) && graph.value(value).n_elements > 1;
+            let makes_integers = |&user: &NodeId| {
+                let by = graph.node(user);
+                let dtype = graph.value(by.first_result).dtype;
+                let decides = match graph.instr(by).op {
+                    Op::Convert => true,
+                    Op::Select => by.operands[0] == value,
+                    _ => false,
+                };
+                let is_integer = decides && dtype.is_some_and(DType::is_integer) && leads_to_product[user as usize];
+                is_integer || dtype == Some(DType::Pred) && numbers[user as usize]
+            };
+            is_truth && graph.users[value as usize].iter().any(makes_integers)
+        });
+    }
+    numbers
+}

@@ -1,0 +1,270 @@
+//! Products that ask for more than one low-precision product, and get it in the narrow dtype, too.
+//!
+//! `operand_precision={highest}` asks that operands in f32 be multiplied with all their digits, at three to six times the
+//! cost. `jax.image.resize` does, of weights that it computes of an `iota`: of no parameter, so that they are known. Each
+//! number that it gives is an average, of weights that are not negative and sum to one. If the narrow dtype has each weight, as
+//! where sizes grow by a power of two, nothing is lost of them; and what is averaged is rounded as any array between two
+//! products is. So between two products such a product is one like the others, and so is the one of its gradient.
+//!
+//! It stays f32 where a weight would be rounded, and in what leads to a loss, to what a loop or a branch gives or to a choice.
+//! What is no average may be exact and asked for all the same: a running sum by ones is larger than what it adds, and an
+//! exponential of differences of such sums would be off by their rounding.
+
+use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::loss::losses;
+use super::narrow;
+use super::policy::{Because, Classes, LowDType};
+use bf16scope_hlo::ops::decisions::list_names;
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::{BinaryOp, Comparison, UnaryOp};
+use bf16scope_hlo::{ArrayShape, CompId, DType, Literal, Module, Op};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Numbers that are computed of one region at most: weights of an interpolation to 1,024 from 512 are half a million, and computed
+/// in some twenty steps.
+const MAX_NUMBERS: i64 = 1 << 24;
+
+/// The graph of a region of a verified module, in which such products have the class of the others.
+pub(super) fn graph<'m>(
+    module: &'m Module,
+    comp: CompId,
+    classes: &Classes<'_>,
+    low: LowDType,
+    call_room: usize,
+) -> Graph<'m> {
+    let mut graph = Graph::build(module, comp, classes, low, call_room);
+    for product in products(&graph, comp == module.entry) {
+        let node = &mut graph.nodes[product as usize];
+        (node.kind, node.because) = (NodeKind::Op(Class::Allow), Because::Exact);
+    }
+    graph
+}
+
+fn products(graph: &Graph<'_>, is_entry: bool) -> Vec<NodeId> {
+    let asks = |&node: &NodeId| {
+        let of = graph.node(node);
+        let is_denied = matches!(of.kind, NodeKind::Op(Class::Deny { .. })) && of.because == Because::Op;
+        is_denied && matches!(&graph.instr(of).op, Op::Dot { precision, .. } if precision.algorithm.is_none())
+    };
+    let nodes = || 0..graph.nodes.len() as NodeId;
+    let mut found: Vec<NodeId> = nodes().filter(asks).collect();
+    if !found.is_empty() {
+        let is_between = between(graph, is_entry);
+        let mut constants = Constants { graph, found: BTreeMap::new(), room: MAX_NUMBERS };
+        found.retain(|&node| {
+            is_between[node as usize] && graph.node(node).operands.iter().any(|&value| constants.averages(value))
+        });
+    }
+    found
+}
+
+/// For each node whether it lies between two products, neither of which is one of these, and does not lead to a loss by none.
+fn between(graph: &Graph<'_>, is_entry: bool) -> Vec<bool> {
+    let n = graph.nodes.len();
+    let is_product = |node: NodeId| graph.node(node).class() == Some(Class::Allow);
+    let passes =
+        |node: NodeId| matches!(graph.node(node).class(), Some(Class::Infer | Class::Clear | Class::Deny { .. }));
+    let mut leads_to_loss = vec![false; n];
+    // What another region gives may be a loss outside.
+    let ends = if is_entry { losses(graph) } else { graph.results.clone() };
+    ends.into_iter().for_each(|value| leads_to_loss[graph.producer(value) as usize] = true);
+    let mut leads_to_product = vec![false; n];
+    for node in (0..n as NodeId).rev() {
+        let users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
+        for &user in users.filter(|&&user| !is_product(user)) {
+            leads_to_loss[node as usize] |= leads_to_loss[user as usize];
+            leads_to_product[node as usize] |= leads_to_product[user as usize] && passes(user);
+        }
+        let mut users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
+        leads_to_product[node as usize] |= users.any(|&user| is_product(user));
+    }
+    let mut of_product = vec![false; n];
+    for node in 0..n as NodeId {
+        let goes_on = |maker: NodeId| of_product[maker as usize] && !leads_to_loss[maker as usize] && passes(maker);
+        let mut makers = graph.node(node).operands.iter().map(|&value| graph.producer(value));
+        of_product[node as usize] = makers.any(|maker| is_product(maker) || goes_on(maker));
+    }
+    (0..n).map(|node| of_product[node] && leads_to_product[node] && !leads_to_loss[node]).collect()
+}
+
+/// The numbers of an array, in row-major order; a predicate is 0 or 1.
+struct Numbers {
+    shape: ArrayShape,
+    all: Vec<f64>,
+}
+
+/// Values that are computed of no parameter.
+struct Constants<'g> {
+    graph: &'g Graph<'g>,
+    /// What was computed so far; none of what cannot be.
+    found: BTreeMap<ValueId, Option<Numbers>>,
+    /// How many more may be.
+    room: i64,
+}
+
+impl Constants<'_> {
+    /// Whether a value is a matrix that is computed of no parameter and averages, and the narrow dtype has each of its numbers.
+    fn averages(&mut self, value: ValueId) -> bool {
+        let mut needed = BTreeSet::new();
+        let mut open = vec![value];
+        while let Some(value) = open.pop() {
+            let of = self.graph.node(self.graph.producer(value));
+            let is_computed = matches!(
+                of.kind,
+                NodeKind::Op(_) | NodeKind::Constant | NodeKind::FromExact | NodeKind::FromF32 | NodeKind::Fixed(_)
+            );
+            if !is_computed || matches!(self.found.get(&value), Some(None)) {
+                self.found.insert(value, None);
+                return false;
+            }
+            if !self.found.contains_key(&value) && needed.insert((self.graph.producer(value), value)) {
+                open.extend(&of.operands);
+            }
+        }
+        // Operands come first.
+        for (node, value) in needed {
+            let computed = self.compute(node);
+            let is_known = computed.is_some();
+            self.found.insert(value, computed);
+            if !is_known {
+                return false;
+            }
+        }
+        let Some(Some(numbers)) = self.found.get(&value) else { return false };
+        let &[n_rows, n_columns] = &numbers.shape.dims[..] else { return false };
+        let sum_to_one = |n: i64, step: i64, places: i64, stride: i64| {
+            (0..n).all(|nth| {
+                let sum: f64 = (0..places).map(|place| numbers.all[(nth * step + place * stride) as usize]).sum();
+                sum == 1.0 || sum == 0.0
+            })
+        };
+        let is_average = numbers.all.iter().all(|&x| x >= 0.0)
+            && (sum_to_one(n_rows, n_columns, n_columns, 1) || sum_to_one(n_columns, 1, n_rows, n_columns));
+        let elements: Vec<f32> = numbers.all.iter().map(|&x| x as f32).collect();
+        let literal = Literal::from_elements(numbers.shape.dims.clone(), &elements);
+        numbers.shape.dtype == DType::F32 && is_average && narrow::is_exact(&literal, self.graph.low)
+    }
+
+    /// What a node gives whose operands are known.
+    fn compute(&mut self, node: NodeId) -> Option<Numbers> {
+        let of = self.graph.node(node);
+        let instr = self.graph.instr(of);
+        let shape = instr.shape.as_array().filter(|_| of.n_results == 1)?;
+        let operands: Vec<&Numbers> =
+            { of.operands.iter() }.map(|value| self.found.get(value)?.as_ref()).collect::<Option<_>>()?;
+        let n_read = operands.iter().map(|operand| operand.shape.n_elements()).max().unwrap_or(0);
+        self.room = self.room.saturating_sub(shape.n_elements().max(n_read));
+        if self.room < 0 || shape.has_dynamic() {
+            return None;
+        }
+        let names = list_names(self.graph.module, &instr.op);
+        let all = apply(&instr.op, shape, &operands, names.iter().any(|name| name == "reduce:add"))?;
+        let all = all.into_iter().map(|x| rounded(x, shape.dtype)).collect::<Option<Vec<f64>>>()?;
+        Some(Numbers { shape: shape.clone(), all })
+    }
+}
+
+/// A number as a dtype has it.
+fn rounded(x: f64, dtype: DType) -> Option<f64> {
+    match dtype {
+        DType::F32 => Some(f64::from(x as f32)),
+        DType::S32 => Some(x.trunc()).filter(|x| f64::from(i32::MIN) <= *x && *x <= f64::from(i32::MAX)),
+        DType::Pred => Some(f64::from(u8::from(x != 0.0))),
+        _ => None,
+    }
+}
+
+/// The numbers that an op gives, before they are rounded: of the ops that weights are computed by. f32's four operations are
+/// those of f64, rounded.
+fn apply(op: &Op, shape: &ArrayShape, operands: &[&Numbers], is_sum: bool) -> Option<Vec<f64>> {
+    let of = |nth: usize| operands.get(nth).map(|operand| &operand.all);
+    let each = |f: &dyn Fn(f64) -> f64| Some(of(0)?.iter().map(|&x| f(x)).collect());
+    let both = |f: &dyn Fn(f64, f64) -> f64| Some(of(0)?.iter().zip(of(1)?).map(|(&x, &y)| f(x, y)).collect());
+    // One number for all, or one for each.
+    let at = |numbers: &[f64], place: usize| numbers[if numbers.len() == 1 { 0 } else { place }];
+    let places = || 0..shape.n_elements() as usize;
+    match op {
+        Op::Constant(literal) => match shape.dtype {
+            DType::F32 => Some(literal.elements::<f32>()?.into_iter().map(f64::from).collect()),
+            DType::S32 => Some(literal.elements::<i32>()?.into_iter().map(f64::from).collect()),
+            DType::Pred => Some(literal.elements::<bool>()?.into_iter().map(|x| f64::from(u8::from(x))).collect()),
+            _ => None,
+        },
+        Op::Iota { dimension } => {
+            let along = *dimension as usize;
+            let n_behind: i64 = shape.dims[along + 1..].iter().product();
+            Some(places().map(|place| (place as i64 / n_behind % shape.dims[along]) as f64).collect())
+        }
+        Op::Reshape | Op::Convert => each(&|x| x),
+        Op::Unary(UnaryOp::Abs) => each(&f64::abs),
+        Op::Unary(UnaryOp::Negate) => each(&|x| -x),
+        Op::Unary(UnaryOp::Floor) => each(&f64::floor),
+        Op::Binary(BinaryOp::Add) => both(&|x, y| x + y),
+        Op::Binary(BinaryOp::Subtract) => both(&|x, y| x - y),
+        Op::Binary(BinaryOp::Multiply) => both(&|x, y| x * y),
+        Op::Binary(BinaryOp::Divide) if shape.dtype == DType::F32 => both(&|x, y| x / y),
+        Op::Binary(BinaryOp::Maximum) => both(&f64::max),
+        Op::Binary(BinaryOp::Minimum) => both(&f64::min),
+        Op::Binary(BinaryOp::And) if shape.dtype == DType::Pred => both(&|x, y| x * y),
+        Op::Compare { direction, kind: None } => both(&|x, y| {
+            f64::from(u8::from(match direction {
+                Comparison::Eq => x == y,
+                Comparison::Ne => x != y,
+                Comparison::Lt => x < y,
+                Comparison::Le => x <= y,
+                Comparison::Gt => x > y,
+                Comparison::Ge => x >= y,
+            }))
+        }),
+        Op::Select => {
+            let (choice, yes, no) = (of(0)?, of(1)?, of(2)?);
+            Some(places().map(|place| if at(choice, place) != 0.0 { yes[place] } else { no[place] }).collect())
+        }
+        Op::Broadcast { dimensions } => {
+            let read = strides(&operands.first()?.shape.dims);
+            let of_axis =
+                |axis: usize| dimensions.iter().position(|&to| to as usize == axis).map_or(0, |nth| read[nth]);
+            moved(shape, of(0)?, &(0..shape.dims.len()).map(of_axis).collect::<Vec<_>>())
+        }
+        Op::Transpose { permutation } => {
+            let read = strides(&operands.first()?.shape.dims);
+            moved(shape, of(0)?, &permutation.iter().map(|&axis| read[axis as usize]).collect::<Vec<_>>())
+        }
+        Op::Reduce { dimensions, .. } if is_sum && operands.len() == 2 => {
+            let summed = &operands[0];
+            let kept = strides(&shape.dims);
+            let mut kept = kept.iter();
+            let is_kept = |axis: usize| !dimensions.contains(&(axis as i64));
+            let to: Vec<usize> = (0..summed.shape.dims.len())
+                .map(|axis| if is_kept(axis) { kept.next().copied().unwrap_or(0) } else { 0 })
+                .collect();
+            let mut sums = vec![*of(1)?.first()?; places().len()];
+            for (place, &x) in summed.all.iter().enumerate() {
+                let sum = &mut sums[flat(place, &summed.shape.dims, &to)];
+                *sum = rounded(*sum + x, shape.dtype)?;
+            }
+            Some(sums)
+        }
+        _ => None,
+    }
+}
+
+/// For each axis how many numbers lie between two that are neighbours along it.
+fn strides(dims: &[i64]) -> Vec<usize> {
+    (0..dims.len()).map(|axis| dims[axis + 1..].iter().product::<i64>() as usize).collect()
+}
+
+/// Where the number at a place among `dims` lies in an array with these steps along the same axes.
+fn flat(mut place: usize, dims: &[i64], steps: &[usize]) -> usize {
+    let mut found = 0;
+    for (&size, step) in dims.iter().zip(steps).rev() {
+        found += place % size as usize * step;
+        place /= size as usize;
+    }
+    found
+}
+
+/// An array whose numbers are read with these steps along its axes.
+fn moved(shape: &ArrayShape, read: &[f64], steps: &[usize]) -> Option<Vec<f64>> {
+    Some((0..shape.n_elements() as usize).map(|place| read[flat(place, &shape.dims, steps)]).collect())
+}

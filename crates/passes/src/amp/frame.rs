@@ -1,0 +1,584 @@
+//! Writes one computation at one call site.
+
+use super::decided::StoredAs;
+use super::graph::{FrameId, Graph, NodeId, NodeKind, ValueId};
+use super::narrow;
+use super::painted::{Painted, RegionKind, Rule};
+use super::parts::{self, Parts};
+use super::policy::Boundary;
+use crate::is_tied;
+use bf16scope_hlo::ops::{BinaryOp, PadDim, UnaryOp};
+use bf16scope_hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Sharding, Unmodelled};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Broadcasts of broadcasts that are repeated in the other dtype, rather than cast.
+const MAX_REPEATED: u32 = 8;
+
+/// Elements up to which a constant is repeated in the other dtype rather than cast.
+const MAX_REPEATED_CONSTANT: i64 = 256;
+
+/// In which dtype a reader wants an f32 value of the original.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Want {
+    /// As it was made.
+    AsMade,
+    /// f32.
+    Wide,
+    /// The narrow one.
+    Narrow,
+}
+
+/// Where an instruction of a written computation comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Origin {
+    /// The original's instruction.
+    Original(InstrId),
+    /// A cast, or a copy of a constant or broadcast in the other dtype.
+    Cast {
+        /// Name of the instruction whose value it is.
+        of: String,
+        /// Name of the first instruction that wanted it.
+        wanted_by: String,
+    },
+    /// A tuple taken apart and put together again.
+    Tuple,
+    /// What readers read in a value's place: lookups in a table's, or all of them.
+    Barrier,
+    /// What a sum is put together of: sums of parts, or all of them.
+    Part,
+}
+
+/// For an instruction that calls, what it calls now, in the order of its attributes; others call what they did.
+pub(super) type Callees = BTreeMap<InstrId, Vec<CompId>>;
+
+pub(super) struct FrameWriter<'a, 'm> {
+    graph: &'a Graph<'m>,
+    painted: &'a Painted,
+    frame: FrameId,
+    original: &'m Computation,
+    callees: Callees,
+    out: Computation,
+    origins: Vec<Origin>,
+    /// For each original instruction the one that has its value, as made.
+    made: Vec<InstrId>,
+    /// Values in the dtype they were not made in.
+    casts: BTreeMap<ValueId, InstrId>,
+    /// Who reads now; none for the result.
+    reader: Option<InstrId>,
+}
+
+impl<'a, 'm> FrameWriter<'a, 'm> {
+    pub(super) fn new(
+        graph: &'a Graph<'m>,
+        painted: &'a Painted,
+        frame: FrameId,
+        callees: Callees,
+    ) -> FrameWriter<'a, 'm> {
+        let original = graph.module.comp(graph.frames[frame as usize].comp);
+        let out = Computation {
+            name: original.name.clone(),
+            instructions: Vec::with_capacity(original.instructions.len()),
+            root: original.root,
+            unmodelled: original.unmodelled.clone(),
+        };
+        let (origins, made, casts) = (Vec::new(), Vec::new(), BTreeMap::new());
+        FrameWriter { graph, painted, frame, original, callees, out, origins, made, casts, reader: None }
+    }
+
+    /// The computation and where its instructions come from. A region's result has the types that its caller expects, or
+    /// of an entry those that `results` says.
+    pub(super) fn write(mut self, region: Option<RegionKind>, results: Boundary) -> (Computation, Vec<Origin>) {
+        for id in self.original.ids() {
+            self.reader = Some(id);
+            let made = self.instruction(id);
+            self.made.push(made);
+        }
+        let want = match region {
+            None => Want::AsMade,
+            Some(RegionKind::Entry) if results == Boundary::Lower => Want::Narrow,
+            Some(RegionKind::Entry | RegionKind::Body) => Want::Wide,
+        };
+        self.reader = None;
+        let n = self.values(self.original.root).len();
+        let is_narrow = |leaf: usize| region.is_some() && self.painted.narrow_results.get(leaf) == Some(&true);
+        let wants: Vec<Want> = (0..n).map(|leaf| if is_narrow(leaf) { Want::Narrow } else { want }).collect();
+        self.out.root = self.operand(self.original.root, &wants);
+        self.drop_unused();
+        (self.out, self.origins)
+    }
+
+    fn values(&self, id: InstrId) -> &'a [ValueId] {
+        &self.graph.frames[self.frame as usize].values[id.idx()]
+    }
+
+    fn is_low(&self, value: ValueId) -> bool {
+        self.painted.value_low[value as usize]
+    }
+
+    /// The shape of an original instruction with its values as made.
+    fn shape(&self, id: InstrId) -> Shape {
+        let values = self.values(id);
+        narrow::shape(&self.original.instr(id).shape, self.graph.low, &mut |leaf| {
+            values.get(leaf).is_some_and(|&value| self.is_low(value))
+        })
+    }
+
+    fn push(&mut self, instr: Instruction, origin: Origin) -> InstrId {
+        self.out.instructions.push(instr);
+        self.origins.push(origin);
+        InstrId(self.out.instructions.len() as u32 - 1)
+    }
+
+    /// Writes an instruction of the original; gives the one that has its value as made.
+    fn instruction(&mut self, id: InstrId) -> InstrId {
+        let made = self.plainly(id);
+        let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
+        let is_apart = node.is_some_and(|node| {
+            let of = self.graph.node(node);
+            of.decided == Some(StoredAs::Barrier) && matches!(of.kind, NodeKind::Op(_)) && of.n_results == 1
+        });
+        if is_apart { self.behind_barrier(id, made, "stored") } else { made }
+    }
+
+    /// The same, not behind a barrier.
+    fn plainly(&mut self, id: InstrId) -> InstrId {
+        let original = self.original.instr(id);
+        let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
+        let kind = node.map(|node| &self.graph.node(node).kind);
+        let low_operand = |writer: &Self| {
+            let operand = original.operands[0];
+            writer
+                .values(operand)
+                .first()
+                .is_some_and(|&value| writer.is_low(value))
+                .then(|| writer.made[operand.idx()])
+        };
+        match kind {
+            // To which more is tied than a value is written, though it converts nothing.
+            _ if is_tied(original) => {}
+            // A value that is narrow already needs no cast to be so; nor does one that came from the narrow dtype.
+            Some(NodeKind::ToLow) => {
+                if let Some(same) = low_operand(self).or_else(|| self.came_from_low(original.operands[0])) {
+                    return same;
+                }
+                let value = self.values(original.operands[0])[0];
+                if let Some(&cast) = self.casts.get(&value) {
+                    return cast;
+                }
+            }
+            Some(NodeKind::FromLow) if self.is_low(self.values(id)[0]) => return self.made[original.operands[0].idx()],
+            _ => {}
+        }
+        let sums_parts = node.filter(|&node| self.painted.rule[node as usize] == Rule::SumOfParts);
+        if let Some(parts) = sums_parts.and_then(|node| parts::of_node(self.graph, node)) {
+            return self.sum_of_parts(id, &parts);
+        }
+        let mut operands: Vec<InstrId> = (original.operands.iter().enumerate())
+            .map(|(place, &operand)| {
+                // As made, and not asked of each element of a tuple whose elements are taken out one by one.
+                let Some(node) = node else { return self.made[operand.idx()] };
+                let wants = self.wants(id, node, place, operand);
+                self.operand(operand, &wants)
+            })
+            .collect();
+        if node.is_some_and(|node| self.painted.rule[node as usize] == Rule::Lookup) {
+            operands[0] = self.behind_barrier(original.operands[0], operands[0], "lookup");
+        }
+        let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let op = self.op(id);
+        let is_rounded = node.is_some_and(|node| {
+            let is_decided = self.painted.rule[node as usize] == Rule::Decided && !self.painted.low[node as usize];
+            is_decided
+                || matches!(
+                    self.painted.rule[node as usize],
+                    Rule::Rounded | Rule::Stored | Rule::Logits | Rule::MovedPart | Rule::FewTerms | Rule::Row
+                )
+        });
+        let gives_f32 = node.is_some_and(|node| self.graph.node(node).gives_f32);
+        let low = self.shape(id);
+        let shape = if is_rounded || gives_f32 { original.shape.clone() } else { low.clone() };
+        let instr = Instruction { op, shape, operands, control_predecessors: predecessors, ..original.clone() };
+        let made = self.push(instr, Origin::Original(id));
+        if is_rounded {
+            return self.convert_to(original, low, made);
+        }
+        if gives_f32 && low != original.shape {
+            return self.round_behind(id, made);
+        }
+        if kind == Some(&NodeKind::ToLow) && low_operand(self).is_none() {
+            self.casts.insert(self.values(original.operands[0])[0], made);
+        }
+        made
+    }
+
+    /// A sum that is put together of sums of parts.
+    fn sum_of_parts(&mut self, id: InstrId, parts: &Parts) -> InstrId {
+        let original = self.original.instr(id);
+        let start = self.operand(original.operands[1], &[Want::Wide]);
+        let part = |op: Op, dims: Vec<i64>, operands: Vec<InstrId>| {
+            let (name, shape) = (format!("{}.part", original.name), Shape::array(DType::F32, dims));
+            Instruction { name, op, shape, operands, ..plain(original) }
+        };
+        let mut sums = Vec::new();
+        let mut dims: Vec<i64> = Vec::new();
+        for (of, zeros) in &parts.parts {
+            let wide = self.operand(*of, &[Want::Wide]);
+            let axes = (0..).zip(self.out.instr(wide).shape.dims());
+            let of_part: Vec<i64> = axes.filter(|(axis, _)| !parts.reduced.contains(axis)).map(|(_, &n)| n).collect();
+            let mut op = self.op(id);
+            if let Op::Reduce { dimensions, .. } = &mut op {
+                *dimensions = parts.reduced.clone();
+            }
+            let sum = self.push(part(op, of_part.clone(), vec![wide, start]), Origin::Part);
+            if let Some(zeros) = zeros {
+                let padded = |(n, zeros): (&i64, &PadDim)| n + zeros.low + zeros.high + (n - 1).max(0) * zeros.interior;
+                dims = of_part.iter().zip(zeros).map(padded).collect();
+                sums.push(self.push(part(Op::Pad(zeros.clone()), dims.clone(), vec![sum, start]), Origin::Part));
+            } else {
+                let along = parts.dimension.unwrap_or(0) as usize;
+                let n_before = dims.get(along).copied().unwrap_or(0);
+                dims = of_part;
+                dims[along] += n_before;
+                sums.push(sum);
+            }
+        }
+        let all = match (parts.dimension, &sums[..]) {
+            (None, [first, others @ ..]) => others.iter().fold(*first, |sum, &other| {
+                self.push(part(Op::Binary(BinaryOp::Add), dims.clone(), vec![sum, other]), Origin::Part)
+            }),
+            (dimension, _) => {
+                let op = Op::Concatenate { dimension: dimension.unwrap_or(0) };
+                self.push(part(op, dims, sums), Origin::Part)
+            }
+        };
+        let moved = parts
+            .moves
+            .iter()
+            .fold(all, |sum, (op, dims)| self.push(part(op.clone(), dims.clone(), vec![sum]), Origin::Part));
+        let control_predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let whole = Instruction { op: Op::Reshape, operands: vec![moved], control_predecessors, ..original.clone() };
+        self.push(whole, Origin::Original(id))
+    }
+
+    /// A value behind a barrier, as its readers read it.
+    fn behind_barrier(&mut self, id: InstrId, made: InstrId, what_for: &str) -> InstrId {
+        let shape = self.out.instr(made).shape.clone();
+        let sharding = self.out.instr(made).sharding.clone();
+        let instr = self.original.instr(id);
+        let (name, op) = (format!("{}.{what_for}", instr.name), Op::OptimizationBarrier);
+        self.push(Instruction { name, op, shape, operands: vec![made], sharding, ..plain(instr) }, Origin::Barrier)
+    }
+
+    /// The narrow value of an instruction that gives f32.
+    fn round_behind(&mut self, id: InstrId, made: InstrId) -> InstrId {
+        let original = self.original.instr(id);
+        let value = self.values(id)[0];
+        let takes_narrow = |user: &&NodeId| self.painted.low[**user as usize];
+        let reader = self.graph.users[value as usize].iter().find(takes_narrow);
+        let wanted_by = reader.map_or(original, |&user| self.graph.instr(self.graph.node(user))).name.clone();
+        let shape = self.shape(id);
+        let (name, sharding) = (self.cast_name(original, &shape), original.sharding.clone());
+        let convert = Instruction { name, op: Op::Convert, shape, operands: vec![made], sharding, ..plain(original) };
+        self.push(convert, Origin::Cast { of: original.name.clone(), wanted_by })
+    }
+
+    /// In what an instruction wants the values of its operand at `place`.
+    fn wants(&self, id: InstrId, node: NodeId, place: usize, operand: InstrId) -> Vec<Want> {
+        let op = &self.original.instr(id).op;
+        let n = self.values(operand).len();
+        let narrow = |is_narrow: bool| if is_narrow { Want::Narrow } else { Want::Wide };
+        match (op, &self.graph.node(node).kind) {
+            (Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy), _) if place == 0 => {
+                // Each of its values is a node of its own.
+                self.values(id).iter().map(|&value| narrow(self.is_low(value))).collect()
+            }
+            (Op::While { .. } | Op::Conditional(_), _) if self.painted.crossings.contains_key(&node) => {
+                let before = &self.original.instr(id).operands[..place];
+                let first: usize = before.iter().map(|&operand| self.values(operand).len()).sum();
+                self.painted.crossings[&node].taken[first..first + n]
+                    .iter()
+                    .map(|&is_narrow| narrow(is_narrow))
+                    .collect()
+            }
+            (_, NodeKind::FromF32 | NodeKind::FromExact | NodeKind::FromLow | NodeKind::ToLow) => vec![Want::AsMade; n],
+            _ => vec![narrow(self.painted.low[node as usize]); n],
+        }
+    }
+
+    /// The op with what it calls, in the dtype it computes in.
+    fn op(&self, id: InstrId) -> Op {
+        let mut op = self.original.instr(id).op.clone();
+        if let Op::Constant(constant) = &mut op
+            && self.values(id).first().is_some_and(|&value| self.is_low(value))
+            && let Some(narrow) = narrow::literal(constant, self.graph.low)
+        {
+            *constant = narrow;
+        }
+        if let Some(callees) = self.callees.get(&id) {
+            let mut callees = callees.iter();
+            op.for_each_called_mut(&mut |callee| *callee = callees.next().copied().unwrap_or(*callee));
+        }
+        op
+    }
+
+    /// The instruction that has the values of an original one as wanted.
+    fn operand(&mut self, id: InstrId, wants: &[Want]) -> InstrId {
+        let values = self.values(id);
+        let fits = |(&value, want): (&ValueId, &Want)| {
+            let is_float = self.graph.value(value).is_f32();
+            !is_float || *want == Want::AsMade || (*want == Want::Narrow) == self.is_low(value)
+        };
+        if values.iter().zip(wants).all(fits) {
+            return self.made[id.idx()];
+        }
+        let original = self.original.instr(id);
+        match (&original.shape, &original.op) {
+            (Shape::Tuple(_), Op::Tuple) => {
+                let mut start = 0;
+                let mut elements = Vec::with_capacity(original.operands.len());
+                for &element in &original.operands {
+                    let n = self.values(element).len();
+                    elements.push(self.operand(element, &wants[start..start + n]));
+                    start += n;
+                }
+                self.tuple(id, elements)
+            }
+            (Shape::Tuple(_), _) => {
+                let made = self.made[id.idx()];
+                self.take_apart(id, made, &mut values.iter().copied().zip(wants.iter().copied()))
+            }
+            (Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_), _) => self.cast(id, values[0], 0),
+        }
+    }
+
+    /// An original tuple of elements that are written, each in the dtype it has now.
+    fn tuple(&mut self, id: InstrId, elements: Vec<InstrId>) -> InstrId {
+        let original = self.original.instr(id);
+        let leaves: Vec<Option<DType>> = (elements.iter())
+            .flat_map(|element| {
+                self.out.instr(*element).shape.leaves().into_iter().map(Shape::dtype).collect::<Vec<_>>()
+            })
+            .collect();
+        let low = self.graph.low;
+        let shape = narrow::shape(&original.shape, low, &mut |leaf| leaves[leaf] == Some(low));
+        let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let instr = Instruction { shape, operands: elements, control_predecessors: predecessors, ..original.clone() };
+        self.push(instr, Origin::Original(id))
+    }
+
+    /// A tuple put together again with its leaves as wanted.
+    fn take_apart(&mut self, id: InstrId, made: InstrId, leaves: &mut dyn Iterator<Item = (ValueId, Want)>) -> InstrId {
+        let shapes = match &self.out.instr(made).shape {
+            Shape::Tuple(shapes) => shapes.clone(),
+            Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => {
+                let leaf = leaves.next();
+                let Some((value, want)) = leaf else { return made };
+                let is_float = self.graph.value(value).is_f32();
+                if !is_float || want == Want::AsMade || (want == Want::Narrow) == self.is_low(value) {
+                    return made;
+                }
+                return self.convert(self.original.instr(id), value, made);
+            }
+        };
+        let sharding = self.out.instr(made).sharding.clone();
+        let mut elements = Vec::with_capacity(shapes.len());
+        let mut n_leaves = 0;
+        for (index, shape) in shapes.into_iter().enumerate() {
+            let op = Op::GetTupleElement { index: index as i64 };
+            let n = shape.leaves().len();
+            let sharding = sharding.as_deref().and_then(|all| sharding_of_element(all, &shape, n_leaves..n_leaves + n));
+            n_leaves += n;
+            let element = Instruction { op, shape, operands: vec![made], sharding, ..plain(self.original.instr(id)) };
+            let element = self.push(element, Origin::Tuple);
+            elements.push(self.take_apart(id, element, leaves));
+        }
+        let shape = Shape::Tuple(elements.iter().map(|e| self.out.instr(*e).shape.clone()).collect());
+        let tuple =
+            Instruction { op: Op::Tuple, shape, operands: elements, sharding, ..plain(self.original.instr(id)) };
+        self.push(tuple, Origin::Tuple)
+    }
+
+    /// The value of an original array in the dtype it was not made in.
+    fn cast(&mut self, id: InstrId, value: ValueId, depth: u32) -> InstrId {
+        if let Some(&cast) = self.casts.get(&value) {
+            return cast;
+        }
+        let node = self.graph.node(self.graph.producer(value));
+        // The instruction that makes the value, where that is here; not one that only has it.
+        let is_here = node.frame == self.frame && self.original.instr(node.instr).shape.as_array().is_some();
+        let source = if is_here { node.instr } else { id };
+        let instr = self.original.instr(source);
+        let to_low = !self.is_low(value);
+        let cast = match (&instr.op, &node.kind) {
+            (Op::Constant(constant), _) if is_here && self.repeats_constant(value, constant, to_low) => {
+                let op = match narrow::literal(constant, self.graph.low).filter(|_| to_low) {
+                    Some(narrow) => Op::Constant(narrow),
+                    None => instr.op.clone(),
+                };
+                let shape = self.other_shape(instr, to_low);
+                self.repeat(instr, op, shape, Vec::new())
+            }
+            (Op::Broadcast { .. }, NodeKind::Op(_)) if is_here && depth < MAX_REPEATED => {
+                let operand = instr.operands[0];
+                let operand_value = self.values(operand)[0];
+                let operand = if self.is_low(operand_value) == to_low {
+                    self.made[operand.idx()]
+                } else {
+                    self.cast(operand, operand_value, depth + 1)
+                };
+                let shape = self.other_shape(instr, to_low);
+                self.repeat(instr, instr.op.clone(), shape, vec![operand])
+            }
+            (Op::Convert, NodeKind::FromLow) if is_here && to_low => self.made[instr.operands[0].idx()],
+            (Op::Convert, NodeKind::FromExact) if is_here => {
+                let operands = instr.operands.iter().map(|operand| self.made[operand.idx()]).collect();
+                let shape = self.other_shape(instr, to_low);
+                self.repeat(instr, instr.op.clone(), shape, operands)
+            }
+            _ => {
+                let made = self.made[source.idx()];
+                self.convert(instr, value, made)
+            }
+        };
+        self.casts.insert(value, cast);
+        cast
+    }
+
+    /// What has a value in the narrow dtype that an instruction here converts to f32.
+    fn came_from_low(&self, id: InstrId) -> Option<InstrId> {
+        let node = self.graph.frames[self.frame as usize].nodes[id.idx()]?;
+        let is_of_low = self.graph.node(node).kind == NodeKind::FromLow;
+        is_of_low.then(|| self.made[self.original.instr(id).operands[0].idx()])
+    }
+
+    /// Whether a constant is rather there twice than cast: a small one, or where a cast would lose what it rounds.
+    fn repeats_constant(&self, value: ValueId, constant: &bf16scope_hlo::Literal, to_low: bool) -> bool {
+        let n = self.graph.value(value).n_elements;
+        n <= MAX_REPEATED_CONSTANT || !to_low && !narrow::is_exact(constant, self.graph.low)
+    }
+
+    /// The shape of an original array in the narrow dtype, or its own.
+    fn other_shape(&self, instr: &Instruction, to_low: bool) -> Shape {
+        narrow::shape(&instr.shape, self.graph.low, &mut |_| to_low)
+    }
+
+    fn repeat(&mut self, instr: &Instruction, op: Op, shape: Shape, operands: Vec<InstrId>) -> InstrId {
+        let name = self.cast_name(instr, &shape);
+        let origin = self.cast_origin(instr);
+        let control_predecessors = instr.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        self.push(Instruction { name, op, shape, operands, control_predecessors, ..instr.clone() }, origin)
+    }
+
+    /// Converts what instruction `made` has, which is a value of `instr`.
+    fn convert(&mut self, instr: &Instruction, value: ValueId, made: InstrId) -> InstrId {
+        let mut shape = self.out.instr(made).shape.clone();
+        if let Shape::Array(array) = &mut shape {
+            if self.is_low(value) {
+                array.dtype = DType::F32;
+            } else {
+                shape = narrow::shape(&shape, self.graph.low, &mut |_| true);
+            }
+        }
+        self.convert_to(instr, shape, made)
+    }
+
+    /// Converts what instruction `made` has, which is a value of `instr`, to the dtype of `shape`.
+    fn convert_to(&mut self, instr: &Instruction, shape: Shape, made: InstrId) -> InstrId {
+        let name = self.cast_name(instr, &shape);
+        let sharding = self.out.instr(made).sharding.clone();
+        let origin = self.cast_origin(instr);
+        let convert = Instruction { name, op: Op::Convert, shape, operands: vec![made], sharding, ..plain(instr) };
+        self.push(convert, origin)
+    }
+
+    /// A cast of an instruction's value for whoever reads now; the result's reader is its caller.
+    fn cast_origin(&self, instr: &Instruction) -> Origin {
+        let reader = self.reader.unwrap_or(self.original.root);
+        Origin::Cast { of: instr.name.clone(), wanted_by: self.original.instr(reader).name.clone() }
+    }
+
+    fn cast_name(&self, instr: &Instruction, shape: &Shape) -> String {
+        format!("{}.{}", instr.name, shape.dtype().unwrap_or(DType::F32))
+    }
+
+    /// Drops what was written and nothing reads: casts and tuples of ours, and originals that something read before.
+    fn drop_unused(&mut self) {
+        let n = self.out.instructions.len();
+        let mut was_read = vec![false; self.original.instructions.len()];
+        for instr in &self.original.instructions {
+            for id in instr.operands.iter().chain(&instr.control_predecessors) {
+                was_read[id.idx()] = true;
+            }
+        }
+        was_read[self.original.root.idx()] = true;
+        let mut is_used = vec![false; n];
+        is_used[self.out.root.idx()] = true;
+        for idx in (0..n).rev() {
+            let instr = &self.out.instructions[idx];
+            let may_go = match &self.origins[idx] {
+                Origin::Original(id) => was_read[id.idx()] && is_pure(&instr.op),
+                Origin::Cast { .. } | Origin::Tuple | Origin::Barrier | Origin::Part => true,
+            };
+            if !may_go || is_used[idx] {
+                is_used[idx] = true;
+                for id in instr.operands.iter().chain(&instr.control_predecessors) {
+                    is_used[id.idx()] = true;
+                }
+            }
+        }
+        if !is_used.contains(&false) {
+            return;
+        }
+        let mut new_ids = vec![InstrId(0); n];
+        let mut next = 0;
+        for idx in 0..n {
+            new_ids[idx] = InstrId(next);
+            next += u32::from(is_used[idx]);
+        }
+        let mut keep = is_used.iter();
+        self.out.instructions.retain(|_| keep.next() == Some(&true));
+        let mut keep = is_used.iter();
+        self.origins.retain(|_| keep.next() == Some(&true));
+        for instr in &mut self.out.instructions {
+            instr.operands.iter_mut().chain(&mut instr.control_predecessors).for_each(|id| *id = new_ids[id.idx()]);
+        }
+        self.out.root = new_ids[self.out.root.idx()];
+    }
+}
+
+/// How an element lies over devices, given how its tuple does, of whose arrays it is those numbered `leaves`.
+fn sharding_of_element(tuple: &Sharding, element: &Shape, leaves: Range<usize>) -> Option<Box<Sharding>> {
+    let of_element = match tuple {
+        Sharding::Tuple(all) if element.as_tuple().is_some() => Sharding::Tuple(all.get(leaves)?.to_vec()),
+        Sharding::Tuple(all) => all.get(leaves.start)?.clone(),
+        Sharding::Replicated | Sharding::Maximal { .. } | Sharding::Manual => tuple.clone(),
+        // Of a tuple there is a list; a text that nobody read stays with the tuple.
+        Sharding::Tiled(_) | Sharding::Raw { .. } => return None,
+    };
+    Some(Box::new(of_element))
+}
+
+/// An instruction with the name and metadata of another and nothing else of it.
+fn plain(instr: &Instruction) -> Instruction {
+    Instruction {
+        name: instr.name.clone(),
+        op: Op::Convert,
+        shape: instr.shape.clone(),
+        operands: Vec::new(),
+        metadata: instr.metadata.clone(),
+        sharding: None,
+        frontend_attributes: Vec::new(),
+        control_predecessors: Vec::new(),
+        backend_config: String::new(),
+        unmodelled: Unmodelled::default(),
+    }
+}
+
+/// Whether an instruction may go when nothing reads it any more: what lowering itself makes needless.
+fn is_pure(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Tuple | Op::GetTupleElement { .. } | Op::Convert | Op::Constant(_) | Op::Broadcast { .. } | Op::Reshape
+    )
+}

@@ -1,0 +1,462 @@
+//! What a region computes, as one graph of array values: the form on which painting works.
+//!
+//! A region is a computation whose parameters and result keep their types: the entry, the body of a loop, the branch of
+//! a conditional. Calls inside a region are followed once per call site, so a callee is painted separately for each
+//! caller. Tuples, their elements and callees' parameters are only other names for values. What an op does to a value
+//! is a [`Node`]; nodes are ordered so that operands come first.
+
+use super::decided::StoredAs;
+use super::narrow;
+use super::policy::{Because, Classes, LowDType};
+use bf16scope_hlo::ops::decisions::{is_retypable, keeps_dtypes};
+use bf16scope_hlo::ops::precision::{Class, DeviceSum};
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
+use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
+use std::collections::BTreeMap;
+
+/// A value: an array (or token), by index into [`Graph::values`].
+pub(super) type ValueId = u32;
+/// An op on values, by index into [`Graph::nodes`].
+pub(super) type NodeId = u32;
+/// A computation at one call site, by index into [`Graph::frames`].
+pub(super) type FrameId = u32;
+
+/// How much calls may add to all regions of a module together, in instructions and values of callees; a call that would
+/// add more is taken as it is. A chain of calls, each twice, has 2^n of them.
+pub(super) const CALL_ROOM: usize = 1_000_000;
+/// What a callee takes that holds nothing.
+const EMPTY_CALLEE: usize = 16;
+
+/// A value.
+#[derive(Clone, Debug)]
+pub(super) struct Value {
+    /// What makes it.
+    pub node: NodeId,
+    /// Its dtype in the original module.
+    pub dtype: Option<DType>,
+    /// How many elements it has.
+    pub n_elements: i64,
+    /// Whether each of its numbers is one of the narrow dtype.
+    pub is_exact: bool,
+    /// Whether each of its numbers is zero.
+    pub is_zero: bool,
+}
+
+impl Value {
+    pub(super) fn is_f32(&self) -> bool {
+        self.dtype == Some(DType::F32)
+    }
+}
+
+/// What lowering sees of an op.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum NodeKind {
+    /// It can be retyped; its class decides.
+    Op(Class),
+    /// A constant.
+    Constant,
+    /// To f32 from the narrow dtype: the same numbers.
+    FromLow,
+    /// To f32 from a dtype all of whose numbers the narrow one has.
+    FromExact,
+    /// From f32 to the narrow dtype.
+    ToLow,
+    /// From f32 to another dtype, which rounds (or truncates) whatever it gets.
+    FromF32,
+    /// A parameter of the region.
+    Parameter,
+    /// It takes and gives what it did.
+    Fixed(&'static str),
+}
+
+/// An op on values.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// Its frame.
+    pub frame: FrameId,
+    /// Which instruction.
+    pub instr: InstrId,
+    /// What may be done.
+    pub kind: NodeKind,
+    /// Why it has its class.
+    pub because: Because,
+    /// The form that was decided for it, whatever the rules say.
+    pub decided: Option<StoredAs>,
+    /// Whether it gives f32 even where it reads the narrow dtype and its value is narrow, because devices may sum what
+    /// it gives: then a cast follows.
+    pub gives_f32: bool,
+    /// Operands: the arrays of all of them, depth first.
+    pub operands: Vec<ValueId>,
+    /// Results: that many values from this one on.
+    pub first_result: ValueId,
+    /// How many results it has.
+    pub n_results: u32,
+}
+
+impl Node {
+    pub(super) fn results(&self) -> std::ops::Range<ValueId> {
+        self.first_result..self.first_result + self.n_results
+    }
+
+    pub(super) fn class(&self) -> Option<Class> {
+        match &self.kind {
+            NodeKind::Op(class) => Some(*class),
+            NodeKind::Constant
+            | NodeKind::FromLow
+            | NodeKind::FromExact
+            | NodeKind::ToLow
+            | NodeKind::FromF32
+            | NodeKind::Parameter
+            | NodeKind::Fixed(_) => None,
+        }
+    }
+}
+
+/// A computation at one call site.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    /// Which computation.
+    pub comp: CompId,
+    /// For each instruction its values, depth first.
+    pub values: Vec<Vec<ValueId>>,
+    /// For each instruction the first of its nodes, if it has any.
+    pub nodes: Vec<Option<NodeId>>,
+    /// For each call that is followed, the callee's frame.
+    pub calls: Vec<(InstrId, FrameId)>,
+    /// For each tuple that something was taken out of, where the values of its elements begin, and the end.
+    starts: BTreeMap<InstrId, Vec<usize>>,
+}
+
+/// A region as values and nodes.
+#[derive(Debug)]
+pub(super) struct Graph<'m> {
+    pub module: &'m Module,
+    pub low: DType,
+    pub values: Vec<Value>,
+    pub nodes: Vec<Node>,
+    /// For each value the nodes that read it. Those of dead code, which a compiler leaves out, are left out of all but dead
+    /// values: nothing is stored for them.
+    pub users: Vec<Vec<NodeId>>,
+    /// The region's own frame is the first.
+    pub frames: Vec<Frame>,
+    /// Values of the region's result.
+    pub results: Vec<ValueId>,
+    /// What is left of [`CALL_ROOM`].
+    pub call_room: usize,
+}
+
+impl<'m> Graph<'m> {
+    /// The graph of the region `comp` of a verified module.
+    pub(super) fn build(
+        module: &'m Module,
+        comp: CompId,
+        classes: &Classes<'_>,
+        low: LowDType,
+        call_room: usize,
+    ) -> Graph<'m> {
+        let mut graph = Graph {
+            module,
+            low: low.dtype(),
+            values: Vec::new(),
+            nodes: Vec::new(),
+            users: Vec::new(),
+            frames: Vec::new(),
+            results: Vec::new(),
+            call_room,
+        };
+        graph.results = graph.add_frame(comp, None, classes);
+        let is_live = graph.live(classes);
+        let mut users = vec![Vec::new(); graph.values.len()];
+        for (idx, node) in graph.nodes.iter().enumerate() {
+            let counts = |operand: ValueId| is_live[idx] || !is_live[graph.producer(operand) as usize];
+            for &operand in node.operands.iter().filter(|&&operand| counts(operand)) {
+                users[operand as usize].push(idx as NodeId);
+            }
+        }
+        graph.users = users;
+        for exponential in sigmoids(&graph) {
+            graph.nodes[exponential as usize].kind = NodeKind::Op(Class::Infer);
+        }
+        graph
+    }
+
+    /// For each node whether a result or a side effect is computed from it.
+    fn live(&self, classes: &Classes<'_>) -> Vec<bool> {
+        let mut is_live = vec![false; self.nodes.len()];
+        self.results.iter().for_each(|&value| is_live[self.producer(value) as usize] = true);
+        for (idx, node) in self.nodes.iter().enumerate().rev() {
+            let instr = self.instr(node);
+            is_live[idx] |= classes.is_effective(instr);
+            if is_live[idx] {
+                let waits_for = instr.control_predecessors.iter();
+                let waits_for = waits_for.filter_map(|id| self.frames[node.frame as usize].nodes[id.idx()]);
+                let used = node.operands.iter().map(|&value| self.producer(value)).chain(waits_for);
+                used.for_each(|node| is_live[node as usize] = true);
+            }
+        }
+        is_live
+    }
+
+    pub(super) fn value(&self, value: ValueId) -> &Value {
+        &self.values[value as usize]
+    }
+
+    pub(super) fn node(&self, node: NodeId) -> &Node {
+        &self.nodes[node as usize]
+    }
+
+    /// The node that makes a value.
+    pub(super) fn producer(&self, value: ValueId) -> NodeId {
+        self.value(value).node
+    }
+
+    /// For each value whether it is one of these, or is computed from them by nodes that it passes.
+    pub(super) fn reached(&self, mut open: Vec<ValueId>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
+        let mut found = vec![false; self.values.len()];
+        while let Some(value) = open.pop() {
+            if !std::mem::replace(&mut found[value as usize], true) {
+                let users = self.users[value as usize].iter().filter(|&&user| passes(user));
+                open.extend(users.flat_map(|&user| self.node(user).results()));
+            }
+        }
+        found
+    }
+
+    /// For each node whether a product is computed from what it gives.
+    pub(super) fn leads_to_product(&self) -> Vec<bool> {
+        let mut leads = vec![false; self.nodes.len()];
+        for (idx, node) in self.nodes.iter().enumerate().rev() {
+            let mut users = node.results().flat_map(|value| &self.users[value as usize]);
+            leads[idx] = users.any(|&user| self.node(user).class() == Some(Class::Allow) || leads[user as usize]);
+        }
+        leads
+    }
+
+    /// The values that the region takes.
+    pub(super) fn parameters(&self) -> impl Iterator<Item = ValueId> {
+        self.nodes.iter().filter(|node| node.kind == NodeKind::Parameter).flat_map(Node::results)
+    }
+
+    /// The instruction of a node.
+    pub(super) fn instr(&self, node: &Node) -> &'m Instruction {
+        self.module.comp(self.frames[node.frame as usize].comp).instr(node.instr)
+    }
+
+    /// Adds a computation, whose parameters are `arguments` unless it is the region itself; gives its result.
+    fn add_frame(&mut self, comp: CompId, arguments: Option<&[Vec<ValueId>]>, classes: &Classes<'_>) -> Vec<ValueId> {
+        let frame = self.frames.len() as FrameId;
+        let n = self.module.comp(comp).instructions.len();
+        self.frames.push(Frame {
+            comp,
+            values: Vec::with_capacity(n),
+            nodes: Vec::with_capacity(n),
+            calls: Vec::new(),
+            starts: BTreeMap::new(),
+        });
+        for id in self.module.comp(comp).ids() {
+            let first_node = self.nodes.len();
+            let values = self.add_instruction(frame, id, arguments, classes);
+            let is_followed_call = matches!(self.frames[frame as usize].calls.last(), Some((call, _)) if *call == id);
+            let own = (self.nodes.len() > first_node && !is_followed_call).then_some(first_node as NodeId);
+            self.frames[frame as usize].values.push(values);
+            self.frames[frame as usize].nodes.push(own);
+        }
+        self.frames[frame as usize].values[self.module.comp(comp).root.idx()].clone()
+    }
+
+    /// Whether a callee may be followed; if so, its room is taken.
+    fn makes_room(&mut self, comp: CompId) -> bool {
+        let size = |instr: &Instruction| 1 + instr.shape.leaves().len();
+        let n_taken: usize = self.module.comp(comp).instructions.iter().map(size).sum();
+        let left = self.call_room.checked_sub(EMPTY_CALLEE + n_taken);
+        self.call_room = left.unwrap_or(self.call_room);
+        left.is_some()
+    }
+
+    fn add_instruction(
+        &mut self,
+        frame: FrameId,
+        id: InstrId,
+        arguments: Option<&[Vec<ValueId>]>,
+        classes: &Classes<'_>,
+    ) -> Vec<ValueId> {
+        let instr = self.module.comp(self.frames[frame as usize].comp).instr(id);
+        let of = |graph: &Graph<'_>, operand: InstrId| graph.frames[frame as usize].values[operand.idx()].clone();
+        match (&instr.op, arguments) {
+            (Op::Parameter { number, .. }, Some(arguments)) => return arguments[*number as usize].clone(),
+            (Op::Tuple, _) => return instr.operands.iter().flat_map(|&operand| of(self, operand)).collect(),
+            (Op::GetTupleElement { index }, _) => return self.element(frame, instr, *index),
+            (Op::Call { to_apply }, _) if self.makes_room(*to_apply) => {
+                let arguments: Vec<Vec<ValueId>> = instr.operands.iter().map(|&operand| of(self, operand)).collect();
+                let callee = self.frames.len() as FrameId;
+                let result = self.add_frame(*to_apply, Some(&arguments), classes);
+                self.frames[frame as usize].calls.push((id, callee));
+                return result;
+            }
+            (Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy), _) => {
+                // Value by value, as they may be of different dtypes.
+                let operands = of(self, instr.operands[0]);
+                let leaves = instr.shape.leaves();
+                let made = operands.iter().zip(leaves).map(|(&operand, leaf)| {
+                    self.add_node(frame, id, vec![operand], std::slice::from_ref(&leaf), classes)
+                });
+                return made.flatten().collect();
+            }
+            _ => {}
+        }
+        let operands = instr.operands.iter().flat_map(|&operand| of(self, operand)).collect();
+        self.add_node(frame, id, operands, &instr.shape.leaves(), classes).collect()
+    }
+
+    /// The values of element `index` of the tuple an instruction reads.
+    fn element(&mut self, frame: FrameId, instr: &Instruction, index: i64) -> Vec<ValueId> {
+        let frame = &mut self.frames[frame as usize];
+        let tuple = instr.operands[0];
+        let computation = self.module.comp(frame.comp);
+        // Where each element's values begin, once for all that are taken out.
+        let starts = frame.starts.entry(tuple).or_insert_with(|| {
+            let elements = computation.instr(tuple).shape.as_tuple().unwrap_or_default();
+            let ends = elements.iter().scan(0, |end, element| {
+                *end += element.leaves().len();
+                Some(*end)
+            });
+            [0].into_iter().chain(ends).collect()
+        });
+        frame.values[tuple.idx()][starts[index as usize]..starts[index as usize + 1]].to_vec()
+    }
+
+    fn add_node(
+        &mut self,
+        frame: FrameId,
+        id: InstrId,
+        operands: Vec<ValueId>,
+        results: &[&Shape],
+        classes: &Classes<'_>,
+    ) -> std::ops::Range<ValueId> {
+        let instr = self.module.comp(self.frames[frame as usize].comp).instr(id);
+        let (kind, because) = self.kind(instr, &operands, results, classes);
+        let of_all = |property: fn(&Value) -> bool| {
+            let mut floats = operands.iter().map(|&v| self.value(v)).filter(|v| v.is_f32()).peekable();
+            floats.peek().is_some() && floats.all(property)
+        };
+        let (is_exact, is_zero) = match (&kind, &instr.op) {
+            (NodeKind::Constant, Op::Constant(value)) => (narrow::is_exact(value, self.low), narrow::is_zero(value)),
+            (NodeKind::FromLow | NodeKind::FromExact, _) => (true, false),
+            (NodeKind::Op(Class::Clear), _) => (of_all(|value| value.is_exact), of_all(|value| value.is_zero)),
+            _ => (false, false),
+        };
+        let node = self.nodes.len() as NodeId;
+        let first_result = self.values.len() as ValueId;
+        self.values.extend(results.iter().map(|shape| Value {
+            node,
+            dtype: shape.dtype(),
+            n_elements: shape.as_array().map_or(0, |array| array.n_elements()),
+            is_exact,
+            is_zero,
+        }));
+        let n_results = results.len() as u32;
+        let gives_f32 = classes.sum_in_f32(self.module, &instr.op) == DeviceSum::Own;
+        let decided = classes.decided(instr);
+        let made = Node { frame, instr: id, kind, because, decided, gives_f32, operands, first_result, n_results };
+        self.nodes.push(made);
+        first_result..first_result + n_results
+    }
+
+    fn kind(
+        &self,
+        instr: &Instruction,
+        operands: &[ValueId],
+        results: &[&Shape],
+        classes: &Classes<'_>,
+    ) -> (NodeKind, Because) {
+        let of_op = |kind| (kind, Because::Op);
+        let is_f32 = |shape: &&Shape| shape.dtype() == Some(DType::F32);
+        let has_f32 = results.iter().any(is_f32) || operands.iter().any(|&v| self.value(v).is_f32());
+        match &instr.op {
+            Op::Parameter { .. } => return of_op(NodeKind::Parameter),
+            _ if !has_f32 => return of_op(NodeKind::Fixed("it holds no f32")),
+            Op::Constant(Literal::Array { .. }) => return of_op(NodeKind::Constant),
+            Op::Constant(Literal::Tuple(_) | Literal::Token) => {
+                return of_op(NodeKind::Fixed("it is a constant tuple"));
+            }
+            Op::Convert => {
+                let from = operands.first().and_then(|&v| self.value(v).dtype);
+                let to = instr.shape.dtype();
+                match (from, to) {
+                    (Some(DType::F32), Some(DType::F32)) => {}
+                    (Some(DType::F32), Some(to)) if to == self.low => return of_op(NodeKind::ToLow),
+                    (Some(DType::F32), _) => return of_op(NodeKind::FromF32),
+                    (Some(from), _) if from == self.low => return of_op(NodeKind::FromLow),
+                    (Some(DType::Pred | DType::S8 | DType::U8), _) => return of_op(NodeKind::FromExact),
+                    _ => return of_op(NodeKind::Fixed("f32 is converted to here, by a rounding of its own")),
+                }
+            }
+            Op::Iota { .. } => return of_op(NodeKind::Fixed("it counts further than a narrow dtype does")),
+            Op::Call { .. } => return of_op(NodeKind::Fixed("the module has too many call sites to follow each")),
+            _ => {}
+        }
+        if let Some(why) = self.why_fixed(instr, operands, results) {
+            return of_op(NodeKind::Fixed(why));
+        }
+        let arrays = operands.iter().map(|&v| (self.value(v).is_f32(), self.value(v).n_elements));
+        let arrays = arrays.chain(results.iter().map(|r| (is_f32(r), r.as_array().map_or(0, |a| a.n_elements()))));
+        let n_elements = arrays.filter(|(is_f32, _)| *is_f32).map(|(_, n)| n).max().unwrap_or(0);
+        let (class, because) = classes.of(self.module, instr, n_elements);
+        let is_lowerable =
+            |comp: &CompId| self.module.comp(*comp).instructions.iter().all(|instr| is_retypable(&instr.op));
+        if matches!(class, Class::Allow | Class::Infer | Class::Clear) && !instr.op.called().iter().all(is_lowerable) {
+            let why = "the computation it applies holds ops that cannot be retyped";
+            return of_op(NodeKind::Op(Class::Deny { why, spreads: true }));
+        }
+        (NodeKind::Op(class), because)
+    }
+
+    /// Why an instruction cannot be retyped, whatever its class.
+    fn why_fixed(&self, instr: &Instruction, operands: &[ValueId], results: &[&Shape]) -> Option<&'static str> {
+        let is_other = |dtype: Option<DType>| {
+            dtype.is_some_and(|dtype| (dtype.is_float() && dtype != DType::F32) || dtype.is_complex())
+        };
+        let is_dot = matches!(instr.op, Op::Dot { .. });
+        let operand_mixes = |&v: &ValueId| match self.value(v).dtype {
+            // A product of f32 and the narrow dtype is lowered by rounding its f32 operand. Of a lookup's operands one is
+            // of integers too; those of a product would be rounded with the floats.
+            dtype if is_dot => dtype != Some(DType::F32) && dtype != Some(self.low),
+            dtype => is_other(dtype),
+        };
+        let mixes = operands.iter().any(operand_mixes) || results.iter().any(|shape| is_other(shape.dtype()));
+        keeps_dtypes(&instr.op).or(mixes.then_some("it mixes f32 with another dtype"))
+    }
+}
+
+/// Exponentials that are part of a sigmoid, 1 / (1 + e^x), which no other op reads. The sigmoid's error is no more than that
+/// of x, whatever the exponential's, so it is lowered as `logistic` is, which a TPU's compiler makes of it.
+fn sigmoids(graph: &Graph<'_>) -> Vec<NodeId> {
+    let is_one = |value: ValueId| {
+        let mut node = graph.node(graph.producer(value));
+        while let (Op::Broadcast { .. } | Op::Reshape, Some(&operand)) = (&graph.instr(node).op, node.operands.first())
+        {
+            node = graph.node(graph.producer(operand));
+        }
+        let Op::Constant(literal) = &graph.instr(node).op else { return false };
+        literal.elements::<f32>().is_some_and(|elements| elements.iter().all(|&x| x == 1.0))
+    };
+    let only_reader = |node: NodeId| match &graph.users[graph.node(node).first_result as usize][..] {
+        &[reader] => Some(reader),
+        _ => None,
+    };
+    let is_sigmoid = |&exponential: &NodeId| {
+        let of = graph.node(exponential);
+        let is_denied = matches!(of.kind, NodeKind::Op(Class::Deny { .. })) && of.because == Because::Op;
+        if !is_denied || !matches!(graph.instr(of).op, Op::Unary(UnaryOp::Exp)) {
+            return false;
+        }
+        let Some(sum) = only_reader(exponential) else { return false };
+        let (adds, Some(divides)) = (graph.node(sum), only_reader(sum)) else { return false };
+        let divides = graph.node(divides);
+        let is_sum =
+            matches!(graph.instr(adds).op, Op::Binary(BinaryOp::Add)) && adds.operands.iter().any(|&v| is_one(v));
+        let is_quotient = matches!(graph.instr(divides).op, Op::Binary(BinaryOp::Divide));
+        is_sum && is_quotient && divides.operands[1] == adds.first_result && is_one(divides.operands[0])
+    };
+    (0..graph.nodes.len() as NodeId).filter(is_sigmoid).collect()
+}

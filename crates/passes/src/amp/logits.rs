@@ -1,0 +1,134 @@
+//! Logits that are at least as large as any parameter, as those of a language model's words.
+//!
+//! They are a product plus a bias, and the loss reads them: it reduces them, and looks up one of each row. So they belong
+//! to the loss, and would be f32 as it is, and so would the sum over all rows that is the bias's gradient. A network that
+//! was written for bf16 rounds both, since it casts to f32 behind its last layer.
+//!
+//! For a TPU that decides when the compiler makes the array of f32 that the loss looks up, the largest of the program:
+//! beside all that is kept for the backward pass, or behind it. It does the second only where logits and sum are as in a
+//! network written for bf16 (benches/tpu/policy.md has what else was tried). So both are rounded here, where there is such
+//! a sum, and no number is further from f32's than in that form. What is looked up is f32 still.
+//!
+//! But not where a loop with products reads what is computed from the logits, as that of a recurrent network's backward
+//! pass: most of the memory is what it reads, which is kept until it ends, so what comes behind it is no cheaper, and
+//! logits that wait for that are kept, too. Nor where a loop sums up logarithms, as a loss does.
+
+use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::loops::Loop;
+use super::painted::{Painted, RegionKind, Rule};
+use super::policy::{Because, Classes};
+use bf16scope_hlo::ops::decisions::list_names;
+use bf16scope_hlo::ops::precision::{Class, DeviceSum};
+use bf16scope_hlo::{DType, Op};
+use std::collections::BTreeMap;
+
+/// What is rounded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Logits {
+    /// The op that adds the bias: what it gives is rounded.
+    pub add: NodeId,
+    /// The sum that is the bias's gradient: computed in the narrow dtype.
+    pub sum: NodeId,
+}
+
+/// All logits of a region that are rounded. `loops` says what each of its loops does.
+pub(super) fn logits(
+    graph: &Graph<'_>,
+    painted: &Painted,
+    classes: &Classes<'_>,
+    kind: RegionKind,
+    loops: &BTreeMap<NodeId, Loop>,
+) -> Vec<Logits> {
+    // In f16 a sum over a batch may be infinite.
+    if kind != RegionKind::Entry || graph.low != DType::BF16 {
+        return Vec::new();
+    }
+    let parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter);
+    let largest = parameters.flat_map(Node::results).map(|value| graph.value(value).n_elements).max().unwrap_or(0);
+    let found = (0..graph.nodes.len() as NodeId).filter_map(|add| {
+        let axis = bias_axis(graph, painted, add)?;
+        let made = graph.node(add).first_result;
+        let is_looked_up = graph.users[made as usize].iter().any(|&user| {
+            let of = graph.node(user);
+            of.kind == NodeKind::Op(Class::Clear)
+                && matches!(graph.instr(of).op, Op::Gather(_))
+                && of.operands[0] == made
+        });
+        let n_elements = graph.value(made).n_elements;
+        if n_elements < largest || !is_looked_up || leads_to_loop(graph, add, loops) {
+            return None;
+        }
+        let dims = graph.instr(graph.node(add)).shape.dims();
+        let is_sum = |&node: &NodeId| is_sum_of(graph, painted, classes, node, dims, axis);
+        Some(Logits { add, sum: (add..graph.nodes.len() as NodeId).find(is_sum)? })
+    });
+    found.collect()
+}
+
+/// Whether a loop with products, or one that sums up logarithms, reads what is computed from what a node gives.
+fn leads_to_loop(graph: &Graph<'_>, from: NodeId, loops: &BTreeMap<NodeId, Loop>) -> bool {
+    let is_light = |node: NodeId| loops.get(&node).is_some_and(|it| !it.has_product && !it.is_of_logarithms);
+    let mut reached = vec![false; graph.nodes.len()];
+    reached[from as usize] = true;
+    (from..graph.nodes.len() as NodeId).any(|node| {
+        let of = graph.node(node);
+        reached[node as usize] |= of.operands.iter().any(|&value| reached[graph.producer(value) as usize]);
+        reached[node as usize] && matches!(graph.instr(of).op, Op::While { .. }) && !is_light(node)
+    })
+}
+
+/// Of an op that adds a bias to a product, and that the loss reads, the axis along which the bias lies.
+fn bias_axis(graph: &Graph<'_>, painted: &Painted, add: NodeId) -> Option<i64> {
+    let of = graph.node(add);
+    let &[left, right] = &of.operands[..] else { return None };
+    let is_add = painted.rule[add as usize] == Rule::Loss
+        && list_names(graph.module, &graph.instr(of).op).iter().any(|name| name == "add");
+    let is_product = |value: ValueId| painted.rule[graph.producer(value) as usize] == Rule::Allowed;
+    let bias = match (is_product(left), is_product(right)) {
+        (true, false) => right,
+        (false, true) => left,
+        _ => return None,
+    };
+    let Op::Broadcast { dimensions } = &graph.instr(graph.node(graph.producer(bias))).op else { return None };
+    let &[axis] = &dimensions[..] else { return None };
+    let mut value = bias;
+    loop {
+        let maker = graph.node(graph.producer(value));
+        match (&maker.kind, &maker.operands[..]) {
+            (NodeKind::Parameter, _) => return is_add.then_some(axis),
+            (NodeKind::Op(Class::Clear), &[operand]) => value = operand,
+            _ => return None,
+        }
+    }
+}
+
+/// Whether a node sums an array of these dims, which a product reads too, over all axes but one.
+fn is_sum_of(
+    graph: &Graph<'_>,
+    painted: &Painted,
+    classes: &Classes<'_>,
+    node: NodeId,
+    dims: &[i64],
+    axis: i64,
+) -> bool {
+    let of = graph.node(node);
+    let instr = graph.instr(of);
+    let Some(&summed) = of.operands.first() else { return false };
+    matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
+        && of.because == Because::Op
+        && of.operands.len() == 2
+        && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
+        && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
+        && is_over_all_but(graph, of, dims, axis)
+        && graph.users[summed as usize].iter().any(|&user| painted.rule[user as usize] == Rule::Allowed)
+}
+
+/// Whether what a reduction reads has these dims, and all of them but `axis` are reduced.
+fn is_over_all_but(graph: &Graph<'_>, reduction: &Node, dims: &[i64], axis: i64) -> bool {
+    let instr = graph.instr(reduction);
+    let Op::Reduce { dimensions, .. } = &instr.op else { return false };
+    let read = &graph.module.comp(graph.frames[reduction.frame as usize].comp).instr(instr.operands[0]).shape;
+    let mut reduced = dimensions.clone();
+    reduced.sort_unstable();
+    read.dims() == dims && reduced.into_iter().eq((0..dims.len() as i64).filter(|&other| other != axis))
+}

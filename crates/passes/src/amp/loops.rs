@@ -1,0 +1,272 @@
+//! What loops store: arrays that they fill slice by slice, and arrays that they read slice by slice.
+//!
+//! A loop carries its state in the types that it was given, and a value that is carried from step to step stays f32, as an
+//! error of it would be carried, too. But a loop that JAX's `scan` makes carries other arrays as well. Those that it *fills*
+//! are results of all steps: what it gives, and what its backward pass needs. Those that it *reads* are inputs of all
+//! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
+//! else is that is stored; what is computed of them within a step is f32.
+//!
+//! What is carried is narrow where a product rounds it in any case: where it becomes the result of one, or where only
+//! products read it, also if no step changes it, as what a decoder attends to. What makes it is lowered as between any two
+//! products, then. A policy may lower all that is carried from product to product (`carried`).
+//!
+//! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step, and that the program
+//! updates or gives gradients of. It is a network that is written as a loop, and what it carries is rounded where the same
+//! network without a loop would round it: between two layers. So is what its layers add up for a product behind it, as skip
+//! connections are. In a loop over time each step has the same weights, so it is none; nor is a loop that trains, which
+//! multiplies weights that it carries by data that it reads.
+//!
+//! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
+//! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
+
+use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::moved::MAX_TERMS;
+use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
+use std::collections::BTreeMap;
+
+/// How a loop uses an array of its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// In any way.
+    Carried {
+        /// A product of the step reads it, and what it becomes is computed from a product of the step.
+        is_between: bool,
+        /// It becomes what a product of the step gives.
+        is_product: bool,
+        /// Only products of the step read it.
+        is_multiplied: bool,
+        /// No step changes it.
+        is_constant: bool,
+        /// Each step adds to it what is computed from a product of the step, and reads it for nothing else.
+        is_summed: bool,
+    },
+    /// Each step reads a slice, and none changes it.
+    Read {
+        /// In few steps what is carried becomes a product of it and their slices.
+        is_layers: bool,
+    },
+    /// Each step writes a slice, and none reads it.
+    Filled {
+        /// What is written is computed from a product of the step.
+        is_of_product: bool,
+        /// What is written is computed from what the loop reads slice by slice.
+        is_of_read: bool,
+    },
+}
+
+impl Use {
+    /// Of an array that has to be carried as it is.
+    pub(super) const AS_IT_IS: Use = Use::Carried {
+        is_between: false,
+        is_product: false,
+        is_multiplied: false,
+        is_constant: false,
+        is_summed: false,
+    };
+}
+
+/// What a loop does with its state.
+#[derive(Clone, Debug)]
+pub(super) struct Loop {
+    /// For each array of the state.
+    pub uses: Vec<Use>,
+    /// Whether a step computes a product.
+    pub has_product: bool,
+    /// Whether a step takes logarithms, and computes no product.
+    pub is_of_logarithms: bool,
+}
+
+/// What the loop with this body and condition does with its state.
+pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
+    let (Some(state), Some(asked)) = (parameter(body), parameter(condition)) else {
+        return Loop { uses: Vec::new(), has_product: false, is_of_logarithms: false };
+    };
+    let uses: Vec<Option<Kept>> = (state.clone().zip(asked).zip(&body.results))
+        .map(|((before, asked), &after)| {
+            let is_open = body.value(before).is_f32() && condition.users[asked as usize].is_empty();
+            kept(body, before, after).filter(|_| is_open)
+        })
+        .collect();
+    let is_product = |node: NodeId| body.node(node).class() == Some(Class::Allow);
+    // What is carried comes from what the step before computed.
+    let of_product = reached(body, state.clone(), is_product, |_| false);
+    let reads: Vec<bool> = uses.iter().map(|kept| *kept == Some(Kept::Read)).collect();
+    let of_read = reached(body, state.clone(), |_| false, |leaf| reads[leaf]);
+    let carried = (uses.iter().zip(state.clone().zip(body.results.iter().copied())))
+        .filter(|(kept, (before, after))| kept.is_none() && before != after && body.value(*before).is_f32())
+        .map(|(_, leaf)| leaf);
+    let steps = Steps::of(body, carried.collect());
+    let leaves = state.zip(&body.results);
+    let used = |(kept, (before, &after)): (Option<Kept>, (ValueId, &ValueId))| match kept {
+        None => Use::Carried {
+            is_between: steps.between.contains(&(before, after)),
+            is_product: steps.is_product(after),
+            is_multiplied: steps.is_multiplied[before as usize],
+            is_constant: before == after,
+            is_summed: is_summed(body, &of_product, before, after),
+        },
+        Some(Kept::Read) => Use::Read { is_layers: steps.multiply(before) },
+        Some(Kept::Filled(update)) => {
+            Use::Filled { is_of_product: of_product[update as usize], is_of_read: of_read[update as usize] }
+        }
+    };
+    let has_product = (0..body.nodes.len() as NodeId).any(is_product);
+    let is_logarithm = |node: &_| matches!(body.instr(node).op, Op::Unary(UnaryOp::Log | UnaryOp::Log1p));
+    let mut ops = body.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Op(_)));
+    Loop {
+        uses: uses.into_iter().zip(leaves).map(used).collect(),
+        has_product,
+        is_of_logarithms: !has_product && ops.any(is_logarithm),
+    }
+}
+
+/// What is computed within a step of a loop.
+struct Steps<'b> {
+    body: &'b Graph<'b>,
+    products: Vec<NodeId>,
+    /// Of what is carried and changes: what a product reads, and what it becomes, if that is computed from a product.
+    between: Vec<(ValueId, ValueId)>,
+    /// For each value whether it is computed from what is between.
+    of_between: Vec<bool>,
+    /// For each value whether all that reads it are products, which round it, behind what only moves it.
+    is_multiplied: Vec<bool>,
+}
+
+impl<'b> Steps<'b> {
+    fn of(body: &'b Graph<'b>, carried: Vec<(ValueId, ValueId)>) -> Steps<'b> {
+        let is_product = |&node: &NodeId| body.node(node).class() == Some(Class::Allow);
+        let products: Vec<NodeId> = (0..body.nodes.len() as NodeId).filter(is_product).collect();
+        let given = |nodes: &[NodeId]| nodes.iter().flat_map(|&node| body.node(node).results()).collect();
+        let of_product = body.reached(given(&products), |_| true);
+        let is_between = |&(before, after): &(ValueId, ValueId)| {
+            let of_before = body.reached(vec![before], |_| true);
+            let reads = |&node: &NodeId| body.node(node).operands.iter().any(|&value| of_before[value as usize]);
+            of_product[after as usize] && products.iter().any(reads)
+        };
+        let between: Vec<_> = carried.into_iter().filter(is_between).collect();
+        let of_between = body.reached(between.iter().map(|&(before, _)| before).collect(), |_| true);
+        let mut is_multiplied = vec![false; body.values.len()];
+        let mut is_given = vec![false; body.values.len()];
+        let state = parameter(body).into_iter().flatten();
+        for (_, &after) in state.zip(&body.results).filter(|(before, after)| before != *after) {
+            is_given[after as usize] = true;
+        }
+        for value in (0..body.values.len() as ValueId).rev() {
+            let readers = &body.users[value as usize];
+            let rounds = |&reader: &NodeId| match body.node(reader).class() {
+                Some(Class::Allow) => true,
+                Some(Class::Clear) => body.node(reader).results().all(|moved| is_multiplied[moved as usize]),
+                _ => false,
+            };
+            is_multiplied[value as usize] =
+                !readers.is_empty() && !is_given[value as usize] && readers.iter().all(rounds);
+        }
+        Steps { body, products, between, of_between, is_multiplied }
+    }
+
+    /// Whether a product gives a value, or what moves its result does: in the narrow dtype, as any product's.
+    fn is_product(&self, mut value: ValueId) -> bool {
+        loop {
+            let maker = self.body.node(self.body.producer(value));
+            match (maker.class(), &maker.operands[..]) {
+                (Some(Class::Allow), _) => return !maker.gives_f32,
+                (Some(Class::Clear), &[operand]) => value = operand,
+                _ => return false,
+            }
+        }
+    }
+
+    /// Whether what is between becomes, in few steps, a product of it and slices of an array: residuals sum up one term a step.
+    fn multiply(&self, array: ValueId) -> bool {
+        let body = self.body;
+        let n_elements = |value: ValueId| body.value(value).n_elements;
+        let slices = || body.users[array as usize].iter().map(|&slice| body.node(slice).first_result);
+        let of_slice = body.reached(slices().collect(), |node| body.node(node).class() == Some(Class::Clear));
+        let is_slice = |value: &ValueId| of_slice[*value as usize];
+        let is_layer = |&&node: &&NodeId| {
+            let operands = &body.node(node).operands;
+            operands.iter().any(is_slice) && operands.iter().any(|it| !is_slice(it) && self.of_between[*it as usize])
+        };
+        let layers = self.products.iter().filter(is_layer).flat_map(|&node| body.node(node).results());
+        let of_layers = body.reached(layers.collect(), |_| true);
+        slices().all(|slice| n_elements(array) <= n_elements(slice).saturating_mul(MAX_TERMS))
+            && self.between.iter().any(|&(_, after)| of_layers[after as usize])
+    }
+}
+
+/// Whether a step adds what is computed from a product to an array of the state, and reads that for nothing else.
+fn is_summed(body: &Graph<'_>, of_product: &[bool], before: ValueId, after: ValueId) -> bool {
+    let maker = body.producer(after);
+    let of = body.node(maker);
+    let others = || of.operands.iter().filter(|&&value| value != before);
+    matches!(body.instr(of).op, Op::Binary(BinaryOp::Add))
+        && of.kind == NodeKind::Op(Class::Infer)
+        && body.users[before as usize] == [maker]
+        && body.users[after as usize].is_empty()
+        && others().count() == 1
+        && others().all(|&value| of_product[value as usize])
+}
+
+/// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of the
+/// state that `is_source`, in the same step or in one before it.
+fn reached(
+    body: &Graph<'_>,
+    state: std::ops::Range<ValueId>,
+    begins: impl Fn(NodeId) -> bool,
+    is_source: impl Fn(usize) -> bool,
+) -> Vec<bool> {
+    let mut found = vec![false; body.values.len()];
+    // For each result of the body the arrays of the next step's state that it becomes.
+    let mut becomes: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
+    for (before, &after) in state.clone().zip(&body.results) {
+        becomes.entry(after).or_default().push(before);
+    }
+    let of_nodes = (0..body.nodes.len() as NodeId).filter(|&node| begins(node));
+    let mut open: Vec<ValueId> = of_nodes.flat_map(|node| body.node(node).results()).collect();
+    open.extend(state.enumerate().filter(|(leaf, _)| is_source(*leaf)).map(|(_, value)| value));
+    while let Some(value) = open.pop() {
+        if std::mem::replace(&mut found[value as usize], true) {
+            continue;
+        }
+        open.extend(body.users[value as usize].iter().flat_map(|&user| body.node(user).results()));
+        open.extend(becomes.get(&value).into_iter().flatten().filter(|&&before| body.value(before).is_f32()));
+    }
+    found
+}
+
+/// The values of a region's only parameter.
+fn parameter(graph: &Graph<'_>) -> Option<std::ops::Range<ValueId>> {
+    let mut parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter);
+    parameters.next().map(|node| node.results()).filter(|_| parameters.next().is_none())
+}
+
+/// An array that is kept from step to step, but for a slice that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Read,
+    Filled(ValueId),
+}
+
+fn kept(body: &Graph<'_>, before: ValueId, after: ValueId) -> Option<Kept> {
+    let readers = &body.users[before as usize];
+    if before == after {
+        let is_slice = |&reader: &NodeId| {
+            let of = body.node(reader);
+            let op = &body.instr(of).op;
+            of.operands[0] == before && matches!(op, Op::DynamicSlice { .. } | Op::Gather(_))
+        };
+        return readers.iter().all(is_slice).then_some(Kept::Read);
+    }
+    let update = filled(body, after)?;
+    let writes = &body.node(body.producer(after)).operands;
+    (writes[0] == before && readers.len() == 1 && body.users[after as usize].is_empty()).then_some(Kept::Filled(update))
+}
+
+/// What is written to where a result is an array that a slice was written to.
+pub(super) fn filled(body: &Graph<'_>, result: ValueId) -> Option<ValueId> {
+    let node = body.node(body.producer(result));
+    let is_write = node.kind == NodeKind::Op(Class::Clear) && matches!(body.instr(node).op, Op::DynamicUpdateSlice);
+    is_write.then(|| node.operands.get(1).copied()).flatten()
+}

@@ -1,0 +1,189 @@
+//! Which results of an entry are losses.
+//!
+//! A loss is one number, but not every number that a program gives is one: the bias of a layer with one output is one
+//! number, too, and so are an optimizer's slots for it. They are updates, of a parameter that is the same number: the
+//! program computes the one from the other element by element, or says so by an alias; but an alias alone may only lend the
+//! memory of what has the same shape.
+//!
+//! Where a program gives several numbers, losses are those that gradients start from. What measures gradients or updates is
+//! none, as the norm that is logged; nor is what is measured on the way to a loss, as the mean size of an activation, of
+//! which no gradient reads more than a layer reads, too.
+
+use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use bf16scope_hlo::ops::decisions::is_map;
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::{Op, Shape};
+use std::collections::BTreeSet;
+
+/// The results that are losses.
+pub(super) fn losses(graph: &Graph<'_>) -> Vec<ValueId> {
+    let is_number = |value: &ValueId| graph.value(*value).is_f32() && graph.value(*value).n_elements == 1;
+    let is_aliased = aliased(graph);
+    let given = || graph.results.iter().copied().zip(&is_aliased).filter(|(value, _)| is_number(value));
+    if given().next().is_none() {
+        return Vec::new();
+    }
+    let of_parameter = of_parameters(graph, |_| true);
+    let is_update = |value: ValueId| of_parameter[graph.producer(value) as usize];
+    // A loss times a parameter that scales it looks like an update of that, and may be all that is given of it.
+    let is_new = |value: ValueId, is_aliased: bool| !is_aliased && !is_update(value);
+    let is_computed = |value: ValueId, _: bool| !is_update(value);
+    let has_memory = |_: ValueId, is_aliased: bool| !is_aliased;
+    let rules: [&dyn Fn(ValueId, bool) -> bool; 3] = [&is_new, &is_computed, &has_memory];
+    let held = |is_loss: &dyn Fn(ValueId, bool) -> bool| -> Vec<ValueId> {
+        given().filter(|&(value, &is_aliased)| is_loss(value, is_aliased)).map(|(value, _)| value).collect()
+    };
+    let losses = rules.iter().map(|rule| held(rule)).find(|found| !found.is_empty()).unwrap_or_default();
+    if losses.len() < 2 {
+        return losses;
+    }
+    let updates = updates(graph);
+    let is_of_updates = measures(graph, &updates);
+    let losses = or_all(losses, |value| !is_of_updates[graph.producer(value) as usize]);
+    let starts = starts(graph, &losses, &updates);
+    or_all(losses, |value| starts[graph.producer(value) as usize])
+}
+
+/// Those that `is_kept`, or all, if none is.
+fn or_all(all: Vec<ValueId>, is_kept: impl Fn(ValueId) -> bool) -> Vec<ValueId> {
+    let kept: Vec<ValueId> = all.iter().copied().filter(|&value| is_kept(value)).collect();
+    if kept.is_empty() { all } else { kept }
+}
+
+/// For each result whether it takes the place of a parameter.
+fn aliased(graph: &Graph<'_>) -> Vec<bool> {
+    let module = graph.module;
+    let mut is_aliased = vec![false; graph.results.len()];
+    for alias in &module.input_output_alias {
+        let mut shape = module.entry().result_shape();
+        let mut first = 0;
+        for &index in &alias.output_index {
+            let (Some(elements), Ok(index)) = (shape.as_tuple(), usize::try_from(index)) else { break };
+            first += elements.iter().take(index).map(|element| element.leaves().len()).sum::<usize>();
+            let Some(element) = elements.get(index) else { break };
+            shape = element;
+        }
+        if let (Some(is_aliased), Shape::Array(_)) = (is_aliased.get_mut(first), shape) {
+            *is_aliased = true;
+        }
+    }
+    is_aliased
+}
+
+/// For each node whether it is a parameter that `is_open`, or computed from one of its dims element by element.
+fn of_parameters(graph: &Graph<'_>, is_open: impl Fn(NodeId) -> bool) -> Vec<bool> {
+    let mut found = vec![false; graph.nodes.len()];
+    for (idx, node) in graph.nodes.iter().enumerate() {
+        found[idx] = match node.kind {
+            NodeKind::Parameter => is_open(idx as NodeId),
+            _ => elements(graph, node).any(|value| found[graph.producer(value) as usize]),
+        };
+    }
+    found
+}
+
+/// The f32 operands that a node computes from element by element, each of the dims of what it gives.
+fn elements<'g>(graph: &'g Graph<'_>, node: &'g Node) -> impl Iterator<Item = ValueId> + 'g {
+    let dims = |node: &Node| graph.instr(node).shape.as_array().map(|array| &array.dims);
+    let op = &graph.instr(node).op;
+    let is_open = node.kind != NodeKind::Parameter && is_map(op) && !matches!(op, Op::Broadcast { .. } | Op::Reshape);
+    let wanted = dims(node).filter(|_| is_open);
+    let is_same = move |&value: &ValueId| {
+        graph.value(value).is_f32() && wanted.is_some() && dims(graph.node(graph.producer(value))) == wanted
+    };
+    node.operands.iter().copied().filter(is_same)
+}
+
+/// For each node whether it gives a new value of a parameter that products read, or an op that does more than map it, or
+/// what that value is computed from element by element, as a gradient; or a gradient that is a result itself.
+fn updates(graph: &Graph<'_>) -> Vec<bool> {
+    let leads_to_product = graph.leads_to_product();
+    let is_no_map = |&node: &NodeId| !is_map(&graph.instr(graph.node(node)).op);
+    let is_weight = |node: NodeId| {
+        let mut users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
+        leads_to_product[node as usize] || users.any(is_no_map)
+    };
+    let of_weight = of_parameters(graph, is_weight);
+    let dims = |node: NodeId| graph.instr(graph.node(node)).shape.as_array().map(|array| &array.dims);
+    let parameters: BTreeSet<_> = graph.parameters().filter_map(|value| dims(graph.producer(value))).collect();
+    let is_gradient = |&node: &NodeId| {
+        let is_array = graph.node(node).results().all(|value| graph.value(value).n_elements > 1);
+        is_array && !leads_to_product[node as usize] && dims(node).is_some_and(|dims| parameters.contains(dims))
+    };
+    let results = graph.results.iter().map(|&value| graph.producer(value));
+    let mut open: Vec<NodeId> = results.filter(|node| of_weight[*node as usize] || is_gradient(node)).collect();
+    let mut found = vec![false; graph.nodes.len()];
+    while let Some(node) = open.pop() {
+        let of = graph.node(node);
+        if of.kind != NodeKind::Parameter && !std::mem::replace(&mut found[node as usize], true) {
+            open.extend(elements(graph, of).map(|value| graph.producer(value)));
+        }
+    }
+    found
+}
+
+/// Whether a node computes a product, or calls what may.
+fn is_product(graph: &Graph<'_>, node: &Node) -> bool {
+    node.class() == Some(Class::Allow) || matches!(graph.instr(node).op, Op::While { .. } | Op::Conditional(_))
+}
+
+/// For each node whether it is computed from updates, and from no product but through them.
+fn measures(graph: &Graph<'_>, updates: &[bool]) -> Vec<bool> {
+    let mut of_update = updates.to_vec();
+    let mut of_product = vec![false; graph.nodes.len()];
+    for (idx, node) in graph.nodes.iter().enumerate().filter(|(idx, _)| !updates[*idx]) {
+        let made_of = |found: &[bool]| node.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+        of_update[idx] = made_of(&of_update);
+        of_product[idx] = is_product(graph, node) || made_of(&of_product);
+    }
+    of_update.iter().zip(of_product).map(|(&of_update, of_product)| of_update && !of_product).collect()
+}
+
+/// For each node which ways there are to a loss, but those by updates.
+struct Ways {
+    /// One without a product.
+    within: Vec<bool>,
+    /// One through a product.
+    by_product: Vec<bool>,
+}
+
+fn ways(graph: &Graph<'_>, losses: &[ValueId], updates: &[bool]) -> Ways {
+    let mut within = vec![false; graph.nodes.len()];
+    let mut by_product = within.clone();
+    losses.iter().for_each(|&value| within[graph.producer(value) as usize] = true);
+    for (idx, node) in graph.nodes.iter().enumerate().rev() {
+        let users = || node.results().flat_map(|value| &graph.users[value as usize]).map(|&user| user as usize);
+        for user in users().filter(|&user| !updates[user]) {
+            let is_product = is_product(graph, graph.node(user as NodeId));
+            within[idx] |= !is_product && within[user];
+            by_product[idx] |= by_product[user] || is_product && within[user];
+        }
+    }
+    Ways { within, by_product }
+}
+
+/// For each node whether a loss of the entry is computed from what it gives through a product.
+pub(super) fn leads_to_loss_by_product(graph: &Graph<'_>) -> Vec<bool> {
+    let losses = losses(graph);
+    if losses.is_empty() { vec![false; graph.nodes.len()] } else { ways(graph, &losses, &updates(graph)).by_product }
+}
+
+/// For each node whether a gradient starts from what it is computed from since the last product: from a value that leads to
+/// none of the losses through a product but by updates, as those of a layer do, but that something else on the way to a product
+/// reads.
+fn starts(graph: &Graph<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<bool> {
+    let leads_to_product = graph.leads_to_product();
+    let Ways { within, by_product } = ways(graph, losses, updates);
+    let mut found = vec![false; graph.nodes.len()];
+    for (idx, node) in graph.nodes.iter().enumerate() {
+        let mut users = node.results().flat_map(|value| &graph.users[value as usize]).map(|&user| user as usize);
+        let is_gradient =
+            |user: usize| is_product(graph, graph.node(user as NodeId)) || leads_to_product[user] && !within[user];
+        let is_op = !matches!(node.kind, NodeKind::Parameter | NodeKind::Constant);
+        found[idx] = is_op && !by_product[idx] && users.any(is_gradient);
+        if !is_product(graph, node) {
+            found[idx] |= node.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+        }
+    }
+    found
+}

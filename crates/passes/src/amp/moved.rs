@@ -1,0 +1,171 @@
+//! Values that are moved: what a TPU's compiler stores of them, where their readers stand.
+//!
+//! Back ends fuse an elementwise op into whatever reads it, so that it matters little on which side of it a cast stands.
+//! Gathers and the like are no part of such fusions: what they give is stored, and in the dtype that they give. So their
+//! dtype is decided by who reads it, not by which side of them is smaller. Which ops these are was seen in compiled
+//! programs (benches/tpu/policy.md).
+//!
+//! A *sum of rows*, a `scatter` that adds rows to zeros, stores both what it adds and what it gives. Between two products,
+//! as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network that was written for it.
+//! So is one behind the last product that adds no more rows than it gives.
+//!
+//! A *sum of few* numbers each takes nearly as much to store as what is summed. Where it is not repeated for that, as a mean
+//! is, it is rounded once between two products.
+//!
+//! A *sum over windows* of few numbers, as of an average pool or its gradient, stores what it sums and what it gives, as no
+//! fusion makes what windows read. Between two products it is computed in bf16, as in a network that was written for it.
+
+use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::policy::{Because, Classes};
+use bf16scope_hlo::ops::decisions::list_names;
+use bf16scope_hlo::ops::precision::{Class, DeviceSum};
+use bf16scope_hlo::{DType, Instruction, Op};
+
+/// Terms that a sum in bf16 may have: a row on average, or a residual over the layers of a loop. A sum of n terms of one
+/// sign has up to n roundings of 2^-9, so that beyond this many its last terms would weigh less than what is lost of the
+/// first.
+pub(super) const MAX_TERMS: i64 = 64;
+
+/// Terms that a sum of few has at most: those of a gradient of what was repeated for the axes of a derivative, or for a group
+/// of heads.
+const FEW_TERMS: i64 = 8;
+
+/// Terms that a sum over a window in bf16 has at most: those of a pool of 3×3.
+const WINDOW_TERMS: i64 = 9;
+
+/// Whether a TPU's compiler stores what an op gives that only moves values, and does not fuse it into its readers. Of
+/// concatenates those along the last axis, which is the one that lies along a tile's lanes.
+pub(super) fn is_stored(instr: &Instruction) -> bool {
+    match &instr.op {
+        Op::Gather(_) | Op::DynamicUpdateSlice | Op::Reverse { .. } | Op::ReduceWindow { .. } | Op::Scatter { .. } => {
+            true
+        }
+        Op::Concatenate { dimension } => *dimension + 1 == instr.shape.dims().len() as i64,
+        _ => false,
+    }
+}
+
+/// Whether a node reshapes an array to another last axis, which is the one that lies along a tile's lanes: a copy on a TPU.
+pub(super) fn changes_lanes(graph: &Graph<'_>, node: NodeId) -> bool {
+    let of = graph.node(node);
+    let instr = graph.instr(of);
+    if instr.op != Op::Reshape {
+        return false;
+    }
+    let computation = graph.module.comp(graph.frames[of.frame as usize].comp);
+    let lanes = |dims: &[i64]| dims.iter().copied().rfind(|&size| size != 1);
+    lanes(computation.instr(instr.operands[0]).shape.dims()) != lanes(instr.shape.dims())
+}
+
+/// For each node whether it gives what is stored because it was moved: by the node itself, or by one before it that this
+/// one moves on, as does the `select` behind a lookup that leaves out what is out of bounds.
+pub(super) fn moved(graph: &Graph<'_>) -> Vec<bool> {
+    let mut moved = vec![false; graph.nodes.len()];
+    for node in 0..graph.nodes.len() as NodeId {
+        let of = graph.node(node);
+        let n_given = of.results().map(|value| graph.value(value).n_elements).max().unwrap_or(0);
+        let is_moved_on = |&value: &u32| {
+            let producer = graph.producer(value);
+            graph.value(value).is_f32() && moved[producer as usize] && graph.value(value).n_elements >= n_given
+        };
+        let is_clear = of.kind == NodeKind::Op(Class::Clear);
+        moved[node as usize] = is_clear && (is_stored(graph.instr(of)) || of.operands.iter().any(is_moved_on));
+    }
+    moved
+}
+
+/// Whether what a node moves is a parameter, which is stored already.
+pub(super) fn is_of_parameter(graph: &Graph<'_>, node: NodeId) -> bool {
+    graph.node(graph.producer(moved_from(graph, graph.node(node).first_result))).kind == NodeKind::Parameter
+}
+
+/// What ops of class clear moved, or a part of, to make a value.
+pub(super) fn moved_from(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
+    loop {
+        let maker = graph.node(graph.producer(value));
+        match (&maker.kind, maker.operands.first()) {
+            (NodeKind::Op(Class::Clear), Some(&operand)) => value = operand,
+            _ => return value,
+        }
+    }
+}
+
+/// The zeros and the rows of a node that adds rows to zeros, if it may compute in bf16.
+pub(super) fn rows_into_zeros(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> Option<(ValueId, ValueId)> {
+    let of = graph.node(node);
+    let instr = graph.instr(of);
+    let [zeros, _, rows] = of.operands[..] else { return None };
+    // In f16 a sum of rows may be infinite.
+    let is_sum = graph.low == DType::BF16
+        && matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
+        && of.because == Because::Op
+        && matches!(instr.op, Op::Scatter { .. })
+        && list_names(graph.module, &instr.op).iter().any(|name| name == "scatter:add")
+        && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
+        && graph.value(zeros).is_zero;
+    is_sum.then_some((zeros, rows))
+}
+
+/// Whether a node adds rows to zeros, of which each row of the result gets few: one at most, on average, where no product
+/// follows, as in the gradient of a permutation.
+pub(super) fn is_sum_of_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, leads_to_product: bool) -> bool {
+    let n_elements = |value| graph.value(value).n_elements;
+    let max_terms = if leads_to_product { MAX_TERMS } else { 1 };
+    rows_into_zeros(graph, classes, node)
+        .is_some_and(|(zeros, rows)| n_elements(rows) <= n_elements(zeros).saturating_mul(max_terms))
+}
+
+/// Whether a node gives one array by the op of a name, a sum that is always f32 for no other reason, and that no devices share.
+fn is_sum_called(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, name: &str) -> bool {
+    let of = graph.node(node);
+    let op = &graph.instr(of).op;
+    of.n_results == 1
+        && matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
+        && of.because == Because::Op
+        && list_names(graph.module, op).iter().any(|called| called == name)
+        && classes.sum_in_f32(graph.module, op) == DeviceSum::Never
+}
+
+/// Whether a node sums over windows of few numbers, and may compute in bf16. In f16 such a sum may be infinite.
+pub(super) fn is_sum_over_windows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
+    let Op::ReduceWindow { window, .. } = &graph.instr(graph.node(node)).op else { return false };
+    let n_terms = window.iter().map(|dim| dim.size).fold(1, i64::saturating_mul);
+    graph.low == DType::BF16 && n_terms <= WINDOW_TERMS && is_sum_called(graph, classes, node, "reduce-window:add")
+}
+
+/// Whether a node puts zeros around or between what only windows read.
+pub(super) fn pads_windows(graph: &Graph<'_>, node: NodeId) -> bool {
+    let of = graph.node(node);
+    let mut readers = of.results().flat_map(|value| &graph.users[value as usize]).peekable();
+    matches!(graph.instr(of).op, Op::Pad(_))
+        && readers.peek().is_some()
+        && readers.all(|&reader| matches!(graph.instr(graph.node(reader)).op, Op::ReduceWindow { .. }))
+}
+
+/// Whether a node sums few numbers to each that it gives, and that is no statistic: it is not repeated for what was summed.
+pub(super) fn is_sum_of_few(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
+    let of = graph.node(node);
+    let is_sum = is_sum_called(graph, classes, node, "reduce:add");
+    let Some(&summed) = of.operands.first().filter(|_| is_sum) else { return false };
+    let (before, after) = (graph.value(summed).n_elements, graph.value(of.first_result).n_elements);
+    if before > after.saturating_mul(FEW_TERMS) {
+        return false;
+    }
+    let mut reached = vec![false; graph.nodes.len()];
+    let mut open = vec![node];
+    while let Some(next) = open.pop() {
+        for &user in graph.node(next).results().flat_map(|value| &graph.users[value as usize]) {
+            let of = graph.node(user);
+            let is_repeated = matches!(graph.instr(of).op, Op::Broadcast { .. })
+                && of.results().any(|value| graph.value(value).n_elements >= before && before > after);
+            if is_repeated {
+                return false;
+            }
+            let goes_on = matches!(of.class(), Some(Class::Infer | Class::Clear | Class::Deny { .. }));
+            if goes_on && !std::mem::replace(&mut reached[user as usize], true) {
+                open.push(user);
+            }
+        }
+    }
+    true
+}

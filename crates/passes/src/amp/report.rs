@@ -1,0 +1,371 @@
+//! What lowering decided for each instruction, and the casts it inserted: for display elsewhere, and as JSON for
+//! programs.
+
+use super::alternatives::alternatives;
+use super::decided::StoredAs;
+use super::frame::Origin;
+use super::graph::{FrameId, Graph, NodeId, NodeKind};
+use super::narrow;
+use super::painted::{Painted, Rule};
+use super::policy::{Because, Policy};
+use crate::name_pattern::bare;
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::{DType, InstrId, Module, Op, Shape};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What was decided for one instruction of the original, at one place of it in the lowered module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Decision {
+    /// The computation of the lowered module in which it is now.
+    pub computation: String,
+    /// Its name in the original.
+    pub instruction: String,
+    /// Its scoped name, if it has one.
+    pub op_name: String,
+    /// Its opcode.
+    pub opcode: String,
+    /// `allow`, `infer`, `clear`, `deny`, `island`; `source` for parameters, constants and conversions, `fixed` for what
+    /// cannot be retyped.
+    pub class: &'static str,
+    /// The dtype it had; of its first f32 array.
+    pub old: String,
+    /// The dtype it has now.
+    pub new: String,
+    /// Whether it computes in the narrow dtype now. A product may, and give f32.
+    pub is_lowered: bool,
+    /// What decided, in words.
+    pub rule: String,
+    /// The instruction that the decision spread from.
+    pub from: Option<String>,
+    /// In which other forms its value could be without another rounding.
+    #[serde(skip)]
+    pub alternatives: Vec<StoredAs>,
+    /// Bytes of its result before.
+    pub n_bytes_before: i64,
+    /// And now.
+    pub n_bytes_after: i64,
+}
+
+/// A conversion that lowering inserted, or a constant or broadcast that it repeated in another dtype.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Cast {
+    /// Its computation.
+    pub computation: String,
+    /// Its name.
+    pub instruction: String,
+    /// Its opcode: `convert`, or `constant` and `broadcast` where folding made one.
+    pub opcode: String,
+    /// The instruction whose value it is.
+    pub of: String,
+    /// The dtype it gives.
+    pub to: String,
+    /// Elements.
+    pub n_elements: i64,
+    /// The first instruction that wanted it.
+    pub wanted_by: String,
+}
+
+/// Instructions of one opcode.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Total {
+    /// How many compute in the narrow dtype now.
+    pub lowered: usize,
+    /// How many stayed.
+    pub kept: usize,
+}
+
+/// What lowering did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LoweringReport {
+    /// The policy.
+    pub policy: Policy,
+    /// Every instruction that has to do with f32.
+    pub decisions: Vec<Decision>,
+    /// Everything inserted.
+    pub casts: Vec<Cast>,
+    /// By opcode.
+    pub totals: BTreeMap<String, Total>,
+    /// Bytes of all results but those of parameters, constants and tuples: what is computed, not what a compiler keeps.
+    pub n_activation_bytes_before: i64,
+    /// The same now, without the casts.
+    pub n_activation_bytes_after: i64,
+    /// Bytes of the casts' results.
+    pub n_cast_bytes: i64,
+    /// What the user should know beyond the numbers.
+    pub notes: Vec<String>,
+}
+
+impl LoweringReport {
+    /// What was decided for the instruction of this name, in every copy of its computation.
+    pub fn explain(&self, instruction: &str) -> Vec<&Decision> {
+        let name = bare(instruction);
+        self.decisions.iter().filter(|decision| decision.instruction == name).collect()
+    }
+
+    /// Casts of the value of the instruction of this name, and those it was the first to want.
+    pub fn casts_about(&self, instruction: &str) -> Vec<&Cast> {
+        let name = bare(instruction);
+        let concerns = |cast: &&Cast| cast.of == name || cast.wanted_by == name || cast.instruction == name;
+        self.casts.iter().filter(concerns).collect()
+    }
+
+    /// Instructions that compute in the narrow dtype now.
+    pub fn n_lowered(&self) -> usize {
+        self.totals.values().map(|total| total.lowered).sum()
+    }
+}
+
+/// The decisions of one frame.
+pub(super) fn decisions(graph: &Graph<'_>, painted: &Painted, frame: FrameId, policy: &Policy) -> Vec<Decision> {
+    let frame_ref = &graph.frames[frame as usize];
+    let nodes = frame_ref.nodes.iter().zip(0u32..);
+    nodes.filter_map(|(node, idx)| decision(graph, painted, (frame, InstrId(idx)), (*node)?, policy)).collect()
+}
+
+fn decision(
+    graph: &Graph<'_>,
+    painted: &Painted,
+    (frame, id): (FrameId, InstrId),
+    node: NodeId,
+    policy: &Policy,
+) -> Option<Decision> {
+    let of = graph.node(node);
+    let floats = of.operands.iter().copied().chain(of.results());
+    if !floats.clone().any(|value| graph.value(value).is_f32()) {
+        return None;
+    }
+    let instr = graph.instr(of);
+    let values = &graph.frames[frame as usize].values[id.idx()];
+    let is_low =
+        |leaf: usize| !of.gives_f32 && values.get(leaf).is_some_and(|&value| painted.value_low[value as usize]);
+    let new = narrow::shape(&instr.shape, graph.low, &mut |leaf| is_low(leaf));
+    let dtype = |shape: &Shape| {
+        let old_leaves = instr.shape.leaves();
+        let place = old_leaves.iter().position(|leaf| leaf.dtype() == Some(DType::F32)).unwrap_or(0);
+        shape.leaves().get(place).and_then(|leaf| leaf.dtype()).map(|dtype| dtype.to_string()).unwrap_or_default()
+    };
+    let mut rule = sentence(&of.kind, &of.because, painted.rule[node as usize]);
+    if let Some(form) = of.decided {
+        rule = decided_rule(rule, form, policy, &instr.name);
+    }
+    if of.gives_f32 && painted.low[node as usize] {
+        rule += GIVES_F32;
+    }
+    let from = painted.from[node as usize].map(|from| graph.instr(graph.node(from)).name.clone());
+    let (old, new_dtype) = (dtype(&instr.shape), dtype(&new));
+    let gives_f32 = painted.low[node as usize] && old == DType::F32.to_string();
+    Some(Decision {
+        computation: String::new(),
+        instruction: instr.name.clone(),
+        op_name: instr.metadata.op_name.clone(),
+        opcode: instr.op.opcode().into_owned(),
+        class: class_name(&of.kind),
+        is_lowered: new_dtype != old || gives_f32,
+        old,
+        new: new_dtype,
+        rule,
+        from,
+        alternatives: alternatives(graph, painted, node),
+        n_bytes_before: instr.shape.n_bytes(),
+        n_bytes_after: new.n_bytes(),
+    })
+}
+
+/// What a policy says of the form of one instruction, and what the rules say where they agree.
+fn decided_rule(rule: String, form: StoredAs, policy: &Policy, instruction: &str) -> String {
+    let because = policy.decided.iter().find(|decided| decided.instruction == instruction);
+    let because = because.map(|decided| &decided.because[..]).filter(|because| !because.is_empty());
+    let because = because.map(|because| format!(": {because}")).unwrap_or_default();
+    let rule = if rule.is_empty() { rule } else { format!("{rule}; ") };
+    format!("{rule}the policy decides its form, {}{because}", form.words())
+}
+
+/// Behind the rule of a product of a module for several partitions.
+const GIVES_F32: &str = "; it gives f32, as a partitioner sums over devices in the dtype that the op gives";
+
+fn class_name(kind: &NodeKind) -> &'static str {
+    match kind {
+        NodeKind::Op(class) => class.name(),
+        NodeKind::Fixed(_) => "fixed",
+        NodeKind::Constant
+        | NodeKind::FromLow
+        | NodeKind::FromExact
+        | NodeKind::ToLow
+        | NodeKind::FromF32
+        | NodeKind::Parameter => "source",
+    }
+}
+
+/// The rule in words that fit behind "because".
+fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
+    let class = match because {
+        Because::Op => String::new(),
+        Because::Exact => ", and rounds none of an operand that comes of no parameter".to_string(),
+        Because::Listed => " (the policy lists it)".to_string(),
+        Because::Pattern(pattern) => return format!("the policy keeps names like `{pattern}`"),
+        Because::Decided => return String::new(),
+        Because::Small => return "all its arrays are smaller than the policy's min_elements".to_string(),
+    };
+    let why = match kind {
+        NodeKind::Op(Class::Deny { why, .. }) => why,
+        NodeKind::Fixed(why) => why,
+        NodeKind::Op(_)
+        | NodeKind::Constant
+        | NodeKind::FromLow
+        | NodeKind::FromExact
+        | NodeKind::ToLow
+        | NodeKind::FromF32
+        | NodeKind::Parameter => "",
+    };
+    if *kind == NodeKind::Parameter {
+        return "parameters keep their types, unless the policy lowers those of the entry".to_string();
+    }
+    match rule {
+        Rule::Allowed => format!("its op is always lowered{class}"),
+        Rule::Denied | Rule::Fixed => format!("{why}{class}"),
+        Rule::Spread => "it is computed from a denied op".to_string(),
+        Rule::Loss => "it leads to a scalar result of the program".to_string(),
+        Rule::Result => "it leads to a result that keeps its type".to_string(),
+        Rule::Between => format!("it lies between ops that are lowered{class}"),
+        Rule::Reach => format!("the policy lowers every op of its class{class}"),
+        Rule::Unstored => {
+            "its value is read as it is made and need not be stored, so rounding it would save nothing".to_string()
+        }
+        Rule::Polynomial => {
+            "it belongs to a polynomial of one array, as a framework computes `erfc` by, which rounding each term would spoil"
+                .to_string()
+        }
+        Rule::Rounded => {
+            "it ends a value that is read as it is made; it computes in f32 and rounds, once, what is stored"
+                .to_string()
+        }
+        Rule::Stored => {
+            "a result is made of it, so it computes in f32; a product reads it too, or it is taken apart, so it is stored, and \
+             rounded once for all that read it"
+                .to_string()
+        }
+        Rule::OutOfReach => "it does not lie between ops that are lowered".to_string(),
+        Rule::Lookup => {
+            "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a \
+                         barrier, so that a copy for it is not kept"
+                .to_string()
+        }
+        Rule::Logits => {
+            "it gives logits, as many as any parameter has numbers or more; it computes in f32 and rounds, once, what is stored"
+                .to_string()
+        }
+        Rule::Bias => {
+            "it sums over all rows what a product reads rounded, as the gradient of such logits' bias".to_string()
+        }
+        Rule::Decides => "a choice that the program computes on with is made by its value".to_string(),
+        Rule::Moved => {
+            "it moves values and is stored, and an op that is lowered reads it; whoever reads it reads what is stored"
+                .to_string()
+        }
+        Rule::MovedPart => {
+            "it takes a part of what it reads and is stored, and an op that is lowered reads it; it rounds, once, what it \
+             takes"
+                .to_string()
+        }
+        Rule::Filled => {
+            "it writes a slice of an array that a loop fills and that is stored between ops that are lowered".to_string()
+        }
+        Rule::MovedSum => {
+            "it adds rows that come of ops that are lowered, few to each, and what it adds and gives is stored".to_string()
+        }
+        Rule::FewTerms => {
+            "it sums few numbers to each that it gives, between ops that are lowered; it computes in f32 and rounds, once, what \
+             is stored"
+                .to_string()
+        }
+        Rule::WindowSum => {
+            "it sums over windows of few numbers, between ops that are lowered, and what it sums and gives is stored".to_string()
+        }
+        Rule::Statistic => {
+            "nothing of the rows that it adds was rounded since the ops that are always f32, so their sum is a statistic"
+                .to_string()
+        }
+        Rule::SumOfParts => {
+            "it sums in f32 what is put together of parts for each op that reads it; so each part is summed where it is made"
+                .to_string()
+        }
+        Rule::Row => {
+            "it gives rows narrower than a tile that are added to a table; it computes in f32 and rounds, once, what is stored"
+                .to_string()
+        }
+        Rule::Rows => {
+            "it adds rows that are rounded already and narrower than a tile, and no more than the table has".to_string()
+        }
+        Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype".to_string(),
+        Rule::Held => "it holds a parameter back, which is cast behind it, so that no cast is kept beside it".to_string(),
+        Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already".to_string(),
+        Rule::WouldRound => "it commutes with rounding, and narrowing it would round for a reader of f32".to_string(),
+        Rule::Decided => String::new(),
+        Rule::Off => "the policy lowers nothing".to_string(),
+        Rule::Source => "it is made in the dtype its readers want".to_string(),
+    }
+}
+
+/// What the report says of one computation of the lowered module.
+#[derive(Debug, Default)]
+pub(super) struct ComputationReport {
+    /// What was decided for the instructions of the original.
+    pub decisions: Vec<Decision>,
+    /// For each instruction where it comes from; none for a computation that came out as it went in.
+    pub origins: Vec<Origin>,
+}
+
+/// The report on a finished module, of each of whose computations `parts` speaks.
+pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<ComputationReport>) -> LoweringReport {
+    let mut report = LoweringReport {
+        policy: policy.clone(),
+        decisions: Vec::new(),
+        casts: Vec::new(),
+        totals: BTreeMap::new(),
+        n_activation_bytes_before: 0,
+        n_activation_bytes_after: 0,
+        n_cast_bytes: 0,
+        notes: Vec::new(),
+    };
+    for (computation, part) in module.computations.iter().zip(parts) {
+        for decision in part.decisions {
+            report.add(Decision { computation: computation.name.clone(), ..decision });
+        }
+        for (instr, origin) in computation.instructions.iter().zip(part.origins) {
+            let Origin::Cast { of, wanted_by } = origin else { continue };
+            let shape = instr.shape.as_array();
+            if !matches!(instr.op, Op::Constant(_)) {
+                report.n_cast_bytes += instr.shape.n_bytes();
+            }
+            report.casts.push(Cast {
+                computation: computation.name.clone(),
+                instruction: instr.name.clone(),
+                opcode: instr.op.opcode().into_owned(),
+                of,
+                to: shape.map(|array| array.dtype.to_string()).unwrap_or_default(),
+                n_elements: shape.map_or(0, |array| array.n_elements()),
+                wanted_by,
+            });
+        }
+    }
+    report
+}
+
+impl LoweringReport {
+    fn add(&mut self, decision: Decision) {
+        let is_source = matches!(decision.opcode.as_str(), "parameter" | "constant");
+        if !is_source {
+            let total = self.totals.entry(decision.opcode.clone()).or_default();
+            total.lowered += usize::from(decision.is_lowered);
+            total.kept += usize::from(!decision.is_lowered);
+            self.n_activation_bytes_before += decision.n_bytes_before;
+            self.n_activation_bytes_after += decision.n_bytes_after;
+        }
+        self.decisions.push(decision);
+    }
+}

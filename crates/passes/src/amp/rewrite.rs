@@ -1,0 +1,382 @@
+//! Writes the lowered module: regions and their call sites, with the casts that painting asks for.
+//!
+//! A computation is written once for each call site, instruction by instruction, each in the dtype that its node was
+//! painted. Values keep the dtype they were computed in through tuples and calls, and are cast where a reader wants the
+//! other one: once per value and direction in a computation. A computation that comes out unchanged stays shared with
+//! its other callers; one that changes becomes a copy. In the end, computations that nothing calls are dropped and
+//! names are made unique.
+
+use super::branches::{self, Branch};
+use super::decides::{Choices, Told};
+use super::exact;
+use super::frame::{Callees, FrameWriter, Origin};
+use super::graph::{CALL_ROOM, FrameId, Graph, NodeId};
+use super::loops::{self, Loop, Use};
+use super::narrow;
+use super::paint::paint;
+use super::painted::{Crossing, Painted, RegionKind};
+use super::policy::{Boundary, Classes, Policy};
+use super::regions::Regions;
+use super::report::{ComputationReport, Decision, decisions};
+use bf16scope_hlo::ops::decisions::calls_regions;
+use bf16scope_hlo::{CompId, Computation, ComputationNames, DType, Module, Op, Shape};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// A computation that was written.
+#[derive(Debug)]
+struct Written {
+    /// What it was made of.
+    original: CompId,
+    /// What became of it.
+    computation: Computation,
+    /// Of what the report speaks.
+    part: ComputationReport,
+}
+
+/// Rewrites regions of one module.
+pub(super) struct Rewriter<'m> {
+    module: &'m Module,
+    policy: &'m Policy,
+    classes: Classes<'m>,
+    /// Computations written so far; their ids count on from the original's.
+    written: Vec<Written>,
+    /// Of those, what became of each computation.
+    copies: BTreeMap<CompId, Vec<usize>>,
+    /// How much calls may still add to regions.
+    call_room: usize,
+    /// What became of regions, by what crosses their border narrow, and what is around them.
+    regions: BTreeMap<(CompId, Crossing, Told), CompId>,
+    /// What regions do with scores.
+    scores: Regions<'m>,
+    /// What loops do with their state, by body and condition.
+    loops: BTreeMap<(CompId, CompId), Loop>,
+    /// What branches give.
+    branches: BTreeMap<CompId, Branch>,
+    /// What was decided in regions that came out as they went in.
+    unchanged: BTreeMap<CompId, Vec<Decision>>,
+    /// Retyped reductions.
+    reducers: BTreeMap<CompId, CompId>,
+    /// Whether the entry has a backward pass.
+    pub differentiates: bool,
+}
+
+impl<'m> Rewriter<'m> {
+    pub(super) fn new(module: &'m Module, policy: &'m Policy) -> Rewriter<'m> {
+        Rewriter {
+            module,
+            policy,
+            classes: Classes::new(policy, module),
+            written: Vec::new(),
+            copies: BTreeMap::new(),
+            call_room: CALL_ROOM,
+            regions: BTreeMap::new(),
+            scores: Regions::default(),
+            loops: BTreeMap::new(),
+            branches: BTreeMap::new(),
+            unchanged: BTreeMap::new(),
+            reducers: BTreeMap::new(),
+            differentiates: false,
+        }
+    }
+
+    /// Lowers a region, and what it calls; gives the computation it became.
+    pub(super) fn region(&mut self, comp: CompId, kind: RegionKind, crossing: &Crossing, around: &Told) -> CompId {
+        let key = (comp, crossing.clone(), around.clone());
+        if let Some(&done) = self.regions.get(&key) {
+            return done;
+        }
+        let graph = exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
+        self.call_room = graph.call_room;
+        let choices = match self.policy.choices {
+            Boundary::Keep => self.scores.choices(&self.classes, &graph, kind, around),
+            Boundary::Lower => Choices { of_node: vec![None; graph.nodes.len()], ..Choices::default() },
+        };
+        let loops = self.loops_of(&graph, &choices);
+        let branches = self.branches_of(&graph, &choices);
+        let painted = paint(&graph, &self.classes, kind, crossing, &loops, &branches, choices.of_node);
+        self.differentiates |= painted.differentiates;
+        let done = self.frame(&graph, &painted, &choices.around, 0, Some(kind));
+        self.regions.insert(key, done);
+        done
+    }
+
+    /// What the loops of a graph do with their state. Scores are carried as they are.
+    fn loops_of(&mut self, graph: &Graph<'m>, choices: &Choices) -> BTreeMap<NodeId, Loop> {
+        let mut found = BTreeMap::new();
+        for (node, of) in (0..).zip(&graph.nodes) {
+            let &Op::While { body, condition } = &graph.instr(of).op else { continue };
+            if !self.loops.contains_key(&(body, condition)) {
+                let build = |comp| exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
+                let (body_graph, condition_graph) = (build(body), build(condition));
+                self.loops.insert((body, condition), loops::of_body(&body_graph, &condition_graph));
+            }
+            let mut of_loop = self.loops[&(body, condition)].clone();
+            if let Some((taken, given)) = choices.of_regions.get(&node) {
+                let uses = of_loop.uses.iter_mut().zip(taken.iter().zip(given));
+                uses.filter(|(_, (taken, given))| **taken || **given).for_each(|(of, _)| *of = Use::AS_IT_IS);
+            }
+            found.insert(node, of_loop);
+        }
+        found
+    }
+
+    /// What the branches of a graph's `conditional`s give. Scores are given as they are.
+    fn branches_of(&mut self, graph: &Graph<'m>, choices: &Choices) -> BTreeMap<NodeId, Vec<Branch>> {
+        let mut found = BTreeMap::new();
+        for (node, of) in (0..).zip(&graph.nodes) {
+            let op = &graph.instr(of).op;
+            if !matches!(op, Op::Conditional(_)) {
+                continue;
+            }
+            let mut all = Vec::new();
+            for comp in op.called() {
+                if !self.branches.contains_key(&comp) {
+                    let region = exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
+                    self.branches.insert(comp, branches::of_region(&region));
+                }
+                let mut branch = self.branches[&comp].clone();
+                let given = choices.of_regions.get(&node).into_iter().flat_map(|(_, given)| given).enumerate();
+                for (leaf, _) in given.filter(|(_, is_score)| **is_score) {
+                    (branch.of_product[leaf], branch.of_taken[leaf]) = (false, false);
+                }
+                all.push(branch);
+            }
+            found.insert(node, all);
+        }
+        found
+    }
+
+    /// Writes a frame; gives its computation.
+    fn frame(
+        &mut self,
+        graph: &Graph<'m>,
+        painted: &Painted,
+        around: &BTreeMap<NodeId, Vec<Told>>,
+        frame: FrameId,
+        region: Option<RegionKind>,
+    ) -> CompId {
+        let original = graph.frames[frame as usize].comp;
+        let callees = self.callees(graph, painted, around, frame);
+        let writer = FrameWriter::new(graph, painted, frame, callees);
+        let (computation, origins) = writer.write(region, self.policy.results);
+        let decided = decisions(graph, painted, frame, self.policy);
+        if computation == *self.module.comp(original) {
+            self.unchanged.entry(original).or_insert(decided);
+            return original;
+        }
+        let mut copies = self.copies.get(&original).into_iter().flatten().copied();
+        if let Some(known) = copies.find(|&idx| self.written[idx].computation == computation) {
+            return self.id_of_written(known);
+        }
+        self.add(Written { original, computation, part: ComputationReport { decisions: decided, origins } })
+    }
+
+    /// Writes what a frame calls: first the calls that are followed, then regions and reductions.
+    fn callees(
+        &mut self,
+        graph: &Graph<'m>,
+        painted: &Painted,
+        around: &BTreeMap<NodeId, Vec<Told>>,
+        frame: FrameId,
+    ) -> Callees {
+        let of = &graph.frames[frame as usize];
+        let mut callees = Callees::new();
+        for &(call, callee) in &of.calls {
+            callees.insert(call, vec![self.frame(graph, painted, around, callee, None)]);
+        }
+        let module = self.module;
+        for (id, node) in module.comp(of.comp).ids().zip(&of.nodes) {
+            let op = &module.comp(of.comp).instr(id).op;
+            let called = op.called();
+            if called.is_empty() || callees.contains_key(&id) {
+                continue;
+            }
+            if calls_regions(op) {
+                let crossing = node.and_then(|node| painted.crossings.get(&node)).cloned().unwrap_or_default();
+                let crossings = self.of_callees(op, &crossing);
+                let around = node.and_then(|node| around.get(&node)).cloned();
+                let around = around.unwrap_or_else(|| vec![Told::default(); called.len()]);
+                let of_each = called.into_iter().zip(crossings).zip(&around);
+                let lower = |((comp, it), around): ((CompId, Crossing), &Told)| {
+                    self.region(comp, RegionKind::Body, &it, around)
+                };
+                callees.insert(id, of_each.map(lower).collect());
+            } else if node.is_some_and(|node| painted.low[node as usize]) {
+                callees.insert(id, called.into_iter().map(|comp| self.reducer(comp)).collect());
+            }
+        }
+        callees
+    }
+
+    /// What crosses the border of each region that an op runs.
+    fn of_callees(&self, op: &Op, crossing: &Crossing) -> Vec<Crossing> {
+        let called = op.called();
+        if crossing.taken.is_empty() || matches!(op, Op::While { .. }) {
+            return vec![crossing.clone(); called.len()];
+        }
+        // The first operand says which branch.
+        let mut first = 1;
+        let of_branch = |comp: &CompId| {
+            let n_taken = self.branches[comp].n_taken;
+            let taken = crossing.taken[first..first + n_taken].to_vec();
+            first += n_taken;
+            Crossing { taken, given: crossing.given.clone() }
+        };
+        called.iter().map(of_branch).collect()
+    }
+
+    fn id_of_written(&self, idx: usize) -> CompId {
+        CompId((self.module.computations.len() + idx) as u32)
+    }
+
+    fn add(&mut self, written: Written) -> CompId {
+        self.copies.entry(written.original).or_default().push(self.written.len());
+        self.written.push(written);
+        self.id_of_written(self.written.len() - 1)
+    }
+
+    /// The copy of a reduction that works on the narrow dtype.
+    pub(super) fn reducer(&mut self, comp: CompId) -> CompId {
+        if let Some(&done) = self.reducers.get(&comp) {
+            return done;
+        }
+        let computation = narrow::computation(self.module.comp(comp), self.policy.dtype.dtype());
+        let origins = computation.ids().map(Origin::Original).collect();
+        let done = self.add(Written {
+            original: comp,
+            computation,
+            part: ComputationReport { decisions: Vec::new(), origins },
+        });
+        self.reducers.insert(comp, done);
+        done
+    }
+
+    /// The module with its entry replaced, without what nothing calls, and for each of its computations what the report
+    /// says of it.
+    pub(super) fn finish(mut self, entry: CompId) -> (Module, Vec<ComputationReport>) {
+        let comp = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
+            Some(idx) => &self.written[idx].computation,
+            None => self.module.comp(id),
+        };
+        let mut reached = BTreeSet::new();
+        let mut pending = vec![entry];
+        while let Some(id) = pending.pop() {
+            if reached.insert(id) {
+                pending.extend(comp(id).instructions.iter().flat_map(|instr| instr.op.called()));
+            }
+        }
+        // Each copy stands behind its original, whether that is still there or not.
+        let original = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
+            Some(idx) => self.written[idx].original,
+            None => id,
+        };
+        let mut order: Vec<CompId> = reached.into_iter().collect();
+        order.sort_by_key(|&id| (original(id), id));
+        let new_ids: BTreeMap<CompId, CompId> =
+            order.iter().enumerate().map(|(place, &id)| (id, CompId(place as u32))).collect();
+        let n_original = self.module.computations.len();
+        let mut take = |id: CompId| match id.idx().checked_sub(n_original) {
+            Some(idx) => std::mem::replace(&mut self.written[idx].computation, Computation::new("")),
+            None => self.module.comp(id).clone(),
+        };
+        let mut module = Module {
+            computations: order.iter().map(|&id| take(id)).collect(),
+            entry: new_ids[&entry],
+            name: self.module.name.clone(),
+            input_output_alias: self.module.input_output_alias.clone(),
+            buffer_donors: self.module.buffer_donors.clone(),
+            entry_layout: self.module.entry_layout.clone(),
+            is_scheduled: false,
+            stack_frames: self.module.stack_frames.clone(),
+            frontend_attributes: self.module.frontend_attributes.clone(),
+            unmodelled: self.module.unmodelled.clone(),
+            next_name: self.module.next_name,
+            names: ComputationNames::default(),
+        };
+        for instr in module.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
+            instr.op.for_each_called_mut(&mut |callee| *callee = new_ids[callee]);
+        }
+        make_names_unique(&mut module);
+        fit_boundary(&mut module);
+        let part = |id: &CompId| match id.idx().checked_sub(n_original) {
+            Some(idx) => std::mem::take(&mut self.written[idx].part),
+            None => ComputationReport { decisions: self.unchanged.remove(id).unwrap_or_default(), origins: Vec::new() },
+        };
+        let parts = order.iter().map(part).collect();
+        (module, parts)
+    }
+}
+
+/// Gives every computation and instruction whose name an earlier one has the first free `name.1`, `name.2`, …
+fn make_names_unique(module: &mut Module) {
+    let computations = module.computations.iter().map(|computation| &computation.name[..]);
+    for (at, name) in renamed(computations) {
+        module.computations[at].name = name;
+    }
+    let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+    let mut new_names = renamed(instructions.map(|instr| &instr.name[..])).into_iter().peekable();
+    let instructions = module.computations.iter_mut().flat_map(|computation| &mut computation.instructions);
+    for (at, instr) in instructions.enumerate() {
+        if let Some((_, name)) = new_names.next_if(|(renamed, _)| *renamed == at) {
+            instr.name = name;
+        }
+    }
+}
+
+/// New names for those that an earlier one has, with their places, in order.
+fn renamed<'n>(names: impl Iterator<Item = &'n str>) -> Vec<(usize, String)> {
+    let names: Vec<&str> = names.collect();
+    let mut taken: HashSet<&str> = HashSet::with_capacity(names.len());
+    let twice: Vec<usize> = (0..names.len()).filter(|&at| !taken.insert(names[at])).collect();
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    let mut given: BTreeSet<String> = BTreeSet::new();
+    let mut rename = |at: usize| {
+        let count = counts.entry(names[at]).or_insert(0);
+        loop {
+            *count += 1;
+            let candidate = format!("{}.{count}", names[at]);
+            if !taken.contains(&candidate[..]) && given.insert(candidate.clone()) {
+                return (at, candidate);
+            }
+        }
+    };
+    twice.into_iter().map(&mut rename).collect()
+}
+
+/// Drops what is said of the entry's buffers and no longer true of them: layouts of other shapes, aliases of buffers that
+/// differ now.
+fn fit_boundary(module: &mut Module) {
+    let entry = module.entry();
+    let parameters: Vec<Shape> = entry.parameters().iter().map(|&id| entry.instr(id).shape.clone()).collect();
+    let result = entry.result_shape().clone();
+    if let Some(layout) = &mut module.entry_layout {
+        for (layout, shape) in layout.parameters.iter_mut().zip(&parameters) {
+            *layout = with_dtypes_of(layout, shape);
+        }
+        layout.result = with_dtypes_of(&layout.result, &result);
+    }
+    let part = |shape: &Shape, index: &[i64]| -> Option<Shape> {
+        index.iter().try_fold(shape, |shape, &i| shape.as_tuple()?.get(usize::try_from(i).ok()?)).cloned()
+    };
+    module.input_output_alias.retain(|alias| {
+        let parameter = usize::try_from(alias.parameter_number).ok().and_then(|number| parameters.get(number));
+        let parameter = parameter.and_then(|shape| part(shape, &alias.parameter_index));
+        match (parameter, part(&result, &alias.output_index)) {
+            (Some(parameter), Some(output)) => parameter.is_compatible(&output),
+            (None, _) | (_, None) => true,
+        }
+    });
+}
+
+/// A shape with the dtypes of another of the same structure.
+fn with_dtypes_of(shape: &Shape, other: &Shape) -> Shape {
+    match (shape, other) {
+        (Shape::Array(array), Shape::Array(other)) if array.dtype == DType::F32 && array.dtype != other.dtype => {
+            narrow::shape(shape, other.dtype, &mut |_| true)
+        }
+        (Shape::Tuple(elements), Shape::Tuple(others)) => {
+            Shape::Tuple(elements.iter().zip(others).map(|(shape, other)| with_dtypes_of(shape, other)).collect())
+        }
+        _ => shape.clone(),
+    }
+}

@@ -1,0 +1,169 @@
+//! Tables of narrow rows: where their rows are looked up, and where the gradients of lookups are summed.
+//!
+//! A tile of a TPU's memory has 128 lanes. A table whose rows are narrower is kept transposed, as it would be padded
+//! otherwise, and copied whole to padded rows wherever rows are looked up or added. For an embedding of 64 numbers such a
+//! copy takes twice the table. Two of them are avoided:
+//! - A *lookup* reads its table behind an `opt-barrier`, where an op that is no lookup reads the table, too, such as its
+//!   update. Without it the compiler keeps the copy that it made for the lookup until the update, over the whole step.
+//! - A *sum of rows*, a `scatter` that adds rows to zeros, is computed in bf16 where the rows are bf16 already, as in a
+//!   network that was written for bf16: the rows are padded in half the bytes. But only where several ops read the sum,
+//!   as Adagrad's and Adam's do; for the one of SGD the compiler adds to the table. And only where no more rows are added
+//!   than the table has. A row's sum of n terms has up to n roundings, and where there are more, many rows have long sums.
+//!
+//! The first changes no bit. Both ask for fewer rows than the table has; of a smaller table, the copy is small beside
+//! what is looked up.
+//!
+//! Behind the last product, what is computed of the *rows* that are added to such a table is stored, and padded, before they
+//! are: so it is rounded as between two products, whether the sum itself is bf16 or f32. What of it is f32 all the same, as it
+//! comes of a sum or of the loss, is rounded once, as the rows that it makes.
+
+use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::moved::rows_into_zeros;
+use super::painted::{Painted, RegionKind};
+use super::policy::Classes;
+use super::stored::computed_from;
+use bf16scope_hlo::ops::BinaryOp;
+use bf16scope_hlo::ops::decisions::precision_class;
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::{InstrId, Op};
+use std::collections::BTreeMap;
+
+/// Lanes of a tile of a TPU's memory, and its rows: `T(8,128)` in layouts that its compiler prints, for f32.
+const LANES: i64 = 128;
+const SUBLANES: i64 = 8;
+
+/// Lookups whose table is read behind a barrier.
+pub(super) fn lookups(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
+    let is_lookup = |&node: &NodeId| {
+        let of = graph.node(node);
+        let Some(&table) = of.operands.first() else { return false };
+        let is_gather = |of: &Node| matches!(graph.instr(of).op, Op::Gather(_));
+        let users = |value: u32| graph.users[value as usize].iter();
+        let takes_narrow = |&user: &NodeId| {
+            painted.low[user as usize] || graph.node(user).kind == NodeKind::ToLow && is_computed_with(graph, user)
+        };
+        kind == RegionKind::Entry
+            && of.kind == NodeKind::Op(Class::Clear)
+            && is_gather(of)
+            && !painted.value_low[table as usize]
+            && graph.node(graph.producer(table)).kind == NodeKind::Parameter
+            && has_narrow_rows(graph, of, graph.instr(of).operands[0])
+            && graph.value(of.first_result).n_elements <= graph.value(table).n_elements
+            && !users(of.first_result).as_slice().is_empty()
+            && users(of.first_result).all(takes_narrow)
+            && users(table).any(|&user| !is_gather(graph.node(user)))
+    };
+    (0..graph.nodes.len() as NodeId).filter(is_lookup).collect()
+}
+
+/// Whether what reads a cast's narrow numbers computes with them, and nothing widens them again. A lookup that something
+/// reads in f32 is rounded without a barrier, and what was lowered so is not to be lowered to something else.
+fn is_computed_with(graph: &Graph<'_>, cast: NodeId) -> bool {
+    let mut is_read = false;
+    let mut open: Vec<ValueId> = graph.node(cast).results().collect();
+    while let Some(value) = open.pop() {
+        is_read |= graph.results.contains(&value);
+        for of in graph.users[value as usize].iter().map(|&user| graph.node(user)) {
+            match of.kind {
+                NodeKind::FromLow => return false,
+                _ if precision_class(graph.module, &graph.instr(of).op) == Class::Clear => open.extend(of.results()),
+                _ => is_read = true,
+            }
+        }
+    }
+    is_read
+}
+
+/// What gives one table's gradient: a sum of rows, or what adds several such.
+struct Sum {
+    /// The sums, and what adds them.
+    nodes: Vec<NodeId>,
+    /// Numbers of all rows; none if some are not narrow.
+    n_elements: Option<i64>,
+}
+
+/// Sums of rows that are computed in bf16, and what adds several of them. Where one stays f32, all do that are added to it.
+pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
+    let mut found: BTreeMap<NodeId, Sum> = BTreeMap::new();
+    for node in 0..graph.nodes.len() as NodeId {
+        let of = graph.node(node);
+        if let Some((_, rows)) = rows_into_zeros(graph, classes, node) {
+            let is_narrow = painted.value_low[rows as usize] && has_narrow_rows(graph, of, graph.instr(of).operands[0]);
+            let n_elements = is_narrow.then(|| graph.value(rows).n_elements);
+            found.insert(node, Sum { nodes: vec![node], n_elements });
+        } else if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add)) && of.kind == NodeKind::Op(Class::Infer) {
+            let is_read_here = |&value: &ValueId| graph.users[value as usize].len() == 1;
+            let is_sum = |&value: &ValueId| is_read_here(&value) && found.contains_key(&graph.producer(value));
+            if !of.operands.iter().all(is_sum) {
+                continue;
+            }
+            let mut sums = of.operands.iter().filter_map(|&value| found.remove(&graph.producer(value)));
+            if let (Some(mut sum), Some(other)) = (sums.next(), sums.next()) {
+                sum.nodes.extend(other.nodes.into_iter().chain([node]));
+                sum.n_elements = sum.n_elements.zip(other.n_elements).map(|(n, other)| n.saturating_add(other));
+                found.insert(node, sum);
+            }
+        }
+    }
+    found.retain(|&last, sum| {
+        let n_in_table = graph.value(graph.node(last).first_result).n_elements;
+        sum.n_elements.is_some_and(|n| n <= n_in_table) && has_several_readers(graph, graph.node(last))
+    });
+    found.into_values().flat_map(|sum| sum.nodes).collect()
+}
+
+/// What makes rows in f32 that are added to a table with narrow rows and were computed from products: stored as they are added,
+/// whatever they are made of.
+pub(super) fn rows(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
+    let of_product = computed_from(graph, |class| class == Class::Allow);
+    let is_found = |&node: &NodeId| {
+        let of = graph.node(node);
+        let is_row = |&user: &NodeId| adds_rows(graph, classes, user, of.first_result);
+        let users = &graph.users[of.first_result as usize];
+        of.n_results == 1
+            && matches!(of.kind, NodeKind::Op(Class::Infer | Class::Clear | Class::Deny { .. }))
+            && of_product[node as usize]
+            && !painted.value_low[of.first_result as usize]
+            && !users.is_empty()
+            && users.iter().all(is_row)
+    };
+    (0..graph.nodes.len() as NodeId).filter(is_found).collect()
+}
+
+/// Whether a node adds what this value holds to a table of zeros, as rows that are narrower than a tile.
+pub(super) fn adds_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, value: ValueId) -> bool {
+    let of = graph.node(node);
+    rows_into_zeros(graph, classes, node).is_some_and(|(_, rows)| rows == value)
+        && has_narrow_rows(graph, of, graph.instr(of).operands[0])
+}
+
+/// Whether more than one op reads what a node makes, or the sum of several such.
+fn has_several_readers(graph: &Graph<'_>, node: &Node) -> bool {
+    let mut value = node.first_result;
+    loop {
+        let readers = &graph.users[value as usize];
+        let Some(&first) = readers.first() else { return false };
+        if readers.iter().any(|&reader| reader != first) {
+            return true;
+        }
+        let of = graph.node(first);
+        if !matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add)) {
+            return false;
+        }
+        value = of.first_result;
+    }
+}
+
+/// Whether an operand of a node is a matrix, or a stack of some, that takes less memory transposed, as its rows do not fill
+/// tiles.
+fn has_narrow_rows(graph: &Graph<'_>, node: &Node, operand: InstrId) -> bool {
+    let computation = graph.module.comp(graph.frames[node.frame as usize].comp);
+    let Some([.., n_rows, width]) = computation.instr(operand).shape.as_array().map(|array| &array.dims[..]) else {
+        return false;
+    };
+    let padded = |rows: i64, lanes: i64| {
+        let up = |size: i64, to: i64| size.saturating_add(to - 1) / to * to;
+        up(rows, SUBLANES).saturating_mul(up(lanes, LANES))
+    };
+    padded(*n_rows, *width) > padded(*width, *n_rows)
+}

@@ -1,0 +1,491 @@
+//! Reverse-mode differentiation of HLO.
+//!
+//! [`gradients`] appends the gradients of a scalar to the computation that an [`Emitter`] writes; [`run`] does so for
+//! the entry of a whole module. [`ops::decisions::gradient`](bf16scope_hlo::ops::decisions::gradient) holds the rule of
+//! each op. This file walks the graph, sums cotangents, and reports what has no gradient.
+//!
+//! At an array with a [custom VJP](bf16scope_hlo::CustomVjp) the walk continues at the inputs of the VJP and skips what
+//! lies between. An array that is marked as having one, in an emitter that does not have the rule, is an error.
+//!
+//! Only instructions between a variable and the output are visited: those that depend on a variable through
+//! floating-point values and that the output uses. The cost is therefore linear in the instructions up to the output.
+//! Every emitted instruction carries the source line of its primal, and the name of its primal under `gradient/`.
+
+use bf16scope_hlo::ops::decisions::gradient;
+use bf16scope_hlo::ops::grad::{Cotangent, Gradient, Vjp};
+use bf16scope_hlo::{
+    CompId, DType, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, POISON, Shape, Value,
+};
+use std::collections::BTreeSet;
+use std::fmt;
+
+mod called;
+mod custom;
+
+pub use custom::VjpProblem;
+
+use called::{Called, Written};
+
+/// Why there is no gradient.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum GradError {
+    /// The output is not a scalar of a floating dtype.
+    OutputNotScalar {
+        /// The output.
+        output: Box<Place>,
+        /// Its shape.
+        shape: Box<Shape>,
+    },
+    /// A variable is not an array of a floating dtype.
+    VariableNotFloat {
+        /// The variable.
+        variable: Box<Place>,
+        /// Its shape.
+        shape: Box<Shape>,
+    },
+    /// An id names no instruction of the computation.
+    NoSuchInstruction {
+        /// The id.
+        id: InstrId,
+        /// How many instructions there are.
+        n_instructions: usize,
+    },
+    /// The result of a module has no element of this index.
+    NoSuchResult {
+        /// The index asked for.
+        index: usize,
+        /// How many there are.
+        n_results: usize,
+    },
+    /// The entry has no parameter of this number.
+    NoSuchParameter {
+        /// The number asked for.
+        number: i64,
+        /// How many there are.
+        n_parameters: usize,
+    },
+    /// An instruction between variable and output has no gradient.
+    Undefined {
+        /// The instruction.
+        at: Box<Place>,
+        /// A clause.
+        why: String,
+    },
+    /// The custom VJP of an array between variable and output gives no gradient.
+    CustomVjp {
+        /// The array.
+        at: Box<Place>,
+        /// What is wrong.
+        problem: VjpProblem,
+    },
+    /// A gradient instruction broke a rule, or the emitter had failed before.
+    Emit(Box<EmitError>),
+}
+
+/// Where an instruction stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its computation's name.
+    pub computation: String,
+    /// Its own.
+    pub instruction: String,
+    /// Its opcode.
+    pub opcode: String,
+    /// Its metadata: scoped name, user's file and line.
+    pub metadata: Metadata,
+}
+
+impl Place {
+    fn of(module: &Module, comp: CompId, id: InstrId) -> Box<Place> {
+        let computation = module.comp(comp);
+        let instr = computation.instr(id);
+        let mut metadata = instr.metadata.clone();
+        if let Some((file, line)) = module.source(&instr.metadata) {
+            (metadata.source_file, metadata.source_line) = (file.to_string(), line);
+        }
+        Box::new(Place {
+            computation: computation.name.clone(),
+            instruction: instr.name.clone(),
+            opcode: instr.op.opcode().into_owned(),
+            metadata,
+        })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/%{}", self.computation, self.instruction)?;
+        let Metadata { op_name, source_file, source_line, .. } = &self.metadata;
+        match (op_name.is_empty(), source_file.is_empty()) {
+            (true, true) => Ok(()),
+            (false, true) => write!(f, " ({op_name})"),
+            (true, false) => write!(f, " (at {source_file}:{source_line})"),
+            (false, false) => write!(f, " ({op_name}, at {source_file}:{source_line})"),
+        }
+    }
+}
+
+impl fmt::Display for GradError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GradError::OutputNotScalar { output, shape } => write!(
+                f,
+                "{output}: a gradient is that of a floating scalar, but this is {shape}\n  help: reduce it to a scalar \
+                 loss first"
+            ),
+            GradError::VariableNotFloat { variable, shape } => {
+                write!(f, "{variable}: gradients are with respect to floating arrays, but this is {shape}")
+            }
+            GradError::NoSuchInstruction { id, n_instructions } => {
+                write!(f, "instruction {} was asked for, but the computation has {n_instructions}", id.0)
+            }
+            GradError::NoSuchResult { index, n_results } => {
+                write!(f, "result {index} was asked for, but the module has {n_results}")
+            }
+            GradError::NoSuchParameter { number, n_parameters } => {
+                write!(f, "parameter {number} was asked for, but the entry has {n_parameters}")
+            }
+            GradError::Undefined { at, why } => write!(f, "{at}: {} has no gradient: {why}", at.opcode),
+            GradError::CustomVjp { at, problem } => write!(f, "{at}: {problem}"),
+            GradError::Emit(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for GradError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            GradError::Emit(error) => Some(error),
+            GradError::OutputNotScalar { .. }
+            | GradError::VariableNotFloat { .. }
+            | GradError::NoSuchInstruction { .. }
+            | GradError::NoSuchResult { .. }
+            | GradError::NoSuchParameter { .. }
+            | GradError::Undefined { .. }
+            | GradError::CustomVjp { .. } => None,
+        }
+    }
+}
+
+/// Appends the gradients of `output` with respect to each of `wrt`, and returns them in order: each has the dtype and
+/// dims of its variable. A variable that the output does not depend on, or only through integers and functions that are
+/// constant almost everywhere, gets zeros.
+///
+/// Values are named by their ids, or as `Tensor`s: those of another graph are then an error. `wrt` may be parameters or values computed from them. The metadata of the emitter is left as it was.
+///
+/// # Errors
+/// Where the output is no floating scalar, a variable no floating array, or an instruction between them has no
+/// gradient. Instructions may have been appended by then, none of which anything uses.
+#[track_caller]
+pub fn gradients<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<InstrId>, GradError> {
+    Ok(gradients_reached(e, output, wrt)?.into_iter().map(|(gradient, _)| gradient).collect())
+}
+
+/// As [`gradients`], and whether a gradient reaches the variable: where none does, the zeros mean nothing.
+///
+/// # Errors
+/// As [`gradients`].
+#[track_caller]
+pub fn gradients_reached<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<(InstrId, bool)>, GradError> {
+    Ok(gradients_observed(e, output, wrt, &[])?.0)
+}
+
+/// Gradients, each with whether it is reached, and the cotangents of the values that are observed.
+pub(crate) type Observed = (Vec<(InstrId, bool)>, Vec<Option<InstrId>>);
+
+/// As [`gradients_reached`], and the cotangent of each of `observed`, values before the output: none where reverse mode does
+/// not come by. Nothing else is emitted than without them.
+///
+/// # Errors
+/// As [`gradients`].
+#[track_caller]
+pub fn gradients_observed<V: Value>(
+    e: &Emitter,
+    output: V,
+    wrt: &[V],
+    observed: &[InstrId],
+) -> Result<Observed, GradError> {
+    let output = output.id_in(e);
+    let mut wrt_ids = Vec::with_capacity(wrt.len());
+    // Not a closure: an error names the caller's line.
+    for value in wrt {
+        wrt_ids.push(value.id_in(e));
+    }
+    let wrt: &[InstrId] = &wrt_ids;
+    if let Some(error) = e.error() {
+        return Err(GradError::Emit(Box::new(error)));
+    }
+    check(e, output, wrt)?;
+    let outer_metadata = e.set_metadata(Metadata::default());
+    let seed = Cotangent::Array(e.scalar(e.dtype(output), 1.0));
+    let cotangents = reverse(e, output, seed, wrt, &Written::default());
+    let result = cotangents.map(|cotangents| {
+        let of = |id: &InstrId| cotangents.get(id.idx()).cloned().unwrap_or_default().array();
+        let or_zeros = |variable: &InstrId| match of(variable) {
+            Some(gradient) => (gradient, true),
+            None => (e.zeros_like(*variable), false),
+        };
+        (wrt.iter().map(or_zeros).collect(), observed.iter().map(of).collect())
+    });
+    e.set_metadata(outer_metadata);
+    match e.error() {
+        Some(error) => Err(GradError::Emit(Box::new(error))),
+        None => result,
+    }
+}
+
+/// Whether ids exist and have shapes that a gradient can be of.
+fn check(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<(), GradError> {
+    let n_instructions = e.n_instructions();
+    for &id in wrt.iter().chain([&output]) {
+        if id == POISON || id.idx() >= n_instructions {
+            return Err(GradError::NoSuchInstruction { id, n_instructions });
+        }
+    }
+    let place = |id| e.with_module(|module| Place::of(module, e.comp(), id));
+    let shape = Box::new(e.shape(output));
+    if !shape.is_scalar() || !shape.dtype().is_some_and(DType::is_float) {
+        return Err(GradError::OutputNotScalar { output: place(output), shape });
+    }
+    for &id in wrt {
+        let shape = Box::new(e.shape(id));
+        if !shape.dtype().is_some_and(DType::is_float) {
+            return Err(GradError::VariableNotFloat { variable: place(id), shape });
+        }
+    }
+    Ok(())
+}
+
+/// The cotangents of `wrt` and of all that lies between, by their ids, given that of `output`.
+fn reverse(
+    e: &Emitter,
+    output: InstrId,
+    seed: Cotangent,
+    wrt: &[InstrId],
+    written: &Written,
+) -> Result<Vec<Cotangent>, GradError> {
+    let active = active_instructions(e, output, wrt)?;
+    let mut cotangents = vec![Cotangent::Zero; output.idx() + 1];
+    cotangents[output.idx()] = seed;
+    for id in (0..=output.0).rev().map(InstrId) {
+        if !active.on_path[id.idx()] || cotangents[id.idx()].is_zero() {
+            continue;
+        }
+        let (op, mut operands, metadata) = e.with_module(|module| {
+            let instr = module.comp(e.comp()).instr(id);
+            (instr.op.clone(), instr.operands.clone(), gradient_metadata(instr))
+        });
+        let custom = e.custom_vjp(id);
+        if let Some(custom) = &custom {
+            operands.clone_from(&custom.inputs);
+        }
+        if active.without_rule.contains(&id) {
+            let at = e.with_module(|module| Place::of(module, e.comp(), id));
+            return Err(GradError::CustomVjp { at, problem: VjpProblem::NoRule });
+        }
+        let wanted: Vec<bool> = operands.iter().map(|operand| active.varied[operand.idx()]).collect();
+        if !wanted.contains(&true) {
+            continue;
+        }
+        e.set_metadata(metadata);
+        if let (Op::GetTupleElement { index }, None, None) = (&op, &custom, unsupported_shape(&e.shape(id))) {
+            // Added where it belongs: a cotangent of the whole tuple for each element would be quadratic in them.
+            let (tuple, element) = (operands[0].idx(), cotangents[id.idx()].clone());
+            cotangents[tuple] = std::mem::take(&mut cotangents[tuple]).add_element(*index as usize, element, e);
+            continue;
+        }
+        let of_operands = match (custom, cotangents[id.idx()].array()) {
+            (Some(custom), Some(g)) => {
+                custom::cotangents(e, id, &custom, g, &wanted)?.into_iter().map(Cotangent::Array).collect()
+            }
+            _ => apply_rule(e, id, &op, &operands, &wanted, &cotangents[id.idx()], written)?,
+        };
+        if let Some(error) = e.error() {
+            return Err(GradError::Emit(Box::new(error)));
+        }
+        for ((operand, wanted), cotangent) in operands.iter().zip(wanted).zip(of_operands) {
+            if wanted {
+                let sum = std::mem::take(&mut cotangents[operand.idx()]);
+                cotangents[operand.idx()] = sum.add(cotangent, e);
+            }
+        }
+    }
+    Ok(cotangents)
+}
+
+/// Which instructions matter, by [`InstrId`], up to the output.
+struct Active {
+    /// Depends on a variable through floating values.
+    varied: Vec<bool>,
+    /// Is `varied`, and the output depends on it so.
+    on_path: Vec<bool>,
+    /// Has a custom VJP whose rule is not there.
+    without_rule: BTreeSet<InstrId>,
+}
+
+fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<Active, GradError> {
+    e.with_module(|module| {
+        let computation = module.comp(e.comp());
+        let n_instructions = output.idx() + 1;
+        let mut varied = vec![false; n_instructions];
+        for id in wrt.iter().filter(|id| id.idx() < n_instructions) {
+            varied[id.idx()] = true;
+        }
+        // What an array with a custom VJP is a function of is what that says.
+        let inputs = |id: InstrId| e.custom_vjp(id).map(|custom| custom.inputs);
+        // By any way, also those that have no gradient: a custom VJP may have one where its instructions have none.
+        let mut depends = varied.clone();
+        let wrt: BTreeSet<InstrId> = wrt.iter().copied().collect();
+        let (mut without_rule, mut lost) = (BTreeSet::new(), Vec::new());
+        for (idx, instr) in computation.instructions[..n_instructions].iter().enumerate() {
+            let id = InstrId(idx as u32);
+            let is_fed = instr.operands.iter().any(|operand| depends[operand.idx()]);
+            depends[idx] |= is_fed;
+            varied[idx] |= match inputs(id) {
+                Some(of) => {
+                    let variable = custom::lost_variable(computation, id, &varied, &wrt, &inputs);
+                    lost.extend(variable.map(|variable| (id, variable)));
+                    variable.is_some() || of.iter().any(|input| varied[input.idx()])
+                }
+                None if instr.metadata.is_custom_vjp() && is_fed => without_rule.insert(id),
+                None => instr.operands.iter().any(|operand| varied[operand.idx()]) && passes_variation(instr),
+            };
+        }
+        let mut on_path = vec![false; n_instructions];
+        on_path[output.idx()] = varied[output.idx()];
+        for idx in (0..n_instructions).rev().filter(|&idx| varied[idx]) {
+            if on_path[idx] {
+                for operand in inputs(InstrId(idx as u32)).as_ref().unwrap_or(&computation.instructions[idx].operands) {
+                    on_path[operand.idx()] |= varied[operand.idx()];
+                }
+            }
+        }
+        match lost.into_iter().find(|(id, _)| on_path[id.idx()]) {
+            Some((id, variable)) => {
+                let at = Place::of(module, e.comp(), id);
+                let problem = VjpProblem::Lost { variable: Place::of(module, e.comp(), variable) };
+                Err(GradError::CustomVjp { at, problem })
+            }
+            None => Ok(Active { varied, on_path, without_rule }),
+        }
+    })
+}
+
+/// Whether an instruction with a varied operand varies: not if it holds no floating (or complex) values, or is constant
+/// almost everywhere.
+fn passes_variation(instr: &Instruction) -> bool {
+    let varies = |leaf: &&Shape| leaf.dtype().is_some_and(|dtype| dtype.is_float() || dtype.is_complex());
+    instr.shape.leaves().iter().any(varies) && !matches!(gradient(&instr.op), Gradient::Zero { .. })
+}
+
+/// Runs the rule of one instruction.
+fn apply_rule(
+    e: &Emitter,
+    id: InstrId,
+    op: &Op,
+    operands: &[InstrId],
+    wanted: &[bool],
+    cotangent: &Cotangent,
+    written: &Written,
+) -> Result<Vec<Cotangent>, GradError> {
+    let undefined = |why: &str| {
+        let at = e.with_module(|module| Place::of(module, e.comp(), id));
+        GradError::Undefined { at, why: why.to_string() }
+    };
+    if let Some(why) = unsupported_shape(&e.shape(id)) {
+        return Err(undefined(why));
+    }
+    let called = Called { e, written };
+    let vjp = Vjp { e, operands, result: id, wanted, cotangent, called: &called };
+    match gradient(op) {
+        Gradient::Vjp(rule) => rule(&vjp).map_err(|why| undefined(&why)),
+        Gradient::Zero { .. } => Ok(vec![Cotangent::Zero; operands.len()]),
+        Gradient::Undefined { why } => Err(undefined(&why)),
+    }
+}
+
+/// Why values of a shape have no cotangents.
+fn unsupported_shape(shape: &Shape) -> Option<&'static str> {
+    let arrays: Vec<_> = shape.leaves().into_iter().filter_map(Shape::as_array).collect();
+    if arrays.iter().any(|array| array.dtype.is_complex()) {
+        return Some("gradients of complex values are not defined here; work on real and imaginary parts");
+    }
+    if arrays.iter().any(|array| array.has_dynamic()) {
+        return Some("a dimension's size is known at run time only; make it static");
+    }
+    None
+}
+
+/// The primal's place, its name under `gradient/`.
+fn gradient_metadata(instr: &Instruction) -> Metadata {
+    let name = if instr.metadata.op_name.is_empty() { &instr.name } else { &instr.metadata.op_name };
+    let op_type = if instr.metadata.is_custom_vjp() { String::new() } else { instr.metadata.op_type.clone() };
+    Metadata { op_name: format!("gradient/{name}"), op_type, ..instr.metadata.clone() }
+}
+
+/// What to differentiate in a whole module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Which element of the entry's result tuple is the loss; 0 for a result that is no tuple.
+    pub loss: usize,
+    /// Numbers of the entry's parameters to differentiate by.
+    pub wrt: Vec<i64>,
+}
+
+/// What [`run`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GradReport {
+    /// Per parameter of [`Config::wrt`] its number and the index of its gradient in the result tuple.
+    pub gradients: Vec<(i64, usize)>,
+    /// Instructions of the entry before.
+    pub n_instructions_before: usize,
+    /// And after.
+    pub n_instructions_after: usize,
+}
+
+/// A module whose result is the tuple of the original results followed by the gradients of the loss. Entry layouts of
+/// the result are dropped, as the result is another one.
+///
+/// # Errors
+/// As [`gradients`]; and where a result or parameter does not exist.
+pub fn run(module: &Module, config: &Config) -> Result<(Module, GradReport), super::PassError> {
+    let entry = module.entry();
+    let root = entry.root;
+    let is_tuple = entry.result_shape().as_tuple().is_some();
+    let n_results = entry.result_shape().as_tuple().map_or(1, <[Shape]>::len);
+    if config.loss >= n_results {
+        return Err(GradError::NoSuchResult { index: config.loss, n_results }.into());
+    }
+    let parameters = entry.parameters();
+    let find = |&number: &i64| {
+        let place = usize::try_from(number).ok().and_then(|number| parameters.get(number));
+        place.copied().ok_or(GradError::NoSuchParameter { number, n_parameters: parameters.len() })
+    };
+    let wrt = config.wrt.iter().map(find).collect::<Result<Vec<InstrId>, GradError>>()?;
+    let n_instructions_before = entry.instructions.len();
+
+    let mut copy = module.clone();
+    copy.entry_layout = None;
+    copy.is_scheduled = false;
+    if !is_tuple {
+        // The one result becomes element 0.
+        copy.input_output_alias.iter_mut().for_each(|alias| alias.output_index = vec![0]);
+    }
+    let e = Emitter::new(copy, module.entry);
+    let results: Vec<InstrId> = match &entry.instr(root).op {
+        Op::Tuple => entry.instr(root).operands.clone(),
+        _ if is_tuple => (0..n_results).map(|index| e.get_tuple_element(root, index)).collect(),
+        _ => vec![root],
+    };
+    let gradients = gradients(&e, results[config.loss], &wrt)?;
+    e.tuple(&[results.as_slice(), &gradients].concat());
+    let module = e.finish().map_err(GradError::Emit)?;
+    let report = GradReport {
+        gradients: config.wrt.iter().enumerate().map(|(idx, &number)| (number, n_results + idx)).collect(),
+        n_instructions_before,
+        n_instructions_after: module.entry().instructions.len(),
+    };
+    Ok((module, report))
+}

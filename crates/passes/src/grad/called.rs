@@ -1,0 +1,143 @@
+//! Reverse mode over called computations.
+
+use super::{GradError, reverse};
+use bf16scope_hlo::ops::control::grad::{arrays_of, float_leaves};
+use bf16scope_hlo::ops::grad::{CalledGradient, Cotangent, Why};
+use bf16scope_hlo::{CompId, ComputationNames, Emitter, InstrId, Module, Shape};
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// The reversed computations so far, by what they reverse: each is written once, however often it is called. (Forty
+/// computations of which each calls the next twice would otherwise be 2^40.)
+pub(super) type Written = RefCell<HashMap<Key, CompId>>;
+
+/// What a reversed computation depends on: the original, the wanted parameters, which parts of the result have a
+/// cotangent, and their shapes.
+pub(super) type Key = (CompId, Vec<bool>, String, Vec<Shape>);
+
+/// Differentiates computations of the module `e` writes.
+pub(super) struct Called<'a> {
+    pub(super) e: &'a Emitter,
+    pub(super) written: &'a Written,
+}
+
+impl CalledGradient for Called<'_> {
+    fn vjp_computation(&self, comp: CompId, wanted: &[bool], cotangent: &Cotangent) -> Result<CompId, Why> {
+        let given: Vec<Shape> = arrays_of(cotangent).into_iter().map(|id| self.e.shape(id)).collect();
+        let key = (comp, wanted.to_vec(), structure(cotangent), given.clone());
+        if let Some(&vjp) = self.written.borrow().get(&key) {
+            return Ok(vjp);
+        }
+        // The emitter lends its module to another one that writes the new computation.
+        let mut module = self.e.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+        let n_computations = module.computations.len();
+        let vjp = module.add_computation(&format!("{}_gradient", module.comp(comp).name));
+        let inner = Emitter::new(module, vjp);
+        let result = write(&inner, comp, wanted, cotangent, &given, self.written);
+        let mut module = inner.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+        if result.is_err() {
+            module.computations.truncate(n_computations);
+            module.names = ComputationNames::default();
+        }
+        self.e.with_module_mut(|borrowed| *borrowed = module);
+        result?;
+        self.written.borrow_mut().insert(key, vjp);
+        Ok(vjp)
+    }
+}
+
+/// Which parts of a value have a cotangent: `0` for none, `a` for an array, and parentheses around a tuple's elements.
+fn structure(cotangent: &Cotangent) -> String {
+    match cotangent {
+        Cotangent::Zero => "0".to_string(),
+        Cotangent::Array(_) => "a".to_string(),
+        Cotangent::Tuple(elements) => format!("({})", elements.iter().map(structure).collect::<String>()),
+    }
+}
+
+/// Writes the reverse of `comp` into the computation of `e`.
+fn write(
+    e: &Emitter,
+    comp: CompId,
+    wanted: &[bool],
+    cotangent: &Cotangent,
+    given: &[Shape],
+    written: &Written,
+) -> Result<(), Why> {
+    let (parameters, root) = copy_body(e, comp);
+    let n_parameters = parameters.len() as i64;
+    let mut arrays = (0..).zip(given).map(|(idx, shape)| e.parameter(n_parameters + idx, shape));
+    let seed = with_arrays(cotangent, &mut arrays);
+    let wrt: Vec<InstrId> =
+        parameters.iter().zip(wanted).filter(|(_, wanted)| **wanted).map(|(&parameter, _)| parameter).collect();
+    let cotangents = reverse(e, root, seed, &wrt, written)
+        .map_err(|error| Why::from(format!("in what it calls, {}", in_original(e, comp, error))))?;
+    let mut leaves = Vec::new();
+    for &parameter in &wrt {
+        let cotangent = cotangents.get(parameter.idx()).cloned().unwrap_or_default();
+        push_leaves(e, &e.shape(parameter), &cotangent, &mut leaves);
+    }
+    e.tuple(&leaves);
+    match e.error() {
+        Some(error) => Err(format!("in what it calls, {error}").into()),
+        None => Ok(()),
+    }
+}
+
+/// The same error, naming the instruction of `comp` instead of its copy.
+fn in_original(e: &Emitter, comp: CompId, mut error: GradError) -> GradError {
+    if let GradError::Undefined { at, .. } | GradError::CustomVjp { at, .. } = &mut error {
+        e.with_module(|module| {
+            let copies = &module.comp(e.comp()).instructions;
+            let original = module.comp(comp);
+            let place = copies.iter().position(|copy| copy.name == at.instruction);
+            if let Some(instr) = place.and_then(|idx| original.instructions.get(idx)) {
+                at.computation = original.name.clone();
+                at.instruction = instr.name.clone();
+            }
+        });
+    }
+    error
+}
+
+/// Copies the instructions of `comp`; gives its parameters by number and its root in the copy.
+fn copy_body(e: &Emitter, comp: CompId) -> (Vec<InstrId>, InstrId) {
+    e.with_module_mut(|module| {
+        let original = module.comp(comp).clone();
+        let (parameters, root) = (original.parameters(), original.root);
+        for instr in original.instructions {
+            // Ids stay: the copy starts empty.
+            module.append_copy(e.comp(), instr);
+        }
+        (parameters, root)
+    })
+}
+
+/// `cotangent` with its arrays replaced, depth first.
+fn with_arrays(cotangent: &Cotangent, arrays: &mut dyn Iterator<Item = InstrId>) -> Cotangent {
+    match cotangent {
+        Cotangent::Zero => Cotangent::Zero,
+        Cotangent::Array(_) => arrays.next().map_or(Cotangent::Zero, Cotangent::Array),
+        Cotangent::Tuple(elements) => {
+            Cotangent::Tuple(elements.iter().map(|element| with_arrays(element, arrays)).collect())
+        }
+    }
+}
+
+/// One array per floating leaf of `shape`: the cotangent's, or zeros.
+fn push_leaves(e: &Emitter, shape: &Shape, cotangent: &Cotangent, leaves: &mut Vec<InstrId>) {
+    match (shape, cotangent) {
+        (Shape::Tuple(elements), cotangent) => {
+            for (idx, element) in elements.iter().enumerate() {
+                push_leaves(e, element, &cotangent.element(idx), leaves);
+            }
+        }
+        (shape, Cotangent::Array(id)) if !float_leaves(shape).is_empty() => leaves.push(*id),
+        (shape, Cotangent::Zero | Cotangent::Array(_) | Cotangent::Tuple(_)) => {
+            for leaf in float_leaves(shape) {
+                let dtype = leaf.dtype().expect("a floating leaf is an array");
+                leaves.push(e.full(dtype, leaf.dims(), 0.0));
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Passes: functions from modules to modules.
+//!
+//! - `grad`: reverse-mode differentiation.
+//! - `remat`: the backward pass rematerialises values instead of keeping them; `cotangent_remat` does so for cotangents
+//!   where they are added.
+//! - `pace`: variable updates do not wait for the end of the program.
+//! - `partition`: a step is laid over the model axis, by shardings.
+//! - `amp`: automatic mixed precision.
+//! - `as_tpu`: f32 products as a TPU's matrix unit computes them, of bf16 parts.
+//! - `widen`: a module in f64.
+//! - `tidy`: folds exact conversions, merges common subexpressions, removes dead code.
+//!
+//! A pass takes a verified module and returns a verified module. The same input gives the same output, byte for byte.
+//! No pass reads files or compiles anything.
+
+#![forbid(unsafe_code)]
+
+use bf16scope_hlo::Instruction;
+
+pub mod amp;
+pub mod as_tpu;
+pub mod cotangent_remat;
+pub mod grad;
+pub mod name_pattern;
+mod order;
+pub mod pace;
+pub mod partition;
+pub mod remat;
+pub mod tidy;
+pub mod tuning;
+pub mod widen;
+
+pub use name_pattern::matches as name_matches;
+
+/// Whether more than a value is tied to an instruction: how it is laid over devices, what a compiler is told of it, what
+/// it waits for. Such an instruction stays, though another one has its value.
+fn is_tied(instr: &Instruction) -> bool {
+    instr.sharding.is_some()
+        || !instr.frontend_attributes.is_empty()
+        || !instr.backend_config.is_empty()
+        || !instr.control_predecessors.is_empty()
+}
+
+/// Why a pass could not rewrite a module.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PassError {
+    /// From [`grad`].
+    #[error(transparent)]
+    Grad(#[from] grad::GradError),
+    /// From [`amp`].
+    #[error(transparent)]
+    Amp(#[from] amp::AmpError),
+    /// From [`as_tpu`].
+    #[error(transparent)]
+    AsTpu(#[from] as_tpu::AsTpuError),
+}

@@ -1,0 +1,385 @@
+//! Lays a step over the model axis: annotates parameters and results with shardings, by the patterns of their names. XLA's
+//! partitioner splits the rest by them, and writes the communication.
+//!
+//! A rule splits every parameter whose name it matches along one axis, in as many equal parts as there are partitions: kernels
+//! of attention along heads, of dense layers along their hidden axis, images along a spatial one. A slot of an optimizer lies
+//! as its variable does (`net/dense/kernel/momentum` as `net/dense/kernel`), and a result that takes a parameter's place as
+//! that parameter. Whatever no rule matches is whole on every partition. Replicas are not touched: their collectives have no
+//! channel, so each partition sums its own part with the same part of the others.
+//!
+//! Nothing is left to chance before a compiler is asked: a pattern that matches nothing, an axis that there is not or that
+//! does not divide, and images whose part is smaller than a window that passes over them are errors.
+//!
+//! Source: `OpSharding` in XLA's `xla_data.proto`; TPUEstimator's `input_partition_dims`.
+
+mod sums;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::name_pattern::matches;
+pub use sums::sum_in_f32;
+
+use bf16scope_hlo::words::listed;
+use bf16scope_hlo::{ArrayShape, DeviceOrder, InstrId, Instruction, Module, Op, Shape, Sharding, TileAssignment};
+
+/// Parameters of these names are split along this axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// `*` is any text, `?` any character: `*/query/kernel`.
+    pub pattern: String,
+    /// Which axis, from 0.
+    pub axis: usize,
+}
+
+/// What was laid how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartitionReport {
+    /// Parameters that are split, by name, and along which axis.
+    pub split: Vec<(String, usize)>,
+}
+
+/// A step that cannot be partitioned so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PartitionError {
+    /// A pattern of nothing.
+    #[error("`{pattern}` matches no parameter\nhelp: parameters are {}", listed(.parameters, 6))]
+    Idle {
+        /// The pattern.
+        pattern: String,
+        /// What there is.
+        parameters: Vec<String>,
+    },
+    /// Two rules for one parameter.
+    #[error("{parameter} is split along axis {} and along axis {}\nhelp: let one pattern match it", .axes[0], .axes[1])]
+    Twice {
+        /// Its name.
+        parameter: String,
+        /// Both axes.
+        axes: [usize; 2],
+    },
+    /// An axis that is not there.
+    #[error("{parameter} {shape} has no axis {axis}\nhelp: {}", axes_there(*.rank))]
+    NoAxis {
+        /// Its name.
+        parameter: String,
+        /// What it is.
+        shape: String,
+        /// The rule's axis.
+        axis: usize,
+        /// How many it has.
+        rank: usize,
+    },
+    /// An axis that cannot be split.
+    #[error(
+        "{parameter} {shape} does not split in {n} equal parts along axis {axis}\nhelp: choose an axis whose size is a multiple of {n}"
+    )]
+    Axis {
+        /// Its name.
+        parameter: String,
+        /// What it is.
+        shape: String,
+        /// The rule's axis.
+        axis: usize,
+        /// Partitions.
+        n: usize,
+    },
+    /// Parts of images that a window does not fit in.
+    #[error(
+        "{layer}: a window of {window} passes over images of {size} that are split in {n} parts of {part}: no part may \
+         be smaller than the window\nhelp: split in fewer parts, or larger images"
+    )]
+    Window {
+        /// The layer, or the instruction.
+        layer: String,
+        /// Elements that the window spans.
+        window: i64,
+        /// Of the whole image, along the split axis.
+        size: i64,
+        /// Partitions.
+        n: usize,
+        /// Of a part, rounded up.
+        part: i64,
+    },
+    /// Partitions without a rule: each would compute the same.
+    #[error("{n} partitions, and nothing is split over them\nhelp: say what is, such as --split '*/query/kernel=1'")]
+    Nothing {
+        /// Partitions.
+        n: usize,
+    },
+}
+
+fn axes_there(rank: usize) -> String {
+    match rank {
+        0 => "it has none: let no pattern match it".to_string(),
+        1 => "its only axis is 0".to_string(),
+        _ => format!("its axes are 0 to {}", rank - 1),
+    }
+}
+
+/// Lays a verified module over `n` partitions, for which it then says that it is.
+///
+/// # Errors
+/// [`PartitionError`]: rules that do not fit the module.
+pub fn partition(module: &Module, n: usize, rules: &[Rule]) -> Result<(Module, PartitionReport), PartitionError> {
+    if rules.is_empty() {
+        return Err(PartitionError::Nothing { n });
+    }
+    let entry = module.entry();
+    let parameters = entry.parameters();
+    let names: BTreeMap<&str, &Instruction> =
+        parameters.iter().map(|&id| (name(entry.instr(id)), entry.instr(id))).collect();
+    let mut axes: BTreeMap<InstrId, usize> = BTreeMap::new();
+    for rule in rules {
+        let matched = parameters.iter().filter(|&&id| is_of(rule, entry.instr(id), &names));
+        let mut is_idle = true;
+        for &id in matched {
+            is_idle = false;
+            check_axis(entry.instr(id), rule.axis, n)?;
+            if let Some(before) = axes.insert(id, rule.axis).filter(|before| *before != rule.axis) {
+                let parameter = name(entry.instr(id)).to_string();
+                return Err(PartitionError::Twice { parameter, axes: [before, rule.axis] });
+            }
+        }
+        if is_idle {
+            let parameters = parameters.iter().map(|&id| name(entry.instr(id)).to_string()).collect();
+            return Err(PartitionError::Idle { pattern: rule.pattern.clone(), parameters });
+        }
+    }
+    for (&id, &axis) in &axes {
+        check_windows(module, id, axis, n)?;
+    }
+    Ok((annotated(module, n, &parameters, &axes), report(module, &axes)))
+}
+
+fn report(module: &Module, axes: &BTreeMap<InstrId, usize>) -> PartitionReport {
+    let entry = module.entry();
+    PartitionReport { split: axes.iter().map(|(&id, &axis)| (name(entry.instr(id)).to_string(), axis)).collect() }
+}
+
+/// The scoped name, or the instruction's.
+fn name(instr: &Instruction) -> &str {
+    match instr.metadata.op_name.as_str() {
+        "" => &instr.name,
+        scoped => scoped,
+    }
+}
+
+/// Whether a rule is for a parameter, or for the variable that it is a slot of.
+fn is_of(rule: &Rule, instr: &Instruction, names: &BTreeMap<&str, &Instruction>) -> bool {
+    let own = name(instr);
+    let is_slot_of = |variable: &str| names.get(variable).is_some_and(|variable| dims(variable) == dims(instr));
+    let variable = own.rsplit_once('/').map(|(variable, _)| variable).filter(|variable| is_slot_of(variable));
+    match variable {
+        Some(variable) => matches(&rule.pattern, variable),
+        None => matches(&rule.pattern, own),
+    }
+}
+
+fn dims(instr: &Instruction) -> &[i64] {
+    match &instr.shape {
+        Shape::Array(ArrayShape { dims, .. }) => dims,
+        _ => &[],
+    }
+}
+
+fn check_axis(instr: &Instruction, axis: usize, n: usize) -> Result<(), PartitionError> {
+    let (parameter, shape) = (name(instr).to_string(), instr.shape.to_string());
+    match dims(instr).get(axis) {
+        None => Err(PartitionError::NoAxis { parameter, shape, axis, rank: dims(instr).len() }),
+        Some(&size) if size > 0 && size % n as i64 == 0 => Ok(()),
+        Some(_) => Err(PartitionError::Axis { parameter, shape, axis, n }),
+    }
+}
+
+/// Follows a split axis through what keeps it, and measures the windows that pass over it.
+fn check_windows(module: &Module, from: InstrId, axis: usize, n: usize) -> Result<(), PartitionError> {
+    let entry = module.entry();
+    let rank = dims(entry.instr(from)).len();
+    // Values in whose dims the axis lies where it lay.
+    let mut split: BTreeSet<InstrId> = BTreeSet::from([from]);
+    for id in (0..entry.instructions.len()).map(|at| InstrId(at as u32)) {
+        let instr = entry.instr(id);
+        let Some(&operand) = instr.operands.iter().find(|operand| split.contains(operand)) else { continue };
+        let size = dims(entry.instr(operand)).get(axis).copied().unwrap_or(0);
+        let keeps = dims(instr).len() == rank;
+        let window = match &instr.op {
+            Op::Convolution(convolution) if instr.operands.first() == Some(&operand) => {
+                let spatial = convolution.dims.input_spatial.iter().position(|&dim| dim == axis as i64);
+                let is_kept = |at: usize| convolution.dims.output_spatial.get(at) == Some(&(axis as i64));
+                // Forward ones alone: the gradient of a kernel takes an image for its window.
+                spatial.filter(|&at| is_kept(at)).map(|at| convolution.window[at])
+            }
+            Op::ReduceWindow { window, .. } => window.get(axis).copied(),
+            Op::Convolution(_) | Op::Reshape | Op::Transpose { .. } | Op::Dot { .. } => continue,
+            _ if dims(instr).get(axis) == Some(&size) && keeps => {
+                split.insert(id);
+                continue;
+            }
+            _ => continue,
+        };
+        let Some(window) = window else { continue };
+        let (span, part) = ((window.size - 1) * window.window_dilation + 1, size.div_euclid(n as i64));
+        let part = part + i64::from(size % n as i64 != 0);
+        if span > part && window.size > 1 {
+            let layer = layer(instr);
+            return Err(PartitionError::Window { layer, window: span, size, n, part });
+        }
+        if keeps {
+            split.insert(id);
+        }
+    }
+    Ok(())
+}
+
+fn layer(instr: &Instruction) -> String {
+    match name(instr).rsplit_once('/') {
+        Some((layer, _)) => layer.to_string(),
+        None => format!("%{}", instr.name),
+    }
+}
+
+fn annotated(module: &Module, n: usize, parameters: &[InstrId], axes: &BTreeMap<InstrId, usize>) -> Module {
+    let mut module = module.clone();
+    let aliased: BTreeMap<i64, i64> = (module.input_output_alias.iter())
+        .filter_map(|alias| match alias.output_index.as_slice() {
+            [result] => Some((*result, alias.parameter_number)),
+            _ => None,
+        })
+        .collect();
+    let at = module.entry.idx();
+    let entry = &mut module.computations[at];
+    let mut by_number: BTreeMap<i64, Sharding> = BTreeMap::new();
+    for &id in parameters {
+        let instr = &mut entry.instructions[id.idx()];
+        let sharding = match axes.get(&id) {
+            Some(&axis) => tiles(dims(instr).len(), axis, n),
+            None => Sharding::Replicated,
+        };
+        if let Op::Parameter { number, .. } = &instr.op {
+            by_number.insert(*number, sharding.clone());
+        }
+        instr.sharding = Some(Box::new(sharding));
+    }
+    let root = &mut entry.instructions[entry.root.idx()];
+    let of_result = |result: i64| {
+        let parameter = aliased.get(&result).and_then(|number| by_number.get(number));
+        parameter.cloned().unwrap_or(Sharding::Replicated)
+    };
+    root.sharding = Some(Box::new(match &root.shape {
+        Shape::Tuple(elements) => Sharding::Tuple((0..elements.len() as i64).map(of_result).collect()),
+        _ => Sharding::Replicated,
+    }));
+    module.unmodelled.attributes.retain(|(attribute, _)| attribute != "num_partitions");
+    module.unmodelled.attributes.push(("num_partitions".to_string(), n.to_string()));
+    module
+}
+
+/// Equal parts along one axis.
+fn tiles(rank: usize, axis: usize, n: usize) -> Sharding {
+    let mut dims = vec![1; rank];
+    dims[axis] = n as i64;
+    let devices = DeviceOrder::Iota { reshape_dims: vec![n as i64], transpose_perm: Vec::new() };
+    Sharding::Tiled(TileAssignment { dims, devices, replicate_on_last_dim: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::devices::Placement;
+    use bf16scope_hlo::text::{self, PrintOptions, print};
+    use bf16scope_hlo::verify::verify;
+
+    const STEP: &str = r#"
+HloModule step, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }, replica_count=4
+
+ENTRY step {
+  w = f32[8,6]{1,0} parameter(0), metadata={op_name="net/dense/kernel"}
+  m = f32[8,6]{1,0} parameter(1), metadata={op_name="net/dense/kernel/momentum"}
+  x = f32[4,8]{1,0} parameter(2), metadata={op_name="x"}
+  y = f32[4,6]{1,0} dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  n = f32[8,6]{1,0} subtract(w, m)
+  ROOT t = (f32[8,6]{1,0}, f32[8,6]{1,0}, f32[4,6]{1,0}) tuple(n, m, y)
+}
+"#;
+
+    fn rules(rules: &[(&str, usize)]) -> Vec<Rule> {
+        rules.iter().map(|(pattern, axis)| Rule { pattern: pattern.to_string(), axis: *axis }).collect()
+    }
+
+    fn of(text: &str, n: usize, split: &[(&str, usize)]) -> Result<(Module, PartitionReport), String> {
+        let module = text::parse(text, "m").unwrap();
+        partition(&module, n, &rules(split)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_variable_its_slot_and_what_takes_their_place_are_split_alike() {
+        let (module, report) = of(STEP, 2, &[("*/kernel", 1)]).unwrap();
+        verify(&module).unwrap();
+        let names = ["net/dense/kernel", "net/dense/kernel/momentum"];
+        assert_eq!(report.split, names.map(|name| (name.to_string(), 1)));
+        let printed = print(&module, &PrintOptions::default());
+        assert_eq!(printed.matches("sharding={devices=[1,2]<=[2]}").count(), 2, "{printed}");
+        let results = "sharding={{devices=[1,2]<=[2]}, {devices=[1,2]<=[2]}, {replicated}}";
+        assert!(printed.contains(results), "{printed}");
+        let placement = Placement::of(&module).unwrap();
+        assert_eq!((placement.devices.replicas, placement.devices.partitions), (4, 2));
+        assert_eq!((placement.free_parameters, placement.free_results), (vec![false; 3], vec![false; 3]));
+        // It says so only once, and the same again.
+        assert_eq!(partition(&module, 2, &rules(&[("*/kernel", 1)])).unwrap().0, module);
+    }
+
+    #[test]
+    fn rules_that_do_not_fit_are_errors() {
+        let error = |n, split: &[(&str, usize)]| of(STEP, n, split).unwrap_err();
+        assert_eq!(
+            error(2, &[("*/query/kernel", 1)]),
+            "`*/query/kernel` matches no parameter\nhelp: parameters are `net/dense/kernel`, `net/dense/kernel/momentum`, `x`"
+        );
+        assert_eq!(
+            error(4, &[("*/kernel", 1)]),
+            "net/dense/kernel f32[8,6]{1,0} does not split in 4 equal parts along axis 1\nhelp: choose an axis whose size is a \
+             multiple of 4"
+        );
+        assert_eq!(
+            error(2, &[("*/kernel", 2)]),
+            "net/dense/kernel f32[8,6]{1,0} has no axis 2\nhelp: its axes are 0 to 1"
+        );
+        assert_eq!(
+            error(2, &[("*/kernel", 1), ("net/*", 0)]),
+            "net/dense/kernel is split along axis 1 and along axis 0\nhelp: let one pattern match it"
+        );
+        assert!(error(2, &[]).starts_with("2 partitions, and nothing is split over them"));
+    }
+
+    #[test]
+    fn a_window_larger_than_a_part_is_named_with_its_layer() {
+        let text = r#"
+HloModule step
+
+ENTRY step {
+  images = bf16[2,16,16,3]{3,2,1,0} parameter(0), metadata={op_name="images"}
+  w = bf16[3,3,3,8]{3,2,1,0} parameter(1), metadata={op_name="net/conv1/kernel"}
+  v = bf16[7,7,8,8]{3,2,1,0} parameter(2), metadata={op_name="net/conv2/kernel"}
+  a = bf16[2,8,8,8]{3,2,1,0} convolution(images, w), window={size=3x3 stride=2x2 pad=0_1x0_1}, dim_labels=b01f_01io->b01f, metadata={op_name="net/conv1/convolution"}
+  b = bf16[2,8,8,8]{3,2,1,0} negate(a)
+  ROOT c = bf16[2,8,8,8]{3,2,1,0} convolution(b, v), window={size=7x7 pad=3_3x3_3}, dim_labels=b01f_01io->b01f, metadata={op_name="net/conv2/convolution"}
+}
+"#;
+        assert_eq!(
+            of(text, 2, &[("images", 1)]).unwrap_err(),
+            "net/conv2: a window of 7 passes over images of 8 that are split in 2 parts of 4: no part may be smaller than the \
+             window\nhelp: split in fewer parts, or larger images"
+        );
+        let smaller =
+            text.replace("bf16[7,7,8,8]", "bf16[3,3,8,8]").replace("size=7x7 pad=3_3x3_3", "size=3x3 pad=1_1x1_1");
+        let (module, _) = of(&smaller, 2, &[("images", 1)]).unwrap();
+        assert!(print(&module, &PrintOptions::default()).contains("sharding={devices=[1,2,1,1]<=[2]}"));
+        assert!(
+            of(&smaller, 4, &[("images", 2)])
+                .unwrap_err()
+                .starts_with("net/conv2: a window of 3 passes over images of 8")
+        );
+    }
+}

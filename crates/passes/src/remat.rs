@@ -1,0 +1,484 @@
+//! Rematerialisation: the backward pass computes values of the forward pass a second time instead of keeping them.
+//!
+//! [`remat`] runs after [`gradients`](super::grad::gradients), on the same computation. Instructions before a given
+//! position are the forward pass, those after it the backward pass. Wherever the backward pass uses a rematerialised
+//! value, it now uses a copy, computed from *residuals*: the values that are kept. A residual first goes through an
+//! `opt-barrier`, because a compiler that sees the same computation twice keeps one of the two. Where computing the
+//! copy costs more than reading it, the barrier also takes the latest sum or product of the backward pass, so that
+//! nothing is computed before it is needed (as in JAX's `checkpoint`).
+//!
+//! Rematerialised are:
+//! - elementwise functions of one or two residuals, including batch normalisation with known statistics. Reading the
+//!   residuals and applying the function costs little more than reading its result, and often nothing, because the
+//!   compiler fuses it into its reader, in the forward pass too;
+//! - a variable's cast to fewer bits that a convolution takes as its kernel, where the kernel is much larger than the
+//!   resulting image: the variable exists anyway, and otherwise the copies for a network's last layers would be alive
+//!   together where the backward pass begins;
+//! - instructions whose name matches a pattern of the [`Remat`], including convolutions and products. The inputs of a
+//!   matched scope are residuals.
+//!
+//! Always kept are parameters, statistics and other results much smaller than their operands, random bits, and whatever
+//! calls, communicates or has no array as its result.
+//!
+//! A copy does what its original does, so gradients keep their bits where the compiler keeps those of each instruction.
+
+use super::name_pattern::matches;
+use crate::tuning::Remat;
+use bf16scope_hlo::ops::batch_norm::normalisation::Normalisation;
+use bf16scope_hlo::ops::{BatchNorm, decisions};
+use bf16scope_hlo::words::nearest;
+use bf16scope_hlo::{CompId, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, Shape};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What [`remat`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RematReport {
+    /// The scoped name and shape of each rematerialised value.
+    pub rematerialised: Vec<(String, String)>,
+    /// The same for each residual that was put behind a barrier for it.
+    pub residuals: Vec<(String, String)>,
+}
+
+/// Why nothing was rematerialised.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RematError {
+    /// A pattern that no instruction of the forward pass has.
+    #[error("remat: no scope of the network matches `{pattern}`{}", suggestion(.nearest))]
+    NoMatch {
+        /// The pattern.
+        pattern: String,
+        /// A level of a name that is close to it.
+        nearest: Option<String>,
+    },
+    /// A copy broke a rule, or the emitter had failed before.
+    #[error(transparent)]
+    Emit(#[from] Box<EmitError>),
+}
+
+fn suggestion(nearest: &Option<String>) -> String {
+    match nearest {
+        Some(name) => format!("\nhelp: did you mean `{name}`?"),
+        None => "\nhelp: `bf16scope emit` shows the names, as op_name".to_string(),
+    }
+}
+
+/// From how many residuals an elementwise function is rematerialised. With two, the backward pass keeps every other one
+/// of the sums along a chain of residual blocks, and reads two arrays for each one in between.
+const N_SOURCES: usize = 2;
+
+/// An array with this many times fewer elements than its result, or than its operand, is small: keeping and reading it
+/// costs nothing. Statistics and scales are small; a pooled image (4 or 9 times) is not.
+const SMALL: i64 = 16;
+
+/// A kernel with more than this many times the elements of its convolution's result is cast again.
+const LARGE: i64 = 2;
+
+/// Makes the backward pass, which is the emitter's computation from instruction `n_forward` on, rematerialise what
+/// `config` says. Ids below `n_forward` stay valid; of the later ones, `results` are returned with their new ids.
+///
+/// # Errors
+/// A pattern that matches nothing; an emitter that had failed. The computation is then unchanged.
+pub fn remat(
+    e: &Emitter,
+    n_forward: usize,
+    results: &[InstrId],
+    config: &Remat,
+) -> Result<(Vec<InstrId>, RematReport), RematError> {
+    if let Some(error) = e.error() {
+        return Err(Box::new(error).into());
+    }
+    let comp = e.comp();
+    if !e.with_module(|module| applies(config, &module.comp(comp).instructions[..n_forward])) {
+        return Ok((results.to_vec(), RematReport::default()));
+    }
+    let plan = e.with_module(|module| RematPlan::new(module, comp, n_forward, config))?;
+    if !e.with_module(|module| plan.changes(module, comp)) {
+        return Ok((results.to_vec(), RematReport::default()));
+    }
+    // The emitter lends its module to another one that writes the backward pass anew.
+    let original = e.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+    let mut copy = original.clone();
+    let backward = copy.computations[comp.idx()].instructions.split_off(n_forward);
+    let mut writer = Writer::new(Emitter::new(copy, comp), &plan, n_forward);
+    for (idx, instr) in backward.iter().enumerate() {
+        writer.rewrite(instr, &plan.scopes[n_forward + idx]);
+    }
+    let Writer { e: inner, renamed, report, .. } = writer;
+    let (module, result) = match inner.finish() {
+        Ok(module) => {
+            let renamed = |id: &InstrId| if id.idx() < n_forward { *id } else { renamed[id.idx() - n_forward] };
+            (module, Ok((results.iter().map(renamed).collect(), report)))
+        }
+        Err(error) => (original, Err(error.into())),
+    };
+    e.with_module_mut(|lent| *lent = module);
+    e.forget_from(n_forward);
+    result
+}
+
+/// Whether there is anything to do for this forward pass.
+fn applies(config: &Remat, forward: &[Instruction]) -> bool {
+    match config {
+        Remat::None => false,
+        Remat::Elementwise | Remat::Scopes(_) => true,
+        Remat::Convolutional => forward.iter().any(|instr| matches!(instr.op, Op::Convolution(_))),
+    }
+}
+
+/// What becomes of a value of the forward pass that the backward pass uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Used as it is: it exists anyway, is small, or is no array.
+    Used,
+    /// Kept, and used through a barrier.
+    Residual,
+    /// Computed a second time.
+    Rematerialised,
+}
+
+/// What becomes of each value of the forward pass.
+struct RematPlan {
+    fates: Vec<Fate>,
+    /// The matched scope that an instruction, of either pass, is in.
+    scopes: Vec<Option<String>>,
+    /// Whether rematerialising a value runs more than elementwise functions.
+    costs: Vec<bool>,
+}
+
+impl RematPlan {
+    fn new(module: &Module, comp: CompId, n_forward: usize, config: &Remat) -> Result<RematPlan, RematError> {
+        let instructions = &module.comp(comp).instructions;
+        let forward = &instructions[..n_forward];
+        let scopes = matched_scopes(instructions, n_forward, config)?;
+        let casts = large_casts(forward);
+        let mut plan = RematPlan { fates: Vec::new(), scopes, costs: Vec::new() };
+        // Per value the kept arrays, other than small ones, that it would be computed from.
+        let mut sources: Vec<BTreeSet<InstrId>> = Vec::new();
+        for (idx, instr) in forward.iter().enumerate() {
+            let operands = remat_operands(forward, instr);
+            let of_operands = || operands.iter().flat_map(|operand| sources[operand.idx()].iter().copied());
+            let from: BTreeSet<InstrId> = of_operands().filter(|&id| !is_small(&forward[id.idx()], instr)).collect();
+            let in_scope = plan.scopes[idx].is_some();
+            let is_map = is_map(forward, instr);
+            let is_there = matches!(instr.op, Op::Parameter { .. } | Op::Constant(_) | Op::Iota { .. })
+                || instr.shape.as_array().is_none();
+            let is_reduced = operands.iter().any(|operand| is_small(instr, &forward[operand.idx()]));
+            let fate = if is_there || (is_reduced && !in_scope) {
+                Fate::Used
+            } else if (in_scope && (is_map || decisions::is_repeatable(&instr.op)) && !is_reduced)
+                || (is_map && from.len() <= N_SOURCES && !widens(forward, &from, instr))
+            {
+                // What is computed from parameters and constants alone has nothing to be kept for.
+                if from.is_empty() && !in_scope { Fate::Used } else { Fate::Rematerialised }
+            } else if is_reduced {
+                Fate::Used
+            } else {
+                Fate::Residual
+            };
+            let fate = if casts.contains(&InstrId(idx as u32)) {
+                // The variable is there anyway, but without a barrier the compiler keeps the forward pass's cast.
+                plan.fates[instr.operands[0].idx()] = Fate::Residual;
+                Fate::Rematerialised
+            } else {
+                fate
+            };
+            let again = fate == Fate::Rematerialised;
+            plan.costs.push(again && (!is_map || operands.iter().any(|operand| plan.costs[operand.idx()])));
+            sources.push(match fate {
+                Fate::Used => BTreeSet::new(),
+                Fate::Residual => BTreeSet::from([InstrId(idx as u32)]),
+                Fate::Rematerialised => from,
+            });
+            plan.fates.push(fate);
+        }
+        Ok(plan)
+    }
+
+    /// Whether the backward pass uses anything that is rematerialised.
+    fn changes(&self, module: &Module, comp: CompId) -> bool {
+        let n_forward = self.fates.len();
+        let backward = &module.comp(comp).instructions[n_forward..];
+        let mut used = backward.iter().flat_map(|instr| &instr.operands).filter(|id| id.idx() < n_forward);
+        used.any(|id| self.fates[id.idx()] == Fate::Rematerialised)
+    }
+}
+
+/// The operands that rematerialising an instruction takes: its own, or for the normalised result of a batch norm those
+/// of the normalisation.
+fn remat_operands(forward: &[Instruction], instr: &Instruction) -> Vec<InstrId> {
+    match normalisation(forward, instr) {
+        Some((norm, _)) => norm.operands.clone(),
+        None => instr.operands.clone(),
+    }
+}
+
+/// The batch norm whose normalised data an instruction extracts.
+fn normalisation<'a>(forward: &'a [Instruction], instr: &Instruction) -> Option<(&'a Instruction, BatchNorm)> {
+    let Op::GetTupleElement { index: 0 } = instr.op else { return None };
+    let norm = &forward[instr.operands[0].idx()];
+    match norm.op {
+        Op::BatchNormTraining(attributes) => Some((norm, attributes)),
+        _ => None,
+    }
+}
+
+/// The casts of variables to fewer bits that convolutions take as kernels much larger than the resulting images.
+fn large_casts(forward: &[Instruction]) -> BTreeSet<InstrId> {
+    let n_bits = |instr: &Instruction| instr.shape.dtype().map_or(0, |dtype| dtype.bits());
+    let is_cast_of_variable = |instr: &Instruction| {
+        let of = |id: &InstrId| &forward[id.idx()];
+        let is_wider = |operand: &Instruction| n_bits(operand) > n_bits(instr);
+        matches!(instr.op, Op::Convert)
+            && instr.operands.iter().map(of).all(|it| matches!(it.op, Op::Parameter { .. }) && is_wider(it))
+    };
+    let kernels = forward.iter().filter(|instr| matches!(instr.op, Op::Convolution(_))).filter_map(|convolution| {
+        let kernel = *convolution.operands.get(1)?;
+        let (n, n_results) = (n_elements(&forward[kernel.idx()].shape)?, n_elements(&convolution.shape)?);
+        (n > n_results.saturating_mul(LARGE)).then_some(kernel)
+    });
+    kernels.filter(|id| is_cast_of_variable(&forward[id.idx()])).collect()
+}
+
+/// Whether an instruction is elementwise, or moves no elements.
+fn is_map(forward: &[Instruction], instr: &Instruction) -> bool {
+    decisions::is_map(&instr.op) || normalisation(forward, instr).is_some()
+}
+
+/// Whether `instr` is much smaller than `other`.
+fn is_small(instr: &Instruction, other: &Instruction) -> bool {
+    match (n_elements(&instr.shape), n_elements(&other.shape)) {
+        (Some(n), Some(n_other)) => n.saturating_mul(SMALL) <= n_other,
+        _ => false,
+    }
+}
+
+/// Elements of an array, or of the largest array of a tuple.
+fn n_elements(shape: &Shape) -> Option<i64> {
+    let n_of = |leaf: &Shape| leaf.dims().iter().fold(1i64, |n, &size| n.saturating_mul(size));
+    shape.leaves().into_iter().map(n_of).max()
+}
+
+/// Whether a value is narrower than random bits it comes from: a dropout's mask is kept, not its bits.
+fn widens(forward: &[Instruction], from: &BTreeSet<InstrId>, instr: &Instruction) -> bool {
+    let n_bits = |instr: &Instruction| instr.shape.dtype().map_or(0, |dtype| dtype.bits());
+    let is_random = |id: &InstrId| {
+        let source = &forward[id.idx()];
+        let of_tuple = matches!(source.op, Op::GetTupleElement { .. });
+        of_tuple && matches!(forward[source.operands[0].idx()].op, Op::RngBitGenerator(_))
+    };
+    from.iter().any(|id| is_random(id) && n_bits(&forward[id.idx()]) > n_bits(instr))
+}
+
+/// The scope of each instruction that a pattern matches: its name up to the last matched level. A gradient is in the scope
+/// of its primal.
+fn matched_scopes(
+    instructions: &[Instruction],
+    n_forward: usize,
+    config: &Remat,
+) -> Result<Vec<Option<String>>, RematError> {
+    let mut hits = vec![false; config.patterns().len()];
+    let mut cache: BTreeMap<&str, Option<String>> = BTreeMap::new();
+    let mut scopes = Vec::new();
+    for (idx, instr) in instructions.iter().enumerate() {
+        let name = instr.metadata.op_name.as_str();
+        let name = if idx < n_forward { name } else { name.strip_prefix("gradient/").unwrap_or_default() };
+        let scope = cache.entry(name).or_insert_with(|| {
+            let levels: Vec<&str> = name.split('/').collect();
+            let found = config.patterns().iter().zip(&mut hits).filter_map(|(pattern, hit)| {
+                let end = last_level(pattern, &levels)?;
+                *hit = true;
+                Some(end)
+            });
+            // The outermost scope: what is inside it is rematerialised as one.
+            found.min().map(|end| levels[..end].join("/"))
+        });
+        scopes.push(scope.clone());
+    }
+    match hits.iter().position(|hit| !hit) {
+        None => Ok(scopes),
+        Some(idx) => {
+            let pattern = config.patterns()[idx].clone();
+            let forward = instructions[..n_forward].iter();
+            let levels: BTreeSet<&str> = forward.flat_map(|instr| instr.metadata.op_name.split('/')).collect();
+            let plain = pattern.replace(['*', '?'], "");
+            let nearest = nearest(&plain, levels).map(str::to_string);
+            Err(RematError::NoMatch { pattern, nearest })
+        }
+    }
+}
+
+/// Where the first run of levels that a pattern matches ends.
+fn last_level(pattern: &str, levels: &[&str]) -> Option<usize> {
+    let n_levels = pattern.split('/').count();
+    (n_levels..=levels.len()).find(|&end| {
+        let run = &levels[end - n_levels..end];
+        pattern.split('/').zip(run).all(|(pattern, level)| matches(pattern, level))
+    })
+}
+
+/// Writes the backward pass anew.
+struct Writer<'a> {
+    e: Emitter,
+    plan: &'a RematPlan,
+    n_forward: usize,
+    /// New ids of the backward pass so far.
+    renamed: Vec<InstrId>,
+    /// Copies so far, by original and the matched scope they are for: scopes are rematerialised one by one.
+    copies: BTreeMap<(InstrId, Option<String>), InstrId>,
+    /// The last sum or product of the backward pass.
+    latest: Option<InstrId>,
+    report: RematReport,
+}
+
+impl Writer<'_> {
+    fn new(e: Emitter, plan: &RematPlan, n_forward: usize) -> Writer<'_> {
+        let (renamed, copies) = (Vec::new(), BTreeMap::new());
+        Writer { e, plan, n_forward, renamed, copies, latest: None, report: RematReport::default() }
+    }
+
+    /// Appends an instruction of the backward pass, with copies of the rematerialised values that it uses.
+    fn rewrite(&mut self, instr: &Instruction, scope: &Option<String>) {
+        let operands: Vec<InstrId> = instr.operands.iter().map(|&id| self.operand(id, scope)).collect();
+        let renamed = |id: &InstrId| id.idx().checked_sub(self.n_forward).map_or(*id, |idx| self.renamed[idx]);
+        let control_predecessors = instr.control_predecessors.iter().map(renamed).collect();
+        let id = self.append(Instruction { operands, control_predecessors, ..instr.clone() });
+        self.renamed.push(id);
+        if matches!(instr.op, Op::Reduce { .. }) {
+            self.latest = Some(id);
+        }
+    }
+
+    fn operand(&mut self, id: InstrId, scope: &Option<String>) -> InstrId {
+        if id.idx() >= self.n_forward {
+            return self.renamed[id.idx() - self.n_forward];
+        }
+        self.value(id, scope, self.plan.costs[id.idx()])
+    }
+
+    /// A value of the forward pass as the backward pass uses it, on behalf of a scope; `late` if its user is expensive.
+    fn value(&mut self, id: InstrId, scope: &Option<String>, late: bool) -> InstrId {
+        // No recursion: a chain of rematerialised values may be as long as the program.
+        let mut pending = vec![(id, scope.clone(), false)];
+        while let Some((id, scope, was_open)) = pending.pop() {
+            if self.known(id, &scope).is_some() {
+                continue;
+            }
+            let instr = self.e.with_module(|module| module.comp(self.e.comp()).instr(id).clone());
+            let inner = self.scope_of(id, &scope);
+            let copy = if self.is_kept(id, &scope) {
+                self.keep(&instr, id, late)
+            } else {
+                if !was_open {
+                    self.report.rematerialised.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
+                }
+                let operands = self.remat_operands(&instr);
+                let missing = |&&operand: &&InstrId| self.known(operand, &inner).is_none();
+                let missing = operands.iter().rev().filter(missing).map(|&id| (id, inner.clone(), false));
+                let missing: Vec<_> = missing.collect();
+                if !missing.is_empty() {
+                    pending.push((id, scope, true));
+                    pending.extend(missing);
+                    continue;
+                }
+                let made = |&operand: &InstrId| self.known(operand, &inner).expect("what was missing has been made");
+                let operands = operands.iter().map(made).collect();
+                self.copy_of(&instr, operands)
+            };
+            self.copies.insert((id, inner), copy);
+        }
+        self.known(id, scope).expect("it was made last")
+    }
+
+    /// For which scope a value is rematerialised: a scope is rematerialised once, whoever asks.
+    fn scope_of(&self, id: InstrId, scope: &Option<String>) -> Option<String> {
+        let own = &self.plan.scopes[id.idx()];
+        if own.is_some() && !self.crosses(id, scope) { own.clone() } else { scope.clone() }
+    }
+
+    /// Whether a value is of another scope than the one that asks.
+    fn crosses(&self, id: InstrId, scope: &Option<String>) -> bool {
+        let own = &self.plan.scopes[id.idx()];
+        scope.is_some() && own.is_some() && own != scope
+    }
+
+    fn is_kept(&self, id: InstrId, scope: &Option<String>) -> bool {
+        match self.plan.fates[id.idx()] {
+            Fate::Used => false,
+            Fate::Residual => true,
+            Fate::Rematerialised => self.crosses(id, scope) && self.plan.costs[id.idx()],
+        }
+    }
+
+    /// What stands for a value of the forward pass, if that is there already.
+    fn known(&self, id: InstrId, scope: &Option<String>) -> Option<InstrId> {
+        match self.plan.fates[id.idx()] {
+            Fate::Used => Some(id),
+            Fate::Residual | Fate::Rematerialised => self.copies.get(&(id, self.scope_of(id, scope))).copied(),
+        }
+    }
+
+    /// A kept value behind a barrier.
+    fn keep(&mut self, instr: &Instruction, id: InstrId, late: bool) -> InstrId {
+        self.report.residuals.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
+        self.e.set_metadata(copy_metadata(instr));
+        let kept = match self.latest.filter(|_| late) {
+            None => self.e.emit(Op::OptimizationBarrier, &[id], None),
+            Some(latest) => {
+                let both = self.e.tuple(&[id, latest]);
+                let both = self.e.emit(Op::OptimizationBarrier, &[both], None);
+                self.e.get_tuple_element(both, 0)
+            }
+        };
+        self.shard(kept, instr);
+        kept
+    }
+
+    /// What rematerialising an instruction takes.
+    fn remat_operands(&self, instr: &Instruction) -> Vec<InstrId> {
+        self.e.with_module(|module| remat_operands(&module.comp(self.e.comp()).instructions[..self.n_forward], instr))
+    }
+
+    /// A copy of an instruction.
+    fn copy_of(&self, instr: &Instruction, operands: Vec<InstrId>) -> InstrId {
+        let attributes = self.e.with_module(|module| {
+            let forward = &module.comp(self.e.comp()).instructions[..self.n_forward];
+            normalisation(forward, instr).map(|(_, attributes)| attributes)
+        });
+        let metadata = copy_metadata(instr);
+        let Some(attributes) = attributes else {
+            // What it waited for stands in the forward pass, which stays.
+            return self.append(Instruction { operands, metadata, ..instr.clone() });
+        };
+        self.e.set_metadata(metadata);
+        let [mean, variance] = [1, 2].map(|index| self.e.get_tuple_element(instr.operands[0], index));
+        let n_before = self.e.n_instructions();
+        let norm = Normalisation { scale: operands[1], mean, variance, attributes };
+        let result = norm.apply(&self.e, operands[0], operands[2]);
+        for id in (n_before..self.e.n_instructions()).map(|idx| InstrId(idx as u32)) {
+            self.shard(id, instr);
+        }
+        result
+    }
+
+    /// Lays a value over devices as one of the same dims lies.
+    fn shard(&self, id: InstrId, like: &Instruction) {
+        self.e.with_module_mut(|module| {
+            let instr = module.computations[self.e.comp().idx()].instructions.get_mut(id.idx());
+            if let Some(instr) = instr.filter(|instr| instr.shape.dims() == like.shape.dims()) {
+                instr.sharding.clone_from(&like.sharding);
+            }
+        });
+    }
+
+    fn append(&self, instr: Instruction) -> InstrId {
+        self.e.with_module_mut(|module| module.append_copy(self.e.comp(), instr))
+    }
+}
+
+/// The original's place, its name under `remat/`.
+fn copy_metadata(instr: &Instruction) -> Metadata {
+    Metadata { op_name: format!("remat/{}", instr.metadata.op_name), ..instr.metadata.clone() }
+}

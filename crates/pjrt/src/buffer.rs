@@ -1,0 +1,122 @@
+//! A buffer: an array on a device of any client.
+
+use std::fmt;
+use std::fs::File;
+use std::sync::Arc;
+
+use super::array_type::n_host_bytes;
+use super::backend::Array;
+use super::{Client, PjrtError};
+use bf16scope_hlo::DType;
+
+/// An array on a device. Frees its memory when dropped.
+pub struct Buffer {
+    pub(super) client: Client,
+    pub(super) array: Box<dyn Array>,
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.dtype(), self.dims()) {
+            (Ok(dtype), Ok(dims)) => write!(f, "Buffer({dtype}{dims:?})"),
+            (dtype, dims) => write!(f, "Buffer({dtype:?}, {dims:?})"),
+        }
+    }
+}
+
+impl Buffer {
+    /// The client whose device it is on.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> Result<DType, PjrtError> {
+        self.array.dtype()
+    }
+
+    /// Dimensions.
+    pub fn dims(&self) -> Result<Vec<i64>, PjrtError> {
+        self.array.dims()
+    }
+
+    /// Bytes it takes on its device, padding included.
+    pub fn n_device_bytes(&self) -> Result<usize, PjrtError> {
+        self.array.n_device_bytes()
+    }
+
+    /// Whether its memory has been given up.
+    pub fn is_deleted(&self) -> Result<bool, PjrtError> {
+        self.array.is_deleted()
+    }
+
+    /// Where it is on its device: shows whether a donated argument's memory became an output. Not for dereferencing.
+    pub fn address(&self) -> Result<usize, PjrtError> {
+        self.array.address()
+    }
+
+    /// Its elements, dense and row-major.
+    pub fn to_host(&self) -> Result<Vec<u8>, PjrtError> {
+        let mut bytes = vec![0; n_host_bytes(self.dtype()?, &self.dims()?)?];
+        self.copy_to_host(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Copies its elements, dense and row-major, into `bytes`, which they must fill.
+    pub fn copy_to_host(&self, bytes: &mut [u8]) -> Result<(), PjrtError> {
+        let (dtype, dims) = (self.dtype()?, self.dims()?);
+        let expected = n_host_bytes(dtype, &dims)?;
+        if bytes.len() != expected {
+            return Err(PjrtError::HostBytes { dtype, dims, measured: bytes.len(), expected });
+        }
+        self.array.copy_to_host(bytes, &dims)
+    }
+}
+
+impl Client {
+    /// Copies a dense row-major array to a device. The bytes may be reused when this returns.
+    ///
+    /// A type under a byte takes one byte per element here (see [`DType::n_bytes`]).
+    pub fn buffer_from_host(
+        &self,
+        bytes: &[u8],
+        dtype: DType,
+        dims: &[i64],
+        device_idx: usize,
+    ) -> Result<Buffer, PjrtError> {
+        self.check(bytes.len(), dtype, dims, device_idx)?;
+        Ok(self.buffer(Arc::clone(&self.backend).upload(bytes, dtype, dims, device_idx)?))
+    }
+
+    /// The same of what a file holds. Memory that `memfd_create(2)` made, sealed against every change, goes to a child as it
+    /// is, without a copy; any other file is read.
+    pub fn buffer_from_file(
+        &self,
+        file: &File,
+        dtype: DType,
+        dims: &[i64],
+        device_idx: usize,
+    ) -> Result<Buffer, PjrtError> {
+        let metadata = file.metadata().map_err(|source| PjrtError::HostFile { dtype, dims: dims.to_vec(), source })?;
+        self.check(usize::try_from(metadata.len()).unwrap_or(usize::MAX), dtype, dims, device_idx)?;
+        Ok(self.buffer(Arc::clone(&self.backend).upload_file(file, dtype, dims, device_idx)?))
+    }
+
+    /// Whether so many bytes are such an array's, and there is such a device.
+    fn check(&self, measured: usize, dtype: DType, dims: &[i64], device_idx: usize) -> Result<(), PjrtError> {
+        let expected = n_host_bytes(dtype, dims)?;
+        if measured != expected {
+            return Err(PjrtError::HostBytes { dtype, dims: dims.to_vec(), measured, expected });
+        }
+        let n_devices = self.devices().len();
+        if device_idx >= n_devices {
+            return Err(PjrtError::NoDevice { idx: device_idx, n_devices });
+        }
+        Ok(())
+    }
+
+    /// An array that this client's back end made.
+    pub(super) fn buffer(&self, array: Box<dyn Array>) -> Buffer {
+        Buffer { client: self.clone(), array }
+    }
+}

@@ -1,0 +1,142 @@
+//! The environment variables of this process that plugins read when they are loaded.
+//!
+//! Setting one is safe only while no other thread reads the environment: Rust's own functions are safe from each other,
+//! C's `getenv` is safe from nobody. So variables are set where this process has one thread, which is counted, and
+//! nowhere else: a program with threads calls [`prepare_environment`] first in `main`.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use super::{PjrtError, PluginSpec, Purpose, Setting};
+
+/// Variables that were set by this crate to compile without a device. A plugin that runs must not see them.
+static SET_TO_COMPILE: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+
+/// Sets what the pinned plugins read when they are loaded, unless it is set.
+///
+/// Loading a plugin does this as well, and fails where it must set a variable and this process has other threads. A
+/// program that has them calls this first in `main`:
+///
+/// ```no_run
+/// use bf16scope_pjrt::{Purpose, prepare_environment};
+///
+/// fn main() -> Result<(), bf16scope_pjrt::PjrtError> {
+///     prepare_environment(Purpose::Compile)?; // For TPUs, without one.
+///     // Threads may start here.
+///     Ok(())
+/// }
+/// ```
+///
+/// # Errors
+/// [`PjrtError::Environment`] where a variable must be set and this process has threads besides the one that calls.
+pub fn prepare_environment(purpose: Purpose) -> Result<(), PjrtError> {
+    for spec in PluginSpec::pinned() {
+        prepare(spec, purpose)?;
+    }
+    #[cfg(feature = "xla")]
+    keep_roundings();
+    Ok(())
+}
+
+/// Sets what this plugin reads when it is loaded, unless it is set.
+pub(super) fn prepare(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtError> {
+    let missing: Vec<Setting> = unset(spec, purpose).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut set_to_compile = SET_TO_COMPILE.lock().unwrap_or_else(PoisonError::into_inner);
+    let n_threads = n_threads();
+    if n_threads != Some(1) {
+        let needed: Vec<Setting> = missing.into_iter().filter(|setting| setting.purpose.is_some()).collect();
+        return match needed.is_empty() {
+            // The plugin may say more than it should on stderr, and that is all.
+            true => Ok(()),
+            false => Err(PjrtError::Environment { plugin: spec.name.to_string(), needed, purpose, n_threads }),
+        };
+    }
+    for setting in missing {
+        // SAFETY: this process has one thread, as just counted, and it is here: nobody else reads the environment.
+        unsafe { std::env::set_var(setting.variable, setting.value) };
+        if setting.purpose == Some(Purpose::Compile) {
+            set_to_compile.insert(setting.variable);
+        }
+    }
+    Ok(())
+}
+
+fn unset(spec: &PluginSpec, purpose: Purpose) -> impl Iterator<Item = Setting> {
+    spec.environment(purpose).copied().filter(|setting| std::env::var_os(setting.variable).is_none())
+}
+
+/// Ok, or that what this process set to compile is in the way of what is to run.
+pub(super) fn check(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtError> {
+    let set = set_against(purpose);
+    let variables: Vec<&str> =
+        set.into_iter().filter(|set| spec.settings.iter().any(|it| it.variable == *set)).collect();
+    match variables.is_empty() {
+        true => Ok(()),
+        false => Err(PjrtError::SetToCompile { plugin: spec.name.to_string(), variables }),
+    }
+}
+
+/// Variables that this process set to compile, where that is not the purpose.
+fn set_against(purpose: Purpose) -> Vec<&'static str> {
+    match purpose {
+        Purpose::Compile => Vec::new(),
+        Purpose::Run => SET_TO_COMPILE.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect(),
+    }
+}
+
+/// Whether the variables of `spec` that hold a grid's sizes do, where they are set.
+pub(super) fn check_grids(spec: &PluginSpec) -> Result<(), PjrtError> {
+    for &variable in spec.grids {
+        let Some(value) = std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned()) else {
+            continue;
+        };
+        if !value.is_empty() && !is_grid(&value) {
+            return Err(PjrtError::Grid { plugin: spec.name.to_string(), variable, value });
+        }
+    }
+    Ok(())
+}
+
+fn is_grid(value: &str) -> bool {
+    value.split(',').count() == 3 && value.split(',').all(|size| size.parse::<u32>().is_ok_and(|size| size > 0))
+}
+
+/// What a child's environment differs in from this process's: a value to set, or none. That of a new process may always
+/// be chosen.
+pub(super) fn of_child(spec: &PluginSpec, purpose: Purpose) -> Vec<(&'static str, Option<&'static str>)> {
+    let set = unset(spec, purpose).map(|setting| (setting.variable, Some(setting.value)));
+    let removed = set_against(purpose).into_iter().map(|variable| (variable, None));
+    set.chain(removed).collect()
+}
+
+/// Threads of this process; `None` where the system does not say.
+fn n_threads() -> Option<usize> {
+    std::fs::read_dir("/proc/self/task").ok().map(Iterator::count)
+}
+
+/// Turns XLA's excess precision off for the process, unless the user's `XLA_FLAGS` say what it is to be: xla-rs has no
+/// other way to say it, and says so where it is on. Plugins are told with each program, whatever these flags are.
+#[cfg(feature = "xla")]
+fn keep_roundings() {
+    const VARIABLE: &str = "XLA_FLAGS";
+    const FLAG: &str = "xla_allow_excess_precision";
+    let flags = std::env::var(VARIABLE).unwrap_or_default();
+    if !flags.contains(FLAG) && n_threads() == Some(1) {
+        // SAFETY: this process has one thread, as just counted, and it is here: nobody else reads the environment.
+        unsafe { std::env::set_var(VARIABLE, format!("{flags} --{FLAG}=false").trim_start()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_grid;
+
+    #[test]
+    fn a_grid_is_three_sizes() {
+        assert!(["2,2,1", "16,16,1"].iter().all(|value| is_grid(value)));
+        assert!(["2,2", "2,2,1,1", "2,,1", "0,2,1", "2x2x1", "-1,2,1", "2, 2,1"].iter().all(|value| !is_grid(value)));
+    }
+}

@@ -1,0 +1,213 @@
+//! The devices a user can name: what `--device` takes, and the client behind each.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::spec::{PLUGIN, XLA_CPU};
+use super::{Client, MAX_CPU_DEVICES, PjrtError, Plugin, PluginSpec, Purpose, Setup, Value};
+
+/// What programs run on, by the name users give it: `cpu`, `cpu:8`, `tpu`, `plugin:PATH`, `xla-cpu`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Platform {
+    /// The devices of a plugin.
+    Plugin(Box<PluginSpec>),
+    /// `xla-cpu`: xla-rs's client in this process, in builds with the feature `xla`.
+    XlaCpu,
+}
+
+impl Platform {
+    /// `cpu`: the CPU plugin.
+    pub fn cpu() -> Platform {
+        PluginSpec::cpu().clone().into()
+    }
+
+    /// `cpu:N`: the CPU plugin, with N devices in this process; they share its cores and its memory.
+    ///
+    /// # Errors
+    /// [`PjrtError::DeviceCount`] beyond [`MAX_CPU_DEVICES`], and of 0.
+    pub fn cpu_devices(n: u32) -> Result<Platform, PjrtError> {
+        let name = format!("{CPU}{n}");
+        if !(1..=MAX_CPU_DEVICES).contains(&n) {
+            return Err(PjrtError::DeviceCount { name });
+        }
+        let mut spec = PluginSpec { name: name.into(), ..PluginSpec::cpu().clone() };
+        spec.create_options.insert(CPU_DEVICE_COUNT.to_string(), Value::Int(i64::from(n)));
+        Ok(spec.into())
+    }
+
+    /// How many devices its name asks for, where it does: N of `cpu:N`.
+    pub fn n_devices(&self) -> Option<u32> {
+        match self.spec()?.create_options.get(CPU_DEVICE_COUNT) {
+            Some(Value::Int(n)) => u32::try_from(*n).ok(),
+            _ => None,
+        }
+    }
+
+    /// Whether its devices are all of this process, whatever the machine is: so it is of a CPU.
+    pub fn is_of_one_process(&self) -> bool {
+        self.n_devices().is_some() || *self == Platform::cpu() || *self == Platform::XlaCpu
+    }
+
+    /// Whether a program of one device may be meant for it.
+    ///
+    /// # Errors
+    /// [`PjrtError::ManyDevices`] for a name that asks for more.
+    pub fn one_device(&self) -> Result<&Platform, PjrtError> {
+        match self.n_devices() {
+            Some(n_devices @ 2..) => Err(PjrtError::ManyDevices { name: self.to_string(), n_devices }),
+            Some(_) | None => Ok(self),
+        }
+    }
+
+    /// `tpu`: the TPU plugin, on a machine that has a TPU.
+    pub fn tpu() -> Platform {
+        PluginSpec::tpu().clone().into()
+    }
+
+    /// Every platform that has a name of its own.
+    pub fn named() -> [Platform; 3] {
+        [Platform::cpu(), Platform::tpu(), Platform::XlaCpu]
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Platform::Plugin(spec) => &spec.name,
+            Platform::XlaCpu => XLA_CPU,
+        }
+    }
+
+    /// Its plugin, where it has one.
+    pub fn spec(&self) -> Option<&PluginSpec> {
+        match self {
+            Platform::Plugin(spec) => Some(spec),
+            Platform::XlaCpu => None,
+        }
+    }
+}
+
+impl Default for Platform {
+    fn default() -> Platform {
+        Platform::cpu()
+    }
+}
+
+impl From<PluginSpec> for Platform {
+    fn from(spec: PluginSpec) -> Platform {
+        Platform::Plugin(Box::new(spec))
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// `cpu:N`: the CPU plugin, with so many devices.
+const CPU: &str = "cpu:";
+/// The CPU plugin's option for their number.
+const CPU_DEVICE_COUNT: &str = "cpu_device_count";
+
+impl FromStr for Platform {
+    type Err = PjrtError;
+
+    fn from_str(name: &str) -> Result<Platform, PjrtError> {
+        if let Some(path) = name.strip_prefix(PLUGIN) {
+            return match path.is_empty() {
+                true => Err(PjrtError::NoPath { name: name.to_string() }),
+                false => Ok(PluginSpec::at(path).into()),
+            };
+        }
+        if let Some(count) = name.strip_prefix(CPU) {
+            let count = count.parse().map_err(|_| PjrtError::DeviceCount { name: name.to_string() });
+            return Platform::cpu_devices(count?);
+        }
+        let found = Platform::named().into_iter().find(|platform| platform.name() == name);
+        found.ok_or_else(|| PjrtError::NoPlatform { name: name.to_string() })
+    }
+}
+
+/// Whether this build has xla-rs's client (feature `xla`).
+pub const HAS_XLA_RS: bool = cfg!(feature = "xla");
+
+impl Client {
+    /// A client of this platform, in this process. A plugin is found, and installed on first use, as `setup` says.
+    ///
+    /// # Errors
+    /// [`PjrtError::ForeignCode`] for a file that `setup` gives no leave to load; [`Client::in_child`] needs none.
+    pub fn of(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
+        match platform {
+            Platform::Plugin(spec) => {
+                Client::with_options(Plugin::of(spec, setup, Purpose::Run)?, &spec.create_options)
+            }
+            #[cfg(feature = "xla")]
+            Platform::XlaCpu => Client::xla_cpu(),
+            #[cfg(not(feature = "xla"))]
+            Platform::XlaCpu => Err(PjrtError::NoXlaRs),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(name: &str) -> String {
+        name.parse::<Platform>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn platforms_are_named_and_near_misses_suggested() {
+        for platform in Platform::named() {
+            assert_eq!(platform.to_string().parse::<Platform>().unwrap(), platform);
+        }
+        assert_eq!(
+            error("xla_cpu"),
+            "no device is named `xla_cpu`; did you mean `xla-cpu`?\nhelp: one of cpu, tpu, xla-cpu, plugin:PATH"
+        );
+        assert_eq!(error("cuda:0"), "no device is named `cuda:0`\nhelp: one of cpu, tpu, xla-cpu, plugin:PATH");
+    }
+
+    #[test]
+    fn a_plugin_is_named_by_its_file() {
+        let platform = "plugin:/opt/some where/pjrt.so".parse::<Platform>().unwrap();
+        assert_eq!(platform, PluginSpec::at("/opt/some where/pjrt.so").into());
+        assert_eq!(platform.to_string(), "plugin:/opt/some where/pjrt.so");
+        assert_eq!(error("plugin:"), "device plugin: names no file\nhelp: write plugin:/path/to/a_pjrt_plugin.so");
+    }
+
+    #[test]
+    fn the_cpu_has_as_many_devices_as_its_name_says() {
+        let one = "cpu:1".parse::<Platform>().unwrap();
+        assert_eq!(one.to_string(), "cpu:1");
+        assert_eq!(one.spec().unwrap().create_options[CPU_DEVICE_COUNT], Value::Int(1));
+        assert!(one.one_device().is_ok());
+        let eight = "cpu:8".parse::<Platform>().unwrap();
+        assert_eq!((eight.n_devices(), Platform::cpu().n_devices()), (Some(8), None));
+        assert_eq!(
+            eight.one_device().unwrap_err().to_string(),
+            "device cpu:8: this runs a program of one device, not of 8\nhelp: use cpu; `train` runs on several"
+        );
+        for name in ["cpu:", "cpu:0", "cpu:-1", "cpu:two", "cpu:1.5", "cpu:65", "cpu:99999999999999999999"] {
+            assert_eq!(
+                error(name),
+                format!(
+                    "device {name}: expected a number of devices from 1 to 64 after `cpu:`\nhelp: use cpu or cpu:8"
+                )
+            );
+        }
+    }
+
+    #[cfg(not(feature = "xla"))]
+    #[test]
+    fn a_build_without_xla_rs_says_how_to_make_one_with_it() {
+        let error = Client::of(&Platform::XlaCpu, &Setup::default()).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "device xla-cpu: this bf16scope was built without xla-rs\nhelp: eval \"$(ci/xla-extension)\" && cargo build \
+             --features xla"
+        );
+    }
+}

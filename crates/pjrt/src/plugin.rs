@@ -1,0 +1,288 @@
+//! A plugin: a shared library that exports `GetPjrtApi`, loaded once per process and never unloaded.
+//!
+//! Holds loading, the checks before it (the file is a whole ELF library for this machine) and after it (symbol, API
+//! version), the table lookup with its `struct_size` check, and the reading of errors. What a plugin is called and wants
+//! is in `spec`, finding and installing it in `locate` and `install`.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use super::live::{HandleKind, Live};
+use super::locate::locate;
+use super::{Code, PjrtError, PluginSpec, Purpose, Setup, Value, elf, environment, ffi, value};
+
+/// Reads a table entry, with its type: see [`Plugin::entry`], whose `unsafe` it passes on.
+macro_rules! entry {
+    ($plugin:expr, $function:ident) => {
+        $plugin.entry(
+            stringify!($function),
+            std::mem::offset_of!($crate::ffi::PJRT_Api, $function),
+            |table: &$crate::ffi::PJRT_Api| table.$function,
+        )
+    };
+}
+
+/// Calls a table entry that may fail: `call!(plugin, PJRT_Function, args)` is a `Result<(), PjrtError>`. It must stand
+/// in an `unsafe` block that says why every handle in `args` is live and belongs to the plugin.
+macro_rules! call {
+    ($plugin:expr, $function:ident, $args:expr) => {{
+        let plugin: &'static $crate::Plugin = $plugin;
+        match $crate::plugin::entry!(plugin, $function) {
+            Ok(function) => plugin.check(stringify!($function), function(&raw mut $args)),
+            Err(unsupported) => Err(unsupported),
+        }
+    }};
+}
+
+pub(super) use {call, entry};
+
+/// A handle that a call was to give; the error of a plugin that gave null and reports success.
+pub(super) fn given<T>(call: &'static str, what: &'static str, raw: *mut T) -> Result<*mut T, PjrtError> {
+    if raw.is_null() { Err(PjrtError::Nothing { call, what }) } else { Ok(raw) }
+}
+
+/// A loaded plugin. Lives as long as the process, so everything may refer to it.
+#[derive(Debug)]
+pub struct Plugin {
+    api: *const ffi::PJRT_Api,
+    table_size: usize,
+    version: (i32, i32),
+    path: PathBuf,
+}
+
+// SAFETY: the table is written before `GetPjrtApi` returns and never after; the library is never unloaded. The C API
+// lets any thread call through it.
+unsafe impl Send for Plugin {}
+// SAFETY: as above.
+unsafe impl Sync for Plugin {}
+
+impl PluginSpec {
+    /// Ok, or that nothing can run here on this plugin.
+    pub(super) fn check_hardware(&self, purpose: Purpose) -> Result<(), PjrtError> {
+        match &self.hardware {
+            Some(hardware) if purpose == Purpose::Run && !hardware.is_here() => {
+                Err(PjrtError::NoHardware { device: self.name.to_string(), hardware: *hardware })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Plugins loaded so far, by canonical path.
+static LOADED: Mutex<BTreeMap<PathBuf, &'static Plugin>> = Mutex::new(BTreeMap::new());
+
+impl Plugin {
+    /// The CPU plugin: located, installed on first use, loaded once.
+    pub fn cpu() -> Result<&'static Plugin, PjrtError> {
+        Plugin::of(PluginSpec::cpu(), &Setup::from_env(), Purpose::Run)
+    }
+
+    /// The TPU compiler, for machines without a TPU: located, installed on first use, loaded once.
+    pub fn tpu() -> Result<&'static Plugin, PjrtError> {
+        Plugin::of(PluginSpec::tpu(), &Setup::from_env(), Purpose::Compile)
+    }
+
+    /// A plugin, found as `setup` says, and loaded for a purpose: which variables are set before it is loaded depends on
+    /// it. One that is loaded stays as it is.
+    ///
+    /// # Errors
+    /// A plugin that cannot be found, installed or loaded; one that `setup` gives no leave to load; hardware that is not
+    /// here; variables that cannot be set (see [`prepare_environment`](super::prepare_environment)).
+    pub fn of(spec: &PluginSpec, setup: &Setup, purpose: Purpose) -> Result<&'static Plugin, PjrtError> {
+        let located = locate(spec, setup)?;
+        if !spec.is_pinned() && setup.foreign.is_none() {
+            return Err(PjrtError::ForeignCode { path: located.path });
+        }
+        // SAFETY: a library whose sha256 is that of a tested plugin, or one that the user of this process named in an
+        // environment variable of his own (as he might in `LD_PRELOAD`), or one that the caller vouches for, by
+        // `ForeignCode::allow`.
+        unsafe { Plugin::load(&located.path, spec, purpose) }
+    }
+
+    /// Loads the plugin in this file, or returns it if it is loaded.
+    ///
+    /// # Safety
+    /// As [`ForeignCode::allow`](super::ForeignCode::allow), for this file.
+    pub(super) unsafe fn load(path: &Path, spec: &PluginSpec, purpose: Purpose) -> Result<&'static Plugin, PjrtError> {
+        let canonical = path.canonicalize().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => PjrtError::Missing { path: path.to_path_buf(), named_by: "the caller" },
+            _ => PjrtError::NotALibrary { path: path.to_path_buf(), why: error.to_string() },
+        })?;
+        // The lock is held while loading: two threads must not run a plugin's one-time setup twice.
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        environment::check(spec, purpose)?;
+        if let Some(plugin) = loaded.get(&canonical) {
+            return Ok(plugin);
+        }
+        elf::check(&canonical).map_err(|why| PjrtError::NotALibrary { path: canonical.clone(), why })?;
+        spec.check_hardware(purpose)?;
+        environment::check_grids(spec)?;
+        environment::prepare(spec, purpose)?;
+        // SAFETY: the caller's promise.
+        let plugin = unsafe { open(&canonical) }?;
+        loaded.insert(canonical, plugin);
+        Ok(plugin)
+    }
+
+    /// PJRT C API version of the plugin: major, minor.
+    pub fn api_version(&self) -> (i32, i32) {
+        self.version
+    }
+
+    /// The plugin's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the plugin says of itself, such as `xla_version`.
+    pub fn attributes(&'static self) -> Result<BTreeMap<String, Value>, PjrtError> {
+        let mut args = ffi::PJRT_Plugin_Attributes_Args::zeroed();
+        // SAFETY: no handles; the attributes returned live as long as the process.
+        unsafe {
+            call!(self, PJRT_Plugin_Attributes, args)?;
+            value::decode("PJRT_Plugin_Attributes", args.attributes, args.num_attributes)
+        }
+    }
+
+    /// A table entry: `Unsupported` if the table ends before it, or holds null there. `_type` only names the type.
+    ///
+    /// # Safety
+    /// `offset` is the offset of the field that `_type` reads.
+    pub(super) unsafe fn entry<F: Copy>(
+        &self,
+        function: &'static str,
+        offset: usize,
+        _type: fn(&ffi::PJRT_Api) -> Option<F>,
+    ) -> Result<F, PjrtError> {
+        let end = offset + size_of::<Option<F>>();
+        let entry = match end <= self.table_size {
+            // SAFETY: the table's own size says that it reaches the end of this field, whose type is the caller's
+            // promise. It is read through a raw pointer, since a shorter table must not be borrowed whole.
+            true => unsafe { self.api.byte_add(offset).cast::<Option<F>>().read() },
+            false => None,
+        };
+        entry.ok_or_else(|| self.unsupported(function))
+    }
+
+    /// Looks for the entries without which nothing can be done: an error could not be read and freed, nor could be waited
+    /// for what still writes to our memory.
+    fn check_needed(&self) -> Result<(), PjrtError> {
+        // SAFETY: each entry's offset and type are those of one field; the macro takes both from its name.
+        unsafe {
+            entry!(self, PJRT_Error_Destroy)?;
+            entry!(self, PJRT_Error_Message)?;
+            entry!(self, PJRT_Error_GetCode)?;
+            entry!(self, PJRT_Event_Destroy)?;
+            entry!(self, PJRT_Event_Await)?;
+        }
+        Ok(())
+    }
+
+    fn unsupported(&self, function: &'static str) -> PjrtError {
+        PjrtError::Unsupported { function, path: self.path.clone(), major: self.version.0, minor: self.version.1 }
+    }
+
+    /// Turns what a call returned into a result: reads the error, then frees it.
+    ///
+    /// # Safety
+    /// `error` is null, or an error of this plugin that nobody else frees.
+    pub(super) unsafe fn check(
+        &'static self,
+        call: &'static str,
+        error: *mut ffi::PJRT_Error,
+    ) -> Result<(), PjrtError> {
+        if error.is_null() {
+            return Ok(());
+        }
+        let _live = Live::new(HandleKind::Error);
+        let mut message_args = ffi::PJRT_Error_Message_Args::zeroed();
+        message_args.error = error;
+        let mut code_args = ffi::PJRT_Error_GetCode_Args::zeroed();
+        code_args.error = error;
+        let mut destroy_args = ffi::PJRT_Error_Destroy_Args::zeroed();
+        destroy_args.error = error;
+        // SAFETY: `error` is live by the caller's promise, and freed last. The text is copied before that. So is the error
+        // that `PJRT_Error_GetCode` may return of itself.
+        unsafe {
+            let message = match entry!(self, PJRT_Error_Message) {
+                Ok(function) => {
+                    function(&raw mut message_args);
+                    value::text(message_args.message, message_args.message_size)
+                }
+                Err(_) => String::new(),
+            };
+            let no_code = match entry!(self, PJRT_Error_GetCode) {
+                Ok(function) => function(&raw mut code_args),
+                Err(_) => std::ptr::null_mut(),
+            };
+            if let Ok(function) = entry!(self, PJRT_Error_Destroy) {
+                function(&raw mut destroy_args);
+                if !no_code.is_null() {
+                    code_args.code = Code::Unknown.number();
+                    destroy_args.error = no_code;
+                    function(&raw mut destroy_args);
+                }
+            }
+            Err(PjrtError::Call { call, code: Code::from_number(code_args.code), message })
+        }
+    }
+}
+
+/// A handle that could not be freed: nothing to be done in a `drop` but say so.
+pub(super) fn log_drop(freed: Result<(), PjrtError>) {
+    if let Err(error) = freed {
+        tracing::warn!(%error, "a plugin handle could not be freed");
+    }
+}
+
+/// Opens a file that was checked, and reads its table.
+///
+/// # Safety
+/// As [`Plugin::load`].
+unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
+    let not_pjrt = |why| PjrtError::NotPjrt { path: path.to_path_buf(), why };
+    // SAFETY: loading runs the library's initialisers, which the caller promises may run here.
+    let library = unsafe { libloading::Library::new(path) }.map_err(|error| PjrtError::Load {
+        path: path.to_path_buf(),
+        text: error.to_string(),
+        address_space: super::address_space(),
+    })?;
+    // SAFETY: `GetPjrtApi` has this type in every version of the C API.
+    let api = match unsafe { library.get::<ffi::GetPjrtApi>(GET_PJRT_API.to_bytes_with_nul()) } {
+        // SAFETY: takes nothing, returns the table or null.
+        Ok(get_pjrt_api) => unsafe { get_pjrt_api() },
+        Err(_) => return Err(not_pjrt("it exports no GetPjrtApi".to_string())),
+    };
+    if api.is_null() {
+        return Err(not_pjrt("its GetPjrtApi gives no table".to_string()));
+    }
+    // The table points into the library, so it stays for good.
+    std::mem::forget(library);
+    // SAFETY: the size is at the start of the table in every version.
+    let table_size = unsafe { (&raw const (*api).struct_size).read() };
+    if table_size < HEAD_BYTES {
+        return Err(not_pjrt(format!("its table has {table_size} bytes, less than its head's {HEAD_BYTES}")));
+    }
+    // SAFETY: the version follows the size in every version, and the table reaches its end, as just checked.
+    let version = unsafe {
+        let version = &raw const (*api).pjrt_api_version;
+        ((*version).major_version, (*version).minor_version)
+    };
+    let plugin = Plugin { api, table_size, version, path: path.to_path_buf() };
+    if version.0 != ffi::API_MAJOR {
+        return Err(PjrtError::ApiVersion { path: plugin.path, major: version.0, minor: version.1 });
+    }
+    let plugin: &'static Plugin = Box::leak(Box::new(plugin));
+    plugin.check_needed()?;
+    let mut args = ffi::PJRT_Plugin_Initialize_Args::zeroed();
+    // SAFETY: no handles; called once for each library, under the lock of `LOADED`.
+    unsafe { call!(plugin, PJRT_Plugin_Initialize, args)? };
+    tracing::debug!(path = %path.display(), version = ?version, "plugin loaded");
+    Ok(plugin)
+}
+
+const GET_PJRT_API: &CStr = c"GetPjrtApi";
+/// Where the first function stands in the table, behind size and version.
+const HEAD_BYTES: usize = std::mem::offset_of!(ffi::PJRT_Api, PJRT_Error_Destroy);

@@ -1,0 +1,200 @@
+//! Whether an installed library is the pinned one, to the last bit.
+//!
+//! Its sha256 is measured once for each state of the file, not at every start: what was measured is kept in a stamp
+//! beside the library, with size, inode and times of the file that it speaks of. A stamp that is damaged, missing or of
+//! another state means only that the library is measured again; where none can be written, it is at every start.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use sha2::{Digest, Sha256};
+
+use super::Pinned;
+use bf16scope_files as files;
+
+/// What is in the place of an installed library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Installed {
+    /// No file.
+    Absent,
+    /// The pinned library.
+    Whole,
+    /// Another file.
+    Damaged(Damage),
+}
+
+/// How an installed file differs from the pinned library.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Damage {
+    /// In size.
+    #[error("measured {measured} bytes, expected {expected}")]
+    Size {
+        /// Its bytes.
+        measured: u64,
+        /// The library's.
+        expected: u64,
+    },
+    /// In content.
+    #[error("measured sha256 {measured}, expected {expected}")]
+    Content {
+        /// Its checksum.
+        measured: String,
+        /// The library's.
+        expected: &'static str,
+    },
+    /// It cannot be read to its end, as on a failing disk.
+    #[error("it cannot be read: {why}")]
+    Unreadable {
+        /// What the system says.
+        why: String,
+    },
+}
+
+/// Looks at an installed library; reads it whole if it was not measured in its present state.
+pub(super) fn installed(artifact: &Pinned, path: &Path) -> Installed {
+    let Some(metadata) = fs::metadata(path).ok().filter(Metadata::is_file) else { return Installed::Absent };
+    let (measured, expected) = (metadata.len(), artifact.library_bytes);
+    if measured != expected {
+        return Installed::Damaged(Damage::Size { measured, expected });
+    }
+    let expected = stamp(artifact, &metadata);
+    if files::read_text(&stamp_path(path), 4096).is_ok_and(|found| found == expected) {
+        return Installed::Whole;
+    }
+    let began = std::time::Instant::now();
+    match File::open(path).and_then(|file| sha256(file, &mut io::sink())) {
+        Err(error) => Installed::Damaged(Damage::Unreadable { why: error.to_string() }),
+        Ok(measured) if measured != artifact.library_sha256 => {
+            Installed::Damaged(Damage::Content { measured, expected: artifact.library_sha256 })
+        }
+        Ok(_) => {
+            tracing::debug!(seconds = began.elapsed().as_secs_f64(), "measured {}", path.display());
+            // Of the state before it was read: if it changed since, the stamp fits no file.
+            keep(path, &expected);
+            Installed::Whole
+        }
+    }
+}
+
+/// Keeps that the library at `path`, as it is now, was just measured and is the pinned one.
+pub(super) fn keep_measured(artifact: &Pinned, path: &Path) {
+    if let Ok(metadata) = fs::metadata(path) {
+        keep(path, &stamp(artifact, &metadata));
+    }
+}
+
+fn keep(path: &Path, stamp: &str) {
+    // A cache that cannot be written to costs the next start a measurement, and nothing else.
+    if let Err(error) = files::put(&stamp_path(path), stamp.as_bytes()) {
+        tracing::debug!("{}: {error}", stamp_path(path).display());
+    }
+}
+
+fn stamp_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".checked");
+    PathBuf::from(name)
+}
+
+/// What says that a file in this state is the pinned library.
+fn stamp(artifact: &Pinned, metadata: &Metadata) -> String {
+    let nanos =
+        metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map(|age| age.as_nanos());
+    let mut text =
+        format!("sha256 {} bytes {} modified {}", artifact.library_sha256, metadata.len(), nanos.unwrap_or(0));
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        // The time of the last change is the system's own: no program can set it back.
+        let (seconds, nanos) = (metadata.ctime(), metadata.ctime_nsec());
+        let _ = write!(text, " inode {} changed {seconds}.{nanos:09}", metadata.ino());
+    }
+    text.push('\n');
+    text
+}
+
+/// Copies bytes from a reader to a writer; their sha256 in hexadecimal.
+pub(super) fn sha256(mut from: impl Read, to: &mut impl io::Write) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    let mut chunk = vec![0; 1 << 20];
+    loop {
+        let n_bytes = match from.read(&mut chunk) {
+            Ok(0) => return Ok(files::hex(hasher.finalize())),
+            Ok(n_bytes) => n_bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        hasher.update(&chunk[..n_bytes]);
+        to.write_all(&chunk[..n_bytes])?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pinned library of a few bytes.
+    fn pinned(bytes: &[u8]) -> (tempfile::TempDir, PathBuf, Pinned) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("plugin.so");
+        fs::write(&path, bytes).unwrap();
+        let sum: &'static str = Box::leak(sha256(bytes, &mut io::sink()).unwrap().into_boxed_str());
+        let artifact = Pinned { library_sha256: sum, library_bytes: bytes.len() as u64, ..Pinned::CPU };
+        (folder, path, artifact)
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let whole: Vec<u8> = (0..125u8).collect();
+        let (_folder, path, artifact) = pinned(&whole);
+        assert_eq!(installed(&artifact, &path), Installed::Whole);
+        for bit in 0..8 * whole.len() {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            fs::write(&path, &flipped).unwrap();
+            // Times of a file system may be coarse: this file is another one.
+            fs::remove_file(stamp_path(&path)).ok();
+            assert!(matches!(installed(&artifact, &path), Installed::Damaged(Damage::Content { .. })), "bit {bit}");
+        }
+        fs::write(&path, &whole[1..]).unwrap();
+        let damage = Damage::Size { measured: 124, expected: 125 };
+        assert_eq!(damage.to_string(), "measured 124 bytes, expected 125");
+        assert_eq!(installed(&artifact, &path), Installed::Damaged(damage));
+        fs::remove_file(&path).unwrap();
+        assert_eq!(installed(&artifact, &path), Installed::Absent);
+    }
+
+    #[test]
+    fn a_stamp_speaks_of_one_state_of_one_file() {
+        let (folder, path, artifact) = pinned(b"library");
+        assert_eq!(installed(&artifact, &path), Installed::Whole);
+        let stamp = fs::read(stamp_path(&path)).unwrap();
+        // Other bytes of the same length, other times: measured again, and refused.
+        let damaged = || matches!(installed(&artifact, &path), Installed::Damaged(_));
+        fs::write(&path, b"livrary").unwrap();
+        File::options().append(true).open(&path).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        assert!(damaged());
+        // The damaged file has another's stamp, or a stamp that is itself damaged, empty, or no file.
+        for bytes in [&stamp[..], b"sha256", b"", b"\xff\xfe", &[b'x'; 1 << 16]] {
+            fs::write(stamp_path(&path), bytes).unwrap();
+            assert!(damaged());
+        }
+        fs::remove_file(stamp_path(&path)).unwrap();
+        // What is in the place of a stamp is removed; a folder of files is moved aside.
+        fs::create_dir_all(stamp_path(&path).join("full")).unwrap();
+        assert!(damaged());
+        fs::write(&path, b"library").unwrap();
+        assert_eq!(installed(&artifact, &path), Installed::Whole);
+        // A copy under another name has no stamp; that of the old state is replaced.
+        assert!(stamp_path(&path).is_file());
+        fs::write(stamp_path(&path), &stamp).unwrap();
+        File::options().append(true).open(&path).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        assert_eq!(installed(&artifact, &path), Installed::Whole);
+        assert_ne!(fs::read(stamp_path(&path)).unwrap(), stamp);
+        drop(folder);
+    }
+}

@@ -1,0 +1,117 @@
+//! The TPU compiler as a question asks it: where it comes from, what it said, and how far a question is.
+
+use super::StudyError;
+use bf16scope_hlo::devices::Placement;
+use bf16scope_pjrt::{ChildSpec, PjrtError, Setup};
+use bf16scope_tpu::fit::Outcome;
+use bf16scope_tpu::{Answer, Compiled, Compiler, Target, TpuError};
+
+/// How the TPU compiler is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asking {
+    /// Where it comes from, and where its answers are kept.
+    pub setup: Setup,
+    /// Whether it is asked even for what is kept.
+    pub fresh: bool,
+    /// Whether it may keep more precision than programs say: leave out an f32 → bf16 → f32 pair, and with it the rounding.
+    /// JAX and TensorFlow let it unless they are told otherwise; bf16scope's own programs keep every rounding.
+    pub excess_precision: bool,
+    /// The child process that it compiles in, for modules that bf16scope did not build and to limit it; `None`: this process.
+    pub child: Option<ChildSpec>,
+}
+
+impl Asking {
+    /// In this process, and what is kept is used.
+    pub fn new(setup: &Setup) -> Asking {
+        Asking { setup: setup.clone(), ..Asking::default() }
+    }
+
+    /// The compiler, for programs that lie over cores so.
+    pub fn compiler(&self, placement: Placement) -> Compiler {
+        let compiler = Compiler::new(&self.setup).over(placement).with_excess_precision(self.excess_precision);
+        let compiler = match &self.child {
+            Some(child) => compiler.in_child(child),
+            None => compiler,
+        };
+        if self.fresh { compiler.afresh() } else { compiler }
+    }
+
+    /// The compiler's name, which stands beside its figures.
+    ///
+    /// # Errors
+    /// A compiler that is not there and cannot be installed.
+    pub fn libtpu(&self) -> Result<String, StudyError> {
+        Ok(self.compiler(Placement::default()).libtpu()?)
+    }
+}
+
+/// A program that is being compiled, for progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiling {
+    /// For what.
+    pub target: Target,
+    /// What it is: a precision, a policy, a lever.
+    pub what: String,
+    /// Examples that a core has at once; `None` where it is not known.
+    pub batch: Option<u32>,
+    /// Compiles that probably follow in this series of the question.
+    pub n_more: u32,
+}
+
+/// What happens while a question is asked.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'e> {
+    /// A program is asked about. What is kept ends at once.
+    Begins(&'e Compiling),
+    /// It was.
+    Ends {
+        /// The program that was compiled.
+        compiling: &'e Compiling,
+        /// Whether the answer was kept from before.
+        is_cached: bool,
+        /// What the compiler said.
+        outcome: &'e Outcome,
+    },
+    /// One of the question's series is done: a search, a target.
+    SeriesEnds,
+}
+
+/// What the compiler said of a program.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// An answer.
+    Answered(Compiled),
+    /// It refused this program for another reason than memory, in its words.
+    Refused(String),
+}
+
+impl Said {
+    /// The same as a row has it.
+    pub(super) fn outcome(self) -> (bool, Outcome) {
+        match self {
+            Said::Answered(Compiled { answer: Answer::Fits(report), is_cached }) => (is_cached, Outcome::Fits(report)),
+            Said::Answered(Compiled { answer: Answer::OutOfMemory { needed, available, .. }, is_cached }) => {
+                (is_cached, Outcome::OutOfMemory { needed, available })
+            }
+            Said::Refused(message) => (false, Outcome::Failed { message }),
+        }
+    }
+}
+
+/// Asks. What the compiler refuses of this program is an answer; a compiler that cannot be had is not.
+pub(super) fn ask(compiler: &Compiler, target: &Target, program: &[u8], batch: u32) -> Result<Said, StudyError> {
+    let _span = tracing::info_span!("compile", batch, target = %target).entered();
+    match compiler.compile(target, program, batch as usize) {
+        Ok(compiled) => Ok(Said::Answered(compiled)),
+        Err(TpuError::Pjrt(PjrtError::Call { call: "PJRT_Compile", code, message })) => {
+            Ok(Said::Refused(format!("{code}: {message}")))
+        }
+        Err(error @ TpuError::NoFigure { .. }) => Ok(Said::Refused(error.to_string())),
+        // The next program has another child.
+        Err(TpuError::Pjrt(PjrtError::Child(error))) if error.is_of_the_program() => {
+            Ok(Said::Refused(error.to_string()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

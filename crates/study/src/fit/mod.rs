@@ -1,0 +1,251 @@
+//! The largest batch that fits a TPU, and the best one. Every figure comes from a compile.
+
+mod batch_dim;
+mod large;
+mod source;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+pub use batch_dim::{BatchDim, BatchDimError};
+pub use large::{Large, Value};
+pub use source::FitSource;
+
+use super::ask::{Asking, Compiling, Event, ask};
+use super::{ModelProgram, StudyError, check_slice};
+use bf16scope_hlo::Module;
+use bf16scope_hlo::devices::{Devices, Placement};
+use bf16scope_hlo::proto::encode;
+use bf16scope_tpu::fit::{
+    CompiledBatch, Found, MULTIPLE, Outcome, Step, Summary, Trial, search, search_among, summarize,
+};
+use bf16scope_tpu::{CompileReport, Compiler, Target, TpuError};
+
+/// Which batches fit.
+#[derive(Clone, Debug)]
+pub struct FitQuestion {
+    /// The model or module.
+    pub source: FitSource,
+    /// The TPUs to compile for.
+    pub targets: Vec<Target>,
+    /// The largest batch to try.
+    pub max_batch: u32,
+    /// Bisect to a multiple of this.
+    pub multiple: u32,
+}
+
+impl FitQuestion {
+    /// The largest batch to try, where nothing else is said.
+    pub const MAX_BATCH: u32 = 8192;
+
+    /// Up to [`FitQuestion::MAX_BATCH`], to a multiple of [`MULTIPLE`].
+    pub fn new(source: FitSource, targets: Vec<Target>) -> FitQuestion {
+        FitQuestion { source, targets, max_batch: FitQuestion::MAX_BATCH, multiple: MULTIPLE }
+    }
+
+    /// How many searches it takes.
+    pub fn n_series(&self) -> usize {
+        without_repeats(&self.targets).len() * self.source.labels().len()
+    }
+}
+
+/// What was found for one target and precision.
+#[derive(Clone, Debug, Serialize)]
+pub struct FitSeries {
+    /// The target.
+    pub target: String,
+    /// A model's precision, or what a form of a module is called.
+    pub precision: String,
+    /// The largest, and the best.
+    #[serde(flatten)]
+    pub found: Found,
+    /// By batch.
+    pub rows: Vec<FitRow>,
+    /// What is largest in the program of the least batch, where that does not fit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub too_large: Option<Large>,
+}
+
+/// What the compiler said of one batch, and what that means beside the others.
+#[derive(Clone, Debug, Serialize)]
+pub struct FitRow {
+    /// The compiler's answer.
+    #[serde(flatten)]
+    pub row: CompiledBatch,
+    /// What that means; `None` of what does not fit.
+    #[serde(flatten)]
+    pub summary: Option<Summary>,
+}
+
+impl FitSeries {
+    /// The figures of a batch that fits.
+    pub fn at(&self, batch: u32) -> Option<(&CompileReport, &Summary)> {
+        let FitRow { row, summary } = self.rows.iter().find(|row| row.row.batch == batch)?;
+        Some((row.report()?, summary.as_ref()?))
+    }
+}
+
+/// All that was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct FitAnswer {
+    /// The model's file, or the folder of modules.
+    pub model: String,
+    /// Which program of a model; empty for modules.
+    #[serde(serialize_with = "program")]
+    pub program: Option<ModelProgram>,
+    /// What a batch is of: `images` or `examples`.
+    pub unit: &'static str,
+    /// The cores that a step is over: a batch is one core's part.
+    pub devices: u32,
+    /// The compiler.
+    pub libtpu: String,
+    /// Whether it might keep more precision than the programs say.
+    pub excess_precision: bool,
+    /// By target and precision.
+    pub series: Vec<FitSeries>,
+}
+
+fn program<S: serde::Serializer>(program: &Option<ModelProgram>, serializer: S) -> Result<S::Ok, S::Error> {
+    match program {
+        Some(program) => serializer.collect_str(program),
+        None => serializer.serialize_str(""),
+    }
+}
+
+/// Each of them once, in the order of their first.
+pub(super) fn without_repeats<T: Clone + PartialEq>(items: &[T]) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::new();
+    for item in items {
+        if !kept.contains(item) {
+            kept.push(item.clone());
+        }
+    }
+    kept
+}
+
+/// Searches, on each target and in each precision.
+///
+/// # Errors
+/// A target that is no TPU; a question whose programs cannot be built; a compiler that cannot be had. That a batch does not
+/// fit, or is refused, is an answer.
+pub fn fit(question: &FitQuestion, asking: &Asking, on: &mut dyn FnMut(&Event<'_>)) -> Result<FitAnswer, StudyError> {
+    let FitQuestion { source, targets, .. } = question;
+    let mesh = source.mesh();
+    for target in targets {
+        if target.topology().is_none() {
+            return Err(TpuError::NotATpu(target.clone()).into());
+        }
+        check_slice(mesh, 1, target)?;
+    }
+    let devices = Devices { replicas: mesh.data.get() as usize, partitions: 1 };
+    let compiler = asking.compiler(Placement { devices, ..Placement::default() });
+    let mut series = Vec::new();
+    for target in without_repeats(targets) {
+        for label in source.labels() {
+            series.push(one(question, &compiler, &target, &label, on)?);
+            on(&Event::SeriesEnds);
+        }
+    }
+    Ok(FitAnswer {
+        model: source.path().display().to_string(),
+        program: source.program(),
+        unit: source.unit(),
+        devices: mesh.data.get(),
+        libtpu: compiler.libtpu()?,
+        excess_precision: asking.excess_precision,
+        series,
+    })
+}
+
+/// The search for one target and precision.
+fn one(
+    question: &FitQuestion,
+    compiler: &Compiler,
+    target: &Target,
+    label: &str,
+    on: &mut dyn FnMut(&Event<'_>),
+) -> Result<FitSeries, StudyError> {
+    let source = &question.source;
+    let mut rows: BTreeMap<u32, CompiledBatch> = BTreeMap::new();
+    let mut try_batch = |step: Step| -> Result<Trial, StudyError> {
+        let row = match source.module(label, step.batch, target) {
+            Ok(module) => row_of(compiler, target, label, step, &module, on)?,
+            Err(error) => failed(step.batch, error.chain()),
+        };
+        let trial = row.trial();
+        rows.insert(step.batch, row);
+        Ok(trial)
+    };
+    let found = match source.batches() {
+        Some(batches) => {
+            let allowed: Vec<u32> = batches.into_iter().filter(|batch| *batch <= question.max_batch).collect();
+            search_among(&allowed, try_batch)?
+        }
+        None => search_parts(question, &mut try_batch)?,
+    };
+    let rows: Vec<CompiledBatch> = rows.into_values().collect();
+    let out_of_memory = rows.iter().find(|row| matches!(row.outcome, Outcome::OutOfMemory { .. }));
+    let too_large = match (found.largest, out_of_memory) {
+        (None, Some(row)) => {
+            let what = format!("{label} for a larger TPU, to see what is too large,");
+            let batch = Some(row.batch);
+            on(&Event::Begins(&Compiling { target: target.clone(), what, batch, n_more: 0 }));
+            Some(large::find(compiler, target, &source.module(label, row.batch, target)?))
+        }
+        (None, None) => return Err(nothing_compiles(target, label, &rows)),
+        (Some(_), _) => None,
+    };
+    let summaries = summarize(&rows);
+    let rows = rows.into_iter().zip(summaries).map(|(row, summary)| FitRow { row, summary }).collect();
+    Ok(FitSeries { target: target.to_string(), precision: label.to_string(), found, rows, too_large })
+}
+
+/// A search in parts of a batch, of which a model that accumulates gradients has several.
+fn search_parts(
+    question: &FitQuestion,
+    try_batch: &mut dyn FnMut(Step) -> Result<Trial, StudyError>,
+) -> Result<Found, StudyError> {
+    let (source, max_batch) = (&question.source, question.max_batch);
+    let n_parts = source.n_parts();
+    if n_parts > max_batch {
+        return Err(StudyError::BelowParts { max_batch, n_parts });
+    }
+    let whole = |part: u32| part * n_parts;
+    let multiple = question.multiple.div_ceil(n_parts);
+    let found = search(source.start() / n_parts, max_batch / n_parts, multiple, |step| {
+        try_batch(Step { batch: whole(step.batch), ..step })
+    })?;
+    Ok(Found { largest: found.largest.map(whole), best: found.best.map(whole), ..found })
+}
+
+/// No batch is out of memory and none fits: the first failure is the message.
+fn nothing_compiles(target: &Target, label: &str, rows: &[CompiledBatch]) -> StudyError {
+    let mut failures = rows.iter().filter_map(|row| match &row.outcome {
+        Outcome::Failed { message } => Some(format!("batch {}: {message}", row.batch)),
+        Outcome::Fits(_) | Outcome::OutOfMemory { .. } => None,
+    });
+    let why = failures.next_back().unwrap_or("there is no batch to try: --max-batch is below all of them".to_string());
+    StudyError::NothingCompiles { target: target.clone(), label: label.to_string(), why }
+}
+
+pub(super) fn failed(batch: u32, message: String) -> CompiledBatch {
+    CompiledBatch { batch, cached: false, outcome: Outcome::Failed { message } }
+}
+
+/// What the compiler says of a program of one batch, which the caller is told while it waits.
+pub(super) fn row_of(
+    compiler: &Compiler,
+    target: &Target,
+    what: &str,
+    Step { batch, n_more }: Step,
+    module: &Module,
+    on: &mut dyn FnMut(&Event<'_>),
+) -> Result<CompiledBatch, StudyError> {
+    let compiling = Compiling { target: target.clone(), what: what.to_string(), batch: Some(batch), n_more };
+    on(&Event::Begins(&compiling));
+    let program = encode::to_bytes(module).map_err(StudyError::Encode)?;
+    let (cached, outcome) = ask(compiler, target, &program, batch)?.outcome();
+    on(&Event::Ends { compiling: &compiling, is_cached: cached, outcome: &outcome });
+    Ok(CompiledBatch { batch, cached, outcome })
+}

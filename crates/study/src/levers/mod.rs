@@ -1,0 +1,178 @@
+//! What each thing that may save memory or time is worth: every lever compiled beside the plain program.
+//!
+//! The levers themselves are in [`table`].
+
+mod table;
+
+use serde::Serialize;
+
+pub use table::{LEVERS, Lever, Setting};
+
+use super::ask::{Asking, Event};
+use super::fit::{failed, row_of, without_repeats};
+use super::{ModelProgram, ModelSubject, StudyError, build};
+use bf16scope_hlo::devices::Placement;
+use bf16scope_model::graph::Precision;
+use bf16scope_passes::tuning::Tune;
+use bf16scope_tpu::fit::{CompiledBatch, Step};
+use bf16scope_tpu::{CompileReport, Compiler, Target, TpuError};
+use bf16scope_train::Mesh;
+
+/// What levers are worth.
+#[derive(Clone, Debug)]
+pub struct LeversQuestion {
+    /// Of the training step of which model; what it is tuned for is a lever.
+    pub subject: ModelSubject,
+    /// What the plain program computes in.
+    pub precision: Precision,
+    /// The TPUs to compile for.
+    pub targets: Vec<Target>,
+}
+
+/// What one lever did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pulled {
+    /// Its name; `plain` and `together` are none of [`LEVERS`].
+    pub lever: &'static str,
+    /// How it is written in the YAML or on the command line.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub option: &'static str,
+    /// What it changes.
+    pub about: String,
+    /// Why it does not apply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_applicable: Option<String>,
+    /// What the compiler said.
+    #[serde(flatten)]
+    pub row: Option<CompiledBatch>,
+}
+
+/// All levers on one target.
+#[derive(Clone, Debug, Serialize)]
+pub struct OnTarget {
+    /// The TPU.
+    pub target: String,
+    /// The plain program first.
+    pub levers: Vec<Pulled>,
+}
+
+/// What each lever is worth on each target.
+#[derive(Clone, Debug, Serialize)]
+pub struct LeversAnswer {
+    /// The model's file.
+    pub model: String,
+    /// Examples in a batch.
+    pub batch: u32,
+    /// What the plain program computes in.
+    pub precision: String,
+    /// The compiler.
+    pub libtpu: String,
+    /// Whether it might keep more precision than the programs say.
+    pub excess_precision: bool,
+    /// By target.
+    pub targets: Vec<OnTarget>,
+}
+
+impl Pulled {
+    /// The figures, if it fits.
+    pub fn report(&self) -> Option<&CompileReport> {
+        self.row.as_ref().and_then(CompiledBatch::report)
+    }
+}
+
+/// Compiles the plain program and each lever, on each target.
+///
+/// # Errors
+/// A target that is no TPU; a plain program that cannot be built; a compiler that cannot be had.
+pub fn levers(
+    question: &LeversQuestion,
+    asking: &Asking,
+    on: &mut dyn FnMut(&Event<'_>),
+) -> Result<LeversAnswer, StudyError> {
+    let LeversQuestion { subject, precision, targets } = question;
+    let mut experiment = subject.experiment.clone();
+    // What is tuned for the target is a lever, and beside it each choice.
+    if experiment.tune == Tune::Auto {
+        experiment.tune = Tune::None;
+    }
+    let plain = Setting { experiment, precision: *precision, batch: subject.batch() };
+    let compiler = asking.compiler(Placement::default());
+    let mut all = Vec::new();
+    for target in without_repeats(targets) {
+        if target.topology().is_none() {
+            return Err(TpuError::NotATpu(target).into());
+        }
+        all.push(OnTarget { target: target.to_string(), levers: pull_all(&compiler, &target, &plain, on)? });
+        on(&Event::SeriesEnds);
+    }
+    Ok(LeversAnswer {
+        model: subject.path.display().to_string(),
+        batch: plain.batch,
+        precision: precision.to_string(),
+        libtpu: compiler.libtpu()?,
+        excess_precision: asking.excess_precision,
+        targets: all,
+    })
+}
+
+/// The plain program, each lever alone, and those that apply together.
+fn pull_all(
+    compiler: &Compiler,
+    target: &Target,
+    plain: &Setting,
+    on: &mut dyn FnMut(&Event<'_>),
+) -> Result<Vec<Pulled>, StudyError> {
+    let mut together = plain.clone();
+    let tuned = if plain.experiment.tune == Tune::None { ", not tuned" } else { "" };
+    let about = format!("the program as it is, in {}{tuned}", plain.precision);
+    let mut settings = vec![("plain", "", about, Ok(plain.clone()))];
+    for lever in LEVERS {
+        let mut setting = plain.clone();
+        let pulled = (lever.pull)(&mut setting);
+        if pulled.is_ok() {
+            // What applies alone applies to the others' result too, or is left out of it.
+            let mut more = together.clone();
+            if (lever.pull)(&mut more).is_ok() {
+                together = more;
+            }
+        }
+        settings.push((lever.name, lever.option, lever.about.to_string(), pulled.map(|()| setting)));
+    }
+    if settings.iter().skip(1).filter(|setting| setting.3.is_ok()).count() > 1 {
+        settings.push(("together", "", "all of those that apply".to_string(), Ok(together)));
+    }
+    let mut n_more = settings.iter().filter(|setting| setting.3.is_ok()).count() as u32;
+    let mut all = Vec::new();
+    for (lever, option, about, setting) in settings {
+        let (row, not_applicable) = match setting {
+            Ok(setting) => {
+                n_more -= 1;
+                (Some(pull(compiler, target, lever, &setting, n_more, on)?), None)
+            }
+            Err(why) => (None, Some(why)),
+        };
+        all.push(Pulled { lever, option, about, not_applicable, row });
+    }
+    Ok(all)
+}
+
+fn pull(
+    compiler: &Compiler,
+    target: &Target,
+    lever: &str,
+    setting: &Setting,
+    n_more: u32,
+    on: &mut dyn FnMut(&Event<'_>),
+) -> Result<CompiledBatch, StudyError> {
+    let Setting { experiment, precision, batch } = setting;
+    let tuning = experiment.tune.tuning(&target.tuning());
+    match build(experiment, ModelProgram::Training, *precision, *batch, Mesh::default(), tuning) {
+        Ok(program) => {
+            let what = format!("{lever} ({precision})");
+            row_of(compiler, target, &what, Step { batch: *batch, n_more }, &program.module, on)
+        }
+        // A plain program that cannot be built is the user's mistake; a lever that does not work here is not.
+        Err(error) if lever == "plain" => Err(error),
+        Err(error) => Ok(failed(*batch, error.chain())),
+    }
+}

@@ -1,0 +1,334 @@
+//! The levers: a row of [`LEVERS`] each, with a name, what it does, and a function that edits the experiment as a user
+//! would edit the YAML, or says why it does not apply. To add one, add a row.
+
+use crate::{ModelProgram, build};
+use bf16scope_model::graph::{Precision, Program, Storage};
+use bf16scope_model::optim::{Adafactor, FirstMoments, MomentumDtype, Optimizer, SlotStorage};
+use bf16scope_passes::tuning::{Remat, Stem, Tune, Tuning};
+use bf16scope_train::Mesh;
+use bf16scope_train::experiment::Experiment;
+use std::collections::BTreeMap;
+
+/// What a lever edits.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// What the file says, edited.
+    pub experiment: Experiment,
+    /// What the network computes in.
+    pub precision: Precision,
+    /// Examples in a batch.
+    pub batch: u32,
+}
+
+/// Something that may save memory or time.
+pub struct Lever {
+    /// What it is called.
+    pub name: &'static str,
+    /// In the YAML or on the command line.
+    pub option: &'static str,
+    /// What it changes, and whether gradients stay as they are.
+    pub about: &'static str,
+    /// Edits the setting, or says why it does not apply.
+    pub pull: fn(&mut Setting) -> Result<(), String>,
+}
+
+/// All of them.
+pub const LEVERS: &[Lever] = &[
+    Lever {
+        name: "bf16 scope",
+        option: "--precision bf16",
+        about: "the network computes in bf16, its variables stay f32: gradients are rounded as bf16 rounds",
+        pull: bf16_scope,
+    },
+    Lever {
+        name: "bf16 first moments",
+        option: "momentum_dtype: bf16",
+        about: "the optimizer keeps first moments in bf16: the same gradients, updates rounded",
+        pull: bf16_moments,
+    },
+    Lever {
+        name: "bf16 weights",
+        option: "variables: bf16_stochastic",
+        about: "variables are stored in bf16, without f32 masters: the same gradients but for the rounding of the weights, \
+                updates rounded up or down at random, without bias",
+        pull: bf16_weights,
+    },
+    Lever {
+        name: "bf16 slots",
+        option: "slots: bf16_stochastic",
+        about: "all of the optimizer's slots are stored in bf16: the same gradients, slots rounded up or down at random",
+        pull: bf16_slots,
+    },
+    Lever {
+        name: "adafactor for adam",
+        option: "optimizer: {kind: adafactor}",
+        about: "second moments of matrices are kept as means of rows and of columns: the same gradients, another rule of update",
+        pull: adafactor,
+    },
+    Lever {
+        name: "accumulate over 4",
+        option: "accumulate: 4",
+        about: "gradients are summed in f32 over four parts of the batch, one after the other: the same gradients but for \
+                the order of sums; batch norm uses the statistics of each part",
+        pull: accumulate,
+    },
+    Lever {
+        name: "tuned for the target",
+        option: "tune: auto",
+        about: "all that pays off on the target: the same function; gradients differ in their last bits",
+        pull: auto,
+    },
+    Lever {
+        name: "remat elementwise",
+        option: "tune: {remat: elementwise}",
+        about: "the backward pass rematerialises functions of one or two kept arrays: the same bits",
+        pull: remat_elementwise,
+    },
+    Lever {
+        name: "remat blocks",
+        option: "tune: {remat: [\"block*\"]}",
+        about: "the backward pass rematerialises blocks (a transformer's layers: layer*) from their inputs: the same bits",
+        pull: remat_blocks,
+    },
+    Lever {
+        name: "space-to-depth stem",
+        option: "tune: {stem: space_to_depth}",
+        about: "ResNet's first convolution on squares of four pixels: the same function, summed in another order",
+        pull: space_to_depth,
+    },
+];
+
+/// What is tuned now; levers are pulled for TPUs alone.
+fn now(setting: &Setting) -> Tuning {
+    setting.experiment.tune.tuning(&Tuning::tpu())
+}
+
+fn auto(setting: &mut Setting) -> Result<(), String> {
+    match &setting.experiment.tune {
+        Tune::None => setting.experiment.tune = Tune::Auto,
+        Tune::Auto => return Err("it is tuned for the target already".to_string()),
+        Tune::Keys(_) => return Err("the file says what is tuned".to_string()),
+    }
+    Ok(())
+}
+
+fn remat_elementwise(setting: &mut Setting) -> Result<(), String> {
+    pull_remat(setting, Remat::Elementwise)
+}
+
+fn remat_blocks(setting: &mut Setting) -> Result<(), String> {
+    let program = plain_program(setting)?;
+    let names: Vec<&str> = program.variables.iter().map(|variable| variable.name.as_str()).collect();
+    let pattern = blocks(&names).ok_or("the model has no numbered blocks, such as block1 and block2")?;
+    pull_remat(setting, Remat::Scopes(vec![format!("{pattern}*")]))
+}
+
+fn pull_remat(setting: &mut Setting, what: Remat) -> Result<(), String> {
+    if now(setting).remat != Remat::None {
+        return Err("the model rematerialises already".to_string());
+    }
+    let mut keys = setting.experiment.tune.keys();
+    keys.remat = Some(what);
+    setting.experiment.tune = keys.into();
+    Ok(())
+}
+
+fn space_to_depth(setting: &mut Setting) -> Result<(), String> {
+    match now(setting).stem {
+        Stem::Plain => {}
+        Stem::SpaceToDepth => return Err("the stem is space-to-depth already".to_string()),
+        Stem::PoolFirst => return Err("the stem pools first".to_string()),
+    }
+    let plain = plain_program(setting)?;
+    let mut pulled = setting.clone();
+    let mut keys = pulled.experiment.tune.keys();
+    keys.stem = Some(Stem::SpaceToDepth);
+    pulled.experiment.tune = keys.into();
+    if plain_program(&pulled)?.module == plain.module {
+        return Err("the model has no stem that this changes".to_string());
+    }
+    *setting = pulled;
+    Ok(())
+}
+
+/// The prediction of one example: small, and it has the model's scopes.
+fn plain_program(setting: &Setting) -> Result<Program, String> {
+    let Setting { experiment, precision, .. } = setting;
+    let tuning = now(setting);
+    build(experiment, ModelProgram::Inference, *precision, 1, Mesh::default(), tuning).map_err(|error| error.chain())
+}
+
+/// The name of scopes that are numbered, with something in common inside: `block` of `cnn/block1/conv/kernel` and
+/// `cnn/block2/conv/kernel`. Scopes that hold more than one variable each count; of several, the outermost.
+fn blocks(variables: &[&str]) -> Option<String> {
+    let mut found: BTreeMap<(usize, &str), BTreeMap<&str, usize>> = BTreeMap::new();
+    for variable in variables {
+        let levels: Vec<&str> = variable.split('/').collect();
+        for (depth, level) in levels[..levels.len() - 1].iter().enumerate() {
+            let name = level.trim_end_matches(|c: char| c.is_ascii_digit());
+            if name.len() < level.len() && !name.is_empty() {
+                *found.entry((depth, name)).or_default().entry(level).or_default() += 1;
+            }
+        }
+    }
+    let is_block = |scopes: &BTreeMap<&str, usize>| scopes.len() > 1 && scopes.values().all(|&n| n > 2);
+    found.into_iter().find(|(_, scopes)| is_block(scopes)).map(|((_, name), _)| name.to_string())
+}
+
+/// Parts of the batch in the lever of that name: fewer save little, more make each part too small for the TPU's tiles.
+const N_PARTS: u32 = 4;
+
+fn accumulate(setting: &mut Setting) -> Result<(), String> {
+    match setting.experiment.train.accumulate {
+        1 if !setting.batch.is_multiple_of(N_PARTS) => {
+            Err(format!("batch {} is not a multiple of {N_PARTS}", setting.batch))
+        }
+        1 => {
+            setting.experiment.train.accumulate = N_PARTS;
+            Ok(())
+        }
+        n => Err(format!("gradients are accumulated over {n} parts already")),
+    }
+}
+
+fn bf16_scope(setting: &mut Setting) -> Result<(), String> {
+    match setting.precision {
+        Precision::F32 => setting.precision = Precision::Bf16,
+        precision => return Err(format!("the network computes in {precision} already")),
+    }
+    Ok(())
+}
+
+fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
+    match setting.experiment.train.optimizer.first_moments() {
+        FirstMoments::StoredAs(dtype @ MomentumDtype::F32) => {
+            *dtype = MomentumDtype::Bf16;
+            Ok(())
+        }
+        FirstMoments::StoredAs(MomentumDtype::Bf16) => Err("first moments are bf16 already".to_string()),
+        FirstMoments::InF32 => Err("the optimizer keeps its moments in f32".to_string()),
+        FirstMoments::None { why } => Err(why.to_string()),
+    }
+}
+
+fn bf16_weights(setting: &mut Setting) -> Result<(), String> {
+    match setting.experiment.train.variables {
+        Storage::F32 => setting.experiment.train.variables = Storage::Bf16Stochastic,
+        other => return Err(format!("variables are stored as {other} already")),
+    }
+    Ok(())
+}
+
+fn bf16_slots(setting: &mut Setting) -> Result<(), String> {
+    let optimizer = setting.experiment.train.optimizer;
+    match setting.experiment.train.slots {
+        _ if !optimizer.keeps_slots() => Err(format!("{} keeps no slots", optimizer.name())),
+        SlotStorage::F32 => {
+            setting.experiment.train.slots = SlotStorage::Bf16Stochastic;
+            Ok(())
+        }
+        other => Err(format!("slots are stored as {other} already")),
+    }
+}
+
+fn adafactor(setting: &mut Setting) -> Result<(), String> {
+    match &mut setting.experiment.train.optimizer {
+        optimizer @ Optimizer::Adam(_) => {
+            *optimizer = Optimizer::Adafactor(Adafactor::default());
+            Ok(())
+        }
+        Optimizer::Adafactor(_) => Err("the optimizer is adafactor already".to_string()),
+        _ => Err("the optimizer is not adam".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_model::models::{Model, mlp};
+    use bf16scope_train::experiment::TrainConfig;
+
+    fn setting(optimizer: Optimizer, precision: Precision) -> Setting {
+        let train = TrainConfig { optimizer, ..TrainConfig::default() };
+        let experiment = Experiment {
+            model: Model::Mlp(mlp::Config::new([4], 2)),
+            data: None,
+            train,
+            mesh: bf16scope_train::experiment::MeshConfig::default(),
+            tune: Tune::None,
+            document: bf16scope_train::experiment::ReadFrom::default(),
+        };
+        Setting { experiment, precision, batch: 8 }
+    }
+
+    #[test]
+    fn every_lever_changes_something_or_says_why_not() {
+        let settings = [
+            setting(Optimizer::default(), Precision::F32),
+            setting(Optimizer::ADAM, Precision::Bf16),
+            setting(Optimizer::SGD, Precision::F32),
+        ];
+        for lever in LEVERS {
+            assert!(!lever.option.is_empty() && !lever.about.is_empty(), "{}", lever.name);
+            for plain in &settings {
+                let mut pulled = plain.clone();
+                match (lever.pull)(&mut pulled) {
+                    Ok(()) => {
+                        let is_same = pulled.experiment == plain.experiment && pulled.precision == plain.precision;
+                        assert!(!is_same, "{} changes nothing", lever.name);
+                        assert!((lever.pull)(&mut pulled).is_err(), "{} applies twice", lever.name);
+                    }
+                    Err(why) => {
+                        assert!(!why.is_empty() && pulled.experiment == plain.experiment, "{}", lever.name);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn levers_say_why_they_do_not_apply() {
+        let sgd = &mut setting(Optimizer::SGD, Precision::Bf16);
+        assert_eq!(bf16_moments(sgd), Err("sgd keeps no moments".to_string()));
+        assert_eq!(bf16_scope(sgd), Err("the network computes in bf16 already".to_string()));
+        let adam = &mut setting(Optimizer::ADAM, Precision::F32);
+        assert_eq!((bf16_scope(adam), bf16_moments(adam)), (Ok(()), Ok(())));
+        assert_eq!(bf16_moments(adam), Err("first moments are bf16 already".to_string()));
+        assert_eq!(adafactor(sgd), Err("the optimizer is not adam".to_string()));
+        assert_eq!((adafactor(adam), accumulate(adam)), (Ok(()), Ok(())));
+        assert_eq!(adafactor(adam), Err("the optimizer is adafactor already".to_string()));
+        assert_eq!(accumulate(adam), Err("gradients are accumulated over 4 parts already".to_string()));
+        assert_eq!(remat_blocks(sgd), Err("the model has no numbered blocks, such as block1 and block2".to_string()));
+        sgd.batch = 10;
+        assert_eq!(accumulate(sgd), Err("batch 10 is not a multiple of 4".to_string()));
+    }
+
+    #[test]
+    fn blocks_that_are_rematerialised_are_there_in_every_kind_of_model() {
+        for model in [
+            "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [4, 8]}",
+            "{kind: resnet, depth: 18, input: [32, 32, 3], n_classes: 10, width: 4}",
+            "{kind: transformer, vocabulary: 16, length: 8, max_length: 8, layers: 2, features: 8, heads: 2, hidden: 8}",
+        ] {
+            let mut setting = setting(Optimizer::SGD, Precision::F32);
+            setting.experiment.model = bf16scope_model::document::from_str("model", model).unwrap();
+            remat_blocks(&mut setting).unwrap();
+            // A pattern that matches nothing is an error.
+            let tuning = now(&setting);
+            let program = build(
+                &setting.experiment,
+                ModelProgram::Training,
+                setting.precision,
+                setting.batch,
+                Mesh::default(),
+                tuning,
+            )
+            .unwrap();
+            let is_copy = |name: &str| name.contains("remat/");
+            assert!(
+                program.module.entry().instructions.iter().any(|instr| is_copy(&instr.metadata.op_name)),
+                "{model}"
+            );
+        }
+    }
+}

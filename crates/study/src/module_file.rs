@@ -1,0 +1,300 @@
+//! From a file to a verified module: HLO text, a serialized `HloModuleProto`, or StableHLO in any of its forms, told apart
+//! by what is in it. A file that holds something else is told what it is.
+//!
+//! Everything that reads a module a user names comes through [`load`]. It does not read models (YAML): see
+//! [`super::ModelSubject`].
+
+use std::io::Read as _;
+use std::path::Path;
+
+use super::StudyError;
+use bf16scope_files as files;
+use bf16scope_foreign::{self as foreign, FileKind, ForeignError, Sizes};
+use bf16scope_hlo::devices::devices_of_compiled;
+use bf16scope_hlo::proto::{self, ProtoError};
+use bf16scope_hlo::verify::{verify, verify_ids};
+use bf16scope_hlo::{Module, text};
+use bf16scope_pjrt::{ChildSpec, Setup};
+use bf16scope_tpu::explain::backend::BackEnd;
+
+/// What StableHLO is converted with: XLA's converter, in a child process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Converter {
+    /// Where it comes from.
+    pub setup: Setup,
+    /// The child.
+    pub child: ChildSpec,
+    /// Sizes of symbolic dimensions.
+    pub sizes: Sizes,
+}
+
+/// Files above this size are refused: a module is held several times over while it is read, and protocol buffers
+/// themselves end at 2 GiB.
+const MAX_BYTES: u64 = 512 << 20;
+
+/// Endings of files that hold a module.
+const ENDINGS: [&str; 5] = ["pb", "txt", "hlo", "mlir", "mlirbc"];
+/// Endings of files that hold a model.
+const MODELS: [&str; 2] = ["yaml", "yml"];
+/// How much of a file of no such ending is looked at.
+const HEAD: u64 = 4 << 20;
+
+/// Whether a file is a module and not a model in YAML: by its ending, else by what it holds. A file of another kind that
+/// has a name is taken for a module, whose reader says what it is; so is what is no text.
+pub fn is_module(path: &Path) -> bool {
+    by_ending(path).unwrap_or_else(|| {
+        let head = head(path);
+        kind(path, &head) != FileKind::Unknown || !is_text(&head)
+    })
+}
+
+/// Whether a file is named as a model in YAML.
+pub fn is_model(path: &Path) -> bool {
+    by_ending(path) == Some(false)
+}
+
+/// Whether a file among others is a module: by its ending, else by what it holds. What else lies beside modules is not.
+pub fn holds_module(path: &Path) -> bool {
+    by_ending(path)
+        .unwrap_or_else(|| matches!(kind(path, &head(path)), FileKind::HloText | FileKind::Mlir | FileKind::JaxExport))
+}
+
+/// Whether the ending is a module's; `None` where it is neither a module's nor a model's.
+fn by_ending(path: &Path) -> Option<bool> {
+    let ends = |endings: &[&str]| path.extension().is_some_and(|ending| endings.iter().any(|known| ending == *known));
+    (ends(&ENDINGS) || ends(&MODELS)).then(|| ends(&ENDINGS))
+}
+
+/// What a file or folder holds, by its beginning.
+fn kind(path: &Path, head: &[u8]) -> FileKind {
+    if path.is_dir() { of_folder(path) } else { FileKind::of(head) }
+}
+
+/// The beginning of a file; of a pipe all there is, as it comes once. Nothing of what cannot be read.
+fn head(path: &Path) -> Vec<u8> {
+    if files::is_pipe(path) {
+        return files::read(path, MAX_BYTES).unwrap_or_default();
+    }
+    let mut head = Vec::new();
+    let read = files::open(path).map(|file| file.take(HEAD).read_to_end(&mut head));
+    if matches!(read, Ok(Ok(_))) { head } else { Vec::new() }
+}
+
+/// Whether these bytes are text, as a model in YAML is: UTF-8, but for a character cut at the end, without what is no
+/// text in it.
+fn is_text(head: &[u8]) -> bool {
+    let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
+    is_utf8 && !head.iter().any(|byte| matches!(byte, 0..=8 | 0x0e..=0x1f))
+}
+
+fn of_folder(path: &Path) -> FileKind {
+    FileKind::of_folder(|name| path.join(name).is_file())
+}
+
+/// Reads, decodes and verifies a module.
+///
+/// # Errors
+/// A file that cannot be read or is too large, that holds neither text nor proto, or whose module is broken; each says
+/// where.
+pub fn load(path: &Path, converter: &Converter) -> Result<Module, StudyError> {
+    let module = decode(path, converter)?;
+    check(&module, path)?;
+    Ok(module)
+}
+
+/// Verifies a module that [`decode`] read.
+///
+/// # Errors
+/// A module that breaks rules, or that XLA has compiled.
+pub fn check(module: &Module, path: &Path) -> Result<(), StudyError> {
+    let _span = tracing::info_span!("verify").entered();
+    // A compiler mixes dtypes and layouts as its own back end wants them: that is no mistake of the user's.
+    verify(module).map_err(|source| match module.is_scheduled {
+        true => compiled_already(module, path),
+        false => StudyError::Broken { path: path.to_path_buf(), source },
+    })
+}
+
+/// Reads a module to show it: one that a compiler has made need only be walked, as optimized modules break rules that
+/// programs keep; any other is verified.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_to_show(path: &Path, converter: &Converter) -> Result<Module, StudyError> {
+    let module = decode(path, converter)?;
+    match module.is_scheduled {
+        true => verify_ids(&module).map_err(|source| StudyError::Broken { path: path.to_path_buf(), source })?,
+        false => check(&module, path)?,
+    }
+    Ok(module)
+}
+
+/// Refuses what no TPU compiler takes again: a module with fusions, which a compiler has made.
+///
+/// # Errors
+/// Such a module.
+pub fn check_uncompiled(module: &Module, path: &Path) -> Result<(), StudyError> {
+    let mut instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+    match module.is_scheduled && instructions.any(|instr| instr.op.opcode() == "fusion") {
+        true => Err(compiled_already(module, path)),
+        false => Ok(()),
+    }
+}
+
+/// The error of a module that XLA has compiled, where a program to compile is wanted.
+pub fn compiled_already(module: &Module, path: &Path) -> StudyError {
+    StudyError::AlreadyCompiled {
+        path: path.to_path_buf(),
+        of: BackEnd::of(module),
+        devices: devices_of_compiled(module),
+    }
+}
+
+/// A folder of something that has a name is an error that says what it is.
+///
+/// # Errors
+/// Such a folder.
+pub fn refuse_other_folders(path: &Path) -> Result<(), StudyError> {
+    match of_folder(path) {
+        FileKind::Other(other) => Err(StudyError::Other { path: path.to_path_buf(), other }),
+        _ => Ok(()),
+    }
+}
+
+/// As [`load`], but does not verify: optimized modules break rules that programs keep.
+///
+/// # Errors
+/// As [`load`].
+pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> {
+    let _span = tracing::info_span!("load", path = %path.display()).entered();
+    refuse_other_folders(path)?;
+    let bytes = files::read(path, MAX_BYTES);
+    decode_bytes(&bytes.map_err(|source| StudyError::Read { path: path.to_path_buf(), source })?, path, converter)
+}
+
+/// As [`decode`], of the bytes of a file; errors call it `path`.
+///
+/// # Errors
+/// As [`load`].
+pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<Module, StudyError> {
+    let shown = path.display();
+    let own = || path.to_path_buf();
+    let kind = FileKind::of(bytes);
+    if !converter.sizes.is_empty() && matches!(kind, FileKind::HloText | FileKind::Unknown) {
+        return Err(ForeignError::of_no_symbols(&shown.to_string()).into());
+    }
+    let mut module = match kind {
+        FileKind::HloText => {
+            let text = std::str::from_utf8(bytes).map_err(|source| StudyError::NotUtf8 { path: own(), source })?;
+            text::parse(text, &shown.to_string())?
+        }
+        FileKind::Mlir | FileKind::JaxExport => {
+            foreign::read_with(bytes, &shown.to_string(), &converter.sizes, &converter.setup, &converter.child)?
+        }
+        FileKind::Other(other) => return Err(StudyError::Other { path: own(), other }),
+        FileKind::Unknown => match proto::decode::from_bytes(bytes) {
+            Ok(module) => module,
+            Err(source) => {
+                return Err(match foreign::of_proto(bytes) {
+                    Some(other) => StudyError::Other { path: own(), other },
+                    // It is a proto, and something is wrong in it.
+                    None if !matches!(source, ProtoError::Wire(_)) => StudyError::NoModule { path: own(), source },
+                    None => StudyError::NoHlo { path: own(), source },
+                });
+            }
+        },
+    };
+    let n_calls = foreign::calls_to_ops(&mut module);
+    if n_calls > 0 {
+        tracing::info!("{shown}: {n_calls} calls of LAPACK became XLA's own ops");
+    }
+    let unknown: Vec<&str> = names_of(&module).filter(|name| !KNOWN.contains(name)).collect();
+    if !unknown.is_empty() {
+        tracing::warn!("{shown}: the module's {} changes nothing here: HLO has no such attribute", unknown.join(", "));
+    }
+    Ok(module)
+}
+
+/// Attributes of a module that XLA's text has and the IR does not model. Source: `hlo_parser.cc`.
+const KNOWN: [&str; 6] = [
+    "alias_passthrough_params",
+    "allow_spmd_sharding_propagation_to_output",
+    "allow_spmd_sharding_propagation_to_parameters",
+    "num_partitions",
+    "origin_recovery_table",
+    "replica_count",
+];
+
+fn names_of(module: &Module) -> impl Iterator<Item = &str> {
+    module.unmodelled.attributes.iter().map(|(name, _)| name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::proto::encode;
+
+    const SCALAR: &str = "HloModule m\n\nENTRY m {\n  ROOT x = f32[] parameter(0)\n}\n";
+
+    fn converter() -> Converter {
+        Converter { setup: Setup::default(), child: ChildSpec::new("/proc/self/exe"), sizes: Sizes::default() }
+    }
+
+    fn loaded(name: &str, bytes: &[u8]) -> Result<Module, String> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        let result = load(&folder.path().join(name), &converter());
+        result.map_err(|error| error.chain().replace(&folder.path().display().to_string(), "."))
+    }
+
+    #[test]
+    fn what_lies_beside_modules_is_no_module() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            (is_module(&path), holds_module(&path))
+        };
+        assert_eq!(found("in.npz", b"PK\x03\x04...in0.npy"), (true, false));
+        assert_eq!(found("notes", b"of today"), (false, false));
+        assert_eq!(found("accents", "é".as_bytes().split_last().unwrap().1), (false, false));
+        // A model in ONNX, and something else that is no text.
+        assert_eq!(found("m.onnx", b"\x08\x08\x12\x07pytorch\x3a\x02\x0a\0\x42\x02\x10\x11"), (true, false));
+        assert_eq!(found("noise", b"\xff\xff"), (true, false));
+        assert_eq!(found("model.yaml", b"module @m {"), (false, false));
+        assert_eq!(found("step", b"module @m {"), (true, true));
+        assert_eq!(found("step.mlir", b""), (true, true));
+    }
+
+    #[test]
+    fn text_and_proto_are_told_apart_by_what_they_hold() {
+        let mut module = loaded("m.txt", SCALAR.as_bytes()).unwrap();
+        assert_eq!(loaded("m.pb", format!("// of a test\n\n{SCALAR}").as_bytes()).unwrap(), module);
+        // A name of nine letters has a tab for its length, so this proto begins like a text.
+        module.name = "HloModule".to_string();
+        let bytes = encode::to_bytes(&module).unwrap();
+        assert!(bytes.starts_with(b"\n\tHloModule"));
+        assert_eq!(loaded("m.txt", &bytes).unwrap().name, "HloModule");
+    }
+
+    #[test]
+    fn what_is_no_module_is_said_with_its_place() {
+        let error = loaded("m.txt", b"model: {kind: mlp}").unwrap_err();
+        assert!(
+            error.starts_with("./m.txt holds no HLO: it begins neither with `HloModule` nor as StableHLO"),
+            "{error}"
+        );
+        // A name and nothing more.
+        let error = loaded("m.pb", b"\n\x01m").unwrap_err();
+        assert!(error.starts_with("./m.pb: the proto holds no module: "), "{error}");
+        let error = loaded("m.hlo", b"HloModule m\nENTRY m {\n  x = f32[ parameter(0)\n}").unwrap_err();
+        assert!(error.starts_with("./m.hlo:3:12: found `parameter`"), "{error}");
+        let error = loaded("m.txt", b"HloModule m\n\xff").unwrap_err();
+        assert!(error.starts_with("./m.txt: the text is not UTF-8"), "{error}");
+        let broken = SCALAR.replace("parameter(0)", "parameter(1)");
+        let error = loaded("m.txt", broken.as_bytes()).unwrap_err();
+        assert!(error.starts_with("./m.txt: the module is broken: "), "{error}");
+        let error = load(Path::new("no/such/m.pb"), &converter()).unwrap_err();
+        assert!(error.to_string().starts_with("cannot read no/such/m.pb"), "{error}");
+    }
+}

@@ -1,0 +1,332 @@
+//! Which slice to rent for a model and a global batch: some settings are compiled, the others predicted by
+//! [`tpu::plan`](bf16scope_tpu::plan).
+
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::ask::{Asking, Compiling, Event, Said, ask};
+use super::mesh::check_no_model_axis;
+use super::subject::placement;
+use super::{ModelProgram, ModelSubject, StudyError, build};
+use bf16scope_hlo::Module;
+use bf16scope_hlo::devices::Placement;
+use bf16scope_hlo::proto::encode;
+use bf16scope_model::graph::Precision;
+use bf16scope_passes::tuning::{LayerRemat, Remat, Tuning};
+use bf16scope_tpu::plan::{Fit, Point, Series, Setting, SliceRow, accumulated, next, plan as rows_of};
+use bf16scope_tpu::{Answer, Links, Spec, Target, TpuError};
+use bf16scope_train::experiment::Experiment;
+use bf16scope_train::{Mesh, StateOf};
+
+/// Which slice to rent.
+#[derive(Clone, Debug)]
+pub struct PlanQuestion {
+    /// For the training step of which model; its batch is that of all cores.
+    pub subject: ModelSubject,
+    /// On which TPUs, each without a grid: what their slices are is the question.
+    pub boards: Vec<Target>,
+    /// Numbers of cores; those that a TPU has no slice of are left out.
+    pub devices: Vec<NonZeroU32>,
+    /// What the network computes in.
+    pub precisions: Vec<Precision>,
+    /// Whether the backward pass rematerialises what the target's tuning and the file say: `[true, false]` tries both.
+    pub remats: Vec<bool>,
+    /// Whether the state is sharded, over all cores.
+    pub sharded: Vec<bool>,
+    /// Programs to compile at most that are not kept from before.
+    pub n_compiles: u32,
+}
+
+impl PlanQuestion {
+    /// In f32 and bf16 on v2 and v3 of 8 to 2,048 cores, from at most twelve compiles.
+    pub fn new(subject: ModelSubject) -> PlanQuestion {
+        let board = |name| Spec::named(name).map(Target::board);
+        PlanQuestion {
+            subject,
+            boards: ["v2", "v3"].into_iter().filter_map(board).collect(),
+            devices: [8, 32, 128, 512, 2048].into_iter().filter_map(NonZeroU32::new).collect(),
+            precisions: vec![Precision::F32, Precision::Bf16],
+            remats: vec![true],
+            sharded: vec![false],
+            n_compiles: 12,
+        }
+    }
+}
+
+/// How fast the links of a TPU are.
+#[derive(Clone, Debug, Serialize)]
+pub struct TpuLinks {
+    /// One board of the TPU.
+    pub tpu: Target,
+    /// Its links.
+    pub links: Option<Links>,
+}
+
+/// A plan, with what it is of.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanAnswer {
+    /// The model's file.
+    pub model: String,
+    /// Examples in a batch of all cores.
+    pub batch: u32,
+    /// What a batch is of: `images` or `examples`.
+    pub unit: &'static str,
+    /// The compiler.
+    pub libtpu: String,
+    /// Whether it might keep more precision than the programs say.
+    pub excess_precision: bool,
+    /// How fast collectives are, by TPU.
+    pub links: Vec<TpuLinks>,
+    /// What is known of each setting.
+    pub rows: Vec<SliceRow>,
+    /// Sentences on what is not in the rows.
+    pub left_out: Vec<String>,
+}
+
+impl PlanAnswer {
+    /// Whether any setting fits.
+    pub fn fits(&self) -> bool {
+        self.rows.iter().any(|row| row.fits == Fit::Yes)
+    }
+}
+
+/// Compiles what tells most, and predicts the rest.
+///
+/// # Errors
+/// A question that nothing can be planned of; a compiler that cannot be had. What it refuses is left out.
+pub fn plan(
+    question: &PlanQuestion,
+    asking: &Asking,
+    on: &mut dyn FnMut(&Event<'_>),
+) -> Result<PlanAnswer, StudyError> {
+    let subject = &question.subject;
+    let batch = subject.batch();
+    check_no_model_axis("plan", &subject.path, &subject.experiment, batch)?;
+    let (settings, mut left_out) = settings(question, batch)?;
+    let rows = compiled(question, settings, &mut left_out, asking, on)?;
+    let mut boards: Vec<&Target> = rows.iter().map(|row| &row.setting.series.board).collect();
+    boards.dedup();
+    Ok(PlanAnswer {
+        model: subject.path.display().to_string(),
+        batch,
+        unit: subject.unit(),
+        libtpu: asking.libtpu()?,
+        excess_precision: asking.excess_precision,
+        links: boards.into_iter().map(|tpu| TpuLinks { tpu: tpu.clone(), links: Links::of(tpu) }).collect(),
+        rows,
+        left_out,
+    })
+}
+
+/// What is planned, and what cannot be.
+fn settings(question: &PlanQuestion, batch: u32) -> Result<(Vec<Setting>, Vec<String>), StudyError> {
+    let mut left_out = Vec::new();
+    let accumulate = question.subject.experiment.train.accumulate;
+    if accumulate > 1 {
+        left_out.push(format!(
+            "The file accumulates gradients over {accumulate} micro-batches; here it does so only where a batch does not fit without."
+        ));
+    }
+    let mut settings = Vec::new();
+    for board in &question.boards {
+        let Target::Tpu { version, .. } = board else { return Err(TpuError::NotATpu(board.clone()).into()) };
+        if *board != Target::board(version) {
+            return Err(StudyError::OneSlice { target: board.clone(), board: Target::board(version) });
+        }
+        if Links::of(board).is_none() {
+            return Err(StudyError::NoLinks { board: board.clone() });
+        }
+        for n_cores in question.devices.iter().map(|n| n.get()) {
+            let Some(target) = slice(version, n_cores) else {
+                left_out.push(format!("{board} has no slice of {n_cores} cores."));
+                continue;
+            };
+            if !batch.is_multiple_of(n_cores) {
+                left_out.push(format!("A batch of {batch} does not split over the {n_cores} cores of {target}."));
+                continue;
+            }
+            for series in all_series(question, board) {
+                let setting = Setting { series, target: target.clone(), n_cores, batch, accumulate: 1 };
+                if !settings.contains(&setting) {
+                    settings.push(setting);
+                }
+            }
+        }
+    }
+    match settings.is_empty() {
+        true => Err(StudyError::NothingToPlan { left_out }),
+        false => Ok((settings, left_out)),
+    }
+}
+
+fn all_series(question: &PlanQuestion, board: &Target) -> Vec<Series> {
+    let mut all = Vec::new();
+    for precision in &question.precisions {
+        for &remat in &question.remats {
+            for &in_parts in &question.sharded {
+                all.push(Series { board: board.clone(), precision: precision.to_string(), remat, in_parts });
+            }
+        }
+    }
+    all
+}
+
+/// The slice of exactly so many cores.
+pub fn slice(version: &'static Spec, n_cores: u32) -> Option<Target> {
+    version.slice_of(n_cores as usize).filter(|slice| slice.n_cores() == Some(u64::from(n_cores)))
+}
+
+/// Asks about settings while compiles are left.
+struct Asker<'q> {
+    experiment: &'q Experiment,
+    path: &'q Path,
+    asking: &'q Asking,
+    n_left: u32,
+    on: &'q mut dyn FnMut(&Event<'_>),
+}
+
+enum Asked {
+    Said(Answer),
+    /// The compiler refused this program for another reason than memory.
+    Refused(String),
+    /// There are no compiles left for it.
+    NotNow,
+}
+
+fn compiled(
+    question: &PlanQuestion,
+    mut settings: Vec<Setting>,
+    left_out: &mut Vec<String>,
+    asking: &Asking,
+    on: &mut dyn FnMut(&Event<'_>),
+) -> Result<Vec<SliceRow>, StudyError> {
+    let experiment = &question.subject.experiment;
+    let path = question.subject.path.as_path();
+    let mut asker = Asker { experiment, path, asking, n_left: question.n_compiles, on };
+    let mut points = asker.kept(&settings)?;
+    while let Some(at) = next(&settings, &points) {
+        match asker.ask(&settings[at])? {
+            Asked::Said(answer) => points.push(Point { setting: settings[at].clone(), answer }),
+            Asked::Refused(message) => left_out.push(refusal(&settings.remove(at), &message)),
+            // What is cached costs nothing, and comes by the same order.
+            Asked::NotNow => break,
+        }
+    }
+    let mut with_accumulation = Vec::new();
+    for setting in &settings {
+        with_accumulation.push(setting.clone());
+        let Some(setting) = accumulated(setting, &points) else { continue };
+        match asker.ask(&setting)? {
+            Asked::Said(answer) => points.push(Point { setting: setting.clone(), answer }),
+            Asked::Refused(message) => {
+                left_out.push(refusal(&setting, &message));
+                continue;
+            }
+            Asked::NotNow => {}
+        }
+        with_accumulation.push(setting);
+    }
+    (asker.on)(&Event::SeriesEnds);
+    Ok(rows_of(&with_accumulation, &points))
+}
+
+fn refusal(setting: &Setting, message: &str) -> String {
+    let Setting { series: Series { precision, in_parts, .. }, target, .. } = setting;
+    let state = if *in_parts { ", sharded state" } else { "" };
+    format!("{target} in {precision}{state}: the compiler refused: {}.", message.lines().next().unwrap_or_default())
+}
+
+impl Asker<'_> {
+    /// What is kept of one core alone with the part of a setting, as `fit` compiles it.
+    fn kept(&self, settings: &[Setting]) -> Result<Vec<Point>, StudyError> {
+        let mut points: Vec<Point> = Vec::new();
+        for setting in settings.iter().filter(|setting| !setting.series.in_parts) {
+            let (series, part) = (&setting.series, setting.part());
+            let target = series.board.clone();
+            let alone =
+                Setting { series: series.clone(), target: target.clone(), n_cores: 1, batch: part, accumulate: 1 };
+            if self.asking.fresh || points.iter().any(|point| point.setting == alone) {
+                continue;
+            }
+            // What cannot be built alone is no help, and no error: nobody asked for it.
+            let Ok(module) = program(self.experiment, &alone) else { continue };
+            let compiler = self.asking.compiler(Placement::default());
+            let program = encode::to_bytes(&module).map_err(StudyError::Encode)?;
+            if !compiler.remembers(&target, &program)? {
+                continue;
+            }
+            if let Said::Answered(compiled) = ask(&compiler, &target, &program, part)? {
+                points.push(Point { setting: alone, answer: compiled.answer });
+            }
+        }
+        Ok(points)
+    }
+
+    /// What the compiler says of a setting.
+    fn ask(&mut self, setting: &Setting) -> Result<Asked, StudyError> {
+        let Setting { target, batch, .. } = setting;
+        let module = match program(self.experiment, setting) {
+            Ok(module) => module,
+            Err(error) => return Ok(Asked::Refused(error.chain())),
+        };
+        let placement = placement(&module, self.path)?;
+        let compiler = self.asking.compiler(placement);
+        let program = encode::to_bytes(&module).map_err(StudyError::Encode)?;
+        let is_kept = !self.asking.fresh && compiler.remembers(target, &program)?;
+        if !is_kept && self.n_left == 0 {
+            return Ok(Asked::NotNow);
+        }
+        let compiling = compiling(setting, self.n_left.saturating_sub(1));
+        if !is_kept {
+            self.n_left -= 1;
+            (self.on)(&Event::Begins(&compiling));
+        }
+        let said = ask(&compiler, target, &program, *batch)?;
+        let answer = match said {
+            Said::Answered(compiled) => {
+                let answer = compiled.answer.clone();
+                if !is_kept {
+                    let (is_cached, outcome) = Said::Answered(compiled).outcome();
+                    (self.on)(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
+                }
+                answer
+            }
+            Said::Refused(message) => return Ok(Asked::Refused(message)),
+        };
+        Ok(Asked::Said(answer))
+    }
+}
+
+fn compiling(setting: &Setting, n_more: u32) -> Compiling {
+    let Setting { series: Series { precision, in_parts, .. }, target, .. } = setting;
+    let state = if *in_parts { ", sharded state" } else { "" };
+    Compiling { target: target.clone(), what: format!("{precision}{state}"), batch: Some(setting.part()), n_more }
+}
+
+/// The training step of a setting.
+fn program(experiment: &Experiment, setting: &Setting) -> Result<Module, StudyError> {
+    let Setting { series, target, n_cores, batch, accumulate } = setting;
+    let mut stored = experiment.clone();
+    stored.train.accumulate = *accumulate;
+    let tuning = experiment.tune.tuning(&target.tuning());
+    let tuning = if series.remat { tuning } else { without_remat(tuning) };
+    let precision = series
+        .precision
+        .parse()
+        .map_err(|_| StudyError::NoProgram { label: series.precision.clone(), batch: *batch })?;
+    // What else the replicas share is as the file says.
+    let replicas = NonZeroU32::new(*n_cores).filter(|n| n.get() > 1);
+    let mut mesh = replicas.map_or(Mesh::default(), |n| experiment.mesh.mesh.of_replicas(n));
+    mesh.state = if series.in_parts { StateOf::Sharded } else { StateOf::Whole };
+    Ok(build(&stored, ModelProgram::Training, precision, *batch, mesh, tuning)?.module)
+}
+
+fn without_remat(tuning: Tuning) -> Tuning {
+    tuning.with(|tuning| {
+        tuning.remat = Remat::None;
+        tuning.layer_remat = LayerRemat::default();
+        tuning.cotangent_remat = false;
+    })
+}

@@ -1,0 +1,406 @@
+//! Compiles kept on disk: a [`Compiler`] asks the TPU compiler once for each program, and remembers the answer.
+//!
+//! An answer is found by what decides it: the program, the options, the target, the compiler, the environment variables
+//! that the compiler reads, and what our figures count. Where in the user's source an instruction stands decides nothing, so it is left
+//! out of the key (moving a line of code costs no compile); whoever reads the optimized program, which repeats those
+//! lines, is given one compiled from exactly this program.
+//!
+//! The disk may be full, read-only, shared by processes that run at once, or damaged, and a run may be killed at any
+//! time: a record is written beside its place and renamed, checked when it is read, and whatever goes wrong with it is
+//! a warning and costs a compile, never the answer. Records themselves are in [`super::record`].
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use prost::Message as _;
+use sha2::{Digest as _, Sha256};
+
+use super::record::{self, Answer, Header};
+use super::report::{FIGURES, check_cores, compile_whole, options};
+use super::{CompileReport, Target, TpuError};
+use bf16scope_files::{self as files, hex};
+use bf16scope_hlo::Metadata;
+use bf16scope_hlo::devices::Placement;
+use bf16scope_hlo::proto::messages::HloModuleProto;
+use bf16scope_pjrt::{ChildCompiler, ChildSpec, Pinned, Plugin, PluginSpec, Purpose, Setup, Source, Topology, locate};
+
+/// What the TPU compiler said of a program, and when.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compiled {
+    /// What it said: figures, or that the program does not fit.
+    pub answer: Answer,
+    /// Whether this was compiled before, by this process or another; `compile_seconds` is then what it took at the time.
+    pub is_cached: bool,
+}
+
+impl Compiled {
+    /// The figures.
+    ///
+    /// # Errors
+    /// [`TpuError::OutOfMemory`], if the program does not fit.
+    pub fn report(self, target: &Target) -> Result<CompileReport, TpuError> {
+        self.answer.report(target)
+    }
+}
+
+/// The TPU compiler, with a memory.
+///
+/// The library is loaded only when something must be compiled: what is remembered is there at once.
+#[derive(Debug)]
+pub struct Compiler {
+    setup: Setup,
+    cache: Option<Cache>,
+    /// Whether what is remembered is used; what is compiled is kept either way.
+    reuse: bool,
+    /// How programs lie over cores.
+    placement: Placement,
+    /// Whether it may keep more precision than programs say.
+    excess_precision: bool,
+    /// Where it compiles, if not in this process.
+    child: Option<ChildCompiler>,
+}
+
+impl Compiler {
+    /// The compiler that `setup` names, with the memory in its cache directory.
+    pub fn new(setup: &Setup) -> Compiler {
+        let cache = setup.cache_dir.as_deref().map(Cache::of);
+        let placement = Placement::default();
+        Compiler { setup: setup.clone(), cache, reuse: true, placement, excess_precision: false, child: None }
+    }
+
+    /// The same, but everything is compiled again, and then remembered.
+    pub fn afresh(self) -> Compiler {
+        Compiler { reuse: false, ..self }
+    }
+
+    /// The same, but programs lie over several cores so, the first of the target: figures are one core's share.
+    pub fn over(self, placement: Placement) -> Compiler {
+        Compiler { placement, ..self }
+    }
+
+    /// The same, but the compiler may leave out roundings of f32 to bf16 and back, as it does for JAX and TensorFlow unless
+    /// they are told otherwise.
+    pub fn with_excess_precision(self, excess_precision: bool) -> Compiler {
+        Compiler { excess_precision, ..self }
+    }
+
+    /// The same, but programs are compiled in a child process: for those that bf16scope did not build, and within limits.
+    pub fn in_child(self, spec: &ChildSpec) -> Compiler {
+        Compiler { child: Some(ChildCompiler::new(spec)), ..self }
+    }
+
+    /// The figures of a verified program (serialized `HloModuleProto`) on one core of the target: what is remembered, or
+    /// what the compiler says now. A program that does not fit is an answer too, and is remembered. `batch` is what
+    /// `examples_per_second` counts.
+    ///
+    /// # Errors
+    /// As [`compile`](super::compile), except for programs that do not fit.
+    pub fn compile(&self, target: &Target, program: &[u8], batch: usize) -> Result<Compiled, TpuError> {
+        let key = self.key(target, program)?;
+        if let Some((header, _)) = self.recall(&key) {
+            return Ok(Compiled { answer: header.answer.of_batch(batch, target), is_cached: true });
+        }
+        let (answer, _) = self.ask(&key, target, program, batch)?;
+        Ok(Compiled { answer, is_cached: false })
+    }
+
+    /// The figures of a verified program, and what the compiler made of it: a serialized, scheduled `HloModuleProto` whose
+    /// layouts are tiled and whose instructions carry the names and source lines of exactly this program.
+    ///
+    /// # Errors
+    /// As [`compile`](super::compile): a program that does not fit is [`TpuError::OutOfMemory`], for then there is no
+    /// optimized one.
+    pub fn compile_and_read(
+        &self,
+        target: &Target,
+        program: &[u8],
+        batch: usize,
+    ) -> Result<(Compiled, Vec<u8>), TpuError> {
+        let key = self.key(target, program)?;
+        if let Some((header, path)) = self.recall(&key) {
+            match &header.answer {
+                Answer::OutOfMemory { .. } => return Err(refusal(header.answer, target)),
+                // Compiled from a program whose source lines were others.
+                Answer::Fits(_) if header.program_sha256 != hex(Sha256::digest(program)) => {}
+                Answer::Fits(_) => match record::read_optimized(&path) {
+                    Ok(optimized) => {
+                        let answer = header.answer.of_batch(batch, target);
+                        return Ok((Compiled { answer, is_cached: true }, optimized));
+                    }
+                    Err(damage) => warn_of_damage(&path, &damage),
+                },
+            }
+        }
+        match self.ask(&key, target, program, batch)? {
+            (answer, Some(optimized)) => Ok((Compiled { answer, is_cached: false }, optimized)),
+            (answer, None) => Err(refusal(answer, target)),
+        }
+    }
+
+    /// Whether the figures of a program are remembered: asking for them then takes no time.
+    ///
+    /// # Errors
+    /// A compiler that is not there and cannot be installed; a target that is no TPU.
+    pub fn remembers(&self, target: &Target, program: &[u8]) -> Result<bool, TpuError> {
+        let key = self.key(target, program)?;
+        Ok(self.recall(&key).is_some())
+    }
+
+    /// The compiler's name: the pinned version, or the file of another one.
+    ///
+    /// # Errors
+    /// A compiler that is not there and cannot be installed.
+    pub fn libtpu(&self) -> Result<String, TpuError> {
+        let artifact = Pinned::TPU;
+        let located = locate(PluginSpec::tpu(), &self.setup)?;
+        // A pinned library that is named by its path is the pinned library.
+        let pinned = artifact.path_in(Path::new(""));
+        let is_pinned = matches!(located.source, Source::Cache | Source::Installed) || located.path.ends_with(pinned);
+        Ok(if is_pinned { artifact.version.to_string() } else { located.path.display().to_string() })
+    }
+
+    /// Everything that decides the answer.
+    fn key(&self, target: &Target, program: &[u8]) -> Result<String, TpuError> {
+        let topology = target.topology().ok_or_else(|| TpuError::NotATpu(target.clone()))?;
+        check_cores(target, self.placement.devices)?;
+        let located = locate(PluginSpec::tpu(), &self.setup)?;
+        let libtpu = match located.source {
+            Source::Cache | Source::Installed => Pinned::TPU.wheel_sha256.to_string(),
+            Source::Named | Source::Given => identity(&located.path),
+        };
+        let mut sha = Sha256::new();
+        let mut add = |part: &[u8]| {
+            sha.update((part.len() as u64).to_le_bytes());
+            sha.update(part);
+        };
+        add(&FIGURES.to_le_bytes());
+        add(libtpu.as_bytes());
+        add(topology.as_bytes());
+        add(&options(&self.placement, self.excess_precision).encode());
+        for variable in ["LIBTPU_INIT_ARGS", "XLA_FLAGS"] {
+            add(std::env::var_os(variable).unwrap_or_default().as_encoded_bytes());
+        }
+        match without_source_lines(program) {
+            Some(program) => add(&program),
+            None => add(program),
+        }
+        Ok(hex(sha.finalize()))
+    }
+
+    /// What is remembered under a key, and where.
+    fn recall(&self, key: &str) -> Option<(Header, PathBuf)> {
+        let path = self.cache.as_ref().filter(|_| self.reuse)?.path(key);
+        match record::read_header(&path, key) {
+            Ok(header) => header.map(|header| (header, path)),
+            Err(damage) => {
+                warn_of_damage(&path, &damage);
+                None
+            }
+        }
+    }
+
+    /// Compiles, and remembers the answer.
+    fn ask(
+        &self,
+        key: &str,
+        target: &Target,
+        program: &[u8],
+        batch: usize,
+    ) -> Result<(Answer, Option<Vec<u8>>), TpuError> {
+        let describe = |name: &str| match &self.child {
+            Some(child) => Topology::in_child(child, &self.setup, name, &BTreeMap::new()),
+            None => {
+                Topology::new(Plugin::of(PluginSpec::tpu(), &self.setup, Purpose::Compile)?, name, &BTreeMap::new())
+            }
+        };
+        let (answer, optimized) =
+            match compile_whole(describe, target, program, batch, &self.placement, self.excess_precision) {
+                Ok((report, optimized)) => (Answer::Fits(report), Some(optimized)),
+                Err(TpuError::OutOfMemory { needed, available, text, .. }) => {
+                    (Answer::OutOfMemory { needed, available, text }, None)
+                }
+                Err(error) => return Err(error),
+            };
+        if let Some(cache) = &self.cache {
+            let header = Header::new(key, target, hex(Sha256::digest(program)), answer.clone());
+            cache.keep(&header, optimized.as_deref().unwrap_or_default());
+        }
+        Ok((answer, optimized))
+    }
+}
+
+/// The error for an answer that is no figures.
+fn refusal(answer: Answer, target: &Target) -> TpuError {
+    match answer.report(target) {
+        Err(error) => error,
+        Ok(_) => TpuError::NoFigure { target: target.clone(), figure: "optimized program" },
+    }
+}
+
+fn warn_of_damage(path: &Path, damage: &record::Damage) {
+    tracing::warn!("compile cache: {}: {damage}; compiling again", path.display());
+}
+
+/// A library by its path, size and time of change: reading all of it takes longer than it saves.
+fn identity(path: &Path) -> String {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let metadata = fs::metadata(&path).ok();
+    let changed = metadata.as_ref().and_then(|metadata| metadata.modified().ok());
+    let n_bytes = metadata.as_ref().map(fs::Metadata::len);
+    format!("{} {n_bytes:?} {changed:?}", path.display())
+}
+
+/// The program without the files and lines that its instructions came from, and the marks of custom VJPs; `None` if it holds anything that this
+/// crate's messages do not know, for then two programs that differ could look alike.
+fn without_source_lines(program: &[u8]) -> Option<Vec<u8>> {
+    let mut module = HloModuleProto::decode(program).ok()?;
+    if module.encode_to_vec() != program {
+        return None;
+    }
+    module.stack_frame_index = None;
+    let instructions = module.computations.iter_mut().flat_map(|computation| &mut computation.instructions);
+    for metadata in instructions.filter_map(|instruction| instruction.metadata.as_mut()) {
+        if metadata.op_type == Metadata::CUSTOM_VJP {
+            metadata.op_type.clear();
+        }
+        metadata.source_file.clear();
+        metadata.source_line = 0;
+        metadata.source_end_line = 0;
+        metadata.source_column = 0;
+        metadata.source_end_column = 0;
+        metadata.stack_frame_id = 0;
+    }
+    Some(module.encode_to_vec())
+}
+
+/// The folder of records below the cache directory that plugins are in too.
+#[derive(Debug)]
+pub struct Cache {
+    records: files::Records,
+    /// The first failure to write is said, and not the next ones.
+    has_warned: AtomicBool,
+}
+
+/// Room for hundreds of compiles of large models, whose records take megabytes.
+const MAX_BYTES: u64 = 2 << 30;
+
+impl Cache {
+    /// The records below a cache directory, such as [`Setup::cache_dir`]. Nothing is made before something is kept.
+    pub fn of(cache_dir: &Path) -> Cache {
+        let records = files::Records::new(cache_dir.join("compiles"), "compile", MAX_BYTES);
+        Cache { records, has_warned: AtomicBool::new(false) }
+    }
+
+    /// The records as files: where, how many, and to clear them.
+    pub fn records(&self) -> &files::Records {
+        &self.records
+    }
+
+    fn path(&self, key: &str) -> PathBuf {
+        self.records.path(key)
+    }
+
+    /// Writes a record whole, or warns and goes on without.
+    fn keep(&self, header: &Header, optimized: &[u8]) {
+        let written = record::bytes(header, optimized).and_then(|bytes| self.records.keep(&header.key, &bytes));
+        if let Err(error) = written
+            && !self.has_warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "compile cache {}: {error}; this run goes on, and remembers no more\nhelp: make room, or set \
+                 BF16SCOPE_CACHE to a directory that can be written",
+                self.records.dir().display()
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Hbm;
+    use bf16scope_hlo::proto::messages::{HloComputationProto, HloInstructionProto, OpMetadata};
+
+    fn program(line: i32, op_name: &str) -> Vec<u8> {
+        let metadata = OpMetadata {
+            source_file: format!("{line}.rs"),
+            source_line: line,
+            op_name: op_name.to_string(),
+            ..OpMetadata::default()
+        };
+        let instruction = HloInstructionProto { metadata: Some(metadata), ..HloInstructionProto::default() };
+        let computation = HloComputationProto { instructions: vec![instruction], ..HloComputationProto::default() };
+        HloModuleProto { computations: vec![computation], ..HloModuleProto::default() }.encode_to_vec()
+    }
+
+    fn header(key: &str) -> Header {
+        let hbm = Hbm { arguments: 1, outputs: 2, aliased: 3, temporaries: 4, code: 5, total: 6, limit: 7 };
+        // Figures with many digits: reading them back must give the same bits.
+        let report = CompileReport {
+            hbm,
+            flops: 1.544e12,
+            bytes_accessed: 2.003e10 + 0.1,
+            cycles: 95_299_378,
+            step: None,
+            optimal_seconds: 0.1 + 0.2,
+            examples_per_second: 64.0 / (0.1 + 0.2),
+            compile_seconds: 49.123_456_789,
+            devices: bf16scope_hlo::devices::Devices { replicas: 1, partitions: 8 },
+            collectives: Vec::new(),
+            narrow_sums: Vec::new(),
+        };
+        Header::new(key, &"tpu-v2".parse().unwrap(), "of the program".to_string(), Answer::Fits(report))
+    }
+
+    #[test]
+    fn source_lines_decide_nothing_and_everything_else_does() {
+        assert_eq!(without_source_lines(&program(1, "a")), without_source_lines(&program(2, "a")));
+        assert_ne!(without_source_lines(&program(1, "a")), without_source_lines(&program(1, "b")));
+        // Field 99, varint 1, which no message of ours has.
+        let mut unknown = program(1, "a");
+        unknown.extend([0x98, 0x06, 0x01]);
+        assert_eq!(without_source_lines(&unknown), None);
+        assert_eq!(without_source_lines(b"no program"), None);
+    }
+
+    #[test]
+    fn a_record_comes_back_to_the_last_bit() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::of(dir.path());
+        let optimized: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+        cache.keep(&header("k"), &optimized);
+        let kept = record::read_header(&cache.path("k"), "k").unwrap().unwrap();
+        assert_eq!(kept.answer, header("k").answer);
+        assert_eq!(record::read_optimized(&cache.path("k")).unwrap(), optimized);
+        assert_eq!(record::read_header(&cache.path("absent"), "absent").unwrap(), None);
+    }
+
+    #[test]
+    fn every_damage_to_a_record_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::of(dir.path());
+        cache.keep(&header("k"), b"an optimized program");
+        let path = cache.path("k");
+        let whole = fs::read(&path).unwrap();
+        for n_bytes in 0..whole.len() {
+            fs::write(&path, &whole[..n_bytes]).unwrap();
+            assert!(record::read_header(&path, "k").is_err(), "cut to {n_bytes} of {}", whole.len());
+        }
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x10;
+            fs::write(&path, &damaged).unwrap();
+            let is_whole = record::read_header(&path, "k").is_ok_and(|header| header.is_some());
+            // gzip's header has bytes that mean nothing to its content: time, flags and system.
+            let is_same = record::read_optimized(&path).is_ok_and(|optimized| optimized == b"an optimized program");
+            let n_header = whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(1).unwrap().0;
+            assert!(!is_whole || (at > n_header && (is_same || record::read_optimized(&path).is_err())), "byte {at}");
+        }
+        fs::write(&path, &whole).unwrap();
+        fs::rename(&path, cache.path("other")).unwrap();
+        let damage = record::read_header(&cache.path("other"), "other").unwrap_err();
+        assert_eq!(damage.to_string(), "it is another program's: its name was changed");
+    }
+}

@@ -1,0 +1,68 @@
+//! How long a step takes, by one estimate that every command shows: the cycles of its scheduled program at the clock of the
+//! core, then its collectives, one after the other.
+//!
+//! The compiler gives cycles for what it schedules, and [`Links`] models collectives, for which it gives none. The other
+//! figure that the compiler has, `optimal_seconds`, is the least that flops and bytes could take; it is shown beside, under its
+//! name, and never used for a rate. `docs/ESTIMATES.md` holds the estimate against published runs; [`SPREAD`] is what it found.
+
+use serde::{Deserialize, Serialize};
+
+use super::Target;
+use super::collectives::Collective;
+use super::explain::Rates;
+use super::links::Links;
+use bf16scope_hlo::devices::Devices;
+
+/// What a step takes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StepTime {
+    /// Of both, one after the other.
+    pub seconds: f64,
+    /// Cycles at the core's clock.
+    pub compute_seconds: f64,
+    /// The collectives.
+    pub collective_seconds: f64,
+}
+
+impl StepTime {
+    /// Of so many cycles of a core of the target, and collectives that take so long. `None` where the target's clock is not
+    /// known here, or where there is nothing to time.
+    pub fn new(target: &Target, cycles: f64, collective_seconds: Option<f64>) -> Option<StepTime> {
+        let (compute_seconds, collective_seconds) = (cycles / Rates::of(target)?.cycles, collective_seconds?);
+        let seconds = compute_seconds + collective_seconds;
+        (seconds > 0.0).then_some(StepTime { seconds, compute_seconds, collective_seconds })
+    }
+}
+
+/// What steps of published runs took over what is estimated here, least and most: the error of an estimate of this kind. From
+/// the table of `docs/ESTIMATES.md`: 1 ÷ 1.02 (flax on a v3-8) to 1 ÷ 0.68 (flax on a v3-32).
+pub const SPREAD: (f64, f64) = (0.98, 1.48);
+
+/// Writes into collectives how long they take, where that can be said.
+pub(super) fn time(collectives: &mut [Collective], target: &Target, devices: Devices) {
+    let links = Links::of(target);
+    for collective in collectives {
+        collective.seconds = links.map(|links| links.seconds(collective, devices));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_cycles_at_the_clock_and_then_its_collectives() {
+        let of = |target: &str, cycles, collectives| {
+            let step = StepTime::new(&target.parse().unwrap(), cycles, collectives);
+            step.map(|step| (step.seconds, step.compute_seconds, step.collective_seconds))
+        };
+        assert_eq!(of("tpu-v2", 70e6, Some(0.0)), Some((0.1, 0.1, 0.0)));
+        assert_eq!(of("tpu-v3", 94e6, Some(0.025)), Some((0.125, 0.1, 0.025)));
+        // No clock, no model of the links, nothing to do.
+        assert_eq!(of("tpu-v4", 94e6, Some(0.0)), None);
+        assert_eq!(of("tpu-v3", 94e6, None), None);
+        assert_eq!(of("tpu-v3", 0.0, Some(0.0)), None);
+        assert_eq!(StepTime::new(&Target::Cpu, 94e6, Some(0.0)), None);
+    }
+}

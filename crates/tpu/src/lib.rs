@@ -1,0 +1,32 @@
+//! TPUs that are not present: the [`Target`]s, and what the TPU compiler says of a program ([`compile`]).
+//!
+//! Every figure of a [`CompileReport`] comes from the compiler. Two things are estimated here: loops are multiplied by their
+//! trip counts, which the compiler takes as one; and collectives, of which it gives no cycles, take what [`Links`] says. How long a step takes is one estimate, [`StepTime`].
+//! [`Compiler`] caches compiles on disk; use it for everything but a
+//! check of the compiler itself. This room does not build programs, does not run them (there is no TPU), and does not
+//! print.
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod clock;
+mod collectives;
+pub mod explain;
+pub mod fit;
+mod links;
+mod loops;
+mod narrow;
+pub mod plan;
+mod record;
+mod report;
+mod target;
+pub mod verdict;
+
+pub use cache::{Cache, Compiled, Compiler};
+pub use clock::{SPREAD, StepTime};
+pub use collectives::Collective;
+pub use links::Links;
+pub use narrow::{NarrowSum, narrow_sums, read_narrow_sums};
+pub use record::Answer;
+pub use report::{CompileReport, Hbm, TpuError, compile, compile_with, no_topology};
+pub use target::{Figures, Spec, Target, TargetError};

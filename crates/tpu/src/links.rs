@@ -1,0 +1,213 @@
+//! How long the collectives of a slice take: a model from the bandwidth of their links, for the compiler gives collectives
+//! no cycles.
+//!
+//! A chip of v2 and v3 has two cores and four links to its neighbours in a two-dimensional torus. A group's arrays go around
+//! a **ring** over its chips, both ways at once: the cores of a chip add theirs to each other first, which is not counted.
+//! A ring over n chips takes, for arrays of S bytes on a core,
+//!
+//! | collective | seconds |
+//! | --- | --- |
+//! | all-reduce | 2 · (n − 1) / n · S / B |
+//! | reduce-scatter; all-gather, where S is what is gathered | (n − 1) / n · S / B |
+//! | all-to-all | n / 8 · S / B, at least S / B: what a core sends goes a quarter of the ring on average, half of it each way |
+//! | collective-permute, collective-broadcast | S / B |
+//!
+//! B is what leaves a chip in a second: one link on a line of chips; two where a grid has a ring both ways; four in a whole
+//! pod, whose torus has two such rings without a common link. Groups that share their chips' links, as those over the
+//! replicas of a partitioned program do, share B. Within one chip, B is the rate of a core's HBM.
+//!
+//! Not counted: how long a hop takes, what a collective costs to begin, and what is computed meanwhile. A real time is more
+//! than the first two leave out, and less where a collective runs beside other work.
+//!
+//! Source of the links: Jouppi et al., "A Domain-Specific Supercomputer for Training Deep Neural Networks", Communications of
+//! the ACM 63(7), 2020, which has 4 × 496 Gbit/s for v2 and 4 × 656 Gbit/s for v3 each way; the paper on TPU v4 (Jouppi et
+//! al., ISCA 2023) gives v3 70 GB/s a link, 15 % less. Of the ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce
+//! algorithms for clusters of workstations", JPDC 69(2), 2009.
+
+use serde::Serialize;
+
+use super::Target;
+use super::collectives::Collective;
+use super::explain::Rates;
+use bf16scope_hlo::devices::Devices;
+
+/// What connects the chips of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Links {
+    /// Bytes in a second over one link, one way.
+    pub bytes_per_second: f64,
+    /// Bytes in a second to and from a core's HBM.
+    pub hbm_bytes_per_second: f64,
+    /// Cycles of a core in a second.
+    pub cycles_per_second: f64,
+    /// Cores of a chip.
+    pub cores_per_chip: u64,
+    /// Cores of the slice.
+    pub n_cores: u64,
+    /// Whether it is a whole pod, whose axes are closed to rings.
+    pub is_torus: bool,
+    /// Whether its chips are a line.
+    pub is_line: bool,
+}
+
+/// How the chips of a collective's groups lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Group {
+    /// Chips of one.
+    n_chips: u64,
+    /// Groups that share a link.
+    n_sharing: u64,
+}
+
+impl Links {
+    /// Of a slice; none of a TPU whose figures are not known here.
+    pub fn of(target: &Target) -> Option<Links> {
+        let Target::Tpu { version, grid } = target else { return None };
+        let (rates, figures) = (Rates::of(target)?, version.figures.as_ref()?);
+        Some(Links {
+            bytes_per_second: f64::from(figures.link_gbits) * 1e9 / 8.0,
+            hbm_bytes_per_second: rates.bytes,
+            cycles_per_second: rates.cycles,
+            cores_per_chip: u64::from(version.cores_per_chip),
+            n_cores: target.n_cores()?,
+            is_torus: grid == version.pod,
+            is_line: grid.contains(&1),
+        })
+    }
+
+    /// Seconds of collectives of one kind: the compiler's cycles, or, where it gives none, the model's.
+    pub fn seconds(&self, collective: &Collective, devices: Devices) -> f64 {
+        if collective.cycles > 0 {
+            return collective.cycles as f64 / self.cycles_per_second;
+        }
+        self.of_bytes(&collective.op, collective.n_bytes as f64, collective.participants, devices)
+    }
+
+    /// Seconds that a collective over so many devices takes with so many bytes of each, by the model.
+    pub fn of_bytes(&self, op: &str, n_bytes: f64, participants: u64, devices: Devices) -> f64 {
+        if participants < 2 {
+            return 0.0;
+        }
+        let group = self.group(participants, devices);
+        let rate = self.rate(group.n_chips) / group.n_sharing as f64;
+        // Within a chip each core is a member of its own.
+        let n = if group.n_chips > 1 { group.n_chips } else { participants } as f64;
+        let once = n_bytes / rate;
+        match op {
+            "all-reduce" => 2.0 * (n - 1.0) / n * once,
+            "reduce-scatter" | "all-gather" => (n - 1.0) / n * once,
+            "all-to-all" | "ragged-all-to-all" => (n / 8.0).max(1.0) * once,
+            _ => once,
+        }
+    }
+
+    /// Devices are numbered replica by replica, the partitions of each one after the other, and the cores of a chip too.
+    fn group(&self, participants: u64, devices: Devices) -> Group {
+        let partitions = devices.partitions as u64;
+        let is_over_replicas = partitions > 1
+            && participants == devices.replicas as u64
+            && participants != partitions
+            && participants < devices.n() as u64;
+        match is_over_replicas
+            || (partitions > 1 && participants == partitions && devices.replicas as u64 == partitions)
+        {
+            // One member every so many cores; where there are as many replicas as partitions, the slower of the two.
+            true => Group {
+                n_chips: participants.saturating_mul(partitions).div_ceil(self.cores_per_chip).min(participants),
+                n_sharing: partitions,
+            },
+            false => Group { n_chips: participants.div_ceil(self.cores_per_chip), n_sharing: 1 },
+        }
+    }
+
+    /// Bytes in a second that leave a chip for others of so many.
+    fn rate(&self, n_chips: u64) -> f64 {
+        match n_chips {
+            0 | 1 => self.hbm_bytes_per_second,
+            2 | 3 => self.bytes_per_second,
+            _ if self.is_line => self.bytes_per_second,
+            n if self.is_torus && n * self.cores_per_chip == self.n_cores => 4.0 * self.bytes_per_second,
+            _ => 2.0 * self.bytes_per_second,
+        }
+    }
+
+    /// The model in words, for a screen: two lines.
+    pub fn said(&self) -> String {
+        format!(
+            "a ring over the chips of a group by links of {:.0} GB/s\neach way, without what a hop or a start takes",
+            self.bytes_per_second / 1e9
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links(target: &str) -> Links {
+        Links::of(&target.parse().unwrap()).unwrap()
+    }
+
+    const fn over(replicas: usize, partitions: usize) -> Devices {
+        Devices { replicas, partitions }
+    }
+
+    /// Milliseconds of a hundred megabytes.
+    fn ms(target: &str, op: &str, participants: u64, devices: Devices) -> f64 {
+        (links(target).of_bytes(op, 1e8, participants, devices) * 1e6).round() / 1e3
+    }
+
+    #[test]
+    fn an_all_reduce_is_a_ring_over_chips() {
+        // 2 · 3/4 · 1e8 / (2 · 82e9), and of v2 over 62e9.
+        assert_eq!(ms("tpu-v3", "all-reduce", 8, over(8, 1)), 0.915);
+        assert_eq!(ms("tpu-v2", "all-reduce", 8, over(8, 1)), 1.210);
+        // More chips: nearly twice the bytes, over as many links.
+        assert_eq!(ms("tpu-v3:16x16", "all-reduce", 512, over(512, 1)), 1.215);
+        // A whole pod has four links that close to rings: half the time.
+        assert_eq!(ms("tpu-v3:32x32", "all-reduce", 2048, over(2048, 1)), 0.609);
+        assert_eq!(ms("tpu-v2:16x16", "all-reduce", 512, over(512, 1)), 0.803);
+        // Part of a pod is none.
+        assert_eq!(ms("tpu-v3:32x32", "all-reduce", 512, over(512, 1)), 1.215);
+        // Two chips, and two cores of one: 2 · 1/2 · 1e8 / 82e9, and / 450e9.
+        assert_eq!(ms("tpu-v3", "all-reduce", 4, over(4, 1)), 1.220);
+        assert_eq!(ms("tpu-v3", "all-reduce", 2, over(2, 1)), 0.222);
+        assert_eq!(ms("tpu-v3", "all-reduce", 1, over(1, 1)), 0.0);
+    }
+
+    #[test]
+    fn other_collectives_move_a_part_of_it() {
+        assert_eq!(ms("tpu-v3", "all-gather", 8, over(8, 1)), 0.457);
+        assert_eq!(ms("tpu-v3", "reduce-scatter", 8, over(8, 1)), 0.457);
+        assert_eq!(ms("tpu-v3", "collective-permute", 8, over(8, 1)), 0.610);
+        assert_eq!(ms("tpu-v3", "all-to-all", 8, over(8, 1)), 0.610);
+        assert_eq!(ms("tpu-v3:8x8", "all-to-all", 128, over(128, 1)), 4.878);
+    }
+
+    #[test]
+    fn groups_that_share_chips_share_their_links() {
+        assert_eq!(ms("tpu-v3:4x4", "all-reduce", 32, over(32, 1)), 1.143);
+        // Two cores of a chip are two partitions, each with groups of its own over sixteen replicas.
+        assert_eq!(ms("tpu-v3:4x4", "all-reduce", 16, over(16, 2)), 2.287);
+        // A replica's own two are on one chip.
+        assert_eq!(ms("tpu-v3:4x4", "all-reduce", 2, over(16, 2)), 0.222);
+    }
+
+    #[test]
+    fn a_tpu_whose_links_are_not_known_has_none() {
+        assert_eq!(Links::of(&"tpu-v4".parse().unwrap()), None);
+        assert_eq!(Links::of(&Target::Cpu), None);
+        let line = Links::of(&"tpu-v2:1x2".parse().unwrap()).unwrap();
+        assert!(line.is_line && !line.is_torus && line.cores_per_chip == 2);
+    }
+
+    #[test]
+    fn the_compilers_cycles_come_first() {
+        let mut collective = Collective::of_bytes("all-reduce", "f32", 100, 8);
+        let links = links("tpu-v3");
+        assert!(links.seconds(&collective, over(8, 1)) < 1e-8);
+        collective.cycles = 940;
+        assert_eq!(links.seconds(&collective, over(8, 1)), 1e-6);
+    }
+}

@@ -1,0 +1,200 @@
+//! How often the computations of an optimized program run, and its cycles: the compiler's figures count a loop's body once, whatever its
+//! trip count.
+//!
+//! The trip count is known of loops that count: an s32 element of the state starts at a constant, the condition compares it
+//! with a constant (`LT`), the body adds a constant. Frameworks emit scans like this, and so does `Graph::scan`. Bodies of
+//! other loops count once.
+
+use bf16scope_hlo::proto::messages::{HloComputationProto, HloInstructionProto, HloModuleProto};
+use std::collections::BTreeMap;
+
+/// How often each computation runs in one run of the program, by id.
+pub(super) fn n_executions(module: &HloModuleProto) -> BTreeMap<i64, u64> {
+    let computations: BTreeMap<i64, &HloComputationProto> =
+        module.computations.iter().map(|computation| (computation.id, computation)).collect();
+    let mut n_executions: BTreeMap<i64, u64> = computations.keys().map(|&id| (id, 1)).collect();
+    // Callers stand after what they call, so from the back each is final before what it calls is looked at.
+    for computation in module.computations.iter().rev() {
+        let outer = n_executions[&computation.id];
+        for instr in &computation.instructions {
+            let inner = match instr.opcode.as_str() {
+                "while" => outer.saturating_mul(trip_count(computation, instr, &computations).unwrap_or(1)),
+                _ => outer,
+            };
+            for id in &instr.called_computation_ids {
+                if let Some(n_executions) = n_executions.get_mut(id) {
+                    *n_executions = inner.max(*n_executions);
+                }
+            }
+        }
+    }
+    n_executions
+}
+
+/// Sums of `estimated_cycles` over the instructions of the optimized program.
+pub(super) struct Cycles {
+    /// Each instruction once.
+    pub(super) once: u64,
+    /// Each as often as it runs.
+    pub(super) all: u64,
+}
+
+impl Cycles {
+    /// What to multiply figures by that count each instruction once. The compiler's cost analysis does, and does not say
+    /// which part of a figure is a loop's: the loop's share of the cycles is taken for it.
+    pub(super) fn share(&self) -> f64 {
+        if self.all == self.once { 1.0 } else { self.all as f64 / self.once as f64 }
+    }
+}
+
+/// Of an optimized program.
+pub(super) fn cycles(optimized: &HloModuleProto) -> Cycles {
+    let n_executions = n_executions(optimized);
+    let mut cycles = Cycles { once: 0, all: 0 };
+    for computation in &optimized.computations {
+        let once: u64 = computation.instructions.iter().map(|instr| estimated_cycles(&instr.backend_config)).sum();
+        cycles.once += once;
+        cycles.all += once.saturating_mul(n_executions.get(&computation.id).copied().unwrap_or(1));
+    }
+    cycles
+}
+
+/// The trip count of a loop that counts.
+fn trip_count(
+    outer: &HloComputationProto,
+    instr: &HloInstructionProto,
+    computations: &BTreeMap<i64, &HloComputationProto>,
+) -> Option<u64> {
+    let [body, condition] = instr.called_computation_ids[..] else { return None };
+    let (body, condition) = (computations.get(&body)?, computations.get(&condition)?);
+    let compare = find(condition, condition.root_id)?;
+    let [counter, end] = compare.operand_ids[..] else { return None };
+    if compare.opcode != "compare" || compare.comparison_direction != "LT" {
+        return None;
+    }
+    let counter = find(condition, counter).filter(|counter| counter.opcode == "get-tuple-element")?;
+    let index = counter.tuple_index;
+    let end = constant(condition, end)?;
+    let start = constant(outer, element(outer, *instr.operand_ids.first()?, index)?)?;
+    let next = without_copies(body, element(body, body.root_id, index)?)?;
+    let [lhs, rhs] = next.operand_ids[..] else { return None };
+    let is_counter = |id: i64| {
+        without_copies(body, id).is_some_and(|from| from.opcode == "get-tuple-element" && from.tuple_index == index)
+    };
+    let step = match next.opcode.as_str() {
+        "add" if is_counter(lhs) => constant(body, rhs)?,
+        "add" if is_counter(rhs) => constant(body, lhs)?,
+        _ => return None,
+    };
+    if step < 1 {
+        return None;
+    }
+    u64::try_from((end - start + step - 1).div_euclid(step)).ok()
+}
+
+fn find(computation: &HloComputationProto, id: i64) -> Option<&HloInstructionProto> {
+    computation.instructions.iter().find(|instr| instr.id == id)
+}
+
+/// Element `index` of a tuple instruction.
+fn element(computation: &HloComputationProto, tuple: i64, index: i64) -> Option<i64> {
+    let tuple = find(computation, tuple).filter(|tuple| tuple.opcode == "tuple")?;
+    tuple.operand_ids.get(usize::try_from(index).ok()?).copied()
+}
+
+/// The instruction, or what it is a copy of.
+fn without_copies(computation: &HloComputationProto, id: i64) -> Option<&HloInstructionProto> {
+    let mut instr = find(computation, id)?;
+    while let ("copy" | "bitcast", [operand]) = (instr.opcode.as_str(), &instr.operand_ids[..]) {
+        instr = find(computation, *operand)?;
+    }
+    Some(instr)
+}
+
+/// The value of an s32 constant.
+fn constant(computation: &HloComputationProto, id: i64) -> Option<i64> {
+    let literal = without_copies(computation, id)?.literal.as_ref()?;
+    match literal.s32s[..] {
+        [value] => Some(i64::from(value)),
+        _ => None,
+    }
+}
+
+/// Cycles in one instruction's `backend_config`, which is JSON: the figure may stand in any object of it.
+pub(super) fn estimated_cycles(backend_config: &[u8]) -> u64 {
+    fn sum(value: &serde_json::Value) -> u64 {
+        match value {
+            serde_json::Value::Object(members) => members
+                .iter()
+                .map(|(name, value)| match name.as_str() {
+                    // int64 is a string in protobuf's JSON.
+                    "estimated_cycles" => {
+                        value.as_str().and_then(|text| text.parse().ok()).or(value.as_u64()).unwrap_or(0)
+                    }
+                    _ => sum(value),
+                })
+                .sum(),
+            serde_json::Value::Array(elements) => elements.iter().map(sum).sum(),
+            _ => 0,
+        }
+    }
+    serde_json::from_slice(backend_config).map_or(0, |config| sum(&config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::proto::encode;
+    use bf16scope_hlo::text::parse;
+    use prost::Message;
+
+    fn turns_of(step: &str, direction: &str, n: u32) -> Vec<(String, u64)> {
+        let text = format!(
+            "HloModule m
+
+body {{
+  state = (s32[], f32[4]) parameter(0)
+  turn = s32[] get-tuple-element(state), index=0
+  step = s32[] constant({step})
+  next = s32[] add(turn, step)
+  x = f32[4] get-tuple-element(state), index=1
+  ROOT new = (s32[], f32[4]) tuple(next, x)
+}}
+
+condition {{
+  state.1 = (s32[], f32[4]) parameter(0)
+  turn.1 = s32[] get-tuple-element(state.1), index=0
+  end = s32[] constant({n})
+  ROOT less = pred[] compare(turn.1, end), direction={direction}
+}}
+
+ENTRY main {{
+  x.1 = f32[4] parameter(0)
+  zero = s32[] constant(0)
+  init = (s32[], f32[4]) tuple(zero, x.1)
+  ROOT last = (s32[], f32[4]) while(init), condition=condition, body=body
+}}
+"
+        );
+        let module = parse(&text, "loop.hlo").unwrap();
+        let proto = HloModuleProto::decode(&encode::to_bytes(&module).unwrap()[..]).unwrap();
+        let n_executions = n_executions(&proto);
+        proto.computations.iter().map(|computation| (computation.name.clone(), n_executions[&computation.id])).collect()
+    }
+
+    #[test]
+    fn loops_that_count_are_counted_and_others_are_not() {
+        let expected = |n| [("body", n), ("condition", n), ("main", 1)].map(|(name, n)| (name.to_string(), n)).to_vec();
+        assert_eq!(turns_of("1", "LT", 8), expected(8));
+        assert_eq!(turns_of("3", "LT", 8), expected(3));
+        assert_eq!(turns_of("0", "LT", 8), expected(1));
+        assert_eq!(turns_of("1", "NE", 8), expected(1));
+    }
+
+    #[test]
+    fn cycles_are_found_where_they_stand() {
+        let config = br#"{"window_config":{"estimated_cycles":"1470","x":["1"]},"list":[{"estimated_cycles":30}]}"#;
+        assert_eq!(estimated_cycles(config), 1500);
+        assert_eq!(estimated_cycles(b""), 0);
+    }
+}

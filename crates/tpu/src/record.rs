@@ -1,0 +1,183 @@
+//! One record of the compile cache: a line that names the format and checks the next, a line of JSON, and the optimized
+//! program in gzip. Holds the format only; finding and writing files is [`super::cache`]'s.
+//!
+//! ```text
+//! bf16scope-compile 1 SHA-256-OF-THE-NEXT-LINE
+//! {"key":…,"target":"tpu-v2","answer":{"fits":{…}},…}
+//! gzip of a HloModuleProto, whose own checksum covers it; nothing if the program does not fit
+//! ```
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::{CompileReport, Target, TpuError};
+use bf16scope_files as files;
+
+/// What the compiler said of a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It compiles: its figures.
+    Fits(CompileReport),
+    /// It does not fit in device memory.
+    OutOfMemory {
+        /// Bytes needed, where the compiler's text says so.
+        needed: Option<u64>,
+        /// Bytes there are for the program.
+        available: Option<u64>,
+        /// First line of the compiler's text.
+        text: String,
+    },
+}
+
+impl Answer {
+    /// The figures.
+    ///
+    /// # Errors
+    /// [`TpuError::OutOfMemory`], if the program does not fit.
+    pub fn report(self, target: &Target) -> Result<CompileReport, TpuError> {
+        match self {
+            Answer::Fits(report) => Ok(report),
+            Answer::OutOfMemory { needed, available, text } => {
+                Err(TpuError::OutOfMemory { target: target.clone(), needed, available, text })
+            }
+        }
+    }
+
+    /// The same for a caller who counts another number of examples in a run. How long collectives take is not the
+    /// compiler's to say, so it is not what was kept.
+    pub(super) fn of_batch(self, batch: usize, target: &Target) -> Answer {
+        match self {
+            Answer::Fits(report) => Answer::Fits(report.timed(target, batch)),
+            Answer::OutOfMemory { .. } => self,
+        }
+    }
+}
+
+/// What a record holds but the optimized program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Header {
+    /// What decides the answer, hashed; also the file's name.
+    pub(super) key: String,
+    /// For people who look into the file.
+    target: String,
+    /// Of the program's bytes, source lines included.
+    pub(super) program_sha256: String,
+    /// The compiler's answer.
+    pub(super) answer: Answer,
+    /// Bytes of the optimized program, in gzip and out of it.
+    n_gzip_bytes: u64,
+    n_bytes: u64,
+}
+
+/// What is wrong with a record.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Damage {
+    /// It cannot be read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It is no record, or another version's.
+    #[error("this is not a record of this version")]
+    Format,
+    /// Its second line is not what the first says, or says nothing to us.
+    #[error("its figures are damaged")]
+    Figures,
+    /// It is another program's.
+    #[error("it is another program's: its name was changed")]
+    Key,
+    /// Too short or too long.
+    #[error("it holds {measured} bytes of program, expected {expected}")]
+    Length {
+        /// Bytes there are.
+        measured: u64,
+        /// Bytes there should be.
+        expected: u64,
+    },
+}
+
+const MAGIC: &str = "bf16scope-compile 1 ";
+/// A header is about 1 KiB; the compiler's text in it one line.
+const MAX_LINE: u64 = 1 << 16;
+
+impl Header {
+    pub(super) fn new(key: &str, target: &Target, program_sha256: String, answer: Answer) -> Header {
+        Header { key: key.to_string(), target: target.to_string(), program_sha256, answer, n_gzip_bytes: 0, n_bytes: 0 }
+    }
+}
+
+/// The bytes of a record.
+pub(super) fn bytes(header: &Header, optimized: &[u8]) -> io::Result<Vec<u8>> {
+    let gzip = match optimized.is_empty() {
+        true => Vec::new(),
+        false => {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+            encoder.write_all(optimized)?;
+            encoder.finish()?
+        }
+    };
+    let header = Header { n_gzip_bytes: gzip.len() as u64, n_bytes: optimized.len() as u64, ..header.clone() };
+    let line = serde_json::to_string(&header).map_err(io::Error::other)?;
+    let mut bytes = format!("{MAGIC}{}\n{line}\n", sum(line.as_bytes())).into_bytes();
+    bytes.extend(gzip);
+    Ok(bytes)
+}
+
+fn sum(bytes: &[u8]) -> String {
+    files::hex(Sha256::digest(bytes))
+}
+
+/// What a record says; `None` where there is none.
+pub(super) fn read_header(path: &Path, key: &str) -> Result<Option<Header>, Damage> {
+    let file = match files::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let n_file_bytes = file.metadata()?.len();
+    let (header, n_header_bytes) = header_of(&mut BufReader::new(file))?;
+    if header.key != key {
+        return Err(Damage::Key);
+    }
+    let measured = n_file_bytes.saturating_sub(n_header_bytes);
+    match measured == header.n_gzip_bytes {
+        true => Ok(Some(header)),
+        false => Err(Damage::Length { measured, expected: header.n_gzip_bytes }),
+    }
+}
+
+/// The header, and its bytes.
+fn header_of(reader: &mut BufReader<File>) -> Result<(Header, u64), Damage> {
+    let mut line = || -> Result<Vec<u8>, Damage> {
+        let mut line = Vec::new();
+        reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
+        line.pop_if(|last| *last == b'\n').ok_or(Damage::Format)?;
+        Ok(line)
+    };
+    let (first, second) = (line()?, line()?);
+    let expected = first.strip_prefix(MAGIC.as_bytes()).ok_or(Damage::Format)?;
+    if sum(&second).as_bytes() != expected {
+        return Err(Damage::Figures);
+    }
+    let header = serde_json::from_slice(&second).map_err(|_| Damage::Figures)?;
+    Ok((header, (first.len() + second.len() + 2) as u64))
+}
+
+/// The optimized program of a record.
+pub(super) fn read_optimized(path: &Path) -> Result<Vec<u8>, Damage> {
+    let mut reader = BufReader::new(files::open(path)?);
+    let (header, _) = header_of(&mut reader)?;
+    let mut optimized = Vec::new();
+    // At the end of its input the decoder compares checksum and length.
+    GzDecoder::new(reader).take(header.n_bytes.saturating_add(1)).read_to_end(&mut optimized)?;
+    match optimized.len() as u64 == header.n_bytes {
+        true => Ok(optimized),
+        false => Err(Damage::Length { measured: optimized.len() as u64, expected: header.n_bytes }),
+    }
+}

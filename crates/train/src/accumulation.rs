@@ -1,0 +1,181 @@
+//! Gradient accumulation: a batch in micro-batches, one after the other, in a loop of the training program.
+//!
+//! A micro-batch's step (network, loss, reverse mode) is a program of its own and becomes the loop's body, so activations
+//! of one micro-batch are alive at a time. The loop carries f32 sums of the gradients. What it computes is the mean over
+//! the whole batch, with sums in another order; but whatever looks at a batch as a whole sees micro-batches: batch norm
+//! normalises by the statistics of each, and moves the running ones once for each.
+
+use super::forward::{Sums, call, differentiate, freeze, graph_of, safe};
+use super::mesh::Mesh;
+use super::objective::Objective;
+use super::program_error::ProgramError;
+use bf16scope_hlo::{Computation, DType, InstrId, Instruction, Op};
+use bf16scope_model::graph::{Graph, Numbers, Operand, Program, Replicas, Tensor, VariableInfo};
+use bf16scope_model::optim::Scaling;
+use bf16scope_model::task::{Loss, Mode, Task};
+
+/// What the micro-batches of a batch bring together.
+pub(super) struct Accumulated {
+    /// Over the batch.
+    pub sums: Sums,
+    /// Of the scaled loss, by variable number.
+    pub gradients: Vec<(usize, Tensor)>,
+}
+
+/// A task's step on a micro-batch, before there is a graph for the whole batch.
+pub(super) struct MicroBatch {
+    program: Program,
+    n: u32,
+    /// Numbers of the variables that have gradients, and what these are in.
+    trainable: Vec<(usize, DType)>,
+    /// How many of the inputs are parts of the batch; they come first.
+    n_split: usize,
+    /// What one micro-batch reports; the tensors are of another graph.
+    sums: Sums,
+    /// Which of the sums the gradients are divided by; without one, by the number of micro-batches.
+    weight: Option<usize>,
+}
+
+impl MicroBatch {
+    /// The step of one of `n` parts. Its parameters: the task's variables, the inputs of the batch, then `loss_scale` and
+    /// the sums so far; results: all but the inputs of the batch.
+    pub fn new(
+        task: &dyn Task,
+        numbers: Numbers,
+        batch: i64,
+        objective: &Objective,
+    ) -> Result<MicroBatch, ProgramError> {
+        let n = objective.accumulate.get();
+        // Its variables are whole: what is sharded was gathered before the loop.
+        let replicas = Replicas { in_parts: false, ..objective.mesh.of_program() };
+        // It is handed parts of the batch, which was turned back before the loop.
+        let tuning = objective.tuning.clone().with(|tuning| tuning.transpose_input = false);
+        let graph = graph_of(Graph::training("micro_batch"), numbers, &tuning).for_replicas(replicas);
+        let called = call(&graph, task, batch / i64::from(n), Mode::Train);
+        freeze(&graph, &objective.trainable)?;
+        let n_split = graph.inputs().len();
+        let sums = Sums::of(&called, Mode::Train);
+        let loss_scale = graph.input("loss_scale", DType::F32, []);
+        let (target, weight) = match &called.loss {
+            Some(Loss::Mean(mean)) => (mean, None),
+            Some(Loss::Weighted { sum, .. }) => (sum, Some(1)),
+            None => return Err(missing_loss(&graph)),
+        };
+        let (gradients, _) = differentiate(&graph, &(target * &loss_scale), &[])?;
+        let mut totals = Vec::new();
+        for (name, tensor) in &sums.tensors {
+            totals.push(graph.input(&format!("sum/{name}"), tensor.dtype(), tensor.dims()) + tensor);
+        }
+        let variables = graph.variables();
+        for (number, gradient) in &gradients {
+            let VariableInfo { name, dims, .. } = &variables[*number];
+            totals.push(graph.input(&format!("gradient/{name}"), gradient.dtype(), dims.clone()) + gradient);
+        }
+        let state: Vec<Tensor> = variables.iter().map(|v| graph.tensor(v.update.unwrap_or(v.instr))).collect();
+        let results: Vec<(&str, &Tensor)> =
+            state.iter().chain([&loss_scale]).chain(&totals).map(|tensor| ("", tensor)).collect();
+        let program = graph.finish(&results)?;
+        let trainable = gradients.into_iter().map(|(number, gradient)| (number, gradient.dtype())).collect();
+        Ok(MicroBatch { program, n, trainable, n_split, sums, weight })
+    }
+
+    /// Makes the task's variables and the whole batch's inputs in `graph`, as a step without micro-batches has them.
+    pub fn inputs(&self, graph: &Graph) -> Vec<Tensor> {
+        declare_variables(graph, &self.program);
+        let parts = &self.program.inputs[..self.n_split];
+        parts.iter().map(|part| graph.batch_input(&part.name, part.dtype, whole(&part.dims, self.n))).collect()
+    }
+
+    /// Emits the loop over the micro-batches of `inputs`, one replica's share of the gradients, and sets the new values of state that the network updates.
+    pub fn emit(&self, graph: &Graph, inputs: &[Tensor], scaling: &Scaling, mesh: Mesh) -> Accumulated {
+        let variables = &graph.variables()[..self.program.variables.len()];
+        let values: Vec<Tensor> = (0..variables.len()).map(|number| graph.whole(number)).collect();
+        let scale = scaling.scale(&graph.scalar(DType::F32, 1.0));
+        let zero = |(_, tensor): &(String, Tensor)| graph.full(tensor.dtype(), &tensor.dims(), 0.0);
+        let mut zeros: Vec<Tensor> = self.sums.tensors.iter().map(zero).collect();
+        zeros.extend(self.trainable.iter().map(|&(number, dtype)| graph.full(dtype, &values[number].dims(), 0.0)));
+        let operands: Vec<Operand<'_>> = values
+            .iter()
+            .map(Operand::Carried)
+            .chain(inputs.iter().map(Operand::Split))
+            .chain([Operand::Carried(&scale)])
+            .chain(zeros.iter().map(Operand::Carried))
+            .collect();
+        let results = graph.scan(self.n, &self.program.module, &operands);
+        let (state, sums) = results.split_at(values.len());
+        for (number, variable) in self.program.variables.iter().enumerate() {
+            if variable.update.is_some() {
+                graph.set_update(number, &state[number]);
+            }
+        }
+        // After the loss scale, which comes back as it went in.
+        let (totals, gradients) = sums[1..].split_at(self.sums.tensors.len());
+        let n = f64::from(self.n);
+        let gradient = |sum: &Tensor| match self.weight {
+            None => mesh.share(&(sum / n)),
+            Some(weight) => sum / safe(&mesh.sum(&totals[weight])).broadcast_in_dim(&sum.dims(), &[]),
+        };
+        let gradients =
+            self.trainable.iter().zip(gradients).map(|(&(number, _), sum)| (number, gradient(sum))).collect();
+        Accumulated { sums: self.sums.clone().over(self.n, totals), gradients }
+    }
+}
+
+/// Why a task that gives no loss has no program: the graph kept it.
+pub(super) fn missing_loss(graph: &Graph) -> ProgramError {
+    match graph.finish(&[]) {
+        Err(error) => error.into(),
+        Ok(_) => unreachable!("a call that gives no loss is an error of the graph"),
+    }
+}
+
+/// Makes in `graph` the variables that `program` has.
+pub(super) fn declare_variables(graph: &Graph, program: &Program) {
+    let entry = program.module.entry();
+    for VariableInfo { name, dtype, dims, part, init, trainable, is_frozen, instr, .. } in &program.variables {
+        // Of a variable that is only read as a cast, that is gathered.
+        let cast = graph.replicas().in_parts.then(|| only_cast(entry, *instr)).flatten();
+        let number = graph.variables().len();
+        match (*trainable || *is_frozen, cast) {
+            (true, Some(low)) => {
+                graph.low_precision_scope(low, |s| s.variable(name, low, dims.clone(), *init));
+            }
+            (true, None) => drop(graph.scope().variable(name, *dtype, dims.clone(), *init)),
+            (false, _) => drop(graph.scope().state(name, *dtype, dims.clone(), *init)),
+        }
+        if *is_frozen {
+            graph.freeze(|other| other == name);
+        }
+        if part.is_some() {
+            graph.set_part(number, *part);
+        }
+        // The layer that made it is the place to name, not this loop.
+        let (metadata, parameter) = (entry.instr(*instr).metadata.clone(), graph.variable(number).instr);
+        graph.emitter().with_module_mut(|module| {
+            let entry = module.entry;
+            module.computations[entry.idx()].instructions[parameter.idx()].metadata = metadata;
+        });
+    }
+}
+
+/// What a variable is cast to before anything else is done with it, where that is one dtype of less than f32.
+fn only_cast(entry: &Computation, variable: InstrId) -> Option<DType> {
+    let mut readers =
+        entry.instructions.iter().filter(|instr| instr.operands.contains(&variable) && instr.op != Op::Tuple);
+    let cast = |instr: &Instruction| match (&instr.op, instr.shape.dtype()) {
+        (Op::Convert, Some(dtype @ (DType::BF16 | DType::F16))) => Some(dtype),
+        _ => None,
+    };
+    let first = cast(readers.next()?)?;
+    (entry.instr(variable).shape.dtype() == Some(DType::F32) && readers.all(|reader| cast(reader) == Some(first)))
+        .then_some(first)
+}
+
+/// The dims of the whole of which `part` is an `n`th, along the first dimension.
+pub(super) fn whole(part: &[i64], n: u32) -> Vec<i64> {
+    let mut dims = part.to_vec();
+    if let Some(first) = dims.first_mut() {
+        *first *= i64::from(n);
+    }
+    dims
+}

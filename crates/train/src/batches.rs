@@ -1,0 +1,69 @@
+//! The batches of a run, a function of seed, epoch and step: which examples a call of the device is given, whoever asks for
+//! them, a run or its replay.
+
+use super::checkpoint::DataIdentity;
+use super::error::TrainError;
+use super::spec::Spec;
+use super::steps_per_call::StepsPerCall;
+use bf16scope_data::{Ask, DataErrorKind, DrawVersion, Loader, Source};
+
+/// The data of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Data<'a> {
+    /// What is trained on.
+    pub training: &'a dyn Source,
+    /// What is evaluated on after each epoch.
+    pub test: &'a dyn Source,
+}
+
+impl Data<'_> {
+    /// What tells these data from others.
+    pub fn identity(&self) -> DataIdentity {
+        DataIdentity { training: self.training.fingerprint(), test: self.test.fingerprint() }
+    }
+}
+
+/// The batches of a run of `spec`, as one host reads them.
+pub(super) fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader<'a>, TrainError> {
+    let (features, compute) = (spec.task.features(), spec.precision.compute());
+    match Loader::new(training, &features, compute, spec.batch as usize, spec.seed) {
+        Err(error) => Err(match *error.kind() {
+            DataErrorKind::Batch { batch, n_examples } => TrainError::BatchSize { batch, n_examples },
+            _ => error.into(),
+        }),
+        Ok(loader) => Ok(loader.shifted(spec.shift)?),
+    }
+}
+
+/// What one host of a slice reads, the host `host.0` of `host.1`: its stretch of every batch, drawn as the run began.
+pub(super) fn loader_of_host<'a>(
+    spec: &Spec,
+    training: &'a dyn Source,
+    host: (u32, u32),
+    draws: DrawVersion,
+) -> Result<Loader<'a>, TrainError> {
+    let (features, compute) = (spec.task.features(), spec.precision.compute());
+    let (number, n_hosts) = host;
+    let batch = spec.batch as usize / n_hosts as usize;
+    let loader = Loader::new(training, &features, compute, batch, spec.seed)?;
+    Ok(loader.of_host(number, n_hosts)?.shifted(spec.shift)?.drawing(draws))
+}
+
+/// The calls of an epoch from a step on: of several steps where one begins and the epoch has as many left, which depends
+/// on nothing but the place in the epoch.
+pub(super) fn asks(
+    calls: StepsPerCall,
+    epoch: u64,
+    step: u64,
+    steps_per_epoch: u64,
+) -> impl Iterator<Item = Ask> + Send + use<> {
+    let n = calls.n().get();
+    let per_call = u64::from(n);
+    let n_of = move |step: u64| {
+        let is_whole = step.is_multiple_of(per_call) && step + per_call <= steps_per_epoch;
+        if is_whole { n } else { 1 }
+    };
+    let next = move |step: &u64| Some(step + u64::from(n_of(*step))).filter(|step| *step < steps_per_epoch);
+    let first = Some(step).filter(|step| *step < steps_per_epoch);
+    std::iter::successors(first, next).map(move |step| Ask::Steps { epoch, step, n: n_of(step) })
+}

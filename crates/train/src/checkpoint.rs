@@ -1,0 +1,465 @@
+//! Checkpoints: a training run's variables and position in one safetensors file.
+//!
+//! Files are written whole or not at all: into a temporary file beside the target, synced, renamed over it. So a reader
+//! never sees half a checkpoint, and a failed write leaves the one before; a [`Place`] is one run's at a time. The same state
+//! gives the same bytes. A hash
+//! over all of them is checked on reading ([`file`]), and so is what no run leaves: numbers that are not finite, counts
+//! out of range. Neither is ever written over a checkpoint that is good.
+//!
+//! This room knows variables by name, dtype and dims, not what they mean; `session` puts them on a device.
+//!
+//! Source: the safetensors format (8 bytes of header length, a JSON header, the arrays).
+
+mod averages;
+mod convert;
+mod error;
+mod file;
+mod place;
+mod series;
+
+pub use error::{CheckpointError, Fault, Mismatch};
+pub use place::Place;
+pub(crate) use series::Series;
+
+use super::memory::memory_of_machine;
+use bf16scope_data::{DrawVersion, Fingerprint};
+use bf16scope_files as files;
+use bf16scope_hlo::{ArrayShape, DType};
+use bf16scope_model::graph::Precision;
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::str::FromStr;
+
+/// The version this build writes, and the only one it reads. Version 1 had no hash; version 2 was of four models, not of
+/// tasks, and had another order of examples.
+pub const VERSION: u32 = 3;
+
+/// Where a run is and how it was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Updates made.
+    pub step: u64,
+    /// Updates in an epoch. The position within the epoch is `step % steps_per_epoch`.
+    pub steps_per_epoch: u64,
+    /// Examples in a batch.
+    pub batch: u32,
+    /// The seed of initial values and of the order of examples.
+    pub seed: u64,
+    /// What the network computed in. What the variables are stored in is theirs to say.
+    pub precision: Precision,
+    /// The version of the order of examples: [`ORDER_VERSION`](bf16scope_data::ORDER_VERSION) of the build that wrote it.
+    pub order: u32,
+    /// The version of random crops, flips and masks: that of the build in which the run began
+    /// ([`DrawVersion`]). Checkpoints from before it was written are of the first.
+    #[serde(default = "first_draws")]
+    pub draws: u32,
+}
+
+fn first_draws() -> u32 {
+    DrawVersion::V1.number()
+}
+
+/// What tells the function of a task from others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionHash {
+    /// Of its prediction module, not tuned, without names and places in source.
+    pub sha256: String,
+    /// The version of bf16scope that emitted it: another one may emit the same function in another way.
+    pub version: String,
+}
+
+/// The data of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataIdentity {
+    /// What was trained on.
+    pub training: Fingerprint,
+    /// What was evaluated on.
+    pub test: Fingerprint,
+}
+
+/// An array on the host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostArray {
+    /// Dtype and dims.
+    pub shape: ArrayShape,
+    /// Row-major, little-endian.
+    pub bytes: Vec<u8>,
+}
+
+/// The settings of a run, by the keys of its experiment. [`resume::settings`](super::resume::settings) takes them from a
+/// run; JSON text, which is how a checkpoint has them, is parsed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Settings(pub(crate) serde_json::Value);
+
+/// Text that is no JSON: the reader's words.
+#[derive(Debug, thiserror::Error)]
+#[error("settings: {0}")]
+pub struct SettingsError(#[source] serde_json::Error);
+
+impl FromStr for Settings {
+    type Err = SettingsError;
+
+    fn from_str(json: &str) -> Result<Settings, SettingsError> {
+        serde_json::from_str(json).map(Settings).map_err(SettingsError)
+    }
+}
+
+/// What a checkpoint holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    /// The position in training.
+    pub position: Position,
+    /// The settings that it was made with.
+    pub settings: Settings,
+    /// The function that it was made with, where the task predicts something.
+    pub function: Option<FunctionHash>,
+    /// The data that it was made with, where a run made it. Who trains step by step knows them, and says them or not.
+    pub data: Option<DataIdentity>,
+    /// Variables and slots by name.
+    pub variables: BTreeMap<String, HostArray>,
+}
+
+impl Checkpoint {
+    /// The variables called for, in that order.
+    ///
+    /// # Errors
+    /// [`CheckpointError::OtherModel`] unless names, dtypes and dims all match; where `exactly` is false, variables
+    /// that were not called for are left out silently (an evaluation needs no slots).
+    pub fn select<'a>(
+        &self,
+        path: &Path,
+        wanted: impl Iterator<Item = (&'a str, ArrayShape)>,
+        exactly: bool,
+    ) -> Result<Vec<&HostArray>, CheckpointError> {
+        let mut mismatch = Mismatch::default();
+        let mut selected = Vec::new();
+        let mut unexpected: BTreeMap<&str, &HostArray> = self.variables.iter().map(|(k, v)| (k.as_str(), v)).collect();
+        for (name, shape) in wanted {
+            match unexpected.remove(name) {
+                None => mismatch.missing.push(name.to_string()),
+                Some(array) if array.shape.dtype == shape.dtype && array.shape.dims == shape.dims => {
+                    selected.push(array);
+                }
+                Some(array) => {
+                    mismatch.different.push((name.to_string(), array.shape.to_string(), shape.to_string()));
+                }
+            }
+        }
+        if exactly {
+            // An average that is no longer taken is nothing that is missed.
+            let unexpected = unexpected.into_keys().filter(|name| !self.is_average(name));
+            mismatch.unexpected = unexpected.map(str::to_string).collect();
+        }
+        match mismatch == Mismatch::default() {
+            true => Ok(selected),
+            false => Err(CheckpointError::OtherModel { path: path.to_path_buf(), mismatch, is_resumed: exactly }),
+        }
+    }
+
+    /// Whether a run can have such a state: finite numbers, counts in their ranges, the bytes that shapes have.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), Fault> {
+        let Position { step, steps_per_epoch, batch, .. } = self.position;
+        let counts = [("step", step, 0), ("steps_per_epoch", steps_per_epoch, 1), ("batch", u64::from(batch), 1)];
+        for (what, measured, least) in counts {
+            if !(least..=i32::MAX as u64).contains(&measured) {
+                return Err(Fault::Range { what, measured, least });
+            }
+        }
+        for (name, array) in &self.variables {
+            if name == "__metadata__" {
+                return Err(Fault::Name);
+            }
+            let n_elements: u128 = array.shape.dims.iter().map(|&dim| dim.max(0) as u128).product();
+            let expected = n_elements * array.shape.dtype.n_bytes() as u128;
+            if array.bytes.len() as u128 != expected {
+                return Err(Fault::Bytes { name: name.clone(), measured: array.bytes.len(), expected });
+            }
+        }
+        self.check_finite()
+    }
+
+    /// Whether all numbers are finite.
+    ///
+    /// # Errors
+    /// [`Fault::NotFinite`] for the first that is none.
+    pub fn check_finite(&self) -> Result<(), Fault> {
+        match self.variables.iter().find_map(|(name, array)| not_finite(array).map(|found| (name, found))) {
+            Some((name, (idx, value))) => Err(Fault::NotFinite { name: name.clone(), idx, value: value.to_string() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads a checkpoint.
+    ///
+    /// # Errors
+    /// Where there is none, or it is cut off, damaged, no checkpoint, or of another version.
+    pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf() },
+            _ => CheckpointError::Read { path: path.to_path_buf(), source },
+        };
+        let mut file = files::open(path).map_err(failed)?;
+        let n_bytes = file.metadata().map_err(failed)?.len();
+        match memory_of_machine() {
+            Some(available) if u128::from(n_bytes) > available => {
+                Err(CheckpointError::TooLarge { path: path.to_path_buf(), n_bytes, available })
+            }
+            Some(_) | None => file::read(path, &mut file, n_bytes),
+        }
+    }
+
+    /// The position of a checkpoint: its header is read and nothing else, and no hash is compared.
+    ///
+    /// # Errors
+    /// Where there is none, or its header is cut off, no checkpoint's, or of another version.
+    pub fn read_position(path: &Path) -> Result<Position, CheckpointError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf() },
+            _ => CheckpointError::Read { path: path.to_path_buf(), source },
+        };
+        let mut file = files::open(path).map_err(failed)?;
+        let n_bytes = file.metadata().map_err(failed)?.len();
+        file::read_position(path, &mut file, n_bytes)
+    }
+
+    /// Reads a checkpoint from the bytes of the file `path`, which is named in errors only.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read`].
+    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Checkpoint, CheckpointError> {
+        file::read(path, &mut &bytes[..], bytes.len() as u64)
+    }
+
+    /// The bytes of its file; the same for the same checkpoint.
+    ///
+    /// # Errors
+    /// For a state that no run has, such as a NaN, and a dtype that safetensors has not.
+    pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, CheckpointError> {
+        let encoded = file::encode(path, self)?;
+        let mut bytes = Vec::with_capacity(encoded.n_bytes());
+        encoded.write_to(&mut bytes).expect("memory takes what is written");
+        Ok(bytes)
+    }
+
+    /// Writes it to `path`, whole or not at all; makes the directory if there is none. Who writes more than once
+    /// [claims](Place::claim) the place.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::to_bytes`] and [`Place::claim`]; then what was at `path` is unchanged.
+    pub fn write(&self, path: &Path) -> Result<(), CheckpointError> {
+        Place::claim(path)?.write(self)
+    }
+}
+
+/// The first element that is a NaN or an infinity, and its number.
+fn not_finite(array: &HostArray) -> Option<(usize, f64)> {
+    let bytes = &array.bytes;
+    fn first(values: impl Iterator<Item = f64>) -> Option<(usize, f64)> {
+        values.enumerate().find(|(_, value)| !value.is_finite())
+    }
+    match array.shape.dtype {
+        DType::F16 => first(bytes.as_chunks::<2>().0.iter().map(|bytes| f16::from_le_bytes(*bytes).to_f64())),
+        DType::BF16 => first(bytes.as_chunks::<2>().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f64())),
+        DType::F32 => first(bytes.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes)))),
+        DType::F64 => first(bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes))),
+        // Integers; what else there is, safetensors has not.
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use safetensors::tensor::{Dtype, TensorView};
+    use std::collections::HashMap;
+    use std::fs;
+
+    fn array(dtype: DType, dims: &[i64]) -> HostArray {
+        let shape = ArrayShape::new(dtype, dims);
+        let bytes = (0..shape.n_elements() as usize * dtype.n_bytes()).map(|i| i as u8).collect();
+        HostArray { shape, bytes }
+    }
+
+    fn owned((name, hash): (&str, &str)) -> (String, String) {
+        (name.to_string(), hash.to_string())
+    }
+
+    fn checkpoint() -> Checkpoint {
+        let (step, steps_per_epoch, precision) = (1234, 100, Precision::F16);
+        let position = Position { step, steps_per_epoch, batch: 32, seed: 7, precision, order: 2, draws: 2 };
+        let variables = [
+            ("dense/kernel", array(DType::F32, &[2, 3])),
+            ("dense/kernel/momentum", array(DType::F32, &[2, 3])),
+            ("dropout/state", array(DType::U64, &[2])),
+            ("scalar", array(DType::BF16, &[])),
+        ];
+        let variables = variables.map(|(name, value)| (name.to_string(), value)).into();
+        let settings = Settings(serde_json::json!({"model": {"kind": "mlp", "hidden": [2]}}));
+        let print = |hash: &str| Fingerprint { n_examples: 9, arrays: [("images", hash)].map(owned).into() };
+        let data = Some(DataIdentity { training: print("f"), test: print("g") });
+        let function = Some(FunctionHash { sha256: "h".to_string(), version: "0".to_string() });
+        Checkpoint { position, settings, function, data, variables }
+    }
+
+    fn path() -> &'static Path {
+        Path::new("runs/mlp.safetensors")
+    }
+
+    fn error(bytes: &[u8]) -> String {
+        Checkpoint::from_bytes(path(), bytes).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_file_that_is_larger_than_the_machine_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large.safetensors");
+        // A hole: it takes no place on the disk.
+        let n_bytes = u64::try_from(memory_of_machine().unwrap()).unwrap() + 1;
+        fs::File::create(&path).unwrap().set_len(n_bytes).unwrap();
+        let error = Checkpoint::read(&path).unwrap_err();
+        assert!(matches!(error, CheckpointError::TooLarge { n_bytes: found, .. } if found == n_bytes), "{error}");
+    }
+
+    #[test]
+    fn bytes_round_trip_and_are_reproducible() {
+        let bytes = checkpoint().to_bytes(path()).unwrap();
+        assert_eq!(Checkpoint::from_bytes(path(), &bytes).unwrap(), checkpoint());
+        assert_eq!(checkpoint().to_bytes(path()).unwrap(), bytes);
+        // And where the arrays are longer than what stands before them.
+        let zeros = HostArray { shape: ArrayShape::new(DType::F32, [64, 64]), bytes: vec![0; 4 * 64 * 64] };
+        let large = Checkpoint { variables: [("large".to_string(), zeros)].into(), ..checkpoint() };
+        assert_eq!(Checkpoint::from_bytes(path(), &large.to_bytes(path()).unwrap()).unwrap(), large);
+    }
+
+    #[test]
+    fn a_position_from_before_draws_had_a_version_is_of_the_first() {
+        let mut position = serde_json::to_value(checkpoint().position).unwrap();
+        assert_eq!(position.as_object_mut().unwrap().remove("draws"), Some(serde_json::json!(2)));
+        assert_eq!(serde_json::from_value::<Position>(position).unwrap().draws, 1);
+    }
+
+    #[test]
+    fn every_cut_is_noticed() {
+        let whole = checkpoint().to_bytes(path()).unwrap();
+        for n_bytes in 0..whole.len() {
+            let message = error(&whole[..n_bytes]);
+            let start = format!("runs/mlp.safetensors: the checkpoint is cut off: {n_bytes} bytes, expected ");
+            assert!(message.starts_with(&start), "{n_bytes}: {message}");
+        }
+        let expected = format!(
+            "runs/mlp.safetensors: the checkpoint is cut off: {} bytes, expected {}\n\
+             help: copy it again, or go on from an earlier one; this file is left as it is",
+            whole.len() - 1,
+            whole.len()
+        );
+        assert_eq!(error(&whole[..whole.len() - 1]), expected);
+    }
+
+    #[test]
+    fn other_files_are_named_for_what_they_are() {
+        assert_eq!(
+            error(b"PK\x03\x04 a zip file, not a checkpoint"),
+            "runs/mlp.safetensors: not a safetensors file: it is a zip archive, as .npz files and PyTorch's .pt files are\n\
+             help: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights"
+        );
+        let view = TensorView::new(Dtype::U8, vec![2], &[1, 2]).unwrap();
+        let foreign = safetensors::serialize([("x", view)], None).unwrap();
+        assert_eq!(
+            error(&foreign),
+            "runs/mlp.safetensors: not a bf16scope checkpoint: its metadata has no key `bf16scope`\n\
+             help: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights"
+        );
+        let of_format = |text: &str| {
+            let metadata =
+                HashMap::from([(bf16scope_data::weights::safetensors::header::OURS.to_string(), text.to_string())]);
+            error(&safetensors::serialize([] as [(&str, TensorView<'_>); 0], Some(metadata)).unwrap())
+        };
+        assert_eq!(
+            of_format(r#"{"version": 4, "future": true}"#),
+            "runs/mlp.safetensors: checkpoint format 4, this build reads format 3\n\
+             help: use the build of bf16scope that wrote it"
+        );
+        assert_eq!(
+            of_format(r#"{"version": 1, "position": {}}"#),
+            "runs/mlp.safetensors: checkpoint format 1, this build reads format 3\n\
+             help: it is of an older build, with other settings and another order of examples: go on with that build, \
+             or train again; any reader of safetensors still reads its arrays"
+        );
+        assert_eq!(
+            of_format(r#"{"version": 3}"#),
+            "runs/mlp.safetensors: not a bf16scope checkpoint: its metadata has no sha256\n\
+             help: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights"
+        );
+        let mut longer = checkpoint().to_bytes(path()).unwrap();
+        longer.push(0);
+        let message = error(&longer);
+        assert!(message.starts_with("runs/mlp.safetensors: not a safetensors file: it has "), "{message}");
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let path = Path::new("/nonexistent/mlp.safetensors");
+        assert_eq!(
+            Checkpoint::read(path).unwrap_err().to_string(),
+            "/nonexistent/mlp.safetensors: no such checkpoint\nhelp: train first, or name one with --checkpoint"
+        );
+    }
+
+    #[test]
+    fn another_models_checkpoint_is_refused_with_every_difference() {
+        let shape = |dims: &[i64]| ArrayShape::new(DType::F32, dims);
+        let wanted = || [("conv/kernel", shape(&[3])), ("dense/kernel", shape(&[3, 2]))].into_iter();
+        let checkpoint = checkpoint();
+        assert_eq!(
+            checkpoint.select(path(), wanted(), true).unwrap_err().to_string(),
+            "runs/mlp.safetensors: the checkpoint is of another model or optimizer:\
+             \n  different: dense/kernel is f32[2,3], not f32[3,2]\
+             \n  missing: conv/kernel\
+             \n  unexpected: dense/kernel/momentum, dropout/state, scalar\
+             \nhelp: name the experiment it was made with, or leave --resume out to start again"
+        );
+        let some = || [("dense/kernel", shape(&[2, 3]))].into_iter();
+        assert_eq!(checkpoint.select(path(), some(), false).unwrap(), [&checkpoint.variables["dense/kernel"]]);
+        assert!(checkpoint.select(path(), some(), true).is_err());
+        let many: Vec<String> = (0..9).map(|i| format!("layer{i}")).collect();
+        let missing = checkpoint.select(path(), many.iter().map(|name| (name.as_str(), shape(&[]))), false);
+        assert!(missing.unwrap_err().to_string().contains("missing: layer0, layer1, layer2, layer3 and 5 more"));
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_else_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/run.safetensors");
+        let mut checkpoint = checkpoint();
+        checkpoint.write(&path).unwrap();
+        checkpoint.position.step += 1;
+        checkpoint.write(&path).unwrap();
+        assert_eq!(Checkpoint::read(&path).unwrap(), checkpoint);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "x").unwrap();
+        // A file where a directory should be: refused whoever runs the test, root too.
+        let path = file.join("run.safetensors");
+        let expected = format!(
+            "{}: cannot write the checkpoint: making its directory\n\
+             help: make room or name another place with --checkpoint; what was there before is unchanged",
+            path.display()
+        );
+        assert_eq!(Place::claim(&path).unwrap_err().to_string(), expected);
+        assert_eq!(checkpoint().write(&path).unwrap_err().to_string(), expected);
+        let message = Place::claim(folder.path()).unwrap_err().to_string();
+        assert!(message.contains("cannot write the checkpoint: making a file in its directory"), "{message}");
+    }
+}

@@ -1,0 +1,304 @@
+//! What can be wrong with a checkpoint, or with the place it should go.
+
+use super::VERSION;
+use bf16scope_hlo::DType;
+use half::bf16;
+use std::path::PathBuf;
+use std::{fmt, io};
+
+/// What is wrong with a checkpoint, or with the place it should go.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// There is none.
+    #[error("{}: no such checkpoint\nhelp: train first, or name one with --checkpoint", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system does not give it.
+    #[error("{}: cannot read the checkpoint", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// More bytes than the machine can hold.
+    #[error("{}: cannot read the checkpoint: it is {n_bytes} bytes, and this machine has {available} bytes of memory\nhelp: name a checkpoint that `bf16scope train` wrote", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        n_bytes: u64,
+        /// The machine's memory.
+        available: u128,
+    },
+    /// Its end is missing.
+    #[error("{}: the checkpoint is cut off: {n_bytes} bytes, {expected}\nhelp: copy it again, or go on from an earlier one; this file is left as it is", path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes there are.
+        n_bytes: u64,
+        /// What was expected.
+        expected: String,
+    },
+    /// Another kind of file.
+    #[error("{}: not a safetensors file: {why}\nhelp: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights", path.display())]
+    NotSafetensors {
+        /// The file.
+        path: PathBuf,
+        /// What the safetensors reader says.
+        why: String,
+    },
+    /// Arrays, but not of a run of ours.
+    #[error("{}: not a bf16scope checkpoint: {why}\nhelp: name a checkpoint that `bf16scope train` wrote; `bf16scope weights FILE` shows other files of weights", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its metadata.
+        why: String,
+    },
+    /// Its bytes are not those that were written.
+    #[error("{}: the checkpoint is damaged: its sha256 is {measured}, it was written with {expected}\nhelp: copy it again, or go on from an earlier one; this file is left as it is", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The hash of its bytes.
+        measured: String,
+        /// The hash that it holds.
+        expected: String,
+    },
+    /// As it was written, but no run has such a state.
+    #[error("{}: not the checkpoint of a run: {fault}\nhelp: go on from an earlier one; this file is left as it is", path.display())]
+    Unsound {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// In the storage that is asked for, it would be another state.
+    #[error("{}: cannot be converted: {fault}\nhelp: go on with `variables` and `slots` as they were", path.display())]
+    Converted {
+        /// The file.
+        path: PathBuf,
+        /// What is in the way.
+        fault: Fault,
+    },
+    /// Of another build.
+    #[error("{}: checkpoint format {found}, this build reads format {VERSION}\nhelp: {}", path.display(), version_help(*found))]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// Of another model.
+    #[error(
+        "{}: the checkpoint is of another model{}:{mismatch}\nhelp: name the experiment it was made with, or {}",
+        path.display(),
+        if *is_resumed { " or optimizer" } else { "" },
+        if *is_resumed { "leave --resume out to start again" } else { "another checkpoint (--checkpoint)" }
+    )]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// How its variables differ.
+        mismatch: Mismatch,
+        /// Whether a training was to go on from it.
+        is_resumed: bool,
+    },
+    /// A state that is not worth keeping in the place of the one before.
+    #[error("{}: the checkpoint is not saved: {fault}\nhelp: what was there before is unchanged: go on from it", path.display())]
+    Unsaved {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// An array of a dtype that safetensors has not.
+    #[error("{}: cannot save {name}: safetensors has no {dtype}", path.display())]
+    Unsaveable {
+        /// The file.
+        path: PathBuf,
+        /// The variable.
+        name: String,
+        /// Its dtype.
+        dtype: DType,
+    },
+    /// Another run saves there.
+    #[error("{}: {} saves its checkpoints there\nhelp: wait for it or stop it, or name another place with --checkpoint", path.display(), holder_name(*holder))]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// The other run's process, where its lock says so.
+        holder: Option<u32>,
+    },
+    /// The disk is full, the directory is not writable, …
+    #[error("{}: cannot write the checkpoint: {doing}\nhelp: make room or name another place with --checkpoint; what was there before is unchanged", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        doing: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// What no checkpoint of a run holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A number out of its range.
+    Range {
+        /// The number that is out of range.
+        what: &'static str,
+        /// It.
+        measured: u64,
+        /// The least it may be.
+        least: u64,
+    },
+    /// A variable that holds a NaN or an infinity.
+    NotFinite {
+        /// The variable.
+        name: String,
+        /// Which element, row-major.
+        idx: usize,
+        /// What it is, as text.
+        value: String,
+    },
+    /// A variable whose bytes are not those of its shape.
+    Bytes {
+        /// The variable.
+        name: String,
+        /// Its bytes.
+        measured: usize,
+        /// The bytes of its shape.
+        expected: u128,
+    },
+    /// A number that bf16 has no finite one near to.
+    TooLarge {
+        /// The variable.
+        name: String,
+        /// Which element, row-major.
+        idx: usize,
+        /// What it is, as text.
+        value: String,
+    },
+    /// A name that the format has for itself.
+    Name,
+    /// Names and settings that are longer than a reader takes.
+    Header {
+        /// Their bytes.
+        measured: usize,
+        /// The most there may be.
+        most: u64,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Range { what, measured, least } => {
+                write!(f, "{what} is {measured}, expected {least} to {}", i32::MAX)
+            }
+            Fault::NotFinite { name, idx, value } => write!(f, "{name} is not finite: element {idx} is {value}"),
+            Fault::Bytes { name, measured, expected } => {
+                write!(f, "{name} has {measured} bytes, its shape has {expected}")
+            }
+            Fault::TooLarge { name, idx, value } => {
+                write!(f, "{name} is too large for bf16: element {idx} is {value}, expected at most {:e}", bf16::MAX)
+            }
+            Fault::Name => write!(f, "a variable is called `__metadata__`, which safetensors has for itself"),
+            Fault::Header { measured, most } => {
+                write!(f, "the names of its variables and its settings are {measured} bytes, expected at most {most}")
+            }
+        }
+    }
+}
+
+fn holder_name(holder: Option<u32>) -> String {
+    holder.map_or("another run".to_string(), |process| format!("another run (process {process})"))
+}
+
+/// Format 1 had no hash, no settings and no fingerprint of the data; format 2 no task.
+fn version_help(found: u32) -> &'static str {
+    match found < VERSION {
+        true => {
+            "it is of an older build, with other settings and another order of examples: go on with that build, or \
+             train again; any reader of safetensors still reads its arrays"
+        }
+        false => "use the build of bf16scope that wrote it",
+    }
+}
+
+/// How the variables of a checkpoint differ from those of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mismatch {
+    /// The program has them, the checkpoint has not.
+    pub missing: Vec<String>,
+    /// The checkpoint has them, the program has not.
+    pub unexpected: Vec<String>,
+    /// Name, shape in the checkpoint, shape in the program.
+    pub different: Vec<(String, String, String)>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let different =
+            self.different.iter().map(|(name, found, expected)| format!("{name} is {found}, not {expected}"));
+        list(f, "different", different.collect())?;
+        list(f, "missing", self.missing.clone())?;
+        list(f, "unexpected", self.unexpected.clone())
+    }
+}
+
+/// Up to this many variables of a kind are named in an error.
+const N_NAMED: usize = 4;
+
+fn list(f: &mut fmt::Formatter<'_>, kind: &str, names: Vec<String>) -> fmt::Result {
+    if names.is_empty() {
+        return Ok(());
+    }
+    write!(f, "\n  {kind}: {}", names[..names.len().min(N_NAMED)].join(", "))?;
+    match names.len().checked_sub(N_NAMED) {
+        Some(n) if n > 0 => write!(f, " and {n} more"),
+        Some(_) | None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_differences_of_a_kind_are_named_and_the_rest_counted() {
+        let names = |n: usize| (1..=n).map(|number| format!("v{number}")).collect::<Vec<String>>();
+        let check = |missing: usize, expected: &str| {
+            let mismatch = Mismatch { missing: names(missing), ..Mismatch::default() };
+            assert_eq!(mismatch.to_string(), expected);
+        };
+        check(0, "");
+        check(1, "\n  missing: v1");
+        check(4, "\n  missing: v1, v2, v3, v4");
+        check(5, "\n  missing: v1, v2, v3, v4 and 1 more");
+        check(14, "\n  missing: v1, v2, v3, v4 and 10 more");
+        let different = vec![("w".to_string(), "f32[2]".to_string(), "bf16[2]".to_string())];
+        let all = Mismatch { missing: names(1), unexpected: names(2), different };
+        assert_eq!(all.to_string(), "\n  different: w is f32[2], not bf16[2]\n  missing: v1\n  unexpected: v1, v2");
+    }
+
+    #[test]
+    fn the_run_that_saves_there_is_named_where_it_is_known() {
+        let said = |holder| CheckpointError::InUse { path: PathBuf::from("a"), holder }.to_string();
+        assert!(
+            said(Some(7)).starts_with("a: another run (process 7) saves its checkpoints there\n"),
+            "{}",
+            said(Some(7))
+        );
+        assert!(said(None).starts_with("a: another run saves its checkpoints there\n"), "{}", said(None));
+    }
+}

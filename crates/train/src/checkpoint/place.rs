@@ -1,0 +1,254 @@
+//! Where a checkpoint goes: a file that is replaced whole or not at all, and that one run at a time has for itself.
+//!
+//! For a checkpoint `run.safetensors` there are, beside it and only while a run goes on, `.run.safetensors.lock` and, while
+//! it saves, a file that [`files`](bf16scope_files) writes and renames, and removes for runs that were killed. The lock is
+//! advisory, and goes with the process that holds it, however that ends.
+
+use super::{Checkpoint, CheckpointError, file};
+use bf16scope_files::{self as files, Replacement};
+use fs4::fs_std::FileExt;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// A place for checkpoints that is this run's until it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    /// As it was named: for messages.
+    path: PathBuf,
+    /// The file that is replaced: `path`, or what it links to.
+    target: PathBuf,
+    /// None where the file system has no locks.
+    _lock: Option<Lock>,
+}
+
+impl Place {
+    /// Takes the place, makes its directory if there is none, and sees whether a checkpoint can be written there: better
+    /// known before an hour of training than after it. What killed runs left there is removed.
+    ///
+    /// # Errors
+    /// Another run that has it; a file there that is no checkpoint; whatever writing would say.
+    pub fn claim(path: &Path) -> Result<Place, CheckpointError> {
+        let failed = |doing| move |source| CheckpointError::Write { path: path.to_path_buf(), doing, source };
+        fs::create_dir_all(directory_of(path)).map_err(failed("making its directory"))?;
+        let target = Replacement::begin(path).map_err(failed(BEGINNING))?.place().to_path_buf();
+        if is_something_else(&target) {
+            let source = io::Error::from(io::ErrorKind::AlreadyExists);
+            return Err(failed("there is a file that is not a checkpoint")(source));
+        }
+        let _lock = Lock::take(path, &target)?;
+        Ok(Place { path: path.to_path_buf(), target, _lock })
+    }
+
+    /// As it was named.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file that is replaced: what it was named, or what that links to.
+    pub(super) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Writes a checkpoint, whole or not at all.
+    ///
+    /// # Errors
+    /// A state that no run has, or where the system does not let us; then what was there is unchanged.
+    pub fn write(&self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        let encoded = file::encode(&self.path, checkpoint)?;
+        let failed = |doing| move |source| CheckpointError::Write { path: self.path.clone(), doing, source };
+        let mut file = Replacement::begin(&self.target).map_err(failed(BEGINNING))?;
+        encoded.write_to(&mut file).map_err(failed("writing"))?;
+        file.finish().map_err(failed("putting it in its place"))
+    }
+}
+
+/// What is done first, for messages.
+const BEGINNING: &str = "making a file in its directory";
+
+/// A lock that is held until it is dropped, or the process ends.
+#[derive(Debug)]
+struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// None, with a warning, where the file system has no locks.
+    fn take(path: &Path, target: &Path) -> Result<Option<Lock>, CheckpointError> {
+        let failed = |source| CheckpointError::Write { path: path.to_path_buf(), doing: "making its lock", source };
+        let mut name = OsString::from(".");
+        name.push(target.file_name().unwrap_or_default());
+        name.push(".lock");
+        let lock_path = directory_of(target).join(name);
+        loop {
+            if fs::symlink_metadata(&lock_path).is_ok_and(|found| !found.is_file()) {
+                let text = format!("{} is not a file: remove it", lock_path.display());
+                return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, text)));
+            }
+            let file = files::open_lock(&lock_path).map_err(failed)?;
+            match file.try_lock_exclusive() {
+                // Whoever had it before removed it when done: then this is a file that nobody else will see.
+                Ok(true) if !is_at(&file, &lock_path) => {}
+                Ok(true) => return Ok(Some(Lock { file, path: lock_path })),
+                Ok(false) => {
+                    return Err(CheckpointError::InUse { path: path.to_path_buf(), holder: holder_of(&file) });
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        "{}: this file system has no locks ({error}): see that no other run saves there",
+                        path.display()
+                    );
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // What stays is taken by the next run. What somebody wrote to is not ours to remove.
+        if is_at(&self.file, &self.path) && self.file.metadata().is_ok_and(|found| found.len() == 0) {
+            drop(fs::remove_file(&self.path));
+        }
+    }
+}
+
+/// Whether an open file is what stands at a path.
+fn is_at(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        match (file.metadata(), fs::symlink_metadata(path)) {
+            (Ok(open), Ok(there)) => (open.dev(), open.ino()) == (there.dev(), there.ino()),
+            (_, _) => false,
+        }
+    }
+    #[cfg(not(unix))]
+    {
+        file.metadata().is_ok() && path.exists()
+    }
+}
+
+/// The process that holds the lock, where Linux says so.
+fn holder_of(file: &File) -> Option<u32> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        holder_in(&fs::read_to_string("/proc/locks").ok()?, file.metadata().ok()?.ino())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = file;
+        None
+    }
+}
+
+/// Who has locked the file of this number, in the text of `/proc/locks`; none if there are two of them, on two disks.
+fn holder_in(locks: &str, inode: u64) -> Option<u32> {
+    let end = format!(":{inode}");
+    let mut holders = locks.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [_, "FLOCK", _, "WRITE", process, place, ..] if place.ends_with(&end) => process.parse().ok(),
+            _ => None,
+        }
+    });
+    holders.next().filter(|_| holders.next().is_none())
+}
+
+/// Whether a file is there that is not even the start of a safetensors file, such as an experiment given by mistake.
+fn is_something_else(target: &Path) -> bool {
+    let mut start = [0; 9];
+    let read = File::open(target).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start[8] != b'{'
+}
+
+pub(super) fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_is_found_by_the_files_number() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 fe:00:42 0 EOF\n2: FLOCK  ADVISORY  WRITE 8 fe:00:42 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 9 fe:00:42 0 EOF\n3: FLOCK  ADVISORY  WRITE 10 fe:00:142 0 EOF\n";
+        assert_eq!(holder_in(locks, 42), Some(8));
+        assert_eq!(holder_in(locks, 142), Some(10));
+        assert_eq!(holder_in(locks, 2), None);
+        assert_eq!(holder_in(&locks.replace(":142 ", ":42 "), 42), None);
+    }
+
+    #[test]
+    fn a_place_is_one_runs_until_that_lets_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/run.safetensors");
+        let lock = folder.path().join("new/.run.safetensors.lock");
+        let place = Place::claim(&path).unwrap();
+        assert!(lock.is_file());
+        match Place::claim(&path) {
+            Err(CheckpointError::InUse { path: named, holder }) => {
+                assert_eq!(named, path);
+                // Where the system says whose it is.
+                assert!(holder.is_none_or(|holder| holder == std::process::id()), "{holder:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        // Another file beside it is another place.
+        drop(Place::claim(&folder.path().join("new/other.safetensors")).unwrap());
+        drop(place);
+        assert!(!lock.exists());
+        // A lock that somebody wrote to is taken, and stays.
+        fs::write(&lock, "mine").unwrap();
+        drop(Place::claim(&path).unwrap());
+        assert_eq!(fs::read_to_string(&lock).unwrap(), "mine");
+    }
+
+    /// Who lets go removes the file of the lock, which another one may have opened by then: that one must begin again.
+    #[test]
+    fn nobody_has_a_lock_whose_file_was_removed() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.safetensors");
+        let is_held = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let mut n_taken = 0;
+                    while n_taken < 100 {
+                        if let Ok(lock) = Lock::take(&path, &path) {
+                            assert!(!is_held.swap(true, Ordering::SeqCst), "two have it");
+                            std::thread::yield_now();
+                            is_held.store(false, Ordering::SeqCst);
+                            drop(lock);
+                            n_taken += 1;
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_file_that_is_no_checkpoint_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run");
+        // None, an empty one and one that a crash cut off; then one that begins as safetensors do.
+        assert!(Place::claim(&path).is_ok());
+        for bytes in [&b""[..], b"01234567", b"01234567{"] {
+            fs::write(&path, bytes).unwrap();
+            assert!(Place::claim(&path).is_ok(), "{bytes:?}");
+        }
+        fs::write(&path, "model: {kind: mlp}\n").unwrap();
+        let refused = Place::claim(&path).unwrap_err().to_string();
+        assert!(refused.contains("cannot write the checkpoint: there is a file that is not a checkpoint"), "{refused}");
+    }
+}

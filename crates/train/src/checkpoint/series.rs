@@ -1,0 +1,276 @@
+//! The last checkpoints of a run: the newest at its [`Place`], older ones beside it.
+//!
+//! For `run.safetensors` an older one is `run-1200.safetensors`, after step 1,200: the same file under another name, linked
+//! before the newer one replaces it. What this run has written stands in `.run.safetensors.older`, a line for each:
+//! its step, its bytes, and when it was written. A file that this list does not know, or knows otherwise, is neither
+//! replaced nor removed; a run that goes on from one of these checkpoints has the list, and another run begins its own.
+
+use super::place::{Place, directory_of};
+use super::{Checkpoint, CheckpointError};
+use bf16scope_files as files;
+use std::ffi::OsString;
+use std::fs::{self, Metadata};
+use std::io;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+/// The most bytes that are read of a list.
+const MAX_LIST: u64 = 1 << 20;
+
+/// An older checkpoint, as its file was when this run wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Older {
+    step: u64,
+    n_bytes: u64,
+    /// Nanoseconds since 1970.
+    written: u128,
+}
+
+/// The last checkpoints of a run.
+#[derive(Debug)]
+pub(crate) struct Series<'a> {
+    place: &'a Place,
+    keep: NonZeroU32,
+    /// The step of the checkpoint at the place, if it is this run's.
+    newest: Option<u64>,
+    /// This run's beside it, as they were written.
+    older: Vec<Older>,
+}
+
+impl<'a> Series<'a> {
+    /// The checkpoints of a run that keeps the last `keep` at `place`; `resumed` is the checkpoint it goes on from, and its
+    /// step.
+    pub fn begin(place: &'a Place, keep: NonZeroU32, resumed: Option<(&Path, u64)>) -> Series<'a> {
+        let mut series = Series { place, keep, newest: None, older: Vec::new() };
+        let Some((from, step)) = resumed else { return series };
+        let older = series.read_list();
+        let is_at =
+            |path: &Path| fs::canonicalize(path).is_ok_and(|at| fs::canonicalize(from).is_ok_and(|it| it == at));
+        let is_newest = is_at(place.target());
+        if is_newest || older.iter().any(|older| is_at(&series.path_of(older.step))) {
+            series.newest = is_newest.then_some(step);
+            series.older = older;
+        }
+        series
+    }
+
+    /// Writes a checkpoint to the place, keeps the one before beside it, and then removes what is older than is kept.
+    ///
+    /// # Errors
+    /// As [`Place::write`], and where the list or the older name cannot be written; then the checkpoint before is still at
+    /// the place.
+    pub fn write(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        let failed = |source| CheckpointError::Write {
+            path: self.place.path().to_path_buf(),
+            doing: "keeping the checkpoint before it",
+            source,
+        };
+        let before = self.newest.filter(|_| self.keep.get() > 1).and_then(|step| self.before(step));
+        if let Some(before) = before {
+            self.older.retain(|older| older.step != before.step);
+            self.older.push(before);
+        }
+        // First the list: whatever happens from here on, what is there is known.
+        self.write_list().map_err(failed)?;
+        if let Some(before) = before {
+            link(self.place.target(), &self.path_of(before.step)).map_err(failed)?;
+        }
+        self.place.write(checkpoint)?;
+        self.newest = Some(checkpoint.position.step);
+        let n_kept = self.keep.get() as usize - 1;
+        let n_surplus = self.older.len().saturating_sub(n_kept);
+        if n_surplus > 0 {
+            for older in self.older.drain(..n_surplus).collect::<Vec<_>>() {
+                self.remove(older);
+            }
+            self.write_list().map_err(|source| CheckpointError::Write {
+                path: self.place.path().to_path_buf(),
+                doing: "noting what is kept beside it",
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The checkpoint at the place, which becomes an older one; none where its name beside the place is taken.
+    fn before(&self, step: u64) -> Option<Older> {
+        let path = self.path_of(step);
+        let before = older(step, &fs::metadata(self.place.target()).ok()?)?;
+        let is_ours = |found: &Metadata| older(step, found).is_some_and(|found| self.older.contains(&found));
+        match fs::symlink_metadata(&path) {
+            Ok(found) if !is_ours(&found) && older(step, &found) != Some(before) => {
+                tracing::warn!(
+                    "{}: this run has not written it, so the checkpoint of its step is not kept",
+                    path.display()
+                );
+                None
+            }
+            Ok(_) | Err(_) => Some(before),
+        }
+    }
+
+    /// Removes an older checkpoint, if its file is as it was written.
+    fn remove(&self, it: Older) {
+        let path = self.path_of(it.step);
+        let found = fs::symlink_metadata(&path).ok();
+        if found.is_some_and(|found| older(it.step, &found) == Some(it))
+            && let Err(error) = fs::remove_file(&path)
+        {
+            tracing::warn!("{}: this older checkpoint cannot be removed: {error}", path.display());
+        }
+    }
+
+    /// `NAME-STEP.safetensors` beside `NAME.safetensors`.
+    fn path_of(&self, step: u64) -> PathBuf {
+        let target = self.place.target();
+        let mut name = target.file_stem().unwrap_or_default().to_os_string();
+        name.push(format!("-{step}"));
+        if let Some(extension) = target.extension() {
+            name.push(".");
+            name.push(extension);
+        }
+        target.with_file_name(name)
+    }
+
+    fn list_path(&self) -> PathBuf {
+        let target = self.place.target();
+        let mut name = OsString::from(".");
+        name.push(target.file_name().unwrap_or_default());
+        name.push(".older");
+        directory_of(target).join(name)
+    }
+
+    /// What the list says; nothing of a list that is not there or is none of ours: then nothing is removed.
+    fn read_list(&self) -> Vec<Older> {
+        let parse = |line: &str| {
+            let mut words = line.split(' ');
+            let (step, n_bytes, written) = (words.next()?, words.next()?, words.next()?);
+            let older =
+                Older { step: step.parse().ok()?, n_bytes: n_bytes.parse().ok()?, written: written.parse().ok()? };
+            words.next().is_none().then_some(older)
+        };
+        let text = files::read_text(&self.list_path(), MAX_LIST).unwrap_or_default();
+        text.lines().map(parse).collect::<Option<_>>().unwrap_or_default()
+    }
+
+    fn write_list(&self) -> io::Result<()> {
+        let path = self.list_path();
+        if self.older == self.read_list() && !(self.older.is_empty() && path.exists()) {
+            return Ok(());
+        }
+        if self.older.is_empty() {
+            return fs::remove_file(path);
+        }
+        let line = |older: &Older| format!("{} {} {}\n", older.step, older.n_bytes, older.written);
+        files::replace(&path, self.older.iter().map(line).collect::<String>().as_bytes())
+    }
+}
+
+/// What a regular file is in the list.
+fn older(step: u64, found: &Metadata) -> Option<Older> {
+    let written = found.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
+    found.is_file().then_some(Older { step, n_bytes: found.len(), written })
+}
+
+/// Gives a file a second name, in the place of one of ours; a copy where the file system has no links.
+fn link(target: &Path, path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    if fs::hard_link(target, path).is_ok() {
+        return Ok(());
+    }
+    let written = fs::metadata(target)?.modified()?;
+    let mut copy = files::Replacement::begin(path)?;
+    io::copy(&mut files::open(target)?, &mut copy)?;
+    copy.finish()?;
+    // So that the list knows it.
+    fs::File::options().write(true).open(path)?.set_modified(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Position, Settings};
+    use bf16scope_model::graph::Precision;
+    use std::collections::BTreeMap;
+
+    fn checkpoint(step: u64) -> Checkpoint {
+        let position =
+            Position { step, steps_per_epoch: 100, batch: 1, seed: 0, precision: Precision::F32, order: 1, draws: 1 };
+        let settings = Settings(serde_json::Value::Null);
+        Checkpoint { position, settings, function: None, data: None, variables: BTreeMap::new() }
+    }
+
+    /// The files there, and the steps that the checkpoints hold.
+    fn steps(folder: &Path) -> Vec<(String, u64)> {
+        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let checkpoints = names.filter(|path| !path.file_name().unwrap().to_string_lossy().starts_with('.'));
+        let step = |path: PathBuf| {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, Checkpoint::read(&path).map_or(0, |checkpoint| checkpoint.position.step))
+        };
+        let mut steps: Vec<_> = checkpoints.map(step).collect();
+        steps.sort_by_key(|(_, step)| *step);
+        steps
+    }
+
+    fn named(steps: &[(&str, u64)]) -> Vec<(String, u64)> {
+        steps.iter().map(|(name, step)| (format!("{name}.safetensors"), *step)).collect()
+    }
+
+    fn write(series: &mut Series<'_>, steps: impl IntoIterator<Item = u64>) {
+        steps.into_iter().for_each(|step| series.write(&checkpoint(step)).unwrap());
+    }
+
+    #[test]
+    fn the_last_ones_stay_across_resumptions_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.safetensors");
+        let place = Place::claim(&path).unwrap();
+        let keep = |n| NonZeroU32::new(n).unwrap();
+        let check = |expected: &[(&str, u64)]| assert_eq!(steps(folder.path()), named(expected));
+        write(&mut Series::begin(&place, keep(3), None), [1, 2, 3, 4]);
+        check(&[("run-2", 2), ("run-3", 3), ("run", 4)]);
+        // Another process goes on.
+        write(&mut Series::begin(&place, keep(3), Some((&path, 4))), [5]);
+        check(&[("run-3", 3), ("run-4", 4), ("run", 5)]);
+        // From an older one: what came after it is replaced when its step comes again.
+        let older = folder.path().join("run-3.safetensors");
+        write(&mut Series::begin(&place, keep(3), Some((&older, 3))), [4, 6]);
+        check(&[("run-3", 3), ("run-4", 4), ("run", 6)]);
+        // And what is kept of that step is what came last.
+        let other = Checkpoint { position: Position { seed: 5, ..checkpoint(4).position }, ..checkpoint(4) };
+        let mut again = Series::begin(&place, keep(3), Some((&older, 3)));
+        again.write(&other).unwrap();
+        write(&mut again, [6]);
+        check(&[("run-3", 3), ("run-4", 4), ("run", 6)]);
+        assert_eq!(Checkpoint::read(&folder.path().join("run-4.safetensors")).unwrap().position.seed, 5);
+        // Fewer are kept.
+        write(&mut Series::begin(&place, keep(1), Some((&path, 6))), [7]);
+        check(&[("run", 7)]);
+        assert!(!folder.path().join(".run.safetensors.older").exists());
+    }
+
+    #[test]
+    fn what_this_run_has_not_written_is_neither_replaced_nor_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.safetensors");
+        let place = Place::claim(&path).unwrap();
+        let keep = NonZeroU32::new(2).unwrap();
+        fs::write(folder.path().join("run-2.safetensors"), "someone's").unwrap();
+        let mut series = Series::begin(&place, keep, None);
+        write(&mut series, [1, 2]);
+        // One of this run's that somebody has changed since is theirs.
+        fs::write(folder.path().join("run-1.safetensors"), "changed").unwrap();
+        write(&mut series, [3, 4, 5]);
+        let of = |name: &str| fs::read(folder.path().join(name)).unwrap();
+        assert_eq!((of("run-2.safetensors"), of("run-1.safetensors")), (b"someone's".to_vec(), b"changed".to_vec()));
+        assert_eq!(steps(folder.path())[2..], named(&[("run-4", 4), ("run", 5)])[..]);
+        // A run that begins anew has a list of its own.
+        write(&mut Series::begin(&place, keep, None), [1, 2, 3]);
+        assert_eq!(steps(folder.path())[2..], named(&[("run", 3), ("run-4", 4)])[..], "the name of step 2 is taken");
+    }
+}

@@ -1,0 +1,86 @@
+//! Examples that stay on the disk: what features are made of records, and how.
+
+use super::memory;
+use super::reading::Reading;
+use crate::TrainError;
+use bf16scope_data::pipeline::Options;
+use bf16scope_data::records::{self, Pictures, Records};
+use bf16scope_data::{Feature, Pipeline};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The keys that sources on the disk take.
+pub(super) const TAKES: &[&str] = &["scale", "features", "workers", "on_error"];
+
+/// Whether the options go together, and with the features.
+pub(super) fn check(reading: &Reading<'_>) -> Result<(), TrainError> {
+    check_workers(reading)?;
+    for (name, spec) in &reading.data.features {
+        let Some(feature) = reading.features.iter().find(|feature| feature.name == *name) else {
+            let expected = format!("a feature of the model: {}", reading.names());
+            return Err(reading.wrong(&["features", name], &format!("`features` of {name}"), &expected));
+        };
+        if let Some((keys, measured, expected)) = spec.fault(feature) {
+            let keys: Vec<&str> = ["features", name.as_str()].into_iter().chain(keys).collect();
+            return Err(reading.wrong(&keys, &format!("{measured} for `{name}`"), &expected));
+        }
+    }
+    Ok(())
+}
+
+/// Whether somebody reads.
+pub(super) fn check_workers(reading: &Reading<'_>) -> Result<(), TrainError> {
+    match reading.data.workers {
+        Some(0) => {
+            let expected = "1 at least, or none said: as many as there are cores";
+            Err(reading.wrong(&["workers"], "`workers: 0`", expected))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The features, made of records as `data` says.
+pub(super) fn pipeline(reading: &Reading<'_>, records: Arc<dyn Records>) -> Result<Pipeline, TrainError> {
+    let folder = reading.path.parent().unwrap_or(Path::new(""));
+    let mut specs = reading.data.features.clone();
+    for words in specs.values_mut().filter_map(|spec| spec.word_vectors.as_mut()) {
+        words.table = folder.join(&words.table);
+        words.vocabulary = words.vocabulary.take().map(|vocabulary| folder.join(vocabulary));
+    }
+    let options = Options { n_workers: reading.data.n_workers(), n_skipped_max: reading.data.on_error.n_skipped_max() };
+    let pipeline = Pipeline::new(records, reading.features, &specs, options)?;
+    let factors = memory::factors(reading)?;
+    Ok(factors.iter().fold(pipeline, |pipeline, (name, factor)| pipeline.scaled(name, *factor)))
+}
+
+/// Other examples, made as those of `data` are: a TFRecord file, a tar, a Parquet file, a folder of images, or one image.
+pub(super) fn other(reading: &Reading<'_>, file: &Path) -> Result<Pipeline, TrainError> {
+    let (data, features) = (reading.data, reading.features);
+    if !data.is_on_disk() {
+        return Err(TrainError::OtherFile { path: file.to_path_buf() });
+    }
+    let is_picture = |feature: &Feature| matches!(feature.dims[..], [_, _, 1 | 3]) && !feature.is_label;
+    let is_labelled = features.iter().any(|feature| feature.is_label);
+    let has_folders = || std::fs::read_dir(file).is_ok_and(|found| found.flatten().any(|entry| entry.path().is_dir()));
+    if Pictures::is_named_so(file) || (file.is_dir() && !is_labelled && !has_folders()) {
+        if !matches!(features, [one] if is_picture(one)) {
+            let features = features.iter().map(|feature| format!("`{}` {:?}", feature.name, feature.dims)).collect();
+            return Err(TrainError::NotOneImage { path: file.to_path_buf(), features });
+        }
+        return pipeline(reading, Arc::new(Pictures::open(file)?));
+    }
+    let records = records::open_in(Path::new(""), &[file.to_string_lossy()], &data.cache)?;
+    if !file.is_dir() || data.source.as_ref().is_some_and(|source| source.source_key().is_of_folders()) {
+        return pipeline(reading, records);
+    }
+    // Where `data` is of another kind, its names are not a folder's.
+    let mut data = data.clone();
+    for feature in features {
+        let spec = data.features.entry(feature.name.clone()).or_default();
+        spec.key = is_picture(feature).then(|| "images".to_string());
+        if feature.is_label {
+            (spec.key, spec.offset) = (Some("labels".to_string()), 0);
+        }
+    }
+    pipeline(&Reading { data: &data, ..reading.clone() }, records)
+}

@@ -1,0 +1,53 @@
+//! Arrays in memory as features want them.
+
+use super::reading::Reading;
+use super::settings::Scale;
+use crate::TrainError;
+use bf16scope_data::{Arrays, Source};
+use bf16scope_model::task::{Feature, FeatureDType};
+
+/// The keys that every source in memory takes.
+pub(super) const TAKES: &[&str] = &["scale"];
+
+/// The arrays with the dims of their features, and multiplied by these factors.
+pub(super) fn ready(arrays: Arrays, features: &[Feature], factors: &[(String, f32)]) -> Result<Arrays, TrainError> {
+    let arrays = fit(arrays, features)?;
+    factors.iter().try_fold(arrays, |arrays, (name, factor)| Ok(arrays.scaled(name, *factor)?))
+}
+
+/// What each feature is multiplied by, where it is.
+pub(super) fn factors(reading: &Reading<'_>) -> Result<Vec<(String, f32)>, TrainError> {
+    let computed = |feature: &&Feature| feature.dtype == FeatureDType::Compute && !feature.is_label;
+    let names: Vec<String> = reading.features.iter().filter(computed).map(|feature| feature.name.clone()).collect();
+    let all = |factor: f32| names.iter().map(|name| (name.clone(), factor)).collect();
+    match &reading.data.scale {
+        None => {
+            let own = reading.data.source.as_ref().and_then(|source| source.source_key().scale);
+            Ok(own.map(all).unwrap_or_default())
+        }
+        Some(Scale::All(factor)) => Ok(all(*factor)),
+        Some(Scale::Of(factors)) => match factors.keys().find(|name| !names.contains(name)) {
+            Some(other) => {
+                let expected = format!("a feature that the network computes with: {}", names.join(", "));
+                Err(reading.wrong(&["scale", other], &format!("`scale` of {other}"), &expected))
+            }
+            None => Ok(factors.clone().into_iter().collect()),
+        },
+    }
+}
+
+/// The arrays with the dims of features where only axes of size 1 differ, or where one of the two is flat: pictures that have
+/// no axis of channels, or that the network reads as a row. All else is for the loader to refuse.
+fn fit(mut arrays: Arrays, features: &[Feature]) -> Result<Arrays, TrainError> {
+    let without_ones = |dims: &[i64]| dims.iter().copied().filter(|&dim| dim != 1).collect::<Vec<_>>();
+    for feature in features {
+        let Some(info) = arrays.arrays().iter().find(|info| info.name == feature.name) else { continue };
+        let (found, wanted) = (without_ones(&info.dims), without_ones(&feature.dims));
+        let is_flat = found.len() == 1 || wanted.len() == 1;
+        let is_same = found == wanted || (is_flat && found.iter().product::<i64>() == wanted.iter().product::<i64>());
+        if is_same && info.dims != feature.dims {
+            arrays = arrays.reshaped(&feature.name, feature.dims.clone())?;
+        }
+    }
+    Ok(arrays)
+}

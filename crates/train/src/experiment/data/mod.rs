@@ -1,0 +1,333 @@
+//! The `data` block of an experiment: which files hold the examples, and which of them are for testing.
+//!
+//! What opens a source's files is in [`source`]; what becomes of them is said by family: arrays in `memory`, records on the
+//! `disk`, `tokens` of text.
+
+mod disk;
+mod memory;
+mod reading;
+mod settings;
+pub mod source;
+mod tokens;
+
+pub use settings::{Patterns, Scale, Tolerance};
+pub use source::DataSource;
+
+use self::reading::{Family, Opened, Reading};
+use self::source::SOURCES;
+use super::lines::ReadFrom;
+use crate::Data;
+use crate::TrainError;
+use bf16scope_data::text::{self, TextExamples, Tokenizer};
+use bf16scope_data::{Arrays, DataError, FeatureSpec, Pipeline, Source};
+use bf16scope_files::Cache;
+use bf16scope_model::document::{self, Node, Value};
+use bf16scope_model::task::Feature;
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Which files hold the examples, and which of them are for testing: the last `n_test`, or those of `test`. Names, dims and
+/// ranges are those of the task's features.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(remote = "Self", default)]
+pub struct DataConfig {
+    /// Where the examples are; where there is none, only `n_train` may be of use.
+    #[serde(skip)]
+    pub source: Option<DataSource>,
+    /// Of text: how it becomes examples.
+    pub tokens: Option<text::Options>,
+    /// Of examples on disk (`tfrecord`, `webdataset`, `parquet`, `images`): what features are made of, and how, by name.
+    pub features: BTreeMap<String, FeatureSpec>,
+    /// Of examples on disk and of text: how many threads read them. Default one for each core. It changes no result.
+    pub workers: Option<u32>,
+    /// Of examples on disk and of text: what is done about examples that cannot be read: `stop`, or `{skip: N}`. Default
+    /// `stop`.
+    pub on_error: Tolerance,
+    /// Of `npz` and of text: the array of a feature, where it is not called like it.
+    pub arrays: BTreeMap<String, String>,
+    /// What features that the network computes with are multiplied by: a number for all of them, or one by name.
+    pub scale: Option<Scale>,
+    /// How many examples training has: what schedules by epoch count with where the files are not read. Where they are, it
+    /// must be so.
+    #[serde(deserialize_with = "some_positive")]
+    pub n_train: Option<u64>,
+    /// How many examples at the end are for testing.
+    pub n_test: Option<u64>,
+    /// Where those that are stand.
+    pub test: Option<DataSource>,
+    /// Where what is made of the files once is kept: not of the file, but of whoever reads it ([`Setup::cache`](bf16scope_pjrt::Setup)).
+    #[serde(skip)]
+    pub cache: Cache,
+    /// The document that it stands in.
+    #[serde(skip)]
+    pub document: ReadFrom,
+}
+
+/// The keys of `data` beside the sources.
+const KEYS: [&str; 9] = ["tokens", "features", "workers", "on_error", "arrays", "scale", "n_train", "n_test", "test"];
+
+/// The keys of `data`.
+pub(super) fn keys() -> Vec<&'static str> {
+    SOURCES.iter().map(|source| source.name).chain(KEYS).collect()
+}
+
+impl<'de> Deserialize<'de> for DataConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DataConfig, D::Error> {
+        Node::read(deserializer, |node| {
+            let (source, others) = DataSource::of("data", node, &KEYS)?;
+            // serde's own reading of the keys beside it.
+            let config = DataConfig::deserialize(&node.replaced(Value::Map(others)))?;
+            Ok(DataConfig { source, ..config })
+        })
+    }
+}
+
+fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    Ok(Some(document::positive(deserializer)? as u64))
+}
+
+/// What `data` may be.
+fn help() -> String {
+    let forms = source::alternatives(SOURCES.iter().map(source::SourceKey::form));
+    format!("`data` is {forms}, with `n_test: N` or `test: {{…}}`, and `scale`; docs/EXPERIMENTS.md lists them")
+}
+
+/// The examples of an experiment.
+#[derive(Debug)]
+pub struct Examples {
+    /// What is trained on.
+    pub training: Box<dyn Source>,
+    /// What is evaluated on.
+    pub test: Box<dyn Source>,
+}
+
+impl Examples {
+    /// The same, borrowed.
+    pub fn data(&self) -> Data<'_> {
+        Data { training: &*self.training, test: &*self.test }
+    }
+}
+
+/// Examples that may still be split.
+enum Made {
+    Arrays(Arrays),
+    Records(Box<Pipeline>),
+    Text(TextExamples),
+}
+
+impl Made {
+    /// Those for training, and the last for testing.
+    fn split_tail(self, n_test: u64) -> Result<(Made, Made), DataError> {
+        Ok(match self {
+            Made::Arrays(arrays) => both(arrays.split_tail(n_test)?, Made::Arrays),
+            Made::Records(records) => both(records.split_tail(n_test)?, |records| Made::Records(Box::new(records))),
+            Made::Text(text) => both(text.split_tail(n_test)?, Made::Text),
+        })
+    }
+
+    fn source(self) -> Box<dyn Source> {
+        match self {
+            Made::Arrays(arrays) => Box::new(arrays),
+            Made::Records(records) => records,
+            Made::Text(text) => Box::new(text),
+        }
+    }
+}
+
+fn both<T, U>((training, test): (T, T), make: impl Fn(T) -> U) -> (U, U) {
+    (make(training), make(test))
+}
+
+/// What makes examples of opened files.
+enum Maker {
+    /// What each feature of arrays is multiplied by.
+    Memory(Vec<(String, f32)>),
+    Disk,
+    Text(Tokenizer),
+}
+
+impl Maker {
+    /// That of a source, whose options go together.
+    fn of(reading: &Reading<'_>, source: &DataSource) -> Result<Maker, TrainError> {
+        Ok(match source.source_key().family {
+            Family::Memory | Family::Sets => Maker::Memory(memory::factors(reading)?),
+            Family::Disk => {
+                disk::check(reading)?;
+                Maker::Disk
+            }
+            Family::Text => Maker::Text(tokens::checked(reading, source.key())?),
+        })
+    }
+
+    fn make(&self, reading: &Reading<'_>, opened: Opened) -> Result<Made, TrainError> {
+        Ok(match (self, opened) {
+            (Maker::Memory(factors), Opened::Arrays { arrays, is_scaled }) => {
+                let factors = if is_scaled { &[] } else { &factors[..] };
+                Made::Arrays(memory::ready(arrays, reading.features, factors)?)
+            }
+            (Maker::Disk, Opened::Records(records)) => Made::Records(Box::new(disk::pipeline(reading, records)?)),
+            (Maker::Text(tokenizer), Opened::Text { files, is_json }) => {
+                let tokens = reading.data.tokens.as_ref().expect("a tokenizer was made of them");
+                Made::Text(tokens::examples(reading, (files, is_json), tokens, tokenizer)?)
+            }
+            _ => unreachable!("a source opens what its family says"),
+        })
+    }
+
+    /// The examples for testing, which are made as those for training are.
+    fn make_beside(&self, reading: &Reading<'_>, training: &Made, opened: Opened) -> Result<Made, TrainError> {
+        match (training, opened) {
+            (Made::Records(training), Opened::Records(records)) => Ok(Made::Records(Box::new(training.over(records)?))),
+            (_, opened) => self.make(reading, opened),
+        }
+    }
+}
+
+impl DataConfig {
+    /// Reads the examples for training and for testing of an experiment that was read from `path`, for a task with these
+    /// features.
+    ///
+    /// # Errors
+    /// Keys that do not go together; a file that is not right: then with its place.
+    pub fn read(&self, path: &Path, features: &[Feature]) -> Result<Examples, TrainError> {
+        let _span = tracing::info_span!("data").entered();
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut reading = Reading { data: self, path, folder, features, keys: vec!["data"] };
+        let source = self.checked(&reading)?;
+        reading.keys.push(source.key());
+        let maker = Maker::of(&reading, source)?;
+        self.check_tests(&reading, source)?;
+        let (training, test) = match (self.n_test, &self.test) {
+            (Some(n_test), _) => maker.make(&reading, source.open(&reading)?)?.split_tail(n_test)?,
+            (None, Some(test)) => {
+                let training = maker.make(&reading, source.open(&reading)?)?;
+                let of_test = Reading { keys: vec!["data", "test", test.key()], ..reading.clone() };
+                let test = maker.make_beside(&of_test, &training, test.open(&of_test)?)?;
+                (training, test)
+            }
+            (None, None) => match source.open(&reading)? {
+                Opened::Sets(training, test) => {
+                    let made = |arrays| maker.make(&reading, Opened::Arrays { arrays, is_scaled: false });
+                    (made(training)?, made(test)?)
+                }
+                _ => unreachable!("whatever has no test set of its own says what is for testing"),
+            },
+        };
+        let examples = Examples { training: training.source(), test: test.source() };
+        let n = examples.training.n_examples();
+        match self.n_train.filter(|n_train| *n_train != n) {
+            Some(n_train) => {
+                let expected = format!("{n}, as many as there are, or no `n_train`");
+                Err(reading.wrong(&["n_train"], &format!("`n_train: {n_train}`"), &expected))
+            }
+            None => Ok(examples),
+        }
+    }
+
+    /// Its source, if its keys go together.
+    fn checked(&self, reading: &Reading<'_>) -> Result<&DataSource, TrainError> {
+        let wrong = |keys: &[&str], measured: &str, expected: &str| Err(reading.wrong(keys, measured, expected));
+        let is_feature = |name: &&String| reading.features.iter().any(|feature| feature.name == **name);
+        if let Some(other) = self.arrays.keys().find(|name| !is_feature(name)) {
+            let expected = format!("a feature of the model: {}", reading.names());
+            return wrong(&["arrays", other], &format!("`arrays` of {other}"), &expected);
+        }
+        let Some(source) = &self.source else {
+            return wrong(&[], &format!("none of {}", source::names(|_| true)), "one of them");
+        };
+        let own = source.source_key();
+        if let Some((key, _, why)) = self.options().iter().find(|(key, is_set, _)| *is_set && !own.takes(key)) {
+            let takers = source::names(|source| source.takes(key));
+            return wrong(&[key], &format!("`{key}` beside `{}`", own.name), &format!("it with {takers}: {why}"));
+        }
+        if self.n_test == Some(0) {
+            return wrong(&["n_test"], "`n_test: 0`", "at least 1: each epoch ends with an evaluation");
+        }
+        Ok(source)
+    }
+
+    /// Whether it says which examples are for testing.
+    fn check_tests(&self, reading: &Reading<'_>, source: &DataSource) -> Result<(), TrainError> {
+        let wrong = |keys: &[&str], measured: &str, expected: &str| Err(reading.wrong(keys, measured, expected));
+        let own = source.source_key();
+        match (self.n_test, &self.test) {
+            (Some(_), Some(_)) => wrong(&["test"], "both `n_test` and `test`", "one of them"),
+            (n_test, test) if own.family == Family::Sets && (n_test.is_some() || test.is_some()) => {
+                let key = if test.is_some() { "test" } else { "n_test" };
+                let (name, expected) = (own.name, "neither `n_test` nor `test`: it has a test set");
+                wrong(&[key], &format!("`{name}` and what is for testing"), expected)
+            }
+            (None, None) if own.family != Family::Sets => {
+                wrong(&[], "nothing for testing", &format!("`n_test: N`, or {}", own.tests()))
+            }
+            (None, Some(test)) if !own.may_be_tested_on(test.source_key()) => {
+                wrong(&["test"], "`test` of another kind", &own.tests())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The keys that some sources take and others do not, whether they are set, and why others do not.
+    fn options(&self) -> [(&'static str, bool, &'static str); 6] {
+        let (as_they_are, no_names) =
+            ("what other files hold is taken as it is", "other files have no names of arrays");
+        [
+            ("tokens", self.tokens.is_some(), "other files hold no text"),
+            ("arrays", !self.arrays.is_empty(), no_names),
+            ("features", !self.features.is_empty(), as_they_are),
+            ("workers", self.workers.is_some(), "other files are read into memory as they are"),
+            ("on_error", self.on_error != Tolerance::Stop, "other files are read into memory as they are"),
+            ("scale", self.scale.is_some(), "text becomes ids"),
+        ]
+    }
+
+    /// Reads other examples by the same rules, of an experiment that was read from `path`: `file` is CSV, plain or gzip, or
+    /// `.npz`, by its name, and holds these features. Where `data` is on disk it may be records of any kind, a folder of
+    /// images or one image, made features as `data` says.
+    ///
+    /// # Errors
+    /// A file of another kind, or one that is not right: then with its place.
+    pub fn read_other(&self, path: &Path, file: &Path, features: &[Feature]) -> Result<Box<dyn Source>, TrainError> {
+        let _span = tracing::info_span!("data").entered();
+        let reading = Reading { data: self, path, folder: Path::new(""), features, keys: Vec::new() };
+        let name = file.to_string_lossy();
+        let is_named = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+        let opened = match &self.tokens {
+            Some(tokens) if is_named(&[".txt", ".jsonl"]) => {
+                return Ok(Box::new(tokens::other(&reading, file, tokens)?));
+            }
+            _ if is_named(&[".npz"]) => DataSource::Npz(source::Npz(file.to_path_buf())).open(&reading)?,
+            _ if is_named(&[".csv", ".csv.gz"]) => DataSource::Csv(source::Csv(file.to_path_buf())).open(&reading)?,
+            _ => return Ok(Box::new(disk::other(&reading, file)?)),
+        };
+        Ok(Maker::Memory(memory::factors(&reading)?).make(&reading, opened)?.source())
+    }
+
+    /// Whether the examples are on disk, where broken ones may be left out.
+    pub fn is_on_disk(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| source.source_key().family == Family::Disk)
+    }
+
+    /// What makes ids of text in an experiment that was read from `path`; `None` where `data` has no `tokens`.
+    ///
+    /// # Errors
+    /// A tokenizer's file that cannot be read.
+    pub fn tokenizer(&self, path: &Path) -> Result<Option<Tokenizer>, TrainError> {
+        self.tokens.as_ref().map(|tokens| tokens::tokenizer(&self.document, path, tokens)).transpose()
+    }
+
+    /// The array of a feature.
+    fn array_of<'a>(&'a self, feature: &'a Feature) -> &'a str {
+        self.arrays.get(&feature.name).unwrap_or(&feature.name)
+    }
+
+    /// How many threads read.
+    fn n_workers(&self) -> usize {
+        let n_cores = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+        self.workers.unwrap_or_else(n_cores) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! Values of `data` that are written in two ways each.
+
+use bf16scope_model::document::{self, Node, ReadError, Value};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+
+/// File names or patterns: one, or a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patterns(pub Vec<String>);
+
+impl<'de> Deserialize<'de> for Patterns {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Patterns, D::Error> {
+        const EXPECTED: &str = "a file name or a pattern such as train-*, or a list of them";
+        Node::read(deserializer, |node| match &node.value {
+            Value::Text(pattern) => Ok(Patterns(vec![pattern.clone()])),
+            Value::List(patterns) if patterns.is_empty() => {
+                Err(ReadError::wrong("an empty list".to_string(), EXPECTED).or_at(node.mark))
+            }
+            Value::List(_) => Vec::deserialize(node).map(Patterns),
+            _ => Err(node.wrong(EXPECTED)),
+        })
+    }
+}
+
+/// What is done about an example that cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tolerance {
+    /// The run ends.
+    #[default]
+    Stop,
+    /// It is left out, up to so many; then the run ends.
+    Skip(u64),
+}
+
+impl Tolerance {
+    /// How many examples may be left out.
+    pub(super) fn n_skipped_max(self) -> u64 {
+        match self {
+            Tolerance::Stop => 0,
+            Tolerance::Skip(limit) => limit,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tolerance {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Tolerance, D::Error> {
+        Node::read(deserializer, |node| match (&node.value, node.get("skip").map(|limit| &limit.value)) {
+            (Value::Text(word), _) if word == "stop" => Ok(Tolerance::Stop),
+            (Value::Map(keys), Some(Value::Whole(limit @ 1..))) if keys.len() == 1 => Ok(Tolerance::Skip(*limit)),
+            _ => Err(node.wrong("`stop`, or `{skip: N}`: how many examples may be left out, 1 at least")),
+        })
+    }
+}
+
+/// What features are multiplied by.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scale {
+    /// All that the network computes with.
+    All(f32),
+    /// Those of these names.
+    Of(BTreeMap<String, f32>),
+}
+
+/// Both kinds of number that YAML has.
+#[derive(Clone, Copy, Deserialize)]
+struct Factor(#[serde(deserialize_with = "factor")] f32);
+
+fn factor<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    Ok(document::number(deserializer, is_factor, FACTOR)? as f32)
+}
+
+fn is_factor(value: f64) -> bool {
+    (value as f32).is_normal()
+}
+
+const FACTOR: &str = "a number other than 0 that f32 can hold";
+const FACTORS: &str = "a number other than 0 that f32 can hold, or one for each feature";
+
+impl<'de> Deserialize<'de> for Scale {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Scale, D::Error> {
+        Node::read(deserializer, |node| match &node.value {
+            Value::Map(_) => {
+                let factors = BTreeMap::<String, Factor>::deserialize(node)?;
+                Ok(Scale::Of(factors.into_iter().map(|(name, Factor(value))| (name, value)).collect()))
+            }
+            Value::Whole(_) | Value::Negative(_) | Value::Float(_) => {
+                document::number(node, is_factor, FACTORS).map(|value| Scale::All(value as f32))
+            }
+            _ => Err(node.wrong(FACTORS)),
+        })
+    }
+}

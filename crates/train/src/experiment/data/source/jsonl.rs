@@ -1,0 +1,20 @@
+//! `jsonl: FILES`: a JSON object a line, of whose text `tokens` makes examples.
+
+use crate::TrainError;
+use crate::experiment::data::reading::{Family, Opened, Reading, SourceFiles};
+use crate::experiment::data::settings::Patterns;
+use crate::experiment::data::tokens;
+use serde::Deserialize;
+
+/// Files of JSON lines, by name or pattern.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Jsonl(pub Patterns);
+
+impl SourceFiles for Jsonl {
+    const FAMILY: Family = Family::Text;
+    const TAKES: &'static [&'static str] = tokens::TAKES;
+
+    fn open(&self, reading: &Reading<'_>) -> Result<Opened, TrainError> {
+        tokens::open(reading, &self.0, true)
+    }
+}

@@ -1,0 +1,23 @@
+//! `webdataset: FILES`: tars in which files of one name are an example.
+
+use crate::TrainError;
+use crate::experiment::data::disk;
+use crate::experiment::data::reading::{Family, Opened, Reading, SourceFiles};
+use crate::experiment::data::settings::Patterns;
+use bf16scope_data::records;
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Tar files, by name or pattern.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct WebDataset(pub Patterns);
+
+impl SourceFiles for WebDataset {
+    const FAMILY: Family = Family::Disk;
+    const TAKES: &'static [&'static str] = disk::TAKES;
+
+    fn open(&self, reading: &Reading<'_>) -> Result<Opened, TrainError> {
+        let records = records::Tars::open_in(&reading.files(&self.0)?, &reading.data.cache);
+        Ok(Opened::Records(Arc::new(reading.placed(records)?)))
+    }
+}

@@ -1,0 +1,269 @@
+//! Keys of `data` that do not go together, and values that are written in two ways.
+
+use super::*;
+use bf16scope_data::npz::{Header, NpzWriter};
+use bf16scope_hlo::DType;
+use bf16scope_model::document::Document;
+
+/// The error of the experiment at `path` whose second line is `data: DATA`.
+fn error_of(data: &str, path: &Path, features: &[Feature]) -> String {
+    #[derive(Deserialize)]
+    struct Block {
+        data: DataConfig,
+    }
+    let document = Document::parse(&path.display().to_string(), &format!("model: {{}}\ndata: {data}\n")).unwrap();
+    match document.read::<Block>() {
+        Ok(Block { data }) => {
+            DataConfig { document: document.into(), ..data }.read(path, features).unwrap_err().to_string()
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Whatever is wrong with `data` shows the line, in a file whose `data` begins on the second.
+#[test]
+fn keys_that_are_wrong_are_refused_with_their_place() {
+    let features = [Feature::compute("x", [2]), Feature::compute("y", [2]).label()];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.yaml");
+    let refused = |data: &str| {
+        let error = error_of(data, &path, &features);
+        let error = error.strip_prefix(&path.display().to_string()).unwrap().to_string();
+        assert!(error.contains("\n  2 | data: {"), "{error}");
+        // Whose format is not known is told all of them.
+        let lists_formats = error.contains("\n  help: `data` is {csv: FILE}, {npz");
+        assert_eq!(lists_formats, error.contains(" of `csv`, `npz`, "), "{error}");
+        let (place, message) = error.lines().next().unwrap().split_once(": ").unwrap();
+        (place.to_string(), message.to_string())
+    };
+    for (data, key, expected) in [
+        (
+            "{npz: a.npz, n_test: 1, arrays: {z: x_train}}",
+            "z:",
+            "`data` has `arrays` of z, expected a feature of the model: x, y",
+        ),
+        // Nor are labels scaled with what the network reads.
+        (
+            "{npz: a.npz, n_test: 1, scale: {y: 0.5}}",
+            "y:",
+            "`data` has `scale` of y, expected a feature that the network computes with: x",
+        ),
+        (
+            "{csv: a.csv, n_test: 1, arrays: {x: a}}",
+            "arrays",
+            "`data` has `arrays` beside `csv`, expected it with `npz`, `text` or `jsonl`: other files have no names of arrays",
+        ),
+        (
+            "{csv: a.csv, n_test: 0}",
+            "n_test",
+            "`data` has `n_test: 0`, expected at least 1: each epoch ends with an evaluation",
+        ),
+        ("{csv: a.csv, npz: b.npz, n_test: 1}", "npz:", "`data` has `npz` beside `csv`, expected one of them"),
+        (
+            "{n_test: 1}",
+            "data",
+            "`data` has none of `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, `parquet`, `images`, `text` or `jsonl`, expected one of them",
+        ),
+        (
+            "{mnist: m, n_test: 1}",
+            "n_test",
+            "`data` has `mnist` and what is for testing, expected neither `n_test` nor `test`: it has a test set",
+        ),
+    ] {
+        let column = format!("data: {data}").rfind(key).unwrap() + 1;
+        assert_eq!(refused(data), (format!(":2:{column}"), expected.to_string()), "{data}");
+    }
+    // Whoever has no document is told without a place.
+    let config: DataConfig = document::from_str("e.yaml", "{n_test: 1}").unwrap();
+    let error = config.read(Path::new("/nonexistent/e.yaml"), &features).unwrap_err().to_string();
+    assert!(error.starts_with("/nonexistent/e.yaml: `data` has none of"), "{error}");
+    let config: DataConfig = document::from_str("e.yaml", "{npz: a.npz, n_test: 1, scale: 0.5}").unwrap();
+    let reading = |config| {
+        let (path, folder) = (Path::new("e.yaml"), Path::new(""));
+        memory::factors(&Reading { data: config, path, folder, features: &features, keys: Vec::new() }).unwrap()
+    };
+    assert_eq!(reading(&config), [("x".to_string(), 0.5)]);
+    let mnist: DataConfig = document::from_str("e.yaml", "{mnist: m}").unwrap();
+    assert_eq!(reading(&mnist), [("x".to_string(), 1.0 / 255.0)]);
+    assert_eq!(features[1].dtype_in(DType::BF16), DType::BF16);
+}
+
+/// What is said of `data: TEXT`, with the place, in a file whose `data` stands on the second line.
+fn refused(data: &str) -> (String, String) {
+    let features = [Feature::compute("images", [8, 8, 3]), Feature::exact("labels", DType::S32, []).label()];
+    let folder = tempfile::tempdir().unwrap();
+    let error = error_of(data, &folder.path().join("e.yaml"), &features);
+    let error = error.replace(&format!("{}", folder.path().display()), "");
+    let (place, message) = error.lines().next().unwrap().split_once(": ").unwrap();
+    (place.to_string(), message.to_string())
+}
+
+#[test]
+fn keys_that_do_not_go_together_are_refused_with_their_place() {
+    for (data, key, expected) in [
+        (
+            "{csv: a.csv, n_test: 1, workers: 2}",
+            "workers",
+            "`data` has `workers` beside `csv`, expected it with `tfrecord`, `webdataset`, `parquet`, `images`, `text` or \
+             `jsonl`: other files are read into memory as they are",
+        ),
+        (
+            "{csv: a.csv, tokens: {tokenizer: bytes, window: 4}, n_test: 1}",
+            "tokens",
+            "`data` has `tokens` beside `csv`, expected it with `text` or `jsonl`: other files hold no text",
+        ),
+        (
+            "{text: a, scale: 0.5, n_test: 1}",
+            "scale",
+            "`data` has `scale` beside `text`, expected it with `csv`, `npz`, `idx`, `mnist`, `tfrecord`, `webdataset`, \
+             `parquet` or `images`: text becomes ids",
+        ),
+        (
+            "{csv: a.csv, test: {tfrecord: b*}}",
+            "test",
+            "`data` has `test` of another kind, expected `test: {csv: FILE}`, `test: {npz: FILE}` or `test: {idx: {NAME: FILE}}`",
+        ),
+        (
+            "{tfrecord: a*, test: {parquet: b*}}",
+            "test",
+            "`data` has `test` of another kind, expected `test: {tfrecord: FILES}`",
+        ),
+        ("{csv: a.csv, test: {csv: b.csv, npz: c.npz}}", "npz:", "`test` has `npz` beside `csv`, expected one of them"),
+        ("{csv: a.csv, test: {}}", "{}", "found keys and values, expected files for testing"),
+        (
+            "{csv: a.csv, tset: {}}",
+            "tset",
+            "unknown key `tset`, expected one of csv, npz, idx, mnist, tfrecord, webdataset, parquet, images, text, jsonl, tokens, \
+             features, workers, on_error, arrays, scale, n_train, n_test, test",
+        ),
+        (
+            "{csv: a.csv, test: {csb: b}}",
+            "csb",
+            "unknown key `csb`, expected one of csv, npz, idx, mnist, tfrecord, webdataset, parquet, images, text, jsonl",
+        ),
+        ("{tfrecord: a*, csv: b.csv, n_test: 1}", "csv:", "`data` has `csv` beside `tfrecord`, expected one of them"),
+        (
+            "{tfrecord: a*, images: b, n_test: 1}",
+            "images",
+            "`data` has `images` beside `tfrecord`, expected one of them",
+        ),
+        (
+            "{webdataset: a*, csv: b.csv, n_test: 1}",
+            "csv:",
+            "`data` has `csv` beside `webdataset`, expected one of them",
+        ),
+        (
+            "{parquet: a*, webdataset: b*, n_test: 1}",
+            "webdataset:",
+            "`data` has `webdataset` beside `parquet`, expected one of them",
+        ),
+        ("{parquet: a*}", "data", "`data` has nothing for testing, expected `n_test: N`, or `test: {parquet: FILES}`"),
+        (
+            "{tfrecord: a*, n_test: 1, workers: 0}",
+            "workers",
+            "`data` has `workers: 0`, expected 1 at least, or none said: as many as there are cores",
+        ),
+        (
+            "{tfrecord: a*, features: {image: {}}}",
+            "image:",
+            "`data` has `features` of image, expected a feature of the model: images, labels",
+        ),
+        (
+            "{tfrecord: a*, features: {labels: {resize: bicubic}}}",
+            "resize",
+            "`data` has `resize` for `labels`, expected it of an image, [height, width, 1 or 3]: `labels` has dims []",
+        ),
+        (
+            "{tfrecord: a*, features: {images: {mean: [1.0]}}}",
+            "mean",
+            "`data` has `mean: [1.0]` for `images`, expected finite numbers, one for each of 3 channels",
+        ),
+        (
+            "{tfrecord: a*, features: {images: {std: [1, 0, 1]}}}",
+            "std",
+            "`data` has `std: [1.0, 0.0, 1.0]` for `images`, expected numbers above 0, one for each of 3 channels",
+        ),
+        (
+            "{tfrecord: a*, features: {images: {random_resized_crop: {area_range: [0, 1]}}}}",
+            "area_range",
+            "`data` has `area_range: [0.0, 1.0]` for `images`, expected two shares above 0 and up to 1, the lesser first",
+        ),
+        (
+            "{tfrecord: a*, features: {labels: {dct_method: integer_fast}}}",
+            "dct_method",
+            "`data` has `dct_method` for `labels`, expected it of an image, [height, width, 1 or 3]: `labels` has dims []",
+        ),
+        (
+            "{tfrecord: a*, features: {images: {random_flip: true, raw: u8}}}",
+            "raw",
+            "`data` has `raw` with `random_flip` for `images`, expected one of them: raw bytes are not an encoded image",
+        ),
+        (
+            "{tfrecord: a*, features: {images: {random_flip: true, offset: 1}}}",
+            "offset",
+            "`data` has `offset` with `random_flip` for `images`, expected one of them: an image is not an integer",
+        ),
+        (
+            "{tfrecord: a*, features: {images: {half_pixel_centers: true}}}",
+            "half_pixel_centers",
+            "`data` has `half_pixel_centers` without `resize` for `images`, expected it with `resize: bicubic` or `resize: \
+             bilinear`",
+        ),
+        (
+            "{tfrecord: a*, features: {labels: {one_hot: true}}}",
+            "one_hot",
+            "`data` has `one_hot` for `labels`, expected it of a row, one number for each class: `labels` has dims []",
+        ),
+    ] {
+        let column = format!("data: {data}").rfind(key).unwrap() + 1;
+        assert_eq!(refused(data), (format!("/e.yaml:2:{column}"), expected.to_string()), "{data}");
+    }
+}
+
+#[test]
+fn files_and_errors_are_said_in_two_ways_each() {
+    let config = |text: &str| document::from_str::<DataConfig>("e.yaml", text);
+    let files = |patterns: &[&str]| {
+        let patterns = patterns.iter().map(|pattern| pattern.to_string()).collect();
+        DataSource::TfRecord(source::TfRecord(Patterns(patterns)))
+    };
+    assert_eq!(config("{tfrecord: a*}").unwrap().source, Some(files(&["a*"])));
+    let two = config("{tfrecord: [a, b*], on_error: {skip: 3}}").unwrap();
+    assert_eq!(two.source, Some(files(&["a", "b*"])));
+    assert_eq!((two.on_error, config("{on_error: stop}").unwrap().on_error), (Tolerance::Skip(3), Tolerance::Stop));
+    for (text, expected) in [
+        ("{tfrecord: []}", "a file name or a pattern such as train-*, or a list of them"),
+        ("{on_error: skip}", "`stop`, or `{skip: N}`: how many examples may be left out, 1 at least"),
+        ("{on_error: {skip: 0}}", "`stop`, or `{skip: N}`"),
+        ("{on_error: {stop: 1}}", "`stop`, or `{skip: N}`"),
+    ] {
+        let error = config(text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+/// `npz` beside a CSV file was not scaled, and a CSV file beside `npz` was scaled twice.
+#[test]
+fn examples_for_testing_are_scaled_as_those_for_training_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.yaml");
+    std::fs::write(folder.path().join("a.csv"), "2,4,1\n6,8,1\n").unwrap();
+    let mut npz = NpzWriter::create(&folder.path().join("a.npz")).unwrap();
+    npz.add("x", &Header::of(DType::F32, vec![1, 2]), &[2.0_f32, 4.0].map(f32::to_le_bytes).concat()).unwrap();
+    npz.add("y", &Header::of(DType::F32, vec![1]), &1.0_f32.to_le_bytes()).unwrap();
+    npz.finish().unwrap();
+    let features = [Feature::compute("x", [2]), Feature::compute("y", []).label()];
+    for (data, is_applied) in [
+        ("{csv: a.csv, test: {npz: a.npz}, scale: 0.5}", true),
+        ("{npz: a.npz, test: {csv: a.csv}, scale: 0.5}", false),
+    ] {
+        let config: DataConfig = document::from_str("e.yaml", data).unwrap();
+        let examples = config.read(&path, &features).unwrap();
+        for (source, has_scale) in [(&examples.training, !is_applied), (&examples.test, is_applied)] {
+            let bytes = source.read(0).unwrap()[0].to_vec();
+            let first = f32::from_le_bytes(bytes[..4].try_into().unwrap());
+            assert_eq!(first * source.arrays()[0].scale, 1.0, "{data}");
+            assert_eq!(source.arrays()[0].scale != 1.0, has_scale, "{data}");
+        }
+    }
+}

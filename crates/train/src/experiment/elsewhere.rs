@@ -1,0 +1,130 @@
+//! Keys of an experiment that stand in another block than theirs, or are called what other frameworks call them.
+
+use super::{Experiment, TrainConfig, data};
+use bf16scope_model::document::kind::keys_of;
+use bf16scope_model::document::{ConfigError, ConfigProblem};
+use bf16scope_model::models::kinds_with_key;
+
+/// Names that people bring along, and what they are called here.
+const BY_ANOTHER_NAME: [(&str, &str); 24] = [
+    ("lr", "learning_rate"),
+    ("eta", "learning_rate"),
+    ("wd", "weight_decay"),
+    ("l2", "weight_decay"),
+    ("bs", "batch"),
+    ("batch_size", "batch"),
+    ("num_epochs", "epochs"),
+    ("n_epochs", "epochs"),
+    ("max_epochs", "epochs"),
+    ("opt", "optimizer"),
+    ("random_seed", "seed"),
+    ("rng_seed", "seed"),
+    ("warmup", "warm_up"),
+    ("warmup_steps", "warm_up"),
+    ("grad_clip", "clip"),
+    ("clip_norm", "clip"),
+    ("clipnorm", "clip"),
+    ("max_grad_norm", "clip"),
+    ("gradient_clipping", "clip"),
+    ("ema", "average"),
+    ("grad_accum", "accumulate"),
+    ("gradient_accumulation_steps", "accumulate"),
+    ("pretrained", "initialize_from"),
+    ("freeze", "trainable"),
+];
+
+/// What is not a key of a file, and where it is said.
+const NOT_IN_A_FILE: [(&str, &str); 4] = [
+    ("precision", "`--precision f32|bf16|f16`, on the command line, is what the network computes in"),
+    ("dtype", "`--precision f32|bf16|f16`, on the command line, is what the network computes in"),
+    ("device", "`--device`, on the command line, is where it runs"),
+    ("target", "`--target`, on the command line, is what it is compiled for"),
+];
+
+/// The error of an unknown key at the top, or of `train` or `data`, with where it goes, if that is known.
+pub(super) fn with_its_block(mut error: ConfigError) -> ConfigError {
+    if let ConfigProblem::UnknownKey { key, valid } = &error.problem
+        && let Some(help) = help(key, valid)
+    {
+        error.problem = ConfigProblem::Together { message: error.problem.to_string(), help: Some(help) };
+    }
+    error
+}
+
+/// What a key is called here.
+pub(super) fn now(key: &str) -> &str {
+    BY_ANOTHER_NAME.iter().find(|(name, _)| *name == key).map_or(key, |(_, now)| now)
+}
+
+fn help(key: &str, valid: &[String]) -> Option<String> {
+    let blocks = [("train", keys_of::<TrainConfig>()), ("data", data::keys())];
+    let is_at_top = keys_of::<Experiment>() == *valid;
+    let is_in = |block: &[&str]| is_at_top || block.iter().all(|key| valid.iter().any(|name| name == key));
+    // Deeper, the same name may be meant for something else.
+    if !is_at_top && !blocks.iter().any(|(_, keys)| is_in(keys)) {
+        return None;
+    }
+    let now = now(key);
+    if now != key && valid.iter().any(|name| name == now) {
+        return Some(format!("it is called `{now}`"));
+    }
+    if keys_of::<Experiment>().contains(&now) {
+        return Some(format!("write `{now}` beside `model` and `train`"));
+    }
+    if let Some((block, _)) = blocks.iter().find(|(_, keys)| keys.contains(&now)) {
+        return Some(format!("write `{now}: …` under `{block}`"));
+    }
+    let kinds = kinds_with_key(key);
+    if !kinds.is_empty() {
+        return Some(format!("write `{key}` under `model`, with `kind: {}`", kinds.join("` or `kind: ")));
+    }
+    NOT_IN_A_FILE.iter().find(|(name, _)| *name == key).map(|(_, help)| help.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_model::document::Document;
+
+    fn said(text: &str) -> String {
+        let document = Document::parse("e.yaml", text).unwrap();
+        with_its_block(document.read::<Experiment>().unwrap_err()).to_string()
+    }
+
+    const MODEL: &str = "model: {kind: mlp, input: [64], n_classes: 10}\n";
+
+    #[test]
+    fn a_key_in_another_block_is_told_its_own() {
+        for (text, help) in [
+            ("batch: 3\n", "write `batch: …` under `train`"),
+            ("batch_size: 3\n", "write `batch: …` under `train`"),
+            ("lr: 3\n", "write `learning_rate: …` under `train`"),
+            ("n_test: 3\n", "write `n_test: …` under `data`"),
+            ("csv: a.csv\n", "write `csv: …` under `data`"),
+            ("loss: mean\n", "write `loss` under `model`, with `kind: two_tower` or `kind: layers`"),
+            ("n_classes: 3\n", "write `n_classes` under `model`, with `kind: mlp`"),
+            ("precision: bf16\n", "`--precision f32|bf16|f16`, on the command line"),
+            ("train: {lr: 3}\n", "it is called `learning_rate`"),
+            ("train: {ema: 0.9}\n", "it is called `average`"),
+            ("train: {n_test: 3}\n", "write `n_test: …` under `data`"),
+            ("train: {mesh: {data: 2}}\n", "write `mesh` beside `model` and `train`"),
+            ("train: {loss: mean}\n", "write `loss` under `model`"),
+            ("train: {epoch: 3}\n", "did you mean `epochs`?"),
+            ("train: {<<: {batch: 3}}\n", "keys are not merged"),
+            ("train: {optimizer: {kind: adam, lr: 3}}\n", "write `learning_rate` under `train`, beside `optimizer`"),
+        ] {
+            let said = said(&format!("{MODEL}{text}"));
+            assert!(said.contains(": unknown key `") && said.contains(&format!("help: {help}")), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_is_called_otherwise_is_no_key_and_what_it_is_called_is() {
+        let mut keys = keys_of::<TrainConfig>();
+        keys.extend(keys_of::<Experiment>());
+        for (name, now) in BY_ANOTHER_NAME {
+            assert!(!keys.contains(&name) && keys.contains(&now), "{name} {now}");
+        }
+        assert!(NOT_IN_A_FILE.iter().all(|(name, _)| !keys.contains(name)));
+    }
+}

@@ -1,0 +1,210 @@
+//! Errors that show the line of the experiment that they are about.
+
+use super::Experiment;
+use crate::ProgramError;
+use crate::TrainError;
+use crate::port::PortError;
+use bf16scope_data::DataErrorKind;
+use bf16scope_model::document::{self, Document, Mark, Node, NodeError, ReadError, Step};
+use bf16scope_passes::partition::PartitionError;
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The document that an experiment was read from, if it was read from one: errors about the experiment show its lines. Two
+/// experiments are equal that say the same, wherever they were read.
+#[derive(Clone, Debug, Default)]
+pub struct ReadFrom(Option<Arc<Document>>);
+
+impl PartialEq for ReadFrom {
+    fn eq(&self, _other: &ReadFrom) -> bool {
+        true
+    }
+}
+
+impl From<Document> for ReadFrom {
+    fn from(document: Document) -> ReadFrom {
+        ReadFrom(Some(Arc::new(document)))
+    }
+}
+
+impl ReadFrom {
+    /// The file, and what it says of the model.
+    pub(super) fn model(&self) -> Option<(&str, &Node)> {
+        let document = self.0.as_ref()?;
+        Some((document.path(), document.root().get("model")?))
+    }
+
+    pub(super) fn root(&self) -> Option<&Node> {
+        self.0.as_ref().map(|document| document.root())
+    }
+
+    /// What is wrong in the experiment at `path`, about what the error's steps lead to.
+    pub(super) fn error(&self, path: &Path, error: NodeError) -> TrainError {
+        match &self.0 {
+            Some(document) => document.error(error),
+            None => document::error_without_place(&path.display().to_string(), error),
+        }
+        .into()
+    }
+
+    /// What is wrong in the experiment at `path`, about what the error was read from; where it does not say, about what
+    /// `way` leads to.
+    pub(super) fn read_error(&self, path: &Path, way: &[Step], error: ReadError) -> TrainError {
+        match &self.0 {
+            Some(document) => document.read_error(error.or_at(document.root().nearest_place_of(way))).into(),
+            None => {
+                let (message, help) = (error.problem.to_string(), error.problem.help());
+                self.error(path, NodeError { path: Vec::new(), message, help })
+            }
+        }
+    }
+}
+
+/// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
+/// may say it), is as it was.
+pub(super) fn with_its_line(experiment: &Experiment, error: TrainError) -> TrainError {
+    let Some(document) = &experiment.document.0 else { return error };
+    if let Some((mark, help)) = range(experiment, document.root(), &error) {
+        let message = match &error {
+            TrainError::Data(error) => error.stopped().unwrap_or_else(|| error.to_string()),
+            _ => chain(&error),
+        };
+        return document.read_error(ReadError::new(message).or_at(mark).with_help(help)).into();
+    }
+    match way_to(experiment, &error) {
+        Some(way) => experiment.document.with_line(way, error),
+        None => error,
+    }
+}
+
+impl ReadFrom {
+    /// The error with the line that `way` leads to, if that is written.
+    pub(super) fn with_line(&self, way: Vec<Step>, error: TrainError) -> TrainError {
+        match &self.0 {
+            Some(document) if document.root().place_of(&way).is_some() => at_its_line(document, way, &error),
+            _ => error,
+        }
+    }
+}
+
+fn at_its_line(document: &Document, way: Vec<Step>, error: &TrainError) -> TrainError {
+    let whole = chain(error);
+    let (message, help) = match (error, whole.split_once("\nhelp: ")) {
+        // The place in the program says nothing here.
+        (TrainError::Program(ProgramError::Build(error)), _) => {
+            (error.0.error.message.as_str(), error.0.error.help.as_deref())
+        }
+        (TrainError::Program(ProgramError::Partition(PartitionError::Nothing { .. })), Some((message, _))) => (
+            message,
+            Some("say what is, by the pattern of a name and an axis: `split: {'*/query/kernel': 1}` beside `model`"),
+        ),
+        (_, Some((message, help))) => (message, Some(help)),
+        (_, None) => (whole.as_str(), None),
+    };
+    document.error(NodeError { help: help.map(str::to_string), ..NodeError::new(way, message) }).into()
+}
+
+/// The message, and those of its causes.
+fn chain(error: &TrainError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let further = format!(": {error}");
+        // A transparent error says what its source says.
+        if !text.contains(&error.to_string()) {
+            text += &further;
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Of a class or an index that the model has no room for: where the model says how many there are, and what to do.
+fn range(experiment: &Experiment, root: &Node, error: &TrainError) -> Option<(Mark, String)> {
+    let TrainError::Data(error) = error else { return None };
+    // Of examples on disk, which may be left out.
+    let is_on_disk = error.stopped().is_some();
+    let DataErrorKind::Value { feature: name, value } = error.kind() else { return None };
+    let value: i128 = value.parse().ok()?;
+    let feature = experiment.task().features().into_iter().find(|feature| feature.name == *name)?;
+    feature.n_values?;
+    let mark = experiment.model.place_of_range(&feature, root.get("model")?)?;
+    let help = match u64::try_from(value) {
+        Ok(value) if is_on_disk => format!(
+            "write {} or more here, or leave such examples out: `on_error: {{skip: N}}` under `data`; where the data count from 1, \
+             `offset: -1` of `{name}` counts from 0",
+            value.saturating_add(1)
+        ),
+        Err(_) if is_on_disk => format!(
+            "`{name}` is counted from 0: see `offset` of the feature, or leave such examples out: `on_error: {{skip: N}}` under \
+             `data`"
+        ),
+        Ok(value) => format!("write {} or more here, or leave such examples out", value.saturating_add(1)),
+        Err(_) => format!("`{name}` is counted from 0"),
+    };
+    Some((mark, help))
+}
+
+/// The way to what the error is about.
+fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
+    let key = |name: &str| Step::Key(name.to_string());
+    match error {
+        TrainError::Port(PortError::Idle { pattern, .. }) => element("except", &experiment.train.except, pattern),
+        // A flag may name another file, of which the experiment says nothing.
+        TrainError::Port(PortError::Weights(error)) => {
+            let file = experiment.train.initialize_from.as_ref()?;
+            error.path().ends_with(file).then(|| vec![key("train"), key("initialize_from")])
+        }
+        TrainError::Program(ProgramError::Trainable { pattern, .. }) => {
+            element("trainable", &experiment.train.trainable, pattern)
+        }
+        TrainError::Epochs { key: name, .. } => Some(vec![key("train"), key(name)]),
+        TrainError::Average { .. } => Some(vec![key("train"), key("average"), key("decay")]),
+        TrainError::UnusedAverage => Some(vec![key("train"), key("average"), key("evaluate")]),
+        // The flag may say that it is watched, and the mesh be of flags.
+        TrainError::Watch { key: conflicting, .. } => {
+            let way: Vec<Step> = conflicting.iter().map(|name| key(name)).collect();
+            let is_written = experiment.document.root().is_some_and(|root| root.place_of(&way).is_some());
+            Some(if is_written { way } else { vec![key("train"), key("watch")] })
+        }
+        TrainError::StepsPerCall { .. } => Some(vec![key("train"), key("steps_per_call")]),
+        TrainError::Program(ProgramError::Accumulate { .. }) => Some(vec![key("train"), key("accumulate")]),
+        TrainError::Program(ProgramError::Replicas { .. }) => Some(vec![key("mesh"), key("data")]),
+        TrainError::Program(ProgramError::Partition(PartitionError::Nothing { .. })) => {
+            Some(vec![key("mesh"), key("model")])
+        }
+        TrainError::Program(ProgramError::Partition(PartitionError::Idle { pattern, .. })) => {
+            Some(vec![key("mesh"), key("split"), Step::KeyItself(pattern.clone())])
+        }
+        TrainError::Program(ProgramError::Partition(_) | ProgramError::NoModelAxis) => {
+            Some(vec![key("mesh"), key("split")])
+        }
+        TrainError::Program(ProgramError::ShardedParts) => Some(vec![key("mesh"), key("state")]),
+        TrainError::Program(ProgramError::TransposedParts) => Some(vec![key("tune"), key("transpose_input")]),
+        TrainError::Program(ProgramError::Statistics { .. }) => {
+            Some(vec![key("mesh"), key("batch_norm"), key("across")])
+        }
+        TrainError::Program(ProgramError::Build(error)) => {
+            let message = &error.0.error.message;
+            match error.0.error.rule {
+                "optimizer/except" => {
+                    let parts = &experiment.train.weight_decay.except;
+                    let at = parts.iter().position(|part| message.contains(&format!("`{part}`")))?;
+                    Some(vec![key("train"), key("weight_decay"), key("except"), Step::Index(at)])
+                }
+                "optimizer/rate" => Some(vec![key("train"), key("learning_rate")]),
+                _ => None,
+            }
+        }
+        TrainError::Data(error) if *error.kind() == DataErrorKind::Shift => Some(vec![key("train"), key("shift")]),
+        TrainError::Data(error) if *error.kind() == DataErrorKind::Split => Some(vec![key("data"), key("n_test")]),
+        _ => None,
+    }
+}
+
+/// The way to an element of a list under `train`.
+fn element(key: &str, list: &[String], wanted: &str) -> Option<Vec<Step>> {
+    let at = list.iter().position(|other| other == wanted)?;
+    Some(vec![Step::Key("train".to_string()), Step::Key(key.to_string()), Step::Index(at)])
+}

@@ -1,0 +1,315 @@
+//! A task called in a graph: its inputs, what it gives, and what of it is reported.
+
+use super::program_error::ProgramError;
+use bf16scope_hlo::ops::RuleError;
+use bf16scope_hlo::words::nearest;
+use bf16scope_hlo::{DType, InstrId};
+use bf16scope_model::graph::{Graph, Numbers, Storage, Tensor};
+use bf16scope_model::task::{Feature, Features, Loss, Metric, Mode, Outputs, RESERVED, Task, Value, Weight};
+use bf16scope_passes::grad::gradients_observed;
+use bf16scope_passes::name_matches;
+use bf16scope_passes::remat::remat;
+use bf16scope_passes::tuning::Tuning;
+use std::collections::BTreeSet;
+
+/// What the host makes of a program's results: of `Σ sum` and `Σ weight` over batches a value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reported {
+    /// `loss`, or a metric's name.
+    pub name: String,
+    /// Which result is the sum, those of the state not counted.
+    pub sum: usize,
+    /// What it is divided by.
+    pub weight: Weighting,
+    /// What is made of both.
+    pub value: Value,
+}
+
+/// What a sum is divided by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Weighting {
+    /// The same number for every batch.
+    Constant(f64),
+    /// A result, those of the state not counted.
+    Result(usize),
+    /// How many examples of the batch are no padding; the result is a mean over them, not a sum.
+    Valid,
+}
+
+/// What a task gave, checked.
+#[derive(Debug)]
+pub(super) struct Called {
+    /// Gives nothing where the graph has an error.
+    pub loss: Option<Loss>,
+    pub metrics: Vec<(String, Metric)>,
+    pub predictions: Vec<(String, Tensor)>,
+    pub scalars: Vec<(String, Tensor)>,
+}
+
+/// The graph of a program with these numbers and this tuning.
+pub(super) fn graph_of(graph: Graph, numbers: Numbers, tuning: &Tuning) -> Graph {
+    graph.tuned(tuning).computing_in(numbers.precision).storing(numbers.variables)
+}
+
+/// Calls the task for a batch in `graph`, whose precision, mode and tuning are set; inputs end up in the task's order.
+#[track_caller]
+pub(super) fn call(graph: &Graph, task: &dyn Task, batch: i64, mode: Mode) -> Called {
+    let described = task.features();
+    called(graph, task, &Features::new(graph, &described, batch, mode), mode)
+}
+
+/// As [`call`], in a training step, which counts steps; also gives the count, `s32[]`.
+#[track_caller]
+pub fn call_step(graph: &Graph, task: &dyn Task, batch: i64) -> (Called, Tensor) {
+    let described = task.features();
+    let features = Features::new(graph, &described, batch, Mode::Train).counting_steps();
+    let called = called(graph, task, &features, Mode::Train);
+    let step = features.step();
+    graph.order_inputs(&names(&described));
+    (called, step)
+}
+
+fn names(features: &[Feature]) -> Vec<&str> {
+    features.iter().map(|feature| feature.name.as_str()).chain(["weight"]).collect()
+}
+
+#[track_caller]
+fn called(graph: &Graph, task: &dyn Task, features: &Features<'_>, mode: Mode) -> Called {
+    let described = features.described();
+    for feature in described {
+        if RESERVED.contains(&feature.name.as_str()) {
+            let message = format!("a feature is called {}, which programs call an input of their own", feature.name);
+            let error = RuleError::new("task/feature", message).with_help("give it another name");
+            graph.fail_without_place("features", &[], error);
+        }
+    }
+    let outputs = task.call(&graph.scope(), features, mode);
+    graph.order_inputs(&names(described));
+    check(graph, task, &outputs, features.batch(), mode);
+    let Outputs { loss, metrics, predictions, scalars } = outputs;
+    Called { loss, metrics, predictions, scalars }
+}
+
+/// Keeps as the graph's error what a task gives and no program can have. Which line of the task that is nobody knows.
+fn check(graph: &Graph, task: &dyn Task, outputs: &Outputs, batch: i64, mode: Mode) {
+    let fail = |operands: &[&Tensor], message: String, help: &str| {
+        graph.fail_without_place("task", operands, RuleError::new("task/outputs", message).with_help(help));
+    };
+    let (name, missing) = (task.name(), "return it from `Task::call` in this mode");
+    match mode {
+        Mode::Train if outputs.loss.is_none() => fail(&[], format!("{name} gives no loss in Mode::Train"), missing),
+        Mode::Evaluate if outputs.loss.is_none() && outputs.metrics.is_empty() => {
+            fail(&[], format!("{name} gives neither a loss nor a metric in Mode::Evaluate"), missing);
+        }
+        Mode::Predict if outputs.predictions.is_empty() => {
+            fail(&[], format!("{name} gives no predictions in Mode::Predict"), missing);
+        }
+        _ => {}
+    }
+    let scalar = |what: &str, tensor: &Tensor, dtypes: &[DType]| {
+        let is_right = tensor.rank() == 0 && dtypes.contains(&tensor.dtype());
+        if !is_right && !tensor.is_poison() {
+            let dtypes: Vec<String> = dtypes.iter().map(|dtype| format!("{dtype}[]")).collect();
+            let message = format!("{what} is {}, expected {}", tensor.shape(), dtypes.join(" or "));
+            fail(&[tensor], message, "cast it to f32, and take its mean or its sum");
+        }
+    };
+    let counts = [DType::F32, DType::S32];
+    match &outputs.loss {
+        Some(Loss::Mean(mean)) => scalar("the loss", mean, &[DType::F32]),
+        Some(Loss::Weighted { sum, weight }) => {
+            scalar("the sum of the loss", sum, &[DType::F32]);
+            scalar("the weight of the loss", weight, &[DType::F32]);
+        }
+        None => {}
+    }
+    for (name, Metric { sum, weight, value }) in &outputs.metrics {
+        if let Value::Quotient | Value::Exponential = value {
+            scalar(&format!("the sum of metric {name}"), sum, &counts);
+            if let Weight::Tensor(weight) = weight {
+                scalar(&format!("the weight of metric {name}"), weight, &counts);
+            }
+            continue;
+        }
+        let poison = sum.is_poison() || matches!(weight, Weight::Tensor(weight) if weight.is_poison());
+        let fits = |weight: &Tensor| {
+            [sum, weight].iter().all(|tensor| counts.contains(&tensor.dtype()))
+                && value.takes(&sum.dims(), &weight.dims())
+        };
+        if !poison && !matches!(weight, Weight::Tensor(weight) if fits(weight)) {
+            let over = match weight {
+                Weight::Tensor(weight) => weight.shape().to_string(),
+                Weight::Constant(constant) => constant.to_string(),
+            };
+            let message =
+                format!("metric {name} is {} over {over}, which is nothing that {value:?} is made of", sum.shape());
+            fail(&[sum], message, "make it with `Metric::mean_of_ratios` or `Metric::area`, from f32 or s32");
+        }
+    }
+    for (name, value) in &outputs.scalars {
+        scalar(&format!("scalar {name}"), value, &[DType::F32]);
+    }
+    for (name, value) in &outputs.predictions {
+        if !value.is_poison() && value.dims().first() != Some(&batch) {
+            let message = format!("prediction {name} is {}, expected [{batch}, …], the batch first", value.shape());
+            fail(&[value], message, "give one row for each example");
+        }
+    }
+    let mut taken = BTreeSet::from(["loss"]);
+    let metrics = outputs.metrics.iter().map(|(name, _)| ("metric", name));
+    for (what, name) in metrics.chain(outputs.scalars.iter().map(|(name, _)| ("scalar", name))) {
+        if !taken.insert(name) || name.is_empty() {
+            fail(&[], format!("{what} {name:?} has no name of its own"), "give each metric and scalar another name");
+        }
+    }
+}
+
+/// Tensors that add up over micro-batches, and what the host makes of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sums {
+    /// Names and tensors, f32 or s32, scalars but for metrics that are arrays, in the order of the program's results.
+    pub tensors: Vec<(String, Tensor)>,
+    pub reported: Vec<Reported>,
+    /// Names of scalars and which results they are.
+    pub scalars: Vec<(String, usize)>,
+    /// Which are means, not sums.
+    pub means: Vec<usize>,
+}
+
+impl Sums {
+    /// What is reported of one (micro-)batch.
+    pub fn of(called: &Called, mode: Mode) -> Sums {
+        let mut sums = Sums::default();
+        match &called.loss {
+            Some(Loss::Mean(mean)) => {
+                let sum = sums.push("loss", mean);
+                sums.means.push(sum);
+                let weight = if mode == Mode::Train { Weighting::Constant(1.0) } else { Weighting::Valid };
+                sums.reported.push(Reported { name: "loss".to_string(), sum, weight, value: Value::Quotient });
+            }
+            Some(Loss::Weighted { sum, weight }) => {
+                let sum = sums.push("loss", sum);
+                let weight = Weighting::Result(sums.push("loss/weight", weight));
+                sums.reported.push(Reported { name: "loss".to_string(), sum, weight, value: Value::Quotient });
+            }
+            None => {}
+        }
+        for (name, metric) in &called.metrics {
+            let sum = sums.push(name, &metric.sum);
+            let weight = match &metric.weight {
+                Weight::Constant(n) => Weighting::Constant(*n),
+                Weight::Tensor(weight) => Weighting::Result(sums.push(&format!("{name}/weight"), weight)),
+            };
+            sums.reported.push(Reported { name: name.clone(), sum, weight, value: metric.value });
+        }
+        for (name, value) in &called.scalars {
+            let result = sums.push(name, value);
+            sums.means.push(result);
+            sums.scalars.push((name.clone(), result));
+        }
+        sums
+    }
+
+    fn push(&mut self, name: &str, tensor: &Tensor) -> usize {
+        self.tensors.push((name.to_string(), tensor.clone()));
+        self.tensors.len() - 1
+    }
+
+    /// The same of `n` micro-batches, whose tensors were added to `totals`.
+    pub fn over(mut self, n: u32, totals: &[Tensor]) -> Sums {
+        let n = f64::from(n);
+        for (number, ((_, tensor), total)) in self.tensors.iter_mut().zip(totals).enumerate() {
+            *tensor = if self.means.contains(&number) { total / n } else { total.clone() };
+        }
+        for Reported { sum, weight, .. } in &mut self.reported {
+            match weight {
+                Weighting::Constant(constant) if !self.means.contains(sum) => *constant *= n,
+                Weighting::Constant(_) | Weighting::Result(_) | Weighting::Valid => {}
+            }
+        }
+        self
+    }
+}
+
+/// `sum / weight`, and 0 where the weight is 0.
+pub(super) fn quotient(sum: &Tensor, weight: &Tensor) -> Tensor {
+    sum / safe(weight)
+}
+
+/// The weight, and 1 where it is 0, as is the sum then.
+pub(super) fn safe(weight: &Tensor) -> Tensor {
+    let full = |value| weight.graph().full(DType::F32, &[], value);
+    weight.equal(&full(0.0)).select(&full(1.0), weight)
+}
+
+/// Keeps variables whose names no pattern matches as they are: they get no gradient, and so no slots. Of no pattern all train.
+pub(super) fn freeze(graph: &Graph, trainable: &[String]) -> Result<(), ProgramError> {
+    if trainable.is_empty() {
+        return Ok(());
+    }
+    let variables = graph.variables();
+    let names = || variables.iter().filter(|variable| variable.trainable).map(|variable| variable.name.as_str());
+    if let Some(pattern) = trainable.iter().find(|pattern| !names().any(|name| name_matches(pattern, name))) {
+        let near = nearest(pattern, names()).map(str::to_string);
+        return Err(ProgramError::Trainable { pattern: pattern.clone(), near });
+    }
+    graph.freeze(|name| !trainable.iter().any(|pattern| name_matches(pattern, name)));
+    Ok(())
+}
+
+/// Gradients by the numbers of their variables, and the cotangents of values that are observed.
+pub(super) type Differentiated = (Vec<(usize, Tensor)>, Vec<Option<InstrId>>);
+
+/// The gradients of `loss` with respect to the variables that train, by their numbers, with the rematerialisation that the
+/// graph's tuning asks for: in f32 of variables stored in bf16, in the variable's dtype of others. And the cotangents of the
+/// values that are `observed`.
+pub(super) fn differentiate(
+    graph: &Graph,
+    loss: &Tensor,
+    observed: &[InstrId],
+) -> Result<Differentiated, ProgramError> {
+    let trainable: Vec<_> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).collect();
+    let wrt: Vec<_> = trainable.iter().map(|(number, _)| graph.differentiable(*number)).collect();
+    let n_forward = graph.emitter().n_instructions();
+    let (reached, cotangents) = {
+        let _span = tracing::info_span!("pass", name = "grad").entered();
+        gradients_observed(graph.emitter(), loss.id, &wrt, observed)?
+    };
+    if !reached.iter().any(|(_, is_reached)| *is_reached) {
+        let variables = trainable.iter().map(|(_, variable)| variable.name.clone()).collect();
+        return Err(ProgramError::NoGradient { variables, depends_on: read_by(graph, loss) });
+    }
+    let gradients: Vec<InstrId> = reached.into_iter().map(|(gradient, _)| gradient).collect();
+    let _span = tracing::info_span!("pass", name = "remat").entered();
+    let all: Vec<InstrId> = gradients.iter().chain(cotangents.iter().flatten()).copied().collect();
+    let (all, report) = remat(graph.emitter(), n_forward, &all, &graph.tuning().remat)?;
+    tracing::debug!(n_rematerialised = report.rematerialised.len(), n_residuals = report.residuals.len(), "remat");
+    let (gradients, of_observed) = all.split_at(gradients.len());
+    let mut of_observed = of_observed.iter();
+    let cotangents = cotangents.iter().map(|cotangent| cotangent.and(of_observed.next().copied())).collect();
+    let in_f32 = |gradient: Tensor| match gradient.dtype() {
+        DType::BF16 if graph.storage() != Storage::F32 => gradient.cast(DType::F32),
+        _ => gradient,
+    };
+    let gradients = trainable.iter().zip(gradients).map(|((number, _), id)| (*number, in_f32(graph.tensor(*id))));
+    Ok((gradients.collect(), cotangents))
+}
+
+/// Names of the inputs, and of the variables that train, that a value is computed from.
+fn read_by(graph: &Graph, value: &Tensor) -> Vec<String> {
+    let read = graph.emitter().with_module(|module| {
+        let computation = module.comp(graph.emitter().comp());
+        let mut is_read = vec![false; value.id.idx() + 1];
+        is_read[value.id.idx()] = true;
+        for id in (0..is_read.len()).rev() {
+            if is_read[id] {
+                computation.instr(InstrId(id as u32)).operands.iter().for_each(|operand| is_read[operand.idx()] = true);
+            }
+        }
+        is_read
+    });
+    let is_read = |id: InstrId| read.get(id.idx()).copied().unwrap_or(false);
+    let inputs = graph.inputs().into_iter().filter(|input| is_read(input.instr)).map(|input| input.name);
+    let variables = graph.variables().into_iter().filter(|it| it.trainable && is_read(it.instr)).map(|it| it.name);
+    inputs.filter(|name| !RESERVED.contains(&name.as_str())).chain(variables).collect()
+}

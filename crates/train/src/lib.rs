@@ -1,0 +1,75 @@
+//! Training: programs, the loop, checkpoints.
+//!
+//! [`Trainer`] is the way in: a [`Task`](bf16scope_model::task::Task), options and arrays, and one call trains it. It stands on parts
+//! that can be used alone: a [`Spec`] says what is trained, [`program`] makes its programs, [`Session`] holds it on a device
+//! and makes steps, [`run`](run()) trains it over epochs of a [`Source`](bf16scope_data::Source) and ends well whatever happens,
+//! [`checkpoint`] keeps its state. What a YAML file says becomes a `Spec` in [`experiment`].
+//!
+//! Everything is a function of the spec and the data: on one processor the same run gives bitwise the same weights, also
+//! across a stop and a resumption. This room takes values: it reads no file of settings and no environment. It does IO but
+//! prints nothing.
+
+#![forbid(unsafe_code)]
+
+mod accumulation;
+mod batches;
+mod beginning;
+mod change;
+pub mod checkpoint;
+mod device;
+mod error;
+mod evaluation;
+pub mod experiment;
+mod forward;
+mod generation;
+mod hosts;
+mod imported;
+mod initialize;
+mod l2;
+mod memory;
+mod mesh;
+mod model_axis;
+mod objective;
+mod observer;
+pub mod package;
+pub mod port;
+mod predictions;
+pub mod program;
+mod program_error;
+mod rates;
+pub mod replay;
+pub mod resume;
+mod run;
+pub mod runs;
+mod session;
+mod spec;
+mod step_in_f32;
+mod steps_per_call;
+mod totals;
+mod trainer;
+pub mod watch;
+
+pub use batches::Data;
+pub use change::Change;
+pub use device::compile;
+pub use error::{Kept, TrainError};
+pub use evaluation::{Evaluation, Evaluator, Predictor};
+pub use generation::{Completer, Sampling};
+pub use imported::{Imported, wanted_of};
+pub use initialize::{Initialization, InitializeFrom};
+pub use l2::{TOTAL_LOSS, with_total};
+pub use mesh::{MAX_REPLICAS, Mesh, StateOf, Statistics, SumOf};
+pub use model_axis::over_model_axis;
+pub use objective::Objective;
+pub use observer::check_watch;
+pub use predictions::Predictions;
+pub use program_error::ProgramError;
+pub use rates::rates;
+pub use resume::Resumption;
+pub use run::{EpochReport, Event, RunPlan, Summary, check, check_average, run};
+pub use session::Session;
+pub use spec::Spec;
+pub use step_in_f32::{StepInF32, step_in_f32, step_with_gradients_in_f32};
+pub use steps_per_call::{StepsPerCall, UnknownStepsPerCall, several_steps};
+pub use totals::Totals;
+pub use trainer::{Trained, Trainer};

@@ -1,0 +1,80 @@
+//! The compiled observing program of a session: see [`watch`](super::watch).
+
+use super::device::{Fed, Loaded};
+use super::error::TrainError;
+use super::hosts::Site;
+use super::objective::Objective;
+use super::spec::Spec;
+use super::watch::{Observing, RowOf, WatchRow, observing, read_row, words_of};
+use bf16scope_pjrt::{Buffer, Client};
+
+/// Whether a run of `spec` on so many hosts can be watched: better asked before a minute of compiling.
+///
+/// # Errors
+/// [`TrainError::Watch`].
+pub fn check_watch(spec: &Spec, n_hosts: u32) -> Result<(), TrainError> {
+    if n_hosts > 1 {
+        return Err(TrainError::Watch {
+            key: &["train", "watch"],
+            what: format!("{n_hosts} hosts share each step, and a look is one host's"),
+            help: "train it on one host, or do not watch it",
+        });
+    }
+    let per_call = spec.steps_per_call.n().get();
+    if per_call > 1 {
+        let what = format!("a call makes {per_call} steps, whose state between them stays on the device");
+        return Err(TrainError::Watch {
+            key: &["train", "steps_per_call"],
+            what,
+            help: "watch it with `steps_per_call: 1`",
+        });
+    }
+    check_observed(&spec.objective)
+}
+
+fn check_observed(objective: &Objective) -> Result<(), TrainError> {
+    let cannot = |key, what: &str, help| Err(TrainError::Watch { key, what: what.to_string(), help });
+    if objective.accumulate.get() > 1 {
+        let what = "activations of micro-batches are inside a loop";
+        return cannot(&["train", "accumulate"], what, "watch it with `accumulate: 1`");
+    }
+    if objective.mesh.model.get() > 1 {
+        let what = "each replica is split over a model axis";
+        return cannot(&["mesh", "model"], what, "watch it with `model: 1`, on as many replicas");
+    }
+    Ok(())
+}
+
+/// What looks at steps.
+#[derive(Debug)]
+pub(super) struct Observer {
+    loaded: Loaded,
+    rows: Vec<RowOf>,
+}
+
+impl Observer {
+    /// Compiles the observing program of `spec`, whose objective is as `objective` has it on these devices.
+    ///
+    /// # Errors
+    /// [`TrainError::Watch`]; a task that cannot be built or compiled.
+    pub fn new(client: &Client, spec: &Spec, objective: &Objective, site: Site) -> Result<Observer, TrainError> {
+        check_observed(objective)?;
+        let Observing { program, rows } = observing(&*spec.task, spec.numbers(), i64::from(spec.batch), objective)?;
+        let loaded = Loaded::new(client, program, 0, spec.task.features(), spec.batch, site)?;
+        Ok(Observer { loaded, rows })
+    }
+
+    /// The rows of a replica, of the step that so many come before, with its state and batch, which stay.
+    pub fn observe(
+        &self,
+        state: &[Vec<Buffer>],
+        fed: &Fed,
+        step: i32,
+        replica: usize,
+    ) -> Result<Vec<WatchRow>, TrainError> {
+        let results = self.loaded.run_keeping(state, fed, step)?;
+        let bytes = results[replica][0].to_host()?;
+        let words = words_of(&self.rows, &bytes);
+        Ok(self.rows.iter().zip(&words).map(|(row, words)| read_row(row, words)).collect())
+    }
+}

@@ -1,0 +1,428 @@
+//! Packages: a folder that predicts without its experiment. The program as HLO, what a compiler made of it, the variables,
+//! and a manifest, `package.json`, with the names of everything and a SHA-256 of each file.
+//!
+//! An executable is of one version of one compiler, and of one kind of processor; the HLO beside it is of all. Whoever runs
+//! a package compares [`Built::compiler`] and [`Built::processor`] with what is there, and compiles the HLO where they
+//! differ.
+
+use super::checkpoint::{Checkpoint, HostArray};
+use super::device::shape_of;
+use super::error::TrainError;
+use super::mesh::MAX_REPLICAS;
+use super::program;
+use bf16scope_data::DataError;
+use bf16scope_data::npz::{Header, NpzWriter, is_member_name};
+use bf16scope_files::{self as files, hex};
+use bf16scope_hlo::{ArrayShape, Module, proto, verify};
+use bf16scope_model::graph::{Numbers, Precision, Program};
+use bf16scope_model::task::Task;
+use bf16scope_passes::tuning::Tuning;
+use bf16scope_pjrt::{Code, CompileOptions, Compiled, PjrtError};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The manifest's file.
+pub const MANIFEST: &str = "package.json";
+const PROGRAM: &str = "program.hlo.pb";
+const VARIABLES: &str = "variables.npz";
+const EXECUTABLE: &str = "executable.bin";
+
+/// The form of packages that is written and read here.
+const FORMAT: u32 = 1;
+/// A manifest's bytes at most: names of a hundred thousand variables.
+const MAX_MANIFEST: u64 = 16 << 20;
+/// Bytes of another file at most.
+const MAX_BYTES: u64 = 64 << 30;
+
+/// What is in a package.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an object with `format`, `program`, `variables`, `inputs`, `outputs` and more")]
+#[non_exhaustive]
+pub struct Manifest {
+    /// The form of the package: 1.
+    pub format: u32,
+    /// The version of bf16scope that wrote it.
+    pub bf16scope: String,
+    /// What the network computes in: `bf16`, `f32`, `f16`.
+    pub precision: String,
+    /// Steps after which the variables are.
+    pub steps: u64,
+    /// Devices that run the program at once, each on its own batch.
+    pub n_devices: usize,
+    /// Whether a TPU's compiler may leave out roundings to bf16 between wider operations, as it was compiled; elsewhere each
+    /// is performed. Packages of before 2026-11-25 do not say so: it may not.
+    #[serde(default)]
+    pub excess_precision: bool,
+    /// What each device is given, in the order of the program's parameters after the variables.
+    pub inputs: Vec<Signature>,
+    /// What each device gives, in the order of the program's results.
+    pub outputs: Vec<Signature>,
+    /// The program: a serialized `HloModuleProto`, whose first parameters are the variables.
+    pub program: PackageFile,
+    /// The variables, by their names.
+    pub variables: PackageFile,
+    /// What a compiler made of the program.
+    pub executable: Option<Built>,
+}
+
+/// An array that goes in or comes out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an array's `name`, `dtype` and `dims`")]
+pub struct Signature {
+    /// Its name.
+    pub name: String,
+    /// Its dtype, as HLO spells it.
+    pub dtype: String,
+    /// Its dims on each device; the first is the batch.
+    pub dims: Vec<i64>,
+}
+
+/// A file of the package.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "a file's `file`, `n_bytes` and `sha256`")]
+pub struct PackageFile {
+    /// Its name in the folder.
+    pub file: String,
+    /// Its size.
+    pub n_bytes: u64,
+    /// Its SHA-256, in hexadecimal digits.
+    pub sha256: String,
+}
+
+/// An executable, and what can run it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(expecting = "an executable's file and its `target`")]
+pub struct Built {
+    /// The file.
+    #[serde(flatten)]
+    pub part: PackageFile,
+    /// What it was compiled for: `cpu`, `tpu-v3:2x2`.
+    pub target: String,
+    /// What the compiler says of its version.
+    pub compiler: String,
+    /// The processor that it was compiled on and for, where that is a CPU.
+    pub processor: Option<String>,
+}
+
+/// Why a folder is no package, or cannot become one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackageError {
+    /// There is something already.
+    #[error("{}: is there already, and is not an empty folder\nhelp: name another folder, or remove it", folder.display())]
+    Taken {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// A file cannot be written or read.
+    #[error("{}: cannot be {done}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// `written` or `read`.
+        done: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The variables cannot be written.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The manifest is no manifest.
+    #[error("{}: no manifest of a package: {what}\nhelp: make one with `bf16scope package`", path.display())]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A file is not the one that the manifest speaks of.
+    #[error(
+        "{}: {measured}, expected {expected} as {MANIFEST} says: the file is damaged or not the package's\nhelp: copy the \
+         package again",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        measured: String,
+        /// What it was.
+        expected: String,
+    },
+}
+
+/// A prediction program with a checkpoint's variables, to be compiled and written.
+#[derive(Debug)]
+pub struct Unwritten {
+    program: Program,
+    bytes: Vec<u8>,
+    outputs: Vec<ArrayShape>,
+    variables: Vec<HostArray>,
+    precision: Precision,
+    steps: u64,
+}
+
+impl Unwritten {
+    /// The prediction program of a task for batches of `batch` examples on each device, with the variables of a checkpoint
+    /// that was read from `path`, by its averages where it has any.
+    ///
+    /// # Errors
+    /// A program that cannot be built; a checkpoint of another task.
+    pub fn new(
+        task: &dyn Task,
+        numbers: impl Into<Numbers>,
+        batch: u32,
+        tuning: &Tuning,
+        path: &Path,
+        checkpoint: &Checkpoint,
+    ) -> Result<Unwritten, TrainError> {
+        let numbers = numbers.into();
+        // Who calls it has images as they are.
+        let tuning = tuning.clone().with(|tuning| tuning.transpose_input = false);
+        let program = program::prediction(task, numbers, i64::from(batch), &tuning)?.program;
+        verify::verify(&program.module)?;
+        let wanted = || program.variables.iter().map(|variable| (variable.name.as_str(), shape_of(variable)));
+        let read = checkpoint.read_as(wanted());
+        let variables = read.exported(path, wanted())?.into_iter().cloned().collect();
+        let entry = program.module.entry();
+        let results = entry.instr(entry.root).operands.iter().map(|&id| &entry.instr(id).shape);
+        let outputs =
+            results.filter_map(|shape| Some(ArrayShape::new(shape.dtype()?, shape.dims().to_vec()))).collect();
+        let bytes = proto::encode::to_bytes(&program.module)?;
+        let (precision, steps) = (numbers.precision, checkpoint.position.step);
+        Ok(Unwritten { program, bytes, outputs, variables, precision, steps })
+    }
+
+    /// The program.
+    pub fn module(&self) -> &Module {
+        &self.program.module
+    }
+
+    /// The program, serialized.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Writes the package into a folder that is not there, or is empty. The manifest comes last: a folder without one is no
+    /// package.
+    ///
+    /// # Errors
+    /// [`PackageError`].
+    pub fn write(
+        self,
+        folder: &Path,
+        n_devices: usize,
+        excess_precision: bool,
+        executable: Option<(&[u8], Built)>,
+    ) -> Result<Manifest, PackageError> {
+        check_folder(folder)?;
+        let written = |path: PathBuf| move |source| PackageError::Io { path, done: "written", source };
+        fs::create_dir_all(folder).map_err(written(folder.to_path_buf()))?;
+        let part = |name: &str, bytes: &[u8]| {
+            let path = folder.join(name);
+            files::replace(&path, bytes).map_err(written(path))?;
+            Ok::<_, PackageError>(PackageFile {
+                file: name.to_string(),
+                n_bytes: bytes.len() as u64,
+                sha256: digest(bytes),
+            })
+        };
+        let program = part(PROGRAM, &self.bytes)?;
+        let path = folder.join(VARIABLES);
+        let mut npz = NpzWriter::create(&path)?;
+        for (variable, HostArray { shape, bytes }) in self.program.variables.iter().zip(&self.variables) {
+            npz.add(&variable.name, &Header::of(shape.dtype, shape.dims.clone()), bytes)?;
+        }
+        npz.finish()?;
+        let variables = measure(folder, VARIABLES)?;
+        let executable = match executable {
+            Some((bytes, built)) => Some(Built { part: part(EXECUTABLE, bytes)?, ..built }),
+            None => None,
+        };
+        let signature = |name: &str, shape: &ArrayShape| Signature {
+            name: name.to_string(),
+            dtype: shape.dtype.name().to_string(),
+            dims: shape.dims.clone(),
+        };
+        let inputs = self.program.inputs.iter();
+        let manifest = Manifest {
+            format: FORMAT,
+            bf16scope: env!("CARGO_PKG_VERSION").to_string(),
+            precision: self.precision.name().to_string(),
+            steps: self.steps,
+            n_devices,
+            excess_precision,
+            inputs: inputs
+                .map(|input| signature(&input.name, &ArrayShape::new(input.dtype, input.dims.clone())))
+                .collect(),
+            outputs: self
+                .program
+                .outputs
+                .iter()
+                .zip(&self.outputs)
+                .map(|(name, shape)| signature(name, shape))
+                .collect(),
+            program,
+            variables,
+            executable,
+        };
+        let text = serde_json::to_string_pretty(&manifest).expect("names and numbers have a JSON form") + "\n";
+        let path = folder.join(MANIFEST);
+        files::replace(&path, text.as_bytes()).map_err(written(path))?;
+        Ok(manifest)
+    }
+}
+
+impl Built {
+    /// An executable for `target`, compiled here by a compiler that says this of its version.
+    pub fn here(target: &str, compiler: String) -> Built {
+        let processor = (target == "cpu").then(processor);
+        let part = PackageFile { file: EXECUTABLE.to_string(), n_bytes: 0, sha256: String::new() };
+        Built { part, target: target.to_string(), compiler, processor }
+    }
+
+    /// What speaks against running it on a device whose compiler says this of its version; `None` where nothing does.
+    pub fn differs(&self, compiler: &str) -> Option<String> {
+        if self.compiler != compiler {
+            return Some(format!("it was compiled by {:?}, and here is {compiler:?}", self.compiler));
+        }
+        let here = processor();
+        match &self.processor {
+            Some(there) if *there != here => Some(format!("it was compiled for {there:?}, and here is {here:?}")),
+            Some(_) | None => None,
+        }
+    }
+}
+
+/// Refuses a folder in which something would be lost.
+///
+/// # Errors
+/// [`PackageError::Taken`]; [`PackageError::Io`].
+pub fn check_folder(folder: &Path) -> Result<(), PackageError> {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => match entries.next() {
+            None => Ok(()),
+            Some(_) => Err(PackageError::Taken { folder: folder.to_path_buf() }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            Err(PackageError::Taken { folder: folder.to_path_buf() })
+        }
+        Err(source) => Err(PackageError::Io { path: folder.to_path_buf(), done: "written", source }),
+    }
+}
+
+impl Manifest {
+    /// Reads a package's manifest, and compares every file with it.
+    ///
+    /// # Errors
+    /// [`PackageError`].
+    pub fn read(folder: &Path) -> Result<Manifest, PackageError> {
+        let path = folder.join(MANIFEST);
+        let text = files::read_text(&path, MAX_MANIFEST).map_err(|source| PackageError::Io {
+            path: path.clone(),
+            done: "read",
+            source,
+        })?;
+        let wrong = |what: String| PackageError::Manifest { path: path.clone(), what };
+        let manifest: Manifest = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        if manifest.format != FORMAT {
+            return Err(wrong(format!("its format is {}, and this version reads {FORMAT}", manifest.format)));
+        }
+        if !(1..=MAX_REPLICAS as usize).contains(&manifest.n_devices) {
+            return Err(wrong(format!("n_devices is {}, expected 1 to {MAX_REPLICAS}", manifest.n_devices)));
+        }
+        // They become names of arrays in archives.
+        let mut names = manifest.inputs.iter().chain(&manifest.outputs).map(|signature| &signature.name);
+        if let Some(name) = names.find(|name| !is_member_name(name)) {
+            return Err(wrong(format!(
+                "{name:?} is not a name for an array: it would leave the archive that it is written to"
+            )));
+        }
+        let executable = manifest.executable.iter().map(|built| &built.part);
+        for part in [&manifest.program, &manifest.variables].into_iter().chain(executable) {
+            // What is read lies in the folder.
+            if Path::new(&part.file).file_name().is_none_or(|name| name != part.file.as_str()) {
+                return Err(wrong(format!("{:?} is not the name of a file in the folder", part.file)));
+            }
+            let measured = measure(folder, &part.file)?;
+            let said = |part: &PackageFile| format!("{} bytes with SHA-256 {}", part.n_bytes, part.sha256);
+            if measured != *part {
+                return Err(PackageError::Damaged {
+                    path: folder.join(&part.file),
+                    measured: said(&measured),
+                    expected: said(part),
+                });
+            }
+        }
+        Ok(manifest)
+    }
+}
+
+/// What compiles a package's program on each of so many devices: with every rounding performed, unless excess precision is
+/// allowed.
+pub fn options(n_devices: usize, excess_precision: bool) -> CompileOptions {
+    CompileOptions { n_replicas: n_devices, allow_excess_precision: excess_precision, ..CompileOptions::default() }
+}
+
+/// The executable as bytes; `None` where the plugin writes none.
+///
+/// # Errors
+/// What else the plugin says.
+pub fn serialized(compiled: &Compiled) -> Result<Option<Vec<u8>>, PjrtError> {
+    match compiled.serialize() {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.code() == Some(Code::Unimplemented) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Size and hash of a file.
+fn measure(folder: &Path, name: &str) -> Result<PackageFile, PackageError> {
+    let path = folder.join(name);
+    let read = |source| PackageError::Io { path: path.clone(), done: "read", source };
+    let mut file = files::open(&path).map_err(read)?;
+    let mut sha = Sha256::new();
+    let n_bytes = io::copy(&mut io::Read::take(&mut file, MAX_BYTES), &mut sha).map_err(read)?;
+    Ok(PackageFile { file: name.to_string(), n_bytes, sha256: hex(sha.finalize()) })
+}
+
+fn digest(bytes: &[u8]) -> String {
+    hex(Sha256::digest(bytes))
+}
+
+/// This machine's processor: its name, and a hash of what it can do, for which machine code is made.
+fn processor() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = cpuinfo.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name));
+        line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim())
+    };
+    let mut flags: Vec<&str> = field("flags").split_whitespace().collect();
+    flags.sort_unstable();
+    format!("{} ({})", field("model name"), &digest(flags.join(" ").as_bytes())[..12])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excess_precision_of_a_package_is_what_is_passed_to_the_compiler() {
+        assert!(options(2, true).allow_excess_precision && !options(2, false).allow_excess_precision);
+        // A package that does not say so was compiled without.
+        let file = r#"{"file": "a", "n_bytes": 1, "sha256": ""}"#;
+        let manifest = format!(
+            r#"{{"format": 1, "bf16scope": "0.1.0", "precision": "bf16", "steps": 1, "n_devices": 2, "inputs": [], "outputs": [],
+               "program": {file}, "variables": {file}, "executable": null}}"#
+        );
+        let manifest: Manifest = serde_json::from_str(&manifest).unwrap();
+        assert!(!manifest.excess_precision);
+        let on = Manifest { excess_precision: true, ..manifest };
+        let read: Manifest = serde_json::from_str(&serde_json::to_string(&on).unwrap()).unwrap();
+        assert!(read.excess_precision);
+    }
+}

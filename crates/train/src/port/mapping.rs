@@ -1,0 +1,596 @@
+//! Which of their arrays is which of our variables: names by rules, shapes compared, everything said. Nothing is read here,
+//! and nothing is found by its shape: a shape is only told of a name that is missing.
+
+use super::error::{Misfit, PortError};
+use super::layout::Layout;
+use super::numbering::Numbering;
+use super::pattern::{Standing, Template};
+use super::rules::{Beside, Rule, Rules, SlotName};
+use super::variable::{Given, Role, Scale, Wanted};
+use bf16scope_hlo::DType;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What became of each variable of ours, and what of theirs is left.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mapping {
+    /// The rules that it was made by.
+    pub family: String,
+    /// How many variables of the network the next best family would have found, where families were compared.
+    pub next_best: Option<(String, usize)>,
+    /// In the program's order.
+    pub variables: Vec<Mapped>,
+    /// Their names that nothing takes, and that are not known to hold no weights.
+    pub left_over: Vec<String>,
+    /// Where the number of updates is.
+    pub step: Option<String>,
+    /// Names of an optimizer's state that nothing takes.
+    pub state_left: Vec<String>,
+    /// What is to be known of the slots: why those that are there are not found, or by which order they were.
+    pub about_slots: Option<String>,
+    /// A dense kernel that seems to read flattened images, whose channels may be first there and not here.
+    pub about_images: Option<String>,
+}
+
+/// A variable of ours, and where its values are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mapped {
+    /// It.
+    pub wanted: Wanted,
+    /// Where it was found.
+    pub found: Found,
+}
+
+/// Where a variable's values are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// In an array of theirs.
+    Taken {
+        /// Its name.
+        theirs: String,
+        /// How it lies there.
+        layout: Layout,
+        /// What becomes of its numbers.
+        cast: Cast,
+        /// What they are there.
+        scale: Scale,
+    },
+    /// Nowhere: it was asked for that it starts afresh.
+    Excepted,
+    /// Nowhere: it starts as in any run.
+    Fresh,
+    /// It should be there, and is not or not so.
+    Misfit(Misfit),
+}
+
+impl Found {
+    /// The array of theirs, whether it fits or not.
+    fn theirs(&self) -> Option<&str> {
+        match self {
+            Found::Taken { theirs, .. } => Some(theirs),
+            Found::Misfit(misfit) => misfit.theirs(),
+            Found::Excepted | Found::Fresh => None,
+        }
+    }
+}
+
+/// What becomes of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cast {
+    /// They stay.
+    Same,
+    /// They stay, in a dtype that holds more.
+    Widened,
+    /// They are rounded to nearest.
+    Rounded,
+}
+
+impl Cast {
+    /// Of one dtype to another; nothing where a float is wanted and none is given, or the other way round.
+    fn between(from: DType, to: DType) -> Option<Cast> {
+        let bits = |dtype: DType| match dtype {
+            DType::BF16 => Some((8, 8)),
+            DType::F16 => Some((5, 11)),
+            DType::F32 => Some((8, 24)),
+            DType::F64 => Some((11, 53)),
+            _ => None,
+        };
+        match (bits(from), bits(to)) {
+            _ if from == to => Some(Cast::Same),
+            (Some((range, digits)), Some((to_range, to_digits))) if range <= to_range && digits <= to_digits => {
+                Some(Cast::Widened)
+            }
+            (Some(_), Some(_)) => Some(Cast::Rounded),
+            _ => None,
+        }
+    }
+}
+
+impl Mapping {
+    /// By the rules of the family that finds most variables of the network; the first of those that find as many.
+    pub fn by_best(wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
+        let mut all: Vec<Mapping> =
+            Rules::all().iter().map(|rules| Mapping::by(rules, wanted, given, excepted)).collect();
+        // Stable: of equals the first stays first.
+        // Names that two families know are those of the one that finds the optimizer's state too.
+        all.sort_by_key(|mapping| std::cmp::Reverse((mapping.n_known(), mapping.n_slots())));
+        let mut all = all.into_iter();
+        let best = all.next().expect("there are families");
+        let next = all.next().map(|next| (next.family.clone(), next.n_known()));
+        Mapping { next_best: next, ..best }
+    }
+
+    /// By these rules.
+    pub fn by(rules: &Rules, wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
+        let index = Index::new(rules, wanted, given);
+        let mut taken: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        let mut sources: BTreeMap<&str, (String, Layout)> = BTreeMap::new();
+        let mut counts = vec![0; rules.rules.len()];
+        let mut variables = Vec::new();
+        let mut is_shared = BTreeSet::new();
+        // What is there, whether it is taken or not.
+        let mut passed = BTreeSet::new();
+        for (number, variable) in wanted.iter().enumerate() {
+            let found = match &variable.role {
+                Role::Own => Found::Fresh,
+                Role::Weight => {
+                    let rule = index.rule_for(variable);
+                    // A variable that starts afresh is counted too: the names of others do not depend on it.
+                    let found = match rule {
+                        Some(rule) => {
+                            let count = counts[rule];
+                            counts[rule] += 1;
+                            index.weight(variable, &rules.rules[rule], count)
+                        }
+                        None => Found::Misfit(Misfit::NoRule),
+                    };
+                    if rule.is_some_and(|rule| rules.rules[rule].shared) {
+                        is_shared.insert(number);
+                    }
+                    passed.extend(found.theirs().map(str::to_string));
+                    if excepted(&variable.name) { Found::Excepted } else { found }
+                }
+                // Their names are made of those of what they are about.
+                Role::Slot { .. } | Role::Average { .. } => Found::Fresh,
+            };
+            if let Found::Taken { theirs, layout, .. } = &found {
+                taken.entry(theirs.clone()).or_default().push(number);
+                sources.insert(&variable.name, (theirs.clone(), layout.clone()));
+            }
+            variables.push(Mapped { wanted: variable.clone(), found });
+        }
+        let numbering = index.numbering(&sources);
+        let averages: Vec<SlotName> = rules.averages.iter().cloned().map(SlotName::from).collect();
+        for (number, mapped) in variables.iter_mut().enumerate() {
+            let (of, found) = match &mapped.wanted.role {
+                Role::Slot { of, slot } => (of, index.slot(&mapped.wanted, sources.get(of.as_str()), slot, &numbering)),
+                Role::Average { of } => (of, index.about(&mapped.wanted, sources.get(of.as_str()), &averages, &[])),
+                Role::Own | Role::Weight => continue,
+            };
+            if let Found::Taken { theirs, .. } = &found {
+                taken.entry(theirs.clone()).or_default().push(number);
+            }
+            if wanted.iter().position(|it| it.name == *of).is_some_and(|of| is_shared.contains(&of)) {
+                is_shared.insert(number);
+            }
+            mapped.found = found;
+        }
+        let about_slots = index.told_of_slots(&numbering, &mut variables, &mut taken);
+        not_twice(&mut variables, &taken, &is_shared);
+        let about_images = flattened(&variables);
+        let step = rules.step.iter().find_map(|name| index.given.get(name.as_str())).map(|given| given.name.clone());
+        // Slots and averages stand below what they are about.
+        let is_about = |name: &str| name.match_indices('/').any(|(at, _)| taken.contains_key(&name[..at]));
+        let is_known = |name: &str| {
+            let is_unused = rules.unused.iter().any(|pattern| pattern.matches(name));
+            taken.contains_key(name)
+                || passed.contains(name)
+                || is_unused
+                || is_about(name)
+                || step.as_deref() == Some(name)
+        };
+        // What a variable is called beside its path in a file may say that it holds no weights, too.
+        let is_unused = |name: &String| rules.unused.iter().any(|pattern| pattern.matches(name));
+        let is_left = |given: &&Given| !is_known(&given.name) && !given.aliases.iter().any(is_unused);
+        let left_over: Vec<String> = given.iter().filter(is_left).map(|given| given.name.clone()).collect();
+        let is_state = |name: &&String| {
+            let is_numbered = rules.unused.iter().any(|pattern| pattern.is_of_optimizers() && pattern.matches(name));
+            !taken.contains_key(*name) && step.as_ref() != Some(*name) && (is_about(name) || is_numbered)
+        };
+        let state_left = given.iter().map(|given| &given.name).filter(is_state).cloned().collect();
+        let mut mapping = Mapping {
+            family: rules.family.clone(),
+            next_best: None,
+            variables,
+            left_over,
+            step,
+            state_left,
+            about_slots,
+            about_images,
+        };
+        mapping.tell_near_misses(given);
+        mapping
+    }
+
+    /// How many variables of the network have a name of theirs that is there, whether it fits or not.
+    fn n_known(&self) -> usize {
+        let known = self.variables.iter().filter(|it| it.wanted.role == Role::Weight && it.found.theirs().is_some());
+        known.count()
+    }
+
+    /// How many slots and averages are there.
+    fn n_slots(&self) -> usize {
+        let about =
+            self.variables.iter().filter(|it| matches!(it.wanted.role, Role::Slot { .. } | Role::Average { .. }));
+        about.filter(|it| matches!(it.found, Found::Taken { .. })).count()
+    }
+
+    /// Whether every variable of the network is there or starts afresh because it was asked for.
+    ///
+    /// # Errors
+    /// [`PortError::Unfit`] with all that is not; `file` is named in it.
+    pub fn check(&self, file: &str) -> Result<(), PortError> {
+        let misfits: Vec<(Wanted, Misfit)> = self
+            .variables
+            .iter()
+            .filter_map(|it| match &it.found {
+                Found::Misfit(misfit) => Some((it.wanted.clone(), misfit.clone())),
+                _ => None,
+            })
+            .collect();
+        if misfits.is_empty() {
+            return Ok(());
+        }
+        let n_variables = self.variables.iter().filter(|it| it.wanted.role == Role::Weight).count();
+        Err(PortError::Unfit {
+            file: file.to_string(),
+            family: self.family.clone(),
+            n_variables,
+            misfits,
+            left_over: self.left_over.clone(),
+        })
+    }
+
+    /// Gives names that are missing what was probably meant: near names that nothing takes, or the only one of the shape.
+    fn tell_near_misses(&mut self, given: &[Given]) {
+        let left: Vec<&Given> = given.iter().filter(|given| self.left_over.contains(&given.name)).collect();
+        for mapped in &mut self.variables {
+            let Found::Misfit(Misfit::Missing { expected, dims, near }) = &mut mapped.found else { continue };
+            let close = left.iter().map(|given| (strsim::normalized_damerau_levenshtein(expected, &given.name), given));
+            let close = close.filter(|(similarity, _)| *similarity >= NEAR).max_by(|a, b| a.0.total_cmp(&b.0));
+            let mut same = left.iter().filter(|given| given.dims == *dims);
+            *near = match (close, same.next(), same.next()) {
+                (Some((_, given)), _, _) => Some(format!("did you mean {}?", given.name)),
+                (None, Some(only), None) => Some(format!("only {} has that shape, and nothing takes it", only.name)),
+                _ => None,
+            };
+        }
+    }
+}
+
+/// The first dense kernel after convolutions whose kernels have channels first there, if it has several numbers for each
+/// channel: whether what it reads was flattened channels first is not to be seen in the file.
+fn flattened(variables: &[Mapped]) -> Option<String> {
+    let taken = variables.iter().filter_map(|mapped| match &mapped.found {
+        Found::Taken { layout, .. } if mapped.wanted.role == Role::Weight => Some((&mapped.wanted, layout)),
+        _ => None,
+    });
+    let mut channels = None;
+    for (wanted, layout) in taken {
+        match (&wanted.shape.dims[..], channels) {
+            ([_, _, _, n], _) => channels = layout.transpose.is_some().then_some(*n),
+            ([inputs, _], Some(n)) => {
+                let is_flat = *inputs > n && inputs % n == 0 && layout.channels_first.is_none();
+                let text = format!(
+                    "{} has {} numbers for each of {n} channels: if it reads images that were flattened there channels first, as by \
+                     PyTorch's `flatten`, its rule needs `channels_first: [{n}, height, width]`",
+                    wanted.name,
+                    inputs / n
+                );
+                return is_flat.then_some(text);
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// How near a name must be: four letters of five.
+const NEAR: f64 = 0.8;
+
+/// Makes misfits of variables that would have the same values as another, unless their rule says so.
+fn not_twice(variables: &mut [Mapped], taken: &BTreeMap<String, Vec<usize>>, is_shared: &BTreeSet<usize>) {
+    for (theirs, numbers) in taken {
+        for (at, &number) in numbers.iter().enumerate() {
+            let layout = |number: usize| match &variables[number].found {
+                Found::Taken { layout, .. } => layout.part,
+                _ => None,
+            };
+            let other = numbers[..at].iter().copied().find(|&other| layout(other) == layout(number));
+            let Some(other) = other.filter(|other| !is_shared.contains(&number) && !is_shared.contains(other)) else {
+                continue;
+            };
+            let with = variables[other].wanted.name.clone();
+            variables[number].found = Found::Misfit(Misfit::Twice { theirs: vec![theirs.clone()], with: Some(with) });
+        }
+    }
+}
+
+/// What rules look names up in.
+pub(super) struct Index<'a> {
+    rules: &'a Rules,
+    wanted: &'a [Wanted],
+    given: BTreeMap<&'a str, &'a Given>,
+    /// How many of its layer's are before each variable of the network.
+    places: BTreeMap<&'a str, usize>,
+}
+
+/// The layer that a variable is of, and what it is called there.
+fn in_layer(name: &str) -> (&str, &str) {
+    name.rsplit_once('/').unwrap_or(("", name))
+}
+
+/// Whether dims are so many, and the last is so long, where that is asked for.
+fn is_shaped(dims: &[i64], rank: Option<usize>, last: Option<i64>) -> bool {
+    rank.is_none_or(|rank| rank == dims.len()) && last.is_none_or(|last| dims.last() == Some(&last))
+}
+
+impl<'a> Index<'a> {
+    pub(super) fn new(rules: &'a Rules, wanted: &'a [Wanted], given: &'a [Given]) -> Index<'a> {
+        let mut aliases: BTreeMap<&str, Vec<&Given>> = BTreeMap::new();
+        for given in given {
+            given.aliases.iter().for_each(|alias| aliases.entry(alias).or_default().push(given));
+        }
+        // A variable that Keras exports is saved as one of its public attributes and as one of its private ones.
+        let is_public = |given: &&&Given| !given.name.starts_with('_');
+        let only = |(alias, of): (&'a str, Vec<&'a Given>)| match of[..] {
+            [one] => Some((alias, one)),
+            _ => {
+                let mut public = of.iter().filter(is_public);
+                public.next().filter(|_| public.next().is_none()).map(|one| (alias, *one))
+            }
+        };
+        let aliases = aliases.into_iter().filter_map(only);
+        // A name goes before what another array is called too.
+        let given = aliases.chain(given.iter().map(|given| (given.name.as_str(), given))).collect();
+        let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+        let weights = wanted.iter().filter(|variable| variable.role == Role::Weight);
+        let places = weights.map(|variable| {
+            let n = sizes.entry(in_layer(&variable.name).0).or_default();
+            *n += 1;
+            (variable.name.as_str(), *n - 1)
+        });
+        Index { rules, wanted, given, places: places.collect() }
+    }
+
+    /// The number of the first rule for a variable.
+    pub(super) fn rule_for(&self, variable: &Wanted) -> Option<usize> {
+        let is_for = |rule: &Rule| {
+            is_shaped(&variable.shape.dims, rule.rank, rule.last)
+                && rule.ours.iter().any(|pattern| pattern.matches(&variable.name))
+                && rule.beside.as_ref().is_none_or(|beside| self.has_beside(&variable.name, beside))
+        };
+        self.rules.rules.iter().position(is_for)
+    }
+
+    /// Whether the layer of a variable has such a variable.
+    fn has_beside(&self, name: &str, beside: &Beside) -> bool {
+        let is_it = |other: &Wanted| {
+            in_layer(&other.name) == (in_layer(name).0, beside.name.as_str())
+                && is_shaped(&other.shape.dims, beside.rank, beside.last)
+        };
+        self.wanted.iter().any(is_it)
+    }
+
+    /// How a variable lies in theirs by a rule.
+    pub(super) fn layout(&self, variable: &Wanted, rule: &Rule) -> Layout {
+        // The fewest last axes that have as many elements.
+        let dims = rule.axes_of.as_deref().and_then(|other| {
+            let is_it = |it: &&Wanted| in_layer(&it.name) == (in_layer(&variable.name).0, other);
+            let (other, n) = (&self.wanted.iter().find(is_it)?.shape.dims, variable.shape.dims.iter().product::<i64>());
+            let mut last = (0..other.len()).rev().map(|axis| &other[axis..]);
+            last.find(|dims| dims.iter().product::<i64>() == n).map(<[i64]>::to_vec)
+        });
+        Layout::of(rule, dims)
+    }
+
+    /// Where a variable stands, `count` variables after the first that its rule is for.
+    fn standing(&self, variable: &Wanted, count: usize) -> Standing {
+        Standing { count, place: self.places.get(variable.name.as_str()).copied().unwrap_or_default() }
+    }
+
+    /// What may stand before the names of a rule.
+    fn prefixes(&self, rule: &Rule) -> &[String] {
+        match rule.bare {
+            true => &self.rules.prefixes[..0],
+            false => &self.rules.prefixes,
+        }
+    }
+
+    /// The first name of a variable by a rule.
+    pub(super) fn first_name(&self, variable: &Wanted, rule: &Rule, count: usize) -> Option<String> {
+        let captures = rule.ours.iter().find_map(|pattern| pattern.captures(&variable.name))?;
+        let name = rule.theirs.iter().find_map(|template| template.name(&captures, self.standing(variable, count)))?;
+        Some(format!("{}{name}", self.prefixes(rule).first().map_or("", String::as_str)))
+    }
+
+    /// Where a slot of a variable is first looked for, or where no slot is named its average.
+    pub(super) fn first_about(
+        &self,
+        of: Option<&(String, Layout, bool)>,
+        slot: Option<&str>,
+    ) -> Option<(String, Layout, bool)> {
+        let (theirs, layout, is_shared) = of?;
+        let first = match slot {
+            Some(slot) => self.slot_names(slot).first().map(|name| &name.theirs),
+            None => self.rules.averages.first(),
+        };
+        let captures = [("theirs", theirs.as_str()), ("slot", slot.unwrap_or_default())];
+        let captures = captures.map(|(name, text)| (name.to_string(), text.to_string())).into();
+        Some((first?.name(&captures, Standing::default())?, layout.clone(), *is_shared))
+    }
+
+    /// A variable of the network by a rule, `count` variables after the first that it is for.
+    fn weight(&self, variable: &Wanted, rule: &Rule, count: usize) -> Found {
+        let layout = self.layout(variable, rule);
+        let expected = layout.their_dims(&variable.shape.dims);
+        let standing = self.standing(variable, count);
+        let mut first = None;
+        for pattern in &rule.ours {
+            let Some(captures) = pattern.captures(&variable.name) else { continue };
+            for template in &rule.theirs {
+                let Some(name) = template.name(&captures, standing) else { continue };
+                let bare = rule.bare.then(|| name.clone());
+                let with_prefix = self.prefixes(rule).iter().map(|prefix| format!("{prefix}{name}")).chain(bare);
+                let mut there: Vec<String> = with_prefix
+                    .filter_map(|name| self.given.get(name.as_str()))
+                    .map(|given| given.name.clone())
+                    .collect();
+                there.dedup();
+                match there.len() {
+                    0 => drop(first.get_or_insert(name)),
+                    1 => return self.fits(variable, &there[0], layout, expected),
+                    _ => return Found::Misfit(Misfit::Twice { theirs: there, with: None }),
+                }
+            }
+        }
+        match first {
+            Some(expected_name) => Found::Misfit(Misfit::Missing {
+                expected: expected_name,
+                dims: expected.unwrap_or_default(),
+                near: None,
+            }),
+            None => Found::Misfit(Misfit::NoRule),
+        }
+    }
+
+    /// The numbers of the variables that have slots, and of the slots.
+    fn numbering(&self, sources: &BTreeMap<&str, (String, Layout)>) -> Numbering<'a> {
+        let (mut trained, mut slots) = (Vec::new(), BTreeSet::new());
+        for variable in self.wanted {
+            let Role::Slot { of, slot } = &variable.role else { continue };
+            slots.insert(slot.as_str());
+            if let Some((theirs, _)) = sources.get(of.as_str()).filter(|(theirs, _)| !trained.contains(theirs)) {
+                trained.push(theirs.clone());
+            }
+        }
+        Numbering::new(&trained, &slots, (self.rules.indexed.as_ref(), &self.rules.numbers), &self.given)
+    }
+
+    /// What a slot may be called.
+    fn slot_names(&self, slot: &str) -> &[SlotName] {
+        self.rules.slots.get(slot).or_else(|| self.rules.slots.get("*")).map_or(&[], Vec::as_slice)
+    }
+
+    /// A slot, by name or by number.
+    fn slot(
+        &self,
+        variable: &Wanted,
+        source: Option<&(String, Layout)>,
+        slot: &str,
+        numbering: &Numbering<'_>,
+    ) -> Found {
+        let Some((theirs, layout)) = source else { return Found::Fresh };
+        let number = numbering.number(theirs).map(|number| number.to_string()).unwrap_or_default();
+        let captures = [("slot", slot), ("number", &number)];
+        let found = self.about(variable, source, self.slot_names(slot), &captures);
+        let numbered = numbering.slot(theirs, slot).filter(|(name, _)| self.given.contains_key(name.as_str()));
+        match (found, numbered) {
+            (Found::Fresh, Some((name, scale))) => {
+                self.scaled(variable, self.given[name.as_str()].name.as_str(), layout, scale)
+            }
+            (found, _) => found,
+        }
+    }
+
+    /// What is to be known of slots that are numbered. One of another shape means that all are of other variables: they
+    /// start afresh.
+    fn told_of_slots(
+        &self,
+        numbering: &Numbering<'_>,
+        variables: &mut [Mapped],
+        taken: &mut BTreeMap<String, Vec<usize>>,
+    ) -> Option<String> {
+        let is_slot = |mapped: &Mapped| matches!(mapped.wanted.role, Role::Slot { .. });
+        let mut slots = variables.iter().filter(|mapped| is_slot(mapped));
+        let is_numbered =
+            numbering.is_indexed() || self.rules.slots.values().flatten().any(|it| it.theirs.takes("number"));
+        let wrong = slots.clone().find_map(|mapped| match &mapped.found {
+            Found::Misfit(misfit) if is_numbered => Some(format!("{} {misfit}", mapped.wanted.name)),
+            _ => None,
+        });
+        if let Some(wrong) = wrong {
+            for mapped in variables.iter_mut().filter(|mapped| is_slot(mapped)) {
+                if let Found::Taken { theirs, .. } = &mapped.found {
+                    taken.remove(theirs);
+                }
+                mapped.found = Found::Fresh;
+            }
+            return Some(format!(
+                "its optimizer's state is of other variables, or of the same in another order: {wrong}"
+            ));
+        }
+        let is_taken = slots.any(|mapped| matches!(mapped.found, Found::Taken { .. }));
+        match &numbering.problem {
+            Some(problem) if !is_taken => Some(problem.clone()),
+            _ if is_taken && is_numbered && numbering.is_own_order => {
+                Some("slots are numbered there, and are taken in the order of this model's variables".to_string())
+            }
+            _ => None,
+        }
+    }
+
+    /// A slot or an average of a variable whose values are known to be somewhere; where it is not there, it starts afresh.
+    /// Its name is made of any name of the variable.
+    fn about(
+        &self,
+        variable: &Wanted,
+        source: Option<&(String, Layout)>,
+        called: &[SlotName],
+        more: &[(&str, &str)],
+    ) -> Found {
+        let Some((theirs, layout)) = source else { return Found::Fresh };
+        let names =
+            std::iter::once(theirs).chain(self.given.get(theirs.as_str()).into_iter().flat_map(|it| &it.aliases));
+        let mut there = names.flat_map(|theirs| {
+            let captures = more.iter().copied().chain([("theirs", theirs.as_str())]);
+            let captures = captures.map(|(name, text)| (name.to_string(), text.to_string()));
+            let captures = captures.chain(self.rules.path_of(theirs)).collect();
+            let name = |template: &Template| template.name(&captures, Standing::default());
+            let is_there = |template: &Template| name(template).is_some_and(|it| self.given.contains_key(it.as_str()));
+            let possible = called.iter().filter(|called| called.with.as_ref().is_none_or(is_there));
+            possible.filter_map(|called| Some((name(&called.theirs)?, called.scale))).collect::<Vec<_>>()
+        });
+        let found = there.find_map(|(name, scale)| Some((self.given.get(name.as_str())?.name.clone(), scale)));
+        let Some((name, scale)) = found else { return Found::Fresh };
+        self.scaled(variable, &name, layout, scale)
+    }
+
+    /// What is about a variable, which lies as that does.
+    fn scaled(&self, variable: &Wanted, theirs: &str, layout: &Layout, scale: Scale) -> Found {
+        match self.fits(variable, theirs, layout.clone(), layout.their_dims(&variable.shape.dims)) {
+            Found::Taken { theirs, layout, cast, .. } => Found::Taken { theirs, layout, cast, scale },
+            other => other,
+        }
+    }
+
+    fn fits(&self, variable: &Wanted, theirs: &str, layout: Layout, expected: Option<Vec<i64>>) -> Found {
+        let given = self.given[theirs];
+        let theirs = theirs.to_string();
+        let Some(expected) = expected else {
+            return Found::Misfit(Misfit::Rank { theirs, layout: layout.to_string() });
+        };
+        let cast = given.dtype.and_then(|dtype| Cast::between(dtype, variable.shape.dtype));
+        let is_shaped = given.dims == expected || given.dims == layout.with_ones(expected.clone());
+        let layout = layout.of_dims(&given.dims, &expected);
+        match cast {
+            _ if !is_shaped => Found::Misfit(Misfit::of_shape(theirs, &given.dims, &expected)),
+            Some(cast) => Found::Taken { theirs, layout, cast, scale: Scale::Same },
+            None => {
+                let dtype = given.dtype.map_or("no array of numbers".to_string(), |dtype| dtype.to_string());
+                Found::Misfit(Misfit::Dtype { theirs, dtype })
+            }
+        }
+    }
+}

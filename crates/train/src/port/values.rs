@@ -1,0 +1,158 @@
+//! The values of a mapping: read from theirs one array after another, laid out as ours, in our dtype, finite.
+
+use super::error::PortError;
+use super::layout::Layout;
+use super::mapping::{Found, Mapping};
+use super::variable::{Given, Scale};
+use bf16scope_data::weights::WeightsFile;
+use bf16scope_hlo::{ArrayShape, DType, Literal};
+use half::{bf16, f16};
+use std::collections::BTreeMap;
+use std::error::Error;
+
+/// A file of arrays, as a mapping reads it.
+pub trait Arrays {
+    /// What it is called in errors.
+    fn name(&self) -> String;
+    /// What it holds.
+    fn given(&self) -> Vec<Given>;
+    /// The bytes of an array, row-major and little-endian, in the dtype that [`Arrays::given`] says.
+    ///
+    /// # Errors
+    /// A file that does not give them.
+    fn read(&self, name: &str) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>>;
+}
+
+impl Arrays for WeightsFile {
+    fn name(&self) -> String {
+        self.path().display().to_string()
+    }
+
+    fn given(&self) -> Vec<Given> {
+        let places: BTreeMap<&str, usize> =
+            self.order().iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
+        let given = self.entries().iter().map(|entry| Given {
+            name: entry.name.clone(),
+            aliases: entry.aliases.clone(),
+            dtype: entry.dtype.array(),
+            dims: entry.dims.iter().map(|&dim| i64::try_from(dim).unwrap_or(i64::MAX)).collect(),
+            place: places.get(entry.name.as_str()).copied(),
+        });
+        given.collect()
+    }
+
+    fn read(&self, name: &str) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
+        match WeightsFile::read(self, name)? {
+            Literal::Array { bytes, .. } => Ok(bytes),
+            Literal::Tuple(_) | Literal::Token => Err("it is not an array".into()),
+        }
+    }
+}
+
+/// An array of ours.
+pub type Value = (ArrayShape, Vec<u8>);
+
+/// The values of all variables that a mapping found, by our names. Slots that are steps there ([`Scale::Step`]) are divided by
+/// the negative learning rate `rate`.
+///
+/// # Errors
+/// A file that does not give them; a number that is not finite.
+pub fn values(arrays: &dyn Arrays, mapping: &Mapping, rate: f64) -> Result<BTreeMap<String, Value>, PortError> {
+    let dtypes: BTreeMap<String, DType> =
+        arrays.given().into_iter().filter_map(|given| Some((given.name, given.dtype?))).collect();
+    let mut values = BTreeMap::new();
+    // Parts of one array are asked for one after the other.
+    let mut last: Option<(String, Vec<u8>)> = None;
+    for mapped in &mapping.variables {
+        let Found::Taken { theirs, layout, scale, .. } = &mapped.found else { continue };
+        if last.as_ref().is_none_or(|(name, _)| name != theirs) {
+            let bytes = arrays.read(theirs).map_err(|source| PortError::Read {
+                file: arrays.name(),
+                theirs: theirs.clone(),
+                source,
+            })?;
+            last = Some((theirs.clone(), bytes));
+        }
+        let (_, bytes) = last.as_ref().expect("it was just read");
+        let from = dtypes[theirs];
+        let shape = mapped.wanted.shape.clone();
+        let factor = if *scale == Scale::Step { -1.0 / rate } else { 1.0 };
+        let value = value((bytes, from), layout, &shape, factor).map_err(|problem| match problem {
+            Problem::Length => PortError::Read {
+                file: arrays.name(),
+                theirs: theirs.clone(),
+                source: format!("it has {} bytes, which its shape has not", bytes.len()).into(),
+            },
+            Problem::NotFinite { idx, value, is_rounded } => PortError::NotFinite {
+                file: arrays.name(),
+                theirs: theirs.clone(),
+                ours: mapped.wanted.name.clone(),
+                idx,
+                value: value.to_string(),
+                is_rounded,
+            },
+        })?;
+        values.insert(mapped.wanted.name.clone(), (shape, value));
+    }
+    Ok(values)
+}
+
+enum Problem {
+    Length,
+    NotFinite { idx: usize, value: f64, is_rounded: bool },
+}
+
+fn value((bytes, from): (&[u8], DType), layout: &Layout, shape: &ArrayShape, factor: f64) -> Result<Vec<u8>, Problem> {
+    let width = from.n_bytes();
+    let n_theirs: i64 = layout.their_dims(&shape.dims).ok_or(Problem::Length)?.iter().product();
+    if bytes.len() != n_theirs.max(0) as usize * width {
+        return Err(Problem::Length);
+    }
+    let laid = layout.ours(bytes, &shape.dims, width).ok_or(Problem::Length)?;
+    let Some(numbers) = numbers(&laid, from) else { return Ok(laid) };
+    let mut out = Vec::with_capacity(laid.len() / width * shape.dtype.n_bytes());
+    for (idx, number) in numbers.enumerate() {
+        let made = write(number * factor, shape.dtype, &mut out);
+        if !made.is_finite() {
+            return Err(Problem::NotFinite { idx, value: made, is_rounded: number.is_finite() });
+        }
+    }
+    Ok(out)
+}
+
+/// Numbers of a float dtype, exactly; nothing of others.
+fn numbers(bytes: &[u8], dtype: DType) -> Option<Box<dyn Iterator<Item = f64> + '_>> {
+    let pairs = bytes.as_chunks::<2>().0.iter();
+    Some(match dtype {
+        DType::BF16 => Box::new(pairs.map(|bytes| bf16::from_le_bytes(*bytes).to_f64())),
+        DType::F16 => Box::new(pairs.map(|bytes| f16::from_le_bytes(*bytes).to_f64())),
+        DType::F32 => Box::new(bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into())),
+        DType::F64 => Box::new(bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes))),
+        _ => return None,
+    })
+}
+
+/// Writes a number rounded once, and gives it.
+fn write(number: f64, dtype: DType, out: &mut Vec<u8>) -> f64 {
+    let mut put = |bytes: &[u8]| out.extend_from_slice(bytes);
+    match dtype {
+        DType::BF16 => {
+            let made = bf16::from_bits(bf16scope_hlo::round::bf16_from_f64(number));
+            put(&made.to_le_bytes());
+            made.to_f64()
+        }
+        DType::F16 => {
+            let made = f16::from_bits(bf16scope_hlo::round::f16_from_f64(number));
+            put(&made.to_le_bytes());
+            made.to_f64()
+        }
+        DType::F64 => {
+            put(&number.to_le_bytes());
+            number
+        }
+        _ => {
+            put(&(number as f32).to_le_bytes());
+            f64::from(number as f32)
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! A run made again up to one of its steps: the state before the step's update, and its batch.
+//!
+//! A batch is a function of seed, epoch and step, and a run that goes on from a checkpoint has the bits of one that did not
+//! stop. So any step of a run can be made again, from its newest checkpoint before that step or from its beginning. Nothing is
+//! evaluated or written on the way: neither changes a bit.
+//!
+//! Steps are made in calls as the run makes them ([`Spec::steps_per_call`](super::Spec)); those of the last call before the
+//! step are made one by one. Where calls are loops, these may differ in the last bits ([`StepsPerCall::While`]).
+
+use super::batches::{Data, asks, loader_of_host};
+use super::checkpoint::Checkpoint;
+use super::error::TrainError;
+use super::resume::Resumption;
+use super::session::Session;
+use super::steps_per_call::StepsPerCall;
+use super::totals::Totals;
+use bf16scope_data::{Ask, Batch};
+use std::path::{Path, PathBuf};
+
+/// What a run is made again from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplayFrom {
+    /// Its beginning: initial values of its seed, or the weights that it was initialized from.
+    Start,
+    /// A checkpoint of it, after a step before the one that is asked for.
+    Checkpoint(PathBuf),
+}
+
+/// A step that is about to be made again: the session has the state before its update.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StepToMake {
+    /// The step in the run, counted from 1.
+    pub step: u64,
+    /// Its epoch, counted from 1.
+    pub epoch: u64,
+    /// Its batch, of one step.
+    pub batch: Batch,
+    /// Steps of the run that what it was made again from has.
+    pub from_step: u64,
+    /// Whether the state has the bits of the run. False where calls are loops and the step is not the first of its call.
+    pub is_exact: bool,
+}
+
+/// Puts `session` into the state that its run on `data` had before the update of `step`, counted from 1, and gives the step's
+/// batch; [`Session::train`] then makes the step. `observe` is told of each step that is made on the way: its number, counted
+/// from 1, and what it reports. Evaluations and checkpoints of the run are left out, which changes no bit.
+///
+/// The session must be of the run's [`Spec`](super::Spec). On a slice of several hosts, all call it together.
+///
+/// # Errors
+/// A step before the first, or at or before the checkpoint's ([`TrainError::ReplayStep`]); a checkpoint of another run, or
+/// other data; weights that the run was initialized from, where they have changed; whatever data and plugin say, and `observe`
+/// gives. Where the plugin fails, the state is lost.
+pub fn state_at<E: From<TrainError>>(
+    session: &mut Session,
+    data: Data<'_>,
+    from: &ReplayFrom,
+    step: u64,
+    mut observe: impl FnMut(u64, &Totals) -> Result<(), E>,
+) -> Result<StepToMake, E> {
+    match from {
+        ReplayFrom::Start => session.restart()?,
+        ReplayFrom::Checkpoint(path) => {
+            let checkpoint = Checkpoint::read(path).map_err(TrainError::from)?;
+            session.restore(path, &checkpoint, Resumption::default())?;
+        }
+    }
+    let from_step = session.step();
+    if step <= from_step {
+        let from = match from {
+            ReplayFrom::Start => None,
+            ReplayFrom::Checkpoint(path) => Some(path.clone()),
+        };
+        return Err(TrainError::ReplayStep { step, from, from_step }.into());
+    }
+    let spec = session.spec().clone();
+    let loader = loader_of_host(&spec, data.training, session.host(), session.draws())?;
+    let (calls, steps_per_epoch) = (spec.steps_per_call, loader.n_steps());
+    session.check_resumed(steps_per_epoch, &data.identity())?;
+    let mut n_singles_in_a_call = 0;
+    while session.step() < step - 1 {
+        let epoch = session.step() / steps_per_epoch;
+        let before = epoch * steps_per_epoch;
+        let end = (step - 1 - before).min(steps_per_epoch);
+        let mut whole: Vec<(u64, u32)> = Vec::new();
+        for ask in asks(calls, epoch, session.step() - before, steps_per_epoch) {
+            match ask {
+                Ask::Steps { step, n, .. } if step + u64::from(n) <= end => whole.push((step, n)),
+                Ask::Steps { step, .. } if step < end => {
+                    n_singles_in_a_call = end - step;
+                    whole.extend((step..end).map(|step| (step, 1)));
+                    break;
+                }
+                _ => break,
+            }
+        }
+        if whole.iter().any(|&(_, n)| n != calls.n().get()) {
+            session.load_single_step()?;
+        }
+        let feeder = session.feeder();
+        let put = |ask, batch| match ask {
+            Ask::Steps { step, n, .. } => feeder.put(&batch, before + step, n),
+            Ask::InOrder { .. } => unreachable!("an epoch of training is asked for"),
+        };
+        let wanted = whole.into_iter().map(|(step, n)| Ask::Steps { epoch, step, n });
+        loader.put_ahead(wanted, put, |supply| {
+            for call in supply.by_ref() {
+                let first = session.step();
+                let steps = session.advance(call?)?;
+                (first + 1..).zip(&steps).try_for_each(|(step, totals)| observe(step, totals))?;
+            }
+            Ok::<(), E>(())
+        })?;
+    }
+    let (epoch, within) = ((step - 1) / steps_per_epoch, (step - 1) % steps_per_epoch);
+    let batch = loader.steps(epoch, within, 1).map_err(TrainError::from)?;
+    let is_exact = n_singles_in_a_call == 0 || !matches!(calls, StepsPerCall::While(_));
+    Ok(StepToMake { step, epoch: epoch + 1, batch, from_step, is_exact })
+}
+
+/// What to make the run again from, whose checkpoints are at `place`, to have the state before the update of `step`, counted
+/// from 1: the newest of those there, after a step before it, with its step; the beginning, with 0, where there is none. Older
+/// checkpoints lie beside the place as `NAME-STEP.safetensors`. What is no checkpoint is passed over; whether one is of this
+/// run [`state_at`] asks.
+pub fn newest_before(place: &Path, step: u64) -> (ReplayFrom, u64) {
+    let beside = older_beside(place);
+    let found = [place.to_path_buf()].into_iter().chain(beside).filter_map(|path| {
+        let position = Checkpoint::read_position(&path).ok()?;
+        (position.step < step).then_some((position.step, path))
+    });
+    match found.max_by_key(|(step, _)| *step) {
+        Some((0, _)) | None => (ReplayFrom::Start, 0),
+        Some((step, path)) => (ReplayFrom::Checkpoint(path), step),
+    }
+}
+
+/// `NAME-STEP.EXTENSION` beside `NAME.EXTENSION`.
+fn older_beside(place: &Path) -> Vec<PathBuf> {
+    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (Some(stem), Ok(entries)) = (place.file_stem().and_then(|stem| stem.to_str()), folder.read_dir()) else {
+        return Vec::new();
+    };
+    let is_older = |path: &PathBuf| {
+        let name = path.file_stem().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.strip_prefix(stem)?.strip_prefix('-'));
+        path.extension() == place.extension() && number.is_some_and(|number| number.parse::<u64>().is_ok())
+    };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_older).collect();
+    paths.sort();
+    paths
+}

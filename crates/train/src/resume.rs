@@ -1,0 +1,400 @@
+//! Whether a run may go on from a checkpoint: what must be as it was, and what may have changed.
+//!
+//! What decides what is learnt, from what and in which order, must be as it was: the task, the precision, the batch, the
+//! seed, the optimizer's kind, and the data. Else the run would be another one from here on, or test examples would have
+//! been trained on. How it is learnt may change, as one lowers a learning rate that was too high, and so may how it is
+//! computed, which changes at most the order of sums: the variables are the same under every
+//! [`Tuning`]. So may what variables and slots are stored in: they are converted. Every such change is said, of one of the
+//! tuning whether bits stay, of one of the storage what becomes of the numbers.
+//!
+//! A task says by its [`Identity`] what it is. What it does not say, such as a closure that computes
+//! something else now, shows in a hash of its prediction module.
+
+use super::change::{Change, NOT_SET};
+use super::checkpoint::{Checkpoint, DataIdentity, FunctionHash, Settings};
+use super::error::TrainError;
+use super::program;
+use super::spec::Spec;
+use super::steps_per_call::StepsPerCall;
+use bf16scope_data::{DRAW_VERSION, DrawVersion, ORDER_VERSION};
+use bf16scope_hlo::text::{PrintOptions, print};
+use bf16scope_hlo::{Metadata, Module};
+use bf16scope_model::document;
+use bf16scope_model::graph::Precision;
+use bf16scope_model::task::{Identity, Task};
+use bf16scope_passes::partition::Rule;
+use bf16scope_passes::tuning::Tuning;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What may change beside what the task lets change: keys, and beginnings of keys that end in a dot.
+const MAY_CHANGE: &[&str] = &[
+    // How it is learnt, and what is averaged of it.
+    "train.average",
+    "train.average.",
+    "train.clip",
+    "train.clip.",
+    "train.learning_rate",
+    "train.learning_rate.",
+    "train.loss_scale",
+    "train.optimizer.",
+    "train.shift",
+    "train.trainable",
+    "train.trainable[",
+    "train.slots",
+    "train.variables",
+    "train.warm_up",
+    "train.warm_up.",
+    "train.weight_decay.",
+    // How it is computed.
+    "mesh",
+    "mesh.",
+    "train.accumulate",
+    "tune.",
+];
+
+/// The settings of a run, as an experiment has them: what a checkpoint keeps of them.
+pub fn settings(spec: &Spec) -> Settings {
+    Settings(as_json(spec))
+}
+
+fn as_json(spec: &Spec) -> Value {
+    let mut settings = whatever_the_calls(spec);
+    // Steps that are unrolled have the bits of single ones.
+    if let StepsPerCall::While(_) = spec.steps_per_call {
+        settings["train"]["steps_per_call"] = json!(spec.steps_per_call.to_string());
+    }
+    settings
+}
+
+/// The settings of a task, as a checkpoint keeps them.
+fn settings_of(identity: &Identity) -> Value {
+    serde_json::to_value(identity).expect("settings are numbers, texts and lists")["settings"].take()
+}
+
+fn whatever_the_calls(spec: &Spec) -> Value {
+    let json = |value: serde_json::Result<Value>| value.expect("settings are numbers, texts and lists");
+    let objective = &spec.objective;
+    let mut settings = json!({
+        "model": settings_of(&spec.task.identity()),
+        "train": {
+            "shift": spec.shift,
+            "optimizer": kind_first(json(serde_json::to_value(objective.update.optimizer))),
+            "learning_rate": kind_first(json(serde_json::to_value(&objective.update.learning_rate))),
+            "weight_decay": json(serde_json::to_value(&objective.update.weight_decay)),
+            "loss_scale": json(serde_json::to_value(objective.loss_scale)),
+            "accumulate": objective.accumulate,
+        },
+        "tune": json(serde_json::to_value(&objective.tuning)),
+    });
+    // Not there where there is none, as in checkpoints from before there was the key.
+    if let Some(clip) = objective.update.clip {
+        settings["train"]["clip"] = kind_first(json(serde_json::to_value(clip)));
+    }
+    if objective.mesh.n_devices() > 1 {
+        settings["mesh"] = json(serde_json::to_value(objective.mesh));
+    }
+    for Rule { pattern, axis } in &objective.split {
+        settings["mesh"]["split"][pattern] = json!(axis);
+    }
+    for (key, value) in [("variables", spec.variables.name()), ("slots", objective.update.slots.name())] {
+        if value != DEFAULT_STORAGE {
+            settings["train"][key] = json!(value);
+        }
+    }
+    if let Some(warm_up) = objective.update.warm_up {
+        settings["train"]["warm_up"] = json(serde_json::to_value(warm_up));
+    }
+    if !objective.trainable.is_empty() {
+        settings["train"]["trainable"] = json!(objective.trainable);
+    }
+    if let Some(average) = objective.average {
+        settings["train"]["average"] = json(serde_json::to_value(average));
+    }
+    settings
+}
+
+/// The key of what a run began with, where that is not what it begins with by itself.
+pub(super) const INITIALIZED: &str = "initialize_from";
+
+/// What variables and slots are stored in where nothing says it.
+const DEFAULT_STORAGE: &str = "f32";
+
+/// What a run's variables and slots are stored in, by its settings.
+fn storage_of(settings: &Value) -> [&str; 2] {
+    ["variables", "slots"].map(|key| settings["train"][key].as_str().unwrap_or(DEFAULT_STORAGE))
+}
+
+/// Whether the state of a checkpoint is stored in another way than that of a run of `spec`.
+pub(super) fn stores_otherwise(checkpoint: &Checkpoint, spec: &Spec) -> bool {
+    storage_of(&checkpoint.settings.0) != storage_of(&whatever_the_calls(spec))
+}
+
+/// serde's `{"sgd": {…}}` as experiments have it: `{"kind": "sgd", …}`.
+fn kind_first(value: Value) -> Value {
+    let Value::Object(object) = value else { return value };
+    let mut kinds = object.into_iter();
+    match (kinds.next(), kinds.next()) {
+        (Some((kind, Value::Object(fields))), None) => {
+            let mut all = Map::from_iter([("kind".to_string(), Value::String(kind))]);
+            all.extend(fields);
+            Value::Object(all)
+        }
+        (other, _) => Value::Object(Map::from_iter(other)),
+    }
+}
+
+/// What tells the function of a task from others: a hash of its prediction module in f32, for one example, not tuned, without
+/// names and places in source. Nothing of a task that predicts nothing.
+pub fn function_of(task: &dyn Task) -> Option<FunctionHash> {
+    let program = program::prediction(task, Precision::F32, 1, &Tuning::none()).ok()?;
+    let text = print(&without_names(program.program.module), &PrintOptions::default());
+    let sha256 = bf16scope_files::hex(Sha256::digest(text.as_bytes()));
+    Some(FunctionHash { sha256, version: env!("CARGO_PKG_VERSION").to_string() })
+}
+
+/// The module with instructions named by their numbers.
+fn without_names(mut module: Module) -> Module {
+    module.name = "function".to_string();
+    for (number, computation) in module.computations.iter_mut().enumerate() {
+        computation.name = format!("c{number}");
+        for (at, instr) in computation.instructions.iter_mut().enumerate() {
+            instr.name = format!("c{number}.{at}");
+            instr.metadata = Metadata::default();
+        }
+    }
+    module
+}
+
+/// How strictly a checkpoint must be of the task that goes on from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resumption {
+    /// Whether it may be of a task with other settings, or another function, as long as the variables fit.
+    pub other_function: bool,
+}
+
+impl Resumption {
+    /// What has changed and may, for a run of `spec` that goes on from `checkpoint`, read from `path`.
+    ///
+    /// # Errors
+    /// [`TrainError::Resume`] with whatever has changed and may not.
+    pub fn check(self, path: &Path, checkpoint: &Checkpoint, spec: &Spec) -> Result<Vec<Change>, TrainError> {
+        let position = &checkpoint.position;
+        let of_position = json!({
+            "batch": position.batch, "seed": position.seed, "precision": position.precision.to_string(),
+        });
+        let of_spec = json!({"batch": spec.batch, "seed": spec.seed, "precision": spec.precision.to_string()});
+        let mut changes = Vec::new();
+        compare("", &of_position, &of_spec, &mut changes);
+        // Between epochs another order is as good as the one before; within one, examples would come twice.
+        if position.order != ORDER_VERSION && !position.step.is_multiple_of(position.steps_per_epoch) {
+            changes.push(Change::new("data.order", position.order.to_string(), ORDER_VERSION.to_string()));
+        }
+        // Older draws go on as they began; those of a later build are not known here.
+        if DrawVersion::of(position.draws).is_none() {
+            changes.push(Change::new("data.draws", position.draws.to_string(), DRAW_VERSION.to_string()));
+        }
+        let (mut before, mut now) = (checkpoint.settings.0.clone(), as_json(spec));
+        for settings in [&mut before, &mut now] {
+            let [variables, slots] = storage_of(settings).map(|storage| json!(storage));
+            settings.as_object_mut().map(|settings| settings.remove("model"));
+            if let Some(train) = settings.get_mut("train").and_then(Value::as_object_mut) {
+                train.insert("variables".to_string(), variables);
+                train.insert("slots".to_string(), slots);
+                // What the run began with: it does not begin again.
+                train.remove(INITIALIZED);
+            }
+        }
+        compare("", &before, &now, &mut changes);
+        let (mut allowed, refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(may_change);
+        if !refused.is_empty() {
+            let (_, of_task) = self.task_changes(checkpoint, &*spec.task);
+            let changes = refused.into_iter().chain(of_task).collect();
+            return Err(TrainError::Resume { path: path.to_path_buf(), changes });
+        }
+        let (mut changes, refused) = self.task_changes(checkpoint, &*spec.task);
+        if !refused.is_empty() {
+            return Err(TrainError::Resume { path: path.to_path_buf(), changes: refused });
+        }
+        changes.append(&mut allowed);
+        Ok(changes)
+    }
+
+    /// What has changed in the task and may, for whoever evaluates or predicts with `checkpoint`, read from `path`.
+    ///
+    /// # Errors
+    /// [`TrainError::OtherFunction`] with whatever has changed and may not.
+    pub fn check_task(self, path: &Path, checkpoint: &Checkpoint, task: &dyn Task) -> Result<Vec<Change>, TrainError> {
+        let (allowed, refused) = self.task_changes(checkpoint, task);
+        match refused.is_empty() {
+            true => Ok(allowed),
+            false => Err(TrainError::OtherFunction { path: path.to_path_buf(), changes: refused }),
+        }
+    }
+
+    /// Changes of the task that are allowed, and those that are not.
+    fn task_changes(self, checkpoint: &Checkpoint, task: &dyn Task) -> (Vec<Change>, Vec<Change>) {
+        let identity = task.identity();
+        let mut changes = Vec::new();
+        let before = checkpoint.settings.0.get("model").unwrap_or(&Value::Null);
+        compare("model", before, &settings_of(&identity), &mut changes);
+        let is_changeable = |change: &Change| {
+            let setting = change.key.strip_prefix("model.").and_then(|key| key.split(['.', '[']).next());
+            setting.is_some_and(|setting| identity.may_change(setting))
+        };
+        let (mut allowed, mut refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(is_changeable);
+        // A setting that differs explains another function.
+        let functions = checkpoint.function.as_ref().filter(|_| refused.is_empty()).zip(function_of(task));
+        if let Some((before, now)) = functions.filter(|(before, now)| before.sha256 != now.sha256) {
+            let short = |function: &FunctionHash| function.sha256.get(..12).unwrap_or_default().to_string();
+            let change = Change::new("function", short(before), short(&now));
+            // Another version may emit the same function in another way.
+            if before.version == now.version { &mut refused } else { &mut allowed }.push(change);
+        }
+        if self.other_function {
+            allowed.append(&mut refused);
+        }
+        (allowed, refused)
+    }
+}
+
+fn may_change(change: &Change) -> bool {
+    MAY_CHANGE.iter().any(|key| change.key == *key || (key.ends_with('.') && change.key.starts_with(key)))
+}
+
+/// Whether data are those that a checkpoint was made with.
+///
+/// # Errors
+/// [`TrainError::Resume`] with what differs.
+pub fn check_data(path: &Path, before: &DataIdentity, now: &DataIdentity) -> Result<(), TrainError> {
+    let changes = data_changes(before, now);
+    match changes.is_empty() {
+        true => Ok(()),
+        false => Err(TrainError::Resume { path: path.to_path_buf(), changes }),
+    }
+}
+
+/// How data differ.
+pub fn data_changes(before: &DataIdentity, now: &DataIdentity) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (name, before, now) in [("training", &before.training, &now.training), ("test", &before.test, &now.test)] {
+        // What is hashed differs where the number does: one line says it.
+        if before.n_examples != now.n_examples {
+            let (before, now) = (before.n_examples.to_string(), now.n_examples.to_string());
+            changes.push(Change::new(&format!("data.{name}.examples"), before, now));
+            continue;
+        }
+        // Of a hash, what is enough to compare.
+        let start = |arrays: &BTreeMap<String, String>, array: &String| {
+            let hash = arrays.get(array).map_or("not there", String::as_str);
+            hash.get(..12).map_or(hash.to_string(), |start| format!("{start}…"))
+        };
+        let names = before.arrays.keys().chain(now.arrays.keys().filter(|array| !before.arrays.contains_key(*array)));
+        for array in names.filter(|array| before.arrays.get(*array) != now.arrays.get(*array)) {
+            let key = format!("data.{name}.{array}");
+            changes.push(Change::new(&key, start(&before.arrays, array), start(&now.arrays, array)));
+        }
+    }
+    changes
+}
+
+/// Adds what differs, key by key. Of two kinds, the whole is what differs: their keys have nothing in common.
+fn compare(key: &str, before: &Value, now: &Value, changes: &mut Vec<Change>) {
+    match (before, now) {
+        (Value::Object(left), Value::Object(right))
+            if left.get("kind") == right.get("kind") && are_alike(left, right) =>
+        {
+            let names = left.keys().chain(right.keys().filter(|name| !left.contains_key(*name)));
+            for name in names {
+                let below = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+                let of = |object: &Map<String, Value>| object.get(name).cloned().unwrap_or(Value::Null);
+                compare(&below, &of(left), &of(right), changes);
+            }
+        }
+        _ if before == now => {}
+        (Value::Array(left), Value::Array(right)) if left.iter().chain(right).any(Value::is_object) => {
+            compare_lists(key, left, right, changes);
+        }
+        _ => changes.push(Change::new(key, shown(before), shown(now))),
+    }
+}
+
+/// Compares lists of layers and the like: what begins and ends alike is left out, so that one that was put in between is one
+/// line.
+fn compare_lists(key: &str, before: &[Value], now: &[Value], changes: &mut Vec<Change>) {
+    let n_same = before.iter().zip(now).take_while(|(before, now)| before == now).count();
+    let ends = before[n_same..].iter().rev().zip(now[n_same..].iter().rev());
+    let n_same_at_end = ends.take_while(|(before, now)| before == now).count();
+    let before = &before[n_same..before.len() - n_same_at_end];
+    let now = &now[n_same..now.len() - n_same_at_end];
+    for number in 0..before.len().max(now.len()) {
+        let of = |list: &[Value]| list.get(number).cloned().unwrap_or(Value::Null);
+        compare(&format!("{key}[{}]", n_same + number), &of(before), &of(now), changes);
+    }
+}
+
+/// Whether two objects are of one kind, where a key with options under it says which: `{dense: {…}, name: a}`.
+fn are_alike(left: &Map<String, Value>, right: &Map<String, Value>) -> bool {
+    let has_other = |own: &Map<String, Value>, other: &Map<String, Value>| {
+        own.iter().any(|(key, value)| value.is_object() && !other.contains_key(key))
+    };
+    !(has_other(left, right) && has_other(right, left))
+}
+
+/// Characters of a value that are shown at most.
+const MAX_SHOWN: usize = 120;
+
+fn shown(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Null => NOT_SET.to_string(),
+        other => document::to_line(other),
+    };
+    match text.chars().count() > MAX_SHOWN {
+        true => text.chars().take(MAX_SHOWN - 1).chain(['…']).collect(),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(before: Value, now: Value) -> Vec<String> {
+        let mut changes = Vec::new();
+        compare("model", &before, &now, &mut changes);
+        changes.iter().map(Change::to_string).collect()
+    }
+
+    /// Earlier, layers that differed in one number were two lines of JSON of all of them.
+    #[test]
+    fn of_lists_of_layers_the_keys_that_differ_are_shown() {
+        let dense = |units: u32| json!({"dense": {"units": units, "activation": "relu"}});
+        let layers = |layers: Value| json!({"kind": "layers", "layers": layers});
+        let before = layers(json!(["flatten", dense(8), dense(9), dense(2)]));
+        assert_eq!(
+            changes(before.clone(), layers(json!(["flatten", dense(8), dense(7), dense(2)]))),
+            ["model.layers[2].dense.units was 9, is 7 now"]
+        );
+        let dropout = json!({"dropout": {"rate": 0.5}});
+        assert_eq!(
+            changes(before.clone(), layers(json!(["flatten", dense(8), dropout, dense(9), dense(2)]))),
+            ["model.layers[2] was not set, is {dropout: {rate: 0.5}} now"]
+        );
+        assert_eq!(
+            changes(before.clone(), layers(json!(["flatten", dense(8), dense(2)]))),
+            ["model.layers[2] was {dense: {activation: relu, units: 9}}, is not set now"]
+        );
+        assert_eq!(
+            changes(before.clone(), layers(json!(["flatten", dense(8), dropout, dense(2)]))),
+            ["model.layers[2] was {dense: {activation: relu, units: 9}}, is {dropout: {rate: 0.5}} now"]
+        );
+        assert_eq!(changes(before.clone(), before), [""; 0]);
+        // A list of numbers is a value.
+        assert_eq!(changes(json!({"hidden": [8, 8]}), json!({"hidden": [9]})), ["model.hidden was [8, 8], is [9] now"]);
+        let long = "x".repeat(200);
+        assert_eq!(changes(json!(long), json!(1)), [format!("model was {}…, is 1 now", "x".repeat(119))]);
+    }
+}

@@ -1,0 +1,129 @@
+//! What a run was: `run.json`.
+
+use super::{ABOUT, RunError};
+use bf16scope_files as files;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::path::Path;
+
+/// Most bytes of a `run.json` that are read. A start takes some 200.
+const MAX_BYTES: u64 = 16 << 20;
+
+/// What a run was. All of it is words for the reader; nothing here is asked when a run goes on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct About {
+    /// What was trained: the experiment's file, as it was named.
+    pub experiment: String,
+    /// What the network computed in.
+    pub precision: String,
+    /// Of initial values and of the order of examples.
+    pub seed: u64,
+    /// Examples in a batch.
+    pub batch: u64,
+    /// All settings, defaults too, as JSON text.
+    #[serde(serialize_with = "as_json", deserialize_with = "as_text")]
+    pub settings: String,
+    /// Each time that it was started.
+    pub starts: Vec<Start>,
+    /// The last checkpoint.
+    pub saved: Option<Saved>,
+}
+
+/// A time that a run was started, or went on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Start {
+    /// Updates made before.
+    pub step: u64,
+    /// When, in UTC, to the second: `2026-11-22T15:04:05Z`.
+    pub date: String,
+    /// The version of bf16scope.
+    pub bf16scope: String,
+    /// Where it ran: `cpu`.
+    pub device: String,
+    /// The PJRT plugin and its version.
+    pub plugin: String,
+}
+
+/// A checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// Where it is, as it was named.
+    pub path: String,
+    /// Updates made before it.
+    pub step: u64,
+}
+
+impl Start {
+    /// A start of this version of bf16scope, now.
+    pub fn now(step: u64, device: impl Into<String>, plugin: impl Into<String>) -> Start {
+        let now = jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default();
+        Start {
+            step,
+            date: now.to_string(),
+            bf16scope: env!("CARGO_PKG_VERSION").to_string(),
+            device: device.into(),
+            plugin: plugin.into(),
+        }
+    }
+}
+
+/// Nested, so that it is read where it stands; text that is no JSON stays text.
+fn as_json<S: Serializer>(settings: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    match serde_json::from_str::<serde_json::Value>(settings) {
+        Ok(value) => value.serialize(serializer),
+        Err(_) => settings.serialize(serializer),
+    }
+}
+
+fn as_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(match serde_json::Value::deserialize(deserializer)? {
+        serde_json::Value::String(text) => text,
+        value => value.to_string(),
+    })
+}
+
+impl About {
+    /// Writes `run.json`, whole or not at all.
+    pub(super) fn write(&self, folder: &Path) -> Result<(), RunError> {
+        let path = folder.join(ABOUT);
+        let mut text = serde_json::to_string_pretty(self).expect("words and numbers have a JSON form");
+        text.push('\n');
+        files::replace(&path, text.as_bytes()).map_err(RunError::io(&path, "write it"))
+    }
+
+    /// Reads `run.json`.
+    pub(super) fn read(folder: &Path) -> Result<About, RunError> {
+        let path = folder.join(ABOUT);
+        let text = files::read_text(&path, MAX_BYTES).map_err(RunError::io(&path, "read it"))?;
+        serde_json::from_str(&text).map_err(|error| RunError::About { path: path.clone(), problem: error.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_settings_are_nested() {
+        let folder = tempfile::tempdir().unwrap();
+        let about = About {
+            experiment: "a \"b\".yaml".to_string(),
+            precision: "bf16".to_string(),
+            seed: u64::MAX,
+            batch: 32,
+            settings: r#"{"model":{"kind":"mlp"}}"#.to_string(),
+            starts: vec![Start::now(0, "cpu", "xla-cpu-pjrt 0.0.1"), Start::default()],
+            saved: Some(Saved { path: "x".to_string(), step: 44 }),
+        };
+        about.write(folder.path()).unwrap();
+        assert_eq!(About::read(folder.path()).unwrap(), about);
+        let text = std::fs::read_to_string(folder.path().join(ABOUT)).unwrap();
+        assert!(text.contains("\"settings\": {\n    \"model\": {\n"), "{text}");
+        let date = &about.starts[0].date;
+        assert!(date.len() == "2026-11-22T15:04:05Z".len() && date.ends_with('Z'), "{date}");
+        // A later version may say more, an earlier one less.
+        std::fs::write(folder.path().join(ABOUT), r#"{"seed": 3, "later": [1]}"#).unwrap();
+        assert_eq!(About::read(folder.path()).unwrap(), About { seed: 3, ..About::default() });
+    }
+}

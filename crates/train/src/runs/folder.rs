@@ -1,0 +1,442 @@
+//! Writing the folder of a run.
+
+use super::about::{About, Saved};
+use super::events::Histogram;
+use super::metrics::{self, Record};
+use super::watched::{Watched, drop_later};
+use super::{ABOUT, EVENTS, EXPERIMENT, METRICS, RunError, events};
+use bf16scope_files as files;
+use fs4::fs_std::FileExt as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, Write as _};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The folder of a run that is being made. It is this process's until it is dropped.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    about: About,
+    metrics: Growing,
+    events: Growing,
+    watched: Watched,
+    last: Option<u64>,
+}
+
+/// What a resumption found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Resumed {
+    /// Records after the step that it goes on from, which were dropped.
+    pub n_dropped: u64,
+}
+
+impl RunFolder {
+    /// Begins the folder of a new run: `path` is made, and folders above it. `experiment` is kept as `experiment.yaml`.
+    ///
+    /// # Errors
+    /// [`RunError::Exists`] and [`RunError::Taken`]: what is there is never overwritten; what the system says.
+    pub fn create(path: &Path, about: About, experiment: Option<&str>) -> Result<RunFolder, RunError> {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(RunError::io(parent, "make the folder"))?;
+        }
+        match fs::create_dir(path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_empty(path)?,
+            Err(error) => return Err(RunError::io(path, "make the folder")(error)),
+        }
+        // Of two processes one makes this file.
+        let place = path.join(METRICS);
+        let file = match OpenOptions::new().append(true).create_new(true).open(&place) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(RunError::Exists { path: path.to_path_buf() });
+            }
+            file => file.map_err(RunError::io(&place, "make it"))?,
+        };
+        let metrics = Growing::lock(path, place, file)?;
+        let events = new_events(path, None)?;
+        let (path, watched) = (path.to_path_buf(), Watched::new(path));
+        let folder = RunFolder { path, about, metrics, events, watched, last: None };
+        folder.describe(experiment)?;
+        Ok(folder)
+    }
+
+    /// As [`create`](RunFolder::create), in a folder of its own: `path` if nothing is there, else the first free one of
+    /// `path-2`, `path-3` and so on after the last that there is.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn create_next(path: &Path, about: &About, experiment: Option<&str>) -> Result<RunFolder, RunError> {
+        let mut number = numbered(path).last().map_or(1, |(number, _)| number + 1);
+        loop {
+            match RunFolder::create(&nth(path, number), about.clone(), experiment) {
+                Err(RunError::Exists { .. } | RunError::Taken { .. } | RunError::Busy { .. }) => number += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Goes on with the run of a folder after `step` updates. What is recorded of later steps is dropped, and so is a
+    /// record that was cut short. `about` and `experiment` take the place of what was said before, but for the starts,
+    /// which are kept, and the checkpoint.
+    ///
+    /// # Errors
+    /// [`RunError::NoRun`] where there is none; [`RunError::Busy`]; what the system says.
+    pub fn resume(
+        path: &Path,
+        step: u64,
+        about: About,
+        experiment: Option<&str>,
+    ) -> Result<(RunFolder, Resumed), RunError> {
+        let before = match path.join(ABOUT).exists() {
+            true => About::read(path)?,
+            false => About::default(),
+        };
+        let place = path.join(METRICS);
+        let file = OpenOptions::new().read(true).append(true).open(&place).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => RunError::NoRun {
+                path: path.to_path_buf(),
+                found: format!("there is no {METRICS}, so there is no run to continue"),
+                help: "name the folder of a run, or one that is not there for a new run".to_string(),
+            },
+            _ => RunError::io(&place, "open it")(error),
+        })?;
+        let mut metrics = Growing::lock(path, place, file)?;
+        let (mut last, mut n_dropped, mut end) = (None, 0, None);
+        let found = metrics::read(BufReader::new(&metrics.file), |line| {
+            let later = line.record.as_ref().is_some_and(|record| record.step > step);
+            if end.is_some() || later || !line.is_whole {
+                end = end.or(Some(line.at));
+                n_dropped += u64::from(line.is_whole);
+            } else if let Some(record) = line.record {
+                last = Some(record.step);
+            }
+        });
+        found.map_err(RunError::io(&metrics.path, "read it"))?;
+        if let Some(end) = end {
+            metrics.cut(end).map_err(RunError::io(&metrics.path, "drop what it has of later steps"))?;
+        }
+        drop_later(path, step)?;
+        let events = new_events(path, Some(step + 1))?;
+        let starts = before.starts.into_iter().chain(about.starts).collect();
+        let about = About { starts, saved: before.saved, ..about };
+        let (path, watched) = (path.to_path_buf(), Watched::new(path));
+        let folder = RunFolder { path, about, metrics, events, watched, last };
+        folder.describe(experiment)?;
+        Ok((folder, Resumed { n_dropped }))
+    }
+
+    /// The latest of the folders that [`create_next`](RunFolder::create_next) makes for `path` whose last checkpoint is
+    /// this one.
+    pub fn of_checkpoint(path: &Path, saved: &Saved) -> Option<PathBuf> {
+        RunFolder::latest(path, |about| about.saved.as_ref() == Some(saved))
+    }
+
+    /// The latest of the folders that [`create_next`](RunFolder::create_next) makes for `path` that says this of itself.
+    pub fn latest(path: &Path, is_of: impl Fn(&About) -> bool) -> Option<PathBuf> {
+        let is_of = |path: &PathBuf| About::read(path).is_ok_and(|about| is_of(&about));
+        numbered(path).into_iter().rev().map(|(_, path)| path).find(is_of)
+    }
+
+    /// The last checkpoint of the run in `path`, if there is a run that has one.
+    pub fn last_checkpoint(path: &Path) -> Option<Saved> {
+        About::read(path).ok()?.saved
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Records scalars after `step` updates, which are no fewer than before. They are in the files when this returns,
+    /// whatever becomes of the process; a machine that dies may lose the last seconds.
+    ///
+    /// # Errors
+    /// [`RunError::Name`] and [`RunError::Order`], and then nothing is recorded; what the system says.
+    pub fn scalars(&mut self, step: u64, scalars: &[(impl AsRef<str>, f64)]) -> Result<(), RunError> {
+        metrics::check(scalars.iter().map(|(name, _)| name.as_ref()))?;
+        if let Some(last) = self.last.filter(|last| *last > step) {
+            return Err(RunError::Order { step, last });
+        }
+        let scalars = scalars.iter().map(|(name, value)| (name.as_ref().to_string(), *value)).collect();
+        let record = Record { step, time: now(), scalars };
+        self.metrics.push(metrics::line(&record).as_bytes())?;
+        self.events.push(&events::scalars(&record))?;
+        self.last = Some(step);
+        Ok(())
+    }
+
+    /// Says how many looks stay in `watch.jsonl`: `keep` of the newest at least, twice as many at most, and those that are
+    /// marked; all where it is none.
+    pub fn keep_watched(&mut self, keep: Option<NonZeroU32>) {
+        self.watched.keep(keep);
+    }
+
+    /// Has the look at a step stay, whatever its age.
+    pub fn mark_watched(&mut self, step: u64) {
+        self.watched.mark(step);
+    }
+
+    /// Appends a look at a step, counted from 1: a JSON object without a line break and with `step`,
+    /// to `watch.jsonl`, and its histograms to TensorBoard's file.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn watched(&mut self, step: u64, line: &str, histograms: &[(String, Histogram)]) -> Result<(), RunError> {
+        self.watched.push(line)?;
+        match histograms {
+            [] => Ok(()),
+            histograms => self.events.push(&events::histograms(step, now(), histograms)),
+        }
+    }
+
+    /// Notes that the run's last checkpoint is now this one.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn saved(&mut self, saved: Saved) -> Result<(), RunError> {
+        self.about.saved = Some(saved);
+        self.about.write(&self.path)
+    }
+
+    fn describe(&self, experiment: Option<&str>) -> Result<(), RunError> {
+        self.about.write(&self.path)?;
+        let place = self.path.join(EXPERIMENT);
+        match experiment {
+            Some(text) => files::replace(&place, text.as_bytes()).map_err(RunError::io(&place, "write it")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A file that grows by whole records.
+#[derive(Debug)]
+struct Growing {
+    path: PathBuf,
+    file: File,
+    n_bytes: u64,
+}
+
+impl Growing {
+    /// Takes a file that no other process may write to meanwhile, where the file system has locks.
+    fn lock(folder: &Path, path: PathBuf, file: File) -> Result<Growing, RunError> {
+        if matches!(file.try_lock_exclusive(), Ok(false)) {
+            return Err(RunError::Busy { path: folder.to_path_buf() });
+        }
+        let n_bytes = file.metadata().map_err(RunError::io(&path, "read its length"))?.len();
+        Ok(Growing { path, file, n_bytes })
+    }
+
+    /// Appends a record in one write. Of one that does not fit on the disk nothing stays.
+    fn push(&mut self, record: &[u8]) -> Result<(), RunError> {
+        if let Err(error) = self.file.write_all(record) {
+            let n_bytes = self.n_bytes;
+            // Where this fails too, whoever reads the file is told of half a record.
+            drop(self.cut(n_bytes));
+            return Err(RunError::io(&self.path, "write to it")(error));
+        }
+        self.n_bytes += record.len() as u64;
+        Ok(())
+    }
+
+    fn cut(&mut self, n_bytes: u64) -> io::Result<()> {
+        self.file.set_len(n_bytes)?;
+        self.n_bytes = n_bytes;
+        Ok(())
+    }
+}
+
+fn check_empty(path: &Path) -> Result<(), RunError> {
+    if [ABOUT, METRICS].iter().any(|name| path.join(name).exists()) {
+        return Err(RunError::Exists { path: path.to_path_buf() });
+    }
+    let mut entries = fs::read_dir(path).map_err(RunError::io(path, "list the folder"))?;
+    match entries.next() {
+        None => Ok(()),
+        Some(entry) => {
+            let entry = entry.map_err(RunError::io(path, "list the folder"))?;
+            Err(RunError::Taken { path: path.to_path_buf(), found: entry.file_name().to_string_lossy().into_owned() })
+        }
+    }
+}
+
+/// `path` itself for 1.
+fn nth(path: &Path, number: u64) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    if number > 1 {
+        name.push(format!("-{number}"));
+    }
+    path.with_file_name(name)
+}
+
+/// The folders of this name that there are, by their numbers.
+fn numbered(path: &Path) -> Vec<(u64, PathBuf)> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let number = |found: &str| match found.strip_prefix(&name)? {
+        "" => Some(1),
+        rest => {
+            let digits = rest.strip_prefix('-')?;
+            let number = digits.parse().ok().filter(|number| *number > 1)?;
+            (digits == u64::to_string(&number)).then_some(number)
+        }
+    };
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| number(entry.file_name().to_str()?));
+    let mut found: Vec<(u64, PathBuf)> = numbers.map(|number| (number, nth(path, number))).collect();
+    found.sort();
+    found
+}
+
+/// A new event file, which TensorBoard reads after those that there are.
+fn new_events(folder: &Path, start: Option<u64>) -> Result<Growing, RunError> {
+    let seconds_of = |name: &str| name.split_once("tfevents.")?.1.split('.').next()?.parse::<u64>().ok();
+    let entries = fs::read_dir(folder).map_err(RunError::io(folder, "list the folder"))?;
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let last = names.filter_map(|name| seconds_of(&name)).max();
+    let time = now();
+    let seconds = (time as u64).max(last.map_or(0, |last| last.saturating_add(1)));
+    let path = folder.join(format!("events.out.{EVENTS}.{seconds:010}.{}.{}.0", host(), std::process::id()));
+    let file = OpenOptions::new().append(true).create_new(true).open(&path).map_err(RunError::io(&path, "make it"))?;
+    let mut events = Growing { path, file, n_bytes: 0 };
+    let mut beginning = events::beginning(time);
+    if let Some(step) = start {
+        beginning.extend(events::start(time, step));
+    }
+    events.push(&beginning)?;
+    Ok(events)
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// The machine's name, as it may stand in a file's.
+fn host() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let may = |c: char| c.is_ascii_alphanumeric() || ['-', '_'].contains(&c);
+    let name: String = name.chars().take(64).map(|c| if may(c) { c } else { '_' }).collect();
+    if name.is_empty() { "localhost".to_string() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runs::{Run, Start, read};
+
+    fn about(step: u64) -> About {
+        About { precision: "bf16".to_string(), starts: vec![Start::now(step, "cpu", "p 1")], ..About::default() }
+    }
+
+    fn steps(run: &Run, name: &str) -> Vec<(u64, f64)> {
+        let curve = run.curves.iter().find(|curve| curve.name == name).unwrap();
+        curve.points.iter().map(|point| (point.step, point.value)).collect()
+    }
+
+    fn n_event_files(path: &Path) -> usize {
+        let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("events.out.tfevents.")).count()
+    }
+
+    #[test]
+    fn a_resumption_drops_what_comes_after_its_step() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("runs/net-bf16");
+        let mut folder = RunFolder::create(&path, about(0), Some("model: {}\n")).unwrap();
+        for step in 1..=6 {
+            folder.scalars(step, &[("loss", 1.0 / step as f64), ("lr", 0.5)]).unwrap();
+        }
+        folder.scalars(6, &[("test/loss", f64::NAN)]).unwrap();
+        folder.saved(Saved { path: "c".to_string(), step: 4 }).unwrap();
+        let error = RunFolder::resume(&path, 4, about(4), None).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("{}: another process is recording", path.display())), "{error}");
+        drop(folder);
+        // A record that was cut short goes too, and is not counted.
+        let mut file = OpenOptions::new().append(true).open(path.join(METRICS)).unwrap();
+        file.write_all(b"{\"step\":7,\"ti").unwrap();
+        drop(file);
+        let (mut folder, resumed) = RunFolder::resume(&path, 4, about(4), None).unwrap();
+        assert_eq!(resumed, Resumed { n_dropped: 3 });
+        folder.scalars(5, &[("loss", 0.25)]).unwrap();
+        drop(folder);
+        let run = read(&path).unwrap();
+        let third = 1.0 / 3.0;
+        assert_eq!(steps(&run, "loss"), [(1, 1.0), (2, 0.5), (3, third), (4, 0.25), (5, 0.25)]);
+        assert_eq!(run.curves.len(), 2, "{:?}", run.curves);
+        let described = run.about.unwrap();
+        assert_eq!(described.starts.iter().map(|start| start.step).collect::<Vec<_>>(), [0, 4]);
+        assert_eq!(described.saved, Some(Saved { path: "c".to_string(), step: 4 }));
+        assert_eq!(fs::read_to_string(path.join(EXPERIMENT)).unwrap(), "model: {}\n");
+        // TensorBoard's files say the same, in f32.
+        assert_eq!(n_event_files(&path), 2);
+        fs::remove_file(path.join(METRICS)).unwrap();
+        let run = read(&path).unwrap();
+        let third = f64::from(third as f32);
+        assert_eq!(steps(&run, "loss"), [(1, 1.0), (2, 0.5), (3, third), (4, 0.25), (5, 0.25)]);
+    }
+
+    #[test]
+    fn no_run_and_no_other_file_is_overwritten() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        let refused = |path: &Path| RunFolder::create(path, about(0), None).unwrap_err().to_string();
+        drop(RunFolder::create(&at("a"), about(0), None).unwrap());
+        let shown = at("a").display().to_string();
+        assert_eq!(
+            refused(&at("a")),
+            format!("{shown}: another run is recorded here\nhelp: name another folder, or go on with that run")
+        );
+        fs::create_dir(at("b")).unwrap();
+        fs::write(at("b/thesis.tex"), "").unwrap();
+        let shown = at("b").display().to_string();
+        assert_eq!(
+            refused(&at("b")),
+            format!(
+                "{shown}: the folder holds thesis.tex, and is not a run's\nhelp: name another one, which need not be there"
+            )
+        );
+        let shown = at("b/thesis.tex").display().to_string();
+        assert_eq!(refused(&at("b/thesis.tex")), format!("{shown}: cannot list the folder"));
+        fs::create_dir(at("empty")).unwrap();
+        drop(RunFolder::create(&at("empty"), about(0), None).unwrap());
+        let error = RunFolder::resume(&at("b"), 1, about(1), None).unwrap_err().to_string();
+        assert!(
+            error.contains("b: there is no metrics.jsonl, so there is no run to continue\nhelp: name the folder"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn new_runs_are_numbered_and_found_by_their_checkpoint() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("net.v1-f32");
+        let name = |folder: &RunFolder| folder.path().file_name().unwrap().to_str().unwrap().to_string();
+        let saved = |step| Saved { path: "c".to_string(), step };
+        let mut first = RunFolder::create_next(&path, &about(0), None).unwrap();
+        first.saved(saved(88)).unwrap();
+        let second = RunFolder::create_next(&path, &about(0), None).unwrap();
+        assert_eq!((name(&first), name(&second)), ("net.v1-f32".to_string(), "net.v1-f32-2".to_string()));
+        // The second has saved nothing: the checkpoint is still the first one's.
+        assert_eq!(RunFolder::of_checkpoint(&path, &saved(88)), Some(path.clone()));
+        assert_eq!(RunFolder::of_checkpoint(&path, &saved(44)), None);
+        fs::create_dir(home.path().join("net.v1-f32-07")).unwrap();
+        fs::create_dir(home.path().join("net.v1-f32-9")).unwrap();
+        let mut tenth = RunFolder::create_next(&path, &about(0), None).unwrap();
+        assert_eq!(name(&tenth), "net.v1-f32-10");
+        tenth.saved(saved(88)).unwrap();
+        assert_eq!(RunFolder::of_checkpoint(&path, &saved(88)), Some(tenth.path().to_path_buf()));
+    }
+
+    #[test]
+    fn steps_go_up_and_names_are_right_or_nothing_is_recorded() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("a");
+        let mut folder = RunFolder::create(&path, about(0), None).unwrap();
+        folder.scalars(3, &[("loss", 1.0)]).unwrap();
+        let error = folder.scalars(2, &[("loss", 1.0)]).unwrap_err().to_string();
+        assert_eq!(error, "step 2 was to be recorded after step 3, expected a later one");
+        assert!(matches!(folder.scalars(4, &[("time", 1.0)]), Err(RunError::Name { .. })));
+        assert_eq!(read(&path).unwrap().curves[0].points.len(), 1);
+    }
+}

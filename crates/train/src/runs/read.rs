@@ -1,0 +1,272 @@
+//! Reading the folder of a run: its curves, whatever became of the process or the machine that recorded them.
+
+use super::about::About;
+use super::events::{self, Said};
+use super::metrics::{self, Record};
+use super::{ABOUT, EVENTS, METRICS, RunError};
+use bf16scope_files as files;
+use serde::{Serialize, Serializer};
+use std::collections::HashMap;
+use std::fs;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+/// A run, as its folder has it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Run {
+    /// The folder.
+    pub path: PathBuf,
+    /// What it was; other programs' runs do not say.
+    pub about: Option<About>,
+    /// Its scalars, in the order in which they first appear.
+    pub curves: Vec<Curve>,
+    /// What could not be read, in words.
+    pub remarks: Vec<String>,
+}
+
+/// A scalar over steps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    /// What it is called.
+    pub name: String,
+    /// Its values, by ascending step: one for each.
+    pub points: Vec<Point>,
+}
+
+/// A value of a scalar.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// Updates made.
+    pub step: u64,
+    /// Seconds since 1970.
+    #[serde(serialize_with = "as_json")]
+    pub time: f64,
+    /// The value, which may be NaN; in JSON it is then the string `"NaN"`, as in `metrics.jsonl`.
+    #[serde(serialize_with = "as_json")]
+    pub value: f64,
+}
+
+fn as_json<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    metrics::number(*value).serialize(serializer)
+}
+
+/// Reads the folder of a run. Of a step that was recorded twice the later record counts, and with it go the steps after
+/// the earlier one. Where there is no `metrics.jsonl`, TensorBoard's event files are read.
+///
+/// # Errors
+/// [`RunError::NoRun`] for a path where there is none; a `run.json` that is none; what the system says.
+pub fn read(path: &Path) -> Result<Run, RunError> {
+    let mut run = Run { path: path.to_path_buf(), about: None, curves: Vec::new(), remarks: Vec::new() };
+    let mut curves = Curves::default();
+    let jsonl = path.join(METRICS);
+    if jsonl.is_file() {
+        lines(&jsonl, &mut curves, &mut run.remarks)?;
+    } else {
+        let events = event_files(path);
+        if events.is_empty() {
+            return Err(no_run(path));
+        }
+        for file in events {
+            let reader = BufReader::new(files::open(&file).map_err(RunError::io(&file, "open it"))?);
+            let found = events::read(reader, |said| match said {
+                Said::Scalars(record) => curves.push(record),
+                Said::Start(step) => curves.all.iter_mut().for_each(|curve| curve.drop_from(step)),
+            });
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            let remark = found.map_err(RunError::io(&file, "read it"))?;
+            run.remarks.extend(remark.map(|remark| format!("{name}: {remark}")));
+        }
+    }
+    if path.join(ABOUT).exists() {
+        run.about = Some(About::read(path)?);
+    }
+    run.curves = curves.all;
+    run.curves.retain(|curve| !curve.points.is_empty());
+    Ok(run)
+}
+
+#[derive(Default)]
+struct Curves {
+    all: Vec<Curve>,
+    places: HashMap<String, usize>,
+}
+
+impl Curves {
+    fn push(&mut self, Record { step, time, scalars }: Record) {
+        for (name, value) in scalars {
+            let place = *self.places.entry(name).or_insert_with_key(|name| {
+                self.all.push(Curve { name: name.clone(), points: Vec::new() });
+                self.all.len() - 1
+            });
+            self.all[place].drop_from(step);
+            self.all[place].points.push(Point { step, time, value });
+        }
+    }
+}
+
+impl Curve {
+    fn drop_from(&mut self, step: u64) {
+        while self.points.last().is_some_and(|last| last.step >= step) {
+            self.points.pop();
+        }
+    }
+}
+
+fn lines(path: &Path, curves: &mut Curves, remarks: &mut Vec<String>) -> Result<(), RunError> {
+    let reader = BufReader::new(files::open(path).map_err(RunError::io(path, "open it"))?);
+    let (mut number, mut n_damaged, mut first, mut is_cut) = (0, 0, 0, false);
+    let read = metrics::read(reader, |line| {
+        number += 1;
+        match line.record {
+            Some(record) => curves.push(record),
+            None if !line.is_whole => is_cut = true,
+            None => {
+                n_damaged += 1;
+                first = if n_damaged == 1 { number } else { first };
+            }
+        }
+    });
+    read.map_err(RunError::io(path, "read it"))?;
+    match n_damaged {
+        0 => {}
+        1 => remarks.push(format!("{METRICS}: line {first} is not a record, and is left out")),
+        n => remarks.push(format!("{METRICS}: {n} lines are not records, from line {first} on, and are left out")),
+    }
+    if is_cut {
+        remarks.push(format!("{METRICS}: the last line is cut short, and is left out"));
+    }
+    Ok(())
+}
+
+/// TensorBoard's files in a folder, in the order in which it reads them.
+fn event_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_one =
+        |path: &PathBuf| path.is_file() && path.file_name().is_some_and(|it| it.to_string_lossy().contains(EVENTS));
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_one).collect();
+    found.sort();
+    found
+}
+
+pub(super) fn no_run(path: &Path) -> RunError {
+    let of = |found: &str, help: String| RunError::NoRun { path: path.to_path_buf(), found: found.to_string(), help };
+    let is_run = |path: &Path| path.join(METRICS).is_file() || !event_files(path).is_empty();
+    let name = "name the folder of a run, such as `train` makes: runs/EXPERIMENT-PRECISION".to_string();
+    match fs::metadata(path) {
+        Err(_) => of("no such folder", name),
+        Ok(found) if !found.is_dir() => {
+            let parent = path.parent().filter(|parent| is_run(parent));
+            let help = parent.map_or(name, |parent| match parent.as_os_str().is_empty() {
+                true => "name the folder that it is in: .".to_string(),
+                false => format!("name the folder that it is in: {}", parent.display()),
+            });
+            of("a file, expected the folder of a run", help)
+        }
+        Ok(_) => {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            let mut runs: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_run(path)).collect();
+            runs.sort();
+            let shown: Vec<String> = runs.iter().take(3).map(|run| run.display().to_string()).collect();
+            let more = if runs.len() > shown.len() { ", …" } else { "" };
+            match runs.is_empty() {
+                true => of(&format!("the folder of no run: it has no {METRICS} and no event files"), name),
+                false => of("no run itself, but a folder of runs", format!("name those: {}{more}", shown.join(", "))),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn folder(jsonl: &[u8]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(METRICS), jsonl).unwrap();
+        folder
+    }
+
+    fn line(step: u64, value: f64) -> String {
+        metrics::line(&Record { step, time: 0.5, scalars: vec![("loss".to_string(), value)] })
+    }
+
+    fn values(run: &Run) -> Vec<(u64, f64)> {
+        run.curves.iter().flat_map(|curve| &curve.points).map(|point| (point.step, point.value)).collect()
+    }
+
+    #[test]
+    fn damaged_lines_are_read_past_and_said() {
+        let long = format!("{{\"step\":9,\"x\":\"{}\"}}\n", "x".repeat(2 * metrics::MAX_LINE));
+        let text =
+            [line(1, 1.0), "{\"step\"\n".to_string(), long, line(2, 0.5), "{\"step\":3,\"ti".to_string()].concat();
+        let run = read(folder(text.as_bytes()).path()).unwrap();
+        assert_eq!(values(&run), [(1, 1.0), (2, 0.5)]);
+        let left_out = "metrics.jsonl: 2 lines are not records, from line 2 on, and are left out";
+        assert_eq!(run.remarks, [left_out, "metrics.jsonl: the last line is cut short, and is left out"]);
+        let text = [line(1, 1.0), "\0\0\0\n".to_string(), line(5, 2.0), line(3, 0.5), line(4, 0.25)].concat();
+        let run = read(folder(text.as_bytes()).path()).unwrap();
+        // What came after step 3 was of another course of the run.
+        assert_eq!(values(&run), [(1, 1.0), (3, 0.5), (4, 0.25)]);
+        assert_eq!(run.remarks, ["metrics.jsonl: line 2 is not a record, and is left out"]);
+        // A last line that is whole but for its end says what it says.
+        let run = read(folder(line(1, 1.0).trim_end().as_bytes()).path()).unwrap();
+        assert_eq!((values(&run), run.remarks.len()), (vec![(1, 1.0)], 0));
+    }
+
+    proptest! {
+        #[test]
+        fn a_file_that_is_cut_or_overwritten_anywhere_keeps_its_other_records(at in 0usize..400, bytes: Vec<u8>) {
+            let whole: String = (1..=10).map(|step| line(step, 1.0 / step as f64)).collect();
+            let at = at.min(whole.len());
+            let cut = read(folder(&whole.as_bytes()[..at]).path()).unwrap();
+            let n_whole = whole[..at].matches('\n').count();
+            prop_assert!(values(&cut).len() == n_whole || values(&cut).len() == n_whole + 1);
+            // Bytes of any kind in its middle harm at most the lines that they lie on.
+            let end = (at + bytes.len()).min(whole.len());
+            let mut over = whole.clone().into_bytes();
+            over[at..end].copy_from_slice(&bytes[..end - at]);
+            let n_touched = whole[at..end].matches('\n').count() + 1;
+            let run = read(folder(&over).path()).unwrap();
+            let kept = values(&run);
+            let original: Vec<(u64, f64)> = (1..=10).map(|step| (step, 1.0 / step as f64)).collect();
+            let n_kept = original.iter().filter(|pair| kept.contains(pair)).count();
+            prop_assert!(n_kept + n_touched >= 10 || kept.len() < 10, "{kept:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_run_is_said_with_what_to_name() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        let shown = home.path().display();
+        let text = |path: &Path| read(path).unwrap_err().to_string();
+        let name = "help: name the folder of a run, such as `train` makes: runs/EXPERIMENT-PRECISION";
+        assert_eq!(text(&at("none")), format!("{shown}/none: no such folder\n{name}"));
+        assert_eq!(
+            text(home.path()),
+            format!("{shown}: the folder of no run: it has no metrics.jsonl and no event files\n{name}")
+        );
+        fs::create_dir(at("run")).unwrap();
+        fs::write(at("run/metrics.jsonl"), line(1, 1.0)).unwrap();
+        assert_eq!(
+            text(home.path()),
+            format!("{shown}: no run itself, but a folder of runs\nhelp: name those: {shown}/run")
+        );
+        assert_eq!(
+            text(&at("run/metrics.jsonl")),
+            format!(
+                "{shown}/run/metrics.jsonl: a file, expected the folder of a run\nhelp: name the folder that it is in: {shown}/run"
+            )
+        );
+        fs::write(at("run/run.json"), "[").unwrap();
+        let error = text(&at("run"));
+        assert!(error.starts_with(&format!("{shown}/run/run.json: EOF while parsing")), "{error}");
+        assert!(
+            error.ends_with(
+                "\nhelp: without this file the folder's curves can be drawn all the same: move it elsewhere"
+            )
+        );
+    }
+}

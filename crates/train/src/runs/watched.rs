@@ -1,0 +1,184 @@
+//! `watch.jsonl`: looks at the numbers of each layer, a JSON object on each line with its `step`.
+//!
+//! What a look says is the caller's business. Where only the newest are to stay, the file is cut when it has twice as many;
+//! looks that are marked stay whatever their age.
+
+use super::{RunError, WATCH};
+use bf16scope_files as files;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+/// The looks of a run that is being made.
+#[derive(Debug)]
+pub(super) struct Watched {
+    path: PathBuf,
+    /// So many of the newest stay at least; all where nothing is said.
+    keep: Option<NonZeroU32>,
+    /// Steps whose looks stay.
+    marked: BTreeSet<u64>,
+    /// Lines in the file that may go.
+    n_unmarked: usize,
+}
+
+impl Watched {
+    pub(super) fn new(folder: &Path) -> Watched {
+        Watched { path: folder.join(WATCH), keep: None, marked: BTreeSet::new(), n_unmarked: 0 }
+    }
+
+    /// So many of the newest looks, and those of `marked` steps, stay.
+    pub(super) fn keep(&mut self, keep: Option<NonZeroU32>) {
+        self.keep = keep;
+        self.n_unmarked = fs::read(&self.path).map_or(0, |bytes| lines_of(&bytes).count());
+    }
+
+    /// The look at this step stays.
+    pub(super) fn mark(&mut self, step: u64) {
+        self.marked.insert(step);
+    }
+
+    /// Appends a look.
+    pub(super) fn push(&mut self, line: &str) -> Result<(), RunError> {
+        let file = OpenOptions::new().append(true).create(true).open(&self.path);
+        let mut file = file.map_err(RunError::io(&self.path, "open it"))?;
+        file.write_all(format!("{line}\n").as_bytes()).map_err(RunError::io(&self.path, "write to it"))?;
+        self.n_unmarked += 1;
+        match self.keep {
+            Some(keep) if self.n_unmarked > 2 * keep.get() as usize => self.cut(keep.get() as usize),
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops what is neither among the `n` newest nor marked.
+    fn cut(&mut self, n: usize) -> Result<(), RunError> {
+        let bytes = fs::read(&self.path).map_err(RunError::io(&self.path, "read it"))?;
+        let lines: Vec<&[u8]> = lines_of(&bytes).collect();
+        let n_old = lines.len().saturating_sub(n);
+        let is_marked = |line: &[u8]| step_of(line).is_some_and(|step| self.marked.contains(&step));
+        let kept = lines.iter().enumerate().filter(|(at, line)| *at >= n_old || is_marked(line));
+        let kept: Vec<&[u8]> = kept.map(|(_, line)| *line).collect();
+        files::replace(&self.path, &kept.concat()).map_err(RunError::io(&self.path, "drop old looks"))?;
+        self.n_unmarked = n;
+        Ok(())
+    }
+}
+
+/// Drops what `watch.jsonl` has of steps after `step`, and a line that was cut short.
+pub(super) fn drop_later(folder: &Path, step: u64) -> Result<(), RunError> {
+    let path = folder.join(WATCH);
+    let Ok(bytes) = fs::read(&path) else { return Ok(()) };
+    let kept: Vec<&[u8]> = lines_of(&bytes).filter(|line| step_of(line).is_some_and(|of| of <= step)).collect();
+    files::replace(&path, &kept.concat()).map_err(RunError::io(&path, "drop what it has of later steps"))
+}
+
+/// The looks in the folder of a run, by ascending step: of a step that was looked at twice the later one. With them, what could
+/// not be read, in words. A folder without looks has none.
+///
+/// # Errors
+/// [`RunError::NoRun`] for a path that is no folder; what the system says.
+pub fn read_watched<T: DeserializeOwned>(path: &Path) -> Result<(Vec<T>, Vec<String>), RunError> {
+    if !path.is_dir() {
+        return Err(super::read::no_run(path));
+    }
+    let file = path.join(WATCH);
+    let bytes = match fs::read(&file) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(RunError::io(&file, "read it")(error)),
+    };
+    let (mut looks, mut remarks): (Vec<(u64, T)>, _) = (Vec::new(), Vec::new());
+    for (number, line) in lines_of(&bytes).enumerate() {
+        match step_of(line).zip(serde_json::from_slice::<T>(line).ok()) {
+            Some((step, look)) => match looks.binary_search_by_key(&step, |(step, _)| *step) {
+                Ok(at) => looks[at] = (step, look),
+                Err(at) => looks.insert(at, (step, look)),
+            },
+            None if !line.ends_with(b"\n") => {
+                remarks.push(format!("{WATCH}: the last line is cut short, and is left out"))
+            }
+            None => remarks.push(format!("{WATCH}: line {} is no look, and is left out", number + 1)),
+        }
+    }
+    Ok((looks.into_iter().map(|(_, look)| look).collect(), remarks))
+}
+
+/// Lines with their ends.
+fn lines_of(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split_inclusive(|&byte| byte == b'\n')
+}
+
+/// The step that a line is of.
+fn step_of(line: &[u8]) -> Option<u64> {
+    #[derive(serde::Deserialize)]
+    struct Step {
+        step: u64,
+    }
+    serde_json::from_slice::<Step>(line).ok().map(|Step { step }| step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(folder: &Path) -> Vec<u64> {
+        let (looks, remarks) = read_watched::<serde_json::Value>(folder).unwrap();
+        assert_eq!(remarks, [""; 0]);
+        looks.iter().map(|look| look["step"].as_u64().unwrap()).collect()
+    }
+
+    fn line(step: u64) -> String {
+        format!("{{\"step\":{step},\"rows\":[]}}")
+    }
+
+    #[test]
+    fn the_newest_looks_stay_and_those_that_are_marked() {
+        let home = tempfile::tempdir().unwrap();
+        let mut watched = Watched::new(home.path());
+        watched.keep(NonZeroU32::new(3));
+        for step in 1..=20 {
+            if step == 5 {
+                watched.mark(4);
+                watched.mark(5);
+            }
+            watched.push(&line(step)).unwrap();
+        }
+        // Cut after 7, 11, 15 and 19.
+        assert_eq!(steps(home.path()), [4, 5, 17, 18, 19, 20]);
+        drop_later(home.path(), 18).unwrap();
+        assert_eq!(steps(home.path()), [4, 5, 17, 18]);
+        // Another process goes on: what is there counts.
+        let mut watched = Watched::new(home.path());
+        watched.mark(4);
+        watched.keep(NonZeroU32::new(2));
+        watched.push(&line(19)).unwrap();
+        assert_eq!(steps(home.path()), [4, 18, 19]);
+    }
+
+    #[test]
+    fn without_a_number_all_stay_and_a_step_seen_twice_is_there_once() {
+        let home = tempfile::tempdir().unwrap();
+        let mut watched = Watched::new(home.path());
+        (1..=9).chain([8]).for_each(|step| watched.push(&line(step)).unwrap());
+        assert_eq!(steps(home.path()), (1..=9).collect::<Vec<_>>());
+        assert_eq!(steps(&home.path().join("..").join(home.path().file_name().unwrap())), steps(home.path()));
+    }
+
+    #[test]
+    fn what_is_damaged_is_said_and_left_out() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join(WATCH), format!("{}\nnot JSON\n{}\n{{\"step\":3", line(1), line(2))).unwrap();
+        let (looks, remarks) = read_watched::<serde_json::Value>(home.path()).unwrap();
+        assert_eq!(looks.len(), 2);
+        assert_eq!(
+            remarks,
+            [
+                "watch.jsonl: line 2 is no look, and is left out",
+                "watch.jsonl: the last line is cut short, and is left out"
+            ]
+        );
+        assert!(read_watched::<serde_json::Value>(&home.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,480 @@
+//! A task on a device: its compiled training program, and its state, which stays there between steps.
+//!
+//! A step donates the state and gets the new state back in its place; only the loss and metrics come to the host. This
+//! file knows one step and one evaluation; epochs, checkpoints on disk and stopping are [`run`](super::run)'s.
+
+mod checkpoints;
+mod hosts;
+mod used;
+
+use super::checkpoint::{DataIdentity, FunctionHash};
+use super::device::{Fed, Loaded, Results, check_memory, initial_state, n_bytes, n_elements};
+use super::error::TrainError;
+use super::hosts::{Exchange, Site};
+use super::model_axis::over_model_axis;
+use super::objective::Objective;
+use super::observer::Observer;
+use super::program::{self, TaskProgram};
+use super::resume::function_of;
+use super::spec::Spec;
+use super::steps_per_call::several_steps;
+use super::totals::Totals;
+use super::watch::WatchRecord;
+use bf16scope_data::{Batch, DrawVersion};
+use bf16scope_model::graph::{Program, VariableInfo};
+use bf16scope_model::optim::LossScale;
+use bf16scope_pjrt::{Arg, Buffer, Client};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A task on a device.
+#[derive(Debug)]
+pub struct Session {
+    spec: Spec,
+    client: Client,
+    /// The program of a call.
+    training: Arc<Loaded>,
+    /// The program of one step, where a call makes several; compiled when it is needed.
+    single: Option<Arc<Loaded>>,
+    state: State,
+    /// What the last call gave beside the state; nothing before the first.
+    last: Option<Results>,
+    last_was_single: bool,
+    step: u64,
+    /// Those that the run began with.
+    draws: DrawVersion,
+    resumed: Option<Resumed>,
+    /// What the run began with, where that is not what it begins with by itself.
+    initialized: Option<serde_json::Value>,
+    function: Option<FunctionHash>,
+    site: Site,
+    /// Where there are several hosts.
+    exchange: Option<Exchange>,
+}
+
+/// What one host of a slice wants before the next step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// To save and end the run: it was asked to.
+    pub stop: bool,
+    /// To save: it is time.
+    pub save: bool,
+    /// It cannot go on.
+    pub failed: bool,
+}
+
+/// What the data of a run that goes on must be.
+#[derive(Clone, Debug)]
+struct Resumed {
+    path: PathBuf,
+    steps_per_epoch: u64,
+    data: Option<DataIdentity>,
+    /// A hash of its state.
+    state: [u8; 32],
+}
+
+/// The variables on the device of each replica of this host, in the program's order: whole, or its part of them. Of what is whole the first's are those that are kept, evaluated and used:
+/// others differ from them in what is of a replica's own, a batch norm's statistics and random states.
+#[derive(Debug)]
+enum State {
+    Held(Vec<Vec<Buffer>>),
+    /// Given to an execution that failed: which, and why.
+    Lost(String),
+}
+
+impl State {
+    /// Each replica's.
+    fn buffers(&self) -> Result<&[Vec<Buffer>], TrainError> {
+        match self {
+            State::Held(replicas) => Ok(replicas),
+            State::Lost(lost) => Err(TrainError::Lost { lost: lost.clone() }),
+        }
+    }
+}
+
+/// Puts batches on the devices of a session.
+#[derive(Debug)]
+pub(super) struct Feeder {
+    training: Arc<Loaded>,
+    single: Option<Arc<Loaded>>,
+}
+
+/// A batch on the devices, and the program that it is for.
+#[derive(Debug)]
+pub(super) struct Call {
+    program: Arc<Loaded>,
+    fed: Fed,
+    /// Whether it is of one step, where calls make several.
+    is_single: bool,
+}
+
+impl Feeder {
+    /// The batch of `n` steps, the first of which is `step`.
+    pub fn put(&self, batch: &Batch, step: u64, n: u32) -> Result<Call, TrainError> {
+        let single = self.single.as_ref().filter(|_| n == 1);
+        let program = Arc::clone(single.unwrap_or(&self.training));
+        let fed = program.put(batch, step, false)?;
+        Ok(Call { program, fed, is_single: single.is_some() })
+    }
+}
+
+impl Session {
+    /// Builds and compiles the training program, and puts the initial state on the devices of its mesh.
+    ///
+    /// # Errors
+    /// Where the task cannot be built, compiled or held.
+    pub fn new(client: &Client, spec: Spec) -> Result<Session, TrainError> {
+        let mut site = Site::of(client, spec.objective.mesh)?;
+        let program = several_steps(program_of_a_step(client, &spec)?, spec.steps_per_call)?;
+        let (program, split) = over_partitions(program, &spec)?;
+        site.split = Arc::new(split);
+        check_memory(&spec, &site, &program.program.variables, 0)?;
+        let training = load(client, program, &spec, &site)?;
+        // A client that does not say has been asked for what is sure.
+        let temporaries = training.executable.compiled().memory_stats().map_or(0, |stats| stats.temporaries.max(0));
+        check_memory(&spec, &site, &training.variables, temporaries as u128)?;
+        let _span = tracing::info_span!("initialise", seed = spec.seed).entered();
+        let state = State::Held(initial_state(client, &training.variables, &spec, &site)?);
+        let (client, function) = (client.clone(), function_of(&*spec.task));
+        let (last, resumed, initialized, exchange) = (None, None, None, Exchange::of(&client, &site));
+        Ok(Session {
+            spec,
+            client,
+            training: Arc::new(training),
+            single: None,
+            state,
+            last,
+            last_was_single: false,
+            step: 0,
+            draws: DrawVersion::default(),
+            resumed,
+            initialized,
+            function,
+            site,
+            exchange,
+        })
+    }
+
+    /// Which host of a slice this is, from 0, and how many there are: `(0, 1)` where all devices are of this process. Of
+    /// several, each has a session of its own, and all must ask the same of theirs, in the same order; the first evaluates and
+    /// writes.
+    pub fn host(&self) -> (u32, u32) {
+        (self.site.host, self.site.n_hosts)
+    }
+
+    fn here(&self) -> (&Site, Option<&Exchange>) {
+        (&self.site, self.exchange.as_ref())
+    }
+
+    /// The program of a call as the compiler of its devices made it: a serialized `HloModuleProto`.
+    ///
+    /// # Errors
+    /// Where the plugin fails, or gives none.
+    pub fn optimized_program(&self) -> Result<Vec<u8>, TrainError> {
+        Ok(self.training.executable.compiled().optimized_program()?)
+    }
+
+    /// The replicas whose devices are of this host, numbered from 0 over all hosts.
+    pub fn replicas(&self) -> std::ops::Range<usize> {
+        self.site.replicas.clone()
+    }
+
+    /// What it trains.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Names of the variables that the optimizer updates.
+    pub fn trainable(&self) -> Vec<&str> {
+        self.variables().iter().filter(|variable| variable.trainable).map(|variable| variable.name.as_str()).collect()
+    }
+
+    /// How many numbers the optimizer updates.
+    pub fn n_parameters(&self) -> u128 {
+        self.variables().iter().filter(|variable| variable.trainable).map(n_elements).sum()
+    }
+
+    /// How many numbers would be updated, but that they are frozen ([`Objective::trainable`]).
+    pub fn n_frozen(&self) -> u128 {
+        self.variables().iter().filter(|variable| variable.is_frozen).map(n_elements).sum()
+    }
+
+    /// Bytes of variables and slots.
+    pub fn n_state_bytes(&self) -> u128 {
+        self.variables().iter().map(n_bytes).sum()
+    }
+
+    fn variables(&self) -> &[VariableInfo] {
+        &self.training.variables
+    }
+
+    /// Updates made.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The learning rate of the next step.
+    pub fn learning_rate(&self) -> f64 {
+        self.learning_rate_of(self.step)
+    }
+
+    /// The learning rate of the step that so many come before.
+    pub(super) fn learning_rate_of(&self, step: u64) -> f64 {
+        self.spec.objective.update.rate_at(u32::try_from(step).unwrap_or(u32::MAX))
+    }
+
+    /// One update. Gives the loss and the metrics of the batch, before the update.
+    ///
+    /// # Errors
+    /// [`TrainError::Batch`] where the batch is not what the program takes (size, names, dims, dtypes, an integer out of
+    /// its range): the session is then as it was, as it is where a session whose calls make several steps cannot compile
+    /// the program of one. Where the plugin fails, the state is lost, and the session says so from then on.
+    pub fn train(&mut self, batch: &Batch) -> Result<Totals, TrainError> {
+        self.load_single_step()?;
+        let fed = self.feeder().put(batch, self.step, 1)?;
+        Ok(self.advance(fed)?.remove(0))
+    }
+
+    /// As many updates as a call makes ([`Spec::steps_per_call`]), in one call of the device, with as many batches as one:
+    /// the first step's examples first, as [`Loader::steps`](bf16scope_data::Loader::steps) gives them. Gives the loss and the
+    /// metrics of each batch, before its update.
+    ///
+    /// # Errors
+    /// As [`Session::train`].
+    pub fn train_call(&mut self, batches: &Batch) -> Result<Vec<Totals>, TrainError> {
+        let fed = self.feeder().put(batches, self.step, self.spec.steps_per_call.n().get())?;
+        self.advance(fed)
+    }
+
+    /// What puts batches on the devices of this session: from another thread too, while a step is made.
+    pub(super) fn feeder(&self) -> Feeder {
+        Feeder { training: Arc::clone(&self.training), single: self.single.clone() }
+    }
+
+    /// Compiles the program of one step, where there is none yet.
+    pub(super) fn load_single_step(&mut self) -> Result<(), TrainError> {
+        if self.single.is_none() && self.spec.steps_per_call.n().get() > 1 {
+            let (program, _) = over_partitions(program_of_a_step(&self.client, &self.spec)?, &self.spec)?;
+            self.single = Some(Arc::new(load(&self.client, program, &self.spec, &self.site)?));
+        }
+        Ok(())
+    }
+
+    /// As [`Session::train_call`], with what a feeder put on the devices: of one step or of several.
+    pub(super) fn advance(&mut self, call: Call) -> Result<Vec<Totals>, TrainError> {
+        let Call { program, fed, is_single } = call;
+        let n_steps = if is_single { 1 } else { u64::from(self.spec.steps_per_call.n().get()) };
+        let _span = tracing::debug_span!("step", step = self.step, n_steps).entered();
+        self.state.buffers()?;
+        // The step after the last of these is counted too.
+        let count = i32::try_from(self.step + n_steps).ok().map(|_| self.step as i32);
+        let count = count.ok_or(TrainError::Counted { step: self.step })?;
+        let Fed { parts, n_valid } = fed;
+        let inputs = parts.into_iter().enumerate().map(|(replica, part)| program.inputs(part, count, replica));
+        let inputs = inputs.collect::<Result<Vec<_>, TrainError>>()?;
+        // From here on the state belongs to the execution, and comes back only if that succeeds.
+        let lost = State::Lost(format!("step {} was interrupted", self.step + 1));
+        let State::Held(state) = std::mem::replace(&mut self.state, lost) else {
+            unreachable!("it was just looked at")
+        };
+        let of_replica = |(state, inputs): (Vec<Buffer>, Vec<Buffer>)| state.into_iter().chain(inputs).map(Arg::Donate);
+        let args = state.into_iter().zip(inputs).map(|both| of_replica(both).collect()).collect();
+        let mut results = program.executable.execute_sharded(args).map_err(|error| {
+            self.state = State::Lost(format!("step {} failed: {error}", self.step + 1));
+            error
+        })?;
+        let last = results.iter_mut().map(|results| results.split_off(program.variables.len()));
+        // What all devices of a replica have is its first's.
+        let last: Vec<_> = last.collect::<Vec<_>>().into_iter().step_by(self.site.n_partitions as usize).collect();
+        self.last_was_single = is_single;
+        self.state = State::Held(results);
+        self.step += n_steps;
+        let last = self.last.insert(match &self.exchange {
+            None => Results::Here(last),
+            Some(exchange) => {
+                let own: Vec<Vec<&Buffer>> = last.iter().map(|replica| replica.iter().collect()).collect();
+                Results::Gathered(exchange.gather(&own)?)
+            }
+        });
+        let mut totals = vec![program.no_totals(); n_steps as usize];
+        for replica in 0..last.n_replicas() {
+            let steps = program.read(last, replica, n_valid)?;
+            totals.iter_mut().zip(&steps).for_each(|(totals, step)| totals.merge(step));
+        }
+        Ok(totals)
+    }
+
+    /// What looks at steps of this session.
+    pub(super) fn observer(&self) -> Result<Observer, TrainError> {
+        Observer::new(&self.client, &self.spec, &objective_on(&self.client, &self.spec)?, self.site.clone())
+    }
+
+    /// Looks at what a replica has of the step that is about to be made with a batch of one step, which stays.
+    pub(super) fn observe(&self, observer: &Observer, call: &Call, replica: usize) -> Result<WatchRecord, TrainError> {
+        let state = self.state.buffers()?;
+        let step = i32::try_from(self.step).map_err(|_| TrainError::Counted { step: self.step })?;
+        let rows = observer.observe(state, &call.fed, step, replica)?;
+        let is_scale = |variable: &VariableInfo| variable.name == "loss_scale/scale";
+        let loss_scale = match self.variables().iter().position(is_scale) {
+            None => None,
+            Some(number) => {
+                let mut word = [0; 4];
+                state[0][number].copy_to_host(&mut word)?;
+                Some(f64::from(f32::from_le_bytes(word)))
+            }
+        };
+        Ok(WatchRecord {
+            step: self.step + 1,
+            learning_rate: self.learning_rate(),
+            optimizer: self.spec.objective.update.optimizer.name().to_string(),
+            variables: self.spec.variables.name().to_string(),
+            loss_scale,
+            decay: self.learning_rate() * self.spec.objective.update.plain_decay(),
+            n_skipped: self.n_skipped()?,
+            rows,
+        })
+    }
+
+    /// Scalars that the task named, of the last step: only now they come to the host. Nothing before the first step.
+    ///
+    /// # Errors
+    /// Where the plugin fails.
+    pub fn scalars(&self) -> Result<Vec<(String, f64)>, TrainError> {
+        let Some(last) = &self.last else { return Ok(Vec::new()) };
+        match (&self.single, self.last_was_single) {
+            (Some(single), true) => single.scalars(last),
+            _ => self.training.scalars(last),
+        }
+    }
+
+    /// Steps whose update was left out, because a gradient was not finite; only of a dynamic loss scale, which tries again
+    /// with a smaller one.
+    ///
+    /// # Errors
+    /// Where the plugin fails.
+    pub fn n_skipped(&self) -> Result<Option<u64>, TrainError> {
+        let is_count = |variable: &VariableInfo| variable.name == LossScale::N_SKIPPED;
+        let Some(number) = self.variables().iter().position(is_count) else { return Ok(None) };
+        let mut word = [0; 4];
+        self.state.buffers()?[0][number].copy_to_host(&mut word)?;
+        Ok(Some(u64::from(u32::from_le_bytes(word))))
+    }
+
+    /// The replicas, numbered from 0, on which the loss of a step of the last call, counted from 0, was not finite; nothing
+    /// of one replica.
+    ///
+    /// # Errors
+    /// Where the plugin fails.
+    pub(super) fn not_finite_on(&self, step: usize) -> Result<Vec<usize>, TrainError> {
+        let program = match (&self.single, self.last_was_single) {
+            (Some(single), true) => single,
+            _ => &self.training,
+        };
+        let mut found = Vec::new();
+        let Some(last) = self.last.as_ref().filter(|last| last.n_replicas() > 1) else { return Ok(found) };
+        for replica in 0..last.n_replicas() {
+            let steps = program.read(last, replica, self.spec.batch as usize)?;
+            if steps.get(step).and_then(Totals::loss).is_some_and(|loss| !loss.is_finite()) {
+                found.push(replica);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Totals of no step, to merge those of steps into.
+    pub fn no_totals(&self) -> Totals {
+        self.training.no_totals()
+    }
+}
+
+/// The platform of a plugin that sums a bf16 `all-reduce` in more.
+const CPU: &str = "cpu";
+
+fn program_of_a_step(client: &Client, spec: &Spec) -> Result<TaskProgram, TrainError> {
+    Ok(program::training(&*spec.task, spec.numbers(), i64::from(spec.batch), &objective_on(client, spec)?)?)
+}
+
+/// The objective as the devices of a client compute it.
+fn objective_on(client: &Client, spec: &Spec) -> Result<Objective, TrainError> {
+    let mut objective = spec.objective.clone();
+    if objective.mesh.has_replicas() && client.platform_name()? == CPU {
+        objective.mesh = objective.mesh.written_out();
+    }
+    Ok(objective)
+}
+
+/// The program over the devices of each replica, which sum as the replicas do, and what they split along which axis.
+fn over_partitions(program: TaskProgram, spec: &Spec) -> Result<(TaskProgram, BTreeMap<String, usize>), TrainError> {
+    let Objective { mesh, split, .. } = &spec.objective;
+    if mesh.model.get() == 1 {
+        return Ok((program, BTreeMap::new()));
+    }
+    let laid = over_model_axis(program.program.module, mesh.model.get(), split, mesh.sum);
+    let (module, report) = laid.map_err(program::ProgramError::from)?;
+    let program = TaskProgram { program: Program { module, ..program.program }, ..program };
+    Ok((program, report.split.into_iter().collect()))
+}
+
+fn load(client: &Client, program: TaskProgram, spec: &Spec, site: &Site) -> Result<Loaded, TrainError> {
+    let n_state = program.program.variables.len();
+    Loaded::new(client, program, n_state, spec.task.features(), spec.batch, site.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Resumption;
+    use bf16scope_data::{ArrayInfo, Arrays, NamedArray};
+    use bf16scope_hlo::DType;
+    use bf16scope_model::graph::Precision;
+    use bf16scope_model::models::{Model, mlp};
+    use bf16scope_pjrt::{Platform, Setup};
+    use std::path::Path;
+
+    #[test]
+    fn a_step_that_fails_loses_the_state_and_says_so_until_it_is_restored() {
+        let client = Client::of(&Platform::cpu(), &Setup::from_env()).unwrap();
+        let new = |hidden: i64| {
+            let model = Model::Mlp(mlp::Config { hidden: vec![hidden], ..mlp::Config::new([4], 2) });
+            let spec = Spec { precision: Precision::F32, batch: 2, ..Spec::new(model.task(0.0)) };
+            Session::new(&client, spec).unwrap()
+        };
+        let mut session = new(3);
+        let checkpoint = session.checkpoint(1).unwrap();
+        let array = |name: &str, dtype, dims: &[i64], bytes| NamedArray {
+            name: name.to_string(),
+            dtype,
+            dims: dims.to_vec(),
+            bytes,
+        };
+        let images = array("images", DType::F32, &[2, 4], vec![0; 2 * 4 * 4]);
+        let labels = array("labels", DType::S32, &[2], vec![0, 0, 0, 0, 1, 0, 0, 0]);
+        let of_source = |array: &NamedArray| {
+            let (name, dims) = (array.name.clone(), array.dims[1..].to_vec());
+            (ArrayInfo::new(&name, array.dtype, dims), array.bytes.clone())
+        };
+        let source = Arrays::new(Path::new("two.npz"), vec![of_source(&images), of_source(&labels)]).unwrap();
+        let batch = Batch { arrays: vec![images, labels], n_valid: 2 };
+        // The program of another model stands in for an execution that fails: it has the state by then.
+        let mut program = new(5).training;
+        std::mem::swap(&mut session.training, &mut program);
+        let failure = session.train(&batch).unwrap_err().to_string();
+        let lost = format!(
+            "the session has no state: step 1 failed: {failure}\n\
+             help: restore a checkpoint, or make another session; nothing was saved"
+        );
+        let evaluator = session.evaluator(2).unwrap();
+        let later = [
+            session.train(&batch).map(drop),
+            session.state().map(drop),
+            session.checkpoint(1).map(drop),
+            session.evaluate(&evaluator, &source).map(drop),
+        ];
+        assert_eq!(later.map(|result| result.unwrap_err().to_string()), [(); 4].map(|()| lost.clone()));
+        std::mem::swap(&mut session.training, &mut program);
+        session.restore(Path::new("before"), &checkpoint, Resumption::default()).unwrap();
+        assert_eq!(session.checkpoint(1).unwrap(), checkpoint);
+        session.train(&batch).unwrap();
+    }
+}

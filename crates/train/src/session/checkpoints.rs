@@ -1,0 +1,176 @@
+//! A session and its checkpoints: its state into one, on from one, and back to what the run began with.
+
+use super::{Resumed, Session, State};
+use crate::change::Change;
+use crate::checkpoint::{Checkpoint, CheckpointError, DataIdentity, HostArray, Position, Settings};
+use crate::device::{download, initial_state, shape_of, upload_state};
+use crate::error::TrainError;
+use crate::initialize::{Initialization, InitializeFrom};
+use crate::resume::{INITIALIZED, Resumption, check_data as check_resumed_data, settings, stores_otherwise};
+use crate::spec::Spec;
+use bf16scope_data::{DrawVersion, ORDER_VERSION};
+use bf16scope_model::graph::VariableInfo;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+impl Session {
+    /// The state on the host: variables and slots by name.
+    ///
+    /// # Errors
+    /// Where the plugin fails.
+    pub fn state(&self) -> Result<BTreeMap<String, HostArray>, TrainError> {
+        let (state, here) = (self.state.buffers()?, self.here());
+        let host = |(number, variable): (usize, &VariableInfo)| {
+            let array = HostArray { shape: shape_of(variable), bytes: download(variable, number, state, here)? };
+            Ok((variable.name.clone(), array))
+        };
+        self.variables().iter().enumerate().map(host).collect()
+    }
+
+    /// A checkpoint of this moment.
+    ///
+    /// # Errors
+    /// Where the plugin fails.
+    pub fn checkpoint(&self, steps_per_epoch: u64) -> Result<Checkpoint, TrainError> {
+        let Spec { precision, batch, seed, .. } = &self.spec;
+        let (order, draws, precision) = (ORDER_VERSION, self.draws.number(), *precision);
+        let position =
+            Position { step: self.step, steps_per_epoch, batch: *batch, seed: *seed, precision, order, draws };
+        let (settings, function) = (self.settings(), self.function.clone());
+        Ok(Checkpoint { position, settings, function, data: None, variables: self.state()? })
+    }
+
+    /// The settings of the run, and what it began with.
+    pub fn settings(&self) -> Settings {
+        let mut settings = settings(&self.spec);
+        if let Some(initialized) = &self.initialized {
+            settings.0["train"][INITIALIZED] = initialized.clone();
+        }
+        settings
+    }
+
+    /// Begins with weights of another run or another framework instead of its own: before the first step. Slots and averages
+    /// are as at the beginning of any run; averages start from these weights.
+    ///
+    /// # Errors
+    /// A number that is too large for what it is stored in. Where the plugin fails, the state is lost.
+    pub fn initialize(&mut self, initialization: Initialization) -> Result<(), TrainError> {
+        let (file, record) = (initialization.file().display().to_string(), initialization.record().clone());
+        let initial = self.checkpoint(1)?;
+        let state = initialization.into_state(self.variables(), initial, self.spec.seed)?;
+        let arrays: Vec<&HostArray> = self.variables().iter().map(|variable| &state[&variable.name]).collect();
+        self.state = State::Lost(format!("initializing from {file} failed"));
+        self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
+        self.initialized = Some(record);
+        Ok(())
+    }
+
+    /// Back to the beginning of its run: to initial values of its seed, or to the weights that it was initialized from, which
+    /// are read again.
+    ///
+    /// # Errors
+    /// Weights that cannot be read, or are others now. Where the plugin fails, the state is lost.
+    pub fn restart(&mut self) -> Result<(), TrainError> {
+        let before = self.initialized.take();
+        let initialization =
+            before.as_ref().map(|record| InitializeFrom::of_record(record).read(&self.spec)).transpose();
+        let initialization = initialization.inspect_err(|_| self.initialized.clone_from(&before))?;
+        if let Some((before, now)) = before.as_ref().zip(initialization.as_ref())
+            && before["sha256"] != now.record()["sha256"]
+        {
+            let text = |record: &serde_json::Value| record["sha256"].as_str().unwrap_or_default().to_string();
+            let change = Change::new("train.initialize_from.sha256", text(before), text(now.record()));
+            let path = now.file().to_path_buf();
+            self.initialized.clone_from(&Some(before.clone()));
+            return Err(TrainError::Resume { path, changes: vec![change] });
+        }
+        self.state = State::Lost("going back to the initial state failed".to_string());
+        self.state = State::Held(initial_state(&self.client, self.variables(), &self.spec, &self.site)?);
+        (self.step, self.draws, self.resumed, self.last) = (0, DrawVersion::default(), None, None);
+        initialization.map_or(Ok(()), |initialization| self.initialize(initialization))
+    }
+
+    /// Goes on from a checkpoint, read from `path`. Gives the settings that have changed since, and may; with `resumption`
+    /// one can let a task's settings change that otherwise may not. Where `variables` or `slots` are stored in another way
+    /// now, they are converted: f32 rounded to nearest, bf16 as it is.
+    ///
+    /// # Errors
+    /// A checkpoint that no run leaves, of another task, or of a run with other settings that may not change; the session is
+    /// then as it was. Where the plugin fails, the state is lost.
+    pub fn restore(
+        &mut self,
+        path: &Path,
+        checkpoint: &Checkpoint,
+        resumption: Resumption,
+    ) -> Result<Vec<Change>, TrainError> {
+        checkpoint.check().map_err(|fault| CheckpointError::Unsound { path: path.to_path_buf(), fault })?;
+        let converted = match stores_otherwise(checkpoint, &self.spec) {
+            true => Some(checkpoint.stored_as(path, self.variables(), self.spec.seed)?),
+            false => None,
+        };
+        let checkpoint = converted.as_ref().unwrap_or(checkpoint);
+        let wanted = self.variables().iter().map(|variable| (variable.name.as_str(), shape_of(variable)));
+        let average = self.spec.objective.average.as_ref();
+        let arrays = checkpoint.resumed(path, &wanted.collect::<Vec<_>>(), average)?;
+        let changes = resumption.check(path, checkpoint, &self.spec)?;
+        // What was there goes first: there is memory for two states, and the checkpoint is one of them.
+        self.state = State::Lost(format!("restoring {} failed", path.display()));
+        self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
+        self.step = checkpoint.position.step;
+        self.draws = DrawVersion::of(checkpoint.position.draws).unwrap_or_default();
+        self.initialized = checkpoint.settings.0["train"].get(INITIALIZED).cloned();
+        self.last = None;
+        let steps_per_epoch = checkpoint.position.steps_per_epoch;
+        let data = checkpoint.data.clone();
+        let state = match &self.exchange {
+            None => [0; 32],
+            Some(_) => {
+                arrays.iter().fold(Sha256::new(), |hash, array| hash.chain_update(&array.bytes)).finalize().into()
+            }
+        };
+        self.resumed = Some(Resumed { path: path.to_path_buf(), steps_per_epoch, data, state });
+        Ok(changes)
+    }
+
+    /// How the run draws crops, flips and masks: as it began.
+    pub(crate) fn draws(&self) -> DrawVersion {
+        self.draws
+    }
+
+    /// The checkpoint that it goes on from, where one was restored.
+    pub(crate) fn resumed_from(&self) -> Option<&Path> {
+        self.resumed.as_ref().map(|resumed| resumed.path.as_path())
+    }
+
+    /// Whether the data of a run are those that the checkpoint it goes on from was made with.
+    ///
+    /// # Errors
+    /// Other data: other examples, the same in another order, or cut in another number of batches.
+    pub fn check_resumed(&self, steps_per_epoch: u64, data: &DataIdentity) -> Result<(), TrainError> {
+        let Some(resumed) = &self.resumed else { return Ok(()) };
+        if let Some(before) = &resumed.data {
+            check_resumed_data(&resumed.path, before, data)?;
+        }
+        match resumed.steps_per_epoch == steps_per_epoch {
+            true => Ok(()),
+            false => {
+                let (before, now) = (resumed.steps_per_epoch.to_string(), steps_per_epoch.to_string());
+                let changes = vec![Change::new("data.steps_per_epoch", before, now)];
+                Err(TrainError::Resume { path: resumed.path.clone(), changes })
+            }
+        }
+    }
+
+    /// As [`Session::checkpoint`], on the first host of a slice; the others do their part in gathering what is sharded.
+    pub(crate) fn checkpoint_of_first(&self, steps_per_epoch: u64) -> Result<Option<Checkpoint>, TrainError> {
+        if self.site.is_first() {
+            return self.checkpoint(steps_per_epoch).map(Some);
+        }
+        let (state, here) = (self.state.buffers()?, self.here());
+        for (number, variable) in self.variables().iter().enumerate().filter(|(_, variable)| variable.part.is_some()) {
+            download(variable, number, state, here)?;
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,123 @@
+//! What the sessions of a slice's hosts agree on: whether to go on, and that all are about to make the same steps.
+
+use super::{Session, Wish};
+use crate::checkpoint::DataIdentity;
+use crate::error::{DATA, EXPERIMENT, STATE, TrainError, VERSION};
+use crate::resume::settings;
+use crate::spec::Spec;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+/// 32-bit words in a SHA-256.
+const N_DIGEST_WORDS: usize = 8;
+
+/// Words of the digests that hosts compare: of version, experiment, data and state.
+const N_IDENTITY_WORDS: usize = 4 * N_DIGEST_WORDS;
+
+impl Session {
+    /// Makes the wishes of all hosts one: any may stop or end the run, the first says when it is time to save.
+    ///
+    /// # Errors
+    /// [`TrainError::OtherHost`] where another cannot go on; where the plugin fails.
+    pub(crate) fn agree(&self, own: Wish) -> Result<Wish, TrainError> {
+        let Some(exchange) = &self.exchange else { return Ok(own) };
+        let all = exchange.say([own.stop, own.save, own.failed].map(i32::from))?;
+        let is_own = |host: usize| host == self.site.host as usize;
+        match all.iter().position(|&[_, _, failed]| failed != 0) {
+            // Whoever failed has a better error.
+            Some(_) if own.failed => Ok(own),
+            Some(host) if !is_own(host) => Err(TrainError::OtherHost { host }),
+            _ => Ok(Wish { stop: all.iter().any(|&[stop, ..]| stop != 0), save: all[0][1] != 0, failed: false }),
+        }
+    }
+
+    /// What one host did, once all know whether they all could.
+    ///
+    /// # Errors
+    /// Its own; [`TrainError::OtherHost`].
+    pub(crate) fn together<T>(&self, own: Result<T, TrainError>) -> Result<T, TrainError> {
+        let agreed = self.agree(Wish { failed: own.is_err(), ..Wish::default() });
+        let own = own?;
+        agreed.map(|_| own)
+    }
+
+    /// Whether all hosts are about to make the same steps.
+    ///
+    /// # Errors
+    /// [`TrainError::HostsDiffer`].
+    pub(crate) fn check_hosts(&self, n_epochs: u64, data: &DataIdentity) -> Result<(), TrainError> {
+        let Some(exchange) = &self.exchange else { return Ok(()) };
+        let all = exchange.say(self.identity_of_run(n_epochs, data))?;
+        for (what, words) in [VERSION, EXPERIMENT, DATA, STATE].into_iter().zip(0..) {
+            let digest = |host: &[i32; N_IDENTITY_WORDS]| host.as_chunks::<N_DIGEST_WORDS>().0[words];
+            if let Some(host) = all.iter().position(|host| digest(host) != digest(&all[0])) {
+                return Err(TrainError::HostsDiffer { host, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// What a host is about to do, for others to compare: digests of the version, of what was asked for, of the data and of the
+    /// state. What is hashed is canonical JSON, whose keys are sorted, and no text that a compiler makes.
+    fn identity_of_run(&self, n_epochs: u64, data: &DataIdentity) -> [i32; N_IDENTITY_WORDS] {
+        let Spec { precision, batch, seed, steps_per_call, .. } = &self.spec;
+        let asked = json!({
+            "settings": settings(&self.spec),
+            "precision": precision.to_string(),
+            "batch": batch,
+            "seed": seed,
+            "n_epochs": n_epochs,
+            "steps_per_call": steps_per_call.to_string(),
+        });
+        let state = self.resumed.as_ref().map_or([0; 32], |resumed| resumed.state);
+        let initialized = self.initialized.as_ref().map(|record| record["sha256"].to_string()).unwrap_or_default();
+        let start = [self.step.to_le_bytes().as_slice(), &state, initialized.as_bytes()].concat();
+        let digests = [
+            Sha256::digest(env!("CARGO_PKG_VERSION")),
+            Sha256::digest(asked.to_string()),
+            Sha256::digest(json!(data).to_string()),
+            Sha256::digest(start),
+        ];
+        let mut words = [0; N_IDENTITY_WORDS];
+        let bytes: Vec<u8> = digests.into_iter().flatten().collect();
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = i32::from_le_bytes(*bytes);
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_data::Fingerprint;
+    use bf16scope_model::models::{Model, mlp};
+    use bf16scope_pjrt::{Client, Platform, Setup};
+
+    /// Earlier, 32 bits of each, of what the compiler prints of a type.
+    #[test]
+    fn hosts_compare_whole_digests_of_canonical_text() {
+        let client = Client::of(&Platform::cpu(), &Setup::from_env()).unwrap();
+        let model = Model::Mlp(mlp::Config { hidden: vec![3], ..mlp::Config::new([4], 2) });
+        let session = Session::new(&client, Spec { batch: 2, ..Spec::new(model.task(0.0)) }).unwrap();
+        let fingerprint = |hash: &str| {
+            let arrays = [("a".to_string(), hash.to_string())];
+            Fingerprint { n_examples: 2, arrays: arrays.into_iter().collect() }
+        };
+        let data = |hash| DataIdentity { training: fingerprint(hash), test: fingerprint("1f") };
+        let digests = |n_epochs, hash| {
+            let words = session.identity_of_run(n_epochs, &data(hash));
+            words.as_chunks::<N_DIGEST_WORDS>().0.iter().map(|digest| digest.map(i32::to_le_bytes)).collect::<Vec<_>>()
+        };
+        let own = digests(3, "0e");
+        let text = concat!(
+            r#"{"test":{"arrays":{"a":"1f"},"n_examples":2},"#,
+            r#""training":{"arrays":{"a":"0e"},"n_examples":2}}"#
+        );
+        assert_eq!(own[2].as_flattened(), &Sha256::digest(text)[..]);
+        let same = |other: Vec<_>| (0..4).map(|number| own[number] == other[number]).collect::<Vec<_>>();
+        assert_eq!(same(digests(3, "0e")), [true; 4]);
+        assert_eq!(same(digests(4, "0e")), [true, false, true, true]);
+        assert_eq!(same(digests(3, "0f")), [true, true, false, true]);
+    }
+}

@@ -1,0 +1,58 @@
+//! What a session trains, and how.
+
+use super::objective::Objective;
+use super::steps_per_call::StepsPerCall;
+use bf16scope_data::Feature;
+use bf16scope_model::graph::{Numbers, Precision, Storage};
+use bf16scope_model::task::Task;
+use std::sync::Arc;
+
+/// What a session trains, and how: everything its numbers depend on but the data.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// What is learnt.
+    pub task: Arc<dyn Task>,
+    /// What it computes in.
+    pub precision: Precision,
+    /// What its variables are stored in.
+    pub variables: Storage,
+    /// Examples in a batch.
+    pub batch: u32,
+    /// Of initial values and of the order of examples.
+    pub seed: u64,
+    /// How many pixels training images are shifted by at most, at random.
+    pub shift: u32,
+    /// How the loss is minimised.
+    pub objective: Objective,
+    /// How many steps a call of the device makes.
+    pub steps_per_call: StepsPerCall,
+}
+
+impl Spec {
+    /// A task in bf16 with f32 variables, in batches of 32, with seed 0, the default objective and one step a call.
+    pub fn new(task: Arc<dyn Task>) -> Spec {
+        let (objective, steps_per_call) = (Objective::default(), StepsPerCall::default());
+        let (precision, variables) = (Precision::Bf16, Storage::F32);
+        Spec { task, precision, variables, batch: 32, seed: 0, shift: 0, objective, steps_per_call }
+    }
+
+    /// What it computes in and what its variables are stored in.
+    pub fn numbers(&self) -> Numbers {
+        Numbers { precision: self.precision, variables: self.variables }
+    }
+
+    /// Examples that go up for one call.
+    pub(super) fn examples_per_call(&self) -> u64 {
+        u64::from(self.batch) * u64::from(self.steps_per_call.n().get())
+    }
+
+    /// Bytes of one example in the program.
+    pub(super) fn n_example_bytes(&self) -> u128 {
+        self.task.features().iter().map(|feature| n_bytes(feature, self.precision)).sum()
+    }
+}
+
+fn n_bytes(feature: &Feature, precision: Precision) -> u128 {
+    let n_elements: u128 = feature.dims.iter().map(|&dim| dim.max(0) as u128).product();
+    n_elements * feature.dtype_in(precision.compute()).n_bytes() as u128
+}

@@ -1,0 +1,474 @@
+//! Training in one call: a task, options and arrays in, a trained model out.
+//!
+//! [`Trainer`] says what is trained and for how long, [`Trainer::fit`] does it, and [`Trained`] evaluates and predicts. It is
+//! a thin layer over [`Session`] and [`run`](super::run()): for a loop of your own, or a session that stays on the device between runs, take those.
+//!
+//! Errors name options as the program has them: `--resume` is [`Trainer::resume`], `--checkpoint` is [`Trainer::checkpoint`],
+//! `--batch` is [`Trainer::batch`], `--other-function` and the like are [`Trainer::resumption`].
+
+use super::batches::Data;
+use super::change::Change;
+use super::checkpoint::{Checkpoint, Place};
+use super::error::TrainError;
+use super::evaluation::{Evaluation, Evaluator, Predictor};
+use super::initialize::InitializeFrom;
+use super::objective::Objective;
+use super::predictions::Predictions;
+use super::resume::{Resumption, check_data};
+use super::run::{EpochReport, Event, RunPlan, Summary, check, check_average, evaluation_batch, run_until};
+use super::session::Session;
+use super::spec::Spec;
+use bf16scope_data::{NamedArray, Source};
+use bf16scope_model::graph::{Precision, Storage};
+use bf16scope_model::optim::{LearningRate, Optimizer, WeightDecay};
+use bf16scope_model::task::Task;
+use bf16scope_pjrt::Client;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A task that is to be trained, and how: one epoch in bf16, in batches of 32, with the default [`Objective`], on the CPU,
+/// unless its methods say otherwise.
+///
+/// ```
+/// use bf16scope_data::{ArrayInfo, Arrays};
+/// use bf16scope_model::prelude::*;
+/// use bf16scope_train::Trainer;
+///
+/// # #[derive(Debug)]
+/// # struct Line;
+/// # impl Task for Line {
+/// #     fn name(&self) -> &str { "line" }
+/// #     fn features(&self) -> Vec<Feature> {
+/// #         vec![Feature::compute("x", [1]), Feature::exact("y", DType::F32, [1]).label()]
+/// #     }
+/// #     fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
+/// #         let x = features.get("x");
+/// #         let y = s.low_precision(|s| nn::dense(s, &x, "dense", &Dense { units: 1, ..Dense::default() }));
+/// #         let y = y.cast(DType::F32);
+/// #         if mode == Mode::Predict {
+/// #             return Outputs::new().prediction("y", &y);
+/// #         }
+/// #         let error = &y - features.get("y");
+/// #         let squared = (&error * &error).reshape([features.batch()]);
+/// #         Outputs::new().loss(Loss::weighted(&squared, &features.weight()))
+/// #     }
+/// #     fn identity(&self) -> Identity { Identity::new("line") }
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("line.safetensors");
+/// // y = 2x + 1, at 64 places; `csv::read`, `npz::read` and `idx::read` read arrays from files.
+/// let x: Vec<f32> = (0..64).map(|i| i as f32 / 32.0 - 1.0).collect();
+/// let bytes = |numbers: Vec<f32>| numbers.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
+/// let y = x.iter().map(|x| 2.0 * x + 1.0).collect();
+/// let arrays = vec![
+///     (ArrayInfo::new("x", DType::F32, [1]), bytes(x)),
+///     (ArrayInfo::new("y", DType::F32, [1]), bytes(y)),
+/// ];
+/// let (training, test) = Arrays::new("made here".as_ref(), arrays)?.split_tail(16)?;
+///
+/// let model = Trainer::new(Line) // any `Task`
+///     .epochs(100)
+///     .batch(16)
+///     .optimizer(Optimizer::ADAM)
+///     .learning_rate(LearningRate::Constant { value: 0.05 })
+///     .checkpoint(&path) // `.resume(&path)` goes on from it
+///     .on_epoch(|epoch| println!("{epoch}"))
+///     .fit(&training, &test)?;
+///
+/// let y = model.predict(&test)?.f32s("y")?; // for each example of `test`
+/// assert!(y.iter().zip(48..).all(|(y, i)| (y - (2.0 * (i as f32 / 32.0 - 1.0) + 1.0)).abs() < 0.1));
+/// let again = Trainer::new(Line).load(&path)?; // elsewhere, later
+/// assert_eq!(again.evaluate(&test)?.value("loss"), model.summary().value("loss"));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "`fit` trains"]
+pub struct Trainer<'a> {
+    spec: Spec,
+    n_epochs: u64,
+    client: Option<Client>,
+    checkpoint: Option<PathBuf>,
+    resume: Option<PathBuf>,
+    initialize_from: Option<InitializeFrom>,
+    resumption: Resumption,
+    stop: Option<&'a AtomicBool>,
+    observe: Box<dyn FnMut(Event<'_>) + 'a>,
+    is_enough: Box<dyn FnMut(&EpochReport) -> bool + 'a>,
+}
+
+impl fmt::Debug for Trainer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Trainer { spec, n_epochs, client, checkpoint, resume, initialize_from, resumption, stop, .. } = self;
+        f.debug_struct("Trainer")
+            .field("spec", spec)
+            .field("n_epochs", n_epochs)
+            .field("client", client)
+            .field("checkpoint", checkpoint)
+            .field("resume", resume)
+            .field("initialize_from", initialize_from)
+            .field("resumption", resumption)
+            .field("stop", stop)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Trainer<'a> {
+    /// A task with default options.
+    pub fn new(task: impl Task + 'static) -> Trainer<'a> {
+        Trainer::of(Spec::new(Arc::new(task)))
+    }
+
+    /// What a [`Spec`] says, such as that of an experiment.
+    pub fn of(spec: Spec) -> Trainer<'a> {
+        Trainer {
+            spec,
+            n_epochs: 1,
+            client: None,
+            checkpoint: None,
+            resume: None,
+            initialize_from: None,
+            resumption: Resumption::default(),
+            stop: None,
+            observe: Box::new(|_| {}),
+            is_enough: Box::new(|_| false),
+        }
+    }
+
+    /// Passes over the training examples, those before a resumption included; of none, the checkpoint is of the initial
+    /// state. Default 1.
+    pub fn epochs(self, n: u64) -> Trainer<'a> {
+        Trainer { n_epochs: n, ..self }
+    }
+
+    /// Examples in a batch. Default 32.
+    pub fn batch(mut self, n: u32) -> Trainer<'a> {
+        self.spec.batch = n;
+        self
+    }
+
+    /// The seed of initial values, of the order of examples and of all that is drawn. Default 0.
+    pub fn seed(mut self, seed: u64) -> Trainer<'a> {
+        self.spec.seed = seed;
+        self
+    }
+
+    /// What the network computes in. Default bf16.
+    pub fn precision(mut self, precision: Precision) -> Trainer<'a> {
+        self.spec.precision = precision;
+        self
+    }
+
+    /// What variables are stored in. Default f32.
+    pub fn variables(mut self, storage: Storage) -> Trainer<'a> {
+        self.spec.variables = storage;
+        self
+    }
+
+    /// How many pixels training images are shifted by at most, at random. Default 0.
+    pub fn shift(mut self, n_pixels: u32) -> Trainer<'a> {
+        self.spec.shift = n_pixels;
+        self
+    }
+
+    /// The rule by which variables change.
+    pub fn optimizer(mut self, optimizer: Optimizer) -> Trainer<'a> {
+        self.spec.objective.update.optimizer = optimizer;
+        self
+    }
+
+    /// The learning rate at each step.
+    pub fn learning_rate(mut self, learning_rate: LearningRate) -> Trainer<'a> {
+        self.spec.objective.update.learning_rate = learning_rate;
+        self
+    }
+
+    /// What is added to gradients, or subtracted from variables.
+    pub fn weight_decay(mut self, weight_decay: WeightDecay) -> Trainer<'a> {
+        self.spec.objective.update.weight_decay = weight_decay;
+        self
+    }
+
+    /// All that says how the loss is minimised: clipping, the loss scale, micro-batches, replicas, averages of variables,
+    /// tuning. It replaces what was said of optimizer, learning rate and weight decay.
+    pub fn objective(mut self, objective: Objective) -> Trainer<'a> {
+        self.spec.objective = objective;
+        self
+    }
+
+    /// The client on whose devices it trains. Default [`Client::cpu`], which installs its plugin on first use.
+    pub fn on(self, client: &Client) -> Trainer<'a> {
+        Trainer { client: Some(client.clone()), ..self }
+    }
+
+    /// A file for checkpoints: one is written after each epoch, and when it is asked to stop. Default none.
+    pub fn checkpoint(self, path: impl Into<PathBuf>) -> Trainer<'a> {
+        Trainer { checkpoint: Some(path.into()), ..self }
+    }
+
+    /// Goes on from this checkpoint, to the bit as if the run that wrote it had not stopped. It may be the file that
+    /// [`checkpoint`](Trainer::checkpoint) names.
+    pub fn resume(self, path: impl Into<PathBuf>) -> Trainer<'a> {
+        Trainer { resume: Some(path.into()), ..self }
+    }
+
+    /// Starts from these weights instead of its own: of another run, or of another framework. Where it
+    /// [goes on](Trainer::resume) from a checkpoint, it does not start again.
+    pub fn initialize_from(self, weights: InitializeFrom) -> Trainer<'a> {
+        Trainer { initialize_from: Some(weights), ..self }
+    }
+
+    /// How strictly a checkpoint must be of this task.
+    pub fn resumption(self, resumption: Resumption) -> Trainer<'a> {
+        Trainer { resumption, ..self }
+    }
+
+    /// Ends the run after the step, or the epoch, in which this becomes true, with a checkpoint where there is a place for it. Then
+    /// [`fit`](Trainer::fit) gives [`TrainError::Interrupted`]; [`stop_when`](Trainer::stop_when) ends it as a success.
+    pub fn stop(self, stop: &'a AtomicBool) -> Trainer<'a> {
+        Trainer { stop: Some(stop), ..self }
+    }
+
+    /// Early stopping: the epoch for whose report this is true is the last, and the training ends as after its last epoch. A
+    /// checkpoint of it goes on where it is [resumed](Trainer::resume).
+    ///
+    /// ```no_run
+    /// # use bf16scope_train::Trainer;
+    /// # fn fit(trainer: Trainer<'_>, training: bf16scope_data::Arrays, test: bf16scope_data::Arrays) -> Result<(), bf16scope_train::TrainError> {
+    /// // No better for three epochs.
+    /// let (mut best, mut since) = (f64::INFINITY, 0);
+    /// let model = trainer
+    ///     .epochs(100)
+    ///     .stop_when(move |epoch| {
+    ///         let loss = epoch.test_value("loss").unwrap_or(f64::NAN);
+    ///         (best, since) = if loss < best { (loss, 0) } else { (best, since + 1) };
+    ///         since == 3
+    ///     })
+    ///     .fit(&training, &test)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stop_when(self, is_enough: impl FnMut(&EpochReport) -> bool + 'a) -> Trainer<'a> {
+        Trainer { is_enough: Box::new(is_enough), ..self }
+    }
+
+    /// Who is told of each epoch; its report can be printed. This or [`on_event`](Trainer::on_event): the last one said.
+    pub fn on_epoch(self, mut observe: impl FnMut(&EpochReport) + 'a) -> Trainer<'a> {
+        self.on_event(move |event| {
+            if let Event::Epoch(report) = event {
+                observe(report);
+            }
+        })
+    }
+
+    /// Who is told of each step, epoch and checkpoint.
+    pub fn on_event(self, observe: impl FnMut(Event<'_>) + 'a) -> Trainer<'a> {
+        Trainer { observe: Box::new(observe), ..self }
+    }
+
+    /// Trains on `training`, and evaluates on `test` after each epoch. Whatever can be judged is, before anything is
+    /// compiled.
+    ///
+    /// # Errors
+    /// As [`run`](super::run()), [`Session::new`] and [`Session::restore`]: a task that cannot be built, examples that it does not take, a
+    /// checkpoint of another run, a loss that is not finite, a run that was asked to stop; whatever plugin and disk say.
+    pub fn fit(mut self, training: &dyn Source, test: &dyn Source) -> Result<Trained, TrainError> {
+        let data = Data { training, test };
+        // Of a slice's hosts the first writes.
+        let is_first = self.client.as_ref().is_none_or(|client| client.processes().rank().0 == 0);
+        let path = self.checkpoint.as_deref().filter(|_| is_first);
+        // Before anything is read from there: another run could still be replacing it.
+        let place = path.map(Place::claim).transpose()?;
+        let resumed = self.resume.as_ref().map(|path| Ok::<_, TrainError>((path, Checkpoint::read(path)?)));
+        let resumed = resumed.transpose()?;
+        check(&self.spec, data)?;
+        check_average(&self.spec, data, self.n_epochs)?;
+        if let Some((path, checkpoint)) = &resumed {
+            self.resumption.check(path, checkpoint, &self.spec)?;
+            checkpoint.data.as_ref().map_or(Ok(()), |before| check_data(path, before, &data.identity()))?;
+        }
+        let initialization = self.initialize_from.as_ref().filter(|_| resumed.is_none());
+        let initialization = initialization.map(|from| from.read(&self.spec)).transpose()?;
+        let client = self.client.take().map_or_else(Client::cpu, Ok)?;
+        let mut session = Session::new(&client, self.spec)?;
+        let mut changes = Vec::new();
+        if let Some((path, checkpoint)) = &resumed {
+            changes = session.restore(path, checkpoint, self.resumption)?;
+            for change in &changes {
+                tracing::warn!("{}: {change}", path.display());
+            }
+        }
+        if let Some(initialization) = initialization {
+            tracing::info!("{}: {}", initialization.file().display(), initialization.summary());
+            session.initialize(initialization)?;
+        }
+        let never = AtomicBool::new(false);
+        let plan = RunPlan::new(self.n_epochs, place);
+        let stop = self.stop.unwrap_or(&never);
+        let summary = run_until(&mut session, data, &plan, stop, &mut self.observe, &mut self.is_enough)?;
+        if let Some((path, _)) = resumed.as_ref().filter(|_| summary.epochs.is_empty() && self.n_epochs > 0) {
+            let n = self.n_epochs;
+            tracing::warn!(
+                "{}: nothing is left to train: it has the {n} epochs that are asked for, or more",
+                path.display()
+            );
+        }
+        Ok(Trained {
+            summary,
+            changes,
+            state: State::Session(Box::new(session)),
+            evaluators: ByBatch::default(),
+            predictors: ByBatch::default(),
+        })
+    }
+
+    /// Evaluates and predicts with the variables of this checkpoint, without training: with its averages where it has any.
+    ///
+    /// # Errors
+    /// A file that is no checkpoint, or one of another task; a plugin that cannot be had.
+    pub fn load(self, path: impl AsRef<Path>) -> Result<Trained, TrainError> {
+        let path = path.as_ref();
+        let checkpoint = Checkpoint::read(path)?;
+        let changes = self.resumption.check_task(path, &checkpoint, &*self.spec.task)?;
+        for change in &changes {
+            tracing::warn!("{}: {change}", path.display());
+        }
+        let summary = Summary::of_checkpoint(path, &checkpoint);
+        let client = self.client.map_or_else(Client::cpu, Ok)?;
+        let (path, spec) = (path.to_path_buf(), self.spec);
+        let state = State::Checkpoint(Box::new(Loaded { client, spec, path, checkpoint }));
+        Ok(Trained { summary, changes, state, evaluators: ByBatch::default(), predictors: ByBatch::default() })
+    }
+}
+
+/// A trained task: what [`Trainer::fit`] and [`Trainer::load`] give.
+#[derive(Debug)]
+pub struct Trained {
+    summary: Summary,
+    changes: Vec<Change>,
+    state: State,
+    evaluators: ByBatch<Evaluator>,
+    predictors: ByBatch<Predictor>,
+}
+
+/// Where its variables are.
+#[derive(Debug)]
+enum State {
+    /// On the devices that it was trained on.
+    Session(Box<Session>),
+    /// In a checkpoint.
+    Checkpoint(Box<Loaded>),
+}
+
+#[derive(Debug)]
+struct Loaded {
+    client: Client,
+    spec: Spec,
+    path: PathBuf,
+    checkpoint: Checkpoint,
+}
+
+/// Programs that were compiled, by the examples in their batches.
+type ByBatch<T> = Mutex<BTreeMap<u32, Arc<T>>>;
+
+/// The program for batches of `batch`, compiled the first time it is asked for.
+fn compiled<T>(
+    all: &ByBatch<T>,
+    batch: u32,
+    compile: impl FnOnce() -> Result<T, TrainError>,
+) -> Result<Arc<T>, TrainError> {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(program) = all.get(&batch) {
+        return Ok(Arc::clone(program));
+    }
+    let program = Arc::new(compile()?);
+    all.insert(batch, Arc::clone(&program));
+    Ok(program)
+}
+
+impl Trained {
+    /// What came of the run: its epochs, and the loss and the metrics on the test examples at its end. Of a checkpoint that
+    /// was loaded, how many steps it has; nothing was evaluated.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Settings that have changed since the checkpoint that it went on from, or was loaded from, and may.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The session that it was trained in; none of a checkpoint that was loaded.
+    pub fn session(&self) -> Option<&Session> {
+        match &self.state {
+            State::Session(session) => Some(session),
+            State::Checkpoint(_) => None,
+        }
+    }
+
+    /// The session that it was trained in, to go on with by hand; none of a checkpoint that was loaded.
+    pub fn into_session(self) -> Option<Session> {
+        match self.state {
+            State::Session(session) => Some(*session),
+            State::Checkpoint(_) => None,
+        }
+    }
+
+    fn spec(&self) -> &Spec {
+        match &self.state {
+            State::Session(session) => session.spec(),
+            State::Checkpoint(loaded) => &loaded.spec,
+        }
+    }
+
+    /// The loss and the metrics over all examples of a source.
+    ///
+    /// # Errors
+    /// Examples that the task does not take; [`TrainError::Metric`]; where the program cannot be compiled, or the plugin fails.
+    pub fn evaluate(&self, source: &dyn Source) -> Result<Evaluation, TrainError> {
+        let batch = evaluation_batch(self.spec(), source);
+        match &self.state {
+            State::Session(session) => {
+                let evaluator = compiled(&self.evaluators, batch, || session.evaluator(batch))?;
+                session.evaluate(&evaluator, source)
+            }
+            State::Checkpoint(loaded) => {
+                let Loaded { client, spec, path, checkpoint } = &**loaded;
+                let evaluator = compiled(&self.evaluators, batch, || {
+                    Evaluator::new(client, &spec.task, spec.precision, batch, &spec.objective.tuning)
+                })?;
+                evaluator.evaluate(path, checkpoint, source)
+            }
+        }
+    }
+
+    /// What the task predicts for each example of a source, in order. Labels need not be there.
+    ///
+    /// # Errors
+    /// A task that predicts nothing; examples that it does not take; where the program cannot be compiled, or the plugin fails.
+    pub fn predict(&self, source: &dyn Source) -> Result<Predictions, TrainError> {
+        let batch = evaluation_batch(self.spec(), source);
+        let mut predictions = Predictions::default();
+        let take = |arrays: Vec<NamedArray>| {
+            predictions.append(arrays);
+            Ok::<(), TrainError>(())
+        };
+        match &self.state {
+            State::Session(session) => {
+                let predictor = compiled(&self.predictors, batch, || session.predictor(batch))?;
+                session.predict(&predictor, source, take)?;
+            }
+            State::Checkpoint(loaded) => {
+                let Loaded { client, spec, path, checkpoint } = &**loaded;
+                let predictor = compiled(&self.predictors, batch, || {
+                    Predictor::new(client, &*spec.task, spec.precision, batch, &spec.objective.tuning)
+                })?;
+                predictor.predict(path, checkpoint, source, take)?;
+            }
+        }
+        Ok(predictions)
+    }
+}
