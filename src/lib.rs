@@ -154,8 +154,9 @@
 //!
 //! # The rooms
 //!
-//! A room is a module. It names only rooms above it in this list; `ARCHITECTURE.md` has the exact table, which a test
-//! enforces.
+//! A room is a module of this page, and lives in one of the crates that `bf16scope` re-exports, which can be had alone:
+//! `bf16scope-hlo`, `-files`, `-pjrt`, `-passes`, `-data`, `-foreign`, `-audit`, `-tpu`, `-model`, `-train`, `-study`. It names
+//! only rooms above it in this list; Cargo and a test enforce the exact arrows in `ARCHITECTURE.md`.
 //!
 //! | module | what it is for |
 //! | --- | --- |
@@ -183,7 +184,6 @@
 //! | [`experiment`] | what an experiment file says: model, data, training, mesh, tuning |
 //! | [`study`] | what is asked of the TPU compiler about a model or a module |
 //! | [`prelude`] | what a file that builds a model imports |
-//! | `report`, `cli` | the program `bf16scope` (feature `cli`) |
 //!
 //! # What you can rely on
 //!
@@ -224,7 +224,7 @@
 //!
 //! | feature | default | what it adds |
 //! | --- | --- | --- |
-//! | `cli` | yes | the program, and what only it needs: clap, indicatif, comfy-table, unicode-width, tracing-subscriber, anyhow |
+//! | `cli` | yes | the program `bf16scope`: the crate `bf16scope-cli`, with clap, indicatif, comfy-table, tracing-subscriber, anyhow |
 //! | `records` | with `cli` | Parquet files as data |
 //! | `text` | with `cli` | tokenizers: `tokenizer.json` and `vocab.txt` |
 //! | `object-store` | no | data files by URL, `gs://`, `s3://`, `http://` and `https://`: [object_store](https://github.com/apache/arrow-rs-object-store); compiles C |
@@ -233,7 +233,7 @@
 //! A library leaves the program out:
 //!
 //! ```toml
-//! bf16scope = { version = "0.1", default-features = false }
+//! bf16scope = { version = "0.2", default-features = false }
 //! ```
 
 #![forbid(unsafe_code)]

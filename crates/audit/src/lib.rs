@@ -4,6 +4,23 @@
 //! anything else ([`Auditor::new`]). Compared is **every** floating instruction that the two entry computations have in
 //! common, by name, not only the results.
 //!
+//! ```no_run
+//! use bf16scope_audit::{Auditor, Config};
+//! use bf16scope_hlo::{Literal, Module};
+//! use bf16scope_passes::amp::Policy;
+//! use bf16scope_pjrt::Client;
+//!
+//! fn worst(module: &Module, inputs: &[Literal]) -> Result<(), Box<dyn std::error::Error>> {
+//!     let client = Client::cpu()?;
+//!     let audit = Auditor::new(&client, module, inputs, Config::default())?.audit(&Policy::default())?;
+//!     println!("the results are within {:e} of f32", audit.error());
+//!     for row in audit.worst_first().into_iter().take(5) {
+//!         println!("{row:?}");
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
 //! # The algorithm
 //! Let `f(i)` be the value of instruction `i` in the f32 module, `l(i)` its value in the lowered module, and `b(i)` the
 //! value of the *lowered form of that one instruction* on the f32 module's operand values, each rounded to the dtype in

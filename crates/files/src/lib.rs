@@ -3,6 +3,20 @@
 //! Whoever reads or writes a file comes through here, so that `/dev/zero` and FIFOs are errors at once, a killed run
 //! leaves no half file, and what a link points at is never lost. What the bytes mean is the caller's business.
 //! Errors are [`std::io::Error`]s; where the system has no word for what is wrong, they hold a [`FileError`].
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("bf16scope-files-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! let path = folder.join("settings.yaml");
+//! bf16scope_files::replace(&path, b"batch: 32\n")?; // written, synced, renamed: whole or not at all
+//! assert_eq!(bf16scope_files::read_text(&path, 1 << 20)?, "batch: 32\n"); // at most a mebibyte
+//! assert!(bf16scope_files::read_text(&path, 4).is_err());
+//! assert!(bf16scope_files::read("/dev/zero".as_ref(), 1 << 20).is_err()); // not a regular file
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 

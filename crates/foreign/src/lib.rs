@@ -5,6 +5,16 @@
 //! content. Text whose every op is certain is read here instead, which takes a small part of the time
 //! ([`stablehlo::read`]). It goes out through a printer of our own. This room does not read HLO text or protos (`hlo`), and opens no
 //! file that a user names: it is given bytes.
+//!
+//! ```
+//! use bf16scope_foreign::stablehlo;
+//! use bf16scope_hlo::text;
+//!
+//! let module = text::parse("HloModule double\nENTRY main { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }", "double.hlo")?;
+//! let written = stablehlo::write(&module)?;
+//! assert!(written.text.contains("stablehlo.add"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,39 @@
-//! HLO as plain data: the one IR of the crate.
+//! XLA's HLO in Rust: read, check, rewrite and write modules as text and as `HloModuleProto`, without XLA.
 //!
-//! `hlo` knows nobody else in the crate. Everything here is public data and functions over it.
+//! A [`Module`] is plain data with public fields: computations of [`Instruction`]s, each with an [`Op`] that holds all its
+//! attributes, operands, a [`Shape`] and metadata. [`text`] reads both dialects that XLA prints and writes one of them;
+//! [`proto`] reads and writes `HloModuleProto`. An opcode that is not modelled is carried through unharmed. [`verify()`]
+//! checks shapes, attributes and structure: what it accepts is printed, encoded and rewritten without a panic, and does
+//! not make XLA abort. [`numerics`] holds float formats with exact arithmetic, down to f8. There is no `protoc`, no C++
+//! and no `unsafe`.
+//!
+//! ```
+//! use bf16scope_hlo::{BinaryOp, Op, text, verify};
+//!
+//! let mut module = text::parse(
+//!     "HloModule example
+//!      ENTRY main {
+//!        x = f32[8,64] parameter(0)
+//!        y = f32[8,64] parameter(1)
+//!        ROOT sum = f32[8,64] add(x, y)
+//!      }",
+//!     "example.hlo",
+//! )?;
+//! let entry = module.entry;
+//! for instr in &mut module.computations[entry.idx()].instructions {
+//!     if instr.op == Op::Binary(BinaryOp::Add) {
+//!         instr.op = Op::Binary(BinaryOp::Maximum);
+//!     }
+//! }
+//! verify(&module)?;
+//! assert!(text::print(&module, &Default::default()).contains("f32[8,64]{1,0} maximum("));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Each op has one shape rule ([`ops`]), used by the builder ([`Emitter`]) and by the verifier. The rules for gradients and
+//! for precision stand beside it; `bf16scope-passes` acts on them.
+//!
+//! This crate depends on no other crate of the workspace.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +67,7 @@ pub use literal::{Element, Literal};
 pub use module::{
     Alias, AliasKind, Computation, ComputationNames, EntryLayout, Instruction, Metadata, Module, Unmodelled,
 };
-pub use ops::Op;
+pub use ops::{BinaryOp, Op, UnaryOp};
 pub use shape::{ArrayShape, Layout, Shape, Tile};
 pub use sharding::{DeviceOrder, Sharding, TileAssignment};
 pub use unmodelled::{Lost, lost_in_text};

@@ -12,6 +12,25 @@
 //!
 //! A pass takes a verified module and returns a verified module. The same input gives the same output, byte for byte.
 //! No pass reads files or compiles anything.
+//!
+//! ```
+//! use bf16scope_hlo::text;
+//! use bf16scope_passes::amp::{self, Policy};
+//!
+//! let module = text::parse(
+//!     "HloModule scores
+//!      ENTRY main {
+//!        x = f32[8,64] parameter(0)
+//!        w = f32[64,10] parameter(1)
+//!        ROOT scores = f32[8,10] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+//!      }",
+//!     "scores.hlo",
+//! )?;
+//! let (lowered, report) = amp::run(&module, &Policy::default())?;
+//! assert!(text::print(&lowered, &Default::default()).contains("bf16[8,64]"));
+//! assert!(!report.explain("scores").is_empty()); // the decision, and why
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -7,6 +7,22 @@
 //! that in another process. Every handle frees itself, errors are read and freed on every path, events are awaited, and
 //! donation is explicit ([`Arg`]). [`live_handles`] counts the handles that are alive.
 //!
+//! ```no_run
+//! use bf16scope_pjrt::hlo::{DType, proto::encode, text, verify};
+//! use bf16scope_pjrt::{Arg, Client, CompileOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let module = text::parse("HloModule double\nENTRY main { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }", "double.hlo")?;
+//! verify(&module)?; // XLA aborts the process over some of what this refuses
+//! let client = Client::cpu()?; // installs the plugin on first use (63 MB, pinned by sha256)
+//! let executable = client.compile(&encode::to_bytes(&module)?, &CompileOptions::default())?;
+//! let bytes: Vec<u8> = [1.5_f32, 2.0].into_iter().flat_map(f32::to_le_bytes).collect();
+//! let x = client.buffer_from_host(&bytes, DType::F32, &[2], 0)?;
+//! println!("{:?}", executable.execute(vec![Arg::Keep(&x)])?[0].to_host()?);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! `backend` is the trait behind a client. Three folders implement it: `capi` over a plugin, one file per C object;
 //! `child` over another process; `xla` over xla-rs.
 //!
@@ -14,6 +30,9 @@
 //! checks some rules by aborting the process), and does not print. It is the only room with `unsafe`.
 //!
 //! Source: `pjrt_c_api.h`, PJRT C API 0.81; see [`ffi`].
+
+/// The modules that are compiled.
+pub use bf16scope_hlo as hlo;
 
 pub mod ffi;
 pub mod interop;

@@ -1,10 +1,25 @@
-//! TPUs that are not present: the [`Target`]s, and what the TPU compiler says of a program ([`compile`]).
+//! TPUs that are not present: the [`Target`]s, and what Google's TPU compiler says of a program ([`compile`]).
 //!
-//! Every figure of a [`CompileReport`] comes from the compiler. Two things are estimated here: loops are multiplied by their
-//! trip counts, which the compiler takes as one; and collectives, of which it gives no cycles, take what [`Links`] says. How long a step takes is one estimate, [`StepTime`].
-//! [`Compiler`] caches compiles on disk; use it for everything but a
-//! check of the compiler itself. This room does not build programs, does not run them (there is no TPU), and does not
-//! print.
+//! Every figure of a [`CompileReport`] comes from the compiler. Two things are estimated here: loops are multiplied by
+//! their trip counts, which the compiler takes as one; and collectives, of which it gives no cycles, take what [`Links`]
+//! says. How long a step takes is one estimate, [`StepTime`]. [`Compiler`] caches compiles on disk; use it for everything
+//! but a check of the compiler itself.
+//!
+//! ```no_run
+//! use bf16scope_hlo::{Module, proto::encode};
+//! use bf16scope_pjrt::{Purpose, Setup, prepare_environment};
+//! use bf16scope_tpu::Compiler;
+//!
+//! fn cost(module: &Module) -> Result<(), Box<dyn std::error::Error>> {
+//!     prepare_environment(Purpose::Compile)?; // first in `main`, before there is a second thread
+//!     let target = "tpu-v3".parse()?;
+//!     let compiled = Compiler::new(&Setup::from_env()).compile(&target, &encode::to_bytes(module)?, 32)?; // a batch of 32
+//!     println!("{:?}", compiled.report(&target)?); // HBM, flops, bytes, cycles
+//!     Ok(())
+//! }
+//! ```
+//!
+//! This crate does not build programs, does not run them (there is no TPU), and does not print.
 
 #![forbid(unsafe_code)]
 
