@@ -25,8 +25,7 @@
 mod block;
 mod build;
 mod choice;
-mod conv;
-mod dense;
+mod direct;
 mod elementwise;
 mod kinds;
 mod layer_options;
@@ -34,18 +33,13 @@ mod llama;
 mod loss;
 mod merge;
 mod metric;
-mod norm;
 mod objective;
-mod options;
-mod pool;
-mod sequence;
 mod sequential;
 mod shape;
 mod wiring;
 
 pub use block::*;
-pub use conv::*;
-pub use dense::*;
+pub use direct::*;
 pub(super) use elementwise::RELU;
 pub use elementwise::{Activation, Rescaling};
 pub use kinds::{Layer, LayerDType, LayerKind};
@@ -54,16 +48,13 @@ pub use llama::*;
 pub use loss::{Huber, Loss, LossKind, LossOptions};
 pub use merge::*;
 pub use metric::{Metric, MetricKind, MetricOptions, MetricWeights, Thresholds, TopK};
-pub use norm::*;
-pub use options::{DataFormat, Initializer, Margins, Padding, Pair};
-pub use pool::*;
-pub use sequence::*;
-pub(super) use sequential::Sequential;
+pub(super) use sequential::{Sequential, dense};
 pub use shape::*;
 
 use super::written::Lines;
 use crate::document::{self, Mark, Node, ReadError, Step, Value};
 use crate::graph::Scope;
+use crate::nn::options::some_positive;
 use crate::task::{Feature, Features, Identity, Mode, Outputs, Task};
 use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::RuleError;
@@ -117,7 +108,7 @@ pub struct InputSpec {
     #[serde(default)]
     pub dtype: InputDType,
     /// Of whole numbers: what they are below. Default: what the `embedding` that reads them says.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "options::some_positive")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub below: Option<i64>,
 }
 
