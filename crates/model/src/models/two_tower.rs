@@ -2,15 +2,16 @@
 //! together, or which words belong to which picture.
 
 use super::classification::of_logits;
-use super::cnn;
 use super::layout::{dims_of_rank, image_dims};
-use crate::document::{self, kind};
+use super::{ModelKind, cnn};
+use crate::document::{self, Mark, Node, Origin, kind};
 use crate::graph::{Scope, Tensor};
 use crate::nn::{self, DataFormat, Dense, Embedding, dense, dropout, embedding, global_avg_pool, relu};
 use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task};
 use bf16scope_hlo::ops::{DotDims, OperandPrecision, PrecisionConfig};
 use bf16scope_hlo::{DType, Op};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::sync::Arc;
 
 /// Configuration of [`TwoTower`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -198,6 +199,17 @@ pub struct TwoTower {
     pub network: Config,
     /// How far target distributions are from the label towards uniform, in `[0, 1)`, in training.
     pub label_smoothing: f64,
+}
+
+impl ModelKind for Config {
+    fn task(&self, label_smoothing: f64, _origin: &Origin) -> Arc<dyn Task> {
+        Arc::new(TwoTower { network: self.clone(), label_smoothing })
+    }
+
+    fn place_of_range(&self, feature: &Feature, node: &Node) -> Option<Mark> {
+        let [block, key] = if feature.is_label { ["loss", "n_classes"] } else { ["words", "vocabulary"] };
+        node.get(block)?.get(key).map(|node| node.mark)
+    }
 }
 
 impl Task for TwoTower {
