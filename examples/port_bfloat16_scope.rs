@@ -18,14 +18,14 @@ use bf16scope::tuning::Tuning;
 
 // def network(images, is_training):
 //   x = tf.layers.conv2d(images, 32, 3, padding='same', use_bias=False)
-//   x = tf.layers.batch_normalization(x, training=is_training)
+//   x = tf.layers.batch_normalization(x, momentum=0.9, epsilon=1e-5, training=is_training)
 //   x = tf.nn.relu(x)
 //   x = tf.layers.flatten(x)
 //   return tf.layers.dense(x, 10)
 fn network(s: &Scope, images: &Tensor) -> Tensor {
-    let conv = Conv2d { filters: 32, kernel: [3, 3], padding: Padding::Same, use_bias: false, ..Conv2d::default() };
+    let conv = Conv2d { filters: 32, kernel_size: [3, 3], padding: Padding::Same, use_bias: false, ..Conv2d::default() };
     let x = nn::conv2d(s, images, "conv2d", &conv);
-    let x = nn::batch_norm(s, &x, "batch_normalization", &BatchNorm::default()); // of the batch where the program trains
+    let x = nn::batch_norm(s, &x, "batch_normalization", &BatchNorm::RESNET); // of the batch where the program trains
     let x = nn::relu(&x);
     let x = nn::flatten(&x);
     nn::dense(s, &x, "dense", &Dense { units: 10, ..Dense::default() })

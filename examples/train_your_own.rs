@@ -8,10 +8,10 @@ use bf16scope::prelude::*;
 /// Depthwise-separable convolutions (Howard et al. 2017): each channel is filtered alone, then a 1×1 convolution mixes them.
 fn network(s: &Scope, images: &Tensor) -> Tensor {
     let conv = |s: &Scope, x: &Tensor, name: &str, filters, size, groups| {
-        let (kernel, padding, kernel_init) = ([size, size], Padding::Same, Init::HE_NORMAL);
-        let conv = Conv2d { filters, kernel, groups, padding, kernel_init, ..Conv2d::default() };
+        let (kernel_size, padding, kernel_initializer) = ([size, size], Padding::Same, Init::HE_NORMAL);
+        let conv = Conv2d { filters, kernel_size, groups, padding, kernel_initializer, ..Conv2d::default() };
         let x = nn::conv2d(s, x, name, &conv);
-        nn::relu(&nn::batch_norm(s, &x, &format!("{name}_bn"), &BatchNorm::default()))
+        nn::relu(&nn::batch_norm(s, &x, &format!("{name}_bn"), &BatchNorm::RESNET))
     };
     let mut x = conv(s, images, "stem", 64, 3, 1);
     for (name, filters) in [("block1", 128), ("block2", 256)] {

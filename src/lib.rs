@@ -37,7 +37,7 @@
 //! let step = g.input("step", DType::S32, []);
 //!
 //! let logits = g.bf16_scope(|s| {
-//!     let x = nn::conv2d(s, &images, "conv", &Conv2d { filters: 16, kernel: [3, 3], ..Conv2d::default() });
+//!     let x = nn::conv2d(s, &images, "conv", &Conv2d { filters: 16, kernel_size: [3, 3], ..Conv2d::default() });
 //!     let x = nn::relu(&x).mean(&[1, 2]);
 //!     nn::dense(s, &x, "logits", &Dense { units: 10, ..Dense::default() })
 //! });

@@ -66,8 +66,8 @@ fn other_requests_pass_and_outside_nothing_changes() {
 
 /// A small network; what turns it bf16 is its input.
 fn network(s: &Scope, x: &Tensor) -> Tensor {
-    let conv = Conv2d { filters: 4, kernel: [3, 3], padding: Padding::Same, use_bias: false, ..Conv2d::default() };
-    let x = relu(&batch_norm(s, &conv2d(s, x, "conv", &conv), "bn", &BatchNorm::default()));
+    let conv = Conv2d { filters: 4, kernel_size: [3, 3], padding: Padding::Same, use_bias: false, ..Conv2d::default() };
+    let x = relu(&batch_norm(s, &conv2d(s, x, "conv", &conv), "bn", &BatchNorm::RESNET));
     let x = x.reshape([2, 4 * 8 * 8]);
     dense(s, &x, "logits", &Dense { units: 10, ..Dense::default() })
 }

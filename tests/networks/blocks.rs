@@ -109,7 +109,7 @@ fn array(dims: &[i64], values: &[f32]) -> Literal {
 fn channels_are_weighted_by_what_the_image_says() {
     let graph = Graph::new("test");
     let x = graph.input("x", DType::F32, [1, 1, 2, 2]);
-    let config = SqueezeExcite { filters: 1, activation: Activation::Relu, kernel_init: bf16scope::graph::Init::Zeros };
+    let config = SqueezeExcite { filters: 1, activation: Activation::Relu, kernel_initializer: bf16scope::graph::Init::Zeros };
     let y = squeeze_excite(&graph.scope(), &x, "se", &config);
     let program = graph.finish(&[("y", &y)]).unwrap();
     let value = |name: &str| match name {
@@ -171,7 +171,7 @@ fn one_place_of_an_axis_is_taken() {
 fn both_kernels_of_a_squeeze_start_as_it_says() {
     let graph = Graph::new("squeeze");
     let x = graph.input("x", DType::F32, [2, 4, 4, 8]);
-    let config = SqueezeExcite { filters: 2, activation: Activation::Relu, kernel_init: Init::Constant(0.5) };
+    let config = SqueezeExcite { filters: 2, activation: Activation::Relu, kernel_initializer: Init::Constant(0.5) };
     let y = squeeze_excite(&graph.scope(), &x, "squeeze", &config);
     let program = graph.finish(&[("y", &y)]).unwrap();
     let kernels = program.variables.iter().filter(|variable| variable.name.ends_with("kernel"));

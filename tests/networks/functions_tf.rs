@@ -85,46 +85,47 @@ const ACTIVATIONS: [(&str, f64, Activation); 16] = [
 fn layers_and_losses() -> Vec<Case> {
     vec![
         case("depthwise_same", &["x"], PLACES, |s, x| {
-            let config = DepthwiseConv2d { kernel: [3, 2], padding: Padding::Same, ..DepthwiseConv2d::default() };
+            let config = DepthwiseConv2d { kernel_size: [3, 2], padding: Padding::Same, ..DepthwiseConv2d::default() };
             depthwise_conv2d(s, &x[0], "layer", &config)
         }),
         case("depthwise_strided", &["x"], PLACES, |s, x| {
             let (strides, padding) = ([2, 2], Padding::Same);
             let config =
-                DepthwiseConv2d { kernel: [3, 3], strides, padding, depth_multiplier: 2, ..DepthwiseConv2d::default() };
+                DepthwiseConv2d { kernel_size: [3, 3], strides, padding, depth_multiplier: 2, ..DepthwiseConv2d::default() };
             depthwise_conv2d(s, &x[0], "layer", &config)
         }),
         case("depthwise_dilated", &["x"], PLACES, |s, x| {
             let config =
-                DepthwiseConv2d { kernel: [3, 2], dilation: [2, 2], depth_multiplier: 3, ..DepthwiseConv2d::default() };
+                DepthwiseConv2d { kernel_size: [3, 2], dilation_rate: [2, 2], depth_multiplier: 3, ..DepthwiseConv2d::default() };
             depthwise_conv2d(s, &x[0], "layer", &config)
         }),
         case("conv_grouped", &["x"], PLACES, |s, x| {
             let (strides, padding) = ([2, 2], Padding::Same);
             let config =
-                Conv2d { filters: 6, kernel: [3, 3], strides, padding, groups: 2, use_bias: true, ..Conv2d::default() };
+                Conv2d { filters: 6, kernel_size: [3, 3], strides, padding, groups: 2, use_bias: true, ..Conv2d::default() };
             conv2d(s, &x[0], "layer", &config)
         }),
         case("conv_dilated", &["x"], PLACES, |s, x| {
-            let (padding, dilation) = (Padding::Valid, [2, 2]);
-            let config = Conv2d { filters: 4, kernel: [3, 2], dilation, padding, use_bias: true, ..Conv2d::default() };
+            let (padding, dilation_rate) = (Padding::Valid, [2, 2]);
+            let config = Conv2d { filters: 4, kernel_size: [3, 2], dilation_rate, padding, use_bias: true, ..Conv2d::default() };
             conv2d(s, &x[0], "layer", &config)
         }),
         // The windows overlap: an element's gradient is a sum of at most 6.
         case("max_pool", &["x"], 6.0 * 6.0, |_, x| max_pool(&x[0], &POOL)),
         case("avg_pool", &["x"], 6.0 * 6.0 + 2.0, |_, x| avg_pool(&x[0], &POOL)),
-        case("global_max_pool", &["x"], 0.0, |_, x| global_max_pool(&x[0], Format::Nhwc)),
-        case("global_avg_pool", &["x"], 42.0 * 42.0 + 2.0, |_, x| global_avg_pool(&x[0], Format::Nhwc)),
-        case("zero_padding", &["x"], 0.0, |_, x| zero_padding(&x[0], [[1, 2], [0, 3]], Format::Nhwc)),
-        case("upsample", &["x"], 6.0 * 6.0, |_, x| upsample(&x[0], [2, 3], Format::Nhwc)),
+        case("global_max_pool", &["x"], 0.0, |_, x| global_max_pool(&x[0], DataFormat::ChannelsLast)),
+        case("global_avg_pool", &["x"], 42.0 * 42.0 + 2.0, |_, x| global_avg_pool(&x[0], DataFormat::ChannelsLast)),
+        case("zero_padding", &["x"], 0.0, |_, x| zero_padding(&x[0], [[1, 2], [0, 3]], DataFormat::ChannelsLast)),
+        case("upsample", &["x"], 6.0 * 6.0, |_, x| upsample(&x[0], [2, 3], DataFormat::ChannelsLast)),
         // Means of 8 forward and backward, each of terms with at most three factors x, a root; sums over 12 rows.
         case("layer_norm", &["x"], 5.0 * 8.0 * 8.0 + 12.0 * 12.0 + 2.0 * FUNCTION, |s, x| {
-            layer_norm(s, &x[0], "layer", &LayerNorm { epsilon: 1e-3, ..LayerNorm::default() })
+            layer_norm(s, &x[0], "layer", &LayerNorm::default())
         }),
         // The row that comes three times.
         case("embedding", &["indices"], 3.0 * 3.0, |s, x| {
             let dtype = if s.path().starts_with("f64") { DType::F64 } else { DType::F32 };
-            let config = Embedding { vocabulary: 7, features: 3, dtype, init: Init::Zeros };
+            let dtype = Some(dtype);
+            let config = Embedding { input_dim: 7, output_dim: 3, dtype, embeddings_initializer: Init::Zeros };
             embedding(s, &x[0], "layer", &config)
         }),
         case("add", &["a", "b", "c"], 2.0, |_, x| merged(x, Merge::Add)),
@@ -179,7 +180,7 @@ fn layers_and_losses() -> Vec<Case> {
     ]
 }
 
-const POOL: Pool = Pool { window: [3, 2], strides: [2, 1], padding: Padding::Same, format: Format::Nhwc };
+const POOL: Pool = Pool { pool_size: [3, 2], strides: Some([2, 1]), padding: Padding::Same, data_format: DataFormat::ChannelsLast };
 
 fn merged(x: &[Tensor], how: Merge) -> Tensor {
     merge(&x.iter().collect::<Vec<_>>(), how)

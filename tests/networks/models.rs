@@ -5,7 +5,7 @@ use crate::run;
 use bf16scope::graph::Graph;
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::resnet::{self, Config, Depth, StridedPadding};
-use bf16scope::nn::Format;
+use bf16scope::nn::DataFormat;
 
 /// Logits of two images in f64, where rounding cannot hide a wrong axis.
 fn logits(config: &Config) -> Vec<f64> {
@@ -38,7 +38,7 @@ fn small(depth: Depth) -> Config {
 #[test]
 fn formats_agree() {
     for depth in [Depth::D18, Depth::D50] {
-        let [nhwc, nchw] = [Format::Nhwc, Format::Nchw].map(|format| logits(&Config { format, ..small(depth) }));
+        let [nhwc, nchw] = [DataFormat::ChannelsLast, DataFormat::ChannelsFirst].map(|format| logits(&Config { format, ..small(depth) }));
         let size = nhwc.iter().fold(0f64, |size, value| size.max(value.abs()));
         assert!(size > 1e-3, "logits are too small to tell anything: {nhwc:?}");
         for (a, b) in nhwc.iter().zip(&nchw) {

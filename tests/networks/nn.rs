@@ -80,7 +80,7 @@ fn convolved(
     let [b, h, w, c] = dims;
     let [kh, kw, kc, f] = kdims;
     let out = |n: usize, k: usize, axis: usize| {
-        let extent = (k - 1) * config.dilation[axis] as usize + 1;
+        let extent = (k - 1) * config.dilation_rate[axis] as usize + 1;
         (n + (padding[axis][0] + padding[axis][1]) as usize - extent) / config.strides[axis] as usize + 1
     };
     let (oh, ow) = (out(h, kh, 0), out(w, kw, 1));
@@ -90,7 +90,7 @@ fn convolved(
         let (filter, col, row, image) = (at % f, at / f % ow, at / f / ow % oh, at / f / ow / oh);
         for (i, j, k) in (0..kh * kw * kc).map(|n| (n / kc / kw, n / kc % kw, n % kc)) {
             let place = |out: usize, k: usize, axis: usize| {
-                (out * config.strides[axis] as usize + k * config.dilation[axis] as usize)
+                (out * config.strides[axis] as usize + k * config.dilation_rate[axis] as usize)
                     .checked_sub(padding[axis][0] as usize)
             };
             let (Some(from_row), Some(from_col)) = (place(row, i, 0), place(col, j, 1)) else { continue };
@@ -109,23 +109,23 @@ fn conv2d_is_its_definition_in_both_formats() {
     let (dims, kdims) = ([2, 7, 6, 4], [3, 2, 2, 6]);
     let config = Conv2d {
         filters: 6,
-        kernel: [3, 2],
+        kernel_size: [3, 2],
         strides: [2, 1],
         padding: Padding::Explicit([[1, 2], [0, 3]]),
-        dilation: [2, 3],
+        dilation_rate: [2, 3],
         groups: 2,
         use_bias: false,
         ..Conv2d::default()
     };
     let (x, kernel) = (numbers(2 * 7 * 6 * 4, 1), numbers(3 * 2 * 2 * 6, 2));
     let (expected, odims) = convolved(&x, dims, &kernel, kdims, &config);
-    for format in [Format::Nhwc, Format::Nchw] {
+    for format in [DataFormat::ChannelsLast, DataFormat::ChannelsFirst] {
         let g = Graph::new("test");
         let images = g.input("x", DType::F32, dims.map(|n| n as i64));
-        let config = Conv2d { format, ..config };
+        let config = Conv2d { data_format: format, ..config };
         let y = match format {
-            Format::Nhwc => conv2d(&g.scope(), &images, "conv", &config),
-            Format::Nchw => {
+            DataFormat::ChannelsLast => conv2d(&g.scope(), &images, "conv", &config),
+            DataFormat::ChannelsFirst => {
                 conv2d(&g.scope(), &images.transpose(&[0, 3, 1, 2]), "conv", &config).transpose(&[0, 2, 3, 1])
             }
         };
@@ -143,18 +143,18 @@ fn conv2d_is_its_definition_in_both_formats() {
 fn dense_and_conv_biases_reach_every_place() {
     let g = Graph::new("test");
     let x = g.input("x", DType::F32, [2, 4, 4, 1]);
-    let conv = Conv2d { filters: 2, kernel: [1, 1], bias_init: Init::Constant(0.5), ..Conv2d::default() };
+    let conv = Conv2d { filters: 2, kernel_size: [1, 1], bias_initializer: Init::Constant(0.5), ..Conv2d::default() };
     let y = conv2d(&g.scope(), &x, "conv", &conv);
     let z = dense(
         &g.scope(),
         &flatten(&y),
         "dense",
-        &Dense { units: 3, bias_init: Init::Constant(-1.5), ..Dense::default() },
+        &Dense { units: 3, bias_initializer: Init::Constant(-1.5), ..Dense::default() },
     );
     let results = eval(&g, &[&y, &z], &BTreeMap::from([("x", array(&[2, 4, 4, 1], &[0f32; 32]))]));
     assert_eq!(run::f32s(&results[0]), [0.5; 64]);
     // With x 0, y is 0.5 everywhere, and the dense layer sums its kernel's columns.
-    let kernel = Dense::default().kernel_init.values(1, "dense/kernel", &[32, 3]);
+    let kernel = Dense::default().kernel_initializer.values(1, "dense/kernel", &[32, 3]);
     let column = |j: usize| (0..32).map(|i| f64::from(kernel[i * 3 + j]) * 0.5).sum::<f64>() - 1.5;
     close(&run::f32s(&results[1]), &[0, 1, 2, 0, 1, 2].map(column), 64.0);
 }
@@ -162,7 +162,7 @@ fn dense_and_conv_biases_reach_every_place() {
 #[test]
 fn max_pool_never_takes_padding() {
     let x: Vec<f32> = numbers(25, 3).iter().map(|v| v - 10.0).collect();
-    let pool = Pool { window: [3, 3], strides: [2, 2], padding: Padding::Same, ..Pool::default() };
+    let pool = Pool { pool_size: [3, 3], strides: Some([2, 2]), padding: Padding::Same, ..Pool::default() };
     let y = apply(&[1, 5, 5, 1], &x, |_, x| max_pool(x, &pool));
     let greatest = |rows: [usize; 2], cols: [usize; 2]| {
         let cells = (rows[0]..=rows[1]).flat_map(|r| (cols[0]..=cols[1]).map(move |c| r * 5 + c));
@@ -176,7 +176,7 @@ fn max_pool_never_takes_padding() {
 #[test]
 fn avg_pool_counts_what_it_covers_and_rounds_once() {
     let x = to_bf16(&numbers(25, 4));
-    let pool = Pool { window: [3, 3], strides: [2, 2], padding: Padding::Same, ..Pool::default() };
+    let pool = Pool { pool_size: [3, 3], strides: Some([2, 2]), padding: Padding::Same, ..Pool::default() };
     let mean = |rows: [usize; 2], cols: [usize; 2]| {
         let cells: Vec<usize> = (rows[0]..=rows[1]).flat_map(|r| (cols[0]..=cols[1]).map(move |c| r * 5 + c)).collect();
         cells.iter().map(|&at| f64::from(x[at])).sum::<f64>() / cells.len() as f64
@@ -191,7 +191,7 @@ fn avg_pool_counts_what_it_covers_and_rounds_once() {
     let expected = [[0, 1], [2, 3]].map(|rows| [[0, 1], [2, 3]].map(|cols| mean(rows, cols)));
     close(&apply(&[1, 5, 5, 1], &x, |_, x| avg_pool(x, &valid)), expected.as_flattened(), 4.0 * 2.0);
     let all = x.iter().map(|&v| f64::from(v)).sum::<f64>() / 25.0;
-    close(&apply(&[1, 5, 5, 1], &x, |_, x| global_avg_pool(x, Format::Nhwc)), &[all], 25.0 * 2.0);
+    close(&apply(&[1, 5, 5, 1], &x, |_, x| global_avg_pool(x, DataFormat::ChannelsLast)), &[all], 25.0 * 2.0);
 }
 
 #[test]
@@ -210,9 +210,9 @@ fn batch_norm_normalises_by_the_batch_and_moves_the_running_statistics() {
     let input = g.input("x", DType::F32, [2, 3, 4, 3]);
     let config = BatchNorm {
         momentum: 0.75,
-        gamma_init: Init::Constant(2.0),
-        beta_init: Init::Constant(-1.0),
-        ..BatchNorm::default()
+        gamma_initializer: Init::Constant(2.0),
+        beta_initializer: Init::Constant(-1.0),
+        ..BatchNorm::RESNET
     };
     let in_f32 = batch_norm(&g.scope(), &input, "f32", &config);
     let in_bf16 = g.bf16_scope(|s| batch_norm(s, &input.cast(DType::BF16), "bf16", &config));
@@ -239,7 +239,7 @@ fn batch_norm_infers_with_the_running_statistics() {
     let x = numbers(12, 6);
     let g = Graph::new("test");
     let input = g.input("x", DType::F32, [4, 3]);
-    let y = batch_norm(&g.scope(), &input, "bn", &BatchNorm::default());
+    let y = batch_norm(&g.scope(), &input, "bn", &BatchNorm::RESNET);
     let (mean, variance) = ([0.5f32, -1.0, 2.0], [4.0f32, 0.25, 1.0]);
     let inputs = BTreeMap::from([
         ("x", array(&[4, 3], &x)),
@@ -262,10 +262,10 @@ fn layer_norm_normalises_each_row_in_f32() {
             row.into_iter().map(move |v| (v - mean) / (variance + 1e-6).sqrt()).collect::<Vec<f64>>()
         })
         .collect();
-    let in_f32 = apply(&[4, 16], &x, |s, x| layer_norm(s, x, "ln", &LayerNorm::default()));
+    let in_f32 = apply(&[4, 16], &x, |s, x| layer_norm(s, x, "ln", &LayerNorm { epsilon: 1e-6, ..LayerNorm::default() }));
     close(&in_f32, &rows, 2.0 * 16.0 * 4.0);
     let in_bf16 = apply(&[4, 16], &x, |s, x| {
-        let y = layer_norm(s, &x.cast(DType::BF16), "ln", &LayerNorm::default());
+        let y = layer_norm(s, &x.cast(DType::BF16), "ln", &LayerNorm { epsilon: 1e-6, ..LayerNorm::default() });
         assert_eq!(y.dtype(), DType::BF16);
         y
     });
@@ -300,7 +300,7 @@ fn a_class_token_stands_before_each_sequence() {
     let (x, token) = (numbers(2 * 3 * 4, 5), numbers(4, 6));
     let g = Graph::new("test");
     let input = g.input("x", DType::F32, [2, 3, 4]);
-    let y = class_token(&g.scope(), &input, "first", Init::Zeros);
+    let y = class_token(&g.scope(), &input, "first", &ClassToken::default());
     let inputs = BTreeMap::from([("x", array(&[2, 3, 4], &x)), ("first/token", array(&[4], &token))]);
     let expected: Vec<f32> = x.chunks(12).flat_map(|sequence| [&token, sequence].concat()).collect();
     assert_eq!(run::f32s(&eval(&g, &[&y], &inputs)[0]), expected);
@@ -401,7 +401,7 @@ fn embedding_takes_rows_and_clamps() {
     let table = numbers(5 * 2, 9);
     let g = Graph::new("test");
     let indices = g.input("indices", DType::S32, [2, 3]);
-    let config = Embedding { vocabulary: 5, features: 2, dtype: DType::BF16, ..Embedding::default() };
+    let config = Embedding { input_dim: 5, output_dim: 2, dtype: Some(DType::BF16), ..Embedding::default() };
     let y = g.bf16_scope(|s| embedding(s, &indices, "words", &config));
     assert_eq!((y.dtype(), y.dims()), (DType::BF16, vec![2, 3, 2]));
     let inputs = BTreeMap::from([

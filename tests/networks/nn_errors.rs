@@ -1,6 +1,6 @@
 //! What layers say when their arguments are wrong: the whole message, with the layer and the user's line.
 
-use bf16scope::graph::{Graph, Init, Scope, Tensor};
+use bf16scope::graph::{Graph, Scope, Tensor};
 use bf16scope::hlo::DType;
 use bf16scope::nn::*;
 use expect_test::{Expect, expect};
@@ -45,7 +45,7 @@ fn dense_says_what_is_wrong() {
 
 #[test]
 fn conv2d_says_what_is_wrong() {
-    let good = Conv2d { filters: 4, kernel: [3, 3], ..Conv2d::default() };
+    let good = Conv2d { filters: 4, kernel_size: [3, 3], ..Conv2d::default() };
     let conv = |config: Conv2d| move |s: &Scope, x: &Tensor, _: &Tensor| conv2d(s, x, "conv", &config);
     check(
         conv(Conv2d { filters: -4, ..good }),
@@ -54,7 +54,7 @@ fn conv2d_says_what_is_wrong() {
               operand 0: bf16[2,8,8,3] x"#]],
     );
     check(
-        conv(Conv2d { kernel: [3, 0], ..good }),
+        conv(Conv2d { kernel_size: [3, 0], ..good }),
         expect![[r#"
             conv: conv2d: window [3, 0]: one is 0, expected at least 1
               operand 0: bf16[2,8,8,3] x"#]],
@@ -84,7 +84,7 @@ fn conv2d_says_what_is_wrong() {
               operand 0: bf16[2,8,8,3] x"#]],
     );
     check(
-        conv(Conv2d { kernel: [9, 3], ..good }),
+        conv(Conv2d { kernel_size: [9, 3], ..good }),
         expect![[r#"
             conv: conv2d: window covers 9 along height, which is 8 with padding 0_0
               operand 0: bf16[2,8,8,3] x
@@ -107,20 +107,20 @@ fn conv2d_says_what_is_wrong() {
 #[test]
 fn pools_say_what_is_wrong() {
     check(
-        |_, x, _| max_pool(x, &Pool { window: [0, 2], ..Pool::default() }),
+        |_, x, _| max_pool(x, &Pool { pool_size: [0, 2], ..Pool::default() }),
         expect![[r#"
             max_pool: window [0, 2]: one is 0, expected at least 1
               operand 0: bf16[2,8,8,3] x"#]],
     );
     check(
-        |_, x, _| avg_pool(x, &Pool { window: [2, 9], ..Pool::default() }),
+        |_, x, _| avg_pool(x, &Pool { pool_size: [2, 9], ..Pool::default() }),
         expect![[r#"
             avg_pool: window covers 9 along width, which is 8 with padding 0_0
               operand 0: bf16[2,8,8,3] x
               help: pad with Padding::Same, or make the window smaller"#]],
     );
     check(
-        |_, _, y| global_avg_pool(y, Format::Nhwc),
+        |_, _, y| global_avg_pool(y, DataFormat::ChannelsLast),
         expect![[r#"
             global_avg_pool: x s32[2] has rank 1, expected 4: [batch, height, width, channels]
               operand 0: s32[2] y"#]],
@@ -184,12 +184,12 @@ fn dropout_and_embedding_say_what_is_wrong() {
               operand 0: bf16[2,8,8,3] x"#]],
     );
     check(
-        |s, x, _| class_token(s, x, "first", Init::Zeros),
+        |s, x, _| class_token(s, x, "first", &ClassToken::default()),
         expect![[r#"
             first: class_token: x bf16[2,8,8,3] has rank 4, expected 3: [batch, positions, features]
               operand 0: bf16[2,8,8,3] x"#]],
     );
-    let config = Embedding { vocabulary: 10, features: 4, ..Embedding::default() };
+    let config = Embedding { input_dim: 10, output_dim: 4, ..Embedding::default() };
     check(
         |s, x, _| embedding(s, x, "words", &config),
         expect![[r#"
@@ -197,9 +197,9 @@ fn dropout_and_embedding_say_what_is_wrong() {
               operand 0: bf16[2,8,8,3] x"#]],
     );
     check(
-        |s, _, y| embedding(s, y, "words", &Embedding { features: 0, ..config }),
+        |s, _, y| embedding(s, y, "words", &Embedding { output_dim: 0, ..config }),
         expect![[r#"
-            words: embedding: features is 0, expected at least 1
+            words: embedding: output_dim is 0, expected at least 1
               operand 0: s32[2] y"#]],
     );
 }

@@ -17,7 +17,7 @@ use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Literal, Module};
 use bf16scope::nn::{
-    BatchNorm, Conv2d, Dense, Format, Padding, Pool, batch_norm, conv2d, dense, global_avg_pool, max_pool, relu,
+    BatchNorm, Conv2d, Dense, DataFormat, Padding, Pool, batch_norm, conv2d, dense, global_avg_pool, max_pool, relu,
     sparse_softmax_cross_entropy,
 };
 use bf16scope::passes::grad;
@@ -75,24 +75,24 @@ fn mlp(s: &Scope, x: &Tensor, relu: Relu) -> Tensor {
 
 /// `[16,32,32,3]` → 7×7/2, batch norm, relu, max pool, one bottleneck block with projection, mean, dense 10.
 fn resnet_block(s: &Scope, x: &Tensor, relu: Relu) -> Tensor {
-    resnet_block_with(s, x, relu, BatchNorm::default())
+    resnet_block_with(s, x, relu, BatchNorm::RESNET)
 }
 
 fn resnet_block_with(s: &Scope, x: &Tensor, relu: Relu, config: BatchNorm) -> Tensor {
     let conv = |x: &Tensor, name: &str, filters: i64, size: i64, stride: i64| {
-        let (kernel, strides, padding) = ([size; 2], [stride; 2], Padding::Same);
-        conv2d(s, x, name, &Conv2d { filters, kernel, strides, padding, use_bias: false, ..Conv2d::default() })
+        let (kernel_size, strides, padding) = ([size; 2], [stride; 2], Padding::Same);
+        conv2d(s, x, name, &Conv2d { filters, kernel_size, strides, padding, use_bias: false, ..Conv2d::default() })
     };
     let norm = |x: &Tensor, name: &str| batch_norm(s, x, name, &config);
     let x = relu(&norm(&conv(x, "conv0", 16, 7, 2), "bn0"));
-    let pool = Pool { window: [3, 3], strides: [2, 2], padding: Padding::Same, ..Pool::default() };
+    let pool = Pool { pool_size: [3, 3], strides: Some([2, 2]), padding: Padding::Same, ..Pool::default() };
     let x = max_pool(&x, &pool);
     let y = relu(&norm(&conv(&x, "c1", 8, 1, 1), "b1"));
     let y = relu(&norm(&conv(&y, "c2", 8, 3, 2), "b2"));
     let y = norm(&conv(&y, "c3", 32, 1, 1), "b3");
     let shortcut = norm(&conv(&x, "proj", 32, 1, 2), "bproj");
     let x = relu(&(y + shortcut));
-    dense(s, &global_avg_pool(&x, Format::Nhwc), "fc", &Dense { units: 10, ..Dense::default() })
+    dense(s, &global_avg_pool(&x, DataFormat::ChannelsLast), "fc", &Dense { units: 10, ..Dense::default() })
 }
 
 /// One oracle file.
@@ -379,8 +379,8 @@ fn check_notices(build: Build, check: fn(&Network), expected: &str) {
     assert!(message.contains(expected), "{message}");
 }
 
-fn resnet_block_of(epsilon: f32, s: &Scope, x: &Tensor, relu: Relu) -> Tensor {
-    resnet_block_with(s, x, relu, BatchNorm { epsilon, ..BatchNorm::default() })
+fn resnet_block_of(epsilon: f64, s: &Scope, x: &Tensor, relu: Relu) -> Tensor {
+    resnet_block_with(s, x, relu, BatchNorm { epsilon, ..BatchNorm::RESNET })
 }
 
 /// By a thousandth of an epsilon in f64, by a quarter of it in bf16.

@@ -7,7 +7,7 @@ use bf16scope::graph::{Graph, Scope, Tensor};
 use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::nn::{
-    BatchNorm, Conv2d, ConvNormPool, Format, NormGradient, Padding, Pool, batch_norm, conv_norm_pool, conv2d, max_pool,
+    BatchNorm, Conv2d, ConvNormPool, DataFormat, NormGradient, Padding, Pool, batch_norm, conv_norm_pool, conv2d, max_pool,
     relu,
 };
 use bf16scope::passes::grad::gradients;
@@ -24,18 +24,18 @@ fn plain(s: &Scope, x: &Tensor, config: &ConvNormPool) -> Tensor {
     max_pool(&relu(&batch_norm(s, &features, "bn", &config.norm)), &config.pool)
 }
 
-fn config(format: Format, gradient: NormGradient) -> ConvNormPool {
+fn config(format: DataFormat, gradient: NormGradient) -> ConvNormPool {
     let conv = Conv2d {
         filters: 5,
-        kernel: [3, 3],
+        kernel_size: [3, 3],
         strides: [1, 2],
         padding: Padding::Same,
-        format,
+        data_format: format,
         use_bias: false,
         ..Conv2d::default()
     };
-    let norm = BatchNorm { axis: format.channels(), gradient, ..BatchNorm::default() };
-    let pool = Pool { window: [3, 3], strides: [2, 2], padding: Padding::Same, format };
+    let norm = BatchNorm { axis: format.channels(), gradient: Some(gradient), ..BatchNorm::RESNET };
+    let pool = Pool { pool_size: [3, 3], strides: Some([2, 2]), padding: Padding::Same, data_format: format };
     ConvNormPool { conv, pair_columns: true, norm, pool }
 }
 
@@ -78,9 +78,9 @@ fn results(
     is_exact: bool,
 ) -> BTreeMap<String, Literal> {
     let g = if is_training { Graph::training("stem") } else { Graph::new("stem") };
-    let dims = match config.conv.format {
-        Format::Nhwc => [batch, 7, 8, 3],
-        Format::Nchw => [batch, 3, 7, 8],
+    let dims = match config.conv.data_format {
+        DataFormat::ChannelsLast => [batch, 7, 8, 3],
+        DataFormat::ChannelsFirst => [batch, 3, 7, 8],
     };
     let x = g.input("x", dtype, dims);
     let y = form(&g.scope(), &x, config);
@@ -121,7 +121,7 @@ fn results(
 fn the_pool_first_gives_the_same_bits_and_the_same_statistics() {
     let mut n_compared = 0;
     for dtype in [DType::BF16, DType::F32, DType::F64] {
-        for (format, is_training) in [(Format::Nhwc, true), (Format::Nhwc, false), (Format::Nchw, true)] {
+        for (format, is_training) in [(DataFormat::ChannelsLast, true), (DataFormat::ChannelsLast, false), (DataFormat::ChannelsFirst, true)] {
             let config = config(format, NormGradient::PerElement);
             let expected = results(plain, dtype, 2, is_training, &config, true);
             let found = results(conv_norm_pool, dtype, 2, is_training, &config, true);
@@ -142,7 +142,7 @@ fn the_pool_first_gives_the_same_bits_and_the_same_statistics() {
 fn gradients_are_the_same_function() {
     let bound = (-27f64).exp2();
     let expected_of = |format| results(plain, DType::F64, 2, true, &config(format, NormGradient::PerElement), false);
-    for format in [Format::Nhwc, Format::Nchw] {
+    for format in [DataFormat::ChannelsLast, DataFormat::ChannelsFirst] {
         let expected = expected_of(format);
         let per_feature = config(format, NormGradient::PerFeature);
         for (form, found) in [
@@ -166,7 +166,7 @@ fn gradients_are_the_same_function() {
 
 #[test]
 fn two_columns_at_a_time_are_the_same_function() {
-    let paired = config(Format::Nhwc, NormGradient::PerFeature);
+    let paired = config(DataFormat::ChannelsLast, NormGradient::PerFeature);
     let plain = ConvNormPool { pair_columns: false, ..paired };
     let [paired, plain] = [paired, plain].map(|config| results(conv_norm_pool, DType::F64, 128, true, &config, false));
     for (name, plain) in &plain {
@@ -186,7 +186,7 @@ fn a_bias_and_a_norm_of_other_axes_are_refused() {
         let y = conv_norm_pool(&g.scope(), &x, &config);
         g.finish(&[("y", &y)]).unwrap_err().to_string()
     };
-    let plain = config(Format::Nhwc, NormGradient::PerElement);
+    let plain = config(DataFormat::ChannelsLast, NormGradient::PerElement);
     let bias = error(ConvNormPool { conv: Conv2d { use_bias: true, ..plain.conv }, ..plain });
     assert!(bias.contains("the convolution has a bias, expected none"), "{bias}");
     assert!(bias.contains("tests/networks/pool_first.rs"), "{bias}");
@@ -198,13 +198,13 @@ fn a_bias_and_a_norm_of_other_axes_are_refused() {
 
 #[test]
 fn an_axis_from_the_end_is_that_of_the_features() {
-    let text = |format: Format, axis: i64| {
+    let text = |format: DataFormat, axis: i64| {
         let g = Graph::new("stem");
         let x = g.input("x", DType::F32, [1, 8, 8, 8]);
         let plain = config(format, NormGradient::PerElement);
         let y = conv_norm_pool(&g.scope(), &x, &ConvNormPool { norm: BatchNorm { axis, ..plain.norm }, ..plain });
         print(&g.finish(&[("y", &y)]).unwrap().module, &PrintOptions::default())
     };
-    assert_eq!(text(Format::Nhwc, -1), text(Format::Nhwc, 3));
-    assert_eq!(text(Format::Nchw, -3), text(Format::Nchw, 1));
+    assert_eq!(text(DataFormat::ChannelsLast, -1), text(DataFormat::ChannelsLast, 3));
+    assert_eq!(text(DataFormat::ChannelsFirst, -3), text(DataFormat::ChannelsFirst, 1));
 }

@@ -9,7 +9,7 @@ use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Literal, Op};
 use bf16scope::models::Model;
-use bf16scope::nn::{Conv2d, Format, Padding, conv2d, conv2d_paired, conv2d_space_to_depth};
+use bf16scope::nn::{Conv2d, DataFormat, Padding, conv2d, conv2d_paired, conv2d_space_to_depth};
 use bf16scope::optim::{LearningRate, Momentum, Optimizer, Update};
 use bf16scope::passes::grad::gradients;
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
@@ -75,20 +75,20 @@ fn results_and_gradients_are_the_same_bits() {
             [(7, Padding::Same), (7, Padding::fixed(7)), (7, explicit), (3, Padding::Same), (4, Padding::Valid)]
         {
             // The other order of axes, where it could matter.
-            let formats = if size == 7 { &[Format::Nhwc, Format::Nchw][..] } else { &[Format::Nhwc] };
+            let formats = if size == 7 { &[DataFormat::ChannelsLast, DataFormat::ChannelsFirst][..] } else { &[DataFormat::ChannelsLast] };
             for &format in formats {
                 let dims = match format {
-                    Format::Nhwc => [2, 12, 16, 3],
-                    Format::Nchw => [2, 3, 12, 16],
+                    DataFormat::ChannelsLast => [2, 12, 16, 3],
+                    DataFormat::ChannelsFirst => [2, 3, 12, 16],
                 };
                 let config = Conv2d {
                     filters: 4,
-                    kernel: [size; 2],
+                    kernel_size: [size; 2],
                     strides: [2, 2],
                     padding,
-                    format,
+                    data_format: format,
                     use_bias: false,
-                    kernel_init: Init::Zeros,
+                    kernel_initializer: Init::Zeros,
                     ..Conv2d::default()
                 };
                 let [plain, rearranged] = both_forms(conv2d_space_to_depth, dtype, &dims, &config);
@@ -117,13 +117,13 @@ fn features(batch: i64, width: i64, config: &Conv2d) -> i64 {
 fn two_columns_at_a_time_are_the_same_bits() {
     let padded = Padding::Explicit([[0, 3], [1, 2]]);
     for dtype in [DType::F32, DType::BF16] {
-        for (kernel, strides, padding) in [
+        for (kernel_size, strides, padding) in [
             ([7, 7], [2, 2], Padding::Same),
             ([3, 3], [1, 1], Padding::Same),
             ([1, 4], [2, 3], padded),
             ([3, 2], [1, 2], Padding::Valid),
         ] {
-            let config = Conv2d { filters: 4, kernel, strides, padding, use_bias: false, ..Conv2d::default() };
+            let config = Conv2d { filters: 4, kernel_size, strides, padding, use_bias: false, ..Conv2d::default() };
             assert_eq!(features(128, 12, &config), 8, "{config:?}");
             let [plain, paired] = both_forms(conv2d_paired, dtype, &[128, 6, 12, 3], &config);
             assert!(plain.iter().all(|array| array.iter().any(|&byte| byte != 0)));
@@ -136,18 +136,18 @@ fn two_columns_at_a_time_are_the_same_bits() {
 
 #[test]
 fn columns_are_paired_only_where_it_saves_work() {
-    let config = Conv2d { filters: 64, kernel: [3, 3], padding: Padding::Same, ..Conv2d::default() };
+    let config = Conv2d { filters: 64, kernel_size: [3, 3], padding: Padding::Same, ..Conv2d::default() };
     assert_eq!(features(128, 12, &config), 128);
     for (why, batch, width, other) in [
         ("a batch that fills half a tile", 64, 12, config),
         ("an odd number of columns", 128, 11, config),
         ("more filters", 128, 12, Conv2d { filters: 65, ..config }),
-        ("a kernel of width 1", 128, 12, Conv2d { kernel: [3, 1], ..config }),
-        ("dilation", 128, 12, Conv2d { dilation: [1, 2], ..config }),
+        ("a kernel of width 1", 128, 12, Conv2d { kernel_size: [3, 1], ..config }),
+        ("dilation", 128, 12, Conv2d { dilation_rate: [1, 2], ..config }),
         // 48 numbers of 128 for one column, 384 of 384 for the two.
-        ("a stride wider than the kernel", 128, 24, Conv2d { kernel: [8, 2], strides: [1, 14], ..config }),
+        ("a stride wider than the kernel", 128, 24, Conv2d { kernel_size: [8, 2], strides: [1, 14], ..config }),
         // 48 numbers of 128 for one column, 168 of 256 for the two: as many blocks as two convolutions have.
-        ("a pair that takes twice the blocks", 128, 20, Conv2d { kernel: [8, 2], strides: [1, 5], ..config }),
+        ("a pair that takes twice the blocks", 128, 20, Conv2d { kernel_size: [8, 2], strides: [1, 5], ..config }),
     ] {
         assert_eq!(features(batch, width, &other), other.filters, "{why}");
     }
@@ -212,7 +212,7 @@ fn an_image_of_odd_size_and_other_strides_are_refused() {
     let error = |dims: [i64; 4], strides: [i64; 2]| {
         let graph = Graph::new("stem");
         let x = graph.input("x", DType::F32, dims);
-        let config = Conv2d { filters: 4, kernel: [7, 7], strides, padding: Padding::Same, ..Conv2d::default() };
+        let config = Conv2d { filters: 4, kernel_size: [7, 7], strides, padding: Padding::Same, ..Conv2d::default() };
         let y = conv2d_space_to_depth(&graph.scope(), &x, "conv", &config);
         graph.finish(&[("y", &y)]).unwrap_err().to_string()
     };

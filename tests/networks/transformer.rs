@@ -36,20 +36,24 @@ const MASKS_AND_SOFTMAXES: [(bool, Softmax); 3] =
 /// Heads that share keys and values, without biases, rotated by Llama 3.1's frequencies; the sizes of heads are not the
 /// features' share.
 fn grouped() -> Attention {
-    let scaling = RotaryScaling { factor: 4.0, low: 0.5, high: 1.5, original_length: 6.0 };
+    let scaling = RopeScaling { factor: 4.0, low_freq_factor: 0.5, high_freq_factor: 1.5, original_max_position_embeddings: 6 };
     Attention {
-        n_heads: 4,
-        n_key_value_heads: Some(2),
-        head_size: Some(6),
+        num_heads: 4,
+        num_key_value_heads: Some(2),
+        head_dim: Some(6),
         use_bias: false,
-        rotary: Some(Rotary { max_wavelength: 20.0, scaling: Some(scaling) }),
-        is_causal: true,
+        rope: Some(Rope { max_wavelength: 20.0, scaling: Some(scaling) }),
+        use_causal_mask: true,
         ..Attention::default()
     }
 }
 
 fn plain() -> Vec<Attention> {
-    let of = |(is_causal, softmax)| Attention { n_heads: 2, is_causal, softmax, ..Attention::default() };
+    let of = |(use_causal_mask, softmax)| Attention {
+        num_heads: 2,
+        use_causal_mask,
+        softmax: Some(softmax),
+        ..Attention::default() };
     MASKS_AND_SOFTMAXES.map(of).to_vec()
 }
 
@@ -174,7 +178,7 @@ fn custom_vjps_agree_with_central_differences() {
             (token_loss(x, &labels, smoothing, softmax).loss * weight).sum(&[0, 1])
         });
     }
-    let norm = LayerNorm { variance: Variance::OnePass, ..LayerNorm::default() };
+    let norm = LayerNorm::FLAX;
     // A normalised value y of 6 is at most √5, and with a deviation above 1 its derivatives are below 1, 3 and 15: that of
     // y³ is below 6 + 18 · √5 · 3 + 3 · 5 · 15 = 352, and `h² / 6 · 352 = 9e-7`.
     check_gradient("layer_norm", &[4, 6], 1e-6, |g, x| {
@@ -262,7 +266,7 @@ fn a_token_loss_sums_a_vocabulary() {
 #[test]
 fn attention_is_its_definition() {
     for config in plain() {
-        let is_causal = config.is_causal;
+        let is_causal = config.use_causal_mask;
         let (program, _) = attention_loss(&config);
         let value = |name: &str| numbers(name, &dims_of(&program, name));
         let measured = run::run(&program, |name| f64s(&dims_of(&program, name), &value(name)));
@@ -456,14 +460,15 @@ fn argument_of(name: &str) -> usize {
 }
 
 fn encoder(s: &Scope, tokens: &Tensor, dtype: DType) -> Tensor {
-    let x = embedding(s, tokens, "tokens", &Embedding { vocabulary: 200, features: 64, dtype, ..Embedding::default() });
+    let table = Embedding { input_dim: 200, output_dim: 64, dtype: Some(dtype), ..Embedding::default() };
+    let x = embedding(s, tokens, "tokens", &table);
     let mut x = position_embedding(s, &x, "positions", &PositionEmbedding { max_length: 16, ..Default::default() });
-    let config = LayerNorm { variance: Variance::OnePass, ..LayerNorm::default() };
+    let config = LayerNorm::FLAX;
     let norm = |x: &Tensor, n: usize| layer_norm(s, x, &format!("norm{n}"), &config);
     let dense = |x: &Tensor, name: &str, units: i64| dense(s, x, name, &Dense { units, ..Dense::default() });
     for block in 0..2 {
         let (queries, memory) = (norm(&x, 3 * block), norm(&x, 3 * block + 1));
-        let config = Attention { n_heads: 4, ..Attention::default() };
+        let config = Attention { num_heads: 4, ..Attention::default() };
         x = &x + attention(s, &queries, &memory, &format!("attention{}", block + 1), &config);
         let hidden = dense(&norm(&x, 3 * block + 2), &format!("dense{}", 2 * block + 1), 256);
         x = &x + dense(&gelu(&hidden, Gelu::Tanh), &format!("dense{}", 2 * block + 2), 64);
@@ -512,38 +517,43 @@ fn wrong_operands_are_named() {
         let out = attention(&g.scope(), &x, &y, "attention", &config);
         g.finish(&[("out", &out)]).unwrap_err().0.error.message
     };
-    let heads = |n_heads| Attention { n_heads, ..Attention::default() };
+    let heads = |num_heads| Attention { num_heads, ..Attention::default() };
     assert_eq!(message([2, 3, 4], [2, 3, 4], heads(3)), "4 features do not divide into 3 heads");
-    assert_eq!(message([2, 3, 4], [2, 3, 4], heads(0)), "n_heads is 0, expected at least 1");
+    assert_eq!(message([2, 3, 4], [2, 3, 4], heads(0)), "num_heads is 0, expected at least 1");
     assert_eq!(
         message([2, 3, 4], [1, 3, 4], heads(2)),
         "memory f32[1,3,4] does not fit queries f32[2,3,4], expected one batch, one number of features and one dtype"
     );
     assert_eq!(
-        message([2, 3, 4], [2, 5, 4], Attention { is_causal: true, ..heads(2) }),
+        message([2, 3, 4], [2, 5, 4], Attention { use_causal_mask: true, ..heads(2) }),
         "a causal mask wants as many queries as positions of memory, measured 3 and 5"
     );
     let wrong = |config: Attention| message([2, 3, 4], [2, 3, 4], config);
-    let of = |shared| Attention { n_key_value_heads: Some(shared), head_size: Some(4), ..heads(4) };
+    let of = |shared| Attention { num_key_value_heads: Some(shared), head_dim: Some(4), ..heads(4) };
     assert_eq!(wrong(of(3)), "4 heads of queries do not divide into 3 of keys and values, expected as many for each");
-    assert_eq!(wrong(of(0)), "n_key_value_heads is 0, expected at least 1");
-    assert_eq!(wrong(Attention { head_size: Some(0), ..of(2) }), "head_size is 0, expected at least 1");
+    assert_eq!(wrong(of(0)), "num_key_value_heads is 0, expected at least 1");
+    assert_eq!(wrong(Attention { head_dim: Some(0), ..of(2) }), "head_dim is 0, expected at least 1");
     assert_eq!(
         wrong(Attention { remat: AttentionRemat::Values, ..of(2) }),
         "remat is Values of attention without biases or with fewer heads of keys and values, expected Weights or Nothing"
     );
-    let rotated = |head_size, rotary| wrong(Attention { head_size: Some(head_size), rotary: Some(rotary), ..of(4) });
+    let rotated = |head_dim, rope| wrong(Attention { head_dim: Some(head_dim), rope: Some(rope), ..of(4) });
     assert_eq!(
-        rotated(5, Rotary::default()),
+        rotated(5, Rope::default()),
         "a head has 5 features, expected an even number: they are rotated in pairs"
     );
-    let scaling = RotaryScaling { factor: 8.0, low: 1.0, high: 4.0, original_length: 8192.0 };
-    let scaled = |scaling| rotated(4, Rotary { scaling: Some(scaling), ..Rotary::default() });
-    assert_eq!(scaled(RotaryScaling { high: 1.0, ..scaling }), "high is 1, expected a number above low, which is 1");
-    assert_eq!(scaled(RotaryScaling { factor: 0.0, ..scaling }), "factor is 0, expected a number above 0");
+    let scaling = RopeScaling {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings: 8192,
+    };
+    let scaled = |scaling| rotated(4, Rope { scaling: Some(scaling), ..Rope::default() });
+    assert_eq!(scaled(RopeScaling { high_freq_factor: 1.0, ..scaling }), "high is 1, expected a number above low, which is 1");
+    assert_eq!(scaled(RopeScaling { factor: 0.0, ..scaling }), "factor is 0, expected a number above 0");
     let max_wavelength = f64::INFINITY;
     assert_eq!(
-        rotated(4, Rotary { max_wavelength, scaling: None }),
+        rotated(4, Rope { max_wavelength, scaling: None }),
         "max_wavelength is inf, expected a number of at least 1"
     );
 }

@@ -11,7 +11,7 @@
 //! let g = Graph::new("logits");
 //! let images = g.input("images", DType::BF16, [32, 28, 28, 1]);
 //! let logits = g.bf16_scope(|s| {
-//!     let x = nn::conv2d(s, &images, "conv", &Conv2d { filters: 16, kernel: [3, 3], ..Conv2d::default() });
+//!     let x = nn::conv2d(s, &images, "conv", &Conv2d { filters: 16, kernel_size: [3, 3], ..Conv2d::default() });
 //!     nn::dense(s, &nn::relu(&x).mean(&[1, 2]), "dense", &Dense { units: 10, ..Dense::default() })
 //! });
 //! let program = g.finish(&[("logits", &logits.cast(DType::F32))])?;

@@ -33,7 +33,7 @@ impl Task for Offsets {
     fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
         let (x, kind) = (features.get("x"), features.get("kind"));
         let y = s.low_precision(|s| {
-            let table = Embedding { vocabulary: N_KINDS as i64, features: 1, dtype: x.dtype(), ..Embedding::default() };
+            let table = Embedding { input_dim: N_KINDS as i64, output_dim: 1, ..Embedding::default() };
             nn::dense(s, &x, "dense", &Dense { units: 1, use_bias: false, ..Dense::default() })
                 + nn::embedding(s, &kind, "offset", &table)
         });

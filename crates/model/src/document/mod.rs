@@ -3,6 +3,7 @@
 //!
 //! No IO: the caller reads the file. A document is read into a tree ([`Node`]) in which every value knows its line and
 //! column, configuration types are read of that tree by serde, and an error has the place of the value it was made for.
+//! Once a document is read, its places travel as [`Origin`]s.
 //! Where a type has `#[serde(flatten)]` or `untagged`, serde reads a map before it looks at it, and the place is the map's.
 
 mod de;
@@ -10,12 +11,14 @@ mod error;
 pub mod kind;
 mod node;
 mod numbers;
+mod origin;
 mod place;
 mod yaml;
 
 pub use error::{ConfigError, ConfigProblem, NodeError, Place, ReadError, nearest};
 pub use node::{Node, Value};
 pub use numbers::{Positive, fraction, number, positive, positive_up_to, positives};
+pub use origin::Origin;
 pub use place::{Key, Mark, Step};
 pub use yaml::{WriteError, to_line, to_string, with};
 
@@ -95,7 +98,7 @@ impl Document {
 }
 
 /// An error about the configuration of file `path` that nobody read of a document, and so without a place in it.
-pub fn error_without_place(path: &str, NodeError { message, help, .. }: NodeError) -> ConfigError {
+fn error_without_place(path: &str, NodeError { message, help, .. }: NodeError) -> ConfigError {
     placed(path, "", None, ConfigProblem::Together { message, help })
 }
 

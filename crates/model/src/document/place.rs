@@ -58,3 +58,15 @@ pub enum Step {
     /// An element of a list, from 0.
     Index(usize),
 }
+
+impl From<&str> for Step {
+    fn from(key: &str) -> Step {
+        Step::Key(key.to_string())
+    }
+}
+
+impl From<usize> for Step {
+    fn from(index: usize) -> Step {
+        Step::Index(index)
+    }
+}

@@ -8,9 +8,11 @@
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-/// How a variable starts.
+/// How a variable starts. Recipes that have a name (Keras', where it has one) are read and written by it; any other
+/// serialises as its `Debug` text, which identities compare and no document has.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// All zeros.
@@ -65,17 +67,74 @@ pub enum Distribution {
 /// Standard deviation of the standard normal distribution truncated to ±2.
 const TRUNCATED_STDDEV: f64 = 0.879_625_661_034_239_8;
 
-impl Init {
-    /// Keras' default for kernels.
-    pub const GLOROT_UNIFORM: Init =
-        Init::VarianceScaling { scale: 1.0, mode: FanMode::FanAvg, distribution: Distribution::Uniform };
-    /// He et al.'s for relu networks; in TensorFlow's `variance_scaling` with scale 2.
-    pub const HE_NORMAL: Init =
-        Init::VarianceScaling { scale: 2.0, mode: FanMode::FanIn, distribution: Distribution::TruncatedNormal };
-    /// TensorFlow's `variance_scaling_initializer()` as it stands: scale 1, fan in, truncated normal.
-    pub const VARIANCE_SCALING: Init =
-        Init::VarianceScaling { scale: 1.0, mode: FanMode::FanIn, distribution: Distribution::TruncatedNormal };
+macro_rules! named {
+    ($($(#[$doc:meta])* $CONST:ident, $Name:ident = $init:expr;)*) => {
+        impl Init {
+            $($(#[$doc])* pub const $CONST: Init = $init;)*
+        }
 
+        /// The names of recipes.
+        #[derive(Clone, Copy, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Name {
+            $($Name,)*
+        }
+
+        const NAMED: &[(Name, Init)] = &[$((Name::$Name, $init)),*];
+
+        impl<'de> Deserialize<'de> for Init {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Init, D::Error> {
+                Ok(match Name::deserialize(deserializer)? {
+                    $(Name::$Name => $init,)*
+                })
+            }
+        }
+    };
+}
+
+named! {
+    /// All zeros.
+    ZEROS, Zeros = Init::Zeros;
+    /// All ones.
+    ONES, Ones = Init::Ones;
+    /// Uniform, variance `2 / (inputs + outputs)`: Keras' default for kernels.
+    GLOROT_UNIFORM, GlorotUniform = scaled(1.0, FanMode::FanAvg, Distribution::Uniform);
+    /// Truncated normal, variance `2 / (inputs + outputs)`.
+    GLOROT_NORMAL, GlorotNormal = scaled(1.0, FanMode::FanAvg, Distribution::TruncatedNormal);
+    /// Uniform, variance `2 / inputs`.
+    HE_UNIFORM, HeUniform = scaled(2.0, FanMode::FanIn, Distribution::Uniform);
+    /// Truncated normal, variance `2 / inputs`: He et al.'s for relu networks.
+    HE_NORMAL, HeNormal = scaled(2.0, FanMode::FanIn, Distribution::TruncatedNormal);
+    /// Uniform, variance `1 / inputs`.
+    LECUN_UNIFORM, LecunUniform = scaled(1.0, FanMode::FanIn, Distribution::Uniform);
+    /// Truncated normal, variance `1 / inputs`: TensorFlow's `variance_scaling_initializer()` as it stands.
+    LECUN_NORMAL, LecunNormal = scaled(1.0, FanMode::FanIn, Distribution::TruncatedNormal);
+    /// Truncated normal, variance `2 / outputs`.
+    HE_NORMAL_FAN_OUT, HeNormalFanOut = scaled(2.0, FanMode::FanOut, Distribution::TruncatedNormal);
+    /// Uniform, variance `1 / (3 · outputs)`: within `1 / √outputs`.
+    LECUN_UNIFORM_FAN_OUT, LecunUniformFanOut = scaled(1.0 / 3.0, FanMode::FanOut, Distribution::Uniform);
+    /// Normal, standard deviation 0.05.
+    RANDOM_NORMAL, RandomNormal = Init::Normal { stddev: 0.05 };
+    /// Normal, standard deviation 0.02, as BERT and GPT-2 start (BERT's is truncated at two standard deviations).
+    BERT_NORMAL, BertNormal = Init::Normal { stddev: 0.02 };
+    /// Uniform within 0.05.
+    RANDOM_UNIFORM, RandomUniform = Init::Uniform { limit: 0.05 };
+}
+
+const fn scaled(scale: f64, mode: FanMode, distribution: Distribution) -> Init {
+    Init::VarianceScaling { scale, mode, distribution }
+}
+
+impl Serialize for Init {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match NAMED.iter().find(|(_, init)| init == self) {
+            Some((name, _)) => name.serialize(serializer),
+            None => serializer.collect_str(&format_args!("{self:?}")),
+        }
+    }
+}
+
+impl Init {
     /// The start values, row-major. The last dim is taken as outputs, the one before as inputs, those before as the
     /// receptive field, as in HWIO kernels and `[in, out]` matrices.
     pub fn values(&self, seed: u64, name: &str, dims: &[i64]) -> Vec<f32> {

@@ -1,10 +1,14 @@
 //! Classification: a picture, or any array of numbers, and its class.
 
+use super::ModelKind;
+use crate::document::{Mark, Node, Origin};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
 use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task};
 use bf16scope_hlo::DType;
+use serde::de::DeserializeOwned;
 use std::fmt;
+use std::sync::Arc;
 
 /// A network from one array of numbers to the logits of classes.
 pub trait Classifier: Send + Sync + fmt::Debug {
@@ -55,6 +59,16 @@ impl<N: Classifier> Task for Classification<N> {
 
     fn identity(&self) -> Identity {
         self.network.identity().with_changeable("label_smoothing", self.label_smoothing)
+    }
+}
+
+impl<N: Classifier + Clone + DeserializeOwned + 'static> ModelKind for N {
+    fn task(&self, label_smoothing: f64, _origin: &Origin) -> Arc<dyn Task> {
+        Arc::new(Classification { network: self.clone(), label_smoothing })
+    }
+
+    fn place_of_range(&self, _feature: &Feature, node: &Node) -> Option<Mark> {
+        node.get("n_classes").map(|node| node.mark)
     }
 }
 

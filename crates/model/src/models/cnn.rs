@@ -1,12 +1,11 @@
 //! A small convolutional network: blocks of convolution, batch norm, relu and max pool, then dense layers. A preset of
 //! [`layers`](super::layers).
 
-use super::layers::{
-    BatchNorm, Conv, Dense, Dropout, Flatten, Initializer, LayerKind, MaxPool, Padding, Pair, RELU, Sequential,
-};
+use super::layers::{Dropout, Flatten, LayerKind, MaxPool, RELU, Sequential, dense};
 use super::{Classifier, image_dims};
 use crate::document;
-use crate::graph::{Scope, Tensor};
+use crate::graph::{Init, Scope, Tensor};
+use crate::nn::{BatchNorm, Conv2d, Padding, Pool};
 use crate::task::Identity;
 use bf16scope_passes::tuning::NormGradient;
 use serde::{Deserialize, Serialize};
@@ -79,11 +78,11 @@ impl Config {
         let mut layers = blocks("cnn", self.kernel, &self.filters);
         layers.push("cnn", LayerKind::Flatten(Flatten {}));
         for (number, &units) in (1..).zip(&self.hidden) {
-            layers.push(format!("cnn/dense{number}"), LayerKind::Dense(Dense::new(units)));
+            layers.push(format!("cnn/dense{number}"), dense(units));
             layers.push("cnn", LayerKind::Activation(RELU));
         }
         layers.push("cnn/dropout", LayerKind::Dropout(Dropout { rate: self.dropout }));
-        layers.push("cnn/logits", LayerKind::Dense(Dense::new(self.n_classes)));
+        layers.push("cnn/logits", dense(self.n_classes));
         layers
     }
 }
@@ -99,16 +98,16 @@ pub(super) fn blocks(name: &str, kernel: i64, filters: &[i64]) -> Sequential {
     let mut layers = Sequential::default();
     for (number, &filters) in (1..).zip(filters) {
         let block = format!("{name}/block{number}");
-        let (padding, kernel_initializer) = (Padding::Same, Initializer::HeNormal);
-        let conv = Conv { padding, use_bias: false, kernel_initializer, ..Conv::new(filters, Pair([kernel; 2])) };
+        let (kernel_size, padding, kernel_initializer) = ([kernel; 2], Padding::Same, Init::HE_NORMAL);
+        let conv = Conv2d { filters, kernel_size, padding, use_bias: false, kernel_initializer, ..Conv2d::default() };
         layers.push(format!("{block}/conv"), LayerKind::Conv(conv));
         // The constants of TensorFlow's ResNet-50, whatever layers written in YAML have from Keras; and the plain gradient,
         // of which TPU programs of these networks have always been made.
         let gradient = Some(NormGradient::default());
-        let norm = BatchNorm { momentum: 0.9, epsilon: 1e-5, gradient, ..BatchNorm::default() };
+        let norm = BatchNorm { gradient, ..BatchNorm::RESNET };
         layers.push(format!("{block}/bn"), LayerKind::BatchNorm(norm));
         layers.push(&block, LayerKind::Activation(RELU));
-        layers.push(&block, LayerKind::MaxPool(MaxPool { padding, ..MaxPool::default() }));
+        layers.push(&block, LayerKind::MaxPool(MaxPool(Pool { padding, ..Pool::default() })));
     }
     layers
 }

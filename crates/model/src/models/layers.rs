@@ -20,13 +20,13 @@
 //! or input that they name. A label that `labels` does not describe is what the loss wants: classes below the output's
 //! last dim, or f32 numbers of the output's dims.
 //!
-//! A file is checked when it is read, by building its programs: whatever does not fit is an error with line and column.
+//! A file is built when it is read, by what builds its programs: whatever does not fit is an error with line and column,
+//! and what was inferred is kept in the [`Network`].
 
 mod block;
 mod build;
 mod choice;
-mod conv;
-mod dense;
+mod direct;
 mod elementwise;
 mod kinds;
 mod layer_options;
@@ -34,18 +34,13 @@ mod llama;
 mod loss;
 mod merge;
 mod metric;
-mod norm;
 mod objective;
-mod options;
-mod pool;
-mod sequence;
 mod sequential;
 mod shape;
 mod wiring;
 
 pub use block::*;
-pub use conv::*;
-pub use dense::*;
+pub use direct::*;
 pub(super) use elementwise::RELU;
 pub use elementwise::{Activation, Rescaling};
 pub use kinds::{Layer, LayerDType, LayerKind};
@@ -54,47 +49,45 @@ pub use llama::*;
 pub use loss::{Huber, Loss, LossKind, LossOptions};
 pub use merge::*;
 pub use metric::{Metric, MetricKind, MetricOptions, MetricWeights, Thresholds, TopK};
-pub use norm::*;
-pub use options::{DataFormat, Initializer, Margins, Padding, Pair};
-pub use pool::*;
-pub use sequence::*;
-pub(super) use sequential::Sequential;
+pub(super) use sequential::{Sequential, dense};
 pub use shape::*;
 
-use super::written::Lines;
-use crate::document::{self, Mark, Node, ReadError, Step, Value};
+use super::ModelKind;
+use crate::document::{self, Mark, Node, NodeError, Origin, ReadError, Step, Value, kind};
 use crate::graph::Scope;
+use crate::nn;
+use crate::nn::options::some_positive;
 use crate::task::{Feature, Features, Identity, Mode, Outputs, Task};
 use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::RuleError;
-use serde::de::{self, Deserializer};
+use serde::de::{DeserializeOwned, Deserializer};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use wiring::Wiring;
 
-/// A network of layers, and what it learns.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A network of layers, and what it learns, as it is written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Config {
     /// What one example holds, by name.
-    #[serde(serialize_with = "as_map")]
+    #[serde(serialize_with = "as_map", deserialize_with = "inputs")]
     pub inputs: Vec<Input>,
     /// Labels that losses do not say enough about.
-    #[serde(serialize_with = "as_map", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, serialize_with = "as_map", deserialize_with = "inputs", skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<Input>,
     /// The layers, each after what it reads.
     pub layers: Vec<Layer>,
     /// What is predicted: names, and the layers that make it. Default: the last layer, as `logits` where a softmax loss
     /// judges it, else as `output`.
-    #[serde(serialize_with = "as_map", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, serialize_with = "as_map", deserialize_with = "outputs", skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Output>,
     /// What training minimises: the sum of these.
+    #[serde(deserialize_with = "one_or_more")]
     pub loss: Vec<Loss>,
     /// What is reported.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "one_or_more", skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Metric>,
-    /// Where a file says this, for what is built of it.
-    #[serde(skip)]
-    pub lines: Lines,
 }
 
 /// An input or a label.
@@ -117,7 +110,7 @@ pub struct InputSpec {
     #[serde(default)]
     pub dtype: InputDType,
     /// Of whole numbers: what they are below. Default: what the `embedding` that reads them says.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "options::some_positive")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub below: Option<i64>,
 }
 
@@ -173,89 +166,47 @@ fn as_map<T: Named, S: Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S
     map.end()
 }
 
-/// The keys of a configuration, before anything is looked up.
-/// The keys beside `kind`.
-pub(super) fn keys() -> Vec<&'static str> {
-    document::kind::keys_of::<Keys>()
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Keys {
-    inputs: Inputs,
-    #[serde(default)]
-    labels: Inputs,
-    layers: Vec<Layer>,
-    #[serde(default)]
-    outputs: OutputList,
-    loss: OneOrMore<Loss>,
-    #[serde(default)]
-    metrics: OneOrMore<Metric>,
-}
-
 /// Inputs by name: dims, or dims and more.
-#[derive(Default)]
-struct Inputs(Vec<Input>);
-
-impl<'de> Deserialize<'de> for Inputs {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Inputs, D::Error> {
-        let spec = |node: &Node| match &node.value {
-            Value::List(_) => {
-                let shape = document::positives(node)?;
-                Ok(InputSpec { shape, dtype: InputDType::default(), below: None })
-            }
-            Value::Map(_) => InputSpec::deserialize(node),
-            _ => Err(node.wrong("dims, such as [28, 28, 1], or {shape: [28, 28, 1], dtype: int32}")),
+fn inputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Input>, D::Error> {
+    let spec = |node: &Node| match &node.value {
+        Value::List(_) => {
+            let shape = document::positives(node)?;
+            Ok(InputSpec { shape, dtype: InputDType::default(), below: None })
+        }
+        Value::Map(_) => InputSpec::deserialize(node),
+        _ => Err(node.wrong("dims, such as [28, 28, 1], or {shape: [28, 28, 1], dtype: int32}")),
+    };
+    Node::read(deserializer, |node| {
+        let Value::Map(map) = &node.value else {
+            return Err(node.wrong("names with the dims of one example, such as `{images: [28, 28, 1]}`"));
         };
-        Node::read(deserializer, |node| {
-            let Value::Map(map) = &node.value else {
-                return Err(node.wrong("names with the dims of one example, such as `{images: [28, 28, 1]}`"));
-            };
-            let input = |(name, node): &(document::Key, Node)| Ok(Input { name: name.to_string(), spec: spec(node)? });
-            map.iter().map(input).collect::<Result<_, _>>().map(Inputs)
-        })
-    }
+        let input = |(name, node): &(document::Key, Node)| Ok(Input { name: name.to_string(), spec: spec(node)? });
+        map.iter().map(input).collect()
+    })
 }
 
 /// Names of layers, or names of predictions and the layers that make them.
-#[derive(Default)]
-struct OutputList(Vec<Output>);
-
-impl<'de> Deserialize<'de> for OutputList {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OutputList, D::Error> {
-        let same = |name: &String| Output { name: name.clone(), layer: name.clone() };
-        let read = |node: &Node| match &node.value {
-            Value::Text(name) => Ok(vec![Output { name: "logits".to_string(), layer: name.clone() }]),
-            Value::List(_) => Ok(Vec::<String>::deserialize(node)?.iter().map(same).collect()),
-            Value::Map(map) => {
-                let output = |(name, node): &(document::Key, Node)| {
-                    Ok(Output { name: name.to_string(), layer: String::deserialize(node)? })
-                };
-                map.iter().map(output).collect()
-            }
-            _ => Err(node.wrong("a layer's name, a list of them, or {NAME: LAYER}")),
-        };
-        Node::read(deserializer, read).map(OutputList)
-    }
+fn outputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Output>, D::Error> {
+    let same = |name: &String| Output { name: name.clone(), layer: name.clone() };
+    Node::read(deserializer, |node| match &node.value {
+        Value::Text(name) => Ok(vec![Output { name: "logits".to_string(), layer: name.clone() }]),
+        Value::List(_) => Ok(Vec::<String>::deserialize(node)?.iter().map(same).collect()),
+        Value::Map(map) => {
+            let output = |(name, node): &(document::Key, Node)| {
+                Ok(Output { name: name.to_string(), layer: String::deserialize(node)? })
+            };
+            map.iter().map(output).collect()
+        }
+        _ => Err(node.wrong("a layer's name, a list of them, or {NAME: LAYER}")),
+    })
 }
 
 /// One thing, or a list of them.
-struct OneOrMore<T>(Vec<T>);
-
-impl<T> Default for OneOrMore<T> {
-    fn default() -> Self {
-        OneOrMore(Vec::new())
-    }
-}
-
-impl<'de, T: de::DeserializeOwned> Deserialize<'de> for OneOrMore<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let read = |node: &Node| match &node.value {
-            Value::List(_) => Vec::<T>::deserialize(node),
-            _ => T::deserialize(node).map(|one| vec![one]),
-        };
-        Node::read(deserializer, read).map(OneOrMore)
-    }
+fn one_or_more<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    Node::read(deserializer, |node| match &node.value {
+        Value::List(_) => Vec::<T>::deserialize(node),
+        _ => T::deserialize(node).map(|one| vec![one]),
+    })
 }
 
 impl Config {
@@ -268,24 +219,67 @@ impl Config {
         });
         of_losses.chain(of_metrics).collect()
     }
+}
 
-    fn read(node: &Node) -> Result<Config, ReadError> {
-        let Keys { inputs, labels, layers, outputs, loss, metrics } = Keys::deserialize(node)?;
-        let (inputs, labels, outputs) = (inputs.0, labels.0, outputs.0);
-        let (loss, metrics, lines) = (loss.0, metrics.0, Lines::default());
-        let config = Config { inputs, labels, layers, outputs, loss, metrics, lines };
-        build::check(&config).map_err(|mut error| {
+/// A configuration that was built: its names are looked up, and what its examples hold is inferred. Whoever has one has a
+/// network whose programs can be built.
+#[derive(Clone, Debug)]
+pub struct Network {
+    config: Config,
+    wiring: Wiring,
+    features: Vec<Feature>,
+}
+
+impl Network {
+    /// Builds a configuration, in both precisions that differ in their dtypes.
+    ///
+    /// # Errors
+    /// The first thing that does not fit, with the way to it.
+    pub fn new(config: Config) -> Result<Network, NodeError> {
+        let wiring = Wiring::new(&config)?;
+        let features = build::infer(&config, &wiring)?;
+        Ok(Network { config, wiring, features })
+    }
+
+    /// What is written.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn read(node: &Node) -> Result<Network, ReadError> {
+        Network::new(Config::deserialize(node)?).map_err(|mut error| {
             error.path = way_in(node, &error.path);
             node.error(error)
-        })?;
-        Ok(config)
+        })
     }
 }
 
-impl Config {
-    /// Where `node`, which it was read from, says what the numbers of a feature are below: with the feature, or in the layer
-    /// that reads them or, of classes, makes them.
-    pub(super) fn place_of_range(&self, feature: &Feature, node: &Node) -> Option<Mark> {
+impl PartialEq for Network {
+    fn eq(&self, other: &Network) -> bool {
+        self.config == other.config
+    }
+}
+
+impl Serialize for Network {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.config.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
+        Node::read(deserializer, Network::read)
+    }
+}
+
+impl ModelKind for Network {
+    fn task(&self, label_smoothing: f64, origin: &Origin) -> Arc<dyn Task> {
+        Arc::new(Layers { network: self.clone(), label_smoothing, origin: origin.clone() })
+    }
+
+    /// With the feature, or in the layer that reads it or, of classes, makes them.
+    fn place_of_range(&self, feature: &Feature, node: &Node) -> Option<Mark> {
+        let Network { config, wiring, .. } = self;
         let list = if feature.is_label { "labels" } else { "inputs" };
         let below = node.get(list).and_then(|list| list.get(&feature.name)).and_then(|node| node.get("below"));
         if let Some(Node { value: Value::Whole(n), mark, .. }) = below
@@ -293,13 +287,19 @@ impl Config {
         {
             return Some(*mark);
         }
-        let wiring = Wiring::new(self).ok()?;
         let number = match feature.is_label {
-            true => wiring.maker_of_classes(self, &feature.name),
-            false => wiring.reader_of(self, feature),
+            true => wiring.maker_of_classes(config, &feature.name),
+            false => wiring.reader_of(config, feature),
         }?;
-        let Value::List(layers) = &node.get("layers")?.value else { return None };
-        Some(self.layers[number].place_of_size(layers.get(number)?))
+        Some(config.layers[number].place_of_size(node.get("layers")?.after(&Step::Index(number))?))
+    }
+
+    fn is_smoothed(&self) -> bool {
+        self.config.loss.iter().any(Loss::is_smoothed)
+    }
+
+    fn keys() -> Vec<&'static str> {
+        kind::keys_of::<Config>()
     }
 }
 
@@ -323,33 +323,26 @@ fn way_in(node: &Node, path: &[Step]) -> Vec<Step> {
     way
 }
 
-impl<'de> Deserialize<'de> for Config {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Config, D::Error> {
-        Node::read(deserializer, Config::read)
-    }
-}
-
 /// A network of layers as a task.
 ///
 /// Features: its inputs and labels. The loss is the mean over the batch of the weighted sum of its losses; label
 /// smoothing is for training. Metrics and predictions are those of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layers {
-    config: Config,
+    network: Network,
     label_smoothing: f64,
-    features: Vec<Feature>,
+    origin: Origin,
 }
 
 impl Layers {
     /// The task, with label smoothing in `[0, 1)` for losses that do not say.
-    pub fn new(config: Config, label_smoothing: f64) -> Layers {
-        let features = build::features(&config);
-        Layers { config, label_smoothing, features }
+    pub fn new(network: Network, label_smoothing: f64) -> Layers {
+        Layers { network, label_smoothing, origin: Origin::default() }
     }
 
     /// What it is.
-    pub fn config(&self) -> &Config {
-        &self.config
+    pub fn network(&self) -> &Network {
+        &self.network
     }
 }
 
@@ -359,11 +352,11 @@ impl Task for Layers {
     }
 
     fn features(&self) -> Vec<Feature> {
-        self.features.clone()
+        self.network.features.clone()
     }
 
     fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
-        build::call(&self.config, self.label_smoothing, s, features, mode).unwrap_or_else(|error| {
+        build::call(self, s, features, mode).unwrap_or_else(|error| {
             // Where the graph has no error yet, there was nothing to build.
             let rule = RuleError::new("layers", error.message);
             let rule = match error.help {
@@ -375,12 +368,18 @@ impl Task for Layers {
         })
     }
 
+    /// Outputs that a loss takes a sigmoid of.
     fn independent_logits(&self) -> Vec<String> {
-        build::independent_logits(&self.config)
+        let Network { config, wiring, .. } = &self.network;
+        let is_independent = |source: &wiring::Source| {
+            let mut losses = wiring.losses.iter().zip(&config.loss);
+            losses.any(|(judged, loss)| judged == source && loss.takes() == Some(nn::Activation::Sigmoid))
+        };
+        wiring.outputs.iter().filter(|(_, source)| is_independent(source)).map(|(name, _)| name.clone()).collect()
     }
 
     fn identity(&self) -> Identity {
-        let mut function = self.config.clone();
+        let mut function = self.network.config.clone();
         let mut rates = Vec::new();
         for layer in &mut function.layers {
             match &mut layer.kind {

@@ -1,7 +1,7 @@
 //! A multi-layer perceptron: dense layers with relu between them. A preset of [`layers`](super::layers).
 
 use super::Classifier;
-use super::layers::{Dense, Dropout, Flatten, LayerKind, RELU, Sequential};
+use super::layers::{Dropout, Flatten, LayerKind, RELU, Sequential, dense};
 use crate::document;
 use crate::graph::{Scope, Tensor};
 use crate::task::Identity;
@@ -66,11 +66,11 @@ impl Config {
             layers.push("mlp", LayerKind::Flatten(Flatten {}));
         }
         for (number, &units) in (1..).zip(&self.hidden) {
-            layers.push(format!("mlp/dense{number}"), LayerKind::Dense(Dense::new(units)));
+            layers.push(format!("mlp/dense{number}"), dense(units));
             layers.push("mlp", LayerKind::Activation(RELU));
             layers.push(format!("mlp/dropout{number}"), LayerKind::Dropout(Dropout { rate: self.dropout }));
         }
-        layers.push("mlp/logits", LayerKind::Dense(Dense::new(self.n_classes)));
+        layers.push("mlp/logits", dense(self.n_classes));
         layers
     }
 }

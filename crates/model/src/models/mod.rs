@@ -2,6 +2,8 @@
 //!
 //! Every `build` takes the input in whatever dtype it is to compute in, and gives logits in that dtype; a task opens the
 //! low-precision scope around it and casts logits to f32.
+//!
+//! A kind is added in two files: its configuration with what it learns in one beside this, and a line of the table here.
 
 mod classification;
 pub mod cnn;
@@ -18,125 +20,128 @@ pub use classification::{Classification, Classifier};
 pub use layout::image_dims;
 pub use tokens::Tokens;
 pub use two_tower::TwoTower;
-pub use written::Lines;
 
-use crate::document::{Mark, Node, kind};
+use crate::document::{Mark, Node, Origin, kind};
 use crate::task::{Feature, Task};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
+use written::WrittenTask;
 
-/// A model of the zoo, as a YAML file describes it: `kind`, and the keys of that kind's configuration.
-///
-/// ```
-/// use bf16scope_model::document;
-/// use bf16scope_model::models::Model;
-///
-/// let model: Model = document::from_str("mlp.yaml", "kind: mlp\ninput: [64]\nn_classes: 10\n").unwrap();
-/// assert_eq!(model.task(0.0).name(), "mlp");
-/// ```
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Model {
+/// What a kind of model is to the table: a configuration that names a task. Each [`Classifier`] is one.
+trait ModelKind: Clone + DeserializeOwned {
+    /// What is learnt, with label smoothing in `[0, 1)` in training; what a document says carries its lines.
+    fn task(&self, label_smoothing: f64, origin: &Origin) -> Arc<dyn Task>;
+
+    /// Where the node that it was read from says what the numbers of a feature are below.
+    fn place_of_range(&self, feature: &Feature, node: &Node) -> Option<Mark>;
+
+    /// Whether label smoothing changes its loss.
+    fn is_smoothed(&self) -> bool {
+        true
+    }
+
+    /// The keys beside `kind`.
+    fn keys() -> Vec<&'static str> {
+        kind::keys_of::<Self>()
+    }
+}
+
+macro_rules! models {
+    ($($(#[$doc:meta])* $Kind:ident($Config:ty) = $name:literal;)*) => {
+        /// A model of the zoo, as a YAML file describes it: `kind`, and the keys of that kind's configuration.
+        ///
+        /// ```
+        /// use bf16scope_model::document;
+        /// use bf16scope_model::models::Model;
+        ///
+        /// let model: Model = document::from_str("mlp.yaml", "kind: mlp\ninput: [64]\nn_classes: 10\n").unwrap();
+        /// assert_eq!(model.task(0.0).name(), "mlp");
+        /// ```
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[serde(tag = "kind")]
+        pub enum Model {
+            $($(#[$doc])* #[serde(rename = $name)] $Kind($Config),)*
+        }
+
+        impl Model {
+            /// Its kind.
+            pub fn kind(&self) -> &'static str {
+                match self {
+                    $(Model::$Kind(_) => $name,)*
+                }
+            }
+
+            fn task_of(&self, label_smoothing: f64, origin: &Origin) -> Arc<dyn Task> {
+                match self {
+                    $(Model::$Kind(config) => config.task(label_smoothing, origin),)*
+                }
+            }
+
+            fn range(&self, feature: &Feature, node: &Node) -> Option<Mark> {
+                match self {
+                    $(Model::$Kind(config) => config.place_of_range(feature, node),)*
+                }
+            }
+
+            /// Whether label smoothing changes its loss.
+            pub fn is_smoothed(&self) -> bool {
+                match self {
+                    $(Model::$Kind(config) => config.is_smoothed(),)*
+                }
+            }
+        }
+
+        /// The kinds of model that have this key.
+        pub fn kinds_with_key(key: &str) -> Vec<&'static str> {
+            let kinds = [$(($name, <$Config as ModelKind>::keys())),*];
+            kinds.into_iter().filter(|(_, keys)| keys.contains(&key)).map(|(name, _)| name).collect()
+        }
+
+        impl<'de> Deserialize<'de> for Model {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Model, D::Error> {
+                /// A [`Model`] as [`kind`] reads it.
+                #[derive(Deserialize)]
+                enum ByKind {
+                    $(#[serde(rename = $name)] $Kind($Config),)*
+                }
+                Ok(match kind::read(deserializer)? {
+                    $(ByKind::$Kind(config) => Model::$Kind(config),)*
+                })
+            }
+        }
+    };
+}
+
+models! {
     /// Dense layers.
-    Mlp(mlp::Config),
+    Mlp(mlp::Config) = "mlp";
     /// A small convolutional network.
-    Cnn(cnn::Config),
+    Cnn(cnn::Config) = "cnn";
     /// ResNet v1.5.
-    Resnet(resnet::Config),
+    Resnet(resnet::Config) = "resnet";
     /// A transformer encoder or decoder.
-    Transformer(transformer::Config),
+    Transformer(transformer::Config) = "transformer";
     /// A tower for pictures and one for words.
-    TwoTower(two_tower::Config),
+    TwoTower(two_tower::Config) = "two_tower";
     /// A network written layer by layer.
-    Layers(layers::Config),
+    Layers(layers::Network) = "layers";
 }
 
 impl Model {
-    /// Its kind.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Model::Mlp(_) => "mlp",
-            Model::Cnn(_) => "cnn",
-            Model::Resnet(_) => "resnet",
-            Model::Transformer(_) => "transformer",
-            Model::TwoTower(_) => "two_tower",
-            Model::Layers(_) => "layers",
-        }
-    }
-
-    /// Whether label smoothing changes its loss.
-    pub fn is_smoothed(&self) -> bool {
-        match self {
-            Model::Layers(network) => network.loss.iter().any(layers::Loss::is_smoothed),
-            Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) | Model::Transformer(_) | Model::TwoTower(_) => true,
-        }
-    }
-
-    /// As [`Model::task`], of a model that was read from this node of file `file`: what it emits carries the lines of the file.
-    pub fn task_of(&self, file: &str, node: &Node, label_smoothing: f64) -> Arc<dyn Task> {
-        let mut model = self.clone();
-        if let Model::Layers(network) = &mut model {
-            network.lines = Lines::of(file, node);
-        }
-        Arc::new(written::WrittenTask::new(model.task(label_smoothing), file, node))
-    }
-
-    /// Where the file says, in the node that the model was read from, what the numbers of a feature are below.
-    pub fn place_of_range(&self, feature: &Feature, node: &Node) -> Option<Mark> {
-        match self {
-            Model::Mlp(_) | Model::Cnn(_) | Model::Resnet(_) => node.get("n_classes").map(|node| node.mark),
-            Model::Transformer(_) => node.get("vocabulary").map(|node| node.mark),
-            Model::TwoTower(_) => match feature.is_label {
-                true => node.get("loss")?.get("n_classes").map(|node| node.mark),
-                false => node.get("words")?.get("vocabulary").map(|node| node.mark),
-            },
-            Model::Layers(network) => network.place_of_range(feature, node),
-        }
-    }
-
     /// What is learnt, with label smoothing in `[0, 1)` in training.
     pub fn task(&self, label_smoothing: f64) -> Arc<dyn Task> {
-        match self.clone() {
-            Model::Mlp(network) => Arc::new(Classification { network, label_smoothing }),
-            Model::Cnn(network) => Arc::new(Classification { network, label_smoothing }),
-            Model::Resnet(network) => Arc::new(Classification { network, label_smoothing }),
-            Model::Transformer(network) => Arc::new(Tokens { network, label_smoothing }),
-            Model::TwoTower(network) => Arc::new(TwoTower { network, label_smoothing }),
-            Model::Layers(network) => Arc::new(layers::Layers::new(network, label_smoothing)),
-        }
+        self.task_of(label_smoothing, &Origin::default())
     }
-}
 
-/// A [`Model`] as [`kind`] reads it.
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum ByKind {
-    Mlp(mlp::Config),
-    Cnn(cnn::Config),
-    Resnet(resnet::Config),
-    Transformer(transformer::Config),
-    TwoTower(two_tower::Config),
-    Layers(layers::Config),
-}
+    /// As [`Model::task`], of a model that was read there: what it emits carries the lines of the file.
+    pub fn task_written_at(&self, origin: Origin, label_smoothing: f64) -> Arc<dyn Task> {
+        Arc::new(WrittenTask { task: self.task_of(label_smoothing, &origin), origin })
+    }
 
-/// The kinds of model that have this key.
-pub fn kinds_with_key(key: &str) -> Vec<&'static str> {
-    let mut kinds = kind::with_key::<ByKind>(key);
-    // What is written layer by layer is read as keys that mean something only together.
-    kinds.extend(layers::keys().contains(&key).then_some("layers"));
-    kinds
-}
-
-impl<'de> Deserialize<'de> for Model {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Model, D::Error> {
-        Ok(match kind::read(deserializer)? {
-            ByKind::Mlp(config) => Model::Mlp(config),
-            ByKind::Cnn(config) => Model::Cnn(config),
-            ByKind::Resnet(config) => Model::Resnet(config),
-            ByKind::Transformer(config) => Model::Transformer(config),
-            ByKind::TwoTower(config) => Model::TwoTower(config),
-            ByKind::Layers(config) => Model::Layers(config),
-        })
+    /// Where the file says, in the value that the model was read from, what the numbers of a feature are below.
+    pub fn place_of_range(&self, feature: &Feature, origin: &Origin) -> Option<Mark> {
+        self.range(feature, origin.node()?)
     }
 }
 

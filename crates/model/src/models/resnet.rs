@@ -7,8 +7,8 @@ use super::{Classifier, image_dims};
 use crate::document;
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::{
-    BatchNorm, Conv2d, ConvNormPool, Dense, Format, Padding, Pool, batch_norm, conv_norm_pool, conv2d, conv2d_paired,
-    conv2d_space_to_depth, dense, global_avg_pool, max_pool, relu,
+    BatchNorm, Conv2d, ConvNormPool, DataFormat, Dense, Padding, Pool, batch_norm, conv_norm_pool, conv2d,
+    conv2d_paired, conv2d_space_to_depth, dense, global_avg_pool, max_pool, relu,
 };
 use crate::task::Identity;
 use bf16scope_passes::tuning::Stem;
@@ -36,7 +36,8 @@ pub struct Config {
     /// How convolutions with a stride pad. Default `same`.
     pub padding: StridedPadding,
     /// Where axes stand inside the network; images come as `[batch, height, width, channels]` either way. Default `nhwc`.
-    pub format: Format,
+    #[serde(with = "Format")]
+    pub format: DataFormat,
     /// Whether the last batch norm of each block starts with scale 0, so that blocks start as the identity. Default
     /// true, as TensorFlow's official model and Goyal et al. 2017 have it.
     pub zero_init_residual: bool,
@@ -46,6 +47,16 @@ pub struct Config {
     /// Added to variances; above 0. Default 1e-5.
     #[serde(deserialize_with = "epsilon")]
     pub epsilon: f32,
+}
+
+/// [`DataFormat`] by the names that the key `format` has.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "DataFormat", rename_all = "lowercase")]
+enum Format {
+    #[serde(rename = "nhwc")]
+    ChannelsLast,
+    #[serde(rename = "nchw")]
+    ChannelsFirst,
 }
 
 /// What is divided by: a number above 0, in f32 too.
@@ -62,7 +73,7 @@ impl Default for Config {
             depth: Depth::D50,
             width: 64,
             padding: StridedPadding::Same,
-            format: Format::Nhwc,
+            format: DataFormat::ChannelsLast,
             zero_init_residual: true,
             momentum: 0.9,
             epsilon: 1e-5,
@@ -202,20 +213,21 @@ impl Classifier for Config {
 pub fn v1(s: &Scope, images: &Tensor, config: &Config) -> Tensor {
     s.within("resnet", |s| {
         let images = match config.format {
-            Format::Nhwc => images.clone(),
-            Format::Nchw if images.is_poison() => images.clone(),
-            Format::Nchw => images.transpose(&[0, 3, 1, 2]),
+            DataFormat::ChannelsLast => images.clone(),
+            DataFormat::ChannelsFirst if images.is_poison() => images.clone(),
+            DataFormat::ChannelsFirst => images.transpose(&[0, 3, 1, 2]),
         };
         let mut x = s.within("stem", |s| {
             let conv = strided(config.width, 7, 2, config);
-            let pool = Pool { window: [3, 3], strides: [2, 2], padding: Padding::Same, format: config.format };
+            let (strides, padding, data_format) = (Some([2, 2]), Padding::Same, config.format);
+            let pool = Pool { pool_size: [3, 3], strides, padding, data_format };
             let tuning = s.tuning();
             let x = match tuning.stem {
                 Stem::Plain if tuning.pair_columns => conv2d_paired(s, &images, "conv", &conv),
                 Stem::Plain => conv2d(s, &images, "conv", &conv),
                 Stem::SpaceToDepth => conv2d_space_to_depth(s, &images, "conv", &conv),
                 Stem::PoolFirst => {
-                    let (norm, pair_columns) = (norm_config(s, Init::Ones, config), tuning.pair_columns);
+                    let (norm, pair_columns) = (norm_config(Init::Ones, config), tuning.pair_columns);
                     return conv_norm_pool(s, &images, &ConvNormPool { conv, pair_columns, norm, pool });
                 }
             };
@@ -230,8 +242,8 @@ pub fn v1(s: &Scope, images: &Tensor, config: &Config) -> Tensor {
             }
         }
         let x = global_avg_pool(&x, config.format);
-        let kernel_init = Init::Normal { stddev: 0.01 };
-        dense(s, &x, "logits", &Dense { units: config.n_classes, kernel_init, ..Dense::default() })
+        let kernel_initializer = Init::Normal { stddev: 0.01 };
+        dense(s, &x, "logits", &Dense { units: config.n_classes, kernel_initializer, ..Dense::default() })
     })
 }
 
@@ -277,24 +289,23 @@ fn strided(filters: i64, size: i64, stride: i64, config: &Config) -> Conv2d {
     };
     Conv2d {
         filters,
-        kernel: [size; 2],
+        kernel_size: [size; 2],
         strides: [stride; 2],
         padding,
-        format: config.format,
+        data_format: config.format,
         use_bias: false,
-        kernel_init: Init::VARIANCE_SCALING,
+        kernel_initializer: Init::LECUN_NORMAL,
         ..Conv2d::default()
     }
 }
 
-fn norm(s: &Scope, x: &Tensor, name: &str, gamma_init: Init, config: &Config) -> Tensor {
-    batch_norm(s, x, name, &norm_config(s, gamma_init, config))
+fn norm(s: &Scope, x: &Tensor, name: &str, gamma: Init, config: &Config) -> Tensor {
+    batch_norm(s, x, name, &norm_config(gamma, config))
 }
 
-fn norm_config(s: &Scope, gamma_init: Init, config: &Config) -> BatchNorm {
-    let Config { momentum, epsilon, .. } = *config;
-    let gradient = s.tuning().norm_gradient;
-    BatchNorm { axis: config.format.channels(), momentum, epsilon, gamma_init, beta_init: Init::Zeros, gradient }
+fn norm_config(gamma_initializer: Init, config: &Config) -> BatchNorm {
+    let (axis, momentum, epsilon) = (config.format.channels(), config.momentum, f64::from(config.epsilon));
+    BatchNorm { axis, momentum, epsilon, gamma_initializer, ..BatchNorm::RESNET }
 }
 
 #[cfg(test)]
@@ -333,7 +344,7 @@ mod tests {
     fn formats_and_paddings_have_the_same_parameters() {
         let small = Config { input: vec![65, 64, 3], n_classes: 10, depth: Depth::D18, width: 8, ..Config::default() };
         let expected = n_parameters(&small, false);
-        for format in [Format::Nhwc, Format::Nchw] {
+        for format in [DataFormat::ChannelsLast, DataFormat::ChannelsFirst] {
             for padding in [StridedPadding::Same, StridedPadding::Fixed] {
                 assert_eq!(n_parameters(&Config { format, padding, ..small.clone() }, false), expected);
             }

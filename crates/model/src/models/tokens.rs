@@ -1,10 +1,12 @@
 //! Tokens: a sequence, and a token to name at each of its positions.
 
-use super::transformer;
+use super::{ModelKind, transformer};
+use crate::document::{Mark, Node, Origin};
 use crate::graph::Scope;
 use crate::nn;
 use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task};
 use bf16scope_hlo::DType;
+use std::sync::Arc;
 
 /// A transformer as a task: a token of the vocabulary is named at each position.
 ///
@@ -16,6 +18,16 @@ pub struct Tokens {
     pub network: transformer::Config,
     /// How far the target distribution is from the label towards uniform, in `[0, 1)`, in training.
     pub label_smoothing: f64,
+}
+
+impl ModelKind for transformer::Config {
+    fn task(&self, label_smoothing: f64, _origin: &Origin) -> Arc<dyn Task> {
+        Arc::new(Tokens { network: self.clone(), label_smoothing })
+    }
+
+    fn place_of_range(&self, _feature: &Feature, node: &Node) -> Option<Mark> {
+        node.get("vocabulary").map(|node| node.mark)
+    }
 }
 
 impl Task for Tokens {

@@ -3,10 +3,9 @@
 use crate::document;
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::{
-    Attention, AttentionRemat, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, Variance, attention,
-    dropout, embedding, feed_forward, layer_norm, position_embedding, token_logits,
+    Attention, AttentionRemat, Dense, Embedding, FeedForward, Gelu, LayerNorm, PositionEmbedding, attention, dropout,
+    embedding, feed_forward, layer_norm, position_embedding, token_logits,
 };
-use bf16scope_hlo::DType;
 use bf16scope_passes::tuning::LayerRemat;
 use serde::{Deserialize, Serialize};
 
@@ -90,13 +89,6 @@ impl Default for Config {
     }
 }
 
-/// BERT's initial values, without its truncation at two standard deviations.
-const KERNEL_INIT: Init = Init::Normal { stddev: 0.02 };
-
-/// Flax's, whose variance takes one pass.
-const NORM: LayerNorm =
-    LayerNorm { epsilon: 1e-6, variance: Variance::OnePass, gamma_init: Init::Ones, beta_init: Init::Zeros };
-
 /// Tokens `[batch, length]` (any integer dtype) → logits `[batch, length, vocabulary]`, in the dtype of the low-precision
 /// scope that is open, else f32.
 ///
@@ -109,21 +101,21 @@ const NORM: LayerNorm =
 /// embeddings, and the dense layer before the logits.
 pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
     s.within("transformer", |s| {
-        let (dtype, tuning) = (s.low_precision_dtype().unwrap_or(DType::F32), s.tuning());
+        let (initializer, tuning) = (Init::BERT_NORMAL, s.tuning());
         let Config { vocabulary, features, max_length, .. } = *config;
-        let table = Embedding { vocabulary, features, dtype, init: KERNEL_INIT };
+        let (input_dim, output_dim, embeddings_initializer) = (vocabulary, features, initializer);
+        let table = Embedding { input_dim, output_dim, embeddings_initializer, ..Embedding::default() };
         let x = embedding(s, tokens, "tokens", &table);
-        let x = position_embedding(s, &x, "positions", &PositionEmbedding { max_length, init: KERNEL_INIT });
+        let x = position_embedding(s, &x, "positions", &PositionEmbedding { max_length, initializer });
         let mut x = dropout(s, &x, "dropout", config.dropout);
         for number in 1..=config.layers {
             x = s.within(&format!("layer{number}"), |s| {
                 let x = residual_connection(s, &x, "attention", config, |s, x| {
                     let config = Attention {
-                        n_heads: config.heads,
-                        is_causal: config.causal,
-                        kernel_init: KERNEL_INIT,
+                        num_heads: config.heads,
+                        use_causal_mask: config.causal,
+                        kernel_initializer: initializer,
                         remat: of_attention(&tuning.layer_remat, number),
-                        softmax: tuning.softmax,
                         ..Attention::default()
                     };
                     attention(s, x, x, "heads", &config)
@@ -135,7 +127,7 @@ pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
                         hidden,
                         units: features,
                         gelu: Gelu::Tanh,
-                        kernel_init: KERNEL_INIT,
+                        kernel_initializer: initializer,
                         remat_hidden,
                     };
                     feed_forward(s, x, &config)
@@ -144,7 +136,7 @@ pub fn build(s: &Scope, tokens: &Tensor, config: &Config) -> Tensor {
         }
         let x = match config.norm {
             Norm::Post => x,
-            Norm::Pre => layer_norm(s, &x, "norm", &NORM),
+            Norm::Pre => layer_norm(s, &x, "norm", &LayerNorm::FLAX),
         };
         projection(s, &x, "logits", vocabulary)
     })
@@ -159,7 +151,7 @@ fn residual_connection(
     branch: impl Fn(&Scope, &Tensor) -> Tensor,
 ) -> Tensor {
     s.within(name, |s| {
-        let norm = |x: &Tensor| layer_norm(s, x, "norm", &NORM);
+        let norm = |x: &Tensor| layer_norm(s, x, "norm", &LayerNorm::FLAX);
         let branch = |x: &Tensor| dropout(s, &branch(s, x), "dropout", config.dropout);
         match config.norm {
             Norm::Post => norm(&(x + branch(x)).named("add")),
@@ -169,13 +161,14 @@ fn residual_connection(
 }
 
 fn projection(s: &Scope, x: &Tensor, name: &str, units: i64) -> Tensor {
-    token_logits(s, x, name, &Dense { units, kernel_init: KERNEL_INIT, ..Dense::default() })
+    token_logits(s, x, name, &Dense { units, kernel_initializer: Init::BERT_NORMAL, ..Dense::default() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::graph::Graph;
+    use bf16scope_hlo::DType;
 
     fn n_parameters(config: &Config) -> i64 {
         let g = Graph::training("transformer");

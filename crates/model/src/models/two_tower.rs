@@ -2,15 +2,16 @@
 //! together, or which words belong to which picture.
 
 use super::classification::of_logits;
-use super::cnn;
 use super::layout::{dims_of_rank, image_dims};
-use crate::document::{self, kind};
+use super::{ModelKind, cnn};
+use crate::document::{self, Mark, Node, Origin, kind};
 use crate::graph::{Scope, Tensor};
-use crate::nn::{self, Dense, Embedding, Format, dense, dropout, embedding, global_avg_pool, relu};
+use crate::nn::{self, DataFormat, Dense, Embedding, dense, dropout, embedding, global_avg_pool, relu};
 use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task};
 use bf16scope_hlo::ops::{DotDims, OperandPrecision, PrecisionConfig};
 use bf16scope_hlo::{DType, Op};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::sync::Arc;
 
 /// Configuration of [`TwoTower`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -200,6 +201,17 @@ pub struct TwoTower {
     pub label_smoothing: f64,
 }
 
+impl ModelKind for Config {
+    fn task(&self, label_smoothing: f64, _origin: &Origin) -> Arc<dyn Task> {
+        Arc::new(TwoTower { network: self.clone(), label_smoothing })
+    }
+
+    fn place_of_range(&self, feature: &Feature, node: &Node) -> Option<Mark> {
+        let [block, key] = if feature.is_label { ["loss", "n_classes"] } else { ["words", "vocabulary"] };
+        node.get(block)?.get(key).map(|node| node.mark)
+    }
+}
+
 impl Task for TwoTower {
     fn name(&self) -> &str {
         "two_tower"
@@ -295,7 +307,7 @@ impl TwoTower {
 /// Pictures `[batch, height, width, channels]` → `[batch, filters of the last block]`, in their dtype.
 fn picture_tower(s: &Scope, pictures: &Tensor, config: &Config) -> Tensor {
     let x = cnn::blocks("picture_tower", config.kernel, &config.filters).build(s, pictures);
-    s.within("picture_tower", |_| global_avg_pool(&x, Format::Nhwc))
+    s.within("picture_tower", |_| global_avg_pool(&x, DataFormat::ChannelsLast))
 }
 
 /// Numbers of words, or their vectors → `[batch, units]`, in the dtype of the low-precision scope that is open, else f32.
@@ -303,9 +315,8 @@ fn word_tower(s: &Scope, words: &Tensor, config: &Config) -> Tensor {
     s.within("word_tower", |s| {
         let mean = match &config.words {
             Words::Ids(ids) => {
-                let dtype = s.low_precision_dtype().unwrap_or(DType::F32);
-                let table =
-                    Embedding { vocabulary: ids.vocabulary, features: ids.features, dtype, ..Embedding::default() };
+                let (input_dim, output_dim) = (ids.vocabulary, ids.features);
+                let table = Embedding { input_dim, output_dim, ..Embedding::default() };
                 let zeros = words.graph().full(DType::S32, &words.dims(), 0.0);
                 masked_mean(&embedding(s, words, "embedding", &table), &words.not_equal(&zeros))
             }

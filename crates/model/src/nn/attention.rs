@@ -1,43 +1,56 @@
 //! Multi-head attention.
 
 use super::log_sum_exp::log_sum_exp;
-use super::rotary::{Rotary, rotated};
+use super::options::{glorot_uniform, is_true, some_positive, yes};
+use super::rotary::{Rope, rotated};
 use super::{is_float, of_rank};
+use crate::document;
 use crate::graph::{FanMode, Init, Scope, Tensor};
 use bf16scope_hlo::ops::{Comparison, DotDims, RuleError, UnaryOp};
 use bf16scope_hlo::{DType, Emitter, InstrId};
 use bf16scope_passes::tuning::Softmax;
+use serde::{Deserialize, Serialize};
 
-/// Configuration of [`attention`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Configuration of [`attention`]. The default is Keras', but for `num_heads`, which must be given.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Attention {
-    /// Heads of queries, which share the features evenly unless [`head_size`](Self::head_size) says otherwise.
-    pub n_heads: i64,
-    /// Heads of keys and values, each of which as many heads of queries read. Default: one for each head of queries.
-    pub n_key_value_heads: Option<i64>,
+    /// Heads of queries, which share the features evenly unless [`head_dim`](Self::head_dim) says otherwise.
+    #[serde(deserialize_with = "document::positive")]
+    pub num_heads: i64,
+    /// Heads of keys and values, each of which as many heads of queries read. Default `num_heads`.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
+    pub num_key_value_heads: Option<i64>,
     /// Features of a head. Default: those of the queries, divided by the heads.
-    pub head_size: Option<i64>,
-    /// Whether the four dense layers have biases.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
+    pub head_dim: Option<i64>,
+    /// Whether the four dense layers have biases. Default true.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub use_bias: bool,
-    /// How queries and keys are rotated by their positions. Default: they are not.
-    pub rotary: Option<Rotary>,
-    /// Whether a position sees only itself and those before it.
-    pub is_causal: bool,
-    /// How the four kernels start.
-    pub kernel_init: Init,
-    /// What the backward pass rematerialises.
+    /// How queries and keys are rotated by their positions. Default: they are not; in YAML, `{}` is a base of 10000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rope: Option<Rope>,
+    /// Whether a position sees only itself and those before it. Default false.
+    #[serde(default)]
+    pub use_causal_mask: bool,
+    /// How the four kernels start. Default `glorot_uniform`.
+    #[serde(default = "glorot_uniform")]
+    pub kernel_initializer: Init,
+    /// What the backward pass rematerialises, in Rust alone. Default the weights.
+    #[serde(skip)]
     pub remat: AttentionRemat,
-    /// How the softmax's sums are found.
-    pub softmax: Softmax,
+    /// How the softmax's sums are found, in Rust alone. Default: as the graph's tuning says.
+    #[serde(skip)]
+    pub softmax: Option<Softmax>,
 }
 
 impl Attention {
     fn key_value_heads(&self) -> i64 {
-        self.n_key_value_heads.unwrap_or(self.n_heads)
+        self.num_key_value_heads.unwrap_or(self.num_heads)
     }
 
     fn size(&self, features: i64) -> i64 {
-        self.head_size.unwrap_or(features / self.n_heads)
+        self.head_dim.unwrap_or(features / self.num_heads)
     }
 }
 
@@ -58,15 +71,15 @@ pub enum AttentionRemat {
 impl Default for Attention {
     fn default() -> Attention {
         Attention {
-            n_heads: 1,
-            n_key_value_heads: None,
-            head_size: None,
+            num_heads: 1,
+            num_key_value_heads: None,
+            head_dim: None,
             use_bias: true,
-            rotary: None,
-            is_causal: false,
-            kernel_init: Init::GLOROT_UNIFORM,
+            rope: None,
+            use_causal_mask: false,
+            kernel_initializer: Init::GLOROT_UNIFORM,
             remat: AttentionRemat::Weights,
-            softmax: Softmax::default(),
+            softmax: None,
         }
     }
 }
@@ -74,9 +87,9 @@ impl Default for Attention {
 /// Scaled dot-product attention over several heads: `softmax(q · kᵀ / √size) · v`, projected.
 ///
 /// `q` is a dense layer of `queries`, `k` and `v` dense layers of `memory`; for self-attention both are one tensor.
-/// Head `h` has features `h · size .. (h + 1) · size` of each, where `size = features / n_heads`.
+/// Head `h` has features `h · size .. (h + 1) · size` of each, where `size = features / num_heads`.
 /// With fewer heads of keys and values (grouped queries), head `h` reads theirs of number
-/// `h · n_key_value_heads / n_heads`, rounded down.
+/// `h · num_key_value_heads / num_heads`, rounded down.
 ///
 /// # Shapes
 /// queries `[batch, positions, features]`, memory `[batch, others, features]` → `[batch, positions, features]`;
@@ -110,16 +123,16 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
         let shared = config.key_value_heads();
         let heads = |x: &Tensor, name: &str, n_heads: i64| heads(s, x, name, n_heads, config);
         let (q, k, v) =
-            (heads(queries, "query", config.n_heads), heads(memory, "key", shared), heads(memory, "value", shared));
+            (heads(queries, "query", config.num_heads), heads(memory, "key", shared), heads(memory, "value", shared));
         let ((q, _), (k, _), (v, values)) = (q, k, v);
         if let Some(poison) = [&q, &k, &v].into_iter().find(|tensor| tensor.is_poison()) {
             return poison.clone();
         }
-        let [q, k] = match &config.rotary {
-            Some(rotary) => s.within("rotary", |s| [rotated(s, &q, rotary), rotated(s, &k, rotary)]),
+        let [q, k] = match &config.rope {
+            Some(rope) => s.within("rotary", |s| [rotated(s, &q, rope), rotated(s, &k, rope)]),
             None => [q, k],
         };
-        let [k, v] = [k, v].map(|x| for_each_query(&x, config.n_heads));
+        let [k, v] = [k, v].map(|x| for_each_query(&x, config.num_heads));
         let (mixed, scaled, residuals) = mix(s, [&q, &k, &v], config);
         let (result, kernel, bias) = out(s, &mixed, queries.dims()[2], config);
         let Some(bias) = bias.filter(|_| config.remat >= AttentionRemat::Mixed) else { return result };
@@ -142,7 +155,7 @@ fn heads(s: &Scope, x: &Tensor, name: &str, n_heads: i64, config: &Attention) ->
         let (dims, dtype) = (x.dims(), x.dtype());
         let (features, size) = (dims[2], config.size(dims[2]));
         let kernel_dims = [features, n_heads, size];
-        let init = as_matrix(config.kernel_init, kernel_dims, [features, n_heads * size]);
+        let init = as_matrix(config.kernel_initializer, kernel_dims, [features, n_heads * size]);
         let variable = s.variable("kernel", dtype, kernel_dims, init);
         let (stored, kernel) = (variable.stored.id, variable.value);
         let bias = config.use_bias.then(|| s.variable("bias", dtype, [n_heads * size], Init::Zeros).value);
@@ -192,7 +205,7 @@ fn out(s: &Scope, x: &Tensor, features: i64, config: &Attention) -> (Tensor, Ten
         let (dims, dtype) = (x.dims(), x.dtype());
         let (n_heads, size) = (dims[1], dims[3]);
         let kernel_dims = [n_heads, size, features];
-        let init = as_matrix(config.kernel_init, kernel_dims, [n_heads * size, features]);
+        let init = as_matrix(config.kernel_initializer, kernel_dims, [n_heads * size, features]);
         let kernel = s.variable("kernel", dtype, kernel_dims, init).value;
         let bias = config.use_bias.then(|| s.variable("bias", dtype, [features], Init::Zeros).value);
         let by_input = DotDims { lhs_contracting: vec![1, 3], rhs_contracting: vec![0, 1], ..DotDims::default() };
@@ -264,13 +277,13 @@ fn as_matrix(init: Init, dims: [i64; 3], [inputs, outputs]: [i64; 2]) -> Init {
 /// `Σ g · weights · dweights = Σ g · result` over the head's features, which are fewer. See [`of_mix`].
 #[track_caller]
 fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tensor, AttentionResiduals) {
-    let is_causal = config.is_causal;
+    let is_causal = config.use_causal_mask;
     let scaled = q / (q.dims()[3] as f64).sqrt();
     let scores = without_later(&scaled.dot(k, scoring()), is_causal);
     let (log_sum, weights) = s.within("weights", |_| {
         let dtype = scores.dtype();
         let wide = scores.cast(if dtype.bits() < 32 { DType::F32 } else { dtype });
-        let log_sum = log_sum_exp(&wide, config.softmax);
+        let log_sum = log_sum_exp(&wide, config.softmax.unwrap_or(s.tuning().softmax));
         let along = log_sum.broadcast_in_dim(&scores.dims(), &[0, 1, 2]);
         (log_sum, (wide - along).exponential().cast(dtype))
     });
@@ -404,32 +417,32 @@ fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), Ru
         );
         return Err(RuleError::new("attention/shape", message));
     }
-    super::at_least("attention/heads", "n_heads", config.n_heads, 1)?;
-    super::at_least("attention/heads", "head_size", config.head_size.unwrap_or(1), 1)?;
+    super::at_least("attention/heads", "num_heads", config.num_heads, 1)?;
+    super::at_least("attention/heads", "head_dim", config.head_dim.unwrap_or(1), 1)?;
     let shared = config.key_value_heads();
-    super::at_least("attention/heads", "n_key_value_heads", shared, 1)?;
-    if config.n_heads % shared != 0 {
+    super::at_least("attention/heads", "num_key_value_heads", shared, 1)?;
+    if config.num_heads % shared != 0 {
         let message = format!(
             "{} heads of queries do not divide into {shared} of keys and values, expected as many for each",
-            config.n_heads
+            config.num_heads
         );
         return Err(RuleError::new("attention/heads", message));
     }
-    if config.remat >= AttentionRemat::Mixed && (!config.use_bias || shared != config.n_heads) {
+    if config.remat >= AttentionRemat::Mixed && (!config.use_bias || shared != config.num_heads) {
         let message = format!(
             "remat is {:?} of attention without biases or with fewer heads of keys and values, expected Weights or Nothing",
             config.remat
         );
         return Err(RuleError::new("attention/remat", message));
     }
-    if config.head_size.is_none() && q[2] % config.n_heads != 0 {
-        let message = format!("{} features do not divide into {} heads", q[2], config.n_heads);
+    if config.head_dim.is_none() && q[2] % config.num_heads != 0 {
+        let message = format!("{} features do not divide into {} heads", q[2], config.num_heads);
         return Err(RuleError::new("attention/heads", message));
     }
-    if let Some(rotary) = &config.rotary {
-        rotary.check(config.size(q[2]))?;
+    if let Some(rope) = &config.rope {
+        rope.check(config.size(q[2]))?;
     }
-    if config.is_causal && q[1] != m[1] {
+    if config.use_causal_mask && q[1] != m[1] {
         let message =
             format!("a causal mask wants as many queries as positions of memory, measured {} and {}", q[1], m[1]);
         return Err(RuleError::new("attention/causal", message));

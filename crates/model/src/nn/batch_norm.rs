@@ -1,39 +1,51 @@
 //! Batch normalisation.
 
+use super::options::{above_zero, unit_interval};
 use super::{at_least, is_float, normalising_dtype};
 use crate::graph::{Group, Init, Scope, Tensor, Variable};
 use bf16scope_hlo::ops::batch_norm::normalisation::Normalisation;
 use bf16scope_hlo::ops::{self, RuleError};
 use bf16scope_hlo::{DType, Emitter, InstrId, Op};
 use bf16scope_passes::tuning::NormGradient;
+use serde::{Deserialize, Serialize};
 
-/// Configuration of [`batch_norm`]. The default is that of TensorFlow's ResNet-50.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Configuration of [`batch_norm`]. The default is Keras'; [`BatchNorm::RESNET`] is that of TensorFlow's ResNet-50.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct BatchNorm {
-    /// The axis of features; -1 is the last.
-    pub axis: i64,
-    /// How much of the running statistics a step keeps.
+    /// How much of the running statistics a step keeps. Default 0.99.
+    #[serde(deserialize_with = "unit_interval")]
     pub momentum: f64,
-    /// Added to the variance.
-    pub epsilon: f32,
-    /// How the scale starts. Zeros in the last batch norm of a residual block make the block start as the identity.
-    pub gamma_init: Init,
-    /// How the offset starts.
-    pub beta_init: Init,
-    /// How the gradient is computed.
-    pub gradient: NormGradient,
+    /// Added to the variance, in f32. Default 0.001.
+    #[serde(deserialize_with = "above_zero")]
+    pub epsilon: f64,
+    /// The axis of features. Default -1, the last.
+    pub axis: i64,
+    /// How the offset starts. Default `zeros`.
+    pub beta_initializer: Init,
+    /// How the scale starts. Default `ones`. Zeros in the last batch norm of a residual block make the block start as the
+    /// identity.
+    pub gamma_initializer: Init,
+    /// How the gradient is computed, in Rust alone. Default: as the graph's tuning says.
+    #[serde(skip)]
+    pub gradient: Option<NormGradient>,
+}
+
+impl BatchNorm {
+    /// That of TensorFlow's ResNet-50: momentum 0.9, epsilon 1e-5.
+    pub const RESNET: BatchNorm = BatchNorm {
+        momentum: 0.9,
+        epsilon: 1e-5,
+        axis: -1,
+        beta_initializer: Init::Zeros,
+        gamma_initializer: Init::Ones,
+        gradient: None,
+    };
 }
 
 impl Default for BatchNorm {
     fn default() -> BatchNorm {
-        BatchNorm {
-            axis: -1,
-            momentum: 0.9,
-            epsilon: 1e-5,
-            gamma_init: Init::Ones,
-            beta_init: Init::Zeros,
-            gradient: NormGradient::default(),
-        }
+        BatchNorm { momentum: 0.99, epsilon: 0.001, ..BatchNorm::RESNET }
     }
 }
 
@@ -74,7 +86,7 @@ pub fn batch_norm(s: &Scope, x: &Tensor, name: &str, config: &BatchNorm) -> Tens
         let (axis, dtype) = (x.axis(config.axis), normalising_dtype(x));
         let variables = Variables::new(s, dtype, x.dims()[axis as usize], config);
         let Variables { gamma, beta, running_mean, running_variance } = &variables;
-        let attributes = ops::BatchNorm { epsilon: config.epsilon, feature_index: axis };
+        let attributes = ops::BatchNorm { epsilon: config.epsilon as f32, feature_index: axis };
         let data = x.cast(dtype);
         if !s.is_training() {
             let y = inference(&data, [gamma, beta, &running_mean.value, &running_variance.value], attributes);
@@ -85,11 +97,12 @@ pub fn batch_norm(s: &Scope, x: &Tensor, name: &str, config: &BatchNorm) -> Tens
         let [mean, variance] = over(group.as_ref(), own);
         variables.update(&mean, &variance, &x.dims(), config);
         let norm = Normalisation { scale: gamma.id, mean: mean.id, variance: variance.id, attributes };
-        let y = match (config.gradient, &group) {
+        let gradient = config.gradient.unwrap_or(s.tuning().norm_gradient);
+        let y = match (gradient, &group) {
             (_, Some(_)) => inference(&data, [gamma, beta, &mean, &variance], attributes),
             (NormGradient::PerElement | NormGradient::PerFeature, None) => all.get_tuple_element(0),
         };
-        let y = match (config.gradient, &group) {
+        let y = match (gradient, &group) {
             (NormGradient::PerElement, None) => y,
             (NormGradient::PerElement | NormGradient::PerFeature, _) => {
                 let x = data.id;
@@ -157,8 +170,8 @@ impl Variables {
     #[track_caller]
     pub(super) fn new(s: &Scope, dtype: DType, features: i64, config: &BatchNorm) -> Variables {
         Variables {
-            gamma: s.variable("gamma", dtype, [features], config.gamma_init).value,
-            beta: s.variable("beta", dtype, [features], config.beta_init).value,
+            gamma: s.variable("gamma", dtype, [features], config.gamma_initializer).value,
+            beta: s.variable("beta", dtype, [features], config.beta_initializer).value,
             running_mean: s.state("moving_mean", dtype, [features], Init::Zeros),
             running_variance: s.state("moving_variance", dtype, [features], Init::Ones),
         }
@@ -188,7 +201,7 @@ pub(super) fn check(x: &Tensor, config: &BatchNorm) -> Result<(), RuleError> {
         let message = format!("momentum is {}, expected 0 to 1", config.momentum);
         return Err(RuleError::new("batch_norm/momentum", message));
     }
-    if config.epsilon > 0.0 {
+    if config.epsilon as f32 > 0.0 {
         return Ok(());
     }
     Err(RuleError::new("batch_norm/epsilon", format!("epsilon is {}, expected more than 0", config.epsilon)))

@@ -1,54 +1,72 @@
 //! Two-dimensional convolution.
 
-use super::window::{Format, Padding, Sliding};
-use super::{at_least, is_float, of_rank};
+use super::options::{glorot_uniform, is_default, one, pair, single, yes, zeros};
+use super::window::{DataFormat, Padding, Sliding};
+use super::{Activation, at_least, is_float, of_rank};
+use crate::document;
 use crate::graph::{Init, Scope, Tensor};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::{Convolution, ConvolutionDims, PrecisionConfig, RuleError, WindowDim};
+use serde::{Deserialize, Serialize};
 
-/// Configuration of [`conv2d`]. The default is Keras', but for `filters` and `kernel`, which must be given.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Configuration of [`conv2d`]. The default is Keras', but for `filters` and `kernel_size`, which must be given.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Conv2d {
     /// Channels of the result.
+    #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// Height and width of the kernel.
-    pub kernel: [i64; 2],
-    /// Steps down and right.
+    #[serde(deserialize_with = "pair")]
+    pub kernel_size: [i64; 2],
+    /// Steps down and right. Default 1.
+    #[serde(default = "one", deserialize_with = "pair")]
     pub strides: [i64; 2],
-    /// What stands around the image.
+    /// What stands around the image. Default `valid`.
+    #[serde(default)]
     pub padding: Padding,
-    /// Distances of the kernel's elements.
-    pub dilation: [i64; 2],
-    /// Groups that input channels and filters split in: each filter sees one group.
+    /// Distances of the kernel's elements. Default 1.
+    #[serde(default = "one", deserialize_with = "pair")]
+    pub dilation_rate: [i64; 2],
+    /// Groups that input channels and filters split in: each filter sees one group. Default 1.
+    #[serde(default = "single", deserialize_with = "document::positive")]
     pub groups: i64,
-    /// Where the axes of x and of the result stand.
-    pub format: Format,
-    /// Whether a bias is added.
+    /// Where the axes of x and of the result stand. Default `channels_last`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub data_format: DataFormat,
+    /// Applied to the result. Default `linear`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub activation: Activation,
+    /// Whether a bias is added. Default true.
+    #[serde(default = "yes")]
     pub use_bias: bool,
-    /// How the kernel starts.
-    pub kernel_init: Init,
-    /// How the bias starts.
-    pub bias_init: Init,
+    /// How the kernel starts. Default `glorot_uniform`.
+    #[serde(default = "glorot_uniform")]
+    pub kernel_initializer: Init,
+    /// How the bias starts. Default `zeros`.
+    #[serde(default = "zeros")]
+    pub bias_initializer: Init,
 }
 
 impl Default for Conv2d {
     fn default() -> Conv2d {
         Conv2d {
             filters: 0,
-            kernel: [0, 0],
+            kernel_size: [0, 0],
             strides: [1, 1],
             padding: Padding::Valid,
-            dilation: [1, 1],
+            dilation_rate: [1, 1],
             groups: 1,
-            format: Format::Nhwc,
+            data_format: DataFormat::ChannelsLast,
+            activation: Activation::Linear,
             use_bias: true,
-            kernel_init: Init::GLOROT_UNIFORM,
-            bias_init: Init::Zeros,
+            kernel_initializer: Init::GLOROT_UNIFORM,
+            bias_initializer: Init::Zeros,
         }
     }
 }
 
-/// Cross-correlation of an image with a kernel, as deep learning calls convolution, plus a bias.
+/// Cross-correlation of an image with a kernel, as deep learning calls convolution, plus a bias, and the activation of it.
 ///
 /// # Shapes
 /// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, h', w', filters]` (or `[b, filters, h', w']`); kernel
@@ -67,7 +85,7 @@ impl Default for Conv2d {
 /// TensorFlow's `Conv2D` and `BiasAdd`.
 #[track_caller]
 pub fn conv2d(s: &Scope, x: &Tensor, name: &str, config: &Conv2d) -> Tensor {
-    s.layer(name, |s| {
+    let y = s.layer(name, |s| {
         if x.is_poison() {
             return x.clone();
         }
@@ -77,15 +95,16 @@ pub fn conv2d(s: &Scope, x: &Tensor, name: &str, config: &Conv2d) -> Tensor {
         };
         let kernel = kernel(s, x, config);
         add_bias(s, convolution(x, &kernel, window, config), config)
-    })
+    });
+    config.activation.of(&y)
 }
 
 /// The variable `kernel`.
 #[track_caller]
 pub(super) fn kernel(s: &Scope, x: &Tensor, config: &Conv2d) -> Tensor {
-    let channels = x.dims()[config.format.channels() as usize];
-    let dims = [config.kernel[0], config.kernel[1], channels / config.groups, config.filters];
-    s.variable("kernel", x.dtype(), dims, config.kernel_init).value
+    let channels = x.dims()[config.data_format.channels() as usize];
+    let dims = [config.kernel_size[0], config.kernel_size[1], channels / config.groups, config.filters];
+    s.variable("kernel", x.dtype(), dims, config.kernel_initializer).value
 }
 
 /// The op itself.
@@ -99,7 +118,7 @@ pub(super) fn convolution(x: &Tensor, kernel: &Tensor, window: [WindowDim; 2], c
 pub(super) fn attributes(window: [WindowDim; 2], config: &Conv2d) -> Convolution {
     Convolution {
         window: window.to_vec(),
-        dims: dims(config.format),
+        dims: dims(config.data_format),
         feature_group_count: config.groups,
         batch_group_count: 1,
         precision: PrecisionConfig::default(),
@@ -112,30 +131,30 @@ pub(super) fn add_bias(s: &Scope, product: Tensor, config: &Conv2d) -> Tensor {
     if !config.use_bias {
         return product;
     }
-    let bias = s.variable("bias", product.dtype(), [config.filters], config.bias_init).value;
-    let bias = bias.broadcast_in_dim(&product.dims(), &[config.format.channels()]);
+    let bias = s.variable("bias", product.dtype(), [config.filters], config.bias_initializer).value;
+    let bias = bias.broadcast_in_dim(&product.dims(), &[config.data_format.channels()]);
     product + bias
 }
 
 pub(super) fn check(x: &Tensor, config: &Conv2d) -> Result<[WindowDim; 2], RuleError> {
     is_float("conv2d/dtype", "x", x)?;
-    of_rank("conv2d/rank", "x", x, 4, config.format.axes())?;
+    of_rank("conv2d/rank", "x", x, 4, config.data_format.axes())?;
     at_least("conv2d/filters", "filters", config.filters, 1)?;
     at_least("conv2d/groups", "groups", config.groups, 1)?;
     let dims = x.dims();
-    let channels = dims[config.format.channels() as usize];
+    let channels = dims[config.data_format.channels() as usize];
     for (what, n) in [("channels", channels), ("filters", config.filters)] {
         if n % config.groups != 0 {
             let message = format!("{n} {what} do not split in {} groups, expected a multiple", config.groups);
             return Err(RuleError::new("conv2d/groups", message));
         }
     }
-    let Conv2d { kernel, strides, dilation, padding, .. } = *config;
-    Sliding { size: kernel, strides, dilation, padding }.dims(&dims, config.format)
+    let Conv2d { kernel_size: size, strides, dilation_rate: dilation, padding, .. } = *config;
+    Sliding { size, strides, dilation, padding }.dims(&dims, config.data_format)
 }
 
 /// Dimension numbers: `b01f_01io->b01f` or `bf01_01io->bf01`.
-fn dims(format: Format) -> ConvolutionDims {
+fn dims(format: DataFormat) -> ConvolutionDims {
     let spatial = format.spatial().to_vec();
     ConvolutionDims {
         input_batch: 0,

@@ -1,29 +1,46 @@
 //! The fully connected layer, and the flatten that usually precedes it.
 
-use super::{at_least, is_float};
+use super::options::{glorot_uniform, is_default, yes, zeros};
+use super::{Activation, at_least, is_float};
+use crate::document;
 use crate::graph::{Init, Scope, Tensor, Variable};
 use bf16scope_hlo::ops::RuleError;
+use serde::{Deserialize, Serialize};
 
 /// Configuration of [`dense`]. The default is Keras', but for `units`, which must be given.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Dense {
     /// Size of the last axis of the result.
+    #[serde(deserialize_with = "document::positive")]
     pub units: i64,
-    /// Whether a bias is added.
+    /// Applied to the result. Default `linear`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub activation: Activation,
+    /// Whether a bias is added. Default true.
+    #[serde(default = "yes")]
     pub use_bias: bool,
-    /// How the kernel starts.
-    pub kernel_init: Init,
-    /// How the bias starts.
-    pub bias_init: Init,
+    /// How the kernel starts. Default `glorot_uniform`.
+    #[serde(default = "glorot_uniform")]
+    pub kernel_initializer: Init,
+    /// How the bias starts. Default `zeros`.
+    #[serde(default = "zeros")]
+    pub bias_initializer: Init,
 }
 
 impl Default for Dense {
     fn default() -> Dense {
-        Dense { units: 0, use_bias: true, kernel_init: Init::GLOROT_UNIFORM, bias_init: Init::Zeros }
+        Dense {
+            units: 0,
+            activation: Activation::Linear,
+            use_bias: true,
+            kernel_initializer: Init::GLOROT_UNIFORM,
+            bias_initializer: Init::Zeros,
+        }
     }
 }
 
-/// `x · kernel + bias`.
+/// `activation(x · kernel + bias)`.
 ///
 /// # Shapes
 /// x `[…, inputs]` → `[…, units]`; kernel `[inputs, units]`, bias `[units]`.
@@ -40,7 +57,7 @@ impl Default for Dense {
 #[track_caller]
 pub fn dense(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor {
     match parts(s, x, name, config) {
-        Ok(parts) => parts.result,
+        Ok(parts) => config.activation.of(&parts.result),
         Err(poison) => poison,
     }
 }
@@ -53,7 +70,7 @@ pub(super) struct Parts {
     pub bias: Option<Variable>,
 }
 
-/// [`dense`], with its variables; poison after an error.
+/// [`dense`] before its activation, with its variables; poison after an error.
 #[track_caller]
 pub(super) fn parts(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Result<Parts, Tensor> {
     s.layer(name, |s| {
@@ -64,12 +81,12 @@ pub(super) fn parts(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Result
             return Err(s.graph().fail("dense", &[x], error));
         }
         let (dims, dtype) = (x.dims(), x.dtype());
-        let kernel = s.variable("kernel", dtype, [dims[dims.len() - 1], config.units], config.kernel_init);
+        let kernel = s.variable("kernel", dtype, [dims[dims.len() - 1], config.units], config.kernel_initializer);
         let product = x.matmul(&kernel.value);
         if !config.use_bias {
             return Ok(Parts { result: product, kernel, bias: None });
         }
-        let bias = s.variable("bias", dtype, [config.units], config.bias_init);
+        let bias = s.variable("bias", dtype, [config.units], config.bias_initializer);
         Ok(Parts { result: product + &bias.value, kernel, bias: Some(bias) })
     })
 }

@@ -1,50 +1,67 @@
 //! Depthwise convolution: every channel has kernels of its own.
 
-use super::at_least;
 use super::conv::{self, Conv2d};
-use super::window::{Format, Padding};
+use super::options::{glorot_uniform, is_default, one, pair, single, yes, zeros};
+use super::window::{DataFormat, Padding};
+use super::{Activation, at_least};
+use crate::document;
 use crate::graph::{Init, Scope, Tensor};
+use serde::{Deserialize, Serialize};
 
-/// Configuration of [`depthwise_conv2d`]. The default is Keras', but for `kernel`, which must be given.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Configuration of [`depthwise_conv2d`]. The default is Keras', but for `kernel_size`, which must be given.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DepthwiseConv2d {
     /// Height and width of the kernels.
-    pub kernel: [i64; 2],
-    /// Steps down and right.
+    #[serde(deserialize_with = "pair")]
+    pub kernel_size: [i64; 2],
+    /// Steps down and right. Default 1.
+    #[serde(default = "one", deserialize_with = "pair")]
     pub strides: [i64; 2],
-    /// What stands around the image.
+    /// What stands around the image. Default `valid`.
+    #[serde(default)]
     pub padding: Padding,
-    /// Distances of a kernel's elements.
-    pub dilation: [i64; 2],
-    /// Kernels of each channel.
+    /// Distances of a kernel's elements. Default 1.
+    #[serde(default = "one", deserialize_with = "pair")]
+    pub dilation_rate: [i64; 2],
+    /// Kernels of each channel. Default 1.
+    #[serde(default = "single", deserialize_with = "document::positive")]
     pub depth_multiplier: i64,
-    /// Where the axes of x and of the result stand.
-    pub format: Format,
-    /// Whether a bias is added.
+    /// Where the axes of x and of the result stand. Default `channels_last`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub data_format: DataFormat,
+    /// Applied to the result. Default `linear`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub activation: Activation,
+    /// Whether a bias is added. Default true.
+    #[serde(default = "yes")]
     pub use_bias: bool,
-    /// How the kernels start.
-    pub kernel_init: Init,
-    /// How the bias starts.
-    pub bias_init: Init,
+    /// How the kernels start. Default `glorot_uniform`.
+    #[serde(default = "glorot_uniform")]
+    pub depthwise_initializer: Init,
+    /// How the bias starts. Default `zeros`.
+    #[serde(default = "zeros")]
+    pub bias_initializer: Init,
 }
 
 impl Default for DepthwiseConv2d {
     fn default() -> DepthwiseConv2d {
         DepthwiseConv2d {
-            kernel: [0, 0],
+            kernel_size: [0, 0],
             strides: [1, 1],
             padding: Padding::Valid,
-            dilation: [1, 1],
+            dilation_rate: [1, 1],
             depth_multiplier: 1,
-            format: Format::Nhwc,
+            data_format: DataFormat::ChannelsLast,
+            activation: Activation::Linear,
             use_bias: true,
-            kernel_init: Init::GLOROT_UNIFORM,
-            bias_init: Init::Zeros,
+            depthwise_initializer: Init::GLOROT_UNIFORM,
+            bias_initializer: Init::Zeros,
         }
     }
 }
 
-/// A convolution in which each channel meets its own `depth_multiplier` kernels, plus a bias.
+/// A convolution in which each channel meets its own `depth_multiplier` kernels, plus a bias, and the activation of it.
 ///
 /// # Shapes
 /// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, h', w', c · depth_multiplier]` (or `[b, c · depth_multiplier, h', w']`),
@@ -62,32 +79,33 @@ impl Default for DepthwiseConv2d {
 /// TensorFlow's `DepthwiseConv2dNative` and `BiasAdd`, which its XLA bridge compiles to a convolution of `c` groups.
 #[track_caller]
 pub fn depthwise_conv2d(s: &Scope, x: &Tensor, name: &str, config: &DepthwiseConv2d) -> Tensor {
-    s.layer(name, |s| {
+    let y = s.layer(name, |s| {
         if x.is_poison() {
             return x.clone();
         }
-        let channels = x.dims().get(config.format.channels() as usize).copied().unwrap_or(1);
+        let channels = x.dims().get(config.data_format.channels() as usize).copied().unwrap_or(1);
         let grouped = Conv2d {
             filters: channels.saturating_mul(config.depth_multiplier),
-            kernel: config.kernel,
+            kernel_size: config.kernel_size,
             strides: config.strides,
             padding: config.padding,
-            dilation: config.dilation,
+            dilation_rate: config.dilation_rate,
             groups: channels,
-            format: config.format,
+            data_format: config.data_format,
             use_bias: config.use_bias,
-            kernel_init: config.kernel_init,
-            bias_init: config.bias_init,
+            bias_initializer: config.bias_initializer,
+            ..Conv2d::default()
         };
         let is_positive = at_least("depthwise_conv2d/multiplier", "depth_multiplier", config.depth_multiplier, 1);
         let window = match is_positive.and_then(|()| conv::check(x, &grouped)) {
             Ok(window) => window,
             Err(error) => return s.graph().fail("depthwise_conv2d", &[x], error),
         };
-        let [height, width] = config.kernel;
+        let [height, width] = config.kernel_size;
         let dims = [height, width, channels, config.depth_multiplier];
-        let kernel = s.variable("kernel", x.dtype(), dims, config.kernel_init).value;
+        let kernel = s.variable("kernel", x.dtype(), dims, config.depthwise_initializer).value;
         let kernel = kernel.reshape([height, width, 1, grouped.filters]);
         conv::add_bias(s, conv::convolution(x, &kernel, window, &grouped), &grouped)
-    })
+    });
+    config.activation.of(&y)
 }

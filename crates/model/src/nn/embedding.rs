@@ -1,34 +1,42 @@
 //! Embedding: rows of a table by index, or by position, and one that stands before all.
 
+use super::options::{random_uniform, zeros};
 use super::{at_least, is_float, of_rank};
+use crate::document;
 use crate::graph::{Init, Scope, Tensor};
 use bf16scope_hlo::ops::{GatherDims, RuleError, SliceDim};
 use bf16scope_hlo::{DType, Op};
+use serde::{Deserialize, Serialize};
 
-/// Configuration of [`embedding`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Configuration of [`embedding`]. The default is Keras', but for the dims, which must be given.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Embedding {
-    /// Rows of the table.
-    pub vocabulary: i64,
+    /// Rows of the table: indices are below it.
+    #[serde(deserialize_with = "document::positive")]
+    pub input_dim: i64,
     /// Elements of a row.
-    pub features: i64,
-    /// The dtype of the result, in which the table is asked for: indices are integers and cannot say.
-    pub dtype: DType,
-    /// How the table starts.
-    pub init: Init,
+    #[serde(deserialize_with = "document::positive")]
+    pub output_dim: i64,
+    /// How the table starts. Default `random_uniform`.
+    #[serde(default = "random_uniform")]
+    pub embeddings_initializer: Init,
+    /// The dtype of the result, in which the table is asked for: indices are integers and cannot say. Default: that of the
+    /// low-precision scope that is open, else f32. In Rust alone.
+    #[serde(skip)]
+    pub dtype: Option<DType>,
 }
 
 impl Default for Embedding {
     fn default() -> Embedding {
-        // Keras' `uniform`: within ±0.05.
-        Embedding { vocabulary: 0, features: 0, dtype: DType::F32, init: Init::Uniform { limit: 0.05 } }
+        Embedding { input_dim: 0, output_dim: 0, embeddings_initializer: Init::RANDOM_UNIFORM, dtype: None }
     }
 }
 
 /// `table[index]`, for every index.
 ///
 /// # Shapes
-/// indices `[…]` → `[…, features]`; table `[vocabulary, features]`.
+/// indices `[…]` → `[…, output_dim]`; table `[input_dim, output_dim]`.
 ///
 /// # Types
 /// indices any integer dtype. In a low-precision scope the table is f32; the rows are taken from it and then cast, which
@@ -36,7 +44,7 @@ impl Default for Embedding {
 /// An index outside the table reads its first or last row, as HLO's `gather` clamps.
 ///
 /// # Errors
-/// indices that are not integers; vocabulary or features below 1.
+/// indices that are not integers; dims below 1.
 ///
 /// # Source
 /// Keras' `Embedding`.
@@ -49,23 +57,25 @@ pub fn embedding(s: &Scope, indices: &Tensor, name: &str, config: &Embedding) ->
         if let Err(error) = check(indices, config) {
             return s.graph().fail("embedding", &[indices], error);
         }
-        let table = s.variable("embeddings", config.dtype, [config.vocabulary, config.features], config.init);
+        let dtype = config.dtype.or(s.low_precision_dtype()).unwrap_or(DType::F32);
+        let dims = [config.input_dim, config.output_dim];
+        let table = s.variable("embeddings", dtype, dims, config.embeddings_initializer);
         let rank = indices.rank() as i64;
         let op = Op::Gather(GatherDims {
             offset_dims: vec![rank],
             collapsed_slice_dims: vec![0],
             start_index_map: vec![0],
             index_vector_dim: rank,
-            slice_sizes: vec![1, config.features],
+            slice_sizes: vec![1, config.output_dim],
             ..GatherDims::default()
         });
-        indices.emit("gather", &[&table.full], |e| e.emit(op, &[table.full.id, indices.id], None)).cast(config.dtype)
+        indices.emit("gather", &[&table.full], |e| e.emit(op, &[table.full.id, indices.id], None)).cast(dtype)
     })
 }
 
 fn check(indices: &Tensor, config: &Embedding) -> Result<(), RuleError> {
-    at_least("embedding/vocabulary", "vocabulary", config.vocabulary, 1)?;
-    at_least("embedding/features", "features", config.features, 1)?;
+    at_least("embedding/dims", "input_dim", config.input_dim, 1)?;
+    at_least("embedding/dims", "output_dim", config.output_dim, 1)?;
     if indices.dtype().is_integer() {
         return Ok(());
     }
@@ -74,17 +84,20 @@ fn check(indices: &Tensor, config: &Embedding) -> Result<(), RuleError> {
 }
 
 /// Configuration of [`position_embedding`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct PositionEmbedding {
     /// Rows of the table: the longest sequence it can serve.
+    #[serde(deserialize_with = "document::positive")]
     pub max_length: i64,
-    /// How the table starts.
-    pub init: Init,
+    /// How the table starts. Default `random_uniform`.
+    #[serde(default = "random_uniform")]
+    pub initializer: Init,
 }
 
 impl Default for PositionEmbedding {
     fn default() -> PositionEmbedding {
-        PositionEmbedding { max_length: 512, init: Embedding::default().init }
+        PositionEmbedding { max_length: 512, initializer: Init::RANDOM_UNIFORM }
     }
 }
 
@@ -112,7 +125,7 @@ pub fn position_embedding(s: &Scope, x: &Tensor, name: &str, config: &PositionEm
             return s.graph().fail("position_embedding", &[x], error);
         }
         let dims = x.dims();
-        let table = s.variable("embeddings", x.dtype(), [config.max_length, dims[2]], config.init);
+        let table = s.variable("embeddings", x.dtype(), [config.max_length, dims[2]], config.initializer);
         let all = |limit| SliceDim { start: 0, limit, stride: 1 };
         let rows = table.value.slice(&[all(dims[1]), all(dims[2])]);
         x + rows.broadcast_in_dim(&dims, &[1, 2])
@@ -131,6 +144,21 @@ fn check_positions(x: &Tensor, config: &PositionEmbedding) -> Result<(), RuleErr
     Err(RuleError::new("position_embedding/length", message).with_help(help))
 }
 
+/// Configuration of [`class_token`]. The default is ViT's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassToken {
+    /// How the token starts. Default `zeros`.
+    #[serde(default = "zeros")]
+    pub initializer: Init,
+}
+
+impl Default for ClassToken {
+    fn default() -> ClassToken {
+        ClassToken { initializer: Init::Zeros }
+    }
+}
+
 /// `token`, which is learned, before the first position of each example: what is read of a sequence as a whole.
 ///
 /// # Shapes
@@ -145,7 +173,7 @@ fn check_positions(x: &Tensor, config: &PositionEmbedding) -> Result<(), RuleErr
 /// # Source
 /// Dosovitskiy et al. 2020 (ViT).
 #[track_caller]
-pub fn class_token(s: &Scope, x: &Tensor, name: &str, init: Init) -> Tensor {
+pub fn class_token(s: &Scope, x: &Tensor, name: &str, config: &ClassToken) -> Tensor {
     s.layer(name, |s| {
         if x.is_poison() {
             return x.clone();
@@ -156,7 +184,7 @@ pub fn class_token(s: &Scope, x: &Tensor, name: &str, init: Init) -> Tensor {
             return s.graph().fail("class_token", &[x], error);
         }
         let dims = x.dims();
-        let token = s.variable("token", x.dtype(), [dims[2]], init).value;
+        let token = s.variable("token", x.dtype(), [dims[2]], config.initializer).value;
         Tensor::concatenate(&[&token.broadcast_in_dim(&[dims[0], 1, dims[2]], &[2]), x], 1)
     })
 }

@@ -17,7 +17,7 @@ pub struct FeedForward {
     /// Which form of gelu stands between them.
     pub gelu: Gelu,
     /// How the kernels start.
-    pub kernel_init: Init,
+    pub kernel_initializer: Init,
     /// Whether the backward pass rematerialises the hidden layer, which takes its product once more.
     pub remat_hidden: bool,
 }
@@ -38,7 +38,7 @@ pub struct FeedForward {
 /// As [`dense`](super::dense).
 #[track_caller]
 pub fn feed_forward(s: &Scope, x: &Tensor, config: &FeedForward) -> Tensor {
-    let of = |units| Dense { units, kernel_init: config.kernel_init, ..Dense::default() };
+    let of = |units| Dense { units, kernel_initializer: config.kernel_initializer, ..Dense::default() };
     let layers = dense::parts(s, x, "dense1", &of(config.hidden)).and_then(|first| {
         let second = dense::parts(s, &gelu(&first.result, config.gelu), "dense2", &of(config.units))?;
         Ok([first, second])

@@ -1,20 +1,35 @@
 //! Layer normalisation.
 
+use super::options::above_zero;
 use super::{is_float, normalising_dtype};
 use crate::graph::{Init, Scope, Tensor};
 use bf16scope_hlo::ops::{BinaryOp, RuleError};
+use serde::{Deserialize, Serialize};
 
-/// Configuration of [`layer_norm`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Configuration of [`layer_norm`]. The default is Keras'; [`LayerNorm::FLAX`] is Flax's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct LayerNorm {
-    /// Added to the variance. Default 1e-6, as in Flax; Keras has 1e-3.
+    /// Added to the variance. Default 0.001.
+    #[serde(deserialize_with = "above_zero")]
     pub epsilon: f64,
-    /// How the variance is found.
+    /// How the offset starts. Default `zeros`.
+    pub beta_initializer: Init,
+    /// How the scale starts. Default `ones`.
+    pub gamma_initializer: Init,
+    /// How the variance is found, in Rust alone. Default in two passes.
+    #[serde(skip)]
     pub variance: Variance,
-    /// How the scale starts.
-    pub gamma_init: Init,
-    /// How the offset starts.
-    pub beta_init: Init,
+}
+
+impl LayerNorm {
+    /// Flax's: epsilon 1e-6, and a variance that takes one pass.
+    pub const FLAX: LayerNorm = LayerNorm {
+        epsilon: 1e-6,
+        beta_initializer: Init::Zeros,
+        gamma_initializer: Init::Ones,
+        variance: Variance::OnePass,
+    };
 }
 
 /// How a variance is found.
@@ -30,7 +45,7 @@ pub enum Variance {
 
 impl Default for LayerNorm {
     fn default() -> LayerNorm {
-        LayerNorm { epsilon: 1e-6, variance: Variance::default(), gamma_init: Init::Ones, beta_init: Init::Zeros }
+        LayerNorm { epsilon: 0.001, variance: Variance::TwoPasses, ..LayerNorm::FLAX }
     }
 }
 
@@ -62,8 +77,8 @@ pub fn layer_norm(s: &Scope, x: &Tensor, name: &str, config: &LayerNorm) -> Tens
         let (dims, dtype) = (x.dims(), normalising_dtype(x));
         let last = dims.len() as i64 - 1;
         let features = dims[last as usize];
-        let gamma = s.variable("gamma", dtype, [features], config.gamma_init).value;
-        let beta = s.variable("beta", dtype, [features], config.beta_init).value;
+        let gamma = s.variable("gamma", dtype, [features], config.gamma_initializer).value;
+        let beta = s.variable("beta", dtype, [features], config.beta_initializer).value;
         let leading: Vec<i64> = (0..last).collect();
         let over_features = |reduced: &Tensor| reduced.broadcast_in_dim(&dims, &leading);
         let per_feature = |parameter: &Tensor| parameter.broadcast_in_dim(&dims, &[last]);

@@ -1,7 +1,8 @@
 //! Layers, losses and metrics on the graph, one family per file.
 //!
 //! A layer with variables takes a scope, its input, a name (a level in the names of its variables and instructions) and
-//! a configuration; a function without variables takes tensors. Layers request variables in the dtype of their input,
+//! a configuration, by Keras' names and defaults, which is also what YAML (`kind: layers`) is read into; a function without
+//! variables takes tensors. Layers request variables in the dtype of their input,
 //! which is what makes a network bf16 in a [`bf16_scope`](crate::graph::Graph::bf16_scope); layers that normalise
 //! request f32. Wrong arguments are errors of the graph that name the layer and the user's line.
 //!
@@ -24,6 +25,7 @@ mod log_sum_exp;
 mod loss;
 mod merge;
 mod metric;
+pub(crate) mod options;
 mod overlap;
 mod paired;
 mod pool;
@@ -47,7 +49,7 @@ pub use count::{ClassCounts, above_thresholds, class_counts};
 pub use dense::{Dense, dense, flatten};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
 pub use dropout::{dropout, stochastic_depth};
-pub use embedding::{Embedding, PositionEmbedding, class_token, embedding, position_embedding};
+pub use embedding::{ClassToken, Embedding, PositionEmbedding, class_token, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};
 pub use focal::{
     Focal, sigmoid_focal_cross_entropy_per_example, softmax_focal_cross_entropy_per_example,
@@ -67,11 +69,11 @@ pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
 pub use reshape::{reshape_example, take, upsample, zero_padding};
 pub use rms_norm::{RmsNorm, rms_norm};
-pub use rotary::{Rotary, RotaryScaling};
+pub use rotary::{Rope, RopeScaling};
 pub use space_to_depth::conv2d_space_to_depth;
 pub use squeeze_excite::{SqueezeExcite, squeeze_excite};
 pub use token_loss::{TokenLoss, token_logits, token_loss};
-pub use window::{Format, Padding};
+pub use window::{DataFormat, Padding};
 
 pub use bf16scope_passes::tuning::{NormGradient, Softmax};
 

@@ -10,7 +10,7 @@
 //! into the convolution, which it does not do across the two shapes.
 
 use super::conv::{self, Conv2d};
-use super::window::Format;
+use super::window::DataFormat;
 use crate::graph::{Scope, Tensor};
 use bf16scope_hlo::ops::convolution::grad::cotangents;
 use bf16scope_hlo::ops::{PadDim, WindowDim};
@@ -33,7 +33,7 @@ const N_LANES: i64 = 128;
 /// As `conv2d`.
 #[track_caller]
 pub fn conv2d_paired(s: &Scope, x: &Tensor, name: &str, config: &Conv2d) -> Tensor {
-    s.layer(name, |s| {
+    let y = s.layer(name, |s| {
         if x.is_poison() {
             return x.clone();
         }
@@ -43,7 +43,8 @@ pub fn conv2d_paired(s: &Scope, x: &Tensor, name: &str, config: &Conv2d) -> Tens
         };
         let kernel = conv::kernel(s, x, config);
         conv::add_bias(s, convolution(x, &kernel, window, config), config)
-    })
+    });
+    config.activation.of(&y)
 }
 
 /// The op itself, two columns at a time where that saves work.
@@ -59,7 +60,8 @@ pub(super) fn convolution(x: &Tensor, kernel: &Tensor, window: [WindowDim; 2], c
 fn pair(x: &[i64], window: [WindowDim; 2], config: &Conv2d) -> Option<WindowDim> {
     let &[batch, _, width, channels] = x else { return None };
     let [rows, columns] = window;
-    let is_plain = config.format == Format::Nhwc && config.dilation == [1, 1] && config.groups == 1;
+    let is_plain =
+        config.data_format == DataFormat::ChannelsLast && config.dilation_rate == [1, 1] && config.groups == 1;
     let n_columns = columns.n_positions(width);
     if !is_plain || batch % N_LANES != 0 || 2 * config.filters > N_LANES || columns.size == 1 || n_columns % 2 != 0 {
         return None;

@@ -1,28 +1,33 @@
 //! Pooling over height and width.
 
-use super::window::{Format, Padding, Sliding};
+use super::options::{is_default, pair, some_pair};
+use super::window::{DataFormat, Padding, Sliding};
 use super::{is_float, of_rank};
 use crate::graph::Tensor;
 use bf16scope_hlo::ops::{BinaryOp, RuleError, WindowDim};
 use bf16scope_hlo::{DType, Op};
+use serde::{Deserialize, Serialize};
 
-/// Configuration of [`max_pool`] and [`avg_pool`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Configuration of [`max_pool`] and [`avg_pool`]. The default is Keras': 2×2 windows side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Pool {
-    /// Height and width of the window.
-    pub window: [i64; 2],
-    /// Steps down and right.
-    pub strides: [i64; 2],
-    /// What stands around the image.
+    /// Height and width of the window. Default 2.
+    #[serde(deserialize_with = "pair")]
+    pub pool_size: [i64; 2],
+    /// Steps down and right. Default: side by side.
+    #[serde(skip_serializing_if = "is_default", deserialize_with = "some_pair")]
+    pub strides: Option<[i64; 2]>,
+    /// What stands around the image. Default `valid`.
     pub padding: Padding,
-    /// Where the axes of x and of the result stand.
-    pub format: Format,
+    /// Where the axes of x and of the result stand. Default `channels_last`.
+    #[serde(skip_serializing_if = "is_default")]
+    pub data_format: DataFormat,
 }
 
 impl Default for Pool {
-    /// Keras': 2×2 windows side by side.
     fn default() -> Pool {
-        Pool { window: [2, 2], strides: [2, 2], padding: Padding::Valid, format: Format::Nhwc }
+        Pool { pool_size: [2, 2], strides: None, padding: Padding::Valid, data_format: DataFormat::ChannelsLast }
     }
 }
 
@@ -83,14 +88,14 @@ pub fn avg_pool(x: &Tensor, config: &Pool) -> Tensor {
     let sum = reduce_window(&data, BinaryOp::Add, 0.0, window.clone());
     let mean = if is_padded {
         // How many elements each window covers: the same for every image and channel.
-        let spatial = config.format.spatial();
+        let spatial = config.data_format.spatial();
         let [height, width] = spatial.map(|axis| axis as usize);
         let plane = x.graph().full(dtype, &[x.dims()[height], x.dims()[width]], 1.0);
         let counts = reduce_window(&plane, BinaryOp::Add, 0.0, vec![window[height], window[width]]);
         let counts = counts.broadcast_in_dim(&sum.dims(), &spatial);
         sum / counts
     } else {
-        sum / (config.window[0] as f64 * config.window[1] as f64)
+        sum / (config.pool_size[0] as f64 * config.pool_size[1] as f64)
     };
     mean.cast(x.dtype())
 }
@@ -109,7 +114,7 @@ pub fn avg_pool(x: &Tensor, config: &Pool) -> Tensor {
 /// # Source
 /// TensorFlow's `reduce_mean`, as ResNet uses it.
 #[track_caller]
-pub fn global_avg_pool(x: &Tensor, format: Format) -> Tensor {
+pub fn global_avg_pool(x: &Tensor, format: DataFormat) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }
@@ -133,7 +138,7 @@ pub fn global_avg_pool(x: &Tensor, format: Format) -> Tensor {
 /// # Source
 /// TensorFlow's `reduce_max`, as Keras' `GlobalMaxPooling2D`.
 #[track_caller]
-pub fn global_max_pool(x: &Tensor, format: Format) -> Tensor {
+pub fn global_max_pool(x: &Tensor, format: DataFormat) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }
@@ -146,11 +151,12 @@ pub fn global_max_pool(x: &Tensor, format: Format) -> Tensor {
 /// A window for every axis of x.
 pub(super) fn windows(x: &Tensor, config: &Pool) -> Result<Vec<WindowDim>, RuleError> {
     is_float("pool/dtype", "x", x)?;
-    of_rank("pool/rank", "x", x, 4, config.format.axes())?;
-    let sliding = Sliding { size: config.window, strides: config.strides, dilation: [1, 1], padding: config.padding };
-    let spatial = sliding.dims(&x.dims(), config.format)?;
+    of_rank("pool/rank", "x", x, 4, config.data_format.axes())?;
+    let (size, strides) = (config.pool_size, config.strides.unwrap_or(config.pool_size));
+    let sliding = Sliding { size, strides, dilation: [1, 1], padding: config.padding };
+    let spatial = sliding.dims(&x.dims(), config.data_format)?;
     let mut window = vec![WindowDim::of_size(1); 4];
-    for (axis, dim) in config.format.spatial().into_iter().zip(spatial) {
+    for (axis, dim) in config.data_format.spatial().into_iter().zip(spatial) {
         window[axis as usize] = dim;
     }
     Ok(window)

@@ -9,7 +9,7 @@
 use super::batch_norm::{self, BatchNorm, Variables};
 use super::conv::{self, Conv2d};
 use super::pool::{self, Pool};
-use super::{max_pool, normalising_dtype, paired, relu};
+use super::{Activation, max_pool, normalising_dtype, paired, relu};
 use crate::graph::{Scope, Tensor};
 use bf16scope_hlo::ops::batch_norm::normalisation::Normalisation;
 use bf16scope_hlo::ops::window::grad::select_extremum;
@@ -41,7 +41,7 @@ pub struct ConvNormPool {
 /// the first of these had the gradient; here the first of those that were the largest before the norm has it.
 ///
 /// # Errors
-/// As those four; a convolution with bias; a norm of another axis than that of the features.
+/// As those four; a convolution with bias or an activation; a norm of another axis than that of the features.
 #[track_caller]
 pub fn conv_norm_pool(s: &Scope, x: &Tensor, config: &ConvNormPool) -> Tensor {
     if x.is_poison() {
@@ -87,7 +87,8 @@ fn normalise(
 ) -> Tensor {
     let Variables { gamma, beta, running_mean, running_variance } = variables;
     let (low, dtype) = (features.dtype(), gamma.dtype());
-    let attributes = ops::BatchNorm { epsilon: config.norm.epsilon, feature_index: features.axis(config.norm.axis) };
+    let attributes =
+        ops::BatchNorm { epsilon: config.norm.epsilon as f32, feature_index: features.axis(config.norm.axis) };
     let (data, scale) = (pooled.cast(dtype), gamma * sign);
     if !s.is_training() {
         let mean = &running_mean.value * sign;
@@ -120,7 +121,11 @@ fn check(config: &ConvNormPool) -> Result<(), RuleError> {
         let error = RuleError::new("conv_norm_pool/bias", "the convolution has a bias, expected none");
         return Err(error.with_help("the norm subtracts the mean, and the bias with it: set use_bias to false"));
     }
-    let axis = conv.format.channels();
+    if conv.activation != Activation::Linear {
+        let error = RuleError::new("conv_norm_pool/activation", "the convolution has an activation, expected linear");
+        return Err(error.with_help("relu follows the norm: leave `activation` out"));
+    }
+    let axis = conv.data_format.channels();
     if norm.axis == axis || norm.axis == axis - 4 {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! Layers that move elements: reshape of each example, zeros around images, larger images.
 
-use super::window::Format;
+use super::window::DataFormat;
 use super::{at_least, of_rank};
 use crate::graph::Tensor;
 use bf16scope_hlo::ops::{PadDim, RuleError, SliceDim};
@@ -101,7 +101,7 @@ pub fn take(x: &Tensor, index: i64, axis: i64) -> Tensor {
 /// # Source
 /// Keras' `ZeroPadding2D`.
 #[track_caller]
-pub fn zero_padding(x: &Tensor, padding: [[i64; 2]; 2], format: Format) -> Tensor {
+pub fn zero_padding(x: &Tensor, padding: [[i64; 2]; 2], format: DataFormat) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }
@@ -134,7 +134,7 @@ pub fn zero_padding(x: &Tensor, padding: [[i64; 2]; 2], format: Format) -> Tenso
 /// # Source
 /// Keras' `UpSampling2D` with nearest neighbours.
 #[track_caller]
-pub fn upsample(x: &Tensor, size: [i64; 2], format: Format) -> Tensor {
+pub fn upsample(x: &Tensor, size: [i64; 2], format: DataFormat) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }

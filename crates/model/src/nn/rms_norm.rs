@@ -1,21 +1,25 @@
 //! Normalisation by the root of the mean square.
 
+use super::options::above_zero;
 use super::{is_float, normalising_dtype};
 use crate::graph::{Init, Scope, Tensor};
 use bf16scope_hlo::ops::RuleError;
+use serde::{Deserialize, Serialize};
 
-/// Configuration of [`rms_norm`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Configuration of [`rms_norm`]. The default is Keras'.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct RmsNorm {
-    /// Added to the mean square. Default 1e-6, as in Keras and Flax.
+    /// Added to the mean square. Default 1e-6.
+    #[serde(deserialize_with = "above_zero")]
     pub epsilon: f64,
-    /// How the scale starts.
-    pub scale_init: Init,
+    /// How the scale starts. Default `ones`.
+    pub scale_initializer: Init,
 }
 
 impl Default for RmsNorm {
     fn default() -> RmsNorm {
-        RmsNorm { epsilon: 1e-6, scale_init: Init::Ones }
+        RmsNorm { epsilon: 1e-6, scale_initializer: Init::Ones }
     }
 }
 
@@ -45,7 +49,7 @@ pub fn rms_norm(s: &Scope, x: &Tensor, name: &str, config: &RmsNorm) -> Tensor {
         }
         let (dims, dtype) = (x.dims(), normalising_dtype(x));
         let last = dims.len() as i64 - 1;
-        let scale = s.variable("scale", dtype, [dims[last as usize]], config.scale_init).value;
+        let scale = s.variable("scale", dtype, [dims[last as usize]], config.scale_initializer).value;
         let leading: Vec<i64> = (0..last).collect();
         let data = x.cast(dtype);
         let factor = ((&data * &data).mean(&[last]) + config.epsilon).rsqrt();

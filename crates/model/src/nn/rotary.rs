@@ -1,45 +1,66 @@
-//! Rotary positions: queries and keys rotated by where they stand, so that their products depend on distances.
+//! Rope positions: queries and keys rotated by where they stand, so that their products depend on distances.
 
+use super::options::above_zero;
+use crate::document;
 use crate::graph::{Scope, Tensor};
 use bf16scope_hlo::ops::{RuleError, SliceDim};
 use bf16scope_hlo::{DType, Literal};
+use serde::{Deserialize, Serialize};
 
 /// Configuration of rotary positions.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rotary {
-    /// Feature `i` of the first half of a head of `size` features is rotated by `max_wavelength^(-2i / size)` radians for
-    /// each position. Default 10,000.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rope {
+    /// The base of the frequencies, Hugging Face's `rope_theta`: feature `i` of the first half of a head of `size` features
+    /// is rotated by `max_wavelength^(-2i / size)` radians for each position. Default 10,000.
+    #[serde(deserialize_with = "above_zero")]
     pub max_wavelength: f64,
     /// How slow rotations are made slower for longer sequences. Default: they are not.
-    pub scaling: Option<RotaryScaling>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<RopeScaling>,
 }
 
-impl Default for Rotary {
-    fn default() -> Rotary {
-        Rotary { max_wavelength: 10_000.0, scaling: None }
+impl Default for Rope {
+    fn default() -> Rope {
+        Rope { max_wavelength: 10_000.0, scaling: None }
     }
 }
 
-/// Llama 3.1's scaling: rotations with periods above `original_length / low` are `factor` times slower, those below
-/// `original_length / high` as they were, and those between in between.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RotaryScaling {
+/// Llama 3.1's scaling, Hugging Face's `rope_scaling` of `rope_type: llama3`, by its names: rotations with periods above
+/// `original_max_position_embeddings / low_freq_factor` are `factor` times slower, those below
+/// `original_max_position_embeddings / high_freq_factor` as they were, and those between in between.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RopeScaling {
     /// So many times slower.
+    #[serde(deserialize_with = "above_zero")]
     pub factor: f64,
-    /// Rotations of fewer periods than this in `original_length` positions are slowed in full.
-    pub low: f64,
+    /// Rotations of fewer periods than this in the original positions are slowed in full.
+    #[serde(deserialize_with = "above_zero")]
+    pub low_freq_factor: f64,
     /// Rotations of more periods than this are not.
-    pub high: f64,
+    #[serde(deserialize_with = "above_zero")]
+    pub high_freq_factor: f64,
     /// The longest sequence before the scaling.
-    pub original_length: f64,
+    #[serde(deserialize_with = "document::positive")]
+    pub original_max_position_embeddings: i64,
 }
 
-impl Rotary {
+impl RopeScaling {
+    /// Factor, low, high and positions, for formulas.
+    fn numbers(&self) -> [f64; 4] {
+        let RopeScaling { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } = *self;
+        [factor, low_freq_factor, high_freq_factor, original_max_position_embeddings as f64]
+    }
+}
+
+impl Rope {
     /// Radians for each position, of each pair of features of a head.
     fn frequencies(&self, size: i64) -> Vec<f64> {
         let of = |pair: i64| {
             let plain = self.max_wavelength.powf(-2.0 * pair as f64 / size as f64);
-            let Some(RotaryScaling { factor, low, high, original_length }) = self.scaling else { return plain };
+            let Some(scaling) = self.scaling else { return plain };
+            let [factor, low, high, original_length] = scaling.numbers();
             let periods = original_length * plain / std::f64::consts::TAU;
             let kept = ((periods - low) / (high - low)).clamp(0.0, 1.0);
             plain * (kept + (1.0 - kept) / factor)
@@ -56,7 +77,8 @@ impl Rotary {
         if !(self.max_wavelength >= 1.0 && self.max_wavelength.is_finite()) {
             return wrong(format!("max_wavelength is {}, expected a number of at least 1", self.max_wavelength));
         }
-        let Some(RotaryScaling { factor, low, high, original_length }) = self.scaling else { return Ok(()) };
+        let Some(scaling) = self.scaling else { return Ok(()) };
+        let [factor, low, high, original_length] = scaling.numbers();
         for (what, value) in [("factor", factor), ("low", low), ("original_length", original_length)] {
             if !(value > 0.0 && value.is_finite()) {
                 return wrong(format!("{what} is {value}, expected a number above 0"));
@@ -83,12 +105,12 @@ impl Rotary {
 /// Su et al. 2021 (RoFormer), with the halves of a head as the pairs, as GPT-NeoX and Hugging Face's Llama have them. (The
 /// weights that Meta published pair neighbours.)
 #[track_caller]
-pub(super) fn rotated(s: &Scope, x: &Tensor, rotary: &Rotary) -> Tensor {
+pub(super) fn rotated(s: &Scope, x: &Tensor, rope: &Rope) -> Tensor {
     let (dims, dtype) = (x.dims(), x.dtype());
     let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
     let (positions, size) = (dims[1], dims[3]);
     let half = size / 2;
-    let frequencies = rotary.frequencies(size);
+    let frequencies = rope.frequencies(size);
     let frequencies = match wide {
         DType::F64 => Literal::from_elements([half], &frequencies),
         _ => Literal::from_elements([half], &frequencies.iter().map(|&value| value as f32).collect::<Vec<_>>()),
@@ -117,8 +139,13 @@ mod tests {
     /// `low_freq_factor` 1, `high_freq_factor` 4 and 8,192 positions, in f32; each is a few f32 roundings from ours.
     #[test]
     fn frequencies_are_those_of_transformers() {
-        let scaling = RotaryScaling { factor: 8.0, low: 1.0, high: 4.0, original_length: 8192.0 };
-        let rotary = Rotary { max_wavelength: 500_000.0, scaling: Some(scaling) };
+        let scaling = RopeScaling {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 8192,
+        };
+        let rope = Rope { max_wavelength: 500_000.0, scaling: Some(scaling) };
         let recorded = [
             1.0,
             0.193922758102417,
@@ -129,9 +156,9 @@ mod tests {
             6.647869668086059e-6,
             1.289173155782919e-6,
         ];
-        for (ours, theirs) in rotary.frequencies(16).iter().zip(recorded) {
+        for (ours, theirs) in rope.frequencies(16).iter().zip(recorded) {
             assert!((ours - theirs).abs() <= theirs * 8.0 / (1 << 24) as f64, "{ours}, recorded {theirs}");
         }
-        assert_eq!(Rotary::default().frequencies(4), [1.0, 0.01]);
+        assert_eq!(Rope::default().frequencies(4), [1.0, 0.01]);
     }
 }

@@ -9,7 +9,7 @@
 //! Source: the ResNet-50 of Google's MLPerf v0.6 submissions.
 
 use super::conv::{self, Conv2d};
-use super::window::Format;
+use super::window::DataFormat;
 use crate::graph::{Scope, Tensor};
 use bf16scope_hlo::ops::{PadDim, RuleError, WindowDim};
 
@@ -25,7 +25,7 @@ use bf16scope_hlo::ops::{PadDim, RuleError, WindowDim};
 /// As `conv2d`; strides other than 2, dilation or groups; an image of odd height or width.
 #[track_caller]
 pub fn conv2d_space_to_depth(s: &Scope, x: &Tensor, name: &str, config: &Conv2d) -> Tensor {
-    s.layer(name, |s| {
+    let y = s.layer(name, |s| {
         if x.is_poison() {
             return x.clone();
         }
@@ -35,9 +35,10 @@ pub fn conv2d_space_to_depth(s: &Scope, x: &Tensor, name: &str, config: &Conv2d)
         };
         let kernel = conv::kernel(s, x, config);
         let kernel = rearrange_kernel(&kernel, &windows);
-        let product = conv::convolution(&rearrange(x, config.format), &kernel, windows.map(|w| w.halved), config);
+        let product = conv::convolution(&rearrange(x, config.data_format), &kernel, windows.map(|w| w.halved), config);
         conv::add_bias(s, product, config)
-    })
+    });
+    config.activation.of(&y)
 }
 
 /// A window of stride 2 along one axis, on the halved image.
@@ -50,7 +51,7 @@ struct Halved {
 }
 
 fn halve(x: &Tensor, config: &Conv2d, window: [WindowDim; 2]) -> Result<[Halved; 2], RuleError> {
-    let Conv2d { strides, dilation, groups, format, .. } = *config;
+    let Conv2d { strides, dilation_rate: dilation, groups, data_format: format, .. } = *config;
     if (strides, dilation, groups) != ([2, 2], [1, 1], 1) {
         let message = format!("strides are {strides:?}, dilation {dilation:?}, groups {groups}");
         return Err(
@@ -78,13 +79,13 @@ fn halve(x: &Tensor, config: &Conv2d, window: [WindowDim; 2]) -> Result<[Halved;
 }
 
 /// `[b, h, w, c]` → `[b, h/2, w/2, 4·c]`, or `[b, c, h, w]` → `[b, 4·c, h/2, w/2]`. Channels are (row, column, channel).
-fn rearrange(x: &Tensor, format: Format) -> Tensor {
+fn rearrange(x: &Tensor, format: DataFormat) -> Tensor {
     let dims = x.dims();
     match (format, &dims[..]) {
-        (Format::Nhwc, &[b, h, w, c]) => {
+        (DataFormat::ChannelsLast, &[b, h, w, c]) => {
             x.reshape([b, h / 2, 2, w / 2, 2, c]).transpose(&[0, 1, 3, 2, 4, 5]).reshape([b, h / 2, w / 2, 4 * c])
         }
-        (Format::Nchw, &[b, c, h, w]) => {
+        (DataFormat::ChannelsFirst, &[b, c, h, w]) => {
             x.reshape([b, c, h / 2, 2, w / 2, 2]).transpose(&[0, 3, 5, 1, 2, 4]).reshape([b, 4 * c, h / 2, w / 2])
         }
         // Only after an error, which the graph keeps.

@@ -1,17 +1,24 @@
 //! Squeeze and excitation: channels weighted by what the whole image says.
 
-use super::{Activation, Dense, Format, dense, global_avg_pool, of_rank};
+use super::options::{glorot_uniform, relu};
+use super::{Activation, DataFormat, Dense, dense, global_avg_pool, of_rank};
+use crate::document;
 use crate::graph::{Init, Scope, Tensor};
+use serde::{Deserialize, Serialize};
 
 /// Configuration of [`squeeze_excite`].
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SqueezeExcite {
     /// Units between the two dense layers.
+    #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
-    /// What stands between them.
+    /// What stands between them. Default `relu`.
+    #[serde(default = "relu")]
     pub activation: Activation,
-    /// How the kernels start.
-    pub kernel_init: Init,
+    /// How the kernels start. Default `glorot_uniform`.
+    #[serde(default = "glorot_uniform")]
+    pub kernel_initializer: Init,
 }
 
 /// `x · sigmoid(W₂ · activation(W₁ · mean(x) + b₁) + b₂)`, the mean over height and width, a factor for each channel.
@@ -33,11 +40,11 @@ pub fn squeeze_excite(s: &Scope, x: &Tensor, name: &str, config: &SqueezeExcite)
         if x.is_poison() {
             return x.clone();
         }
-        if let Err(error) = of_rank("squeeze_excite/rank", "x", x, 4, Format::Nhwc.axes()) {
+        if let Err(error) = of_rank("squeeze_excite/rank", "x", x, 4, DataFormat::ChannelsLast.axes()) {
             return s.graph().fail("squeeze_excite", &[x], error);
         }
-        let of = |units| Dense { units, kernel_init: config.kernel_init, ..Dense::default() };
-        let squeezed = global_avg_pool(x, Format::Nhwc);
+        let of = |units| Dense { units, kernel_initializer: config.kernel_initializer, ..Dense::default() };
+        let squeezed = global_avg_pool(x, DataFormat::ChannelsLast);
         let reduced = config.activation.of(&dense(s, &squeezed, "reduce", &of(config.filters)));
         let excited = dense(s, &reduced, "expand", &of(x.dims()[3]));
         if excited.is_poison() {

@@ -26,11 +26,11 @@ use bf16scope_passes::tuning::Softmax;
 pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor {
     let (result, kernel, bias) = match dense::parts(s, x, name, config) {
         Ok(dense::Parts { result, kernel, bias: Some(bias) }) if x.dtype().bits() < 32 => (result, kernel, bias),
-        Ok(parts) => return parts.result,
+        Ok(parts) => return config.activation.of(&parts.result),
         Err(poison) => return poison,
     };
     let (x_id, kernel_id) = (x.id, kernel.value.id);
-    result.with_layer_vjp(&[x, &kernel.value, &bias.value], move |e, g, _| {
+    let result = result.with_layer_vjp(&[x, &kernel.value, &bias.value], move |e, g, _| {
         let (dims, dtype) = (e.dims(g), e.dtype(g));
         let last = dims.len() as i64 - 1;
         let dot = |lhs, rhs, lhs_contracting: Vec<i64>, rhs_contracting: Vec<i64>| {
@@ -47,7 +47,8 @@ pub fn token_logits(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Tensor
         // Computed once: fused into this product, a norm would be recomputed for each part of the vocabulary.
         let [x] = e.barrier([x_id]);
         vec![of_x, dot(x, g, leading(), leading()), of_bias]
-    })
+    });
+    config.activation.of(&result)
 }
 
 /// What [`token_loss`] gives for each row of logits.

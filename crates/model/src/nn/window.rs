@@ -6,50 +6,52 @@ use serde::{Deserialize, Serialize};
 
 /// Where the axes of a batch of images stand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
+#[serde(rename_all = "snake_case")]
+pub enum DataFormat {
     /// `[batch, height, width, channels]`.
     #[default]
-    Nhwc,
+    ChannelsLast,
     /// `[batch, channels, height, width]`.
-    Nchw,
+    ChannelsFirst,
 }
 
-impl Format {
+impl DataFormat {
     /// The axis of channels.
     pub fn channels(self) -> i64 {
         match self {
-            Format::Nhwc => 3,
-            Format::Nchw => 1,
+            DataFormat::ChannelsLast => 3,
+            DataFormat::ChannelsFirst => 1,
         }
     }
 
     /// The axes of height and width.
     pub fn spatial(self) -> [i64; 2] {
         match self {
-            Format::Nhwc => [1, 2],
-            Format::Nchw => [2, 3],
+            DataFormat::ChannelsLast => [1, 2],
+            DataFormat::ChannelsFirst => [2, 3],
         }
     }
 
     /// The axes in words.
     pub(super) fn axes(self) -> &'static str {
         match self {
-            Format::Nhwc => "[batch, height, width, channels]",
-            Format::Nchw => "[batch, channels, height, width]",
+            DataFormat::ChannelsLast => "[batch, height, width, channels]",
+            DataFormat::ChannelsFirst => "[batch, channels, height, width]",
         }
     }
 }
 
 /// What stands around an image when windows slide over it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Padding {
-    /// As much as makes `ceil(size / stride)` positions, the odd one after the image. Depends on the image's size.
-    Same,
     /// Nothing.
     #[default]
     Valid,
-    /// `[[above, below], [left, right]]`.
+    /// As much as makes `ceil(size / stride)` positions, the odd one after the image. Depends on the image's size.
+    Same,
+    /// `[[above, below], [left, right]]`, in Rust alone.
+    #[serde(skip_deserializing)]
     Explicit([[i64; 2]; 2]),
 }
 
@@ -72,7 +74,7 @@ pub(super) struct Sliding {
 
 impl Sliding {
     /// The window over an image of `dims` in `format`.
-    pub fn dims(&self, dims: &[i64], format: Format) -> Result<[WindowDim; 2], RuleError> {
+    pub fn dims(&self, dims: &[i64], format: DataFormat) -> Result<[WindowDim; 2], RuleError> {
         for (name, values) in [("window", self.size), ("strides", self.strides), ("dilation", self.dilation)] {
             for value in values {
                 at_least("window/positive", &format!("{name} {values:?}: one"), value, 1)?;

@@ -44,6 +44,14 @@ impl<'a> Features<'a> {
         self.input("step", DType::S32, Vec::new())
     }
 
+    /// The same batch, described in more detail: what was made of it stays.
+    pub(crate) fn described_as<'b>(self, features: &'b [Feature]) -> Features<'b>
+    where
+        'a: 'b,
+    {
+        Features { features, ..self }
+    }
+
     /// What the task describes.
     pub fn described(&self) -> &'a [Feature] {
         self.features

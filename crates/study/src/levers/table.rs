@@ -256,7 +256,7 @@ mod tests {
             train,
             mesh: bf16scope_train::experiment::MeshConfig::default(),
             tune: Tune::None,
-            document: bf16scope_train::experiment::ReadFrom::default(),
+            origin: bf16scope_model::document::Origin::default(),
         };
         Setting { experiment, precision, batch: 8 }
     }

@@ -5,67 +5,15 @@ use crate::ProgramError;
 use crate::TrainError;
 use crate::port::PortError;
 use bf16scope_data::DataErrorKind;
-use bf16scope_model::document::{self, Document, Mark, Node, NodeError, ReadError, Step};
+use bf16scope_model::document::{Document, Mark, NodeError, Origin, ReadError, Step};
 use bf16scope_passes::partition::PartitionError;
 use std::error::Error;
-use std::path::Path;
-use std::sync::Arc;
-
-/// The document that an experiment was read from, if it was read from one: errors about the experiment show its lines. Two
-/// experiments are equal that say the same, wherever they were read.
-#[derive(Clone, Debug, Default)]
-pub struct ReadFrom(Option<Arc<Document>>);
-
-impl PartialEq for ReadFrom {
-    fn eq(&self, _other: &ReadFrom) -> bool {
-        true
-    }
-}
-
-impl From<Document> for ReadFrom {
-    fn from(document: Document) -> ReadFrom {
-        ReadFrom(Some(Arc::new(document)))
-    }
-}
-
-impl ReadFrom {
-    /// The file, and what it says of the model.
-    pub(super) fn model(&self) -> Option<(&str, &Node)> {
-        let document = self.0.as_ref()?;
-        Some((document.path(), document.root().get("model")?))
-    }
-
-    pub(super) fn root(&self) -> Option<&Node> {
-        self.0.as_ref().map(|document| document.root())
-    }
-
-    /// What is wrong in the experiment at `path`, about what the error's steps lead to.
-    pub(super) fn error(&self, path: &Path, error: NodeError) -> TrainError {
-        match &self.0 {
-            Some(document) => document.error(error),
-            None => document::error_without_place(&path.display().to_string(), error),
-        }
-        .into()
-    }
-
-    /// What is wrong in the experiment at `path`, about what the error was read from; where it does not say, about what
-    /// `way` leads to.
-    pub(super) fn read_error(&self, path: &Path, way: &[Step], error: ReadError) -> TrainError {
-        match &self.0 {
-            Some(document) => document.read_error(error.or_at(document.root().nearest_place_of(way))).into(),
-            None => {
-                let (message, help) = (error.problem.to_string(), error.problem.help());
-                self.error(path, NodeError { path: Vec::new(), message, help })
-            }
-        }
-    }
-}
 
 /// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
 /// may say it), is as it was.
 pub(super) fn with_its_line(experiment: &Experiment, error: TrainError) -> TrainError {
-    let Some(document) = &experiment.document.0 else { return error };
-    if let Some((mark, help)) = range(experiment, document.root(), &error) {
+    let Some(document) = experiment.origin.document() else { return error };
+    if let Some((mark, help)) = range(experiment, &error) {
         let message = match &error {
             TrainError::Data(error) => error.stopped().unwrap_or_else(|| error.to_string()),
             _ => chain(&error),
@@ -73,18 +21,16 @@ pub(super) fn with_its_line(experiment: &Experiment, error: TrainError) -> Train
         return document.read_error(ReadError::new(message).or_at(mark).with_help(help)).into();
     }
     match way_to(experiment, &error) {
-        Some(way) => experiment.document.with_line(way, error),
+        Some(way) => with_line(&experiment.origin, way, error),
         None => error,
     }
 }
 
-impl ReadFrom {
-    /// The error with the line that `way` leads to, if that is written.
-    pub(super) fn with_line(&self, way: Vec<Step>, error: TrainError) -> TrainError {
-        match &self.0 {
-            Some(document) if document.root().place_of(&way).is_some() => at_its_line(document, way, &error),
-            _ => error,
-        }
+/// The error with the line that `way` leads to in the document, if that is written.
+pub(super) fn with_line(origin: &Origin, way: Vec<Step>, error: TrainError) -> TrainError {
+    match origin.document() {
+        Some(document) if document.root().place_of(&way).is_some() => at_its_line(document, way, &error),
+        _ => error,
     }
 }
 
@@ -121,7 +67,7 @@ fn chain(error: &TrainError) -> String {
 }
 
 /// Of a class or an index that the model has no room for: where the model says how many there are, and what to do.
-fn range(experiment: &Experiment, root: &Node, error: &TrainError) -> Option<(Mark, String)> {
+fn range(experiment: &Experiment, error: &TrainError) -> Option<(Mark, String)> {
     let TrainError::Data(error) = error else { return None };
     // Of examples on disk, which may be left out.
     let is_on_disk = error.stopped().is_some();
@@ -129,7 +75,7 @@ fn range(experiment: &Experiment, root: &Node, error: &TrainError) -> Option<(Ma
     let value: i128 = value.parse().ok()?;
     let feature = experiment.task().features().into_iter().find(|feature| feature.name == *name)?;
     feature.n_values?;
-    let mark = experiment.model.place_of_range(&feature, root.get("model")?)?;
+    let mark = experiment.model.place_of_range(&feature, &experiment.origin.at("model"))?;
     let help = match u64::try_from(value) {
         Ok(value) if is_on_disk => format!(
             "write {} or more here, or leave such examples out: `on_error: {{skip: N}}` under `data`; where the data count from 1, \
@@ -165,7 +111,8 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
         // The flag may say that it is watched, and the mesh be of flags.
         TrainError::Watch { key: conflicting, .. } => {
             let way: Vec<Step> = conflicting.iter().map(|name| key(name)).collect();
-            let is_written = experiment.document.root().is_some_and(|root| root.place_of(&way).is_some());
+            let is_written =
+                experiment.origin.document().is_some_and(|document| document.root().place_of(&way).is_some());
             Some(if is_written { way } else { vec![key("train"), key("watch")] })
         }
         TrainError::StepsPerCall { .. } => Some(vec![key("train"), key("steps_per_call")]),

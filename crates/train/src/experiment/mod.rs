@@ -20,7 +20,6 @@ mod schedule;
 mod watch;
 
 pub use data::{DataConfig, DataSource, Examples, Patterns, Scale, Tolerance};
-pub use lines::ReadFrom;
 pub use mesh::MeshConfig;
 pub use schedule::{Schedule, Timed};
 pub use watch::WatchConfig;
@@ -37,7 +36,7 @@ use crate::port::families;
 use bf16scope_data::Source;
 use bf16scope_files as files;
 use bf16scope_model::document::{self, kind};
-use bf16scope_model::document::{ConfigProblem, Document, Node, NodeError, ReadError, Step};
+use bf16scope_model::document::{ConfigProblem, Document, Node, NodeError, Origin, ReadError, Step};
 use bf16scope_model::graph::{Numbers, Precision, Storage};
 use bf16scope_model::models::Model;
 use bf16scope_model::optim::{
@@ -68,9 +67,9 @@ pub struct Experiment {
     /// How its programs are made cheaper on their target. Default `auto`.
     #[serde(default)]
     pub tune: Tune,
-    /// What it was read from.
+    /// Where it was read.
     #[serde(skip)]
-    pub document: ReadFrom,
+    pub origin: Origin,
 }
 
 /// How a network is trained.
@@ -374,9 +373,9 @@ impl Experiment {
         if let Some(error) = experiment.train.misplaced() {
             return Err(document.error(error.within(Step::Key("train".to_string()))).into());
         }
-        experiment.document = ReadFrom::from(document);
+        experiment.origin = Origin::from(document);
         if let Some(data) = &mut experiment.data {
-            data.document = experiment.document.clone();
+            data.origin = experiment.origin.clone();
         }
         experiment.train.n_train = experiment.data.as_ref().and_then(|data| data.n_train);
         if experiment.train.n_train.is_some() {
@@ -392,7 +391,7 @@ impl Experiment {
     /// With the line: lengths in epochs of which nobody knows the steps, or that are less than a step.
     pub fn check_schedule(&self, path: &Path) -> Result<(), TrainError> {
         match self.train.schedule_problem() {
-            Some((way, error)) => Err(self.document.read_error(path, &way, error)),
+            Some((way, error)) => Err(self.origin.read_error(path, &way, error).into()),
             None => Ok(()),
         }
     }
@@ -402,7 +401,7 @@ impl Experiment {
     /// still high when training ends, or 0 long before. Nothing where the number of examples is not known.
     pub fn schedule_remark(&self, path: &Path) -> Option<TrainError> {
         let (way, remark) = self.train.schedule_remark()?;
-        Some(self.document.read_error(path, &way, remark))
+        Some(self.origin.read_error(path, &way, remark).into())
     }
 
     /// Counts the training examples where lengths are in epochs and nobody knows how many there are; the experiment was read
@@ -419,11 +418,7 @@ impl Experiment {
 
     /// What is learnt.
     pub fn task(&self) -> Arc<dyn Task> {
-        let label_smoothing = self.train.label_smoothing;
-        match self.document.model() {
-            Some((file, node)) => self.model.task_of(file, node, label_smoothing),
-            None => self.model.task(label_smoothing),
-        }
+        self.model.task_written_at(self.origin.at("model"), self.train.label_smoothing)
     }
 
     /// Reads the data of the experiment that was read from `path`: for training, and for testing. What is made of them once is
@@ -519,7 +514,7 @@ impl Experiment {
             let error =
                 NodeError::new(way, format!("`{key}` is about the weights that a run starts from, and there are none"));
             let help = "add `initialize_from: FILE` beside it, or --initialize-from, or leave it out";
-            return Err(self.document.error(path, error.with_help(help)));
+            return Err(self.origin.error(path, error.with_help(help)).into());
         };
         let is_family = |rules: &PathBuf| families().iter().any(|family| Path::new(family) == rules);
         let rules = rules.as_ref().map(|rules| if is_family(rules) { rules.clone() } else { beside(rules) });
@@ -528,7 +523,7 @@ impl Experiment {
 
     /// What is wrong in the experiment that was read from `path`, with the line of what the error's steps lead to.
     pub fn error(&self, path: &Path, error: NodeError) -> TrainError {
-        self.document.error(path, error)
+        self.origin.error(path, error).into()
     }
 
     /// The error with the line of the key that it is about, where it is one of the experiment's.

@@ -87,7 +87,7 @@ tune: {remat: [block*, stem]}
         mesh: crate::Mesh::replicas(NonZeroU32::new(2).unwrap()).into(),
         tune: Keys { remat: Some(Remat::Scopes(vec!["block*".to_string(), "stem".to_string()])), ..Keys::default() }
             .into(),
-        document: ReadFrom::default(),
+        origin: Origin::default(),
     };
     assert_eq!(experiment, Ok(expected));
 }

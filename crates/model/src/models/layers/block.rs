@@ -1,9 +1,9 @@
-//! Layers that are several: `squeeze_excite`, `mb_conv` and `transformer_block`, the last two as often as `repeats` says.
+//! Layers that are several: `mb_conv` and `transformer_block`, as often as `repeats` says.
 
 use super::layer_options::LayerOptions;
-use super::options::{Initializer, Pair, above_zero, is_default, one, yes};
 use crate::document;
-use crate::graph::{Distribution, FanMode, Init, Scope, Tensor};
+use crate::graph::{Init, Scope, Tensor};
+use crate::nn::options::{above_zero, glorot_uniform, is_default, one, pair, relu, single, yes};
 use crate::nn::{self, Activation, Gelu};
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -16,37 +16,6 @@ pub(super) const LAYERS_OF_A_BLOCK: i64 = 10;
 
 pub(super) fn repeats<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     document::positive_up_to(deserializer, MAX_REPEATS)
-}
-
-pub(super) fn single() -> i64 {
-    1
-}
-
-/// Options of `squeeze_excite`; see [`nn::squeeze_excite`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SqueezeExcite {
-    /// Units between the two dense layers.
-    #[serde(deserialize_with = "document::positive")]
-    pub filters: i64,
-    /// What stands between them. Default `relu`.
-    #[serde(default = "relu")]
-    pub activation: Activation,
-    /// How the kernels start. Default `glorot_uniform`.
-    #[serde(default = "Initializer::glorot_uniform")]
-    pub kernel_initializer: Initializer,
-}
-
-fn relu() -> Activation {
-    Activation::Relu
-}
-
-impl LayerOptions for SqueezeExcite {
-    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        let SqueezeExcite { filters, activation, kernel_initializer } = *self;
-        let config = nn::SqueezeExcite { filters, activation, kernel_init: kernel_initializer.init() };
-        nn::squeeze_excite(s, inputs[0], name, &config)
-    }
 }
 
 /// A rate of dropping whole branches: of the first and of the last of the blocks, and in a straight line between them.
@@ -113,10 +82,11 @@ pub struct MbConv {
     #[serde(deserialize_with = "document::positive")]
     pub filters: i64,
     /// Height and width of the depthwise kernels.
-    pub kernel_size: Pair,
+    #[serde(deserialize_with = "pair")]
+    pub kernel_size: [i64; 2],
     /// Steps down and right of the first block; those of the others are 1. Default 1.
-    #[serde(default = "one")]
-    pub strides: Pair,
+    #[serde(default = "one", deserialize_with = "pair")]
+    pub strides: [i64; 2],
     /// So many times its channels a block has inside. Default 6.
     #[serde(default = "six", deserialize_with = "document::positive")]
     pub expand_ratio: i64,
@@ -164,23 +134,31 @@ fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
 }
 
 /// Of the convolutions of [`MbConv`].
-const FAN_OUT: Init =
-    Init::VarianceScaling { scale: 2.0, mode: FanMode::FanOut, distribution: Distribution::TruncatedNormal };
+const FAN_OUT: Init = Init::HE_NORMAL_FAN_OUT;
 
 impl MbConv {
     fn block(&self, s: &Scope, x: &Tensor, number: i64) -> Tensor {
         let Some(&channels) = x.dims().get(3) else {
             // What is no image is for the first convolution to refuse.
-            return nn::conv2d(s, x, "expand", &nn::Conv2d { filters: 1, kernel: [1, 1], ..nn::Conv2d::default() });
+            return nn::conv2d(
+                s,
+                x,
+                "expand",
+                &nn::Conv2d { filters: 1, kernel_size: [1, 1], ..nn::Conv2d::default() },
+            );
         };
         let norm = |x: &Tensor, name: &str| {
-            let (momentum, epsilon) = (self.momentum, self.epsilon as f32);
-            let gradient = s.tuning().norm_gradient;
-            nn::batch_norm(s, x, name, &nn::BatchNorm { momentum, epsilon, gradient, ..nn::BatchNorm::default() })
+            let (momentum, epsilon) = (self.momentum, self.epsilon);
+            nn::batch_norm(s, x, name, &nn::BatchNorm { momentum, epsilon, ..nn::BatchNorm::default() })
         };
         let pointwise = |x: &Tensor, name: &str, filters: i64| {
-            let config =
-                nn::Conv2d { filters, kernel: [1, 1], use_bias: false, kernel_init: FAN_OUT, ..nn::Conv2d::default() };
+            let config = nn::Conv2d {
+                filters,
+                kernel_size: [1, 1],
+                use_bias: false,
+                kernel_initializer: FAN_OUT,
+                ..nn::Conv2d::default()
+            };
             nn::conv2d(s, x, name, &config)
         };
         let inner = channels.saturating_mul(self.expand_ratio);
@@ -188,20 +166,20 @@ impl MbConv {
             1 => x.clone(),
             _ => self.activation.of(&norm(&pointwise(x, "expand", inner), "expand_bn")),
         };
-        let strides = if number == 0 { self.strides.0 } else { [1, 1] };
+        let strides = if number == 0 { self.strides } else { [1, 1] };
         let config = nn::DepthwiseConv2d {
-            kernel: self.kernel_size.0,
+            kernel_size: self.kernel_size,
             strides,
             padding: nn::Padding::Same,
             use_bias: false,
-            kernel_init: FAN_OUT,
+            depthwise_initializer: FAN_OUT,
             ..nn::DepthwiseConv2d::default()
         };
         let y = nn::depthwise_conv2d(s, &expanded, "depthwise", &config);
         let mut y = self.activation.of(&norm(&y, "depthwise_bn"));
         if self.se_ratio > 0.0 {
             let filters = ((channels as f64 * self.se_ratio) as i64).max(1);
-            let config = nn::SqueezeExcite { filters, activation: self.activation, kernel_init: FAN_OUT };
+            let config = nn::SqueezeExcite { filters, activation: self.activation, kernel_initializer: FAN_OUT };
             y = nn::squeeze_excite(s, &y, "squeeze_excite", &config);
         }
         let y = norm(&pointwise(&y, "project", self.filters), "project_bn");
@@ -266,8 +244,8 @@ pub struct TransformerBlock {
     #[serde(default = "small", deserialize_with = "above_zero")]
     pub layer_norm_epsilon: f64,
     /// How the kernels start. Default `glorot_uniform`.
-    #[serde(default = "Initializer::glorot_uniform")]
-    pub kernel_initializer: Initializer,
+    #[serde(default = "glorot_uniform")]
+    pub kernel_initializer: Init,
     /// Blocks behind one another. Default 1.
     #[serde(default = "single", deserialize_with = "repeats")]
     pub repeats: i64,
@@ -292,25 +270,24 @@ impl TransformerBlock {
 
     fn feed_forward(&self, s: &Scope, x: &Tensor) -> Tensor {
         let (hidden, units) = (self.intermediate_dim, x.dims().last().copied().unwrap_or(1));
-        let kernel_init = self.kernel_initializer.init();
+        let kernel_initializer = self.kernel_initializer;
         let gelu = match self.activation {
             Activation::Gelu => Gelu::Erf,
             Activation::GeluTanh => Gelu::Tanh,
             other => {
-                let of = |units| nn::Dense { units, kernel_init, ..nn::Dense::default() };
+                let of = |units| nn::Dense { units, kernel_initializer, ..nn::Dense::default() };
                 return nn::dense(s, &other.of(&nn::dense(s, x, "dense1", &of(hidden))), "dense2", &of(units));
             }
         };
-        nn::feed_forward(s, x, &nn::FeedForward { hidden, units, gelu, kernel_init, remat_hidden: false })
+        nn::feed_forward(s, x, &nn::FeedForward { hidden, units, gelu, kernel_initializer, remat_hidden: false })
     }
 
     fn block(&self, s: &Scope, x: &Tensor) -> Tensor {
         let x = self.connected(s, x, "attention", |s, x| {
             let config = nn::Attention {
-                n_heads: self.num_heads,
-                is_causal: self.use_causal_mask,
-                kernel_init: self.kernel_initializer.init(),
-                softmax: s.tuning().softmax,
+                num_heads: self.num_heads,
+                use_causal_mask: self.use_causal_mask,
+                kernel_initializer: self.kernel_initializer,
                 ..nn::Attention::default()
             };
             nn::attention(s, x, x, "heads", &config)

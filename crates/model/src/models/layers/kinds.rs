@@ -4,7 +4,7 @@
 
 use super::choice::{Choice, twice};
 use super::layer_options::{Arity, LayerOptions};
-use super::{block, conv, dense, elementwise, llama, merge, norm, pool, sequence, shape};
+use super::{block, direct, elementwise, llama, merge, shape};
 use crate::document::{Mark, Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
@@ -87,31 +87,31 @@ macro_rules! kinds {
 
 kinds! {
     /// `x · kernel + bias`.
-    Dense(dense::Dense) = "dense", "Dense";
+    Dense(nn::Dense) = "dense", "Dense";
     /// Convolution over height and width.
-    Conv(conv::Conv) = "conv", "Conv2D";
+    Conv(nn::Conv2d) = "conv", "Conv2D";
     /// Convolution in which every channel has kernels of its own.
-    DepthwiseConv(conv::DepthwiseConv) = "depthwise_conv", "DepthwiseConv2D";
+    DepthwiseConv(nn::DepthwiseConv2d) = "depthwise_conv", "DepthwiseConv2D";
     /// Batch normalisation.
-    BatchNorm(norm::BatchNorm) = "batch_norm", "BatchNormalization";
+    BatchNorm(nn::BatchNorm) = "batch_norm", "BatchNormalization";
     /// Layer normalisation.
-    LayerNorm(norm::LayerNorm) = "layer_norm", "LayerNormalization";
+    LayerNorm(nn::LayerNorm) = "layer_norm", "LayerNormalization";
     /// Normalisation by the root of the mean square.
-    RmsNorm(norm::RmsNorm) = "rms_norm", "RMSNormalization";
+    RmsNorm(nn::RmsNorm) = "rms_norm", "RMSNormalization";
     /// The largest of each window.
-    MaxPool(pool::MaxPool) = "max_pool", "MaxPooling2D";
+    MaxPool(direct::MaxPool) = "max_pool", "MaxPooling2D";
     /// The mean of each window.
-    AvgPool(pool::AvgPool) = "avg_pool", "AveragePooling2D";
+    AvgPool(direct::AvgPool) = "avg_pool", "AveragePooling2D";
     /// The largest over height and width.
-    GlobalMaxPool(pool::GlobalMaxPool) = "global_max_pool", "GlobalMaxPooling2D";
+    GlobalMaxPool(direct::GlobalMaxPool) = "global_max_pool", "GlobalMaxPooling2D";
     /// The mean over height and width.
-    GlobalAvgPool(pool::GlobalAvgPool) = "global_avg_pool", "GlobalAveragePooling2D";
+    GlobalAvgPool(direct::GlobalAvgPool) = "global_avg_pool", "GlobalAveragePooling2D";
     /// Zeroes elements in training.
-    Dropout(norm::Dropout) = "dropout", "Dropout";
+    Dropout(direct::Dropout) = "dropout", "Dropout";
     /// Leaves whole examples out in training.
-    StochasticDepth(norm::StochasticDepth) = "stochastic_depth", "StochasticDepth";
+    StochasticDepth(direct::StochasticDepth) = "stochastic_depth", "StochasticDepth";
     /// Channels weighted by what the whole image says.
-    SqueezeExcite(block::SqueezeExcite) = "squeeze_excite", "SqueezeAndExcite2D";
+    SqueezeExcite(nn::SqueezeExcite) = "squeeze_excite", "SqueezeAndExcite2D";
     /// Inverted bottlenecks.
     MbConv(block::MbConv) = "mb_conv", "MBConvBlock";
     /// A function of each element.
@@ -119,13 +119,13 @@ kinds! {
     /// `x · scale + offset`.
     Rescaling(elementwise::Rescaling) = "rescaling", "Rescaling";
     /// Rows of a table by index.
-    Embedding(sequence::Embedding) = "embedding", "Embedding";
+    Embedding(nn::Embedding) = "embedding", "Embedding";
     /// Adds learned positions.
-    PositionEmbedding(sequence::PositionEmbedding) = "position_embedding", "PositionEmbedding";
+    PositionEmbedding(nn::PositionEmbedding) = "position_embedding", "PositionEmbedding";
     /// A learned position before the others.
-    ClassToken(sequence::ClassToken) = "class_token", "ClassToken";
+    ClassToken(nn::ClassToken) = "class_token", "ClassToken";
     /// Attention over several heads.
-    Attention(sequence::Attention) = "attention", "MultiHeadAttention";
+    Attention(nn::Attention) = "attention", "MultiHeadAttention";
     /// Attention and a feed-forward network.
     TransformerBlock(block::TransformerBlock) = "transformer_block", "TransformerEncoder";
     /// Attention with rotary positions and a gated feed-forward network.

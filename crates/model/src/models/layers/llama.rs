@@ -1,12 +1,11 @@
 //! `llama_block`: Llama's decoder blocks, as often as `repeats` says.
 
-use super::block::{LAYERS_OF_A_BLOCK, repeated, repeats, single, small};
+use super::block::{LAYERS_OF_A_BLOCK, repeated, repeats, small};
 use super::layer_options::LayerOptions;
-use super::options::{Initializer, above_zero, is_default, some_positive};
-use super::sequence::Rope;
 use crate::document;
-use crate::graph::{Scope, Tensor};
-use crate::nn::{self, Activation};
+use crate::graph::{Init, Scope, Tensor};
+use crate::nn::options::{above_zero, glorot_uniform, is_default, single, some_positive};
+use crate::nn::{self, Activation, Rope};
 use serde::{Deserialize, Serialize};
 
 /// Options of `llama_block`: causal attention with rotary positions and a gated feed-forward network, each added to what its
@@ -40,8 +39,8 @@ pub struct LlamaBlock {
     #[serde(default = "small", deserialize_with = "above_zero")]
     pub layer_norm_epsilon: f64,
     /// How the kernels start. Default `glorot_uniform`.
-    #[serde(default = "Initializer::glorot_uniform")]
-    pub kernel_initializer: Initializer,
+    #[serde(default = "glorot_uniform")]
+    pub kernel_initializer: Init,
     /// Blocks behind one another. Default 1.
     #[serde(default = "single", deserialize_with = "repeats")]
     pub repeats: i64,
@@ -64,8 +63,8 @@ impl LlamaBlock {
     /// `(activation(x · gate) * (x · up)) · down`.
     fn feed_forward(&self, s: &Scope, x: &Tensor) -> Tensor {
         let dense = |x: &Tensor, name: &str, units: i64| {
-            let kernel_init = self.kernel_initializer.init();
-            nn::dense(s, x, name, &nn::Dense { units, use_bias: false, kernel_init, ..nn::Dense::default() })
+            let kernel_initializer = self.kernel_initializer;
+            nn::dense(s, x, name, &nn::Dense { units, use_bias: false, kernel_initializer, ..nn::Dense::default() })
         };
         let gate = self.activation.of(&dense(x, "gate", self.intermediate_dim));
         let up = dense(x, "up", self.intermediate_dim);
@@ -75,14 +74,13 @@ impl LlamaBlock {
     fn block(&self, s: &Scope, x: &Tensor) -> Tensor {
         let x = self.connected(s, x, "attention", |s, x| {
             let config = nn::Attention {
-                n_heads: self.num_heads,
-                n_key_value_heads: self.num_key_value_heads,
-                head_size: self.head_dim,
+                num_heads: self.num_heads,
+                num_key_value_heads: self.num_key_value_heads,
+                head_dim: self.head_dim,
                 use_bias: false,
-                rotary: Some(self.rope.rotary()),
-                is_causal: true,
-                kernel_init: self.kernel_initializer.init(),
-                softmax: s.tuning().softmax,
+                rope: Some(self.rope),
+                use_causal_mask: true,
+                kernel_initializer: self.kernel_initializer,
                 ..nn::Attention::default()
             };
             nn::attention(s, x, x, "heads", &config)

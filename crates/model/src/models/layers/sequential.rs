@@ -2,6 +2,12 @@
 
 use super::kinds::LayerKind;
 use crate::graph::{Scope, Tensor};
+use crate::nn::Dense;
+
+/// A dense layer of so many units.
+pub(in crate::models) fn dense(units: i64) -> LayerKind {
+    LayerKind::Dense(Dense { units, ..Dense::default() })
+}
 
 /// Layers, each of which reads the one before, under their scoped names. Several may have one name: it is then only the
 /// level of what they emit, as of functions without variables.

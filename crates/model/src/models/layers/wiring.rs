@@ -15,7 +15,7 @@ pub(super) enum Source {
 }
 
 /// A configuration with its names looked up.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Wiring {
     /// The layers' names.
     pub names: Vec<String>,

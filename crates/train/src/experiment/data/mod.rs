@@ -15,13 +15,12 @@ pub use source::DataSource;
 
 use self::reading::{Family, Opened, Reading};
 use self::source::SOURCES;
-use super::lines::ReadFrom;
 use crate::Data;
 use crate::TrainError;
 use bf16scope_data::text::{self, TextExamples, Tokenizer};
 use bf16scope_data::{Arrays, DataError, FeatureSpec, Pipeline, Source};
 use bf16scope_files::Cache;
-use bf16scope_model::document::{self, Node, Value};
+use bf16scope_model::document::{self, Node, Origin, Value};
 use bf16scope_model::task::Feature;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -59,9 +58,9 @@ pub struct DataConfig {
     /// Where what is made of the files once is kept: not of the file, but of whoever reads it ([`Setup::cache`](bf16scope_pjrt::Setup)).
     #[serde(skip)]
     pub cache: Cache,
-    /// The document that it stands in.
+    /// Where the experiment was read that it stands in.
     #[serde(skip)]
-    pub document: ReadFrom,
+    pub origin: Origin,
 }
 
 /// The keys of `data` beside the sources.
@@ -314,7 +313,7 @@ impl DataConfig {
     /// # Errors
     /// A tokenizer's file that cannot be read.
     pub fn tokenizer(&self, path: &Path) -> Result<Option<Tokenizer>, TrainError> {
-        self.tokens.as_ref().map(|tokens| tokens::tokenizer(&self.document, path, tokens)).transpose()
+        self.tokens.as_ref().map(|tokens| tokens::tokenizer(&self.origin, path, tokens)).transpose()
     }
 
     /// The array of a feature.

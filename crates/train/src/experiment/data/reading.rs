@@ -2,6 +2,7 @@
 
 use super::{DataConfig, Patterns};
 use crate::TrainError;
+use crate::experiment::lines::with_line;
 use bf16scope_data::records::{self, Records};
 use bf16scope_data::{Arrays, DataError, DataErrorKind};
 use bf16scope_model::document::{NodeError, Step};
@@ -90,7 +91,7 @@ impl Reading<'_> {
                 true => {
                     let keys = self.keys.iter().copied().chain(key);
                     let way = keys.map(|key| Step::Key(key.to_string())).collect();
-                    self.data.document.with_line(way, error.into())
+                    with_line(&self.data.origin, way, error.into())
                 }
                 false => error.into(),
             }
@@ -105,8 +106,8 @@ impl Reading<'_> {
         }
         let error = NodeError::new(way, format!("`data` has {measured}, expected {expected}"));
         match keys.is_empty() {
-            true => self.data.document.error(self.path, error.with_help(super::help())),
-            false => self.data.document.error(self.path, error),
+            true => self.data.origin.error(self.path, error.with_help(super::help())).into(),
+            false => self.data.origin.error(self.path, error).into(),
         }
     }
 

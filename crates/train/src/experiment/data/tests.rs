@@ -14,7 +14,7 @@ fn error_of(data: &str, path: &Path, features: &[Feature]) -> String {
     let document = Document::parse(&path.display().to_string(), &format!("model: {{}}\ndata: {data}\n")).unwrap();
     match document.read::<Block>() {
         Ok(Block { data }) => {
-            DataConfig { document: document.into(), ..data }.read(path, features).unwrap_err().to_string()
+            DataConfig { origin: document.into(), ..data }.read(path, features).unwrap_err().to_string()
         }
         Err(error) => error.to_string(),
     }

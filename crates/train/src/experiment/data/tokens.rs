@@ -4,11 +4,10 @@ use super::disk::check_workers;
 use super::reading::{Opened, Reading};
 use super::settings::Patterns;
 use crate::TrainError;
-use crate::experiment::lines::ReadFrom;
 use bf16scope_data::records;
 use bf16scope_data::text::{Length, Mask, Options, TextExamples, Texts, Tokenizer, path_of};
 use bf16scope_data::{Feature, FeatureDType};
-use bf16scope_model::document::{Node, NodeError, Step, Value};
+use bf16scope_model::document::{Node, NodeError, Origin, Step, Value};
 use std::path::{Path, PathBuf};
 
 /// The keys that sources of text take.
@@ -52,7 +51,7 @@ pub(super) fn checked(reading: &Reading<'_>, key: &str) -> Result<Tokenizer, Tra
     if weights.is_none() && tokens.label.is_none() {
         warn_of_padding(reading, tokens);
     }
-    tokenizer(&data.document, reading.path, tokens)
+    tokenizer(&data.origin, reading.path, tokens)
 }
 
 /// The examples of some files.
@@ -89,12 +88,12 @@ pub(super) fn examples(
 pub(super) fn other(reading: &Reading<'_>, file: &Path, tokens: &Options) -> Result<TextExamples, TrainError> {
     let is_json = file.extension().is_some_and(|ending| ending == "jsonl");
     let tokens = Options { label: None, ..tokens.clone() };
-    let tokenizer = tokenizer(&reading.data.document, reading.path, &tokens)?;
+    let tokenizer = tokenizer(&reading.data.origin, reading.path, &tokens)?;
     examples(reading, (vec![file.to_path_buf()], is_json), &tokens, &tokenizer)
 }
 
 /// What makes ids of text.
-pub(super) fn tokenizer(document: &ReadFrom, path: &Path, tokens: &Options) -> Result<Tokenizer, TrainError> {
+pub(super) fn tokenizer(origin: &Origin, path: &Path, tokens: &Options) -> Result<Tokenizer, TrainError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let Some(file) = path_of(folder, &tokens.tokenizer) else { return Ok(Tokenizer::bytes()) };
     Tokenizer::read(&file, tokens.lowercase.unwrap_or(true)).map_err(|error| {
@@ -106,7 +105,7 @@ pub(super) fn tokenizer(document: &ReadFrom, path: &Path, tokens: &Options) -> R
             placed.message += &format!(": {source}");
         }
         let is_helped = !help.is_empty();
-        document.error(path, if is_helped { placed.with_help(help) } else { placed })
+        origin.error(path, if is_helped { placed.with_help(help) } else { placed }).into()
     })
 }
 
@@ -182,13 +181,14 @@ fn warn_of_padding(reading: &Reading<'_>, tokens: &Options) {
         "`kind: layers` takes `example_weights: weights` in its loss, and `labels: {{weights: [N]}}`{other} \
          (docs/EXPERIMENTS.md)"
     );
-    tracing::warn!("{}", reading.data.document.error(reading.path, NodeError::new(way, message).with_help(help)));
+    tracing::warn!("{}", reading.data.origin.error(reading.path, NodeError::new(way, message).with_help(help)));
 }
 
 /// The error of ids that the network's table does not have, at the place where that says how many it has.
 fn beyond(reading: &Reading<'_>, tokenizer: &Tokenizer, greatest: u32, feature: &str, n: i64) -> TrainError {
     let key = |name: &str| Step::Key(name.to_string());
-    let model = reading.data.document.root().and_then(|root| root.get("model"));
+    let origin = reading.data.origin.at("model");
+    let model = origin.node();
     let embedding = || {
         let Value::List(layers) = &model?.get("layers")?.value else { return None };
         let at = layers.iter().position(|layer: &Node| layer.get("embedding").is_some())?;
@@ -201,5 +201,5 @@ fn beyond(reading: &Reading<'_>, tokenizer: &Tokenizer, greatest: u32, feature: 
     let wanted = tokenizer.vocabulary().max(greatest.saturating_add(1));
     let message = format!("{} makes ids up to {greatest}, and `{feature}` takes those below {n}", tokenizer.name());
     let help = format!("write {wanted}, as many as the tokenizer has");
-    reading.data.document.error(reading.path, NodeError::new(way, message).with_help(help))
+    reading.data.origin.error(reading.path, NodeError::new(way, message).with_help(help)).into()
 }

@@ -44,6 +44,6 @@ fn warn_of_split(reading: &Reading<'_>, folder: &ImageFolder, n_test: u64) {
     );
     if in_training < n_classes || in_test < n_classes {
         let help = "name a folder of images to test on: `test: {images: DIRECTORY}` instead of `n_test`";
-        tracing::warn!("{}", reading.data.document.error(reading.path, NodeError::new(way, message).with_help(help)));
+        tracing::warn!("{}", reading.data.origin.error(reading.path, NodeError::new(way, message).with_help(help)));
     }
 }

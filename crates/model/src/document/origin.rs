@@ -1,0 +1,78 @@
+//! Where something was read, kept beside it: how places of a document travel once the document is read.
+
+use super::{ConfigError, Document, Node, NodeError, ReadError, Step, error_without_place};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The value of a document that something was read from; the default is that of what a program made. All are equal: where
+/// something is written does not change what it means.
+#[derive(Clone, Debug, Default)]
+pub struct Origin(Option<Written>);
+
+#[derive(Clone, Debug)]
+struct Written {
+    document: Arc<Document>,
+    way: Vec<Step>,
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, _other: &Origin) -> bool {
+        true
+    }
+}
+
+impl From<Document> for Origin {
+    fn from(document: Document) -> Origin {
+        Origin(Some(Written { document: Arc::new(document), way: Vec::new() }))
+    }
+}
+
+impl Origin {
+    /// That of what a step leads to.
+    #[must_use]
+    pub fn at(&self, step: impl Into<Step>) -> Origin {
+        let mut origin = self.clone();
+        if let Some(written) = &mut origin.0 {
+            written.way.push(step.into());
+        }
+        origin
+    }
+
+    /// The document, if there is one.
+    pub fn document(&self) -> Option<&Document> {
+        self.0.as_ref().map(|written| &*written.document)
+    }
+
+    /// The value, if it is written.
+    pub fn node(&self) -> Option<&Node> {
+        let Written { document, way } = self.0.as_ref()?;
+        way.iter().try_fold(document.root(), |node, step| node.after(step))
+    }
+
+    /// The file and the line of the value, if it is written.
+    pub fn line(&self) -> Option<(&str, u32)> {
+        let line = u32::try_from(self.node()?.mark.line).unwrap_or(0);
+        Some((self.document()?.path(), line))
+    }
+
+    /// An error about what its steps lead to from here; `path` names the file where there is no document.
+    pub fn error(&self, path: &Path, error: NodeError) -> ConfigError {
+        match &self.0 {
+            Some(Written { document, way }) => {
+                document.error(way.iter().rev().cloned().fold(error, |error, step| error.within(step)))
+            }
+            None => error_without_place(&path.display().to_string(), error),
+        }
+    }
+
+    /// An error about the value that it was read from; about what `way` leads to in the document where it does not say.
+    pub fn read_error(&self, path: &Path, way: &[Step], error: ReadError) -> ConfigError {
+        match &self.0 {
+            Some(Written { document, .. }) => document.read_error(error.or_at(document.root().nearest_place_of(way))),
+            None => {
+                let (message, help) = (error.problem.to_string(), error.problem.help());
+                self.error(path, NodeError { path: Vec::new(), message, help })
+            }
+        }
+    }
+}

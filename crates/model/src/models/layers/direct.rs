@@ -1,0 +1,138 @@
+//! Layers that [`nn`] has as they are: their configuration is that of `nn`, or a number that its function takes.
+
+use super::layer_options::{Arity, LayerOptions};
+use crate::document;
+use crate::graph::{Scope, Tensor};
+use crate::nn::options::is_default;
+use crate::nn::{self, DataFormat, Pool};
+use bf16scope_hlo::ops::RuleError;
+use serde::{Deserialize, Serialize};
+
+macro_rules! direct {
+    ($($function:ident: $Config:ty;)*) => {$(
+        impl LayerOptions for $Config {
+            fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+                nn::$function(s, inputs[0], name, self)
+            }
+        }
+    )*};
+}
+
+direct! {
+    conv2d: nn::Conv2d;
+    depthwise_conv2d: nn::DepthwiseConv2d;
+    batch_norm: nn::BatchNorm;
+    layer_norm: nn::LayerNorm;
+    rms_norm: nn::RmsNorm;
+    position_embedding: nn::PositionEmbedding;
+    class_token: nn::ClassToken;
+    squeeze_excite: nn::SqueezeExcite;
+}
+
+impl LayerOptions for nn::Dense {
+    /// Keras applies a dense layer to the last axis of anything. An image is refused here: that `flatten` was forgotten
+    /// is likelier than that a convolution of 1×1 was meant.
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        let x = inputs[0];
+        if x.rank() > 3 {
+            let message = format!("x {} has rank {}, expected 2 or 3: [batch, …, inputs]", x.shape(), x.rank());
+            let help = "put `flatten` or `global_avg_pool` before it, or write a dense layer for each pixel as \
+                        `{conv: UNITS, kernel_size: 1}`";
+            return s.graph().fail("dense", &[x], RuleError::new("dense/rank", message).with_help(help));
+        }
+        nn::dense(s, x, name, self)
+    }
+}
+
+impl LayerOptions for nn::Embedding {
+    fn n_values(&self) -> Option<i64> {
+        Some(self.input_dim)
+    }
+
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        nn::embedding(s, inputs[0], name, self)
+    }
+}
+
+/// It reads queries and memory, or one layer that is both.
+impl LayerOptions for nn::Attention {
+    const ARITY: Arity = Arity::OneOrTwo;
+
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        nn::attention(s, inputs[0], inputs[inputs.len() - 1], name, self)
+    }
+}
+
+/// Options of `max_pool`; see [`nn::max_pool`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MaxPool(pub Pool);
+
+impl LayerOptions for MaxPool {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |_| nn::max_pool(inputs[0], &self.0))
+    }
+}
+
+/// Options of `avg_pool`; see [`nn::avg_pool`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AvgPool(pub Pool);
+
+impl LayerOptions for AvgPool {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |_| nn::avg_pool(inputs[0], &self.0))
+    }
+}
+
+macro_rules! global_pools {
+    ($($(#[$doc:meta])* $Pool:ident = $function:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $Pool {
+            /// Where the channels stand. Default `channels_last`.
+            #[serde(default, skip_serializing_if = "is_default")]
+            pub data_format: DataFormat,
+        }
+
+        impl LayerOptions for $Pool {
+            fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+                s.layer(name, |_| nn::$function(inputs[0], self.data_format))
+            }
+        }
+    )*};
+}
+
+global_pools! {
+    /// Options of `global_max_pool`; see [`nn::global_max_pool`].
+    GlobalMaxPool = global_max_pool;
+    /// Options of `global_avg_pool`; see [`nn::global_avg_pool`].
+    GlobalAvgPool = global_avg_pool;
+}
+
+macro_rules! rates {
+    ($($(#[$doc:meta])* $Layer:ident = $function:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $Layer {
+            /// The part that is set to 0 in training.
+            #[serde(deserialize_with = "document::fraction")]
+            pub rate: f64,
+        }
+
+        impl LayerOptions for $Layer {
+            fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+                nn::$function(s, inputs[0], name, self.rate)
+            }
+        }
+    )*};
+}
+
+rates! {
+    /// Options of `dropout`; see [`nn::dropout`].
+    Dropout = dropout;
+    /// Options of `stochastic_depth`; see [`nn::stochastic_depth`].
+    StochasticDepth = stochastic_depth;
+}

@@ -1,0 +1,113 @@
+//! What fields of several configurations have in common, for serde.
+
+use crate::document::{self, Positive};
+use crate::graph::Init;
+use crate::nn::Activation;
+use serde::Deserialize;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+use std::fmt;
+
+/// One number for height and width, or one for each.
+///
+/// # Errors
+/// Any other value.
+pub(crate) fn pair<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[i64; 2], D::Error> {
+    Pair::deserialize(deserializer).map(|Pair(pair)| pair)
+}
+
+/// As [`pair`], or nothing.
+pub(crate) fn some_pair<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<[i64; 2]>, D::Error> {
+    Ok(Option::<Pair>::deserialize(deserializer)?.map(|Pair(pair)| pair))
+}
+
+struct Pair([i64; 2]);
+
+impl<'de> Deserialize<'de> for Pair {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pair, D::Error> {
+        struct OneOrTwo;
+        impl<'de> Visitor<'de> for OneOrTwo {
+            type Value = Pair;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number of at least 1, or [height, width]")
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Pair, E> {
+                match value {
+                    1.. => Ok(Pair([value; 2])),
+                    _ => Err(E::invalid_value(de::Unexpected::Signed(value), &self)),
+                }
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Pair, E> {
+                let signed =
+                    i64::try_from(value).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(value), &self))?;
+                self.visit_i64(signed)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Pair, A::Error> {
+                let mut sizes = Vec::new();
+                while let Some(Positive(size)) = elements.next_element()? {
+                    sizes.push(size);
+                }
+                match sizes[..] {
+                    [height, width] => Ok(Pair([height, width])),
+                    _ => {
+                        let found = format!("{} sizes", sizes.len());
+                        Err(de::Error::invalid_value(de::Unexpected::Other(&found), &self))
+                    }
+                }
+            }
+        }
+        deserializer.deserialize_any(OneOrTwo)
+    }
+}
+
+pub(crate) fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let is_positive = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
+    document::number(deserializer, is_positive, "a number above 0 that f32 can hold")
+}
+
+pub(crate) fn unit_interval<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    document::number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+}
+
+pub(crate) fn some_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    document::positive(deserializer).map(Some)
+}
+
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+pub(crate) fn is_true(value: &bool) -> bool {
+    *value
+}
+
+pub(crate) fn yes() -> bool {
+    true
+}
+
+pub(crate) fn single() -> i64 {
+    1
+}
+
+pub(crate) fn one() -> [i64; 2] {
+    [1, 1]
+}
+
+pub(crate) fn two() -> [i64; 2] {
+    [2, 2]
+}
+
+pub(crate) fn relu() -> Activation {
+    Activation::Relu
+}
+
+pub(crate) fn zeros() -> Init {
+    Init::Zeros
+}
+
+pub(crate) fn glorot_uniform() -> Init {
+    Init::GLOROT_UNIFORM
+}
+
+pub(crate) fn random_uniform() -> Init {
+    Init::RANDOM_UNIFORM
+}
