@@ -1,5 +1,7 @@
 //! The TPU compiler as a question asks it: where it comes from, what it said, and how far a question is.
 
+use std::fmt;
+
 use super::StudyError;
 use bf16scope_hlo::devices::Placement;
 use bf16scope_pjrt::{ChildSpec, PjrtError, Setup};
@@ -75,6 +77,21 @@ pub enum Event<'e> {
     },
     /// One of the question's series is done: a search, a target.
     SeriesEnds,
+}
+
+impl fmt::Display for Event<'_> {
+    /// In a line: `compiling for tpu-v3, bf16 at batch 64`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = |Compiling { target, what, batch, .. }: &Compiling| match batch {
+            Some(batch) => format!("{target}, {what} at batch {batch}"),
+            None => format!("{target}, {what}"),
+        };
+        match self {
+            Event::Begins(compiling) => write!(f, "compiling for {}", named(compiling)),
+            Event::Ends { compiling, outcome, .. } => write!(f, "{}: {outcome}", named(compiling)),
+            Event::SeriesEnds => f.write_str("series done"),
+        }
+    }
 }
 
 /// What the compiler said of a program.

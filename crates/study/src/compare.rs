@@ -12,7 +12,7 @@ use bf16scope_hlo::proto::decode;
 use bf16scope_hlo::verify::verify_ids;
 use bf16scope_model::graph::Storage;
 use bf16scope_passes::tuning::Tuning;
-use bf16scope_tpu::explain::{Explanation, Moment, Rates, explain, moments};
+use bf16scope_tpu::explain::explain;
 use bf16scope_tpu::verdict::{self, Candidate, Evidence, Verdict, verdict};
 use bf16scope_tpu::{Answer, CompileReport, Compiled, Compiler, Links, Target, TpuError, fit};
 
@@ -179,7 +179,7 @@ pub fn compare(
     })
 }
 
-fn compiling(programs: &Programs, nth: usize, target: &Target) -> Compiling {
+pub(super) fn compiling(programs: &Programs, nth: usize, target: &Target) -> Compiling {
     Compiling {
         target: target.clone(),
         what: programs.subjects[nth].label.clone(),
@@ -189,7 +189,7 @@ fn compiling(programs: &Programs, nth: usize, target: &Target) -> Compiling {
 }
 
 /// Which of several programs an error is of.
-fn of_subject(error: StudyError, name: &str, is_compared: bool) -> StudyError {
+pub(super) fn of_subject(error: StudyError, name: &str, is_compared: bool) -> StudyError {
     match is_compared {
         true => StudyError::Subject { name: name.to_string(), source: Box::new(error) },
         false => error,
@@ -222,128 +222,6 @@ fn compiled(
 fn evidence(optimized: &[u8]) -> Option<Evidence> {
     let explained = || -> Result<Evidence, StudyError> { Ok(Evidence::of(&explain(&read_back(optimized)?, None)?)) };
     explained().inspect_err(|error| tracing::debug!("the optimized program is not explained: {}", error.chain())).ok()
-}
-
-/// A program, compiled and explained.
-#[derive(Debug, Serialize)]
-pub struct Explained {
-    /// The model's precision, [`AS_GIVEN`](super::AS_GIVEN), or a policy.
-    #[serde(rename = "precision")]
-    pub label: String,
-    /// The devices that it is for: all figures are of one.
-    pub devices: Devices,
-    /// The compiler's figures; a module that came optimized has none.
-    pub report: Option<CompileReport>,
-    /// Where memory and time go.
-    #[serde(flatten)]
-    pub explanation: Explanation,
-    /// The schedule in stretches, where they are asked for.
-    #[serde(skip)]
-    pub moments: Vec<Moment>,
-}
-
-/// Programs explained side by side.
-#[derive(Debug, Serialize)]
-pub struct Explanations {
-    /// For what they were compiled.
-    pub target: Target,
-    /// Examples in a batch, which only a model says.
-    pub batch: Option<u32>,
-    /// Whether the compiler might keep more precision than the programs say; `None` of a module that came optimized.
-    pub excess_precision: Option<bool>,
-    /// How fast a core is.
-    pub core: Option<Rates>,
-    /// Each program.
-    pub programs: Vec<Explained>,
-    /// Which to choose; `None` of a single program.
-    pub verdict: Option<Judged>,
-}
-
-/// Stretches of the schedule, and buffers of each.
-pub type Stretches = (usize, usize);
-
-/// Compiles each program, reads back what the compiler made of it, and explains that.
-///
-/// # Errors
-/// A program that does not fit, for then there is none to explain, or is refused; a compiler that cannot be had.
-pub fn explain_programs(
-    programs: &Programs,
-    target: &Target,
-    stretches: Option<Stretches>,
-    asking: &Asking,
-    on: &mut dyn FnMut(&Event<'_>),
-) -> Result<Explanations, StudyError> {
-    let compiler = asking.compiler(programs.placement.clone());
-    let is_compared = programs.subjects.len() > 1;
-    let (mut explained, mut candidates) = (Vec::new(), Vec::new());
-    for (nth, Subject { label, name, bytes, changes_interface }) in programs.subjects.iter().enumerate() {
-        let compiling = compiling(programs, nth, target);
-        on(&Event::Begins(&compiling));
-        let _span = tracing::info_span!("compile", precision = %label, target = %target).entered();
-        let read = || -> Result<(bool, CompileReport, Module), StudyError> {
-            let (compiled, optimized) =
-                compiler.compile_and_read(target, bytes, programs.batch.unwrap_or(1) as usize)?;
-            let is_cached = compiled.is_cached;
-            Ok((is_cached, compiled.report(target)?, read_back(&optimized)?))
-        };
-        let (is_cached, report, optimized) = read().map_err(|error| of_subject(error, name, is_compared))?;
-        on(&Event::Ends { compiling: &compiling, is_cached, outcome: &fit::Outcome::Fits(report.clone()) });
-        let devices = programs.placement.devices;
-        let one = explain_one(label, devices, Some(report.clone()), &optimized, target, stretches)?;
-        candidates.push(Candidate {
-            name: name.clone(),
-            outcome: verdict::Outcome::Fits(report),
-            evidence: Some(Evidence::of(&one.explanation)),
-            changes_interface: *changes_interface,
-        });
-        explained.push(one);
-    }
-    let labels: Vec<&str> = explained.iter().map(|one| one.label.as_str()).collect();
-    Ok(Explanations {
-        target: target.clone(),
-        batch: programs.batch,
-        excess_precision: Some(asking.excess_precision),
-        core: Rates::of(target),
-        verdict: judge(&candidates, &labels),
-        programs: explained,
-    })
-}
-
-/// Explains a module that the TPU compiler made, whose ids hold; nothing is compiled.
-///
-/// # Errors
-/// A module that is not scheduled.
-pub fn explain_scheduled(
-    module: &Module,
-    devices: Devices,
-    target: &Target,
-    stretches: Option<Stretches>,
-) -> Result<Explanations, StudyError> {
-    let one = explain_one(super::AS_GIVEN, devices, None, module, target, stretches)?;
-    Ok(Explanations {
-        target: target.clone(),
-        batch: None,
-        excess_precision: None,
-        core: Rates::of(target),
-        programs: vec![one],
-        verdict: None,
-    })
-}
-
-fn explain_one(
-    label: &str,
-    devices: Devices,
-    report: Option<CompileReport>,
-    module: &Module,
-    target: &Target,
-    stretches: Option<Stretches>,
-) -> Result<Explained, StudyError> {
-    let explanation = explain(module, Rates::of(target).as_ref())?;
-    let moments = match stretches {
-        Some((n, n_buffers)) => moments(module, n, n_buffers)?,
-        None => Vec::new(),
-    };
-    Ok(Explained { label: label.to_string(), devices, report, explanation, moments })
 }
 
 /// What the compiler made of a program.

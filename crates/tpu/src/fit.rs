@@ -4,6 +4,7 @@
 //! and [`summarize`] reads a list of them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Bound;
 
 use serde::Serialize;
@@ -191,6 +192,30 @@ pub enum Outcome {
         /// The compiler's text.
         message: String,
     },
+}
+
+impl fmt::Display for Outcome {
+    /// In a line: `fits, 123.4 MiB of HBM, 5678 examples/s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |n_bytes: f64| format!("{:.1} MiB", n_bytes / f64::from(1 << 20));
+        match self {
+            Outcome::Fits(report) => {
+                write!(f, "fits, {} of HBM", mib(report.hbm.total as f64))?;
+                // Where the target's clock is not known there is no estimate.
+                match report.examples_per_second {
+                    rate if rate > 0.0 => write!(f, ", {rate:.0} examples/s"),
+                    _ => Ok(()),
+                }
+            }
+            Outcome::OutOfMemory { needed: Some(needed), available: Some(available) } => {
+                write!(f, "does not fit: needs {} of {}", mib(*needed as f64), mib(*available as f64))
+            }
+            Outcome::OutOfMemory { .. } => f.write_str("does not fit"),
+            Outcome::Failed { message } => {
+                write!(f, "refused: {}", message.lines().next().unwrap_or_default())
+            }
+        }
+    }
 }
 
 impl CompiledBatch {

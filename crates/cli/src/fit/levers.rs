@@ -30,8 +30,9 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         "--levers compiles beside one plain program, and {} precisions were named\nhelp: name one, such as --precision f32",
         precisions.len()
     );
+    let subject = ModelSubject::read(&args.model, &context.setup())?;
     let question = LeversQuestion {
-        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model, &context.setup())? },
+        subject: ModelSubject { batch: args.batch.unwrap_or(subject.batch), ..subject },
         precision: precisions.first().copied().unwrap_or(Precision::F32),
         targets: args.target.clone(),
     };
