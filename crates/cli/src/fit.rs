@@ -32,8 +32,8 @@ use bf16scope_model::graph::Precision;
 use bf16scope_study::{
     BatchDim, FitAnswer, FitQuestion, FitRow, FitSource, ModelSubject, check_no_model_axis, check_slice, fit,
 };
-use bf16scope_tpu::fit::{MULTIPLE, Outcome};
-use bf16scope_tpu::{Target, TpuError};
+use bf16scope_tpu::fit::MULTIPLE;
+use bf16scope_tpu::{CompileOutcome, Target, TpuError};
 use bf16scope_train::Mesh;
 
 const EXAMPLES: &str = "\
@@ -320,8 +320,8 @@ fn render(fit: &FitAnswer, screen: Screen) -> String {
             }
             cells.push(words::remark(series, row, summary.as_ref(), one));
             table.row(cells);
-            if let Outcome::Failed { message } = &row.outcome {
-                let line = message.lines().next().unwrap_or_default();
+            if let CompileOutcome::Failed(text) = &row.outcome {
+                let line = text.lines().next().unwrap_or_default();
                 failures += &format!("{}, {}, batch {}: {line}\n", series.target, series.precision, row.batch);
             }
         }

@@ -13,8 +13,8 @@ use bf16scope_hlo::Module;
 use bf16scope_hlo::devices::{Devices, devices_of_compiled};
 use bf16scope_tpu::explain::backend::BackEnd;
 use bf16scope_tpu::explain::{self as explanation, Explanation, Moment, Rates, moments};
-use bf16scope_tpu::verdict::{self, Candidate, Evidence};
-use bf16scope_tpu::{CompileReport, Target, fit};
+use bf16scope_tpu::verdict::{Candidate, Evidence};
+use bf16scope_tpu::{CompileOutcome, CompileReport, Target};
 
 /// Where memory and time go.
 #[derive(Clone, Debug)]
@@ -129,12 +129,12 @@ fn compiled(
             Ok((is_cached, compiled.report(target)?, read_back(&optimized)?))
         };
         let (is_cached, report, optimized) = read().map_err(|error| of_subject(error, name, is_compared))?;
-        on(&Event::Ends { compiling: &compiling, is_cached, outcome: &fit::Outcome::Fits(report.clone()) });
+        on(&Event::Ends { compiling: &compiling, is_cached, outcome: &CompileOutcome::Fits(report.clone()) });
         let devices = programs.placement.devices;
         let one = explain_one(label, devices, Some(report.clone()), &optimized, target, stretches)?;
         candidates.push(Candidate {
             name: name.clone(),
-            outcome: verdict::Outcome::Fits(report),
+            outcome: CompileOutcome::Fits(report),
             evidence: Some(Evidence::of(&one.explanation)),
             changes_interface: *changes_interface,
         });

@@ -50,7 +50,7 @@ mod sums;
 mod tune;
 
 pub use ask::{Asking, Compiling, Event};
-pub use compare::{Comparison, CompiledSubject, Judged, OutOfMemory, SubjectOutcome, compare, judge};
+pub use compare::{Comparison, CompiledSubject, Judged, compare, judge};
 pub use error::StudyError;
 pub use explain::{ExplainQuestion, ExplainSource, Explained, Explanations, Stretches, explain};
 pub use fit::{BatchDim, BatchDimError, FitAnswer, FitQuestion, FitRow, FitSeries, FitSource, Large, Value, fit};

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::ask::{Asking, Compiling, Event, Said, ask};
+use super::ask::{Asking, Compiling, Event, ask};
 use super::mesh::check_no_model_axis;
 use super::subject::placement;
 use super::{ModelProgram, ModelSubject, StudyError};
@@ -16,7 +16,7 @@ use bf16scope_hlo::proto::encode;
 use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::{LayerRemat, Remat, Tuning};
 use bf16scope_tpu::plan::{Fit, Point, Series, Setting, SliceRow, accumulated, next, plan as rows_of};
-use bf16scope_tpu::{Answer, Links, Spec, Target, TpuError};
+use bf16scope_tpu::{CompileOutcome, Compiled, Links, Spec, Target, TpuError};
 use bf16scope_train::{Mesh, StateOf};
 
 /// Which slice to rent.
@@ -186,14 +186,6 @@ struct Asker<'q> {
     on: &'q mut dyn FnMut(&Event<'_>),
 }
 
-enum Asked {
-    Said(Answer),
-    /// The compiler refused this program for another reason than memory.
-    Refused(String),
-    /// There are no compiles left for it.
-    NotNow,
-}
-
 fn compiled(
     question: &PlanQuestion<'_>,
     mut settings: Vec<Setting>,
@@ -205,10 +197,10 @@ fn compiled(
     let mut points = asker.kept(&settings)?;
     while let Some(at) = next(&settings, &points) {
         match asker.ask(&settings[at])? {
-            Asked::Said(answer) => points.push(Point { setting: settings[at].clone(), answer }),
-            Asked::Refused(message) => left_out.push(refusal(&settings.remove(at), &message)),
+            Some(CompileOutcome::Failed(text)) => left_out.push(refusal(&settings.remove(at), &text)),
+            Some(outcome) => points.push(Point { setting: settings[at].clone(), outcome }),
             // What is cached costs nothing, and comes by the same order.
-            Asked::NotNow => break,
+            None => break,
         }
     }
     let mut with_accumulation = Vec::new();
@@ -216,12 +208,12 @@ fn compiled(
         with_accumulation.push(setting.clone());
         let Some(setting) = accumulated(setting, &points) else { continue };
         match asker.ask(&setting)? {
-            Asked::Said(answer) => points.push(Point { setting: setting.clone(), answer }),
-            Asked::Refused(message) => {
-                left_out.push(refusal(&setting, &message));
+            Some(CompileOutcome::Failed(text)) => {
+                left_out.push(refusal(&setting, &text));
                 continue;
             }
-            Asked::NotNow => {}
+            Some(outcome) => points.push(Point { setting: setting.clone(), outcome }),
+            None => {}
         }
         with_accumulation.push(setting);
     }
@@ -254,45 +246,38 @@ impl Asker<'_> {
             if !compiler.remembers(&target, &program)? {
                 continue;
             }
-            if let Said::Answered(compiled) = ask(&compiler, &target, &program, part)? {
-                points.push(Point { setting: alone, answer: compiled.answer });
+            match ask(&compiler, &target, &program, part)?.outcome {
+                CompileOutcome::Failed(_) => {}
+                outcome => points.push(Point { setting: alone, outcome }),
             }
         }
         Ok(points)
     }
 
-    /// What the compiler says of a setting.
-    fn ask(&mut self, setting: &Setting) -> Result<Asked, StudyError> {
+    /// What the compiler says of a setting; `None` where no compile is left for it.
+    fn ask(&mut self, setting: &Setting) -> Result<Option<CompileOutcome>, StudyError> {
         let Setting { target, batch, .. } = setting;
         let module = match program(self.subject, setting) {
             Ok(module) => module,
-            Err(error) => return Ok(Asked::Refused(error.chain())),
+            Err(error) => return Ok(Some(CompileOutcome::Failed(error.chain()))),
         };
         let placement = placement(&module, Path::new(&self.subject.name))?;
         let compiler = self.asking.compiler(placement);
         let program = encode::to_bytes(&module).map_err(StudyError::Encode)?;
         let is_kept = !self.asking.fresh && compiler.remembers(target, &program)?;
         if !is_kept && self.n_left == 0 {
-            return Ok(Asked::NotNow);
+            return Ok(None);
         }
         let compiling = compiling(setting, self.n_left.saturating_sub(1));
         if !is_kept {
             self.n_left -= 1;
             (self.on)(&Event::Begins(&compiling));
         }
-        let said = ask(&compiler, target, &program, *batch)?;
-        let answer = match said {
-            Said::Answered(compiled) => {
-                let answer = compiled.answer.clone();
-                if !is_kept {
-                    let (is_cached, outcome) = Said::Answered(compiled).outcome();
-                    (self.on)(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
-                }
-                answer
-            }
-            Said::Refused(message) => return Ok(Asked::Refused(message)),
-        };
-        Ok(Asked::Said(answer))
+        let Compiled { outcome, is_cached } = ask(&compiler, target, &program, *batch)?;
+        if !is_kept && !matches!(outcome, CompileOutcome::Failed(_)) {
+            (self.on)(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
+        }
+        Ok(Some(outcome))
     }
 }
 

@@ -18,10 +18,8 @@ use super::{ModelProgram, StudyError, check_slice};
 use bf16scope_hlo::Module;
 use bf16scope_hlo::devices::{Devices, Placement};
 use bf16scope_hlo::proto::encode;
-use bf16scope_tpu::fit::{
-    CompiledBatch, Found, MULTIPLE, Outcome, Step, Summary, Trial, search, search_among, summarize,
-};
-use bf16scope_tpu::{CompileReport, Compiler, Target, TpuError};
+use bf16scope_tpu::fit::{CompiledBatch, Found, MULTIPLE, Step, Summary, Trial, search, search_among, summarize};
+use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Target, TpuError};
 
 /// Which batches fit.
 #[derive(Clone, Debug)]
@@ -211,7 +209,7 @@ fn one(
         None => search_parts(question, &mut try_batch)?,
     };
     let rows: Vec<CompiledBatch> = rows.into_values().collect();
-    let out_of_memory = rows.iter().find(|row| matches!(row.outcome, Outcome::OutOfMemory { .. }));
+    let out_of_memory = rows.iter().find(|row| matches!(row.outcome, CompileOutcome::OutOfMemory(_)));
     let too_large = match (found.largest, out_of_memory) {
         (None, Some(row)) => {
             let what = format!("{label} for a larger TPU, to see what is too large,");
@@ -248,15 +246,15 @@ fn search_parts(
 /// No batch is out of memory and none fits: the first failure is the message.
 fn nothing_compiles(target: &Target, label: &str, rows: &[CompiledBatch]) -> StudyError {
     let mut failures = rows.iter().filter_map(|row| match &row.outcome {
-        Outcome::Failed { message } => Some(format!("batch {}: {message}", row.batch)),
-        Outcome::Fits(_) | Outcome::OutOfMemory { .. } => None,
+        CompileOutcome::Failed(text) => Some(format!("batch {}: {text}", row.batch)),
+        CompileOutcome::Fits(_) | CompileOutcome::OutOfMemory(_) => None,
     });
     let why = failures.next_back().unwrap_or("there is no batch to try: --max-batch is below all of them".to_string());
     StudyError::NothingCompiles { target: target.clone(), label: label.to_string(), why }
 }
 
-pub(super) fn failed(batch: u32, message: String) -> CompiledBatch {
-    CompiledBatch { batch, cached: false, outcome: Outcome::Failed { message } }
+pub(super) fn failed(batch: u32, text: String) -> CompiledBatch {
+    CompiledBatch { batch, cached: false, outcome: CompileOutcome::Failed(text) }
 }
 
 /// What the compiler says of a program of one batch, which the caller is told while it waits.
@@ -271,7 +269,7 @@ pub(super) fn row_of(
     let compiling = Compiling { target: target.clone(), what: what.to_string(), batch: Some(batch), n_more };
     on(&Event::Begins(&compiling));
     let program = encode::to_bytes(module).map_err(StudyError::Encode)?;
-    let (cached, outcome) = ask(compiler, target, &program, batch)?.outcome();
-    on(&Event::Ends { compiling: &compiling, is_cached: cached, outcome: &outcome });
-    Ok(CompiledBatch { batch, cached, outcome })
+    let Compiled { outcome, is_cached } = ask(compiler, target, &program, batch)?;
+    on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
+    Ok(CompiledBatch { batch, cached: is_cached, outcome })
 }

@@ -77,10 +77,10 @@ fn our_own_task() -> Result<(), StudyError> {
 
     let explained = Explain::new(&Scores).target("tpu-v3").batch(64).run()?;
     let explanation = &explained.programs[0].explanation;
-    let layers: Vec<&str> = explanation.layers.iter().map(|layer| layer.name.as_str()).collect();
+    let layers: Vec<&str> = explanation.layers.iter().map(|layer| layer.layer.as_str()).collect();
     assert!(layers.contains(&"hidden") && layers.contains(&"logits"), "{layers:?}");
-    let is_here = |source: &str| source.contains("study.rs:");
-    assert!(explanation.lines.iter().any(|line| is_here(&line.name)), "{:?}", explanation.lines);
+    let sources: Vec<&str> = explanation.steps.iter().map(|step| step.origin.source.as_str()).collect();
+    assert!(sources.iter().any(|source| source.contains("study.rs:")), "the lines above: {sources:?}");
 
     let levers = Levers::new(&Scores).target("tpu-v3").batch(64).run()?;
     assert!(levers.targets[0].levers[1].report().is_some(), "bf16 applies: {levers:?}");
