@@ -131,7 +131,7 @@
 //! println!("{:?}", results[0].to_host()?);
 //!
 //! let compiled = Compiler::new(&Setup::from_env()).compile(&"tpu-v3".parse()?, &bytes, 32)?;
-//! println!("{:?}", compiled.answer); // HBM, flops, bytes, cycles; or that it does not fit
+//! println!("{:?}", compiled.outcome); // HBM, flops, bytes, cycles; or that it does not fit
 //! # Ok(()) }
 //! ```
 //!

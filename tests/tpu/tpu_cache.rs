@@ -9,7 +9,7 @@ use std::process::Command;
 
 use bf16scope::hlo::DType;
 use bf16scope::hlo::proto::messages::{HloModuleProto, OpMetadata};
-use bf16scope::tpu::{Answer, Compiled, Compiler, Target, TpuError};
+use bf16scope::tpu::{CompileOutcome, Compiled, Compiler, Need, Target, TpuError};
 use prost::Message as _;
 use support::Program;
 use support::home::{cache_dir, setup};
@@ -61,12 +61,12 @@ fn a_program_is_compiled_once_and_its_lines_are_its_own() {
     assert!(!compiler.remembers(&v2(), &product(256, 1)).unwrap());
     let first = compiler.compile(&v2(), &product(256, 1), 4).unwrap();
     assert!(!first.is_cached);
-    let Compiled { answer: Answer::Fits(report), .. } = first else { panic!("{first:?}") };
+    let Compiled { outcome: CompileOutcome::Fits(report), .. } = first else { panic!("{first:?}") };
     assert!(compiler.remembers(&v2(), &product(256, 1)).unwrap());
 
     // The same figures to the last bit, in another process's compiler too; the batch is the caller's.
     let again = Compiler::new(&setup(dir.path())).compile(&v2(), &product(256, 1), 8).unwrap();
-    let Compiled { answer: Answer::Fits(mut again), is_cached: true } = again else { panic!("{again:?}") };
+    let Compiled { outcome: CompileOutcome::Fits(mut again), is_cached: true } = again else { panic!("{again:?}") };
     assert_eq!(again.examples_per_second, 8.0 / report.step_seconds());
     again.examples_per_second = report.examples_per_second;
     assert_eq!(again, report);
@@ -93,9 +93,9 @@ fn a_program_that_does_not_fit_is_remembered_too() {
     let compiler = Compiler::new(&setup(dir.path()));
     let first = compiler.compile(&v2(), &product(65536, 1), 1).unwrap();
     let again = compiler.compile(&v2(), &product(65536, 1), 1).unwrap();
-    assert!(matches!(first.answer, Answer::OutOfMemory { needed: Some(_), .. }), "{first:?}");
-    assert_eq!((again.answer.clone(), again.is_cached), (first.answer, true));
-    let text = again.answer.report(&v2()).unwrap_err().to_string();
+    assert!(matches!(first.outcome, CompileOutcome::OutOfMemory(Need { needed: Some(_), .. })), "{first:?}");
+    assert_eq!((again.outcome.clone(), again.is_cached), (first.outcome, true));
+    let text = again.outcome.into_report(&v2()).unwrap_err().to_string();
     assert!(text.starts_with("tpu-v2: out of device memory: needs "), "{text}");
     let error = compiler.compile_and_read(&v2(), &product(65536, 1), 1).unwrap_err();
     assert!(matches!(error, TpuError::OutOfMemory { .. }), "{error}");
@@ -117,10 +117,10 @@ fn a_damaged_record_costs_a_compile_and_is_made_whole() {
         fs::write(record(dir.path()), damaged).unwrap();
         let compiled = compiler.compile(&v2(), &program, 1).unwrap();
         assert_eq!(compiled.is_cached, figures_are_whole);
-        let Answer::Fits(report) = compiled.answer else { panic!("{:?}", compiled.answer) };
+        let CompileOutcome::Fits(report) = compiled.outcome else { panic!("{:?}", compiled.outcome) };
         let (compiled, optimized) = compiler.compile_and_read(&v2(), &program, 1).unwrap();
         assert_eq!((compiled.is_cached, lines(&optimized)), (!figures_are_whole, vec![1]));
-        let Answer::Fits(first) = &first.answer else { panic!("{:?}", first.answer) };
+        let CompileOutcome::Fits(first) = &first.outcome else { panic!("{:?}", first.outcome) };
         assert_eq!(
             (report.hbm, report.cycles, report.optimal_seconds),
             (first.hbm, first.cycles, first.optimal_seconds)
@@ -136,7 +136,7 @@ fn a_cache_that_cannot_be_written_costs_only_the_memory() {
     let compiler = Compiler::new(&setup(dir.path()));
     for _ in 0..2 {
         let compiled = compiler.compile(&v2(), &product(256, 1), 1).unwrap();
-        assert!(!compiled.is_cached && matches!(compiled.answer, Answer::Fits(_)));
+        assert!(!compiled.is_cached && matches!(compiled.outcome, CompileOutcome::Fits(_)));
     }
 }
 

@@ -11,8 +11,8 @@ use bf16scope_hlo::devices::Devices;
 use bf16scope_hlo::{DType, Module};
 use bf16scope_model::graph::Storage;
 use bf16scope_passes::tuning::Tuning;
-use bf16scope_study::{AS_GIVEN, CompiledSubject, Event, Programs, SubjectOutcome, compare};
-use bf16scope_tpu::{Collective, CompileReport, Spec, Target};
+use bf16scope_study::{AS_GIVEN, CompiledSubject, Event, Programs, compare};
+use bf16scope_tpu::{Collective, CompileOutcome, CompileReport, Spec, Target};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -195,8 +195,8 @@ fn render(
         text += &several::notes(&named, &args.target, screen);
     }
     for entry in entries {
-        if let SubjectOutcome::DoesNotFit { out_of_memory } = &entry.outcome {
-            text += &format!("{}: {}\n", entry.label, out_of_memory.message);
+        if let Some(problem) = entry.problem() {
+            text += &format!("{}: {problem}\n", entry.label);
         }
     }
     text
@@ -300,8 +300,8 @@ fn by_entry(unit: &str, devices: Devices, entries: &[CompiledSubject]) -> Table 
 fn time(entry: &CompiledSubject) -> String {
     match (&entry.outcome, entry.cached) {
         (_, true) => "cached".to_string(),
-        (SubjectOutcome::Fits(report), false) => report::seconds(report.compile_seconds),
-        (SubjectOutcome::DoesNotFit { .. }, false) => "-".to_string(),
+        (CompileOutcome::Fits(report), false) => report::seconds(report.compile_seconds),
+        (CompileOutcome::OutOfMemory(_) | CompileOutcome::Failed(_), false) => "-".to_string(),
     }
 }
 
@@ -372,10 +372,10 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<FigureRow> {
 mod tests {
     use super::*;
     use crate::terminal::check_screen;
-    use bf16scope_study::{Judged, OutOfMemory, judge};
+    use bf16scope_study::{Judged, judge};
     use bf16scope_tpu::explain::Copies;
-    use bf16scope_tpu::verdict::{self, Candidate, Evidence};
-    use bf16scope_tpu::{Hbm, StepTime, TpuError};
+    use bf16scope_tpu::verdict::{Candidate, Evidence};
+    use bf16scope_tpu::{Hbm, Need, StepTime};
     use clap::Parser;
     use expect_test::expect_file;
 
@@ -411,6 +411,10 @@ mod tests {
         report
     }
 
+    fn subject(label: &str, cached: bool, outcome: CompileOutcome) -> CompiledSubject {
+        CompiledSubject { label: label.to_string(), target: "tpu-v2".parse().unwrap(), cached, outcome }
+    }
+
     #[test]
     fn replicas_that_sum_in_less_than_f32_are_told_and_the_parts_of_one_are_not() {
         let entry = |partitions: usize, dtype: &str, origin: &str| {
@@ -419,7 +423,7 @@ mod tests {
             let mut sum = Collective::of_bytes("all-reduce", dtype, 64, 4);
             sum.origin = origin.to_string();
             own.collectives = vec![sum];
-            [CompiledSubject { label: "bf16".to_string(), cached: false, outcome: SubjectOutcome::Fits(own) }]
+            [subject("bf16", false, CompileOutcome::Fits(own))]
         };
         let told = narrow_sums(&entry(1, "bf16", "net/dense/dot")).unwrap();
         assert!(
@@ -437,23 +441,19 @@ mod tests {
     fn two_precisions_and_what_does_not_fit_on_80_columns() {
         let line = ["compile", "examples/resnet50.yaml", "--batch", "64", "--compare"];
         let args = Line::parse_from(line).args;
-        let entry = |label: &str, cached, outcome| CompiledSubject { label: label.to_string(), cached, outcome };
-        let fits = |bf16: bool| entry(if bf16 { "bf16" } else { "f32" }, bf16, SubjectOutcome::Fits(report(bf16)));
-        let error = TpuError::OutOfMemory {
-            target: args.target.clone(),
+        let fits = |bf16: bool| subject(if bf16 { "bf16" } else { "f32" }, bf16, CompileOutcome::Fits(report(bf16)));
+        let need = Need {
             needed: Some(11_435_000_000),
             available: Some(8_031_000_000),
             text: "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm."
                 .to_string(),
         };
-        let message = error.to_string();
-        let too_large = OutOfMemory { needed: None, available: None, message };
         let entries = [fits(false), fits(true)];
         check_screen(
             |screen| render(&args, (Some(64), Some(Storage::F32)), "images", (Devices::ONE, ""), &entries, screen),
             &expect_file!["../../../tests/cli/screens/compile.txt"],
         );
-        let entries = [entry("f32", false, SubjectOutcome::DoesNotFit { out_of_memory: too_large }), fits(true)];
+        let entries = [subject("f32", false, CompileOutcome::OutOfMemory(need)), fits(true)];
         check_screen(
             |screen| {
                 render(
@@ -489,14 +489,12 @@ mod tests {
             cycles_by_kind: [("convert".to_string(), 40_000 * n as u64)].into(),
         };
         let check = |all: &[(&str, &str, CompileReport, usize)], name: &str| {
-            let entry = |(label, _, report, _): &(&str, &str, CompileReport, usize)| CompiledSubject {
-                label: label.to_string(),
-                cached: false,
-                outcome: SubjectOutcome::Fits(report.clone()),
+            let entry = |(label, _, report, _): &(&str, &str, CompileReport, usize)| {
+                subject(label, false, CompileOutcome::Fits(report.clone()))
             };
             let candidate = |(_, name, report, n): &(&str, &str, CompileReport, usize)| Candidate {
                 name: name.to_string(),
-                outcome: verdict::Outcome::Fits(report.clone()),
+                outcome: CompileOutcome::Fits(report.clone()),
                 evidence: Some(evidence(*n)),
                 changes_interface: false,
             };

@@ -12,9 +12,8 @@ use super::subjects::{CompareArgs, with_accuracy};
 use super::tune::targets_help;
 use super::whole::whole;
 use super::{Context, Status, emit, module_file, several};
-use bf16scope_hlo::devices::{Devices, devices_of_compiled};
-use bf16scope_study::{Explained, Explanations, Stretches, StudyError, explain_programs, explain_scheduled};
-use bf16scope_tpu::explain::backend::BackEnd;
+use bf16scope_hlo::devices::Devices;
+use bf16scope_study::{ExplainQuestion, ExplainSource, Explained, Explanations, Stretches, StudyError, explain};
 use bf16scope_tpu::{Target, TpuError};
 
 mod page;
@@ -102,23 +101,21 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 
 /// What is explained, and whether one device can run it alone.
 fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
-    let stretches = args.html.is_some().then_some(PAGE);
-    let programs =
+    let source =
         match args.choice.module_by(|path| Ok(module_file::load_to_show(path, &args.choice.converter(context)?)?))? {
             // Nothing is lowered, so nothing is compiled.
             Some(module) if module.is_scheduled && !args.compare.is_asked() => {
-                let is_tpus = BackEnd::of(&module) == BackEnd::Tpu;
-                ensure!(is_tpus, module_file::compiled_already(&module, &args.choice.model));
-                let all = explain_scheduled(&module, devices_of_compiled(&module), &args.target, stretches)?;
-                return Ok((all, false));
+                ExplainSource::Scheduled { module, path: args.choice.model.clone() }
             }
-            module => programs(&args.choice, &args.target, &args.compare, module, context)?,
+            module => ExplainSource::Programs(programs(&args.choice, &args.target, &args.compare, module, context)?),
         };
+    let runs_alone = matches!(&source, ExplainSource::Programs(programs) if programs.runs_alone);
+    let stretches = args.html.is_some().then_some(PAGE);
+    let question = ExplainQuestion { source, target: args.target.clone(), stretches };
     let asking = args.limits.asking(args.fresh, args.choice.is_module(), context);
     let asking = args.excess.asking(asking, args.choice.is_module());
     let mut spinner = Spinner::new(args.choice.model.display().to_string(), context.quiet);
-    let all = explain_programs(&programs, &args.target, stretches, &asking, &mut |event| spinner.on(event))?;
-    Ok((all, programs.runs_alone))
+    Ok((explain(&question, &asking, &mut |event| spinner.on(event))?, runs_alone))
 }
 
 /// What is explained, in a line.

@@ -32,8 +32,8 @@ use bf16scope_model::graph::Precision;
 use bf16scope_study::{
     BatchDim, FitAnswer, FitQuestion, FitRow, FitSource, ModelSubject, check_no_model_axis, check_slice, fit,
 };
-use bf16scope_tpu::fit::{MULTIPLE, Outcome};
-use bf16scope_tpu::{Target, TpuError};
+use bf16scope_tpu::fit::MULTIPLE;
+use bf16scope_tpu::{CompileOutcome, Target, TpuError};
 use bf16scope_train::Mesh;
 
 const EXAMPLES: &str = "\
@@ -193,7 +193,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 }
 
 /// What the arguments name: a model, or a folder of modules.
-fn source(args: &Args, context: &Context) -> anyhow::Result<FitSource> {
+fn source(args: &Args, context: &Context) -> anyhow::Result<FitSource<'static>> {
     let (path, mesh, shown) = (&args.model, &args.mesh, args.model.display());
     let is_folder = path.is_dir();
     if is_folder || module_file::is_module(path) {
@@ -233,14 +233,14 @@ fn source(args: &Args, context: &Context) -> anyhow::Result<FitSource> {
     let subject = ModelSubject::read(path, &context.setup())?;
     let which = args.program.unwrap_or(Which::Train);
     which.check(mesh)?;
-    let of_file = subject.experiment.mesh.mesh;
+    let of_file = subject.objective.mesh;
     match mesh.choice().n_partitions(of_file) {
         1 => {}
         _ if mesh.names_the_model_axis() => bail!(
             "fit lays a batch over replicas of one device each, and --mesh has a model axis\nhelp: leave it out; `bf16scope \
              compile` with the same --mesh says what a step of so many partitions takes"
         ),
-        _ => check_no_model_axis("fit", path, &subject.experiment, subject.batch())?,
+        _ => check_no_model_axis("fit", &subject)?,
     }
     if of_file.is_parallel() && mesh.flag().is_none() {
         tracing::warn!(
@@ -260,7 +260,7 @@ fn source(args: &Args, context: &Context) -> anyhow::Result<FitSource> {
     }
     let precisions =
         if args.precision.is_empty() { vec![Precision::F32, Precision::Bf16] } else { args.precision.clone() };
-    let subject = Box::new(ModelSubject { program: which.into(), tune: args.tune.choice(), ..subject });
+    let subject = Box::new(ModelSubject { program: which.into(), tune_choice: args.tune.choice(), ..subject });
     Ok(FitSource::Model { subject, mesh, precisions })
 }
 
@@ -320,8 +320,8 @@ fn render(fit: &FitAnswer, screen: Screen) -> String {
             }
             cells.push(words::remark(series, row, summary.as_ref(), one));
             table.row(cells);
-            if let Outcome::Failed { message } = &row.outcome {
-                let line = message.lines().next().unwrap_or_default();
+            if let CompileOutcome::Failed(text) = &row.outcome {
+                let line = text.lines().next().unwrap_or_default();
                 failures += &format!("{}, {}, batch {}: {line}\n", series.target, series.precision, row.batch);
             }
         }

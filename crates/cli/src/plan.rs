@@ -116,8 +116,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         "plan builds a model for slices of every size, and {shown} is one program\nhelp: give the model's YAML file; \
          `bf16scope compile` says what a module takes on the cores that it is for"
     );
+    let subject = ModelSubject::read(&args.model, &context.setup())?;
     let question = PlanQuestion {
-        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model, &context.setup())? },
+        subject: ModelSubject { batch: args.batch.unwrap_or(subject.batch), ..subject },
         boards: args.target.clone(),
         devices: args.devices.clone(),
         precisions: args.precision.clone(),

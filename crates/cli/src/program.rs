@@ -139,17 +139,17 @@ impl Choice {
     ///
     /// # Errors
     /// A file that is no model; devices for a program that is of one.
-    pub(super) fn subject(&self, setup: &Setup) -> anyhow::Result<ModelSubject> {
+    pub(super) fn subject(&self, setup: &Setup) -> anyhow::Result<ModelSubject<'static>> {
         let subject = ModelSubject::read(&self.model, setup)?;
         self.program().check(&self.mesh)?;
         let mesh = self.mesh.choice();
         Ok(ModelSubject {
             program: self.program().into(),
-            batch: self.batch,
-            variables: self.variables,
+            batch: self.batch.unwrap_or(subject.batch),
+            variables: self.variables.unwrap_or(subject.variables),
             mesh,
-            split: self.split.rules(mesh.n_partitions(subject.experiment.mesh.mesh))?,
-            tune: self.tune.choice(),
+            split: self.split.rules(mesh.n_partitions(subject.objective.mesh))?,
+            tune_choice: self.tune.choice(),
             ..subject
         })
     }

@@ -27,7 +27,7 @@ impl TuneArg {
 
     /// How the programs of an experiment are tuned that go to `target`.
     pub(super) fn tuning(&self, experiment: &Experiment, target: &Target) -> Tuning {
-        self.choice().tuning(experiment, target)
+        self.choice().tuning(&experiment.tune, target)
     }
 
     /// The flag as text, for a command that continues this one.

@@ -8,7 +8,7 @@ use super::progress::{self, say};
 use super::signals;
 use crate::report;
 use bf16scope_study::{Compiling, Event};
-use bf16scope_tpu::fit::Outcome;
+use bf16scope_tpu::{CompileOutcome, Need};
 
 /// How far a question is.
 pub(super) struct Watch {
@@ -108,12 +108,14 @@ impl Watch {
         self.begun = Some(Instant::now());
     }
 
-    fn end(&mut self, compiling: &Compiling, is_cached: bool, outcome: &Outcome) {
+    fn end(&mut self, compiling: &Compiling, is_cached: bool, outcome: &CompileOutcome) {
         // What is cached is none of the compiles that a question may have at most.
         self.n_done += u32::from(self.most.is_none() || !is_cached);
         let took = self.begun.take().map_or(0.0, |begun| begun.elapsed().as_secs_f64());
         match outcome {
-            Outcome::Fits(report) => self.seconds = (self.seconds.0 + report.compile_seconds, self.seconds.1 + 1),
+            CompileOutcome::Fits(report) => {
+                self.seconds = (self.seconds.0 + report.compile_seconds, self.seconds.1 + 1)
+            }
             _ if !is_cached => self.seconds = (self.seconds.0 + took, self.seconds.1 + 1),
             _ => {}
         }
@@ -157,19 +159,19 @@ fn minutes(seconds: f64) -> String {
 }
 
 /// What one compile said, for a line.
-pub(super) fn said(outcome: &Outcome) -> String {
+pub(super) fn said(outcome: &CompileOutcome) -> String {
     match outcome {
-        Outcome::Fits(report) => {
+        CompileOutcome::Fits(report) => {
             format!("fits, {} in {}", report::mib(report.hbm.total), report::seconds(report.compile_seconds))
         }
-        Outcome::OutOfMemory { needed, available } => no_room(*needed, *available),
-        Outcome::Failed { message } => message.lines().next().unwrap_or_default().to_string(),
+        CompileOutcome::OutOfMemory(need) => no_room(need),
+        CompileOutcome::Failed(text) => text.lines().next().unwrap_or_default().to_string(),
     }
 }
 
 /// That there is no room.
-pub(super) fn no_room(needed: Option<u64>, available: Option<u64>) -> String {
-    let gib = |n_bytes: u64| format!("{:.2} GiB", n_bytes as f64 / f64::from(1u32 << 30));
+pub(super) fn no_room(Need { needed, available, .. }: &Need) -> String {
+    let gib = |n_bytes: &u64| format!("{:.2} GiB", *n_bytes as f64 / f64::from(1u32 << 30));
     match (needed, available) {
         (Some(needed), Some(available)) => format!("does not fit: needs {} of {}", gib(needed), gib(available)),
         _ => "does not fit".to_string(),

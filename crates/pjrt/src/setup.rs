@@ -77,6 +77,12 @@ impl Setup {
         }
     }
 
+    /// What a caller chose, or else [`Setup::from_env`]: for calls that must work where nothing was chosen, as
+    /// [`Client::cpu`](super::Client::cpu) does.
+    pub fn or_from_env(chosen: Option<Setup>) -> Setup {
+        chosen.unwrap_or_else(Setup::from_env)
+    }
+
     /// Where what is made of files once is kept.
     pub fn cache(&self) -> Cache {
         Cache { dir: self.cache_dir.clone(), on_bytes: self.on_bytes.clone() }

@@ -1,10 +1,11 @@
 //! The TPU compiler as a question asks it: where it comes from, what it said, and how far a question is.
 
+use std::fmt;
+
 use super::StudyError;
 use bf16scope_hlo::devices::Placement;
 use bf16scope_pjrt::{ChildSpec, PjrtError, Setup};
-use bf16scope_tpu::fit::Outcome;
-use bf16scope_tpu::{Answer, Compiled, Compiler, Target, TpuError};
+use bf16scope_tpu::{CompileOutcome, Compiled, Compiler, Target, TpuError};
 
 /// How the TPU compiler is asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,48 +71,40 @@ pub enum Event<'e> {
         compiling: &'e Compiling,
         /// Whether the answer was kept from before.
         is_cached: bool,
-        /// What the compiler said.
-        outcome: &'e Outcome,
+        /// What it came to.
+        outcome: &'e CompileOutcome,
     },
     /// One of the question's series is done: a search, a target.
     SeriesEnds,
 }
 
-/// What the compiler said of a program.
-#[derive(Debug)]
-pub(super) enum Said {
-    /// An answer.
-    Answered(Compiled),
-    /// It refused this program for another reason than memory, in its words.
-    Refused(String),
-}
-
-impl Said {
-    /// The same as a row has it.
-    pub(super) fn outcome(self) -> (bool, Outcome) {
+impl fmt::Display for Event<'_> {
+    /// In a line: `compiling for tpu-v3, bf16 at batch 64`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = |Compiling { target, what, batch, .. }: &Compiling| match batch {
+            Some(batch) => format!("{target}, {what} at batch {batch}"),
+            None => format!("{target}, {what}"),
+        };
         match self {
-            Said::Answered(Compiled { answer: Answer::Fits(report), is_cached }) => (is_cached, Outcome::Fits(report)),
-            Said::Answered(Compiled { answer: Answer::OutOfMemory { needed, available, .. }, is_cached }) => {
-                (is_cached, Outcome::OutOfMemory { needed, available })
-            }
-            Said::Refused(message) => (false, Outcome::Failed { message }),
+            Event::Begins(compiling) => write!(f, "compiling for {}", named(compiling)),
+            Event::Ends { compiling, outcome, .. } => write!(f, "{}: {outcome}", named(compiling)),
+            Event::SeriesEnds => f.write_str("series done"),
         }
     }
 }
 
-/// Asks. What the compiler refuses of this program is an answer; a compiler that cannot be had is not.
-pub(super) fn ask(compiler: &Compiler, target: &Target, program: &[u8], batch: u32) -> Result<Said, StudyError> {
+/// Asks. What the compiler refuses of this program is an outcome; a compiler that cannot be had is an error.
+pub(super) fn ask(compiler: &Compiler, target: &Target, program: &[u8], batch: u32) -> Result<Compiled, StudyError> {
     let _span = tracing::info_span!("compile", batch, target = %target).entered();
+    let refused = |text: String| Compiled { outcome: CompileOutcome::Failed(text), is_cached: false };
     match compiler.compile(target, program, batch as usize) {
-        Ok(compiled) => Ok(Said::Answered(compiled)),
+        Ok(compiled) => Ok(compiled),
         Err(TpuError::Pjrt(PjrtError::Call { call: "PJRT_Compile", code, message })) => {
-            Ok(Said::Refused(format!("{code}: {message}")))
+            Ok(refused(format!("{code}: {message}")))
         }
-        Err(error @ TpuError::NoFigure { .. }) => Ok(Said::Refused(error.to_string())),
+        Err(error @ TpuError::NoFigure { .. }) => Ok(refused(error.to_string())),
         // The next program has another child.
-        Err(TpuError::Pjrt(PjrtError::Child(error))) if error.is_of_the_program() => {
-            Ok(Said::Refused(error.to_string()))
-        }
+        Err(TpuError::Pjrt(PjrtError::Child(error))) if error.is_of_the_program() => Ok(refused(error.to_string())),
         Err(error) => Err(error.into()),
     }
 }

@@ -1,7 +1,7 @@
 //! What the TPU compiler says of programs side by side, and which to choose: f32 beside bf16, a module beside its lowered
 //! forms; or of one alone.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::StudyError;
 use super::ask::{Asking, Compiling, Event};
@@ -12,9 +12,9 @@ use bf16scope_hlo::proto::decode;
 use bf16scope_hlo::verify::verify_ids;
 use bf16scope_model::graph::Storage;
 use bf16scope_passes::tuning::Tuning;
-use bf16scope_tpu::explain::{Explanation, Moment, Rates, explain, moments};
-use bf16scope_tpu::verdict::{self, Candidate, Evidence, Verdict, verdict};
-use bf16scope_tpu::{Answer, CompileReport, Compiled, Compiler, Links, Target, TpuError, fit};
+use bf16scope_tpu::explain::explain;
+use bf16scope_tpu::verdict::{Candidate, Evidence, Verdict, verdict};
+use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Links, Need, Target};
 
 /// What the compiler said of programs side by side.
 #[derive(Debug, Serialize)]
@@ -41,41 +41,58 @@ pub struct Comparison {
     pub verdict: Option<Judged>,
 }
 
-/// The compiler's answer for one program.
-#[derive(Debug, Serialize)]
+/// What the compiler said of one program. Serializes as its figures, or that it does not fit.
+#[derive(Clone, Debug)]
 pub struct CompiledSubject {
     /// The model's precision, [`AS_GIVEN`](super::AS_GIVEN), or a policy.
-    #[serde(rename = "precision")]
     pub label: String,
+    /// For what it was compiled.
+    pub target: Target,
     /// Whether it was compiled before; `compile_seconds` is what it took then.
     pub cached: bool,
-    /// The compiler's answer.
-    #[serde(flatten)]
-    pub outcome: SubjectOutcome,
+    /// What that came to.
+    pub outcome: CompileOutcome,
 }
 
-/// What the compiler said.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub enum SubjectOutcome {
-    /// It fits.
-    Fits(CompileReport),
-    /// It does not.
-    DoesNotFit {
-        /// By how much.
-        out_of_memory: OutOfMemory,
-    },
+impl CompiledSubject {
+    /// Why there are no figures, in a sentence; `None` if the program fits.
+    pub fn problem(&self) -> Option<String> {
+        self.outcome.clone().into_report(&self.target).err().map(|error| error.to_string())
+    }
 }
 
-/// Bytes, where the compiler says so.
-#[derive(Debug, Serialize)]
-pub struct OutOfMemory {
-    /// Those that are needed.
-    pub needed: Option<u64>,
-    /// Those that there are.
-    pub available: Option<u64>,
-    /// The same in a sentence.
-    pub message: String,
+impl Serialize for CompiledSubject {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Printed<'r> {
+            precision: &'r str,
+            cached: bool,
+            #[serde(flatten)]
+            report: Option<&'r CompileReport>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            out_of_memory: Option<OutOfMemory>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            failed: Option<String>,
+        }
+        /// Bytes, where the compiler says so, and the same in a sentence.
+        #[derive(Serialize)]
+        struct OutOfMemory {
+            needed: Option<u64>,
+            available: Option<u64>,
+            message: String,
+        }
+        let mut printed =
+            Printed { precision: &self.label, cached: self.cached, report: None, out_of_memory: None, failed: None };
+        let message = self.problem().unwrap_or_default();
+        match &self.outcome {
+            CompileOutcome::Fits(report) => printed.report = Some(report),
+            CompileOutcome::OutOfMemory(Need { needed, available, .. }) => {
+                printed.out_of_memory = Some(OutOfMemory { needed: *needed, available: *available, message });
+            }
+            CompileOutcome::Failed(_) => printed.failed = Some(message),
+        }
+        printed.serialize(serializer)
+    }
 }
 
 /// The verdict on what was compared.
@@ -85,45 +102,6 @@ pub struct Judged {
     pub choice: Option<String>,
     /// The reason.
     pub sentences: Vec<String>,
-}
-
-impl SubjectOutcome {
-    fn of(answer: Answer, target: &Target) -> Result<SubjectOutcome, TpuError> {
-        match answer.report(target) {
-            Ok(report) => Ok(SubjectOutcome::Fits(report)),
-            Err(error @ TpuError::OutOfMemory { needed, available, .. }) => {
-                let message = error.to_string();
-                Ok(SubjectOutcome::DoesNotFit { out_of_memory: OutOfMemory { needed, available, message } })
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The figures, if it fits.
-    pub fn report(&self) -> Option<&CompileReport> {
-        match self {
-            SubjectOutcome::Fits(report) => Some(report),
-            SubjectOutcome::DoesNotFit { .. } => None,
-        }
-    }
-
-    fn for_verdict(&self) -> verdict::Outcome {
-        match self {
-            SubjectOutcome::Fits(report) => verdict::Outcome::Fits(report.clone()),
-            SubjectOutcome::DoesNotFit { out_of_memory: OutOfMemory { needed, available, .. } } => {
-                verdict::Outcome::DoesNotFit { needed: *needed, available: *available }
-            }
-        }
-    }
-
-    fn for_event(&self) -> fit::Outcome {
-        match self {
-            SubjectOutcome::Fits(report) => fit::Outcome::Fits(report.clone()),
-            SubjectOutcome::DoesNotFit { out_of_memory: OutOfMemory { needed, available, .. } } => {
-                fit::Outcome::OutOfMemory { needed: *needed, available: *available }
-            }
-        }
-    }
 }
 
 /// The verdict on candidates that are labelled so; none of a single program.
@@ -152,17 +130,16 @@ pub fn compare(
         on(&Event::Begins(&compiling));
         let _span = tracing::info_span!("compile", precision = %label, target = %target).entered();
         let compiled = compiled(&compiler, target, bytes, programs.batch.unwrap_or(1), is_compared);
-        let (Compiled { answer, is_cached }, evidence) =
+        let (Compiled { outcome, is_cached }, evidence) =
             compiled.map_err(|error| of_subject(error, name, is_compared))?;
-        let outcome = SubjectOutcome::of(answer, target)?;
-        on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome.for_event() });
+        on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
         candidates.push(Candidate {
             name: name.clone(),
-            outcome: outcome.for_verdict(),
+            outcome: outcome.clone(),
             evidence,
             changes_interface: *changes_interface,
         });
-        reports.push(CompiledSubject { label: label.clone(), cached: is_cached, outcome });
+        reports.push(CompiledSubject { label: label.clone(), target: target.clone(), cached: is_cached, outcome });
     }
     let labels: Vec<&str> = reports.iter().map(|report| report.label.as_str()).collect();
     Ok(Comparison {
@@ -179,7 +156,7 @@ pub fn compare(
     })
 }
 
-fn compiling(programs: &Programs, nth: usize, target: &Target) -> Compiling {
+pub(super) fn compiling(programs: &Programs, nth: usize, target: &Target) -> Compiling {
     Compiling {
         target: target.clone(),
         what: programs.subjects[nth].label.clone(),
@@ -189,7 +166,7 @@ fn compiling(programs: &Programs, nth: usize, target: &Target) -> Compiling {
 }
 
 /// Which of several programs an error is of.
-fn of_subject(error: StudyError, name: &str, is_compared: bool) -> StudyError {
+pub(super) fn of_subject(error: StudyError, name: &str, is_compared: bool) -> StudyError {
     match is_compared {
         true => StudyError::Subject { name: name.to_string(), source: Box::new(error) },
         false => error,
@@ -211,10 +188,7 @@ fn compiled(
     match compiler.compile_and_read(target, program, batch as usize) {
         Ok((compiled, optimized)) => Ok((compiled, evidence(&optimized))),
         // That it does not fit is an answer too, without an optimized program.
-        Err(TpuError::OutOfMemory { needed, available, text, .. }) => {
-            Ok((Compiled { answer: Answer::OutOfMemory { needed, available, text }, is_cached }, None))
-        }
-        Err(error) => Err(error.into()),
+        Err(error) => Ok((Compiled { outcome: CompileOutcome::of_error(error)?, is_cached }, None)),
     }
 }
 
@@ -222,128 +196,6 @@ fn compiled(
 fn evidence(optimized: &[u8]) -> Option<Evidence> {
     let explained = || -> Result<Evidence, StudyError> { Ok(Evidence::of(&explain(&read_back(optimized)?, None)?)) };
     explained().inspect_err(|error| tracing::debug!("the optimized program is not explained: {}", error.chain())).ok()
-}
-
-/// A program, compiled and explained.
-#[derive(Debug, Serialize)]
-pub struct Explained {
-    /// The model's precision, [`AS_GIVEN`](super::AS_GIVEN), or a policy.
-    #[serde(rename = "precision")]
-    pub label: String,
-    /// The devices that it is for: all figures are of one.
-    pub devices: Devices,
-    /// The compiler's figures; a module that came optimized has none.
-    pub report: Option<CompileReport>,
-    /// Where memory and time go.
-    #[serde(flatten)]
-    pub explanation: Explanation,
-    /// The schedule in stretches, where they are asked for.
-    #[serde(skip)]
-    pub moments: Vec<Moment>,
-}
-
-/// Programs explained side by side.
-#[derive(Debug, Serialize)]
-pub struct Explanations {
-    /// For what they were compiled.
-    pub target: Target,
-    /// Examples in a batch, which only a model says.
-    pub batch: Option<u32>,
-    /// Whether the compiler might keep more precision than the programs say; `None` of a module that came optimized.
-    pub excess_precision: Option<bool>,
-    /// How fast a core is.
-    pub core: Option<Rates>,
-    /// Each program.
-    pub programs: Vec<Explained>,
-    /// Which to choose; `None` of a single program.
-    pub verdict: Option<Judged>,
-}
-
-/// Stretches of the schedule, and buffers of each.
-pub type Stretches = (usize, usize);
-
-/// Compiles each program, reads back what the compiler made of it, and explains that.
-///
-/// # Errors
-/// A program that does not fit, for then there is none to explain, or is refused; a compiler that cannot be had.
-pub fn explain_programs(
-    programs: &Programs,
-    target: &Target,
-    stretches: Option<Stretches>,
-    asking: &Asking,
-    on: &mut dyn FnMut(&Event<'_>),
-) -> Result<Explanations, StudyError> {
-    let compiler = asking.compiler(programs.placement.clone());
-    let is_compared = programs.subjects.len() > 1;
-    let (mut explained, mut candidates) = (Vec::new(), Vec::new());
-    for (nth, Subject { label, name, bytes, changes_interface }) in programs.subjects.iter().enumerate() {
-        let compiling = compiling(programs, nth, target);
-        on(&Event::Begins(&compiling));
-        let _span = tracing::info_span!("compile", precision = %label, target = %target).entered();
-        let read = || -> Result<(bool, CompileReport, Module), StudyError> {
-            let (compiled, optimized) =
-                compiler.compile_and_read(target, bytes, programs.batch.unwrap_or(1) as usize)?;
-            let is_cached = compiled.is_cached;
-            Ok((is_cached, compiled.report(target)?, read_back(&optimized)?))
-        };
-        let (is_cached, report, optimized) = read().map_err(|error| of_subject(error, name, is_compared))?;
-        on(&Event::Ends { compiling: &compiling, is_cached, outcome: &fit::Outcome::Fits(report.clone()) });
-        let devices = programs.placement.devices;
-        let one = explain_one(label, devices, Some(report.clone()), &optimized, target, stretches)?;
-        candidates.push(Candidate {
-            name: name.clone(),
-            outcome: verdict::Outcome::Fits(report),
-            evidence: Some(Evidence::of(&one.explanation)),
-            changes_interface: *changes_interface,
-        });
-        explained.push(one);
-    }
-    let labels: Vec<&str> = explained.iter().map(|one| one.label.as_str()).collect();
-    Ok(Explanations {
-        target: target.clone(),
-        batch: programs.batch,
-        excess_precision: Some(asking.excess_precision),
-        core: Rates::of(target),
-        verdict: judge(&candidates, &labels),
-        programs: explained,
-    })
-}
-
-/// Explains a module that the TPU compiler made, whose ids hold; nothing is compiled.
-///
-/// # Errors
-/// A module that is not scheduled.
-pub fn explain_scheduled(
-    module: &Module,
-    devices: Devices,
-    target: &Target,
-    stretches: Option<Stretches>,
-) -> Result<Explanations, StudyError> {
-    let one = explain_one(super::AS_GIVEN, devices, None, module, target, stretches)?;
-    Ok(Explanations {
-        target: target.clone(),
-        batch: None,
-        excess_precision: None,
-        core: Rates::of(target),
-        programs: vec![one],
-        verdict: None,
-    })
-}
-
-fn explain_one(
-    label: &str,
-    devices: Devices,
-    report: Option<CompileReport>,
-    module: &Module,
-    target: &Target,
-    stretches: Option<Stretches>,
-) -> Result<Explained, StudyError> {
-    let explanation = explain(module, Rates::of(target).as_ref())?;
-    let moments = match stretches {
-        Some((n, n_buffers)) => moments(module, n, n_buffers)?,
-        None => Vec::new(),
-    };
-    Ok(Explained { label: label.to_string(), devices, report, explanation, moments })
 }
 
 /// What the compiler made of a program.

@@ -14,7 +14,7 @@ use bf16scope_passes::amp::PolicyError;
 use bf16scope_passes::partition::PartitionError;
 use bf16scope_tpu::explain::ExplainError;
 use bf16scope_tpu::explain::backend::BackEnd;
-use bf16scope_tpu::{Target, TpuError};
+use bf16scope_tpu::{Target, TargetError, TpuError};
 use bf16scope_train::{ProgramError, TrainError};
 
 use super::fit::{BatchDim, BatchDimError};
@@ -286,6 +286,25 @@ pub enum StudyError {
         by: String,
         /// How many devices it wants.
         wants: i64,
+    },
+    /// A text that names no target.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// None of what there must be one of.
+    #[error("{what}: expected 1 or more")]
+    Zero {
+        /// What there is none of.
+        what: &'static str,
+    },
+    /// Several of what a question is about one of.
+    #[error("{question} is about one of the {what}, and there are {n}\nhelp: name one, or ask once for each")]
+    Several {
+        /// The question.
+        question: &'static str,
+        /// How many there are.
+        n: usize,
+        /// Of what.
+        what: &'static str,
     },
     /// What the compiler, or getting it, refused.
     #[error(transparent)]

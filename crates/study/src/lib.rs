@@ -6,46 +6,42 @@
 //! [`tpu`](bf16scope_tpu)'s (`tpu::fit`, `tpu::plan`, `tpu::verdict`); this room builds programs, asks the compiler for them and
 //! puts the answers together. It does not print, and reads no environment.
 //!
-//! A [`Task`](bf16scope_model::task::Task) of your own is asked about by its training program, as any module is:
+//! A [`Task`](bf16scope_model::task::Task) of your own is asked about in one call, with defaults that work:
 //!
 //! ```no_run
 //! use bf16scope_model::graph::Precision;
-//! use bf16scope_pjrt::{Purpose, Setup, prepare_environment};
-//! use bf16scope_study::{Asking, Form, Programs, compare};
 //! use bf16scope_model::task::Task;
-//! use bf16scope_tpu::Target;
-//! use bf16scope_train::{Objective, program};
+//! use bf16scope_study::{Compare, Explain, Fit, Plan, StudyError};
 //!
-//! fn f32_beside_bf16(task: &dyn Task) -> Result<(), Box<dyn std::error::Error>> {
-//!     prepare_environment(Purpose::Compile)?; // first in `main`, before there is a second thread
-//!     let target: Target = "tpu-v3".parse()?;
-//!     for precision in [Precision::F32, Precision::Bf16] {
-//!         let step = program::training(task, precision, 128, &Objective::default())?; // a batch of 128
-//!         let module = step.program.module;
-//!         let programs = Programs::of_module(module, "step.hlo".as_ref(), &[Form::as_given()])?;
-//!         let answer = compare(&programs, &target, &Asking::new(&Setup::from_env()), &mut |_| {})?;
-//!         if let Some(report) = answer.reports[0].outcome.report() {
-//!             println!("{precision}: {} bytes of HBM", report.hbm.total);
-//!         }
-//!     }
+//! fn ask(task: &dyn Task) -> Result<(), StudyError> {
+//!     let answer = Fit::new(task).target("tpu-v3").precision(Precision::Bf16).run()?; // which batch fits
+//!     println!("{answer}");
+//!     let answer = Plan::new(task).batch(4096).on_event(|event| println!("{event}")).run()?; // which slice to rent
+//!     println!("{} settings", answer.rows.len());
+//!     let answer = Compare::new(task).batch(128).target("tpu-v3").run()?; // f32 beside bf16
+//!     println!("{:?}", answer.verdict);
+//!     let answer = Explain::new(task).batch(128).target("tpu-v3").run()?; // by layer, and by your line
+//!     println!("{:?}", answer.programs[0].explanation.memory);
 //!     Ok(())
 //! }
 //! ```
 //!
-//! Of a model in YAML the batch that fits, the slice and what each option saves are [`fit`], [`plan`] and [`levers`], about
-//! [`ModelSubject::read`].
+//! Under these calls a task and how it is trained are a [`ModelSubject`], which [`fit`], [`plan`] and [`levers`] take as a plain
+//! value, and [`compare`] and [`explain`] as [`Programs`]. A model in YAML is read into the same ([`ModelSubject::read`]).
 
 #![forbid(unsafe_code)]
 
 mod ask;
 mod compare;
 mod error;
+mod explain;
 mod fit;
 mod levers;
 mod lower;
 mod mesh;
 mod model;
 pub mod module_file;
+mod one_call;
 mod plan;
 mod policy;
 mod shell;
@@ -54,17 +50,16 @@ mod sums;
 mod tune;
 
 pub use ask::{Asking, Compiling, Event};
-pub use compare::{
-    Comparison, CompiledSubject, Explained, Explanations, Judged, OutOfMemory, Stretches, SubjectOutcome, compare,
-    explain_programs, explain_scheduled, judge,
-};
+pub use compare::{Comparison, CompiledSubject, Judged, compare, judge};
 pub use error::StudyError;
+pub use explain::{ExplainQuestion, ExplainSource, Explained, Explanations, Stretches, explain};
 pub use fit::{BatchDim, BatchDimError, FitAnswer, FitQuestion, FitRow, FitSeries, FitSource, Large, Value, fit};
 pub use levers::{LEVERS, Lever, LeversAnswer, LeversQuestion, OnTarget, Pulled, Setting, levers};
 pub use lower::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, TrialEnd, lower_for, n_in_doubt};
 pub use mesh::{MeshChoice, check_no_model_axis, check_slice};
-pub use model::{ModelProgram, ModelSubject, build, read, unit};
+pub use model::{ModelProgram, ModelSubject, SubjectTask, read, unit};
 pub use module_file::Converter;
+pub use one_call::{Ask, Compare, Explain, Fit, Levers, OfCompare, OfExplain, OfFit, OfLevers, OfPlan, Plan};
 pub use plan::{PlanAnswer, PlanQuestion, TpuLinks, plan, slice};
 pub use policy::{policy, policy_of_text};
 pub use shell::word;

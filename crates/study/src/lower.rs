@@ -30,8 +30,7 @@ use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::proto::encode;
 use bf16scope_passes::amp::{Decided, LoweringReport, Policy, StoredAs};
 use bf16scope_tpu::explain::largest_live_buffers;
-use bf16scope_tpu::fit::Outcome;
-use bf16scope_tpu::{CompileReport, Compiler, Target, TpuError};
+use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Target};
 
 /// Values of less than this part of the largest one are not asked about.
 const SMALL: i64 = 256;
@@ -287,11 +286,8 @@ fn lowered_names(report: &LoweringReport) -> BTreeSet<String> {
     decisions.filter(|decision| decision.is_lowered).map(|decision| decision.instruction.clone()).collect()
 }
 
-fn cost(outcome: &Outcome) -> Option<LoweredCost> {
-    match outcome {
-        Outcome::Fits(report) => Some(LoweredCost::of(report)),
-        Outcome::OutOfMemory { .. } | Outcome::Failed { .. } => None,
-    }
+fn cost(outcome: &CompileOutcome) -> Option<LoweredCost> {
+    outcome.report().map(LoweredCost::of)
 }
 
 /// The best so far.
@@ -330,12 +326,9 @@ impl Search<'_> {
             Ok((compiled, optimized)) => {
                 let alive = largest_live_buffers(&read_back(&optimized)?, N_ALIVE)?;
                 let names = alive.into_iter().map(|buffer| buffer.origin.op_name).filter(|name| !name.is_empty());
-                (Outcome::Fits(compiled.report(target)?), names.collect())
+                (compiled.outcome, names.collect())
             }
-            Err(TpuError::OutOfMemory { needed, available, .. }) => {
-                (Outcome::OutOfMemory { needed, available }, BTreeSet::new())
-            }
-            Err(error) => return Err(error.into()),
+            Err(error) => (CompileOutcome::of_error(error)?, BTreeSet::new()),
         };
         on(&Event::Ends { compiling: &compiling, is_cached: is_kept, outcome: &outcome });
         self.kept.cost = cost(&outcome);
@@ -427,19 +420,19 @@ impl Search<'_> {
         what: String,
         n_open: usize,
         on: &mut dyn FnMut(&Event<'_>),
-    ) -> Result<Option<Outcome>, StudyError> {
+    ) -> Result<Option<CompileOutcome>, StudyError> {
         let target = &self.question.target;
         let program = encode::to_bytes(module).map_err(StudyError::Encode)?;
         let is_kept = !self.is_fresh && self.compiler.remembers(target, &program)?;
         if is_kept {
-            return Ok(Some(ask(self.compiler, target, &program, 1)?.outcome().1));
+            return Ok(Some(ask(self.compiler, target, &program, 1)?.outcome));
         }
         let Some(n_left) = self.n_left.checked_sub(1) else { return Ok(None) };
         self.n_left = n_left;
         let n_more = n_left.min(u32::try_from(n_open).unwrap_or(u32::MAX));
         let compiling = Compiling { target: target.clone(), what, batch: None, n_more };
         on(&Event::Begins(&compiling));
-        let (is_cached, outcome) = ask(self.compiler, target, &program, 1)?.outcome();
+        let Compiled { outcome, is_cached } = ask(self.compiler, target, &program, 1)?;
         on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
         Ok(Some(outcome))
     }

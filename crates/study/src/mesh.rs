@@ -3,12 +3,11 @@
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use super::StudyError;
 use super::shell::word;
-use bf16scope_model::document::{NodeError, Step};
+use super::{ModelSubject, StudyError};
+use bf16scope_model::document::{self, NodeError, Step};
 use bf16scope_tpu::Target;
 use bf16scope_train::Mesh;
-use bf16scope_train::experiment::Experiment;
 
 /// The devices of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,12 +59,13 @@ pub fn of_devices(mesh: Mesh, n: NonZeroU32) -> Result<Mesh, StudyError> {
     Ok(mesh.of_replicas(replicas))
 }
 
-/// Refuses the model axis of the experiment at `path`, with its line, for a question that lays replicas of one device each.
+/// Refuses the model axis of a subject, with the line of its file, for a question that lays replicas of one device each.
 ///
 /// # Errors
 /// A model axis.
-pub fn check_no_model_axis(command: &str, path: &Path, experiment: &Experiment, batch: u32) -> Result<(), StudyError> {
-    let model = experiment.mesh.mesh.model.get();
+pub fn check_no_model_axis(command: &str, subject: &ModelSubject<'_>) -> Result<(), StudyError> {
+    let (path, batch) = (Path::new(&subject.name), subject.batch);
+    let model = subject.objective.mesh.model.get();
     if model == 1 {
         return Ok(());
     }
@@ -74,6 +74,10 @@ pub fn check_no_model_axis(command: &str, path: &Path, experiment: &Experiment, 
         vec![key("mesh"), key("model")],
         format!("{command} lays a batch over replicas of one device each, and here each replica is split over {model}"),
     );
+    let Some(experiment) = &subject.experiment else {
+        let help = "leave the model axis out of the objective's mesh; `Compare` takes a step with one";
+        return Err(document::error_without_place(&subject.name, error.with_help(help)).into());
+    };
     let data = (32 / model).max(1);
     let help = format!(
         "leave `model` and `split` out for {command}; what a step with them takes on a slice of 32 cores says `bf16scope compile \

@@ -1,20 +1,22 @@
-//! A model from a YAML file as what is compiled: one of its programs, at a batch, in a precision, over devices.
+//! A task as what is compiled: one of its programs, at a batch, in a precision, over devices. A model in YAML is a task too.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::StudyError;
 use super::mesh::{MeshChoice, check_slice};
 use super::tune::TuneChoice;
 use bf16scope_hlo::Module;
 use bf16scope_hlo::verify::verify;
-use bf16scope_model::graph::{Precision, Program, Storage};
-use bf16scope_model::task::{Feature, FeatureDType};
+use bf16scope_model::graph::{Numbers, Precision, Program, Storage};
+use bf16scope_model::optim::LossScale;
+use bf16scope_model::task::{Feature, FeatureDType, Task};
 use bf16scope_passes::partition::Rule;
-use bf16scope_passes::tuning::Tuning;
+use bf16scope_passes::tuning::{Tune, Tuning};
 use bf16scope_pjrt::Setup;
 use bf16scope_tpu::Target;
-use bf16scope_train::experiment::Experiment;
+use bf16scope_train::experiment::{Experiment, MeshConfig};
 use bf16scope_train::{Mesh, Objective, over_model_axis, program};
 
 /// Which program of a model.
@@ -36,25 +38,64 @@ impl fmt::Display for ModelProgram {
     }
 }
 
-/// A model, and what is chosen instead of what its file says.
+/// A task as a subject borrows it: one of the caller's, or that of a model's file.
 #[derive(Clone, Debug)]
-pub struct ModelSubject {
-    /// Its file, which errors name.
-    pub path: PathBuf,
-    /// What the file says.
-    pub experiment: Experiment,
+pub enum SubjectTask<'t> {
+    /// The caller's.
+    Borrowed(&'t dyn Task),
+    /// A model's.
+    Shared(Arc<dyn Task>),
+}
+
+impl SubjectTask<'_> {
+    /// The task.
+    pub fn get(&self) -> &dyn Task {
+        match self {
+            SubjectTask::Borrowed(task) => *task,
+            SubjectTask::Shared(task) => &**task,
+        }
+    }
+}
+
+/// A task and how it is trained: what the questions are about. A model's file is read into the same.
+///
+/// ```
+/// use bf16scope_model::graph::Storage;
+/// use bf16scope_model::models::{Model, mlp};
+/// use bf16scope_study::ModelSubject;
+///
+/// let task = Model::Mlp(mlp::Config::new([16], 4)).task(0.0); // any `Task`
+/// let mut subject = ModelSubject::new(&*task);
+/// subject.batch = 256;
+/// subject.variables = Storage::Bf16Stochastic;
+/// assert_eq!((subject.name.as_str(), subject.unit()), (task.name(), "examples"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ModelSubject<'t> {
+    /// What answers and errors call it: its task's name, or its file.
+    pub name: String,
+    /// What is learnt.
+    pub task: SubjectTask<'t>,
     /// Which of its programs.
     pub program: ModelProgram,
     /// Examples in a batch.
-    pub batch: Option<u32>,
+    pub batch: u32,
     /// What variables are stored in.
-    pub variables: Option<Storage>,
-    /// The devices of a training step.
-    pub mesh: MeshChoice,
-    /// What the devices of a replica split; empty: as the file says.
-    pub split: Vec<Rule>,
+    pub variables: Storage,
+    /// How the loss is minimised, and over which devices; `tuning` and `loss_scale` are the fields below.
+    pub objective: Objective,
+    /// How the loss is scaled; `None`: as the precision needs it ([`LossScale::usual`]).
+    pub loss_scale: Option<LossScale>,
     /// How its programs are tuned.
-    pub tune: TuneChoice,
+    pub tune: Tune,
+    /// How they are tuned instead.
+    pub tune_choice: TuneChoice,
+    /// The devices of a training step, instead of those of `objective`.
+    pub mesh: MeshChoice,
+    /// What the devices of a replica split; empty: as `objective` says.
+    pub split: Vec<Rule>,
+    /// What its file says, for errors that show its lines; `None` of a task of the caller's.
+    pub experiment: Option<Arc<Experiment>>,
 }
 
 /// Reads a model's file, and counts its examples where it has data; what is made of them is kept where `setup` says.
@@ -67,37 +108,66 @@ pub fn read(path: &Path, setup: &Setup) -> Result<Experiment, StudyError> {
     Ok(experiment)
 }
 
-impl ModelSubject {
+impl<'t> ModelSubject<'t> {
+    /// The training step of a task: 32 examples in a batch, on one device, variables in f32, the default [`Objective`].
+    pub fn new(task: &'t dyn Task) -> ModelSubject<'t> {
+        ModelSubject::with(SubjectTask::Borrowed(task))
+    }
+
+    /// As [`ModelSubject::new`], of a task that the subject keeps.
+    pub fn shared(task: Arc<dyn Task>) -> ModelSubject<'static> {
+        ModelSubject::with(SubjectTask::Shared(task))
+    }
+
+    fn with(task: SubjectTask<'t>) -> ModelSubject<'t> {
+        let objective = Objective::default();
+        ModelSubject {
+            name: task.get().name().to_string(),
+            task,
+            program: ModelProgram::default(),
+            batch: 32,
+            variables: Storage::F32,
+            objective,
+            loss_scale: None,
+            tune: Tune::default(),
+            tune_choice: TuneChoice::default(),
+            mesh: MeshChoice::default(),
+            split: Vec::new(),
+            experiment: None,
+        }
+    }
+
     /// The training step of a model, as its file says it.
     ///
     /// # Errors
     /// A file that is no model.
-    pub fn read(path: &Path, setup: &Setup) -> Result<ModelSubject, StudyError> {
-        Ok(ModelSubject {
-            path: path.to_path_buf(),
-            experiment: read(path, setup)?,
-            program: ModelProgram::default(),
-            batch: None,
-            variables: None,
-            mesh: MeshChoice::default(),
-            split: Vec::new(),
-            tune: TuneChoice::default(),
-        })
+    pub fn read(path: &Path, setup: &Setup) -> Result<ModelSubject<'static>, StudyError> {
+        ModelSubject::of_experiment(path, read(path, setup)?)
     }
 
-    /// Examples in a batch.
-    pub fn batch(&self) -> u32 {
-        self.batch.unwrap_or(self.experiment.train.batch)
-    }
-
-    /// What variables are stored in.
-    pub fn variables(&self) -> Storage {
-        self.variables.unwrap_or(self.experiment.train.variables)
+    /// The training step of an experiment that was read from `path`.
+    ///
+    /// # Errors
+    /// Lengths in epochs of which nothing says the steps.
+    pub fn of_experiment(path: &Path, experiment: Experiment) -> Result<ModelSubject<'static>, StudyError> {
+        let MeshConfig { mesh, split } = experiment.mesh.clone();
+        // Only the loss scale depends on the precision.
+        let objective = Objective { mesh, split, ..experiment.train.objective(Precision::F32)? };
+        let subject = ModelSubject {
+            name: path.display().to_string(),
+            batch: experiment.train.batch,
+            variables: experiment.train.variables,
+            objective,
+            loss_scale: experiment.train.loss_scale,
+            tune: experiment.tune.clone(),
+            ..ModelSubject::shared(experiment.task())
+        };
+        Ok(ModelSubject { experiment: Some(Arc::new(experiment)), ..subject })
     }
 
     /// How programs for a target are tuned.
     pub fn tuning(&self, target: &Target) -> Tuning {
-        self.tune.tuning(&self.experiment, target)
+        self.tune_choice.tuning(&self.tune, target)
     }
 
     /// Builds and verifies the program, for a target.
@@ -105,28 +175,56 @@ impl ModelSubject {
     /// # Errors
     /// A program that cannot be built, or not over these devices.
     pub fn build(&self, precision: Precision, target: &Target) -> Result<Program, StudyError> {
-        let of_file = self.experiment.mesh.mesh;
-        let (mesh, n_partitions) = (self.mesh.over(of_file)?, self.mesh.n_partitions(of_file));
+        let of_task = self.objective.mesh;
+        let (mesh, n_partitions) = (self.mesh.over(of_task)?, self.mesh.n_partitions(of_task));
         match self.program {
             ModelProgram::Training => check_slice(mesh, n_partitions, target)?,
             ModelProgram::Inference if self.mesh != MeshChoice::OfFile => return Err(StudyError::MeshOfInference),
             ModelProgram::Inference => {}
         }
-        let mut stored = self.experiment.clone();
-        stored.train.variables = self.variables();
-        let mut program = build(&stored, self.program, precision, self.batch(), mesh, self.tuning(target))
+        let mut program = self
+            .program_with(precision, self.batch, mesh, self.tuning(target))
             .map_err(|error| self.cannot_be_built(error))?;
         program.module = self.over_partitions(program.module, n_partitions, mesh)?;
         Ok(program)
     }
 
+    /// Builds and verifies the program of a batch, over a mesh, tuned so; a training step is that of each device of the mesh,
+    /// before a replica is laid over its partitions.
+    ///
+    /// # Errors
+    /// A program that cannot be built.
+    pub fn program_with(
+        &self,
+        precision: Precision,
+        batch: u32,
+        mesh: Mesh,
+        tuning: Tuning,
+    ) -> Result<Program, StudyError> {
+        let numbers = Numbers { precision, variables: self.variables };
+        let (task, batch) = (self.task.get(), i64::from(batch));
+        let program = match self.program {
+            ModelProgram::Training => {
+                let loss_scale = self.loss_scale.unwrap_or(LossScale::usual(precision));
+                let split = Vec::new();
+                let objective = Objective { loss_scale, mesh, split, tuning, ..self.objective.clone() };
+                program::training(task, numbers, batch, &objective)?
+            }
+            ModelProgram::Inference => program::prediction(task, numbers, batch, &tuning)?,
+        };
+        let program = program.program;
+        let _span = tracing::info_span!("verify").entered();
+        verify(&program.module).map_err(StudyError::Emitted)?;
+        Ok(program)
+    }
+
     /// A program's error, with the model's line where one is to blame.
     fn cannot_be_built(&self, error: StudyError) -> StudyError {
-        let source = match error {
-            StudyError::Program(error) => self.experiment.with_its_line(error.into()).into(),
-            other => other,
+        let source = match (error, &self.experiment) {
+            (StudyError::Program(error), Some(experiment)) => experiment.with_its_line(error.into()).into(),
+            (other, _) => other,
         };
-        StudyError::Build { path: self.path.clone(), source: Box::new(source) }
+        StudyError::Build { path: PathBuf::from(&self.name), source: Box::new(source) }
     }
 
     fn over_partitions(&self, module: Module, n_partitions: u32, mesh: Mesh) -> Result<Module, StudyError> {
@@ -136,7 +234,7 @@ impl ModelSubject {
                 None => Ok(module),
             };
         }
-        let rules = if self.split.is_empty() { &self.experiment.mesh.split } else { &self.split };
+        let rules = if self.split.is_empty() { &self.objective.split } else { &self.split };
         let (module, report) = over_model_axis(module, n_partitions, rules, mesh.sum).map_err(StudyError::Partition)?;
         for (parameter, axis) in report.split {
             tracing::debug!("{parameter} is split along axis {axis}");
@@ -146,38 +244,12 @@ impl ModelSubject {
 
     /// What a batch is of: `images` or `examples`.
     pub fn unit(&self) -> &'static str {
-        unit(&self.experiment)
+        unit(self.task.get())
     }
 }
 
-/// Builds and verifies a program of a model, tuned as said; a training step is that of each device of the mesh.
-///
-/// # Errors
-/// A program that cannot be built.
-pub fn build(
-    experiment: &Experiment,
-    which: ModelProgram,
-    precision: Precision,
-    batch: u32,
-    mesh: Mesh,
-    tuning: Tuning,
-) -> Result<Program, StudyError> {
-    let (task, batch) = (experiment.task(), i64::from(batch));
-    let program = match which {
-        ModelProgram::Training => {
-            let objective = Objective { tuning, mesh, ..experiment.train.objective(precision)? };
-            program::training(&*task, experiment.train.numbers(precision), batch, &objective)?
-        }
-        ModelProgram::Inference => program::prediction(&*task, experiment.train.numbers(precision), batch, &tuning)?,
-    };
-    let program = program.program;
-    let _span = tracing::info_span!("verify").entered();
-    verify(&program.module).map_err(StudyError::Emitted)?;
-    Ok(program)
-}
-
-/// What a batch of a model is of.
-pub fn unit(experiment: &Experiment) -> &'static str {
+/// What a batch of a task is of.
+pub fn unit(task: &dyn Task) -> &'static str {
     let is_image = |feature: &Feature| feature.dtype == FeatureDType::Compute && feature.dims.len() == 3;
-    if experiment.task().features().iter().any(is_image) { "images" } else { "examples" }
+    if task.features().iter().any(is_image) { "images" } else { "examples" }
 }

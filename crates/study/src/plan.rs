@@ -6,25 +6,24 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::ask::{Asking, Compiling, Event, Said, ask};
+use super::ask::{Asking, Compiling, Event, ask};
 use super::mesh::check_no_model_axis;
 use super::subject::placement;
-use super::{ModelProgram, ModelSubject, StudyError, build};
+use super::{ModelProgram, ModelSubject, StudyError};
 use bf16scope_hlo::Module;
 use bf16scope_hlo::devices::Placement;
 use bf16scope_hlo::proto::encode;
 use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::{LayerRemat, Remat, Tuning};
 use bf16scope_tpu::plan::{Fit, Point, Series, Setting, SliceRow, accumulated, next, plan as rows_of};
-use bf16scope_tpu::{Answer, Links, Spec, Target, TpuError};
-use bf16scope_train::experiment::Experiment;
+use bf16scope_tpu::{CompileOutcome, Compiled, Links, Spec, Target, TpuError};
 use bf16scope_train::{Mesh, StateOf};
 
 /// Which slice to rent.
 #[derive(Clone, Debug)]
-pub struct PlanQuestion {
+pub struct PlanQuestion<'t> {
     /// For the training step of which model; its batch is that of all cores.
-    pub subject: ModelSubject,
+    pub subject: ModelSubject<'t>,
     /// On which TPUs, each without a grid: what their slices are is the question.
     pub boards: Vec<Target>,
     /// Numbers of cores; those that a TPU has no slice of are left out.
@@ -39,9 +38,9 @@ pub struct PlanQuestion {
     pub n_compiles: u32,
 }
 
-impl PlanQuestion {
+impl<'t> PlanQuestion<'t> {
     /// In f32 and bf16 on v2 and v3 of 8 to 2,048 cores, from at most twelve compiles.
-    pub fn new(subject: ModelSubject) -> PlanQuestion {
+    pub fn new(subject: ModelSubject<'t>) -> PlanQuestion<'t> {
         let board = |name| Spec::named(name).map(Target::board);
         PlanQuestion {
             subject,
@@ -67,7 +66,7 @@ pub struct TpuLinks {
 /// A plan, with what it is of.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanAnswer {
-    /// The model's file.
+    /// The task's name, or the model's file.
     pub model: String,
     /// Examples in a batch of all cores.
     pub batch: u32,
@@ -97,19 +96,19 @@ impl PlanAnswer {
 /// # Errors
 /// A question that nothing can be planned of; a compiler that cannot be had. What it refuses is left out.
 pub fn plan(
-    question: &PlanQuestion,
+    question: &PlanQuestion<'_>,
     asking: &Asking,
     on: &mut dyn FnMut(&Event<'_>),
 ) -> Result<PlanAnswer, StudyError> {
     let subject = &question.subject;
-    let batch = subject.batch();
-    check_no_model_axis("plan", &subject.path, &subject.experiment, batch)?;
+    let batch = subject.batch;
+    check_no_model_axis("plan", subject)?;
     let (settings, mut left_out) = settings(question, batch)?;
     let rows = compiled(question, settings, &mut left_out, asking, on)?;
     let mut boards: Vec<&Target> = rows.iter().map(|row| &row.setting.series.board).collect();
     boards.dedup();
     Ok(PlanAnswer {
-        model: subject.path.display().to_string(),
+        model: subject.name.clone(),
         batch,
         unit: subject.unit(),
         libtpu: asking.libtpu()?,
@@ -121,12 +120,13 @@ pub fn plan(
 }
 
 /// What is planned, and what cannot be.
-fn settings(question: &PlanQuestion, batch: u32) -> Result<(Vec<Setting>, Vec<String>), StudyError> {
+fn settings(question: &PlanQuestion<'_>, batch: u32) -> Result<(Vec<Setting>, Vec<String>), StudyError> {
     let mut left_out = Vec::new();
-    let accumulate = question.subject.experiment.train.accumulate;
+    let accumulate = question.subject.objective.accumulate.get();
     if accumulate > 1 {
+        let says = if question.subject.experiment.is_some() { "file" } else { "objective" };
         left_out.push(format!(
-            "The file accumulates gradients over {accumulate} micro-batches; here it does so only where a batch does not fit without."
+            "The {says} accumulates gradients over {accumulate} micro-batches; here it does so only where a batch does not fit without."
         ));
     }
     let mut settings = Vec::new();
@@ -161,7 +161,7 @@ fn settings(question: &PlanQuestion, batch: u32) -> Result<(Vec<Setting>, Vec<St
     }
 }
 
-fn all_series(question: &PlanQuestion, board: &Target) -> Vec<Series> {
+fn all_series(question: &PlanQuestion<'_>, board: &Target) -> Vec<Series> {
     let mut all = Vec::new();
     for precision in &question.precisions {
         for &remat in &question.remats {
@@ -180,38 +180,27 @@ pub fn slice(version: &'static Spec, n_cores: u32) -> Option<Target> {
 
 /// Asks about settings while compiles are left.
 struct Asker<'q> {
-    experiment: &'q Experiment,
-    path: &'q Path,
+    subject: &'q ModelSubject<'q>,
     asking: &'q Asking,
     n_left: u32,
     on: &'q mut dyn FnMut(&Event<'_>),
 }
 
-enum Asked {
-    Said(Answer),
-    /// The compiler refused this program for another reason than memory.
-    Refused(String),
-    /// There are no compiles left for it.
-    NotNow,
-}
-
 fn compiled(
-    question: &PlanQuestion,
+    question: &PlanQuestion<'_>,
     mut settings: Vec<Setting>,
     left_out: &mut Vec<String>,
     asking: &Asking,
     on: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Vec<SliceRow>, StudyError> {
-    let experiment = &question.subject.experiment;
-    let path = question.subject.path.as_path();
-    let mut asker = Asker { experiment, path, asking, n_left: question.n_compiles, on };
+    let mut asker = Asker { subject: &question.subject, asking, n_left: question.n_compiles, on };
     let mut points = asker.kept(&settings)?;
     while let Some(at) = next(&settings, &points) {
         match asker.ask(&settings[at])? {
-            Asked::Said(answer) => points.push(Point { setting: settings[at].clone(), answer }),
-            Asked::Refused(message) => left_out.push(refusal(&settings.remove(at), &message)),
+            Some(CompileOutcome::Failed(text)) => left_out.push(refusal(&settings.remove(at), &text)),
+            Some(outcome) => points.push(Point { setting: settings[at].clone(), outcome }),
             // What is cached costs nothing, and comes by the same order.
-            Asked::NotNow => break,
+            None => break,
         }
     }
     let mut with_accumulation = Vec::new();
@@ -219,12 +208,12 @@ fn compiled(
         with_accumulation.push(setting.clone());
         let Some(setting) = accumulated(setting, &points) else { continue };
         match asker.ask(&setting)? {
-            Asked::Said(answer) => points.push(Point { setting: setting.clone(), answer }),
-            Asked::Refused(message) => {
-                left_out.push(refusal(&setting, &message));
+            Some(CompileOutcome::Failed(text)) => {
+                left_out.push(refusal(&setting, &text));
                 continue;
             }
-            Asked::NotNow => {}
+            Some(outcome) => points.push(Point { setting: setting.clone(), outcome }),
+            None => {}
         }
         with_accumulation.push(setting);
     }
@@ -251,51 +240,44 @@ impl Asker<'_> {
                 continue;
             }
             // What cannot be built alone is no help, and no error: nobody asked for it.
-            let Ok(module) = program(self.experiment, &alone) else { continue };
+            let Ok(module) = program(self.subject, &alone) else { continue };
             let compiler = self.asking.compiler(Placement::default());
             let program = encode::to_bytes(&module).map_err(StudyError::Encode)?;
             if !compiler.remembers(&target, &program)? {
                 continue;
             }
-            if let Said::Answered(compiled) = ask(&compiler, &target, &program, part)? {
-                points.push(Point { setting: alone, answer: compiled.answer });
+            match ask(&compiler, &target, &program, part)?.outcome {
+                CompileOutcome::Failed(_) => {}
+                outcome => points.push(Point { setting: alone, outcome }),
             }
         }
         Ok(points)
     }
 
-    /// What the compiler says of a setting.
-    fn ask(&mut self, setting: &Setting) -> Result<Asked, StudyError> {
+    /// What the compiler says of a setting; `None` where no compile is left for it.
+    fn ask(&mut self, setting: &Setting) -> Result<Option<CompileOutcome>, StudyError> {
         let Setting { target, batch, .. } = setting;
-        let module = match program(self.experiment, setting) {
+        let module = match program(self.subject, setting) {
             Ok(module) => module,
-            Err(error) => return Ok(Asked::Refused(error.chain())),
+            Err(error) => return Ok(Some(CompileOutcome::Failed(error.chain()))),
         };
-        let placement = placement(&module, self.path)?;
+        let placement = placement(&module, Path::new(&self.subject.name))?;
         let compiler = self.asking.compiler(placement);
         let program = encode::to_bytes(&module).map_err(StudyError::Encode)?;
         let is_kept = !self.asking.fresh && compiler.remembers(target, &program)?;
         if !is_kept && self.n_left == 0 {
-            return Ok(Asked::NotNow);
+            return Ok(None);
         }
         let compiling = compiling(setting, self.n_left.saturating_sub(1));
         if !is_kept {
             self.n_left -= 1;
             (self.on)(&Event::Begins(&compiling));
         }
-        let said = ask(&compiler, target, &program, *batch)?;
-        let answer = match said {
-            Said::Answered(compiled) => {
-                let answer = compiled.answer.clone();
-                if !is_kept {
-                    let (is_cached, outcome) = Said::Answered(compiled).outcome();
-                    (self.on)(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
-                }
-                answer
-            }
-            Said::Refused(message) => return Ok(Asked::Refused(message)),
-        };
-        Ok(Asked::Said(answer))
+        let Compiled { outcome, is_cached } = ask(&compiler, target, &program, *batch)?;
+        if !is_kept && !matches!(outcome, CompileOutcome::Failed(_)) {
+            (self.on)(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
+        }
+        Ok(Some(outcome))
     }
 }
 
@@ -306,21 +288,21 @@ fn compiling(setting: &Setting, n_more: u32) -> Compiling {
 }
 
 /// The training step of a setting.
-fn program(experiment: &Experiment, setting: &Setting) -> Result<Module, StudyError> {
+fn program(subject: &ModelSubject<'_>, setting: &Setting) -> Result<Module, StudyError> {
     let Setting { series, target, n_cores, batch, accumulate } = setting;
-    let mut stored = experiment.clone();
-    stored.train.accumulate = *accumulate;
-    let tuning = experiment.tune.tuning(&target.tuning());
+    let mut step = ModelSubject { program: ModelProgram::Training, ..subject.clone() };
+    step.objective.accumulate = NonZeroU32::new(*accumulate).unwrap_or(NonZeroU32::MIN);
+    let tuning = subject.tuning(target);
     let tuning = if series.remat { tuning } else { without_remat(tuning) };
     let precision = series
         .precision
         .parse()
         .map_err(|_| StudyError::NoProgram { label: series.precision.clone(), batch: *batch })?;
-    // What else the replicas share is as the file says.
+    // What else the replicas share is as the file or the objective says.
     let replicas = NonZeroU32::new(*n_cores).filter(|n| n.get() > 1);
-    let mut mesh = replicas.map_or(Mesh::default(), |n| experiment.mesh.mesh.of_replicas(n));
+    let mut mesh = replicas.map_or(Mesh::default(), |n| subject.objective.mesh.of_replicas(n));
     mesh.state = if series.in_parts { StateOf::Sharded } else { StateOf::Whole };
-    Ok(build(&stored, ModelProgram::Training, precision, *batch, mesh, tuning)?.module)
+    Ok(step.program_with(precision, *batch, mesh, tuning)?.module)
 }
 
 fn without_remat(tuning: Tuning) -> Tuning {

@@ -233,12 +233,16 @@ impl Programs {
     ///
     /// # Errors
     /// A program that cannot be built.
-    pub fn of_model(model: &ModelSubject, precisions: &[Precision], target: &Target) -> Result<Programs, StudyError> {
+    pub fn of_model(
+        model: &ModelSubject<'_>,
+        precisions: &[Precision],
+        target: &Target,
+    ) -> Result<Programs, StudyError> {
         let mut placement = Placement::default();
         let mut subjects = Vec::new();
         for precision in precisions {
             let module = model.build(*precision, target)?.module;
-            placement = self::placement(&module, &model.path)?;
+            placement = self::placement(&module, Path::new(&model.name))?;
             let label = precision.to_string();
             let bytes = encode::to_bytes(&module).map_err(StudyError::Encode)?;
             // Who calls a model's program is bf16scope, which casts what it feeds.
@@ -246,14 +250,14 @@ impl Programs {
         }
         Ok(Programs {
             subjects,
-            batch: Some(model.batch()),
+            batch: Some(model.batch),
             unit: model.unit(),
             tuning: Some(model.tuning(target)),
-            variables: Some(model.variables()),
+            variables: Some(model.variables),
             placement,
             // Its f32 program of one device is what is audited.
             runs_alone: true,
-            sums: Some(model.experiment.mesh.mesh.sum.dtype()),
+            sums: Some(model.objective.mesh.sum.dtype()),
         })
     }
 }

@@ -5,9 +5,8 @@ use std::str::FromStr;
 
 use bf16scope_passes::tuning::{Tune, Tuning};
 use bf16scope_tpu::Target;
-use bf16scope_train::experiment::Experiment;
 
-/// How programs are tuned. As text: `auto`, `none` or a target.
+/// How programs are tuned, instead of what their file or task says. As text: `auto`, `none` or a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TuneChoice {
     /// As the file says.
@@ -19,20 +18,23 @@ pub enum TuneChoice {
     None,
     /// What the file says, for this target, wherever the program goes.
     For(Target),
+    /// These choices, on any target.
+    These(Box<Tuning>),
 }
 
 impl TuneChoice {
-    /// How the programs of an experiment are tuned that go to `target`.
-    pub fn tuning(&self, experiment: &Experiment, target: &Target) -> Tuning {
+    /// How programs for `target` are tuned whose file or task says `tune`.
+    pub fn tuning(&self, tune: &Tune, target: &Target) -> Tuning {
         match self {
-            TuneChoice::OfFile => experiment.tune.tuning(&target.tuning()),
+            TuneChoice::OfFile => tune.tuning(&target.tuning()),
             TuneChoice::Auto => target.tuning(),
             TuneChoice::None => Tuning::none(),
+            TuneChoice::These(tuning) => (**tuning).clone(),
             TuneChoice::For(other) => {
-                if experiment.tune == Tune::None {
+                if *tune == Tune::None {
                     tracing::warn!("the file says `tune: none`, for {other} too: nothing is tuned");
                 }
-                experiment.tune.tuning(&other.tuning())
+                tune.tuning(&other.tuning())
             }
         }
     }
@@ -59,6 +61,7 @@ impl fmt::Display for TuneChoice {
             TuneChoice::Auto => f.write_str("auto"),
             TuneChoice::None => f.write_str("none"),
             TuneChoice::For(target) => target.fmt(f),
+            TuneChoice::These(_) => f.write_str("as the objective says"),
         }
     }
 }
@@ -67,14 +70,16 @@ impl fmt::Display for TuneChoice {
 mod tests {
     use super::*;
     use bf16scope_model::document;
+    use bf16scope_train::experiment::Experiment;
 
-    fn experiment(tune: &str) -> Experiment {
-        document::from_str("e.yaml", &format!("model: {{kind: mlp, input: [4], n_classes: 2}}\n{tune}\n")).unwrap()
+    fn of_file(tune: &str) -> Tune {
+        let text = format!("model: {{kind: mlp, input: [4], n_classes: 2}}\n{tune}\n");
+        document::from_str::<Experiment>("e.yaml", &text).unwrap().tune
     }
 
     fn tuning(choice: Option<&str>, file: &str, target: &str) -> Tuning {
         let choice = choice.map_or(TuneChoice::OfFile, |choice| choice.parse().unwrap());
-        choice.tuning(&experiment(file), &target.parse().unwrap())
+        choice.tuning(&of_file(file), &target.parse().unwrap())
     }
 
     #[test]

@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use super::record::{self, Answer, Header};
+use super::record::{self, Header};
 use super::report::{FIGURES, check_cores, compile_whole, options};
-use super::{CompileReport, Target, TpuError};
+use super::{CompileOutcome, CompileReport, Target, TpuError};
 use bf16scope_files::{self as files, hex};
 use bf16scope_hlo::Metadata;
 use bf16scope_hlo::devices::Placement;
@@ -29,8 +29,8 @@ use bf16scope_pjrt::{ChildCompiler, ChildSpec, Pinned, Plugin, PluginSpec, Purpo
 /// What the TPU compiler said of a program, and when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compiled {
-    /// What it said: figures, or that the program does not fit.
-    pub answer: Answer,
+    /// What it came to: figures, or that the program does not fit.
+    pub outcome: CompileOutcome,
     /// Whether this was compiled before, by this process or another; `compile_seconds` is then what it took at the time.
     pub is_cached: bool,
 }
@@ -41,7 +41,7 @@ impl Compiled {
     /// # Errors
     /// [`TpuError::OutOfMemory`], if the program does not fit.
     pub fn report(self, target: &Target) -> Result<CompileReport, TpuError> {
-        self.answer.report(target)
+        self.outcome.into_report(target)
     }
 }
 
@@ -100,10 +100,10 @@ impl Compiler {
     pub fn compile(&self, target: &Target, program: &[u8], batch: usize) -> Result<Compiled, TpuError> {
         let key = self.key(target, program)?;
         if let Some((header, _)) = self.recall(&key) {
-            return Ok(Compiled { answer: header.answer.of_batch(batch, target), is_cached: true });
+            return Ok(Compiled { outcome: header.answer.of_batch(batch, target), is_cached: true });
         }
-        let (answer, _) = self.ask(&key, target, program, batch)?;
-        Ok(Compiled { answer, is_cached: false })
+        let (outcome, _) = self.ask(&key, target, program, batch)?;
+        Ok(Compiled { outcome, is_cached: false })
     }
 
     /// The figures of a verified program, and what the compiler made of it: a serialized, scheduled `HloModuleProto` whose
@@ -121,21 +121,23 @@ impl Compiler {
         let key = self.key(target, program)?;
         if let Some((header, path)) = self.recall(&key) {
             match &header.answer {
-                Answer::OutOfMemory { .. } => return Err(refusal(header.answer, target)),
+                CompileOutcome::OutOfMemory(_) | CompileOutcome::Failed(_) => {
+                    return Err(refusal(header.answer, target));
+                }
                 // Compiled from a program whose source lines were others.
-                Answer::Fits(_) if header.program_sha256 != hex(Sha256::digest(program)) => {}
-                Answer::Fits(_) => match record::read_optimized(&path) {
+                CompileOutcome::Fits(_) if header.program_sha256 != hex(Sha256::digest(program)) => {}
+                CompileOutcome::Fits(_) => match record::read_optimized(&path) {
                     Ok(optimized) => {
-                        let answer = header.answer.of_batch(batch, target);
-                        return Ok((Compiled { answer, is_cached: true }, optimized));
+                        let outcome = header.answer.of_batch(batch, target);
+                        return Ok((Compiled { outcome, is_cached: true }, optimized));
                     }
                     Err(damage) => warn_of_damage(&path, &damage),
                 },
             }
         }
         match self.ask(&key, target, program, batch)? {
-            (answer, Some(optimized)) => Ok((Compiled { answer, is_cached: false }, optimized)),
-            (answer, None) => Err(refusal(answer, target)),
+            (outcome, Some(optimized)) => Ok((Compiled { outcome, is_cached: false }, optimized)),
+            (outcome, None) => Err(refusal(outcome, target)),
         }
     }
 
@@ -208,7 +210,7 @@ impl Compiler {
         target: &Target,
         program: &[u8],
         batch: usize,
-    ) -> Result<(Answer, Option<Vec<u8>>), TpuError> {
+    ) -> Result<(CompileOutcome, Option<Vec<u8>>), TpuError> {
         let describe = |name: &str| match &self.child {
             Some(child) => Topology::in_child(child, &self.setup, name, &BTreeMap::new()),
             None => {
@@ -217,11 +219,8 @@ impl Compiler {
         };
         let (answer, optimized) =
             match compile_whole(describe, target, program, batch, &self.placement, self.excess_precision) {
-                Ok((report, optimized)) => (Answer::Fits(report), Some(optimized)),
-                Err(TpuError::OutOfMemory { needed, available, text, .. }) => {
-                    (Answer::OutOfMemory { needed, available, text }, None)
-                }
-                Err(error) => return Err(error),
+                Ok((report, optimized)) => (CompileOutcome::Fits(report), Some(optimized)),
+                Err(error) => (CompileOutcome::of_error(error)?, None),
             };
         if let Some(cache) = &self.cache {
             let header = Header::new(key, target, hex(Sha256::digest(program)), answer.clone());
@@ -232,8 +231,8 @@ impl Compiler {
 }
 
 /// The error for an answer that is no figures.
-fn refusal(answer: Answer, target: &Target) -> TpuError {
-    match answer.report(target) {
+fn refusal(outcome: CompileOutcome, target: &Target) -> TpuError {
+    match outcome.into_report(target) {
         Err(error) => error,
         Ok(_) => TpuError::NoFigure { target: target.clone(), figure: "optimized program" },
     }
@@ -351,7 +350,7 @@ mod tests {
             collectives: Vec::new(),
             narrow_sums: Vec::new(),
         };
-        Header::new(key, &"tpu-v2".parse().unwrap(), "of the program".to_string(), Answer::Fits(report))
+        Header::new(key, &"tpu-v2".parse().unwrap(), "of the program".to_string(), CompileOutcome::Fits(report))
     }
 
     #[test]

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::CompileReport;
+use super::{CompileOutcome, CompileReport, Need};
 
 /// What compiling at one batch said, as far as the search goes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -168,46 +168,42 @@ pub struct CompiledBatch {
     pub batch: u32,
     /// Whether it was compiled before this run.
     pub cached: bool,
-    /// What the compiler said.
-    #[serde(flatten)]
-    pub outcome: Outcome,
+    /// What it came to.
+    #[serde(flatten, serialize_with = "without_the_compilers_text")]
+    pub outcome: CompileOutcome,
 }
 
-/// What the compiler said of one batch.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// It fits: its figures.
-    Fits(CompileReport),
-    /// It does not fit.
-    OutOfMemory {
-        /// Bytes needed, where the compiler says so.
-        needed: Option<u64>,
-        /// Bytes there are.
-        available: Option<u64>,
-    },
-    /// It was refused for another reason.
-    Failed {
-        /// The compiler's text.
-        message: String,
-    },
+/// As commands print it.
+fn without_the_compilers_text<S: Serializer>(outcome: &CompileOutcome, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Printed<'o> {
+        Fits(&'o CompileReport),
+        OutOfMemory { needed: Option<u64>, available: Option<u64> },
+        Failed { message: &'o str },
+    }
+    match outcome {
+        CompileOutcome::Fits(report) => Printed::Fits(report),
+        CompileOutcome::OutOfMemory(Need { needed, available, .. }) => {
+            Printed::OutOfMemory { needed: *needed, available: *available }
+        }
+        CompileOutcome::Failed(message) => Printed::Failed { message },
+    }
+    .serialize(serializer)
 }
 
 impl CompiledBatch {
     /// The figures, if it fits.
     pub fn report(&self) -> Option<&CompileReport> {
-        match &self.outcome {
-            Outcome::Fits(report) => Some(report),
-            Outcome::OutOfMemory { .. } | Outcome::Failed { .. } => None,
-        }
+        self.outcome.report()
     }
 
     /// What the search goes by.
     pub fn trial(&self) -> Trial {
         match &self.outcome {
-            Outcome::Fits(report) => Trial::Fits(per_mcycle(self.batch, report)),
-            Outcome::OutOfMemory { .. } => Trial::OutOfMemory,
-            Outcome::Failed { .. } => Trial::Failed,
+            CompileOutcome::Fits(report) => Trial::Fits(per_mcycle(self.batch, report)),
+            CompileOutcome::OutOfMemory(_) => Trial::OutOfMemory,
+            CompileOutcome::Failed(_) => Trial::Failed,
         }
     }
 }
@@ -427,9 +423,9 @@ mod tests {
                 collectives: Vec::new(),
                 narrow_sums: Vec::new(),
             };
-            CompiledBatch { batch, cached: false, outcome: Outcome::Fits(report) }
+            CompiledBatch { batch, cached: false, outcome: CompileOutcome::Fits(report) }
         };
-        let no = Outcome::OutOfMemory { needed: None, available: None };
+        let no = CompileOutcome::OutOfMemory(Need::default());
         vec![
             CompiledBatch { batch: 512, cached: false, outcome: no },
             row(64, 1.523e12, 113_966_736),
@@ -451,7 +447,7 @@ mod tests {
         // Work that does not grow with the batch weighs more on small ones: that is not computing things twice.
         let mut falling = resnet();
         falling.truncate(3);
-        let Outcome::Fits(report) = &mut falling[1].outcome else { panic!("{falling:?}") };
+        let CompileOutcome::Fits(report) = &mut falling[1].outcome else { panic!("{falling:?}") };
         report.flops *= 1.5;
         assert!(summarize(&falling).iter().flatten().all(|summary| !summary.rematerialises));
     }

@@ -10,7 +10,7 @@
 
 use serde::Serialize;
 
-use super::{Answer, Collective, CompileReport, Links, StepTime, Target};
+use super::{Collective, CompileOutcome, CompileReport, Links, StepTime, Target};
 use bf16scope_hlo::devices::Devices;
 
 /// Settings that differ only in the size of their parts.
@@ -55,16 +55,13 @@ impl Setting {
 pub struct Point {
     /// The setting.
     pub setting: Setting,
-    /// The compiler's answer, or the estimate.
-    pub answer: Answer,
+    /// What the compiler said, or the estimate.
+    pub outcome: CompileOutcome,
 }
 
 impl Point {
     fn report(&self) -> Option<&CompileReport> {
-        match &self.answer {
-            Answer::Fits(report) => Some(report),
-            Answer::OutOfMemory { .. } => None,
-        }
+        self.outcome.report()
     }
 }
 
@@ -309,8 +306,10 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
     };
     let said = collectives(setting, points).unwrap_or_default();
     let (figures, known, fits) = match points.iter().find(|point| point.setting == *setting) {
-        Some(Point { answer: Answer::OutOfMemory { .. }, .. }) => return unknown(Fit::No, Known::Compiled),
-        Some(Point { answer: Answer::Fits(report), .. }) => {
+        Some(Point { outcome: CompileOutcome::OutOfMemory(_) | CompileOutcome::Failed(_), .. }) => {
+            return unknown(Fit::No, Known::Compiled);
+        }
+        Some(Point { outcome: CompileOutcome::Fits(report), .. }) => {
             let step = StepTime::new(&setting.target, report.cycles as f64, report.collective_seconds());
             let (hbm, limit) = (report.hbm.total as f64, report.hbm.limit as f64);
             let figures = step.map(|step| Figures { hbm, limit, step });
@@ -357,9 +356,10 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
 const UNTRIED: f64 = 0.5;
 
 fn limit(point: &Point) -> Option<f64> {
-    match &point.answer {
-        Answer::Fits(report) => Some(report.hbm.limit as f64),
-        Answer::OutOfMemory { available, .. } => available.map(|available| available as f64),
+    match &point.outcome {
+        CompileOutcome::Fits(report) => Some(report.hbm.limit as f64),
+        CompileOutcome::OutOfMemory(need) => need.available.map(|available| available as f64),
+        CompileOutcome::Failed(_) => None,
     }
 }
 

@@ -17,49 +17,8 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use super::{CompileReport, Target, TpuError};
+use super::{CompileOutcome, Target};
 use bf16scope_files as files;
-
-/// What the compiler said of a program.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Answer {
-    /// It compiles: its figures.
-    Fits(CompileReport),
-    /// It does not fit in device memory.
-    OutOfMemory {
-        /// Bytes needed, where the compiler's text says so.
-        needed: Option<u64>,
-        /// Bytes there are for the program.
-        available: Option<u64>,
-        /// First line of the compiler's text.
-        text: String,
-    },
-}
-
-impl Answer {
-    /// The figures.
-    ///
-    /// # Errors
-    /// [`TpuError::OutOfMemory`], if the program does not fit.
-    pub fn report(self, target: &Target) -> Result<CompileReport, TpuError> {
-        match self {
-            Answer::Fits(report) => Ok(report),
-            Answer::OutOfMemory { needed, available, text } => {
-                Err(TpuError::OutOfMemory { target: target.clone(), needed, available, text })
-            }
-        }
-    }
-
-    /// The same for a caller who counts another number of examples in a run. How long collectives take is not the
-    /// compiler's to say, so it is not what was kept.
-    pub(super) fn of_batch(self, batch: usize, target: &Target) -> Answer {
-        match self {
-            Answer::Fits(report) => Answer::Fits(report.timed(target, batch)),
-            Answer::OutOfMemory { .. } => self,
-        }
-    }
-}
 
 /// What a record holds but the optimized program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,7 +30,7 @@ pub(super) struct Header {
     /// Of the program's bytes, source lines included.
     pub(super) program_sha256: String,
     /// The compiler's answer.
-    pub(super) answer: Answer,
+    pub(super) answer: CompileOutcome,
     /// Bytes of the optimized program, in gzip and out of it.
     n_gzip_bytes: u64,
     n_bytes: u64,
@@ -107,7 +66,7 @@ const MAGIC: &str = "bf16scope-compile 1 ";
 const MAX_LINE: u64 = 1 << 16;
 
 impl Header {
-    pub(super) fn new(key: &str, target: &Target, program_sha256: String, answer: Answer) -> Header {
+    pub(super) fn new(key: &str, target: &Target, program_sha256: String, answer: CompileOutcome) -> Header {
         Header { key: key.to_string(), target: target.to_string(), program_sha256, answer, n_gzip_bytes: 0, n_bytes: 0 }
     }
 }

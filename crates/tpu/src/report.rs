@@ -145,6 +145,14 @@ pub enum TpuError {
         /// First line of the compiler's text.
         text: String,
     },
+    /// The compiler refused the program for another reason than memory.
+    #[error("{target}: the compiler refused the program: {text}")]
+    Refused {
+        /// The target.
+        target: Target,
+        /// The compiler's text.
+        text: String,
+    },
     /// A figure that the compiler did not give.
     #[error("{target}: the compiler gave no `{figure}`: libtpu has changed, use the pinned one")]
     NoFigure {

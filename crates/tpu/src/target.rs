@@ -312,6 +312,15 @@ fn nearest(text: &str) -> String {
     }
 }
 
+/// As of [`Target::from_str`].
+impl TryFrom<&str> for Target {
+    type Error = TargetError;
+
+    fn try_from(text: &str) -> Result<Target, TargetError> {
+        text.parse()
+    }
+}
+
 impl FromStr for Target {
     type Err = TargetError;
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::CompileReport;
 use super::explain::{Copies, Explanation};
+use super::{CompileOutcome, CompileReport, Need};
 
 /// A form of a program, and what the compiler said of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,25 +18,11 @@ pub struct Candidate {
     /// What to call it in a sentence: `bf16`, `the module as given`, `policy tf_amp`.
     pub name: String,
     /// Its figures, or that it does not fit.
-    pub outcome: Outcome,
+    pub outcome: CompileOutcome,
     /// What its optimized program shows, if that was read.
     pub evidence: Option<Evidence>,
     /// Whether it takes or gives other dtypes than the first candidate, so that its caller must change too.
     pub changes_interface: bool,
-}
-
-/// What the compiler said.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    /// It fits.
-    Fits(CompileReport),
-    /// It does not.
-    DoesNotFit {
-        /// Bytes needed, where the compiler says so.
-        needed: Option<u64>,
-        /// Bytes there are.
-        available: Option<u64>,
-    },
 }
 
 /// What an optimized program shows of its memory and cycles.
@@ -135,10 +121,7 @@ pub fn verdict(candidates: &[Candidate]) -> Verdict {
 
 impl Candidate {
     fn report(&self) -> Option<&CompileReport> {
-        match &self.outcome {
-            Outcome::Fits(report) => Some(report),
-            Outcome::DoesNotFit { .. } => None,
-        }
+        self.outcome.report()
     }
 }
 
@@ -299,13 +282,14 @@ fn other_aims(candidates: &[Candidate], fitting: &[(usize, &CompileReport)], cho
 
 /// `policy O2 needs 10.65 GiB of 7.48 GiB`.
 fn no_room(candidate: &Candidate) -> String {
-    match candidate.outcome {
-        Outcome::Fits(_) => format!("{} fits", candidate.name),
-        Outcome::DoesNotFit { needed: Some(needed), available: Some(available) } => {
+    match &candidate.outcome {
+        CompileOutcome::Fits(_) => format!("{} fits", candidate.name),
+        CompileOutcome::OutOfMemory(Need { needed: Some(needed), available: Some(available), .. }) => {
             let gib = |n_bytes: u64| n_bytes as f64 / f64::from(1u32 << 30);
-            format!("{} needs {:.2} GiB of {:.2} GiB", candidate.name, gib(needed), gib(available))
+            format!("{} needs {:.2} GiB of {:.2} GiB", candidate.name, gib(*needed), gib(*available))
         }
-        Outcome::DoesNotFit { .. } => format!("{} does not fit", candidate.name),
+        CompileOutcome::Failed(_) => format!("{} was refused", candidate.name),
+        CompileOutcome::OutOfMemory(_) => format!("{} does not fit", candidate.name),
     }
 }
 

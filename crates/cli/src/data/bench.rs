@@ -15,7 +15,7 @@ use bf16scope_hlo::devices::Placement;
 use bf16scope_hlo::proto::encode;
 use bf16scope_model::graph::Precision;
 use bf16scope_pjrt::Purpose;
-use bf16scope_study::{Asking, ModelProgram, build, unit};
+use bf16scope_study::{Asking, ModelSubject, unit};
 use bf16scope_tpu::{Target, TpuError};
 use bf16scope_train::experiment::Experiment;
 
@@ -87,7 +87,7 @@ pub(super) fn run(
     if let Some(target) = &args.target {
         let eaten = eaten(target, (experiment, path), context)?;
         let &(n_workers, made) = rates.last().context("there is one number of workers at least")?;
-        text += &beside(target, unit(experiment), eaten, made, n_workers);
+        text += &beside(target, unit(&*experiment.task()), eaten, made, n_workers);
         object["target"] = json!({ "name": target.to_string(), "examples_per_second": eaten });
     }
     Ok((text, object))
@@ -121,9 +121,9 @@ fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Co
     let Target::Tpu { version, .. } = target else { return Err(TpuError::NotATpu(target.clone()).into()) };
     let mut counted = experiment.clone();
     counted.count_examples(path, &context.setup())?;
-    let (batch, mesh) = (counted.train.batch, counted.mesh.mesh);
-    let tuning = counted.tune.tuning(&target.tuning());
-    let module = build(&counted, ModelProgram::Training, Precision::Bf16, batch, mesh, tuning)?.module;
+    let subject = ModelSubject::of_experiment(path, counted)?;
+    let (batch, mesh) = (subject.batch, subject.objective.mesh);
+    let module = subject.program_with(Precision::Bf16, batch, mesh, subject.tuning(target))?.module;
     let placement = Placement::of(&module)?;
     let spinner = progress::spinner(format!("compiling {} for {target}", path.display()), context.quiet);
     let compiler = Asking::new(&context.setup()).compiler(placement);

@@ -30,8 +30,9 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         "--levers compiles beside one plain program, and {} precisions were named\nhelp: name one, such as --precision f32",
         precisions.len()
     );
+    let subject = ModelSubject::read(&args.model, &context.setup())?;
     let question = LeversQuestion {
-        subject: ModelSubject { batch: args.batch, ..ModelSubject::read(&args.model, &context.setup())? },
+        subject: ModelSubject { batch: args.batch.unwrap_or(subject.batch), ..subject },
         precision: precisions.first().copied().unwrap_or(Precision::F32),
         targets: args.target.clone(),
     };
@@ -233,7 +234,8 @@ fn page(answer: &LeversAnswer) -> Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bf16scope_tpu::fit::{CompiledBatch, Outcome};
+    use bf16scope_tpu::fit::CompiledBatch;
+    use bf16scope_tpu::{CompileOutcome, Need};
 
     fn pulled(lever: &'static str, n_bytes: Option<i64>, cycles: u64) -> Pulled {
         let mut hbm = bf16scope_tpu::Hbm::default();
@@ -248,8 +250,8 @@ mod tests {
         report.examples_per_second = 1.0;
         report.compile_seconds = 1.0;
         let outcome = match n_bytes {
-            Some(_) => Outcome::Fits(report),
-            None => Outcome::OutOfMemory { needed: None, available: None },
+            Some(_) => CompileOutcome::Fits(report),
+            None => CompileOutcome::OutOfMemory(Need::default()),
         };
         let option = if lever == "together" || lever == "plain" { "" } else { "x" };
         let row = CompiledBatch { batch: 8, cached: false, outcome };

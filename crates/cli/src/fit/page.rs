@@ -7,7 +7,7 @@ use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::curves::{Cross, Curve, Panel, Point, panels};
 use crate::watch::said;
 use bf16scope_study::{FitAnswer, FitRow, FitSeries};
-use bf16scope_tpu::fit::Outcome;
+use bf16scope_tpu::CompileOutcome;
 
 /// The page.
 pub(super) fn page(fit: &FitAnswer) -> Page {
@@ -103,9 +103,9 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// The core's memory, as any compile said it.
 fn limit(series: &FitSeries) -> Option<f64> {
     series.rows.iter().find_map(|row| match &row.row.outcome {
-        Outcome::Fits(report) => Some(report.hbm.limit as f64),
-        Outcome::OutOfMemory { available, .. } => available.map(|available| available as f64),
-        Outcome::Failed { .. } => None,
+        CompileOutcome::Fits(report) => Some(report.hbm.limit as f64),
+        CompileOutcome::OutOfMemory(need) => need.available.map(|available| available as f64),
+        CompileOutcome::Failed(_) => None,
     })
 }
 
@@ -189,8 +189,10 @@ fn table(fit: &FitAnswer) -> Table {
                 _ => cells.extend((0..8).map(|_| Cell::Number(f64::INFINITY, "-".to_string()))),
             }
             let remark = match &row.outcome {
-                Outcome::Failed { message } => message.clone(),
-                Outcome::Fits(_) | Outcome::OutOfMemory { .. } => words::remark(series, row, summary.as_ref(), one),
+                CompileOutcome::Failed(text) => text.clone(),
+                CompileOutcome::Fits(_) | CompileOutcome::OutOfMemory(_) => {
+                    words::remark(series, row, summary.as_ref(), one)
+                }
             };
             cells.push(Cell::Text(remark));
             rows.push(cells);

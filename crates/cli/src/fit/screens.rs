@@ -6,7 +6,7 @@ use super::*;
 use crate::terminal::check_screen;
 use bf16scope_study::{FitSeries, Large, ModelProgram, Value};
 use bf16scope_tpu::fit::{CompiledBatch, Found, summarize};
-use bf16scope_tpu::{CompileReport, Hbm};
+use bf16scope_tpu::{CompileReport, Hbm, Need};
 
 /// Batch, MiB in all and of temporaries, flops and cycles of the batch, examples a second.
 type Figures = (u32, f64, f64, f64, f64, f64);
@@ -25,12 +25,13 @@ fn fits((batch, total, temporaries, flops, cycles, examples_per_second): Figures
     report.optimal_seconds = f64::from(batch) / examples_per_second;
     report.examples_per_second = examples_per_second;
     report.compile_seconds = 132.14;
-    CompiledBatch { batch, cached: batch != 256, outcome: Outcome::Fits(report) }
+    CompiledBatch { batch, cached: batch != 256, outcome: CompileOutcome::Fits(report) }
 }
 
 fn does_not(batch: u32, needed: f64) -> CompiledBatch {
     let gib = |n: f64| Some((n * f64::from(1 << 30)) as u64);
-    CompiledBatch { batch, cached: true, outcome: Outcome::OutOfMemory { needed: gib(needed), available: gib(7.48) } }
+    let need = Need { needed: gib(needed), available: gib(7.48), text: String::new() };
+    CompiledBatch { batch, cached: true, outcome: CompileOutcome::OutOfMemory(need) }
 }
 
 fn series(precision: &str, largest: Option<u32>, best: Option<u32>, rows: Vec<CompiledBatch>) -> FitSeries {
@@ -72,7 +73,7 @@ fn a_search_on_80_columns() {
         CompiledBatch {
             batch: 288,
             cached: false,
-            outcome: Outcome::Failed { message: "INTERNAL: no such thing".to_string() },
+            outcome: CompileOutcome::Failed("INTERNAL: no such thing".to_string()),
         },
         does_not(320, 8.75),
     ];

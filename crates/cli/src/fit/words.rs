@@ -3,7 +3,8 @@
 use crate::report;
 use crate::watch::{no_room, said};
 use bf16scope_study::{FitAnswer, FitSeries, Large, Value};
-use bf16scope_tpu::fit::{CompiledBatch, Outcome, Summary};
+use bf16scope_tpu::CompileOutcome;
+use bf16scope_tpu::fit::{CompiledBatch, Summary};
 
 /// A figure with as many digits as matter: `0.63`, `12.3`, `1,234`.
 pub(super) fn figure(value: f64) -> String {
@@ -32,8 +33,8 @@ pub(super) fn remark(series: &FitSeries, row: &CompiledBatch, summary: Option<&S
         (_, Some(summary)) if summary.rematerialises => {
             remarks.push(format!("rematerialises: {:.2} × the flops per {one}", summary.flops_ratio));
         }
-        (Outcome::OutOfMemory { needed, available }, _) => remarks.push(no_room(*needed, *available)),
-        (Outcome::Failed { .. }, _) => remarks.push("refused, see below".to_string()),
+        (CompileOutcome::OutOfMemory(need), _) => remarks.push(no_room(need)),
+        (CompileOutcome::Failed(_), _) => remarks.push("refused, see below".to_string()),
         _ => {}
     }
     remarks.join("; ")

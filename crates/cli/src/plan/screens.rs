@@ -7,7 +7,7 @@ use crate::terminal::check_screen;
 use bf16scope_hlo::devices::Devices;
 use bf16scope_study::slice;
 use bf16scope_tpu::plan::{Point, accumulated, plan as rows_of};
-use bf16scope_tpu::{Answer, Collective, CompileReport, Hbm, Links, Spec};
+use bf16scope_tpu::{Collective, CompileOutcome, CompileReport, Hbm, Links, Need, Spec};
 
 /// A setting that is compiled: MiB in all and of temporaries, cycles.
 fn point(setting: &Setting, total: f64, temporaries: f64, cycles: u64) -> Point {
@@ -28,7 +28,7 @@ fn point(setting: &Setting, total: f64, temporaries: f64, cycles: u64) -> Point 
     report.compile_seconds = 61.0;
     report.devices = Devices { replicas: setting.n_cores as usize, partitions: 1 };
     report.collectives = vec![sum];
-    Point { setting: setting.clone(), answer: Answer::Fits(report) }
+    Point { setting: setting.clone(), outcome: CompileOutcome::Fits(report) }
 }
 
 #[test]
@@ -51,8 +51,8 @@ fn a_plan_on_80_columns() {
         point(&settings[1], 7000.0, 6720.0, 240_000_000),
     ];
     let available = Some(15_854 << 20);
-    let too_large = Answer::OutOfMemory { needed: Some(27 << 30), available, text: String::new() };
-    let points = [&points[..], &[Point { setting: settings[0].clone(), answer: too_large }]].concat();
+    let too_large = CompileOutcome::OutOfMemory(Need { needed: Some(27 << 30), available, text: String::new() });
+    let points = [&points[..], &[Point { setting: settings[0].clone(), outcome: too_large }]].concat();
     settings.insert(1, accumulated(&settings[0], &points).unwrap());
     let plan = PlanAnswer {
         model: "examples/resnet50.yaml".to_string(),

@@ -15,7 +15,7 @@
 //! Source: Keras' `LossScaleOptimizer` (2^15, ×2 after 2000 finite steps, ÷2 and skip on others) and jmp's
 //! `DynamicLossScale` (the minimum of 1; a scale that would overflow f32 stays).
 
-use crate::graph::{Graph, Init, Tensor, VariableInfo};
+use crate::graph::{Graph, Init, Precision, Tensor, VariableInfo};
 use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::BinaryOp;
 use serde::de::{self, Deserializer, Unexpected, Visitor};
@@ -51,6 +51,15 @@ pub enum LossScale {
 impl LossScale {
     /// Keras' dynamic scaling.
     pub const DYNAMIC: LossScale = LossScale::Dynamic { initial: 32768.0, period: 2000, factor: 2.0, minimum: 1.0 };
+
+    /// What a network that computes in this precision needs: dynamic scaling in f16, whose gradients underflow; none in bf16 and
+    /// f32.
+    pub const fn usual(precision: Precision) -> LossScale {
+        match precision {
+            Precision::F16 => LossScale::DYNAMIC,
+            Precision::F32 | Precision::Bf16 => LossScale::None,
+        }
+    }
 
     /// The variable that counts steps whose update was left out.
     pub const N_SKIPPED: &str = "loss_scale/n_skipped";

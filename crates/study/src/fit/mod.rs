@@ -5,6 +5,7 @@ mod large;
 mod source;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Serialize;
 
@@ -17,16 +18,14 @@ use super::{ModelProgram, StudyError, check_slice};
 use bf16scope_hlo::Module;
 use bf16scope_hlo::devices::{Devices, Placement};
 use bf16scope_hlo::proto::encode;
-use bf16scope_tpu::fit::{
-    CompiledBatch, Found, MULTIPLE, Outcome, Step, Summary, Trial, search, search_among, summarize,
-};
-use bf16scope_tpu::{CompileReport, Compiler, Target, TpuError};
+use bf16scope_tpu::fit::{CompiledBatch, Found, MULTIPLE, Step, Summary, Trial, search, search_among, summarize};
+use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Target, TpuError};
 
 /// Which batches fit.
 #[derive(Clone, Debug)]
-pub struct FitQuestion {
+pub struct FitQuestion<'t> {
     /// The model or module.
-    pub source: FitSource,
+    pub source: FitSource<'t>,
     /// The TPUs to compile for.
     pub targets: Vec<Target>,
     /// The largest batch to try.
@@ -35,12 +34,12 @@ pub struct FitQuestion {
     pub multiple: u32,
 }
 
-impl FitQuestion {
+impl<'t> FitQuestion<'t> {
     /// The largest batch to try, where nothing else is said.
     pub const MAX_BATCH: u32 = 8192;
 
     /// Up to [`FitQuestion::MAX_BATCH`], to a multiple of [`MULTIPLE`].
-    pub fn new(source: FitSource, targets: Vec<Target>) -> FitQuestion {
+    pub fn new(source: FitSource<'t>, targets: Vec<Target>) -> FitQuestion<'t> {
         FitQuestion { source, targets, max_batch: FitQuestion::MAX_BATCH, multiple: MULTIPLE }
     }
 
@@ -89,7 +88,7 @@ impl FitSeries {
 /// All that was found.
 #[derive(Clone, Debug, Serialize)]
 pub struct FitAnswer {
-    /// The model's file, or the folder of modules.
+    /// The task's name, the model's file, or the folder of modules.
     pub model: String,
     /// Which program of a model; empty for modules.
     #[serde(serialize_with = "program")]
@@ -104,6 +103,27 @@ pub struct FitAnswer {
     pub excess_precision: bool,
     /// By target and precision.
     pub series: Vec<FitSeries>,
+}
+
+impl fmt::Display for FitAnswer {
+    /// A line for each target and precision: the largest batch, and the best one with its figures.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, series) in self.series.iter().enumerate() {
+            let FitSeries { target, precision, found, .. } = series;
+            let line_end = if nth > 0 { "\n" } else { "" };
+            write!(f, "{line_end}{target}, {precision}: ")?;
+            let (Some(largest), Some(best)) = (found.largest, found.best) else {
+                f.write_str("no batch fits")?;
+                continue;
+            };
+            let more = if found.is_capped { ", and larger ones were not tried" } else { "" };
+            write!(f, "batches up to {largest} fit{more}; best is {best}")?;
+            if let Some(FitRow { row, .. }) = series.rows.iter().find(|row| row.row.batch == best) {
+                write!(f, ": {}", row.outcome)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 fn program<S: serde::Serializer>(program: &Option<ModelProgram>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -129,7 +149,11 @@ pub(super) fn without_repeats<T: Clone + PartialEq>(items: &[T]) -> Vec<T> {
 /// # Errors
 /// A target that is no TPU; a question whose programs cannot be built; a compiler that cannot be had. That a batch does not
 /// fit, or is refused, is an answer.
-pub fn fit(question: &FitQuestion, asking: &Asking, on: &mut dyn FnMut(&Event<'_>)) -> Result<FitAnswer, StudyError> {
+pub fn fit(
+    question: &FitQuestion<'_>,
+    asking: &Asking,
+    on: &mut dyn FnMut(&Event<'_>),
+) -> Result<FitAnswer, StudyError> {
     let FitQuestion { source, targets, .. } = question;
     let mesh = source.mesh();
     for target in targets {
@@ -148,7 +172,7 @@ pub fn fit(question: &FitQuestion, asking: &Asking, on: &mut dyn FnMut(&Event<'_
         }
     }
     Ok(FitAnswer {
-        model: source.path().display().to_string(),
+        model: source.name(),
         program: source.program(),
         unit: source.unit(),
         devices: mesh.data.get(),
@@ -160,7 +184,7 @@ pub fn fit(question: &FitQuestion, asking: &Asking, on: &mut dyn FnMut(&Event<'_
 
 /// The search for one target and precision.
 fn one(
-    question: &FitQuestion,
+    question: &FitQuestion<'_>,
     compiler: &Compiler,
     target: &Target,
     label: &str,
@@ -185,7 +209,7 @@ fn one(
         None => search_parts(question, &mut try_batch)?,
     };
     let rows: Vec<CompiledBatch> = rows.into_values().collect();
-    let out_of_memory = rows.iter().find(|row| matches!(row.outcome, Outcome::OutOfMemory { .. }));
+    let out_of_memory = rows.iter().find(|row| matches!(row.outcome, CompileOutcome::OutOfMemory(_)));
     let too_large = match (found.largest, out_of_memory) {
         (None, Some(row)) => {
             let what = format!("{label} for a larger TPU, to see what is too large,");
@@ -203,7 +227,7 @@ fn one(
 
 /// A search in parts of a batch, of which a model that accumulates gradients has several.
 fn search_parts(
-    question: &FitQuestion,
+    question: &FitQuestion<'_>,
     try_batch: &mut dyn FnMut(Step) -> Result<Trial, StudyError>,
 ) -> Result<Found, StudyError> {
     let (source, max_batch) = (&question.source, question.max_batch);
@@ -222,15 +246,15 @@ fn search_parts(
 /// No batch is out of memory and none fits: the first failure is the message.
 fn nothing_compiles(target: &Target, label: &str, rows: &[CompiledBatch]) -> StudyError {
     let mut failures = rows.iter().filter_map(|row| match &row.outcome {
-        Outcome::Failed { message } => Some(format!("batch {}: {message}", row.batch)),
-        Outcome::Fits(_) | Outcome::OutOfMemory { .. } => None,
+        CompileOutcome::Failed(text) => Some(format!("batch {}: {text}", row.batch)),
+        CompileOutcome::Fits(_) | CompileOutcome::OutOfMemory(_) => None,
     });
     let why = failures.next_back().unwrap_or("there is no batch to try: --max-batch is below all of them".to_string());
     StudyError::NothingCompiles { target: target.clone(), label: label.to_string(), why }
 }
 
-pub(super) fn failed(batch: u32, message: String) -> CompiledBatch {
-    CompiledBatch { batch, cached: false, outcome: Outcome::Failed { message } }
+pub(super) fn failed(batch: u32, text: String) -> CompiledBatch {
+    CompiledBatch { batch, cached: false, outcome: CompileOutcome::Failed(text) }
 }
 
 /// What the compiler says of a program of one batch, which the caller is told while it waits.
@@ -245,7 +269,7 @@ pub(super) fn row_of(
     let compiling = Compiling { target: target.clone(), what: what.to_string(), batch: Some(batch), n_more };
     on(&Event::Begins(&compiling));
     let program = encode::to_bytes(module).map_err(StudyError::Encode)?;
-    let (cached, outcome) = ask(compiler, target, &program, batch)?.outcome();
-    on(&Event::Ends { compiling: &compiling, is_cached: cached, outcome: &outcome });
-    Ok(CompiledBatch { batch, cached, outcome })
+    let Compiled { outcome, is_cached } = ask(compiler, target, &program, batch)?;
+    on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
+    Ok(CompiledBatch { batch, cached: is_cached, outcome })
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::batch_dim::{BatchDim, BatchDimError};
 use crate::module_file::{self, Converter};
 use crate::subject::{Form, forms, refuse_several};
-use crate::{ModelProgram, ModelSubject, StudyError, build};
+use crate::{ModelProgram, ModelSubject, StudyError};
 use bf16scope_foreign::{ForeignError, Size};
 use bf16scope_hlo::Module;
 use bf16scope_model::graph::Precision;
@@ -16,11 +16,11 @@ use bf16scope_train::Mesh;
 
 /// Programs by precision and batch.
 #[derive(Clone, Debug)]
-pub enum FitSource {
+pub enum FitSource<'t> {
     /// A model, which has a program at any batch.
     Model {
         /// Which, and how it is tuned.
-        subject: Box<ModelSubject>,
+        subject: Box<ModelSubject<'t>>,
         /// The replicas that a step is over: a batch is the part of one.
         mesh: Mesh,
         /// In which precisions.
@@ -55,7 +55,7 @@ pub enum FitSource {
 /// A symbolic module is asked at powers of two up to this for one that it is for.
 const MAX_START: u32 = 1024;
 
-impl FitSource {
+impl FitSource<'_> {
     /// The modules of a folder, exported at several batches, in forms that differ.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl FitSource {
         batch_dim: Option<&BatchDim>,
         asked: &[Form],
         converter: &Converter,
-    ) -> Result<FitSource, StudyError> {
+    ) -> Result<FitSource<'static>, StudyError> {
         let files = modules(folder, batch_dim, converter)?;
         let forms = differing_forms(&files, asked, converter)?;
         Ok(FitSource::Modules { folder: folder.to_path_buf(), files, forms, converter: Box::new(converter.clone()) })
@@ -80,7 +80,7 @@ impl FitSource {
         batch_dim: &str,
         asked: &[Form],
         converter: &Converter,
-    ) -> Result<FitSource, StudyError> {
+    ) -> Result<FitSource<'static>, StudyError> {
         let mut start = 1;
         let module = loop {
             match of_batch(path, batch_dim, start, converter) {
@@ -97,12 +97,11 @@ impl FitSource {
         Ok(FitSource::Symbolic { path, batch_dim, start, forms, converter })
     }
 
-    /// The model's or the module's file, or the folder.
-    pub fn path(&self) -> &Path {
+    /// What answers call it: the task's name, the model's or the module's file, or the folder.
+    pub fn name(&self) -> String {
         match self {
-            FitSource::Model { subject, .. } => &subject.path,
-            FitSource::Modules { folder, .. } => folder,
-            FitSource::Symbolic { path, .. } => path,
+            FitSource::Model { subject, .. } => subject.name.clone(),
+            FitSource::Modules { folder: path, .. } | FitSource::Symbolic { path, .. } => path.display().to_string(),
         }
     }
 
@@ -130,7 +129,7 @@ impl FitSource {
     pub(super) fn n_parts(&self) -> u32 {
         match self {
             FitSource::Model { subject, .. } if subject.program == ModelProgram::Training => {
-                subject.experiment.train.accumulate.max(1)
+                subject.objective.accumulate.get()
             }
             FitSource::Symbolic { start, .. } => *start,
             FitSource::Model { .. } | FitSource::Modules { .. } => 1,
@@ -141,7 +140,7 @@ impl FitSource {
     pub(super) fn start(&self) -> u32 {
         match self {
             // The file's batch is that of all of its devices.
-            FitSource::Model { subject, mesh, .. } => (subject.batch() / mesh.data).max(1),
+            FitSource::Model { subject, mesh, .. } => (subject.batch / mesh.data).max(1),
             FitSource::Modules { files, .. } => files.keys().next().copied().unwrap_or(1),
             FitSource::Symbolic { start, .. } => *start,
         }
@@ -165,7 +164,7 @@ impl FitSource {
                 let whole = batch.checked_mul(mesh.data.get()).filter(|&batch| i32::try_from(batch).is_ok());
                 let whole = whole.ok_or(StudyError::TooManyExamples { parts: mesh.data.get(), batch })?;
                 let tuning = subject.tuning(target);
-                Ok(build(&subject.experiment, subject.program, precision, whole, *mesh, tuning)?.module)
+                Ok(subject.program_with(precision, whole, *mesh, tuning)?.module)
             }
             FitSource::Modules { files, forms, converter, .. } => {
                 let path = files.get(&batch).ok_or_else(unknown)?;

@@ -10,7 +10,7 @@ pub use table::{LEVERS, Lever, Setting};
 
 use super::ask::{Asking, Event};
 use super::fit::{failed, row_of, without_repeats};
-use super::{ModelProgram, ModelSubject, StudyError, build};
+use super::{ModelProgram, ModelSubject, StudyError};
 use bf16scope_hlo::devices::Placement;
 use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tune;
@@ -20,9 +20,9 @@ use bf16scope_train::Mesh;
 
 /// What levers are worth.
 #[derive(Clone, Debug)]
-pub struct LeversQuestion {
+pub struct LeversQuestion<'t> {
     /// Of the training step of which model; what it is tuned for is a lever.
-    pub subject: ModelSubject,
+    pub subject: ModelSubject<'t>,
     /// What the plain program computes in.
     pub precision: Precision,
     /// The TPUs to compile for.
@@ -59,7 +59,7 @@ pub struct OnTarget {
 /// What each lever is worth on each target.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeversAnswer {
-    /// The model's file.
+    /// The task's name, or the model's file.
     pub model: String,
     /// Examples in a batch.
     pub batch: u32,
@@ -85,17 +85,18 @@ impl Pulled {
 /// # Errors
 /// A target that is no TPU; a plain program that cannot be built; a compiler that cannot be had.
 pub fn levers(
-    question: &LeversQuestion,
+    question: &LeversQuestion<'_>,
     asking: &Asking,
     on: &mut dyn FnMut(&Event<'_>),
 ) -> Result<LeversAnswer, StudyError> {
     let LeversQuestion { subject, precision, targets } = question;
-    let mut experiment = subject.experiment.clone();
+    let mut subject = ModelSubject { program: ModelProgram::Training, ..subject.clone() };
     // What is tuned for the target is a lever, and beside it each choice.
-    if experiment.tune == Tune::Auto {
-        experiment.tune = Tune::None;
+    if subject.tune == Tune::Auto {
+        subject.tune = Tune::None;
     }
-    let plain = Setting { experiment, precision: *precision, batch: subject.batch() };
+    let (model, batch) = (subject.name.clone(), subject.batch);
+    let plain = Setting { subject, precision: *precision };
     let compiler = asking.compiler(Placement::default());
     let mut all = Vec::new();
     for target in without_repeats(targets) {
@@ -106,8 +107,8 @@ pub fn levers(
         on(&Event::SeriesEnds);
     }
     Ok(LeversAnswer {
-        model: subject.path.display().to_string(),
-        batch: plain.batch,
+        model,
+        batch,
         precision: precision.to_string(),
         libtpu: compiler.libtpu()?,
         excess_precision: asking.excess_precision,
@@ -119,11 +120,11 @@ pub fn levers(
 fn pull_all(
     compiler: &Compiler,
     target: &Target,
-    plain: &Setting,
+    plain: &Setting<'_>,
     on: &mut dyn FnMut(&Event<'_>),
 ) -> Result<Vec<Pulled>, StudyError> {
     let mut together = plain.clone();
-    let tuned = if plain.experiment.tune == Tune::None { ", not tuned" } else { "" };
+    let tuned = if plain.subject.tune == Tune::None { ", not tuned" } else { "" };
     let about = format!("the program as it is, in {}{tuned}", plain.precision);
     let mut settings = vec![("plain", "", about, Ok(plain.clone()))];
     for lever in LEVERS {
@@ -160,19 +161,19 @@ fn pull(
     compiler: &Compiler,
     target: &Target,
     lever: &str,
-    setting: &Setting,
+    setting: &Setting<'_>,
     n_more: u32,
     on: &mut dyn FnMut(&Event<'_>),
 ) -> Result<CompiledBatch, StudyError> {
-    let Setting { experiment, precision, batch } = setting;
-    let tuning = experiment.tune.tuning(&target.tuning());
-    match build(experiment, ModelProgram::Training, *precision, *batch, Mesh::default(), tuning) {
+    let Setting { subject, precision } = setting;
+    let batch = subject.batch;
+    match subject.program_with(*precision, batch, Mesh::default(), subject.tune.tuning(&target.tuning())) {
         Ok(program) => {
             let what = format!("{lever} ({precision})");
-            row_of(compiler, target, &what, Step { batch: *batch, n_more }, &program.module, on)
+            row_of(compiler, target, &what, Step { batch, n_more }, &program.module, on)
         }
         // A plain program that cannot be built is the user's mistake; a lever that does not work here is not.
         Err(error) if lever == "plain" => Err(error),
-        Err(error) => Ok(failed(*batch, error.chain())),
+        Err(error) => Ok(failed(batch, error.chain())),
     }
 }

@@ -1,23 +1,21 @@
-//! The levers: a row of [`LEVERS`] each, with a name, what it does, and a function that edits the experiment as a user
+//! The levers: a row of [`LEVERS`] each, with a name, what it does, and a function that edits the subject as a user
 //! would edit the YAML, or says why it does not apply. To add one, add a row.
 
-use crate::{ModelProgram, build};
+use crate::{ModelProgram, ModelSubject};
 use bf16scope_model::graph::{Precision, Program, Storage};
 use bf16scope_model::optim::{Adafactor, FirstMoments, MomentumDtype, Optimizer, SlotStorage};
 use bf16scope_passes::tuning::{Remat, Stem, Tune, Tuning};
 use bf16scope_train::Mesh;
-use bf16scope_train::experiment::Experiment;
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 /// What a lever edits.
 #[derive(Clone, Debug)]
-pub struct Setting {
-    /// What the file says, edited.
-    pub experiment: Experiment,
+pub struct Setting<'t> {
+    /// The training step, edited.
+    pub subject: ModelSubject<'t>,
     /// What the network computes in.
     pub precision: Precision,
-    /// Examples in a batch.
-    pub batch: u32,
 }
 
 /// Something that may save memory or time.
@@ -29,7 +27,7 @@ pub struct Lever {
     /// What it changes, and whether gradients stay as they are.
     pub about: &'static str,
     /// Edits the setting, or says why it does not apply.
-    pub pull: fn(&mut Setting) -> Result<(), String>,
+    pub pull: fn(&mut Setting<'_>) -> Result<(), String>,
 }
 
 /// All of them.
@@ -99,41 +97,41 @@ pub const LEVERS: &[Lever] = &[
 ];
 
 /// What is tuned now; levers are pulled for TPUs alone.
-fn now(setting: &Setting) -> Tuning {
-    setting.experiment.tune.tuning(&Tuning::tpu())
+fn now(setting: &Setting<'_>) -> Tuning {
+    setting.subject.tune.tuning(&Tuning::tpu())
 }
 
-fn auto(setting: &mut Setting) -> Result<(), String> {
-    match &setting.experiment.tune {
-        Tune::None => setting.experiment.tune = Tune::Auto,
+fn auto(setting: &mut Setting<'_>) -> Result<(), String> {
+    match &setting.subject.tune {
+        Tune::None => setting.subject.tune = Tune::Auto,
         Tune::Auto => return Err("it is tuned for the target already".to_string()),
         Tune::Keys(_) => return Err("the file says what is tuned".to_string()),
     }
     Ok(())
 }
 
-fn remat_elementwise(setting: &mut Setting) -> Result<(), String> {
+fn remat_elementwise(setting: &mut Setting<'_>) -> Result<(), String> {
     pull_remat(setting, Remat::Elementwise)
 }
 
-fn remat_blocks(setting: &mut Setting) -> Result<(), String> {
+fn remat_blocks(setting: &mut Setting<'_>) -> Result<(), String> {
     let program = plain_program(setting)?;
     let names: Vec<&str> = program.variables.iter().map(|variable| variable.name.as_str()).collect();
     let pattern = blocks(&names).ok_or("the model has no numbered blocks, such as block1 and block2")?;
     pull_remat(setting, Remat::Scopes(vec![format!("{pattern}*")]))
 }
 
-fn pull_remat(setting: &mut Setting, what: Remat) -> Result<(), String> {
+fn pull_remat(setting: &mut Setting<'_>, what: Remat) -> Result<(), String> {
     if now(setting).remat != Remat::None {
         return Err("the model rematerialises already".to_string());
     }
-    let mut keys = setting.experiment.tune.keys();
+    let mut keys = setting.subject.tune.keys();
     keys.remat = Some(what);
-    setting.experiment.tune = keys.into();
+    setting.subject.tune = keys.into();
     Ok(())
 }
 
-fn space_to_depth(setting: &mut Setting) -> Result<(), String> {
+fn space_to_depth(setting: &mut Setting<'_>) -> Result<(), String> {
     match now(setting).stem {
         Stem::Plain => {}
         Stem::SpaceToDepth => return Err("the stem is space-to-depth already".to_string()),
@@ -141,9 +139,9 @@ fn space_to_depth(setting: &mut Setting) -> Result<(), String> {
     }
     let plain = plain_program(setting)?;
     let mut pulled = setting.clone();
-    let mut keys = pulled.experiment.tune.keys();
+    let mut keys = pulled.subject.tune.keys();
     keys.stem = Some(Stem::SpaceToDepth);
-    pulled.experiment.tune = keys.into();
+    pulled.subject.tune = keys.into();
     if plain_program(&pulled)?.module == plain.module {
         return Err("the model has no stem that this changes".to_string());
     }
@@ -152,10 +150,9 @@ fn space_to_depth(setting: &mut Setting) -> Result<(), String> {
 }
 
 /// The prediction of one example: small, and it has the model's scopes.
-fn plain_program(setting: &Setting) -> Result<Program, String> {
-    let Setting { experiment, precision, .. } = setting;
-    let tuning = now(setting);
-    build(experiment, ModelProgram::Inference, *precision, 1, Mesh::default(), tuning).map_err(|error| error.chain())
+fn plain_program(setting: &Setting<'_>) -> Result<Program, String> {
+    let subject = ModelSubject { program: ModelProgram::Inference, ..setting.subject.clone() };
+    subject.program_with(setting.precision, 1, Mesh::default(), now(setting)).map_err(|error| error.chain())
 }
 
 /// The name of scopes that are numbered, with something in common inside: `block` of `cnn/block1/conv/kernel` and
@@ -176,22 +173,22 @@ fn blocks(variables: &[&str]) -> Option<String> {
 }
 
 /// Parts of the batch in the lever of that name: fewer save little, more make each part too small for the TPU's tiles.
-const N_PARTS: u32 = 4;
+const N_PARTS: NonZeroU32 = NonZeroU32::new(4).expect("4 is not 0");
 
-fn accumulate(setting: &mut Setting) -> Result<(), String> {
-    match setting.experiment.train.accumulate {
-        1 if !setting.batch.is_multiple_of(N_PARTS) => {
-            Err(format!("batch {} is not a multiple of {N_PARTS}", setting.batch))
+fn accumulate(setting: &mut Setting<'_>) -> Result<(), String> {
+    match setting.subject.objective.accumulate.get() {
+        1 if !setting.subject.batch.is_multiple_of(N_PARTS.get()) => {
+            Err(format!("batch {} is not a multiple of {N_PARTS}", setting.subject.batch))
         }
         1 => {
-            setting.experiment.train.accumulate = N_PARTS;
+            setting.subject.objective.accumulate = N_PARTS;
             Ok(())
         }
         n => Err(format!("gradients are accumulated over {n} parts already")),
     }
 }
 
-fn bf16_scope(setting: &mut Setting) -> Result<(), String> {
+fn bf16_scope(setting: &mut Setting<'_>) -> Result<(), String> {
     match setting.precision {
         Precision::F32 => setting.precision = Precision::Bf16,
         precision => return Err(format!("the network computes in {precision} already")),
@@ -199,8 +196,8 @@ fn bf16_scope(setting: &mut Setting) -> Result<(), String> {
     Ok(())
 }
 
-fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
-    match setting.experiment.train.optimizer.first_moments() {
+fn bf16_moments(setting: &mut Setting<'_>) -> Result<(), String> {
+    match setting.subject.objective.update.optimizer.first_moments() {
         FirstMoments::StoredAs(dtype @ MomentumDtype::F32) => {
             *dtype = MomentumDtype::Bf16;
             Ok(())
@@ -211,28 +208,28 @@ fn bf16_moments(setting: &mut Setting) -> Result<(), String> {
     }
 }
 
-fn bf16_weights(setting: &mut Setting) -> Result<(), String> {
-    match setting.experiment.train.variables {
-        Storage::F32 => setting.experiment.train.variables = Storage::Bf16Stochastic,
+fn bf16_weights(setting: &mut Setting<'_>) -> Result<(), String> {
+    match setting.subject.variables {
+        Storage::F32 => setting.subject.variables = Storage::Bf16Stochastic,
         other => return Err(format!("variables are stored as {other} already")),
     }
     Ok(())
 }
 
-fn bf16_slots(setting: &mut Setting) -> Result<(), String> {
-    let optimizer = setting.experiment.train.optimizer;
-    match setting.experiment.train.slots {
+fn bf16_slots(setting: &mut Setting<'_>) -> Result<(), String> {
+    let optimizer = setting.subject.objective.update.optimizer;
+    match setting.subject.objective.update.slots {
         _ if !optimizer.keeps_slots() => Err(format!("{} keeps no slots", optimizer.name())),
         SlotStorage::F32 => {
-            setting.experiment.train.slots = SlotStorage::Bf16Stochastic;
+            setting.subject.objective.update.slots = SlotStorage::Bf16Stochastic;
             Ok(())
         }
         other => Err(format!("slots are stored as {other} already")),
     }
 }
 
-fn adafactor(setting: &mut Setting) -> Result<(), String> {
-    match &mut setting.experiment.train.optimizer {
+fn adafactor(setting: &mut Setting<'_>) -> Result<(), String> {
+    match &mut setting.subject.objective.update.optimizer {
         optimizer @ Optimizer::Adam(_) => {
             *optimizer = Optimizer::Adafactor(Adafactor::default());
             Ok(())
@@ -246,19 +243,21 @@ fn adafactor(setting: &mut Setting) -> Result<(), String> {
 mod tests {
     use super::*;
     use bf16scope_model::models::{Model, mlp};
-    use bf16scope_train::experiment::TrainConfig;
 
-    fn setting(optimizer: Optimizer, precision: Precision) -> Setting {
-        let train = TrainConfig { optimizer, ..TrainConfig::default() };
-        let experiment = Experiment {
-            model: Model::Mlp(mlp::Config::new([4], 2)),
-            data: None,
-            train,
-            mesh: bf16scope_train::experiment::MeshConfig::default(),
-            tune: Tune::None,
-            origin: bf16scope_model::document::Origin::default(),
-        };
-        Setting { experiment, precision, batch: 8 }
+    fn setting(optimizer: Optimizer, precision: Precision) -> Setting<'static> {
+        of_model(&Model::Mlp(mlp::Config::new([4], 2)), optimizer, precision)
+    }
+
+    fn of_model(model: &Model, optimizer: Optimizer, precision: Precision) -> Setting<'static> {
+        let mut subject = ModelSubject { tune: Tune::None, batch: 8, ..ModelSubject::shared(model.task(0.0)) };
+        subject.objective.update.optimizer = optimizer;
+        Setting { subject, precision }
+    }
+
+    /// What levers edit.
+    fn edited(Setting { subject, precision }: &Setting<'_>) -> impl PartialEq + use<> {
+        let ModelSubject { objective, variables, tune, batch, .. } = subject.clone();
+        (objective, variables, tune, batch, *precision)
     }
 
     #[test]
@@ -274,12 +273,11 @@ mod tests {
                 let mut pulled = plain.clone();
                 match (lever.pull)(&mut pulled) {
                     Ok(()) => {
-                        let is_same = pulled.experiment == plain.experiment && pulled.precision == plain.precision;
-                        assert!(!is_same, "{} changes nothing", lever.name);
+                        assert!(edited(&pulled) != edited(plain), "{} changes nothing", lever.name);
                         assert!((lever.pull)(&mut pulled).is_err(), "{} applies twice", lever.name);
                     }
                     Err(why) => {
-                        assert!(!why.is_empty() && pulled.experiment == plain.experiment, "{}", lever.name);
+                        assert!(!why.is_empty() && edited(&pulled) == edited(plain), "{}", lever.name);
                     }
                 }
             }
@@ -299,7 +297,7 @@ mod tests {
         assert_eq!(adafactor(adam), Err("the optimizer is adafactor already".to_string()));
         assert_eq!(accumulate(adam), Err("gradients are accumulated over 4 parts already".to_string()));
         assert_eq!(remat_blocks(sgd), Err("the model has no numbered blocks, such as block1 and block2".to_string()));
-        sgd.batch = 10;
+        sgd.subject.batch = 10;
         assert_eq!(accumulate(sgd), Err("batch 10 is not a multiple of 4".to_string()));
     }
 
@@ -310,20 +308,12 @@ mod tests {
             "{kind: resnet, depth: 18, input: [32, 32, 3], n_classes: 10, width: 4}",
             "{kind: transformer, vocabulary: 16, length: 8, max_length: 8, layers: 2, features: 8, heads: 2, hidden: 8}",
         ] {
-            let mut setting = setting(Optimizer::SGD, Precision::F32);
-            setting.experiment.model = bf16scope_model::document::from_str("model", model).unwrap();
+            let model_of_text: Model = bf16scope_model::document::from_str("model", model).unwrap();
+            let mut setting = of_model(&model_of_text, Optimizer::SGD, Precision::F32);
             remat_blocks(&mut setting).unwrap();
             // A pattern that matches nothing is an error.
             let tuning = now(&setting);
-            let program = build(
-                &setting.experiment,
-                ModelProgram::Training,
-                setting.precision,
-                setting.batch,
-                Mesh::default(),
-                tuning,
-            )
-            .unwrap();
+            let program = setting.subject.program_with(setting.precision, 8, Mesh::default(), tuning).unwrap();
             let is_copy = |name: &str| name.contains("remat/");
             assert!(
                 program.module.entry().instructions.iter().any(|instr| is_copy(&instr.metadata.op_name)),

@@ -1,7 +1,7 @@
 //! What is predicted between programs that were compiled, and what fits.
 
 use super::*;
-use crate::{Hbm, Spec};
+use crate::{Hbm, Need, Spec};
 
 const MIB: i64 = 1 << 20;
 
@@ -48,12 +48,12 @@ fn fits(setting: &Setting, fixed: i64, each: i64, start: u64) -> Point {
         collectives: vec![sum],
         narrow_sums: Vec::new(),
     };
-    Point { setting: setting.clone(), answer: Answer::Fits(report) }
+    Point { setting: setting.clone(), outcome: CompileOutcome::Fits(report) }
 }
 
 fn too_large(setting: &Setting) -> Point {
-    let answer = Answer::OutOfMemory { needed: None, available: Some(8000 << 20), text: String::new() };
-    Point { setting: setting.clone(), answer }
+    let outcome = CompileOutcome::OutOfMemory(Need { available: Some(8000 << 20), ..Need::default() });
+    Point { setting: setting.clone(), outcome }
 }
 
 fn slices(precision: &str) -> Vec<Setting> {
@@ -121,7 +121,7 @@ fn programs_of_one_core_are_points_and_what_cores_sum_comes_from_others() {
         let mut setting = settings[at].clone();
         (setting.batch, setting.n_cores, setting.target) = (setting.part(), 1, setting.series.board.clone());
         let mut point = fits(&setting, 500, 20, 7000);
-        let Answer::Fits(report) = &mut point.answer else { panic!() };
+        let CompileOutcome::Fits(report) = &mut point.outcome else { panic!() };
         report.collectives.clear();
         point
     };
@@ -138,7 +138,7 @@ fn programs_of_one_core_are_points_and_what_cores_sum_comes_from_others() {
 fn a_curve_is_predicted_with_the_error_that_it_has() {
     let settings = slices("bf16");
     let mut points: Vec<Point> = [4, 3, 1].map(|at: usize| fits(&settings[at], 500, 20, 0)).to_vec();
-    let Answer::Fits(report) = &mut points[1].answer else { panic!() };
+    let CompileOutcome::Fits(report) = &mut points[1].outcome else { panic!() };
     // 820 MiB by the line, 1000 by the compiler.
     report.hbm.total = 1000 * MIB;
     let rows = plan(&settings, &points);

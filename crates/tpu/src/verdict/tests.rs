@@ -32,11 +32,17 @@ fn report(cycles: f64, seconds: f64, temporaries: i64) -> CompileReport {
 }
 
 fn candidate(name: &str, report: CompileReport) -> Candidate {
-    Candidate { name: name.to_string(), outcome: Outcome::Fits(report), evidence: None, changes_interface: false }
+    Candidate {
+        name: name.to_string(),
+        outcome: CompileOutcome::Fits(report),
+        evidence: None,
+        changes_interface: false,
+    }
 }
 
 fn too_large(name: &str) -> Candidate {
-    let outcome = Outcome::DoesNotFit { needed: Some(11_435_000_000), available: Some(8_031_000_000) };
+    let need = Need { needed: Some(11_435_000_000), available: Some(8_031_000_000), text: String::new() };
+    let outcome = CompileOutcome::OutOfMemory(need);
     Candidate { outcome, ..candidate(name, report(1.0, 1.0, 0)) }
 }
 
@@ -151,7 +157,7 @@ fn more_memory_has_its_parts_and_the_copies_that_were_seen() {
     assert!(text.contains("more HBM") && !text.contains("alive beside"), "{text}");
     // Nor are they one where it is something else that grew.
     (base.evidence, other.evidence) = (evidence(0, 0, 1_000), evidence(8, 10, 1_000));
-    let Outcome::Fits(own) = &mut other.outcome else { panic!("{other:?}") };
+    let CompileOutcome::Fits(own) = &mut other.outcome else { panic!("{other:?}") };
     (own.hbm.temporaries, own.hbm.code) = (390 * MIB, 16 * MIB);
     let (_, text) = said(&[base, other]);
     assert!(text.contains("6.0 MiB more HBM than the module as given: code +6.0 MiB.\n"), "{text}");
@@ -164,8 +170,10 @@ fn what_does_not_fit_is_not_chosen() {
     assert_eq!(said(&[too_large("f32"), fits.clone()]), (Some(1), expected.to_string()));
     let expected = "Keep bf16.\nToo large: policy O2 needs 10.65 GiB of 7.48 GiB.";
     assert_eq!(said(&[fits, too_large("policy O2")]), (Some(0), expected.to_string()));
-    let unsaid =
-        Candidate { outcome: Outcome::DoesNotFit { needed: None, available: Some(1) }, ..too_large("policy tf_amp") };
+    let unsaid = Candidate {
+        outcome: CompileOutcome::OutOfMemory(Need { available: Some(1), ..Need::default() }),
+        ..too_large("policy tf_amp")
+    };
     let expected = "None of them fits: f32 needs 10.65 GiB of 7.48 GiB and policy tf_amp does not fit.";
     let none = verdict(&[too_large("f32"), unsaid]);
     assert_eq!((none.choice, none.sentences), (None, vec![expected.to_string()]));

@@ -328,10 +328,7 @@ impl TrainConfig {
     /// As of [`TrainConfig::update`].
     pub fn objective(&self, precision: Precision) -> Result<Objective, TrainError> {
         let update = self.update()?;
-        let loss_scale = self.loss_scale.unwrap_or(match precision {
-            Precision::F16 => LossScale::DYNAMIC,
-            Precision::F32 | Precision::Bf16 => LossScale::None,
-        });
+        let loss_scale = self.loss_scale.unwrap_or(LossScale::usual(precision));
         let accumulate = NonZeroU32::new(self.accumulate).unwrap_or(NonZeroU32::MIN);
         let (average, trainable) = (self.average, self.trainable.clone());
         Ok(Objective { update, loss_scale, accumulate, average, trainable, ..Objective::default() })

@@ -1,17 +1,18 @@
-//! What a TPU makes of a small model and of a module, asked from outside of the crate: which batch fits, which slice to rent, what
-//! each option saves, and f32 beside bf16. There is no TPU: Google's compiler says it.
+//! What a TPU makes of a task of our own, of a model in YAML and of a module, asked from outside of the crate: which batch fits,
+//! which slice to rent, what each option saves, and f32 beside bf16. There is no TPU: Google's compiler says it.
 
 use std::error::Error;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use bf16scope::graph::Precision;
 use bf16scope::hlo::text;
 use bf16scope::passes::amp::Policy;
 use bf16scope::pjrt::{Purpose, Setup, prepare_environment};
+use bf16scope::prelude::*;
 use bf16scope::study::{
-    AS_GIVEN, Asking, Event, FitQuestion, FitSource, Form, LEVERS, LeversQuestion, ModelSubject, PlanQuestion,
-    Programs, compare, explain_programs, fit, levers, plan,
+    AS_GIVEN, Asking, Compare, Event, Explain, ExplainQuestion, ExplainSource, Fit, FitQuestion, FitSource, Form,
+    LEVERS, Levers, LeversQuestion, ModelSubject, Plan, PlanQuestion, Programs, StudyError, compare, explain, fit,
+    levers, plan,
 };
 use bf16scope::tpu::Target;
 use bf16scope::train::Mesh;
@@ -26,9 +27,70 @@ ENTRY main {
   ROOT y = f32[256,1024] tanh(scores)
 }";
 
+/// Scores of eight classes from 64 numbers.
+#[derive(Debug)]
+struct Scores;
+
+impl Task for Scores {
+    fn name(&self) -> &str {
+        "scores"
+    }
+
+    fn features(&self) -> Vec<Feature> {
+        vec![Feature::compute("x", [64]), Feature::exact("y", DType::S32, []).below(8).label()]
+    }
+
+    fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
+        let logits = s.low_precision(|s| {
+            let hidden = nn::dense(s, &features.get("x"), "hidden", &Dense { units: 256, ..Dense::default() });
+            nn::dense(s, &nn::relu(&hidden), "logits", &Dense { units: 8, ..Dense::default() })
+        });
+        let logits = logits.cast(DType::F32);
+        if mode == Mode::Predict {
+            return Outputs::new().prediction("class", &nn::arg_max(&logits));
+        }
+        let losses = nn::sparse_softmax_cross_entropy_per_example(&logits, &features.get("y"), 0.0);
+        Outputs::new().loss(Loss::weighted(&losses, &features.weight()))
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::new("scores")
+    }
+}
+
+/// A task of our own is asked about as a model in YAML is.
+fn our_own_task() -> Result<(), StudyError> {
+    let mut n_events = 0;
+    let fit = Fit::new(&Scores).target("tpu-v3").batch(16).max_batch(32).on_event(|_| n_events += 1).run()?;
+    // Two batches begin and end in each precision, and each search ends.
+    assert_eq!(n_events, 2 * (2 * 2 + 1), "{fit}");
+    assert_eq!((fit.model.as_str(), fit.series[1].found.largest), ("scores", Some(32)));
+    assert!(fit.to_string().contains("tpu-v3, bf16: batches up to 32 fit"), "{fit}");
+    let (report, _) = fit.series[0].at(32).expect("it fits");
+    assert!(report.examples_per_second > 0.0, "examples a second of a batch of 32: {report:?}");
+
+    let plan = Plan::new(&Scores).target("tpu-v3").devices(&[8]).precision(Precision::Bf16).batch(64).compiles(1).run()?;
+    assert!(plan.fits() && plan.batch == 64 && plan.rows.len() == 1, "{plan:?}");
+
+    let compared = Compare::new(&Scores).target("tpu-v3").batch(64).run()?;
+    assert!(compared.verdict.is_some() && compared.batch == Some(64), "{compared:?}");
+
+    let explained = Explain::new(&Scores).target("tpu-v3").batch(64).run()?;
+    let explanation = &explained.programs[0].explanation;
+    let layers: Vec<&str> = explanation.layers.iter().map(|layer| layer.layer.as_str()).collect();
+    assert!(layers.contains(&"hidden") && layers.contains(&"logits"), "{layers:?}");
+    let sources: Vec<&str> = explanation.steps.iter().map(|step| step.origin.source.as_str()).collect();
+    assert!(sources.iter().any(|source| source.contains("study.rs:")), "the lines above: {sources:?}");
+
+    let levers = Levers::new(&Scores).target("tpu-v3").batch(64).run()?;
+    assert!(levers.targets[0].levers[1].report().is_some(), "bf16 applies: {levers:?}");
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     // Before there is a second thread.
     prepare_environment(Purpose::Compile)?;
+    our_own_task()?;
     let setup = Setup::from_env();
     let asking = Asking::new(&setup);
     let folder = std::env::temp_dir().join(format!("consumer-study-{}", std::process::id()));
@@ -67,7 +129,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         devices: [8].into_iter().filter_map(NonZeroU32::new).collect(),
         precisions: vec![Precision::Bf16],
         n_compiles: 1,
-        ..PlanQuestion::new(ModelSubject { batch: Some(64), ..model.clone() })
+        ..PlanQuestion::new(ModelSubject { batch: 64, ..model.clone() })
     };
     let planned = plan(&question, &asking, &mut |_| {})?;
     assert!(planned.fits() && planned.rows.len() == 1, "{planned:?}");
@@ -85,7 +147,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(labels, [AS_GIVEN, "default"]);
     let choice = compared.verdict.and_then(|verdict| verdict.choice).ok_or("both fit, so one is chosen")?;
     assert!(labels.contains(&choice.as_str()), "{choice}");
-    let explained = explain_programs(&programs, &v3, None, &asking, &mut |_| {})?;
+    let source = ExplainSource::Programs(programs);
+    let question = ExplainQuestion { source, target: v3.clone(), stretches: None };
+    let explained = explain(&question, &asking, &mut |_| {})?;
     assert_eq!(explained.programs.len(), 2);
 
     // What each option saves.
