@@ -44,10 +44,9 @@
 //! let loss = nn::sparse_softmax_cross_entropy(&logits.cast(DType::F32), &labels, 0.0);
 //!
 //! // Reverse mode appends to the same computation, and so does the optimizer.
-//! let variables: Vec<Tensor> = g.variables().iter().map(|variable| g.tensor(variable.instr)).collect();
-//! let gradients = gradients(g.emitter(), &loss, &variables.iter().collect::<Vec<_>>())?;
-//! let gradients: Vec<_> = gradients.into_iter().map(|id| g.tensor(id)).enumerate().collect();
-//! Update::default().emit(&g, &step, &gradients);
+//! let variables = g.trainable_variables();
+//! let gradients = gradients(&loss, &variables)?;
+//! Update::default().apply(&step, &variables, &gradients);
 //!
 //! let program = g.finish(&[("loss", &loss)])?;
 //! hlo::verify(&program.module)?;
@@ -59,7 +58,8 @@
 //!
 //! Calls on the builder return no `Result`. The first error is kept, its result is poisoned, and
 //! [`finish`](graph::Graph::finish) returns it with the layer, the operands and your file and line. Dtypes never promote:
-//! mixed operands are an error that names both tensors.
+//! mixed operands are an error that names both tensors. A part of a network that stands in it twice under one set of variables,
+//! such as the towers of a siamese one, is built in [`Scope::shared`](graph::Scope::shared).
 //!
 //! A [`Task`](task::Task) says what is learnt: TensorFlow's `model_fn` as a trait. [`train::program`] makes its training,
 //! evaluation and prediction programs, with loss scaling, micro-batches and rematerialisation; [`train::Session`] drives
