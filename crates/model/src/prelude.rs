@@ -11,4 +11,4 @@ pub use crate::nn::{
 };
 pub use crate::optim::{Adafactor, LearningRate, LossScale, Optimizer, Update, WeightDecay};
 pub use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task};
-pub use bf16scope_hlo::{DType, Literal, Module};
+pub use bf16scope_hlo::{Array, DType, Literal, Module};
