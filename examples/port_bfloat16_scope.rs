@@ -5,7 +5,6 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bf16scope::data::{Arrays, DataError, csv};
@@ -13,7 +12,7 @@ use bf16scope::hlo::Op;
 use bf16scope::optim::Momentum;
 use bf16scope::pjrt::Client;
 use bf16scope::prelude::*;
-use bf16scope::train::{Data, Objective, RunPlan, Session, Spec, TrainError, program, run};
+use bf16scope::train::{Data, Objective, RunPlan, Session, Spec, program, run};
 use bf16scope::tuning::Tuning;
 
 // def network(images, is_training):
@@ -82,16 +81,12 @@ impl Task for ModelFn {
         //   return TPUEstimatorSpec(mode, loss=loss, train_op=train_op, host_call=host_call)
         outputs.scalar("largest_loss", &losses.max(&[0]))
     }
-
-    fn identity(&self) -> Identity {
-        Identity::new("port")
-    }
 }
 
 // dataset = tf.data.TextLineDataset('digits.csv.gz', compression_type='GZIP').map(parse).shuffle(...).batch(...)
 fn input_fn() -> Result<(Arrays, Arrays), DataError> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
-    csv::read(&path, &ModelFn.features(), 1.0 / 16.0)?.split_tail(360)
+    csv::read(path, &ModelFn.features())?.scaled("images", 1.0 / 16.0)?.split_tail(360)
 }
 
 //   learning_rate = 0.05
@@ -100,8 +95,8 @@ fn input_fn() -> Result<(Arrays, Arrays), DataError> {
 //   train_op = optimizer.minimize(loss, tf.train.get_global_step())
 fn objective() -> Objective {
     let update = Update {
-        optimizer: Optimizer::Momentum(Momentum { momentum: 0.9, ..Momentum::default() }),
-        learning_rate: LearningRate::Constant { value: 0.05 },
+        optimizer: Momentum { momentum: 0.9, ..Momentum::default() }.into(),
+        learning_rate: 0.05.into(),
         ..Update::default()
     };
     Objective { update, ..Objective::default() }
@@ -113,7 +108,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // config = tf.tpu.RunConfig(tpu_config=tf.tpu.TPUConfig(iterations_per_loop=4))
         // estimator = tf.tpu.TPUEstimator(model_fn, config, use_tpu, train_batch_size=32, params={'use_bfloat16': ...})
         let steps_per_call = "4".parse()?;
-        let spec = Spec { precision, objective: objective(), steps_per_call, ..Spec::new(Arc::new(ModelFn)) };
+        let spec = Spec { precision, objective: objective(), steps_per_call, ..Spec::new(ModelFn) };
         let mut estimator = Session::new(&client, spec)?;
 
         // estimator.train(input_fn, max_steps=8 * 44)
@@ -125,8 +120,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         // for prediction in estimator.predict(input_fn): print(prediction['classes'])
         let mut classes = Vec::new();
         estimator.predict(&estimator.predictor(32)?, &test, |batch| {
-            classes.extend(batch[0].bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes)));
-            Ok::<(), TrainError>(())
+            classes.extend(batch[0].to_vec::<i32>()?);
+            Ok::<(), Box<dyn Error>>(())
         })?;
         println!("  the first ten are {:?}", &classes[..10]);
         let accuracy = summary.value("accuracy").unwrap_or_default();

@@ -48,21 +48,18 @@ impl Task for Digits {
         let accuracy = Metric::weighted(&nn::is_correct(&logits, &labels), &weight);
         Outputs::new().loss(Loss::weighted(&focal, &weight)).metric("accuracy", accuracy)
     }
-    fn identity(&self) -> Identity {
-        Identity::new("separable")
-    }
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz");
-    let (training, test) = csv::read(path.as_ref(), &Digits.features(), 1.0 / 16.0)?.split_tail(360)?;
+    let (training, test) = csv::read(path, &Digits.features())?.scaled("images", 1.0 / 16.0)?.split_tail(360)?;
     let drops = vec![RateDrop { step: 528, multiplier: 0.1 }, RateDrop { step: 792, multiplier: 0.01 }];
     let rate = LearningRate::WarmUpStep { value: 0.05, warm_up: 44, drops };
-    let optimizer = Optimizer::Momentum(Momentum { momentum: 0.9, nesterov: true, ..Momentum::default() });
+    let optimizer = Momentum { momentum: 0.9, nesterov: true, ..Momentum::default() };
     let decay = WeightDecay { value: 1e-3, except: vec!["_bn/".to_string()], decoupled: false };
     let trainer = Trainer::new(Digits).epochs(20).shift(1).optimizer(optimizer).learning_rate(rate);
     let model = trainer.weight_decay(decay).on_epoch(|epoch| println!("{epoch}")).fit(&training, &test)?;
-    println!("the first ten are {:?}", &model.predict(&test)?.i32s("class")?[..10]);
+    println!("the first ten are {:?}", &model.predict(&test)?.to_vec::<i32>("class")?[..10]);
     let accuracy = model.evaluate(&test)?.value("accuracy").ok_or("the task reports it")?;
     assert!(accuracy >= 0.97, "accuracy {accuracy}, expected at least 0.97");
     Ok(())

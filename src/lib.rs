@@ -44,10 +44,9 @@
 //! let loss = nn::sparse_softmax_cross_entropy(&logits.cast(DType::F32), &labels, 0.0);
 //!
 //! // Reverse mode appends to the same computation, and so does the optimizer.
-//! let variables: Vec<Tensor> = g.variables().iter().map(|variable| g.tensor(variable.instr)).collect();
-//! let gradients = gradients(g.emitter(), &loss, &variables.iter().collect::<Vec<_>>())?;
-//! let gradients: Vec<_> = gradients.into_iter().map(|id| g.tensor(id)).enumerate().collect();
-//! Update::default().emit(&g, &step, &gradients);
+//! let variables = g.trainable_variables();
+//! let gradients = gradients(&loss, &variables)?;
+//! Update::default().apply(&step, &variables, &gradients);
 //!
 //! let program = g.finish(&[("loss", &loss)])?;
 //! hlo::verify(&program.module)?;
@@ -59,7 +58,8 @@
 //!
 //! Calls on the builder return no `Result`. The first error is kept, its result is poisoned, and
 //! [`finish`](graph::Graph::finish) returns it with the layer, the operands and your file and line. Dtypes never promote:
-//! mixed operands are an error that names both tensors.
+//! mixed operands are an error that names both tensors. A part of a network that stands in it twice under one set of variables,
+//! such as the towers of a siamese one, is built in [`Scope::shared`](graph::Scope::shared).
 //!
 //! A [`Task`](task::Task) says what is learnt: TensorFlow's `model_fn` as a trait. [`train::program`] makes its training,
 //! evaluation and prediction programs, with loss scaling, micro-batches and rematerialisation; [`train::Session`] drives
@@ -72,7 +72,7 @@
 //! # fn f(task: impl Task + 'static, training: Arrays, test: Arrays) -> Result<(), TrainError> {
 //! let model = Trainer::new(task).epochs(20).checkpoint("model.safetensors").fit(&training, &test)?;
 //! println!("{:?}", model.evaluate(&test)?.value("accuracy"));
-//! println!("{:?}", model.predict(&test)?.i32s("class")?);
+//! println!("{:?}", model.predict(&test)?.to_vec::<i32>("class")?);
 //! # Ok(()) }
 //! ```
 //!
@@ -126,9 +126,9 @@
 //!
 //! let client = Client::cpu()?;
 //! let executable = client.compile(&bytes, &CompileOptions::default())?;
-//! let x = client.buffer_from_host(&[0; 4 * 8], DType::F32, &[8], 0)?;
+//! let x = client.buffer(&[0.5f32, 1.0, 1.5, 2.0], [2, 2])?;
 //! let results = executable.execute(vec![Arg::Keep(&x)])?;
-//! println!("{:?}", results[0].to_host()?);
+//! println!("{:?}", results[0].to_vec::<f32>()?);
 //!
 //! let compiled = Compiler::new(&Setup::from_env()).compile(&"tpu-v3".parse()?, &bytes, 32)?;
 //! println!("{:?}", compiled.outcome); // HBM, flops, bytes, cycles; or that it does not fit
@@ -227,6 +227,7 @@
 //! | `cli` | yes | the program `bf16scope`: the crate `bf16scope-cli`, with clap, indicatif, comfy-table, tracing-subscriber, anyhow |
 //! | `records` | with `cli` | Parquet files as data |
 //! | `text` | with `cli` | tokenizers: `tokenizer.json` and `vocab.txt` |
+//! | `ndarray` | no | [`hlo::Array`] from views of the crate `ndarray`, and back |
 //! | `object-store` | no | data files by URL, `gs://`, `s3://`, `http://` and `https://`: [object_store](https://github.com/apache/arrow-rs-object-store); compiles C |
 //! | `xla` | no | [xla-rs](https://github.com/LaurentMazare/xla-rs) 0.4.3: `interop::xla`, and its client as the device `xla-cpu`; links C++ |
 //!

@@ -5,6 +5,5 @@
 //! reads files is.
 
 pub use crate::hlo;
-pub use crate::passes::grad::gradients;
 pub use crate::train::Trainer;
 pub use bf16scope_model::prelude::*;

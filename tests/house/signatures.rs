@@ -8,11 +8,13 @@ use quote::ToTokens;
 use super::{check, dependencies, is_public, room, source_files, without_tests};
 
 /// Crates whose types may stand in public signatures, and where; nowhere else is a place.
-const FOREIGN: [(&str, &[&str]); 3] = [
+const FOREIGN: [(&str, &[&str]); 4] = [
     // bf16 and f16 as values.
     ("half", &["crates/"]),
     // Traits that configurations and reports implement.
     ("serde", &["crates/"]),
+    // With the feature of its name: views and arrays of that crate.
+    ("ndarray", &["crates/hlo/src/array/ndarray.rs"]),
     // With the feature of its name: what this converts is xla-rs's.
     ("xla", &["crates/pjrt/src/interop/xla.rs", "crates/pjrt/src/xla/"]),
 ];

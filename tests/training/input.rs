@@ -28,7 +28,7 @@ fn expected(name: &str) -> (Vec<i64>, Vec<u8>) {
 
 /// An array of an archive: its dims and bytes.
 fn array(file: &str, name: &str) -> (Vec<i64>, Vec<u8>) {
-    let source = npz::read(&folder().join(file), &[(name, name)]).unwrap();
+    let source = npz::read_arrays(&folder().join(file), &[(name, name)]).unwrap();
     let mut dims = vec![source.n_examples() as i64];
     dims.extend(&source.arrays()[0].dims);
     let bytes = (0..source.n_examples()).flat_map(|idx| source.read(idx).unwrap()[0].to_vec()).collect();

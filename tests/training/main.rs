@@ -18,6 +18,7 @@ mod layer_remat;
 mod loss_scale;
 mod metrics;
 mod optim_tf;
+mod own_task;
 mod parquet;
 mod partitions;
 mod recipes;

@@ -51,7 +51,7 @@ fn trained(model: &Model, precision: Precision, remat: &Remat) -> BTreeMap<Strin
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
     let client = run::client();
     let task = model.task(0.0);
-    let digits = csv::read(&path, &task.features(), 1.0 / 16.0).unwrap();
+    let digits = csv::read_scaled(&path, &task.features(), 1.0 / 16.0).unwrap();
     let spec = Spec { precision, batch: 16, seed: 1, objective: objective(remat), ..Spec::new(task) };
     let mut session = Session::new(client, spec.clone()).unwrap();
     for batch in examples::loader(&digits, &spec).epoch(0).take(3) {

@@ -33,9 +33,9 @@ fn trainer<'a>() -> Trainer<'a> {
         .seed(3)
         .shift(1)
         .precision(Precision::F32)
-        .optimizer(Optimizer::Momentum(Momentum { momentum: 0.9, nesterov: true, ..Momentum::default() }))
-        .learning_rate(LearningRate::Constant { value: 0.05 })
-        .weight_decay(WeightDecay { value: 1e-4, except: Vec::new(), decoupled: false })
+        .optimizer(Momentum { momentum: 0.9, nesterov: true, ..Momentum::default() })
+        .learning_rate(0.05)
+        .weight_decay(1e-4)
 }
 
 fn fit(trainer: Trainer<'_>) -> Result<Trained, TrainError> {
@@ -55,8 +55,7 @@ fn it_trains_to_the_bits_of_a_session_with_the_same_spec() {
         ..Update::default()
     };
     let objective = Objective { update, ..Objective::default() };
-    let spec =
-        Spec { batch: 40, seed: 3, shift: 1, precision: Precision::F32, objective, ..Spec::new(Arc::new(task())) };
+    let spec = Spec { batch: 40, seed: 3, shift: 1, precision: Precision::F32, objective, ..Spec::new(task()) };
     let mut session = Session::new(client(), spec.clone()).unwrap();
     let summary = run(&mut session, data(), &RunPlan::new(2, None), &AtomicBool::new(false), &mut |_| {}).unwrap();
     let state = session.state().unwrap();
@@ -69,6 +68,12 @@ fn it_trains_to_the_bits_of_a_session_with_the_same_spec() {
     assert!(epochs[1].starts_with("epoch 2: loss 0.") && epochs[1].contains("; test loss 0."), "{epochs:?}");
     let of_spec = fit(Trainer::of(spec).on(client()).epochs(2)).unwrap();
     assert!(of_spec.into_session().unwrap().state().unwrap() == state, "the weights differ");
+}
+
+#[test]
+fn no_replicas_are_refused_when_it_trains() {
+    let error = fit(trainer().replicas(0)).unwrap_err().to_string();
+    assert_eq!(error, "0 replicas; expected 1 or more\nhelp: `replicas(1)` trains on one device");
 }
 
 /// In its second epoch, of 35 steps.
@@ -108,10 +113,10 @@ fn a_checkpoint_that_is_loaded_evaluates_and_predicts_as_the_run_that_left_it() 
     // Nine batches of 40, one after the other.
     let predictions = loaded.predict(data().test).unwrap();
     assert_eq!(trained.predict(data().test).unwrap(), predictions);
-    let logits = predictions.f32s("logits").unwrap();
+    let logits = predictions.to_vec::<f32>("logits").unwrap();
     assert_eq!((logits.len(), &predictions.arrays()[0].dims[..]), (3600, &[360, 10][..]));
     assert!(logits.iter().all(|logit| logit.is_finite()) && logits[..10] != logits[3590..]);
-    let messages = [predictions.i32s("logits").unwrap_err(), predictions.f32s("labels").unwrap_err()];
+    let messages = [predictions.to_vec::<i32>("logits").unwrap_err(), predictions.to_vec::<f32>("labels").unwrap_err()];
     assert_eq!(
         messages.map(|error| error.to_string()),
         [

@@ -295,9 +295,6 @@ impl Task for Custom {
         let loss = nn::sparse_softmax_cross_entropy_per_example(&logits, &features.get("labels"), 0.0);
         Outputs::new().loss(Loss::weighted(&loss, &features.weight()))
     }
-    fn identity(&self) -> Identity {
-        Identity::new(self.name)
-    }
 }
 
 fn dense(s: &Scope, x: &Tensor, name: &str, units: i64) -> Tensor {

@@ -116,9 +116,6 @@ impl Task for Lstm {
         let loss = nn::sparse_softmax_cross_entropy_per_example(&logits, &features.get("labels"), 0.0);
         Outputs::new().loss(Loss::weighted(&loss, &features.weight()))
     }
-    fn identity(&self) -> Identity {
-        Identity::new("lstm")
-    }
 }
 
 fn check_lstm(units: i64, precision: Precision, n_epochs: u64) {
@@ -127,7 +124,7 @@ fn check_lstm(units: i64, precision: Precision, n_epochs: u64) {
     let examples = experiment.read_data(&path, &Setup::from_env()).unwrap();
     let update = Update { optimizer: Optimizer::ADAM, ..Update::default() };
     let objective = Objective { update, ..Objective::default() };
-    let spec = Spec { precision, objective, batch: 128, seed: 1, ..Spec::new(Arc::new(Lstm { units, size: 8 })) };
+    let spec = Spec { precision, objective, batch: 128, seed: 1, ..Spec::new(Lstm { units, size: 8 }) };
     let session = Session::new(run::client(), spec).unwrap();
     silent(session, examples.data(), n_epochs, &format!("an LSTM of {units} in {precision}"));
 }

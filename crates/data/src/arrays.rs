@@ -6,9 +6,10 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use super::feature::n_elements;
+use super::feature::{Feature, n_elements};
 use super::source::{ArrayInfo, Fingerprint, Source};
 use crate::error::{DataError, DataErrorKind};
+use bf16scope_hlo::{Array, ArrayShape, Shape};
 use sha2::{Digest, Sha256};
 
 /// Bytes of one array at most that a reader takes into memory: what bounds it when a small compressed file unpacks to
@@ -31,6 +32,53 @@ pub struct Arrays {
 }
 
 impl Arrays {
+    /// Arrays that a program has, by name: the first axis of each counts the examples.
+    ///
+    /// ```
+    /// use bf16scope_data::Arrays;
+    /// use bf16scope_hlo::Array;
+    ///
+    /// let x = Array::from_vec(vec![0.0f32, 0.5, 1.0, 1.5], [-1, 2])?; // two examples of two numbers
+    /// let source = Arrays::from_arrays([("x", x), ("label", vec![0, 1].into())])?;
+    /// assert_eq!(source.array("label")?.to_vec::<i32>()?, [0, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Arrays::new`]; an array without axes, or whose bytes are not those of its shape.
+    pub fn from_arrays<N: Into<String>>(arrays: impl IntoIterator<Item = (N, Array)>) -> Result<Arrays, DataError> {
+        let file = Path::new("memory");
+        let with_info = |(name, Array { shape, bytes }): (N, Array)| {
+            let name = name.into();
+            match shape.dims.split_first() {
+                Some((&n, dims)) => {
+                    let info = ArrayInfo::new(&name, shape.dtype, dims);
+                    let measured = bytes.len() / example_bytes(&info)?;
+                    if measured as i64 != n {
+                        return Err(unequal(file, (&name, measured as u64), ("its shape", n.unsigned_abs())));
+                    }
+                    Ok((info, bytes))
+                }
+                None => {
+                    let shape = Shape::Array(shape).to_string();
+                    Err(DataError::mismatch(file, &format!("array `{name}`"), &shape, "examples along its first axis"))
+                }
+            }
+        };
+        Arrays::new(file, arrays.into_iter().map(with_info).collect::<Result<_, _>>()?)
+    }
+
+    /// One of the arrays, all examples of it.
+    ///
+    /// # Errors
+    /// No array of this name.
+    pub fn array(&self, name: &str) -> Result<Array, DataError> {
+        let idx = self.find(name)?;
+        let ArrayInfo { dtype, dims, .. } = &self.infos[idx];
+        let dims: Vec<i64> = [self.n_examples as i64].iter().chain(dims).copied().collect();
+        Ok(Array { shape: ArrayShape::new(*dtype, dims), bytes: self.bytes[idx].clone() })
+    }
+
     /// Arrays with the bytes of all examples after one another, row-major, little-endian. `file` is where they are from
     /// and appears in errors.
     ///
@@ -117,6 +165,11 @@ impl Arrays {
         }
         self.infos[idx].dims = dims;
         Ok(self)
+    }
+
+    /// The same arrays in the dims of their features.
+    pub(super) fn shaped_as(self, features: &[Feature]) -> Result<Arrays, DataError> {
+        features.iter().try_fold(self, |arrays, feature| arrays.reshaped(&feature.name, &feature.dims[..]))
     }
 
     /// Cuts the last `n_test` examples off, in order: (training, test).
@@ -241,6 +294,29 @@ mod tests {
 
     fn message<T: std::fmt::Debug>(result: Result<T, DataError>) -> String {
         result.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn arrays_of_a_program_are_examples() {
+        let x = || Array::from_vec(vec![1.5f32, -2.0, 0.25, 4.0], [2, 2]).unwrap();
+        let source = Arrays::from_arrays([("x", x()), ("label", vec![3i32, 4].into())]).unwrap();
+        assert_eq!(source.arrays(), [ArrayInfo::new("x", DType::F32, [2]), ArrayInfo::new("label", DType::S32, [])]);
+        assert_eq!((source.array("x").unwrap(), source.array("label").unwrap()), (x(), vec![3i32, 4].into()));
+        assert_eq!(source.place(1), "memory, example 1");
+        let (first, second) = source.split_tail(1).unwrap();
+        assert_eq!(first.array("x").unwrap().to_vec::<f32>().unwrap(), [1.5, -2.0]);
+        assert_eq!(second.array("x").unwrap().to_vec::<f32>().unwrap(), [0.25, 4.0]);
+
+        let new = |array| message(Arrays::from_arrays([("x", x()), ("y", array)]));
+        assert_eq!(
+            new(Array::from_slice(&[1f32], []).unwrap()),
+            "memory: array `y` is f32[]; expected examples along its first axis"
+        );
+        assert_eq!(new(vec![1u8; 3].into()), "memory: array `y` has 3 examples, `x` has 2; expected as many of each");
+        let short = Array { bytes: vec![0; 4], ..x() };
+        assert_eq!(new(short), "memory: array `y` has 0 examples, `its shape` has 2; expected as many of each");
+        let other = Arrays::from_arrays([("x", x())]).unwrap();
+        assert!(message(other.array("z")).contains("there is no array `z`"));
     }
 
     #[test]

@@ -39,7 +39,27 @@ const LIMITS: Limits = Limits { text: 4 << 30, row: 64 << 20, columns: 1 << 16, 
 const BYTE_ORDER_MARK: char = '\u{FEFF}';
 
 /// Reads examples of these features: in each line first those that are no labels, in the order given, then the labels;
-/// each row-major. Features that are cast and no labels are multiplied with `scale`.
+/// each row-major.
+///
+/// ```no_run
+/// use bf16scope_data::{Feature, csv};
+/// use bf16scope_hlo::DType;
+///
+/// let features = [Feature::compute("pixels", [8, 8, 1]), Feature::exact("digit", DType::S32, []).below(10).label()];
+/// let digits = csv::read("digits.csv.gz", &features)?.scaled("pixels", 1.0 / 16.0)?;
+/// # Ok::<(), bf16scope_data::DataError>(())
+/// ```
+///
+/// # Types
+/// As [`read_scaled`] with a scale of 1.
+///
+/// # Errors
+/// As [`read_scaled`].
+pub fn read(path: impl AsRef<Path>, features: &[Feature]) -> Result<Arrays, DataError> {
+    read_scaled(path, features, 1.0)
+}
+
+/// [`read`], and features that are cast and no labels are multiplied with `scale` as they are read.
 ///
 /// # Types
 /// What is to be cast is read as f32, each product with `scale` rounded once; features of f32, f64, `pred` and integers
@@ -48,7 +68,8 @@ const BYTE_ORDER_MARK: char = '\u{FEFF}';
 /// # Errors
 /// A file that cannot be opened, unpacked or held in memory; a header; a row with more or fewer columns; a column that is
 /// not a number of its feature, with its line and place.
-pub fn read(path: &Path, features: &[Feature], scale: f32) -> Result<Arrays, DataError> {
+pub fn read_scaled(path: impl AsRef<Path>, features: &[Feature], scale: f32) -> Result<Arrays, DataError> {
+    let path = path.as_ref();
     let open_error = |source| DataError::open(path, source);
     let mut file = BufReader::new(files::open(path).map_err(open_error)?);
     let is_gzip = file.fill_buf().map_err(open_error)?.starts_with(&[0x1F, 0x8B]);
@@ -416,7 +437,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
         std::fs::write(&path, bytes).unwrap();
-        read(&path, features, scale)
+        read_scaled(&path, features, scale)
             .map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
     }
 
@@ -546,7 +567,7 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named() {
-        let error = read(Path::new("/nonexistent/rows.csv"), &features(), 1.0).unwrap_err();
+        let error = read("/nonexistent/rows.csv", &features()).unwrap_err();
         assert_eq!(error.to_string(), "/nonexistent/rows.csv: cannot open the data file");
         let source = std::error::Error::source(&error).unwrap();
         assert_eq!(source.to_string(), "No such file or directory (os error 2)");
@@ -587,7 +608,7 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/data/digits.csv.gz");
         let image = Feature::compute("image", [8, 8, 1]);
         let label = Feature::exact("label", DType::S32, []).label().below(10);
-        let digits = rows(&read(&path, &[image, label], 1.0 / 16.0).unwrap());
+        let digits = rows(&read_scaled(&path, &[image, label], 1.0 / 16.0).unwrap());
         assert_eq!(digits.len(), 1797);
         let (first, label) = &digits[0];
         assert_eq!((&first[..8], *label), (&[0.0, 0.0, 0.3125, 0.8125, 0.5625, 0.0625, 0.0, 0.0][..], 0));

@@ -14,7 +14,7 @@ use bf16scope_hlo::words::{listed, nearest};
 /// ```
 /// use bf16scope_data::{DataErrorKind, csv};
 ///
-/// let error = csv::read("no such file.csv".as_ref(), &[], 1.0).unwrap_err();
+/// let error = csv::read("no such file.csv", &[]).unwrap_err();
 /// assert_eq!(error.to_string(), "no such file.csv: cannot open the data file");
 /// assert_eq!(error.kind(), &DataErrorKind::Open);
 /// ```

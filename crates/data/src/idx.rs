@@ -10,17 +10,45 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 
 use super::arrays::{Arrays, MAX_BYTES};
+use super::feature::Feature;
 use super::source::ArrayInfo;
 use crate::error::{COPY_AGAIN, DataError, DataErrorKind};
 use bf16scope_files as files;
 use bf16scope_hlo::DType;
+
+/// Reads examples of these features: from the first file the first feature, and so on, each in the feature's dims.
+///
+/// ```no_run
+/// use bf16scope_data::{Feature, idx};
+/// use bf16scope_hlo::DType;
+///
+/// let features = [Feature::compute("pixels", [28, 28, 1]), Feature::exact("digit", DType::S32, []).below(10).label()];
+/// let files = ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"];
+/// let digits = idx::read(files, &features)?.scaled("pixels", 1.0 / 255.0)?;
+/// # Ok::<(), bf16scope_data::DataError>(())
+/// ```
+///
+/// # Errors
+/// As [`read_arrays`]; more or fewer files than features; an array whose examples have another number of elements than the
+/// feature.
+pub fn read(files: impl IntoIterator<Item = impl AsRef<Path>>, features: &[Feature]) -> Result<Arrays, DataError> {
+    let files: Vec<_> = files.into_iter().collect();
+    if files.len() != features.len() {
+        let (n_files, n_features) = (files.len(), features.len());
+        let found = format!("{n_files} files for {n_features} features; expected one for each, in their order");
+        return Err(DataError::request(found));
+    }
+    let named: Vec<(&str, &Path)> =
+        features.iter().zip(&files).map(|(feature, file)| (&*feature.name, file.as_ref())).collect();
+    read_arrays(&named)?.shaped_as(features)
+}
 
 /// Reads one array from each file: the feature that it is for, and its path.
 ///
 /// # Errors
 /// A file that cannot be opened or unpacked, that is no IDX file, or that has fewer or more bytes than its header says;
 /// files of different numbers of examples.
-pub fn read(files: &[(&str, &Path)]) -> Result<Arrays, DataError> {
+pub fn read_arrays(files: &[(&str, &Path)]) -> Result<Arrays, DataError> {
     let mut arrays = files.iter().map(|(name, path)| read_one(name, path));
     match arrays.next() {
         Some(first) => arrays.try_fold(first?, |arrays, next| arrays.join(next?)),
@@ -120,7 +148,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.idx");
         std::fs::write(&path, bytes).unwrap();
-        read(&[("x", &path)]).map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
+        read_arrays(&[("x", &path)])
+            .map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
+    }
+
+    #[test]
+    fn a_file_for_each_feature() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["images", "labels"].map(|name| folder.path().join(name));
+        std::fs::write(&files[0], idx(0x08, &[2, 2, 2], &[0, 1, 2, 3, 4, 5, 6, 7])).unwrap();
+        std::fs::write(&files[1], idx(0x08, &[2], &[7, 8])).unwrap();
+        let features = [Feature::compute("x", [4]), Feature::exact("y", DType::S32, []).label()];
+        let arrays = read(&files, &features).unwrap();
+        assert_eq!(arrays.array("x").unwrap().dims(), [2, 4]);
+        assert_eq!(arrays.array("y").unwrap().to_vec::<u8>().unwrap(), [7, 8]);
+        let error = read(&files[..1], &features).unwrap_err().to_string();
+        assert_eq!(error, "1 files for 2 features; expected one for each, in their order");
+        let error = read([&files[1], &files[0]], &features).unwrap_err().to_string();
+        assert!(error.contains("array `x` has dims [] in each example; expected [4]"), "{error}");
     }
 
     #[test]
@@ -154,16 +199,16 @@ mod tests {
         };
         let images = write("images", &idx(8, &[2, 1, 2], &[1, 2, 3, 4]));
         let labels = write("labels.gz", &gzip(&idx(8, &[2], &[0, 9])));
-        let both = read(&[("image", &images), ("label", &labels)]).unwrap();
+        let both = read_arrays(&[("image", &images), ("label", &labels)]).unwrap();
         assert_eq!(both.read(1).unwrap(), [&[3u8, 4][..], &[9]]);
         let few = write("few", &idx(8, &[1], &[0]));
-        let error = read(&[("image", &images), ("label", &few)]).unwrap_err().to_string();
+        let error = read_arrays(&[("image", &images), ("label", &few)]).unwrap_err().to_string();
         assert!(
             error.ends_with("few: array `label` has 1 examples, `image` has 2; expected as many of each"),
             "{error}"
         );
-        assert_eq!(read(&[]).unwrap_err().to_string(), "no file: no examples; expected one at least");
-        let error = read(&[("x", Path::new("/nonexistent/x.idx"))]).unwrap_err();
+        assert_eq!(read_arrays(&[]).unwrap_err().to_string(), "no file: no examples; expected one at least");
+        let error = read_arrays(&[("x", Path::new("/nonexistent/x.idx"))]).unwrap_err();
         assert_eq!(error.to_string(), "/nonexistent/x.idx: cannot open the data file");
     }
 

@@ -6,14 +6,14 @@
 //! (TFRecord, tar and Parquet files, folders of images) and transforms them, and [`text`] is tokenized once.
 //!
 //! ```
-//! use bf16scope_data::{ArrayInfo, Arrays, Feature, Loader};
-//! use bf16scope_hlo::DType;
+//! use bf16scope_data::{Arrays, Feature, Loader};
+//! use bf16scope_hlo::{Array, DType};
 //!
-//! # fn main() -> Result<(), bf16scope_data::DataError> {
-//! // Three images of 2×2 bytes and their classes; `idx::read`, `csv::read` and `npz::read` read such from files.
-//! let images = (ArrayInfo::new("image", DType::U8, [2, 2, 1]), vec![0, 51, 102, 153, 204, 255, 0, 51, 102, 153, 204, 255]);
-//! let classes = (ArrayInfo::new("label", DType::U8, []), vec![0, 1, 1]);
-//! let source = Arrays::new("images".as_ref(), vec![images, classes])?.scaled("image", 1.0 / 255.0)?;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Three images of 2×2 bytes and their classes; `csv::read`, `npz::read` and `idx::read` read such from files.
+//! let images = Array::from_vec(vec![0u8, 51, 102, 153, 204, 255, 0, 51, 102, 153, 204, 255], [-1, 2, 2, 1])?;
+//! let classes = vec![0u8, 1, 1];
+//! let source = Arrays::from_arrays([("image", images), ("label", classes.into())])?.scaled("image", 1.0 / 255.0)?;
 //!
 //! let features = [Feature::compute("image", [2, 2, 1]), Feature::exact("label", DType::S32, []).label().below(2)];
 //! let loader = Loader::new(&source, &features, DType::BF16, 2, 42)?;
@@ -21,7 +21,7 @@
 //! for batch in loader.epoch(0) {
 //!     let batch = batch?;
 //!     assert_eq!((batch.arrays[0].dtype, &batch.arrays[0].dims[..]), (DType::BF16, &[2, 2, 2, 1][..]));
-//!     assert_eq!((batch.arrays[1].name.as_str(), batch.arrays[1].bytes.len()), ("label", 2 * 4));
+//!     assert_eq!((batch.arrays[1].name.as_str(), batch.arrays[1].to_vec::<i32>()?.len()), ("label", 2));
 //! }
 //! # Ok(())
 //! # }

@@ -20,7 +20,7 @@ use super::random::{Draw, DrawVersion};
 use super::shift;
 use super::source::Source;
 use crate::error::{DataError, DataErrorKind, DataPlace};
-use bf16scope_hlo::DType;
+use bf16scope_hlo::{ArrayError, ArrayShape, DType, Element, array};
 use column::Column;
 use smallvec::{SmallVec, smallvec};
 
@@ -65,6 +65,16 @@ pub struct NamedArray {
     pub dims: Vec<i64>,
     /// Row-major, little-endian.
     pub bytes: Vec<u8>,
+}
+
+impl NamedArray {
+    /// Its elements, row-major, as [`bf16scope_hlo::Array::to_vec`] gives them.
+    ///
+    /// # Errors
+    /// Elements of another type.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, ArrayError> {
+        array::elements(&ArrayShape::new(self.dtype, &self.dims[..]), &self.bytes)
+    }
 }
 
 /// One batch.

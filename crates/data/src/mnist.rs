@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 ///
 /// # Errors
 /// A file that is not there, or is not right.
-pub fn read(directory: &Path) -> Result<(Arrays, Arrays), DataError> {
+pub fn read(directory: impl AsRef<Path>) -> Result<(Arrays, Arrays), DataError> {
+    let directory = directory.as_ref();
     let part = |prefix: &str| {
         let images = file(directory, &format!("{prefix}-images"), "idx3-ubyte");
         let labels = file(directory, &format!("{prefix}-labels"), "idx1-ubyte");
-        idx::read(&[("images", &images), ("labels", &labels)])
+        idx::read_arrays(&[("images", &images), ("labels", &labels)])
     };
     Ok((part("train")?, part("t10k")?))
 }

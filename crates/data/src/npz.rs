@@ -13,7 +13,7 @@ mod arrays;
 mod header;
 mod until_full;
 
-pub use arrays::read;
+pub use arrays::{read, read_arrays};
 pub use header::Header;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod alone;
+pub mod array;
 pub mod devices;
 pub mod dtype;
 pub mod emit;
@@ -59,6 +60,7 @@ mod unmodelled;
 pub mod verify;
 pub mod words;
 
+pub use array::{Array, ArrayError};
 pub use dtype::{DType, DTypeClass};
 pub use emit::{CustomVjp, EmitError, Emitter, POISON, Value, VjpRule};
 pub use frames::{FileLocation, StackFrame, StackFrames};

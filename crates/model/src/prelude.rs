@@ -1,9 +1,9 @@
 //! What a file that builds a model imports: `use bf16scope_model::prelude::*;`.
 //!
 //! The builder, the dtypes, layers and their configurations, optimizers, and the modules [`nn`] and [`models`] by name for
-//! the rest. The package `bf16scope` has the same prelude with what trains and differentiates.
+//! the rest. The package `bf16scope` has the same prelude with what trains.
 
-pub use crate::graph::{Distribution, FanMode, Graph, Init, Precision, Program, Scope, Tensor, Variable};
+pub use crate::graph::{Distribution, FanMode, Graph, Init, Precision, Program, Scope, Tensor, Variable, gradients};
 pub use crate::models::{self, Model};
 pub use crate::nn::{
     self, Attention, BatchNorm, Conv2d, Dense, Embedding, FeedForward, Gelu, LayerNorm, Padding, Pool,
@@ -11,4 +11,4 @@ pub use crate::nn::{
 };
 pub use crate::optim::{Adafactor, LearningRate, LossScale, Optimizer, Update, WeightDecay};
 pub use crate::task::{Feature, Features, Identity, Loss, Metric, Mode, Outputs, Task};
-pub use bf16scope_hlo::{DType, Literal, Module};
+pub use bf16scope_hlo::{Array, DType, Literal, Module};

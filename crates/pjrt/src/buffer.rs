@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::array_type::n_host_bytes;
 use super::backend::Array;
 use super::{Client, PjrtError};
-use bf16scope_hlo::DType;
+use bf16scope_hlo::{Array as HostArray, ArrayShape, DType, Element};
 
 /// An array on a device. Frees its memory when dropped.
 pub struct Buffer {
@@ -62,6 +62,23 @@ impl Buffer {
         Ok(bytes)
     }
 
+    /// Its elements, row-major, as numbers: `buffer.to_vec::<f32>()`. As f32, also those of a buffer of bf16 or f16.
+    ///
+    /// # Errors
+    /// Elements of another type; what the plugin says.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, PjrtError> {
+        Ok(self.to_array()?.to_vec()?)
+    }
+
+    /// The array on the host.
+    ///
+    /// # Errors
+    /// What the plugin says.
+    pub fn to_array(&self) -> Result<HostArray, PjrtError> {
+        let shape = ArrayShape::new(self.dtype()?, self.dims()?);
+        Ok(HostArray { shape, bytes: self.to_host()? })
+    }
+
     /// Copies its elements, dense and row-major, into `bytes`, which they must fill.
     pub fn copy_to_host(&self, bytes: &mut [u8]) -> Result<(), PjrtError> {
         let (dtype, dims) = (self.dtype()?, self.dims()?);
@@ -74,6 +91,22 @@ impl Buffer {
 }
 
 impl Client {
+    /// Copies numbers to the first device, as an array of these dims: `client.buffer(&[1.0f32, 2.0], [2, 1])`.
+    ///
+    /// # Errors
+    /// More or fewer elements than the dims hold; what the plugin says.
+    pub fn buffer<T: Element>(&self, elements: &[T], dims: impl Into<Vec<i64>>) -> Result<Buffer, PjrtError> {
+        self.buffer_on(0, &HostArray::from_slice(elements, dims)?)
+    }
+
+    /// Copies an array to a device.
+    ///
+    /// # Errors
+    /// A device that is not there; what the plugin says.
+    pub fn buffer_on(&self, device_idx: usize, array: &HostArray) -> Result<Buffer, PjrtError> {
+        self.buffer_from_host(&array.bytes, array.dtype(), array.dims(), device_idx)
+    }
+
     /// Copies a dense row-major array to a device. The bytes may be reused when this returns.
     ///
     /// A type under a byte takes one byte per element here (see [`DType::n_bytes`]).
@@ -85,7 +118,7 @@ impl Client {
         device_idx: usize,
     ) -> Result<Buffer, PjrtError> {
         self.check(bytes.len(), dtype, dims, device_idx)?;
-        Ok(self.buffer(Arc::clone(&self.backend).upload(bytes, dtype, dims, device_idx)?))
+        Ok(self.wrap(Arc::clone(&self.backend).upload(bytes, dtype, dims, device_idx)?))
     }
 
     /// The same of what a file holds. Memory that `memfd_create(2)` made, sealed against every change, goes to a child as it
@@ -99,7 +132,7 @@ impl Client {
     ) -> Result<Buffer, PjrtError> {
         let metadata = file.metadata().map_err(|source| PjrtError::HostFile { dtype, dims: dims.to_vec(), source })?;
         self.check(usize::try_from(metadata.len()).unwrap_or(usize::MAX), dtype, dims, device_idx)?;
-        Ok(self.buffer(Arc::clone(&self.backend).upload_file(file, dtype, dims, device_idx)?))
+        Ok(self.wrap(Arc::clone(&self.backend).upload_file(file, dtype, dims, device_idx)?))
     }
 
     /// Whether so many bytes are such an array's, and there is such a device.
@@ -116,7 +149,7 @@ impl Client {
     }
 
     /// An array that this client's back end made.
-    pub(super) fn buffer(&self, array: Box<dyn Array>) -> Buffer {
+    pub(super) fn wrap(&self, array: Box<dyn Array>) -> Buffer {
         Buffer { client: self.clone(), array }
     }
 }

@@ -7,8 +7,8 @@ use super::child::ChildError;
 use super::install::InstallError;
 use super::spec::{MAX_CPU_DEVICES, platform_names};
 use super::{Hardware, Purpose, Setting};
-use bf16scope_hlo::DType;
 use bf16scope_hlo::proto::WireError;
+use bf16scope_hlo::{ArrayError, DType};
 
 /// Status code of a failed plugin call: the gRPC codes, numbered as `PJRT_Error_Code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -399,6 +399,9 @@ pub enum PjrtError {
         /// Bytes the array takes.
         expected: usize,
     },
+    /// Elements that are no array of their dims, or that are asked for as another type.
+    #[error(transparent)]
+    Array(#[from] ArrayError),
     /// A file of an array that cannot be read.
     #[error("{dtype}{dims:?} in a file: {source}")]
     HostFile {

@@ -70,7 +70,7 @@ impl Executable {
         self.check_args(&args)?;
         let lists: Vec<Vec<Given<'_>>> = args.iter().map(|list| list.iter().map(Arg::given).collect()).collect();
         let outputs = self.code.runner.execute(&lists, self.code.n_outputs)?;
-        let buffers = |list: Vec<Box<dyn Array>>| list.into_iter().map(|array| self.client.buffer(array)).collect();
+        let buffers = |list: Vec<Box<dyn Array>>| list.into_iter().map(|array| self.client.wrap(array)).collect();
         Ok(outputs.into_iter().map(buffers).collect())
     }
 

@@ -24,6 +24,7 @@ pub(crate) use series::Series;
 use super::memory::memory_of_machine;
 use bf16scope_data::{DrawVersion, Fingerprint};
 use bf16scope_files as files;
+pub use bf16scope_hlo::Array as HostArray;
 use bf16scope_hlo::{ArrayShape, DType};
 use bf16scope_model::graph::Precision;
 use half::{bf16, f16};
@@ -78,15 +79,6 @@ pub struct DataIdentity {
     pub training: Fingerprint,
     /// What was evaluated on.
     pub test: Fingerprint,
-}
-
-/// An array on the host.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HostArray {
-    /// Dtype and dims.
-    pub shape: ArrayShape,
-    /// Row-major, little-endian.
-    pub bytes: Vec<u8>,
 }
 
 /// The settings of a run, by the keys of its experiment. [`resume::settings`](super::resume::settings) takes them from a

@@ -2,8 +2,7 @@
 
 use super::error::TrainError;
 use bf16scope_data::NamedArray;
-use bf16scope_hlo::DType;
-use half::{bf16, f16};
+use bf16scope_hlo::Element;
 
 /// Predictions for a number of examples: arrays by name, `[n, …]` each.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,40 +41,16 @@ impl Predictions {
         self.0.iter().find(|array| array.name == name).ok_or_else(none)
     }
 
-    /// The numbers of the one of this name, row-major: f32, or bf16 and f16, each of which is an f32.
+    /// The elements of the one of this name, row-major: `to_vec::<i32>("class")`. As f32, also bf16 and f16, each of which is
+    /// an f32.
     ///
     /// # Errors
     /// [`TrainError::Prediction`] where the task predicts none, or of another dtype.
-    pub fn f32s(&self, name: &str) -> Result<Vec<f32>, TrainError> {
-        let NamedArray { dtype, bytes, .. } = self.get(name)?;
-        let pairs = || bytes.as_chunks::<2>().0.iter();
-        match dtype {
-            DType::F32 => Ok(bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()),
-            DType::BF16 => Ok(pairs().map(|word| bf16::from_le_bytes(*word).to_f32()).collect()),
-            DType::F16 => Ok(pairs().map(|word| f16::from_le_bytes(*word).to_f32()).collect()),
-            _ => Err(self.of_another_dtype(name, "f32")),
-        }
-    }
-
-    /// The integers of the one of this name, row-major: s32, as classes are.
-    ///
-    /// # Errors
-    /// [`TrainError::Prediction`] where the task predicts none, or of another dtype.
-    pub fn i32s(&self, name: &str) -> Result<Vec<i32>, TrainError> {
-        let NamedArray { dtype, bytes, .. } = self.get(name)?;
-        match dtype {
-            DType::S32 => Ok(bytes.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect()),
-            _ => Err(self.of_another_dtype(name, "s32")),
-        }
-    }
-
-    fn of_another_dtype(&self, name: &str, dtype: &str) -> TrainError {
-        match self.get(name) {
-            Ok(array) => TrainError::Prediction {
-                wanted: format!("{name} {dtype}"),
-                found: format!("{} {}", array.name, array.dtype),
-            },
-            Err(none) => none,
-        }
+    pub fn to_vec<T: Element>(&self, name: &str) -> Result<Vec<T>, TrainError> {
+        let array = self.get(name)?;
+        array.to_vec().map_err(|_| TrainError::Prediction {
+            wanted: format!("{name} {}", T::DTYPE),
+            found: format!("{} {}", array.name, array.dtype),
+        })
     }
 }

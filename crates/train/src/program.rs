@@ -265,7 +265,7 @@ mod tests {
     use bf16scope_model::graph::{Init, Precision, Scope};
     use bf16scope_model::models::{Model, cnn, mlp, transformer};
     use bf16scope_model::optim::{LearningRate, Optimizer, Update, WeightDecay};
-    use bf16scope_model::task::{Feature, Features, Identity, Outputs};
+    use bf16scope_model::task::{Feature, Features, Outputs};
     use std::sync::Arc;
 
     fn tasks() -> [Arc<dyn Task>; 3] {
@@ -347,9 +347,6 @@ mod tests {
             let logit = (&features.get("x") * &weights).sum(&[1]);
             let said = if self.by_class { logit.greater(&y).cast(DType::F32) } else { y.clone() };
             Outputs::new().loss((&said * &y).mean(&[0]))
-        }
-        fn identity(&self) -> Identity {
-            Identity::new("forgetful")
         }
     }
 

@@ -64,6 +64,9 @@ pub enum ProgramError {
         /// Replicas.
         n: u32,
     },
+    /// A mesh without devices.
+    #[error("0 replicas; expected 1 or more\nhelp: `replicas(1)` trains on one device")]
+    NoReplicas,
     /// What is to be split cannot be.
     #[error(transparent)]
     Partition(#[from] PartitionError),

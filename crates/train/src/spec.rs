@@ -30,10 +30,10 @@ pub struct Spec {
 
 impl Spec {
     /// A task in bf16 with f32 variables, in batches of 32, with seed 0, the default objective and one step a call.
-    pub fn new(task: Arc<dyn Task>) -> Spec {
+    pub fn new(task: impl Task + 'static) -> Spec {
         let (objective, steps_per_call) = (Objective::default(), StepsPerCall::default());
         let (precision, variables) = (Precision::Bf16, Storage::F32);
-        Spec { task, precision, variables, batch: 32, seed: 0, shift: 0, objective, steps_per_call }
+        Spec { task: Arc::new(task), precision, variables, batch: 32, seed: 0, shift: 0, objective, steps_per_call }
     }
 
     /// What it computes in and what its variables are stored in.

@@ -12,8 +12,10 @@ use super::checkpoint::{Checkpoint, Place};
 use super::error::TrainError;
 use super::evaluation::{Evaluation, Evaluator, Predictor};
 use super::initialize::InitializeFrom;
+use super::mesh::Mesh;
 use super::objective::Objective;
 use super::predictions::Predictions;
+use super::program_error::ProgramError;
 use super::resume::{Resumption, check_data};
 use super::run::{EpochReport, Event, RunPlan, Summary, check, check_average, evaluation_batch, run_until};
 use super::session::Session;
@@ -25,6 +27,7 @@ use bf16scope_model::task::Task;
 use bf16scope_pjrt::Client;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,7 +36,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// unless its methods say otherwise.
 ///
 /// ```
-/// use bf16scope_data::{ArrayInfo, Arrays};
+/// use bf16scope_data::Arrays;
+/// use bf16scope_hlo::Array;
 /// use bf16scope_model::prelude::*;
 /// use bf16scope_train::Trainer;
 ///
@@ -55,31 +59,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// #         let squared = (&error * &error).reshape([features.batch()]);
 /// #         Outputs::new().loss(Loss::weighted(&squared, &features.weight()))
 /// #     }
-/// #     fn identity(&self) -> Identity { Identity::new("line") }
 /// # }
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("line.safetensors");
 /// // y = 2x + 1, at 64 places; `csv::read`, `npz::read` and `idx::read` read arrays from files.
 /// let x: Vec<f32> = (0..64).map(|i| i as f32 / 32.0 - 1.0).collect();
-/// let bytes = |numbers: Vec<f32>| numbers.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
-/// let y = x.iter().map(|x| 2.0 * x + 1.0).collect();
-/// let arrays = vec![
-///     (ArrayInfo::new("x", DType::F32, [1]), bytes(x)),
-///     (ArrayInfo::new("y", DType::F32, [1]), bytes(y)),
-/// ];
-/// let (training, test) = Arrays::new("made here".as_ref(), arrays)?.split_tail(16)?;
+/// let y: Vec<f32> = x.iter().map(|x| 2.0 * x + 1.0).collect();
+/// let arrays = [("x", Array::from_vec(x, [-1, 1])?), ("y", Array::from_vec(y, [-1, 1])?)];
+/// let (training, test) = Arrays::from_arrays(arrays)?.split_tail(16)?;
 ///
 /// let model = Trainer::new(Line) // any `Task`
 ///     .epochs(100)
 ///     .batch(16)
 ///     .optimizer(Optimizer::ADAM)
-///     .learning_rate(LearningRate::Constant { value: 0.05 })
+///     .learning_rate(0.05)
 ///     .checkpoint(&path) // `.resume(&path)` goes on from it
 ///     .on_epoch(|epoch| println!("{epoch}"))
 ///     .fit(&training, &test)?;
 ///
-/// let y = model.predict(&test)?.f32s("y")?; // for each example of `test`
+/// let y = model.predict(&test)?.to_vec::<f32>("y")?; // for each example of `test`
 /// assert!(y.iter().zip(48..).all(|(y, i)| (y - (2.0 * (i as f32 / 32.0 - 1.0) + 1.0)).abs() < 0.1));
 /// let again = Trainer::new(Line).load(&path)?; // elsewhere, later
 /// assert_eq!(again.evaluate(&test)?.value("loss"), model.summary().value("loss"));
@@ -98,6 +97,8 @@ pub struct Trainer<'a> {
     stop: Option<&'a AtomicBool>,
     observe: Box<dyn FnMut(Event<'_>) + 'a>,
     is_enough: Box<dyn FnMut(&EpochReport) -> bool + 'a>,
+    /// What was asked for and cannot be: `fit` says so.
+    impossible: Option<ProgramError>,
 }
 
 impl fmt::Debug for Trainer<'_> {
@@ -119,7 +120,7 @@ impl fmt::Debug for Trainer<'_> {
 impl<'a> Trainer<'a> {
     /// A task with default options.
     pub fn new(task: impl Task + 'static) -> Trainer<'a> {
-        Trainer::of(Spec::new(Arc::new(task)))
+        Trainer::of(Spec::new(task))
     }
 
     /// What a [`Spec`] says, such as that of an experiment.
@@ -135,6 +136,7 @@ impl<'a> Trainer<'a> {
             stop: None,
             observe: Box::new(|_| {}),
             is_enough: Box::new(|_| false),
+            impossible: None,
         }
     }
 
@@ -174,26 +176,40 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// The rule by which variables change.
-    pub fn optimizer(mut self, optimizer: Optimizer) -> Trainer<'a> {
-        self.spec.objective.update.optimizer = optimizer;
+    /// The rule by which variables change, such as `Momentum { momentum: 0.9, ..Momentum::default() }`.
+    pub fn optimizer(mut self, optimizer: impl Into<Optimizer>) -> Trainer<'a> {
+        self.spec.objective.update.optimizer = optimizer.into();
         self
     }
 
-    /// The learning rate at each step.
-    pub fn learning_rate(mut self, learning_rate: LearningRate) -> Trainer<'a> {
-        self.spec.objective.update.learning_rate = learning_rate;
+    /// The learning rate at each step: a schedule, or a number such as `1e-3`.
+    pub fn learning_rate(mut self, learning_rate: impl Into<LearningRate>) -> Trainer<'a> {
+        self.spec.objective.update.learning_rate = learning_rate.into();
         self
     }
 
-    /// What is added to gradients, or subtracted from variables.
-    pub fn weight_decay(mut self, weight_decay: WeightDecay) -> Trainer<'a> {
-        self.spec.objective.update.weight_decay = weight_decay;
+    /// What is added to gradients, or subtracted from variables: a [`WeightDecay`], or its factor.
+    pub fn weight_decay(mut self, weight_decay: impl Into<WeightDecay>) -> Trainer<'a> {
+        self.spec.objective.update.weight_decay = weight_decay.into();
         self
     }
 
-    /// All that says how the loss is minimised: clipping, the loss scale, micro-batches, replicas, averages of variables,
-    /// tuning. It replaces what was said of optimizer, learning rate and weight decay.
+    /// Devices that share every batch in equal parts: [`Mesh::replicas`]. Default 1.
+    pub fn replicas(self, n: u32) -> Trainer<'a> {
+        match NonZeroU32::new(n) {
+            Some(n) => self.mesh(Mesh::replicas(n)),
+            None => Trainer { impossible: Some(ProgramError::NoReplicas), ..self },
+        }
+    }
+
+    /// The devices that share a step, and what they share. Default one device.
+    pub fn mesh(mut self, mesh: Mesh) -> Trainer<'a> {
+        self.spec.objective.mesh = mesh;
+        self
+    }
+
+    /// All that says how the loss is minimised: clipping, the loss scale, micro-batches, averages of variables and tuning, too.
+    /// It replaces what was said of optimizer, learning rate, weight decay and devices.
     pub fn objective(mut self, objective: Objective) -> Trainer<'a> {
         self.spec.objective = objective;
         self
@@ -276,6 +292,9 @@ impl<'a> Trainer<'a> {
     /// As [`run`](super::run()), [`Session::new`] and [`Session::restore`]: a task that cannot be built, examples that it does not take, a
     /// checkpoint of another run, a loss that is not finite, a run that was asked to stop; whatever plugin and disk say.
     pub fn fit(mut self, training: &dyn Source, test: &dyn Source) -> Result<Trained, TrainError> {
+        if let Some(error) = self.impossible.take() {
+            return Err(error.into());
+        }
         let data = Data { training, test };
         // Of a slice's hosts the first writes.
         let is_first = self.client.as_ref().is_none_or(|client| client.processes().rank().0 == 0);

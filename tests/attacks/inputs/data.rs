@@ -29,7 +29,8 @@ fn read(bytes: &[u8]) -> Result<Arrays, String> {
     let path = folder.path("rows.csv");
     let labels = Feature::exact("labels", DType::S32, []).below(3).label();
     let place = format!("{}/", folder.path("").display()).replace("//", "/");
-    csv::read(&path, &[Feature::compute("images", [2]), labels], 2.0).map_err(|error| words(&error).replace(&place, ""))
+    csv::read_scaled(&path, &[Feature::compute("images", [2]), labels], 2.0)
+        .map_err(|error| words(&error).replace(&place, ""))
 }
 
 #[test]

@@ -19,11 +19,11 @@ fn said(arrays: Result<Arrays, DataError>) -> Result<String, String> {
 
 fn read_csv(path: &Path) -> Result<String, String> {
     let features = [Feature::compute("x", [2]), Feature::exact("y", DType::S8, []).label().below(3)];
-    said(csv::read(path, &features, 1.0))
+    said(csv::read(path, &features))
 }
 
 fn read_idx(path: &Path) -> Result<String, String> {
-    said(idx::read(&[("x", path)]))
+    said(idx::read_arrays(&[("x", path)]))
 }
 
 fn read_npz(path: &Path) -> Result<String, String> {

@@ -2,10 +2,9 @@
 //! evaluated, used. What is learnt is `y = w·x + offset[kind]`, from examples that are made here.
 
 use std::error::Error;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bf16scope::data::{ArrayInfo, Arrays, DataError};
+use bf16scope::data::Arrays;
 use bf16scope::experiment::Experiment;
 use bf16scope::pjrt::Setup;
 use bf16scope::prelude::*;
@@ -48,27 +47,20 @@ impl Task for Offsets {
             .metric("mean_absolute_error", Metric::weighted(&size, &features.weight()))
             .scalar("largest_error", &size.max(&[0]))
     }
-
-    fn identity(&self) -> Identity {
-        Identity::new("offsets")
-    }
 }
 
 /// Examples whose numbers are multiples of 1/8, which bf16 holds.
-fn examples(n: usize) -> Result<Arrays, DataError> {
+fn examples(n: usize) -> Result<Arrays, Box<dyn Error>> {
     let x = |i: usize, feature: usize| ((i * 37 + feature * 11 + i / 5) % 17) as f32 / 8.0 - 1.0;
     let y = |i: usize| {
         let product: f32 = (0..N_FEATURES).map(|feature| (feature as f32 - 1.5) / 2.0 * x(i, feature)).sum();
         product + [0.5, -1.0, 0.25][i % N_KINDS]
     };
-    let all_x = (0..n).flat_map(|i| (0..N_FEATURES).flat_map(move |feature| x(i, feature).to_le_bytes())).collect();
-    let kinds = (0..n).flat_map(|i| ((i % N_KINDS) as i32).to_le_bytes()).collect();
-    let arrays = vec![
-        (ArrayInfo::new("x", DType::F32, [N_FEATURES as i64]), all_x),
-        (ArrayInfo::new("kind", DType::S32, []), kinds),
-        (ArrayInfo::new("y", DType::F32, []), (0..n).flat_map(|i| y(i).to_le_bytes()).collect()),
-    ];
-    Arrays::new(Path::new("made here"), arrays)
+    let all_x: Vec<f32> = (0..n).flat_map(|i| (0..N_FEATURES).map(move |feature| x(i, feature))).collect();
+    let kinds: Vec<i32> = (0..n).map(|i| (i % N_KINDS) as i32).collect();
+    let all_y: Vec<f32> = (0..n).map(y).collect();
+    let x = Array::from_vec(all_x, [-1, N_FEATURES as i64])?;
+    Ok(Arrays::from_arrays([("x", x), ("kind", kinds.into()), ("y", all_y.into())])?)
 }
 
 /// What is behind a feature that is off here is refused by its name, at the key that asks for it.
@@ -108,8 +100,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::temp_dir().join(format!("consumer-{}", std::process::id()));
     let path = folder.join("offsets.safetensors");
     let trainer = || {
-        let rate = LearningRate::Constant { value: 0.02 };
-        Trainer::new(Offsets).epochs(20).optimizer(Optimizer::ADAM).learning_rate(rate)
+        Trainer::new(Offsets).epochs(20).optimizer(Optimizer::ADAM).learning_rate(0.02)
     };
     let whole = trainer().fit(&training, &test)?;
     let error = whole.summary().value("mean_absolute_error").ok_or("the task reports it")?;
@@ -131,7 +122,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert!(resumed.state()? == session.state()?, "resumed, it ends with the same bits");
 
     // 32 at a time: the last 22 fill up a batch whose padding counts for nothing.
-    assert_eq!(whole.predict(&test)?.f32s("y")?.len(), 150);
+    assert_eq!(whole.predict(&test)?.to_vec::<f32>("y")?.len(), 150);
     // Outputs of up to 4 in size are rounded to bf16 in two steps of 2^-8 of themselves each.
     println!("mean absolute error {error:.4}, resumed to the same bits");
     assert!(error < 4.0 * 2.0 / 256.0, "mean absolute error {error}");

@@ -5,7 +5,29 @@ use std::path::Path;
 use super::{Header, NpzReader};
 use crate::arrays::{Arrays, MAX_BYTES};
 use crate::error::DataError;
+use crate::feature::Feature;
 use crate::source::ArrayInfo;
+
+/// Reads examples of these features: the array of each feature's name, in the feature's dims. Other arrays are not looked at.
+///
+/// ```no_run
+/// use bf16scope_data::{Feature, npz};
+/// use bf16scope_hlo::DType;
+///
+/// let features = [Feature::compute("pixels", [8, 8, 1]), Feature::exact("digit", DType::S32, []).below(10).label()];
+/// let digits = npz::read("digits.npz", &features)?.scaled("pixels", 1.0 / 16.0)?;
+/// # Ok::<(), bf16scope_data::DataError>(())
+/// ```
+///
+/// # Types
+/// As [`read_arrays`].
+///
+/// # Errors
+/// As [`read_arrays`]; an array whose examples have another number of elements than the feature.
+pub fn read(path: impl AsRef<Path>, features: &[Feature]) -> Result<Arrays, DataError> {
+    let names: Vec<(&str, &str)> = features.iter().map(|feature| (&*feature.name, &*feature.name)).collect();
+    read_arrays(path, &names)?.shaped_as(features)
+}
 
 /// Reads arrays of an archive: the feature that each is for, and its name in the archive. Others are not looked at.
 ///
@@ -16,7 +38,8 @@ use crate::source::ArrayInfo;
 /// # Errors
 /// A file that cannot be opened, or a damaged one; an array that it does not have, of objects, texts or other types, or
 /// without axes; arrays of different numbers of examples.
-pub fn read(path: &Path, arrays: &[(&str, &str)]) -> Result<Arrays, DataError> {
+pub fn read_arrays(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Arrays, DataError> {
+    let path = path.as_ref();
     let mut npz = NpzReader::open(path)?;
     let names: Vec<String> = npz.names().map(str::to_string).collect();
     let mut all = Vec::new();
@@ -48,6 +71,23 @@ mod tests {
     use bf16scope_hlo::DType;
     use ndarray::{Array, ArrayD, Ix1};
 
+    /// NumPy says `[3, 2, 2]` of what a network takes as `[2, 2, 1]`.
+    #[test]
+    fn features_are_read_in_their_dims() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.npz");
+        let mut npz = NpzWriter::create(&path).unwrap();
+        npz.add("image", &Header::of(DType::U8, vec![3, 2, 2]), &[0; 12]).unwrap();
+        npz.add("label", &Header::of(DType::S32, vec![3]), &[0; 12]).unwrap();
+        npz.finish().unwrap();
+        let label = Feature::exact("label", DType::S32, []).label();
+        let arrays = read(&path, &[label.clone(), Feature::compute("image", [2, 2, 1])]).unwrap();
+        let dims: Vec<&[i64]> = arrays.arrays().iter().map(|info| &info.dims[..]).collect();
+        assert_eq!(dims, [&[][..], &[2, 2, 1]]);
+        let error = read(&path, &[label, Feature::compute("image", [3, 2])]).unwrap_err().to_string();
+        assert!(error.ends_with("a.npz: array `image` has dims [2, 2] in each example; expected [3, 2]"), "{error}");
+    }
+
     /// Writes arrays to `a.npz` and reads some; an error comes back as its message, without the folder.
     fn check(arrays: &[(&str, Header, Vec<u8>)], wanted: &[(&str, &str)]) -> Result<Arrays, String> {
         let folder = tempfile::tempdir().unwrap();
@@ -57,7 +97,8 @@ mod tests {
             npz.add(name, header, bytes).unwrap();
         }
         npz.finish().unwrap();
-        read(&path, wanted).map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
+        read_arrays(&path, wanted)
+            .map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
     }
 
     /// An archive that somebody else's code wrote, compressed.
@@ -72,7 +113,7 @@ mod tests {
         npz.add_array("other", &Array::<f64, Ix1>::from(vec![0.5])).unwrap();
         npz.finish().unwrap();
 
-        let arrays = read(&path, &[("image", "x_train"), ("label", "y_train")]).unwrap();
+        let arrays = read_arrays(&path, &[("image", "x_train"), ("label", "y_train")]).unwrap();
         let expected = [ArrayInfo::new("image", DType::U8, [2, 2]), ArrayInfo::new("label", DType::S64, [])];
         assert_eq!((arrays.n_examples(), arrays.arrays()), (3, &expected[..]));
         assert_eq!(arrays.read(2).unwrap(), [&[8u8, 9, 10, 11][..], &(-9i64).to_le_bytes()]);
@@ -143,7 +184,7 @@ mod tests {
             "a.npz: array `short` holds 8 bytes or more, expected 36 as its header says\nhelp: the file is damaged, copy it \
              again"
         );
-        let error = super::read(Path::new("/nonexistent/a.npz"), &[]).unwrap_err();
+        let error = super::read("/nonexistent/a.npz", &[]).unwrap_err();
         assert_eq!(error.to_string(), "/nonexistent/a.npz: cannot open the archive");
     }
 }

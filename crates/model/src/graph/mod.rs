@@ -20,6 +20,7 @@
 //! ```
 
 mod collectives;
+mod gradients;
 mod init;
 mod inputs;
 mod names;
@@ -28,10 +29,12 @@ mod owner;
 mod precision;
 mod scan;
 mod scope;
+mod shared;
 mod storage;
 mod tensor;
 
 pub use collectives::{Group, Replicas, SumOrder, VariableShard};
+pub use gradients::gradients;
 pub use init::{Distribution, FanMode, Init};
 pub use inputs::InputInfo;
 pub use precision::{Precision, UnknownPrecision};
@@ -79,6 +82,7 @@ struct Inner {
     /// Of sharded variables, by number: the whole, in the dtype in which gradients add up.
     gathered: RefCell<BTreeMap<usize, InstrId>>,
     warnings: RefCell<Vec<String>>,
+    shared: shared::Shared,
 }
 
 /// A variable of the program: state that stays on the device between calls.
@@ -171,6 +175,7 @@ impl Graph {
                 replica_id: Cell::default(),
                 gathered: RefCell::default(),
                 warnings: RefCell::default(),
+                shared: shared::Shared::default(),
             }),
         }
     }
@@ -444,6 +449,14 @@ impl Graph {
             source_line: i32::try_from(source_line).unwrap_or(0),
             stack_frame_id: 0,
         }
+    }
+
+    /// The file and line that what is emitted now carries.
+    #[track_caller]
+    fn here(&self) -> String {
+        let caller = self.inner.layer_caller.get().unwrap_or(Location::caller());
+        let Metadata { source_file, source_line, .. } = self.metadata_at("", caller);
+        format!("{source_file}:{source_line}")
     }
 
     /// As [`Graph::fail`], of what no line of the user's made: what a task leaves out.

@@ -11,7 +11,9 @@
 //!
 //! Source: `tensorflow/python/tpu/bfloat16.py`.
 
+use super::shared::Request;
 use super::{Graph, Init, Tensor, VariableInfo, VariableShard, name_problem};
+use bf16scope_hlo::ops::RuleError;
 use bf16scope_hlo::{DType, InstrId, Op, POISON};
 use bf16scope_passes::tuning::Tuning;
 use std::cell::Cell;
@@ -139,25 +141,37 @@ impl Scope {
     ) -> Variable {
         let graph = &self.graph;
         let full = graph.inner.path.join(name);
-        let number = graph.inner.variables.borrow().len();
-        let is_taken = !graph.inner.variable_names.borrow_mut().insert(full.clone());
-        if let Some(error) = name_problem("a variable", &full, is_taken) {
-            let poison = graph.fail("variable", &[], error);
-            return Variable { number, stored: poison.clone(), full: poison.clone(), value: poison };
-        }
         let is_low = self.low.as_ref().is_some_and(|low| low.dtype == requested);
         let master = if is_low { DType::F32 } else { requested };
-        let dtype = if trainable { graph.storage().of(master) } else { master };
         if let Some(low) = &self.low {
             let count = if is_low { &low.n_low_requests } else { &low.n_f32_requests };
             if is_low || requested == DType::F32 {
                 count.set(count.get() + 1);
             }
         }
-        let dims = part.map_or(dims.clone(), |part| part.dims(&dims));
+        let request = Request { requested, master, dims: dims.clone(), init, trainable };
+        let variable = match graph.shared_variable(&full, &request) {
+            Ok(Some(variable)) => return variable,
+            Ok(None) => self.make_new(name, &full, &request, part),
+            Err(error) => return graph.no_variable(error),
+        };
+        graph.remember_shared(&full, request, &variable);
+        variable
+    }
+
+    #[track_caller]
+    fn make_new(&self, name: &str, full: &str, request: &Request, part: Option<VariableShard>) -> Variable {
+        let (graph, &Request { requested, master, ref dims, init, trainable }) = (&self.graph, request);
+        let number = graph.inner.variables.borrow().len();
+        let is_taken = !graph.inner.variable_names.borrow_mut().insert(full.to_string());
+        if let Some(error) = name_problem("a variable", full, is_taken) {
+            return graph.no_variable(error);
+        }
+        let (is_low, dtype) = (master != requested, if trainable { graph.storage().of(master) } else { master });
+        let dims = part.map_or(dims.clone(), |part| part.dims(dims));
         let instr = graph.parameter(name, dtype, &dims);
         graph.inner.variables.borrow_mut().push(VariableInfo {
-            name: full,
+            name: full.to_string(),
             dtype,
             dims,
             part,
@@ -255,6 +269,16 @@ impl Scope {
     /// The name levels that are open, as one path.
     pub fn path(&self) -> String {
         self.graph.inner.path.current()
+    }
+}
+
+impl Graph {
+    /// What a variable is that cannot be made.
+    #[track_caller]
+    fn no_variable(&self, error: RuleError) -> Variable {
+        let number = self.inner.variables.borrow().len();
+        let poison = self.fail("variable", &[], error);
+        Variable { number, stored: poison.clone(), full: poison.clone(), value: poison }
     }
 }
 

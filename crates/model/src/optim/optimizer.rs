@@ -35,6 +35,12 @@ macro_rules! optimizers {
             $($(#[$doc])* #[serde(rename = $name)] $Kind($Kind),)*
         }
 
+        $(impl From<$Kind> for Optimizer {
+            fn from(settings: $Kind) -> Optimizer {
+                Optimizer::$Kind(settings)
+            }
+        })*
+
         impl Optimizer {
             /// Each, with its defaults.
             pub fn all() -> Vec<Optimizer> {

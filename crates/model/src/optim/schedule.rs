@@ -133,6 +133,13 @@ pub enum LearningRate {
     },
 }
 
+/// A rate that stays.
+impl From<f64> for LearningRate {
+    fn from(value: f64) -> LearningRate {
+        LearningRate::Constant { value }
+    }
+}
+
 /// From `step` on, the rate is `multiplier` times the schedule's value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -132,6 +132,48 @@ impl Update {
         learning_rate
     }
 
+    /// [`Update::emit`] of the gradients of these variables, in the same order, as `Optimizer.apply_gradients` of TensorFlow:
+    /// the variables are those of [`Graph::trainable_variables`], or some of them. Where the graph's [`Storage`] keeps variables
+    /// in bf16, gradients in bf16 are cast to f32 first.
+    ///
+    /// ```
+    /// use bf16scope_model::prelude::*;
+    ///
+    /// let g = Graph::training("step");
+    /// let (x, step) = (g.input("x", DType::F32, [8, 2]), g.input("step", DType::S32, []));
+    /// let loss = nn::dense(&g.scope(), &x, "dense", &Dense { units: 1, ..Dense::default() }).sum(&[0, 1]);
+    /// let variables = g.trainable_variables();
+    /// let gradients = gradients(&loss, &variables)?;
+    /// Update { learning_rate: 1e-3.into(), ..Update::default() }.apply(&step, &variables, &gradients);
+    /// assert!(g.variables()[0].update.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Update::emit`]; a tensor that is no variable; more or fewer gradients than variables.
+    #[track_caller]
+    pub fn apply(&self, step: &Tensor, variables: &[Tensor], gradients: &[Tensor]) -> Tensor {
+        let graph = step.graph();
+        if variables.len() != gradients.len() {
+            let message = format!("{} gradients for {} variables, expected as many", gradients.len(), variables.len());
+            return graph.fail("optimizer", &[step], RuleError::new("optimizer/number", message));
+        }
+        let mut numbered = Vec::with_capacity(variables.len());
+        // Not a closure: an error names the caller's line.
+        for (variable, gradient) in variables.iter().zip(gradients) {
+            let Some(number) = graph.number_of(variable) else {
+                let message = format!("a tensor {} is not a variable of the graph", variable.shape());
+                let error = RuleError::new("optimizer/number", message);
+                let help = "take them from `Graph::trainable_variables`";
+                return graph.fail("optimizer", &[variable], error.with_help(help));
+            };
+            let is_master = graph.variable(number).dtype == DType::BF16 && graph.storage() != Storage::F32;
+            let gradient = if is_master { gradient.cast(DType::F32) } else { gradient.clone() };
+            numbered.push((number, gradient));
+        }
+        self.emit(graph, step, &numbered)
+    }
+
     /// Whether anything is rounded stochastically.
     fn rounds_stochastically(&self, graph: &Graph) -> bool {
         graph.storage() == Storage::Bf16Stochastic || self.slots == SlotStorage::Bf16Stochastic

@@ -27,6 +27,13 @@ pub struct WeightDecay {
     pub decoupled: bool,
 }
 
+/// The decay of all variables.
+impl From<f64> for WeightDecay {
+    fn from(value: f64) -> WeightDecay {
+        WeightDecay { value, ..WeightDecay::default() }
+    }
+}
+
 /// Left out of what checkpoints keep, as before there was the key.
 fn is_false(value: &bool) -> bool {
     !value

@@ -29,9 +29,6 @@
 //!         let squared = (&error * &error).reshape([features.batch()]);
 //!         Outputs::new().loss(Loss::weighted(&squared, &features.weight()))
 //!     }
-//!     fn identity(&self) -> Identity {
-//!         Identity::new("line")
-//!     }
 //! }
 //!
 //! let names: Vec<String> = Line.features().into_iter().map(|feature| feature.name).collect();
@@ -66,8 +63,16 @@ pub trait Task: Send + Sync + fmt::Debug {
     /// predictions.
     fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs;
 
-    /// What a checkpoint must agree on: every setting that changes the function.
-    fn identity(&self) -> Identity;
+    /// What a checkpoint must agree on, beside the function that the prediction program computes, of which every checkpoint
+    /// keeps a hash. Default: the [name](Task::name).
+    ///
+    /// Write one for a task with settings. A change is then refused by the setting's name and values, not as another hash; a
+    /// setting that predictions do not show, such as a term of the loss, is compared at all; and one that
+    /// [may change](Identity::with_changeable), such as a dropout rate, is reported. A task that predicts nothing has no hash:
+    /// its identity is all that is compared.
+    fn identity(&self) -> Identity {
+        Identity::new(self.name())
+    }
 
     /// Names of predictions that are logits of independent answers, yes or no, as of a multi-label network: the sigmoid of
     /// each is a probability. Default none.

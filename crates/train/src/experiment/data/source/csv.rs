@@ -19,7 +19,7 @@ impl SourceFiles for Csv {
     /// One factor for all is applied as the file is read.
     fn open(&self, reading: &Reading<'_>) -> Result<Opened, TrainError> {
         let factor = if let Some(Scale::All(factor)) = reading.data.scale { Some(factor) } else { None };
-        let arrays = csv::read(&reading.at(&self.0)?, reading.features, factor.unwrap_or(1.0));
+        let arrays = csv::read_scaled(&reading.at(&self.0)?, reading.features, factor.unwrap_or(1.0));
         Ok(Opened::Arrays { arrays: reading.placed(arrays)?, is_scaled: factor.is_some() })
     }
 }

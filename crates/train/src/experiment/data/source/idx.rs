@@ -20,7 +20,7 @@ impl SourceFiles for Idx {
         let at = |(name, file): (&'_ String, &PathBuf)| Ok((name.clone(), reading.at(file)?));
         let files = self.0.iter().map(at).collect::<Result<Vec<(String, PathBuf)>, TrainError>>()?;
         let named: Vec<(&str, &Path)> = files.iter().map(|(name, file)| (name.as_str(), file.as_path())).collect();
-        let arrays = idx::read(&named);
+        let arrays = idx::read_arrays(&named);
         let place = arrays.as_ref().err().map(|error| error.place().clone());
         let key =
             named.iter().find(|(_, file)| place == Some(DataPlace::File(file.to_path_buf()))).map(|(name, _)| *name);

@@ -17,7 +17,7 @@ impl SourceFiles for Mnist {
     const SCALE: Option<f32> = Some(1.0 / 255.0);
 
     fn open(&self, reading: &Reading<'_>) -> Result<Opened, TrainError> {
-        let (training, test) = reading.placed(mnist::read(&reading.folder.join(&self.0)))?;
+        let (training, test) = reading.placed(mnist::read(reading.folder.join(&self.0)))?;
         Ok(Opened::Sets(training, test))
     }
 }

@@ -18,7 +18,7 @@ impl SourceFiles for Npz {
         let features = reading.features.iter();
         let arrays: Vec<(&str, &str)> =
             features.map(|feature| (feature.name.as_str(), reading.data.array_of(feature))).collect();
-        let arrays = npz::read(&reading.at(&self.0)?, &arrays);
+        let arrays = npz::read_arrays(&reading.at(&self.0)?, &arrays);
         Ok(Opened::Arrays { arrays: reading.placed(arrays)?, is_scaled: false })
     }
 }

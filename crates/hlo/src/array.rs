@@ -1,0 +1,225 @@
+//! An array on the host: what a program takes and gives, as a caller has it.
+//!
+//! Elements go in and out as Rust values: numbers, bools, and `bf16` and `f16` of the crate `half`. How they are stored is
+//! [`Literal`]'s way: little-endian, row-major. With the feature `ndarray`, views of that crate become arrays and back.
+
+#[cfg(feature = "ndarray")]
+mod ndarray;
+
+use super::{ArrayShape, DType, Element, Literal, Shape};
+use half::{bf16, f16};
+
+/// A dense array on the host.
+///
+/// ```
+/// use bf16scope_hlo::{Array, DType};
+///
+/// let x = Array::from_vec(vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3])?;
+/// assert_eq!((x.dtype(), x.dims()), (DType::F32, &[2, 3][..]));
+/// assert_eq!(x.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+/// assert!(x.to_vec::<i32>().is_err());
+///
+/// let rows = Array::from_slice(&[1, 2, 3, 4], [-1, 2])?; // as many rows as there are
+/// assert_eq!(rows.dims(), [2, 2]);
+/// let labels = Array::from(vec![0, 1, 1]); // s32[3]
+/// # Ok::<(), bf16scope_hlo::ArrayError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// Dtype and dims.
+    pub shape: ArrayShape,
+    /// Row-major, little-endian.
+    pub bytes: Vec<u8>,
+}
+
+/// Why elements and a shape make no array.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArrayError {
+    /// More or fewer elements than the dims hold.
+    #[error("{n_elements} elements of {dtype} for dims {dims:?}, which hold {expected}")]
+    Elements {
+        /// Elements.
+        n_elements: usize,
+        /// Their type.
+        dtype: DType,
+        /// Dims.
+        dims: Vec<i64>,
+        /// The elements that dims hold, in words.
+        expected: String,
+    },
+    /// Elements of another type are asked for.
+    #[error("the array is {shape}, and its elements are asked for as {wanted}\nhelp: {help}")]
+    DType {
+        /// Of the array.
+        shape: String,
+        /// Asked for.
+        wanted: DType,
+        /// What to ask for.
+        help: String,
+    },
+}
+
+impl Array {
+    /// An array of these elements, row-major. One of the dims may be -1: as many as there are elements for.
+    ///
+    /// # Errors
+    /// More or fewer elements than the dims hold.
+    pub fn from_vec<T: Element>(elements: Vec<T>, dims: impl Into<Vec<i64>>) -> Result<Array, ArrayError> {
+        Array::from_slice(&elements, dims)
+    }
+
+    /// [`Array::from_vec`] of a copy.
+    ///
+    /// # Errors
+    /// As [`Array::from_vec`].
+    pub fn from_slice<T: Element>(elements: &[T], dims: impl Into<Vec<i64>>) -> Result<Array, ArrayError> {
+        let shape = ArrayShape::new(T::DTYPE, resolved(elements.len(), T::DTYPE, dims.into())?);
+        Ok(Array { shape, bytes: to_bytes(elements.iter()) })
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.shape.dtype
+    }
+
+    /// Dimensions.
+    pub fn dims(&self) -> &[i64] {
+        &self.shape.dims
+    }
+
+    /// The elements, row-major. As f32, also those of an array of bf16 or f16, each of which is an f32.
+    ///
+    /// # Errors
+    /// Elements of another type.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, ArrayError> {
+        elements(&self.shape, &self.bytes)
+    }
+}
+
+/// The elements of an array in little-endian bytes, as [`Array::to_vec`] gives them.
+///
+/// # Errors
+/// Elements of another type.
+pub fn elements<T: Element>(shape: &ArrayShape, bytes: &[u8]) -> Result<Vec<T>, ArrayError> {
+    let widened = |to_f32: fn(&[u8]) -> f32| -> Vec<T> {
+        // `T` is f32: the bytes of one are read as the other.
+        bytes.chunks_exact(2).map(|bytes| T::read(&to_f32(bytes).to_le_bytes())).collect()
+    };
+    match (shape.dtype, T::DTYPE) {
+        (dtype, wanted) if dtype == wanted => Ok(bytes.chunks_exact(dtype.n_bytes()).map(T::read).collect()),
+        (DType::BF16, DType::F32) => Ok(widened(|bytes| bf16::read(bytes).to_f32())),
+        (DType::F16, DType::F32) => Ok(widened(|bytes| f16::read(bytes).to_f32())),
+        (dtype, wanted) => {
+            let help = match rust_name(dtype) {
+                Some(name) => format!("read them as `to_vec::<{name}>()`"),
+                None => "convert them in the program, before they come to the host".to_string(),
+            };
+            Err(ArrayError::DType { shape: Shape::Array(shape.clone()).to_string(), wanted, help })
+        }
+    }
+}
+
+/// The Rust type whose values are those of a dtype, by name.
+fn rust_name(dtype: DType) -> Option<&'static str> {
+    macro_rules! names {
+        ($($ty:ty),*) => {
+            [$((<$ty as Element>::DTYPE, stringify!($ty))),*]
+        };
+    }
+    let names = names!(bool, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64);
+    names.into_iter().find(|(other, _)| *other == dtype).map(|(_, name)| name)
+}
+
+/// The dims with the -1 among them replaced.
+fn resolved(n_elements: usize, dtype: DType, dims: Vec<i64>) -> Result<Vec<i64>, ArrayError> {
+    let wrong =
+        |dims: &[i64], expected: String| Err(ArrayError::Elements { n_elements, dtype, dims: dims.to_vec(), expected });
+    let open: Vec<usize> = (0..dims.len()).filter(|&axis| dims[axis] == -1).collect();
+    let known = dims.iter().filter(|&&dim| dim != -1);
+    let known = known.into_iter().try_fold(1usize, |n, &dim| n.checked_mul(usize::try_from(dim).ok()?));
+    match (known, open.as_slice()) {
+        (None, _) => wrong(&dims, "no array: expected sizes from 0 up, and at most one -1".to_string()),
+        (Some(known), []) if known == n_elements => Ok(dims),
+        (Some(known), []) => wrong(&dims, known.to_string()),
+        (Some(known), &[axis]) => match n_elements.checked_rem(known) {
+            Some(0) => {
+                let mut dims = dims;
+                dims[axis] = (n_elements / known) as i64;
+                Ok(dims)
+            }
+            _ => wrong(&dims, format!("a multiple of {known}")),
+        },
+        (Some(_), _) => wrong(&dims, "any number: expected at most one -1".to_string()),
+    }
+}
+
+fn to_bytes<'a, T: Element + 'a>(elements: impl ExactSizeIterator<Item = &'a T>) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(elements.len() * T::DTYPE.n_bytes());
+    elements.for_each(|element| element.write(&mut bytes));
+    bytes
+}
+
+/// One dimension.
+impl<T: Element> From<Vec<T>> for Array {
+    fn from(elements: Vec<T>) -> Array {
+        let shape = ArrayShape::new(T::DTYPE, [elements.len() as i64]);
+        Array { shape, bytes: to_bytes(elements.iter()) }
+    }
+}
+
+impl From<Array> for Literal {
+    fn from(Array { shape, bytes }: Array) -> Literal {
+        Literal::Array { shape, bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_come_back_as_they_were() {
+        let bf16s = vec![bf16::from_f32(0.1), bf16::NEG_INFINITY];
+        assert_eq!(Array::from(bf16s.clone()).to_vec::<bf16>().unwrap(), bf16s);
+        assert_eq!(Array::from(bf16s).to_vec::<f32>().unwrap(), [0.100_097_656, f32::NEG_INFINITY]);
+        assert_eq!(Array::from(vec![f16::from_f32(0.1)]).to_vec::<f32>().unwrap(), [0.099_975_586]);
+        let bools = Array::from_vec(vec![true, false], [1, 2]).unwrap();
+        assert_eq!((bools.dtype(), bools.to_vec::<bool>().unwrap()), (DType::Pred, vec![true, false]));
+        let x = Array::from_vec(vec![1i64, -2], [2]).unwrap();
+        assert_eq!(x.bytes, [1, 0, 0, 0, 0, 0, 0, 0, 254, 255, 255, 255, 255, 255, 255, 255]);
+        assert_eq!(Literal::from(x).elements::<i64>().unwrap(), [1, -2]);
+        assert_eq!(Array::from_slice(&[2.5f64], []).unwrap().dims(), [0i64; 0]);
+    }
+
+    #[test]
+    fn one_dim_may_be_left_to_count() {
+        let dims = |n: usize, dims: &[i64]| Array::from_vec(vec![0f32; n], dims).map(|array| array.dims().to_vec());
+        assert_eq!(dims(6, &[-1, 3]).unwrap(), [2, 3]);
+        assert_eq!(dims(6, &[2, -1, 1]).unwrap(), [2, 3, 1]);
+        assert_eq!(dims(0, &[-1, 3]).unwrap(), [0, 3]);
+        let error = |n, sizes: &[i64]| dims(n, sizes).unwrap_err().to_string();
+        assert_eq!(error(6, &[2, 2]), "6 elements of f32 for dims [2, 2], which hold 4");
+        assert_eq!(error(6, &[-1, 4]), "6 elements of f32 for dims [-1, 4], which hold a multiple of 4");
+        assert_eq!(error(0, &[-1, 0]), "0 elements of f32 for dims [-1, 0], which hold a multiple of 0");
+        let expected = "which hold any number: expected at most one -1";
+        assert_eq!(error(6, &[-1, -1]), format!("6 elements of f32 for dims [-1, -1], {expected}"));
+        let expected = "which hold no array: expected sizes from 0 up, and at most one -1";
+        assert_eq!(error(6, &[-2, 3]), format!("6 elements of f32 for dims [-2, 3], {expected}"));
+        assert_eq!(error(6, &[1 << 62, 8]), format!("6 elements of f32 for dims [4611686018427387904, 8], {expected}"));
+    }
+
+    #[test]
+    fn another_type_is_refused_with_the_one_to_ask_for() {
+        let error = Array::from_vec(vec![1i32; 2], [1, 2]).unwrap().to_vec::<f32>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the array is s32[1,2], and its elements are asked for as f32\nhelp: read them as `to_vec::<i32>()`"
+        );
+        let error = Array::from(vec![1f32]).to_vec::<bf16>().unwrap_err().to_string();
+        assert!(error.ends_with("help: read them as `to_vec::<f32>()`"), "{error}");
+        let narrow = Array { shape: ArrayShape::new(DType::F8E5M2, [1]), bytes: vec![0] };
+        let error = narrow.to_vec::<f32>().unwrap_err().to_string();
+        assert!(error.ends_with("help: convert them in the program, before they come to the host"), "{error}");
+    }
+}
