@@ -34,6 +34,9 @@ pub struct RotaryScaling {
     pub original_length: f64,
 }
 
+/// Features of a head at most: there is a number for each pair in the program, and networks have 256.
+const MAX_HEAD: i64 = 1 << 16;
+
 impl Rotary {
     /// Radians for each position, of each pair of features of a head.
     fn frequencies(&self, size: i64) -> Vec<f64> {
@@ -52,6 +55,9 @@ impl Rotary {
         let wrong = |message: String| Err(RuleError::new("attention/rotary", message));
         if size % 2 != 0 {
             return wrong(format!("a head has {size} features, expected an even number: they are rotated in pairs"));
+        }
+        if size > MAX_HEAD {
+            return wrong(format!("a head has {size} features that are rotated, expected at most {MAX_HEAD}"));
         }
         if !(self.max_wavelength >= 1.0 && self.max_wavelength.is_finite()) {
             return wrong(format!("max_wavelength is {}, expected a number of at least 1", self.max_wavelength));

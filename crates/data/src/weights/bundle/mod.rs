@@ -14,6 +14,7 @@ mod table;
 mod tests;
 mod write;
 
+pub(super) use objects::KEY as GRAPH;
 pub(super) use table::is_table;
 pub(super) use write::BundleWriter;
 

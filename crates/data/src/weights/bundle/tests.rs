@@ -4,6 +4,8 @@ use std::fs;
 
 use super::proto::{Dim, Extent, TensorShape, TensorSlice};
 use super::*;
+use crate::weights::{self, WrittenFormat};
+use bf16scope_hlo::Literal;
 
 fn shape(dims: &[i64]) -> Option<TensorShape> {
     Some(TensorShape { dim: dims.iter().map(|&size| Dim { size }).collect(), unknown_rank: false })
@@ -67,4 +69,80 @@ fn slices_that_share_bytes_are_refused_and_pairs_of_them_are_bounded() {
         (0..10).flat_map(|nth| columns(&format!("{nth:02}"), 4096, 0, |_| 0)).collect();
     let said = opened(many, 0).err().unwrap();
     assert!(said.contains("`08`, with those before it, is in more slices than are compared"), "{said}");
+}
+
+fn save(prefix: &Path, value: f32) -> Result<(), WeightsError> {
+    weights::write(prefix, WrittenFormat::TensorFlow, [("x".to_string(), Literal::scalar(value))])
+}
+
+fn value(prefix: &Path) -> f32 {
+    let Literal::Array { bytes, .. } = weights::open(prefix).unwrap().read("x").unwrap() else { panic!("an array") };
+    f32::from_le_bytes(bytes.try_into().unwrap())
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The data were replaced before the index: between the two neither the old bundle nor the new one could be read.
+#[test]
+fn a_bundle_takes_the_place_of_another_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("m");
+    save(&prefix, 1.0).unwrap();
+    assert_eq!(names_in(folder.path()), ["m.data-00000-of-00001", "m.index"]);
+    save(&prefix, 2.0).unwrap();
+    assert_eq!(
+        (value(&prefix), names_in(folder.path())),
+        (2.0, ["m.data-00000-of-00002", "m.index"].map(String::from).to_vec())
+    );
+    // As far as a writer came that was killed before the index: its data are beside the old bundle's.
+    save(&prefix, 3.0).unwrap();
+    assert_eq!(names_in(folder.path()), ["m.data-00000-of-00001", "m.index"]);
+    fs::copy(shard_name(&prefix, 0, 1), shard_name(&prefix, 0, 2)).unwrap();
+    save(&prefix, 4.0).unwrap();
+    assert_eq!(value(&prefix), 4.0);
+    // Of two writers at once the last index names its own data.
+    let data = BTreeMap::from([("x", 5.0f32), ("y", 6.0)]);
+    let writers: Vec<BundleWriter> = data
+        .values()
+        .map(|value| {
+            let mut writer = BundleWriter::create(&prefix).unwrap();
+            writer
+                .add("x", &bf16scope_hlo::ArrayShape::new(bf16scope_hlo::DType::F32, vec![]), &value.to_le_bytes())
+                .unwrap();
+            writer
+        })
+        .collect();
+    writers.into_iter().rev().for_each(|writer| writer.finish().unwrap());
+    assert_eq!(value(&prefix), 5.0);
+    assert!(weights::open(&prefix).unwrap().look("x").is_ok());
+}
+
+#[test]
+fn a_bundle_that_may_not_be_replaced_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("m");
+    save(&prefix, 1.0).unwrap();
+    for name in ["m.index", "m.data-00000-of-00001"] {
+        let path = folder.path().join(name);
+        let (open, mut closed) =
+            (fs::metadata(&path).unwrap().permissions(), fs::metadata(&path).unwrap().permissions());
+        closed.set_readonly(true);
+        fs::set_permissions(&path, closed).unwrap();
+        let error = save(&prefix, 2.0).unwrap_err();
+        assert!(error.to_string().contains("cannot write the file of weights"), "{error}");
+        fs::set_permissions(&path, open).unwrap();
+        assert_eq!((value(&prefix), names_in(folder.path()).len()), (1.0, 2), "{name}");
+    }
+    // The key of TensorFlow's own graph of objects could not be read back.
+    let named = [(objects::KEY.to_string(), Literal::scalar(1f32))];
+    let error = weights::write(&prefix, WrittenFormat::TensorFlow, named).unwrap_err().to_string();
+    assert!(
+        error.contains("an array is called `_CHECKPOINTABLE_OBJECT_GRAPH`, which a bundle has for itself"),
+        "{error}"
+    );
 }
