@@ -177,6 +177,7 @@ impl Inputs {
                 check_type(parameter, position, name, &path, &entry.header, &Misfit::One)?;
                 let header = entry.header.clone();
                 let bytes = from_numpy(parameter.shape.dtype, &header, entry.read()?);
+                let bytes = bytes.map_err(|misfit| parameter.beyond(position, name, &path, &misfit))?;
                 Ok(Literal::Array { shape: parameter.shape.clone(), bytes })
             }
             (Source::File(name), None) => bail!("array `{name}` comes from no file: this is a bug of bf16scope"),
@@ -211,6 +212,16 @@ impl Parameter {
             Source::Random(_) | Source::File(_) => 4.max(dtype.n_bytes() as u64),
         };
         self.n_bytes().saturating_add(self.n_elements().saturating_mul(made_from).max(self.n_bytes()))
+    }
+
+    /// The error of an array with an element that the parameter does not hold.
+    fn beyond(&self, position: usize, name: &str, path: &str, beyond: &Beyond) -> anyhow::Error {
+        let Beyond { idx, value, least, most } = beyond;
+        anyhow::anyhow!(
+            "{path}: element {idx} of `{name}` is {value}; expected {least} to {most}, which is what {} holds\nhelp: clip the \
+             array, or scale it",
+            self.describe(position)
+        )
     }
 
     /// `in0` (`x`, f32[16,64]).
@@ -393,14 +404,45 @@ fn order_of_axes(dims: &[i64], expected: &[i64]) -> Option<Vec<usize>> {
     (axes.len() == dims.len() && is_more).then_some(axes)
 }
 
+/// An element that its parameter's dtype does not hold.
+#[derive(Debug, PartialEq)]
+struct Beyond {
+    idx: usize,
+    value: f64,
+    /// The least and the largest that it holds.
+    least: f64,
+    most: f64,
+}
+
 /// A literal's bytes from NumPy's, which [`accepted`] allows.
-fn from_numpy(dtype: DType, header: &Header, bytes: Vec<u8>) -> Vec<u8> {
-    let f32s = || bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+fn from_numpy(dtype: DType, header: &Header, bytes: Vec<u8>) -> Result<Vec<u8>, Beyond> {
+    let rounded = |round: fn(f32) -> u16, infinity: u16, most: f64| {
+        let f32s = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four));
+        let each = f32s.enumerate().map(|(idx, value)| {
+            let low = round(value);
+            // An infinity is one where it was, and none is made.
+            let is_beyond = value.is_finite() && low & 0x7fff == infinity;
+            if is_beyond { Err(Beyond { idx, value: value.into(), least: -most, most }) } else { Ok(low.to_le_bytes()) }
+        });
+        Ok(each.collect::<Result<Vec<[u8; 2]>, Beyond>>()?.concat())
+    };
     match (dtype, header.kind, header.width) {
-        (DType::BF16, 'f', 4) => f32s().flat_map(|value| bf16_from_f32(value).to_le_bytes()).collect(),
-        (DType::F16, 'f', 4) => f32s().flat_map(|value| f16_from_f32(value).to_le_bytes()).collect(),
-        (DType::Pred, _, _) => bytes.into_iter().map(|byte| u8::from(byte != 0)).collect(),
-        _ => bytes,
+        (DType::BF16, 'f', 4) => rounded(bf16_from_f32, 0x7f80, half::bf16::MAX.to_f64()),
+        (DType::F16, 'f', 4) => rounded(f16_from_f32, 0x7c00, half::f16::MAX.to_f64()),
+        (DType::Pred, _, _) => Ok(bytes.into_iter().map(|byte| u8::from(byte != 0)).collect()),
+        // What has fewer bits than a byte stands in one, and the bits above would be cut off.
+        (dtype, _, 1) if dtype.bits() < 8 => {
+            let n_values = 1i32 << dtype.bits();
+            let (least, most) = if dtype.is_signed() { (-n_values / 2, n_values / 2 - 1) } else { (0, n_values - 1) };
+            let value = |byte: u8| if dtype.is_signed() { i32::from(byte as i8) } else { i32::from(byte) };
+            match bytes.iter().position(|&byte| !(least..=most).contains(&value(byte))) {
+                Some(idx) => {
+                    Err(Beyond { idx, value: value(bytes[idx]).into(), least: least.into(), most: most.into() })
+                }
+                None => Ok(bytes),
+            }
+        }
+        _ => Ok(bytes),
     }
 }
 
@@ -523,7 +565,37 @@ fn decoder(dtype: DType) -> Option<fn(&[u8]) -> f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Misfit, order_of_axes};
+    use super::{Beyond, Misfit, from_numpy, order_of_axes};
+    use bf16scope_data::npz::Header;
+    use bf16scope_hlo::DType;
+
+    /// 9 in s4 became -7, and 70,000 in f16 infinite.
+    #[test]
+    fn an_element_that_a_parameter_does_not_hold_is_refused() {
+        let narrow = |dtype, bytes: &[u8]| from_numpy(dtype, &Header::of(dtype, Vec::new()), bytes.to_vec());
+        let beyond = |idx, value, least, most| Err(Beyond { idx, value, least, most });
+        assert_eq!(narrow(DType::S4, &[7, 0xf8]), Ok(vec![7, 0xf8]));
+        assert_eq!(narrow(DType::S4, &[7, 9]), beyond(1, 9.0, -8.0, 7.0));
+        assert_eq!(narrow(DType::S4, &[0xf7]), beyond(0, -9.0, -8.0, 7.0));
+        assert_eq!(narrow(DType::U4, &[15]), Ok(vec![15]));
+        assert_eq!(narrow(DType::U4, &[16]), beyond(0, 16.0, 0.0, 15.0));
+        assert_eq!(narrow(DType::S2, &[2]), beyond(0, 2.0, -2.0, 1.0));
+        assert_eq!(narrow(DType::U2, &[4]), beyond(0, 4.0, 0.0, 3.0));
+        assert_eq!(narrow(DType::U1, &[2]), beyond(0, 2.0, 0.0, 1.0));
+        assert_eq!(narrow(DType::S8, &[0x80]), Ok(vec![0x80]));
+        let wide = |dtype, values: &[f32]| {
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            from_numpy(dtype, &Header::of(DType::F32, Vec::new()), bytes)
+        };
+        // 65,519 rounds to the largest of f16, 65,520 away from it.
+        assert_eq!(wide(DType::F16, &[65519.0, f32::NEG_INFINITY]), Ok(vec![0xff, 0x7b, 0x00, 0xfc]));
+        assert_eq!(wide(DType::F16, &[0.0, -70000.0]), beyond(1, -70000.0, -65504.0, 65504.0));
+        assert_eq!(wide(DType::F16, &[65520.0]), beyond(0, 65520.0, -65504.0, 65504.0));
+        assert!(wide(DType::F16, &[f32::NAN]).is_ok());
+        let largest = f64::from(half::bf16::MAX.to_f32());
+        assert_eq!(wide(DType::BF16, &[f32::MAX]), beyond(0, f32::MAX.into(), -largest, largest));
+        assert_eq!(wide(DType::BF16, &[half::bf16::MAX.to_f32()]), Ok(vec![0x7f, 0x7f]));
+    }
 
     #[test]
     fn axes_in_another_order_are_told_from_other_sizes() {

@@ -119,8 +119,28 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
             written.text.into_bytes()
         }
         Format::Graphviz => graphviz::render(module).into_bytes(),
-        Format::Proto => encode::to_bytes(module).context("the module cannot be encoded")?,
+        Format::Proto => {
+            warn_of_attributes(module);
+            encode::to_bytes(module).context("the module cannot be encoded")?
+        }
     })
+}
+
+/// Says what the proto of a module leaves out: attributes of its text that `HloModuleProto` has no field for. XLA takes them
+/// with the options of a compilation.
+fn warn_of_attributes(module: &Module) {
+    let attributes = &module.unmodelled.attributes;
+    let without_meaning = |name: &str, value: &str| matches!(name, "replica_count" | "num_partitions") && value == "1";
+    let lost = attributes.iter().filter(|(name, value)| !without_meaning(name, value));
+    let lost: Vec<String> = lost.map(|(name, value)| format!("{name}={value}")).collect();
+    if lost.is_empty() {
+        return;
+    }
+    tracing::warn!(
+        "the proto leaves out {}, for which XLA's HloModuleProto has no field: who compiles it says so in the options of the \
+         compilation\nhelp: text keeps it: -o with a name that ends in .hlo or .txt",
+        lost.join(", ")
+    );
 }
 
 /// Says what the text of a module that came as a proto leaves out.

@@ -51,6 +51,14 @@ pub struct Entry<'a> {
     file: ZipFile<'a, BufReader<File>>,
 }
 
+/// The first member of an archive that is there twice: readers of zip archives know the last of them alone.
+pub(crate) fn repeated_member(file: File, start: u64) -> io::Result<Option<String>> {
+    let mut seen = BTreeSet::new();
+    let names = directory(file, start)?.names;
+    let repeated = names.into_iter().find(|name| !seen.insert(name.clone()));
+    Ok(repeated.map(|name| String::from_utf8_lossy(&name).into_owned()))
+}
+
 /// The first name that comes twice.
 fn twice(names: Vec<Vec<u8>>) -> Option<String> {
     let mut seen = BTreeSet::new();
@@ -126,6 +134,9 @@ impl NpzReader {
         let mut file = BufReader::new(files::open(path).map_err(open_error)?);
         let start = file.fill_buf().map_err(open_error)?;
         let start = start[..start.len().min(6)].to_vec();
+        if !files::has_zip_end(file.get_ref()).map_err(open_error)? {
+            return Err(not_an_archive(path, &start, zip::result::ZipError::InvalidArchive("it has no end".into())));
+        }
         let zip = ZipArchive::new(file).map_err(|error| not_an_archive(path, &start, error))?;
         let again = files::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
         let read = again.and_then(|(n_bytes, file)| Ok((n_bytes, directory(file, zip.central_directory_start())?)));

@@ -1,5 +1,34 @@
 //! What is wrong with a zip archive, or with packed bytes. Those who read them (`.npz` arrays, wheels) say which file it was.
 
+use std::fs::File;
+use std::io;
+
+use super::read_exact_at;
+
+/// The signature, the bytes and the longest comment of the end of a zip archive.
+const ZIP_END: &[u8; 4] = b"PK\x05\x06";
+const N_ZIP_END: usize = 22;
+const MAX_COMMENT: u64 = 0xffff;
+
+/// Whether a file ends as a zip archive does: with the place of its directory, and a comment. A reader of archives looks for
+/// that end through the whole of a file, which takes long where gigabytes were cut off.
+///
+/// # Errors
+/// What the system says.
+pub fn has_zip_end(file: &File) -> io::Result<bool> {
+    let n_bytes = file.metadata()?.len();
+    let n_tail = n_bytes.min(N_ZIP_END as u64 + MAX_COMMENT);
+    let mut tail = vec![0; n_tail as usize];
+    read_exact_at(file, &mut tail, n_bytes - n_tail)?;
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |number, &byte| (number << 8) | u64::from(byte));
+    Ok(tail.windows(N_ZIP_END).enumerate().any(|(at, end)| {
+        // Places beyond four gigabytes are said elsewhere.
+        let (n_directory, directory) = (number(&end[12..16]), number(&end[16..20]));
+        let is_far = directory == u64::from(u32::MAX) || n_directory == u64::from(u32::MAX);
+        end.starts_with(ZIP_END) && (is_far || directory + n_directory <= n_bytes - n_tail + at as u64)
+    }))
+}
+
 /// Why an archive cannot be read: the zip reader's words.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]

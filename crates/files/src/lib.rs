@@ -28,14 +28,16 @@ mod read;
 mod records;
 mod replace;
 mod sums;
+mod trust;
 
-pub use archive::{MAX_UNPACKED_RATIO, UNPACKED_WITHOUT_QUESTION, ZipError, is_bomb};
+pub use archive::{MAX_UNPACKED_RATIO, UNPACKED_WITHOUT_QUESTION, ZipError, has_zip_end, is_bomb};
 pub use cache::{BytesDone, Cache, OnBytes};
 pub use offline::{is_offline, refuse_downloads};
 pub use read::{is_pipe, open, read, read_text};
 pub use records::Records;
 pub use replace::{Replacement, check_replaceable, make_way, open_lock, put, replace, sweep};
 pub use sums::{Damage, Summing, Sums, read_exact_at};
+pub use trust::{Untrusted, check_trusted};
 
 use std::io;
 use std::path::Path;

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use super::{put, read, sums, sweep};
+use super::{Untrusted, check_trusted, put, read, sums, sweep};
 
 /// What a record with length and hash begins with: it changes with the format.
 const SEAL: &[u8; 8] = b"bfkept1\n";
@@ -40,11 +40,24 @@ impl Records {
         self.dir.join(format!("{key}.{}", self.ending))
     }
 
+    /// Refuses a folder, or the one it is in, that another user owns or may write, and a record that another owns: whoever
+    /// could write it could put anything there, with a hash that is right.
+    ///
+    /// # Errors
+    /// [`Untrusted`], which says what mends it.
+    pub fn check(&self, key: &str) -> Result<(), Untrusted> {
+        self.dir.parent().map_or(Ok(()), check_trusted)?;
+        check_trusted(&self.dir)?;
+        check_trusted(&self.path(key))
+    }
+
     /// Writes a record whole, makes room for it, and removes what killed writers left. Whatever else is in its place goes.
     ///
     /// # Errors
-    /// A folder that cannot be made, listed or written to.
+    /// A folder that cannot be made, listed or written to; one that others may write ([`Untrusted`]).
     pub fn keep(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
+        self.dir.parent().map_or(Ok(()), check_trusted)?;
+        check_trusted(&self.dir)?;
         fs::create_dir_all(&self.dir)?;
         put(&self.path(key), bytes)?;
         self.make_room(&BTreeSet::new())
@@ -67,6 +80,10 @@ impl Records {
     pub fn find(&self, key: &str, limit: u64) -> Option<Vec<u8>> {
         let path = self.path(key);
         let found = fs::symlink_metadata(&path).ok()?;
+        if let Err(error) = self.check(key) {
+            tracing::warn!("{error}");
+            return None;
+        }
         let whole = || {
             let mut bytes = read(&path, limit.saturating_add(N_SEAL as u64)).ok().filter(|_| found.is_file())?;
             let (hash, rest) = bytes.strip_prefix(SEAL)?.split_at_checked(32)?;
@@ -250,6 +267,27 @@ mod tests {
         records.keep_whole("a", b"a program").unwrap();
         assert_eq!(records.find("a", 100).unwrap(), b"a program");
         assert_eq!(records.find("b", 100).unwrap(), b"b program", "what a link led to is as it was");
+    }
+
+    /// A record that another user put there, with the hash that it is to have, was read.
+    #[cfg(unix)]
+    #[test]
+    fn a_record_in_a_folder_that_others_may_write_is_none() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = tempfile::tempdir().unwrap();
+        let records = Records::new(root.path().join("records"), "record", u64::MAX);
+        records.keep_whole("a", b"a program").unwrap();
+        for (place, closed, open) in
+            [(root.path(), 0o700, 0o777), (records.dir(), 0o755, 0o777), (&*records.path("a"), 0o644, 0o646)]
+        {
+            fs::set_permissions(place, fs::Permissions::from_mode(open)).unwrap();
+            assert_eq!(records.find("a", 100), None, "{}", place.display());
+            assert!(records.check("a").is_err());
+            let kept = records.keep_whole("a", b"a program");
+            assert_eq!(kept.is_err(), place.is_dir(), "{}", place.display());
+            fs::set_permissions(place, fs::Permissions::from_mode(closed)).unwrap();
+            assert_eq!(records.find("a", 100).unwrap(), b"a program");
+        }
     }
 
     #[test]

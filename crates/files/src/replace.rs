@@ -75,6 +75,29 @@ impl Replacement {
         self.file.path()
     }
 
+    /// Puts the file, once everything is on the disk, under the first of these names in its folder that is free; and says which.
+    /// What is there under the others stays, and another writer takes another name.
+    ///
+    /// # Errors
+    /// What the system says; no name that is free.
+    pub fn finish_new(self, names: impl IntoIterator<Item = PathBuf>) -> io::Result<PathBuf> {
+        self.file.as_file().sync_all()?;
+        let mut file = self.file;
+        for place in names {
+            file = match file.persist_noclobber(&place) {
+                Ok(_) => {
+                    if let Ok(folder) = File::open(folder_of(&place)) {
+                        drop(folder.sync_all());
+                    }
+                    return Ok(place);
+                }
+                Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => error.file,
+                Err(error) => return Err(error.error),
+            };
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
     /// Puts the file in its place, once everything is on the disk.
     ///
     /// # Errors

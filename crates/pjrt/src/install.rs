@@ -173,6 +173,7 @@ fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ROOM,
         _ if error.get_ref().is_some_and(|inner| inner.is::<files::FileError>()) => "remove the link",
+        _ if error.get_ref().is_some_and(|inner| inner.is::<files::Untrusted>()) => "plugins run as this user",
         _ => "set BF16SCOPE_CACHE to a directory that can be written",
     }
 }
@@ -182,6 +183,12 @@ fn remedy(error: &io::Error) -> &'static str {
 pub(super) fn install(artifact: &Pinned, variable: &'static str, setup: &Setup) -> Result<Located, InstallError> {
     let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
     let path = artifact.path_in(cache_dir);
+    // Before anything is said of what is there: it may be another user's.
+    whole::trusted_folders(&path).map_err(|error| InstallError::Io {
+        path: cache_dir.to_path_buf(),
+        doing: "looking whose it is",
+        source: error.into(),
+    })?;
     if setup.offline {
         return Err(match whole::installed(artifact, &path) {
             Installed::Whole => return Ok(Located { path, source: Source::Cache }),

@@ -57,6 +57,10 @@ pub enum Damage {
 /// Looks at an installed library; reads it whole if it was not measured in its present state.
 pub(super) fn installed(artifact: &Pinned, path: &Path) -> Installed {
     let Some(metadata) = fs::metadata(path).ok().filter(Metadata::is_file) else { return Installed::Absent };
+    // Beside a library that another user may write is whatever stamp that user writes.
+    if let Err(error) = files::check_trusted(path).and_then(|()| trusted_folders(path)) {
+        return Installed::Damaged(Damage::Unreadable { why: error.to_string() });
+    }
     let (measured, expected) = (metadata.len(), artifact.library_bytes);
     if measured != expected {
         return Installed::Damaged(Damage::Size { measured, expected });
@@ -78,6 +82,11 @@ pub(super) fn installed(artifact: &Pinned, path: &Path) -> Installed {
             Installed::Whole
         }
     }
+}
+
+/// Refuses folders of the cache that another user owns or may write: the library's own, those of all plugins, and the cache.
+pub(super) fn trusted_folders(path: &Path) -> Result<(), files::Untrusted> {
+    path.ancestors().skip(1).take(3).try_for_each(files::check_trusted)
 }
 
 /// Keeps that the library at `path`, as it is now, was just measured and is the pinned one.

@@ -193,7 +193,14 @@ impl Compiler {
 
     /// What is remembered under a key, and where.
     fn recall(&self, key: &str) -> Option<(Header, PathBuf)> {
-        let path = self.cache.as_ref().filter(|_| self.reuse)?.path(key);
+        let cache = self.cache.as_ref().filter(|_| self.reuse)?;
+        let path = cache.path(key);
+        if let Err(error) = cache.records.check(key) {
+            if !cache.has_warned.swap(true, Ordering::Relaxed) {
+                tracing::warn!("compile cache: {error}");
+            }
+            return None;
+        }
         match record::read_header(&path, key) {
             Ok(header) => header.map(|header| (header, path)),
             Err(damage) => {

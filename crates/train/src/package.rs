@@ -18,8 +18,10 @@ use bf16scope_model::graph::{Numbers, Precision, Program};
 use bf16scope_model::task::Task;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_pjrt::{Code, CompileOptions, Compiled, PjrtError};
+use fs4::fs_std::FileExt as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,6 +31,8 @@ pub const MANIFEST: &str = "package.json";
 const PROGRAM: &str = "program.hlo.pb";
 const VARIABLES: &str = "variables.npz";
 const EXECUTABLE: &str = "executable.bin";
+/// Beside the others until the manifest is written.
+const UNFINISHED: &str = ".unfinished-package";
 
 /// The form of packages that is written and read here.
 const FORMAT: u32 = 1;
@@ -221,6 +225,21 @@ impl Unwritten {
         check_folder(folder)?;
         let written = |path: PathBuf| move |source| PackageError::Io { path, done: "written", source };
         fs::create_dir_all(folder).map_err(written(folder.to_path_buf()))?;
+        // Until the manifest is there this says whose the other files are: a package's whose writer did not come to its end.
+        let mark = folder.join(UNFINISHED);
+        let lock = files::open_lock(&mark).map_err(written(mark.clone()))?;
+        // On a file system without locks two writers are told by the checksums of the manifest.
+        if lock.try_lock_exclusive().is_ok_and(|is_ours| !is_ours) {
+            return Err(PackageError::Taken { folder: folder.to_path_buf() });
+        }
+        // Another writer may have come to its end since.
+        check_folder(folder)?;
+        for name in [PROGRAM, VARIABLES, EXECUTABLE] {
+            match fs::remove_file(folder.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(written(folder.join(name))(error)),
+                _ => {}
+            }
+        }
         let part = |name: &str, bytes: &[u8]| {
             let path = folder.join(name);
             files::replace(&path, bytes).map_err(written(path))?;
@@ -272,6 +291,7 @@ impl Unwritten {
         let text = serde_json::to_string_pretty(&manifest).expect("names and numbers have a JSON form") + "\n";
         let path = folder.join(MANIFEST);
         files::replace(&path, text.as_bytes()).map_err(written(path))?;
+        fs::remove_file(&mark).map_err(written(mark))?;
         Ok(manifest)
     }
 }
@@ -297,16 +317,28 @@ impl Built {
     }
 }
 
-/// Refuses a folder in which something would be lost.
+/// Refuses a folder in which something would be lost: one that holds anything but what a killed writer of a package left.
 ///
 /// # Errors
 /// [`PackageError::Taken`]; [`PackageError::Io`].
 pub fn check_folder(folder: &Path) -> Result<(), PackageError> {
     match fs::read_dir(folder) {
-        Ok(mut entries) => match entries.next() {
-            None => Ok(()),
-            Some(_) => Err(PackageError::Taken { folder: folder.to_path_buf() }),
-        },
+        Ok(entries) => {
+            let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+            // What a writer that was killed left may be replaced, and nothing beside it.
+            let is_part = |name: &OsString| {
+                let hidden = name.to_str().and_then(|name| name.strip_prefix('.'));
+                [PROGRAM, VARIABLES, EXECUTABLE, UNFINISHED].iter().any(|part| name == part)
+                    || hidden.is_some_and(|name| {
+                        [PROGRAM, VARIABLES, EXECUTABLE, MANIFEST].iter().any(|part| name.starts_with(part))
+                    })
+            };
+            let is_left = names.iter().any(|name| name == UNFINISHED) && names.iter().all(is_part);
+            match names.is_empty() || is_left {
+                true => Ok(()),
+                false => Err(PackageError::Taken { folder: folder.to_path_buf() }),
+            }
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             Err(PackageError::Taken { folder: folder.to_path_buf() })
@@ -409,6 +441,26 @@ fn processor() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A folder that a killed writer left was refused ever after.
+    #[test]
+    fn what_a_killed_writer_left_is_written_over_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let is_free = || check_folder(folder.path()).is_ok();
+        let add = |name: &str| fs::write(folder.path().join(name), "x").unwrap();
+        assert!(is_free());
+        add(VARIABLES);
+        assert!(!is_free(), "somebody's own archive");
+        for name in [UNFINISHED, PROGRAM, EXECUTABLE, ".variables.npz.writing-abcdef"] {
+            add(name);
+            assert!(is_free(), "{name}");
+        }
+        add("notes.txt");
+        assert!(!is_free());
+        fs::remove_file(folder.path().join("notes.txt")).unwrap();
+        add(MANIFEST);
+        assert!(!is_free(), "a package");
+    }
 
     #[test]
     fn excess_precision_of_a_package_is_what_is_passed_to_the_compiler() {

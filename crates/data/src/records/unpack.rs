@@ -111,6 +111,7 @@ impl Room {
             let shard = &mut shards[idx];
             let name = key(std::slice::from_ref(shard)) + kind.form();
             let path = self.kept.path(&name);
+            self.kept.check(&name).map_err(|error| DataError::open(&shard.path, error.into()))?;
             let sums = match found(&path, &name) {
                 // A cache that belongs to somebody else may still be read.
                 Some(sums) if sums.n_bytes() <= left => sums,

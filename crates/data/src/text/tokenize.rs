@@ -83,6 +83,9 @@ impl Texts {
         let n_bytes = shards.iter().map(|shard| shard.n_bytes).sum();
         let name = self.key(&shards, tokenizer);
         let kept = self.cache.dir.as_deref().filter(|_| n_bytes >= MIN_KEPT).map(token_ids);
+        if let Some(kept) = &kept {
+            kept.check(&name).map_err(|error| DataError::open(kept.dir(), error.into()))?;
+        }
         let found = kept.as_ref().and_then(|kept| Ids::find(&kept.path(&name), &name));
         if let Some(ids) = found.filter(|ids| ids.header.n_skipped <= self.n_skipped_max) {
             if ids.header.n_skipped > 0 {

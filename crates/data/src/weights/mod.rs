@@ -9,6 +9,8 @@
 mod bundle;
 mod error;
 mod hdf5;
+#[cfg(test)]
+mod hostile;
 mod npz;
 mod region;
 pub mod safetensors;
@@ -203,7 +205,23 @@ pub struct Look {
 /// # Errors
 /// A file that cannot be opened, that is damaged, or of a kind that is not read: the error says which, and what to do.
 pub fn open(path: &Path) -> Result<WeightsFile, WeightsError> {
-    let Opened { format, entries, reader, left_out, order: numbered } = open_as_found(path)?;
+    sorted(path, open_as_found(path)?)
+}
+
+/// Opens a file that an index names: a file, and no index, which could name itself.
+fn open_shard(path: &Path) -> Result<WeightsFile, WeightsError> {
+    let region = Region::open(path)?;
+    let head = region.read(0, region.n_bytes().min(16), "the file")?;
+    if head.first() == Some(&b'{') && !safetensors::is_head(&head) {
+        let found = "an index names it as a file of weights, and it is an index in JSON itself";
+        return Err(WeightsError::format(path, found).help("name the files of weights in one index"));
+    }
+    sorted(path, open_as_found(path)?)
+}
+
+/// A file with its arrays by name, each of which is there once.
+fn sorted(path: &Path, opened: Opened) -> Result<WeightsFile, WeightsError> {
+    let Opened { format, entries, reader, left_out, order: numbered } = opened;
     let mut names = BTreeMap::new();
     for (idx, entry) in entries.iter().enumerate() {
         if names.insert(entry.name.as_str(), idx).is_some() {
@@ -237,7 +255,7 @@ fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
         _ if head.starts_with(&hdf5::MAGIC) => hdf5::open(region, Format::Hdf5),
         [0x80, 2..=5, ..] => Err(of_pickle(path, &head)),
         // First, for the length of its header may begin with a byte that is JSON's brace.
-        [_, _, _, _, _, 0, 0, 0, b'{', ..] => safetensors::open(region),
+        _ if safetensors::is_head(&head) => safetensors::open(region),
         [b'{', ..] => safetensors::open_sharded(path),
         _ if bundle::is_table(&region)? || path.extension().is_some_and(|extension| extension == "index") => {
             bundle::open(&region, Format::TensorFlow)
@@ -248,9 +266,17 @@ fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
 
 /// An archive: Keras', PyTorch's, or NumPy's.
 fn open_zip(path: &Path) -> Result<Opened, WeightsError> {
-    let file = files::open(path).map_err(|cause| WeightsError::open(path, cause))?;
+    let open = || files::open(path).map_err(|cause| WeightsError::open(path, cause));
     // What is wrong with an archive the reader of NumPy's says.
-    let Ok(zip) = zip::ZipArchive::new(std::io::BufReader::new(file)) else { return npz::open(path) };
+    if !files::has_zip_end(&open()?).map_err(|cause| WeightsError::read(path, cause))? {
+        return npz::open(path);
+    }
+    let Ok(zip) = zip::ZipArchive::new(std::io::BufReader::new(open()?)) else { return npz::open(path) };
+    let repeated = crate::npz::repeated_member(open()?, zip.central_directory_start());
+    if let Some(name) = repeated.map_err(|cause| WeightsError::read(path, cause))? {
+        let found = format!("its member `{}` is there twice; expected once", name.escape_debug());
+        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).help("save it again: one is another's"));
+    }
     if zip.index_for_name(hdf5::KERAS_MEMBER).is_some() {
         return hdf5::open_keras(path, zip);
     }

@@ -14,7 +14,7 @@ use std::path::Path;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use self::header::{FilePart, Header, HeaderArray, HeaderError, MAX_BYTES, NO_HASH};
+use self::header::{FilePart, Header, HeaderArray, HeaderError, MAX_BYTES, NO_HASH, repeated_key};
 use super::region::{Region, Sink};
 use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, WeightsFile};
 use bf16scope_files as files;
@@ -49,6 +49,11 @@ fn refused(region: &Region, error: HeaderError<WeightsError>) -> WeightsError {
             WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again")
         }
     }
+}
+
+/// Whether a file begins as one of safetensors: the length of a header, and its brace.
+pub(super) fn is_head(head: &[u8]) -> bool {
+    matches!(head, [_, _, _, _, _, 0, 0, 0, b'{', ..])
 }
 
 /// Reads the header of a file.
@@ -118,11 +123,22 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-struct Shards(Vec<WeightsFile>);
+struct Shards {
+    files: Vec<WeightsFile>,
+    /// The file of each array, and its number there.
+    places: Vec<(usize, usize)>,
+}
+
+/// Arrays that an index does not name: they are named up to this many, and counted beyond.
+const MAX_UNNAMED: usize = 16;
 
 /// Reads an index and opens every file that it names.
 pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
     let bytes = files::read(path, MAX_BYTES).map_err(|cause| WeightsError::open(path, cause))?;
+    if let Some(key) = repeated_key(&bytes) {
+        let found = format!("its key `{}` is there twice; expected once", key.escape_debug());
+        return Err(WeightsError::format(path, found).help("leave one out: which file is meant, only its writer knows"));
+    }
     let index: Index = serde_json::from_slice(&bytes).map_err(|cause| {
         let json = serde_json::from_slice::<serde_json::Value>(&bytes);
         let found = match json.as_ref().map(|json| json.get("weight_map")) {
@@ -137,7 +153,7 @@ pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut shards: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     index.weight_map.iter().for_each(|(name, shard)| shards.entry(shard).or_default().push(name));
-    let (mut entries, mut readers) = (Vec::new(), Vec::new());
+    let (mut entries, mut places, mut shard_files, mut unnamed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (shard, names) in shards {
         // What an index names lies beside it.
         if shard.contains(['/', '\\']) || shard == ".." || shard.ends_with(".json") {
@@ -150,34 +166,51 @@ pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
             let help = format!("put {shard} beside the index: all of a sharded model's files are needed");
             return Err(WeightsError::new(WeightsErrorKind::NoShard, path, found).help(help));
         }
-        let file = super::open(&place)?;
+        let file = super::open_shard(&place)?;
+        let mut is_named = vec![false; file.entries.len()];
         for name in names {
-            let (_, entry) = file.expect(name)?;
-            entries.push(entry.clone());
+            let (idx, entry) = file.expect(name)?;
+            // The index's name for it, which may be another than the shard's first one.
+            entries.push(Entry { name: name.to_string(), ..entry.clone() });
+            places.push((shard_files.len(), idx));
+            is_named[idx] = true;
         }
-        readers.push(file);
+        let others = file.entries.iter().zip(is_named).filter(|(_, is_named)| !is_named);
+        unnamed.extend(others.map(|(entry, _)| format!("{} (in {shard}, and the index does not name it)", entry.name)));
+        shard_files.push(file);
+    }
+    if let Some(n_more) = unnamed.len().checked_sub(MAX_UNNAMED).filter(|&n| n > 0) {
+        unnamed.truncate(MAX_UNNAMED);
+        unnamed.push(format!("{n_more} more that the index does not name"));
     }
     Ok(Opened {
         format: Format::Sharded,
         entries,
-        reader: Box::new(Shards(readers)),
-        left_out: Vec::new(),
+        reader: Box::new(Shards { files: shard_files, places }),
+        left_out: unnamed,
         order: Vec::new(),
     })
 }
 
 impl Reader for Shards {
-    fn pass(&self, _idx: usize, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
-        let found = self.0.iter().find_map(|file| Some((file, file.position(&entry.name)?)));
-        found.map_or(Ok(()), |(file, idx)| file.reader.pass(idx, entry, sink))
+    fn pass(&self, idx: usize, _entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
+        let (file, idx) = self.place(idx);
+        file.reader.pass(idx, &file.entries[idx], sink)
     }
 
-    fn texts(&self, _idx: usize, entry: &Entry) -> Result<Vec<Vec<u8>>, WeightsError> {
-        let found = self.0.iter().find_map(|file| Some((file, file.position(&entry.name)?)));
-        found.map_or(Ok(Vec::new()), |(file, idx)| file.reader.texts(idx, entry))
+    fn texts(&self, idx: usize, _entry: &Entry) -> Result<Vec<Vec<u8>>, WeightsError> {
+        let (file, idx) = self.place(idx);
+        file.reader.texts(idx, &file.entries[idx])
     }
 
     fn check(&self) -> Result<(), WeightsError> {
-        self.0.iter().try_for_each(WeightsFile::check)
+        self.files.iter().try_for_each(WeightsFile::check)
+    }
+}
+
+impl Shards {
+    fn place(&self, idx: usize) -> (&WeightsFile, usize) {
+        let (file, idx) = self.places[idx];
+        (&self.files[file], idx)
     }
 }

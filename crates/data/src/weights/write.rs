@@ -20,7 +20,8 @@ pub enum WrittenFormat {
     Npz,
     /// A safetensors file.
     Safetensors,
-    /// A tensor bundle of TensorFlow, whose prefix the path is: `PATH.index` and `PATH.data-00000-of-00001`.
+    /// A tensor bundle of TensorFlow, whose prefix the path is: `PATH.index` and `PATH.data-00000-of-00001`, which is called
+    /// `-of-00002` and so on where there is an older one, whose place the new one takes as the index is replaced.
     TensorFlow,
 }
 
@@ -138,7 +139,7 @@ fn safetensors<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], byte
 
 fn bundle<E: From<WeightsError>>(path: &Path, arrays: &[WrittenArray], bytes_of: Bytes<'_, E>) -> Result<(), E> {
     for WrittenArray { name, shape } in arrays {
-        if name.is_empty() || name.starts_with('\0') {
+        if name.is_empty() || name.starts_with('\0') || name == bundle::GRAPH {
             let found = format!("an array is called `{}`, which a bundle has for itself", name.escape_default());
             return Err(WeightsError::new(WeightsErrorKind::Write, path, found).into());
         }

@@ -133,7 +133,14 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
             None => [q, k],
         };
         let [k, v] = [k, v].map(|x| for_each_query(&x, config.num_heads));
+        if let Some(poison) = [&q, &k, &v].into_iter().find(|tensor| tensor.is_poison()) {
+            return poison.clone();
+        }
         let (mixed, scaled, residuals) = mix(s, [&q, &k, &v], config);
+        // Scores are as many as positions squared, and may be more than there can be.
+        if mixed.is_poison() {
+            return mixed;
+        }
         let (result, kernel, bias) = out(s, &mixed, queries.dims()[2], config);
         let Some(bias) = bias.filter(|_| config.remat >= AttentionRemat::Mixed) else { return result };
         let inputs = [&scaled, &k, &v, &kernel, &bias];
@@ -439,8 +446,13 @@ fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), Ru
         let message = format!("{} features do not divide into {} heads", q[2], config.num_heads);
         return Err(RuleError::new("attention/heads", message));
     }
+    let size = config.size(q[2]);
+    if config.num_heads.checked_mul(size).is_none() {
+        let message = format!("{} heads of {size} features are more than there can be", config.num_heads);
+        return Err(RuleError::new("attention/heads", message));
+    }
     if let Some(rope) = &config.rope {
-        rope.check(config.size(q[2]))?;
+        rope.check(size)?;
     }
     if config.use_causal_mask && q[1] != m[1] {
         let message =
@@ -453,7 +465,32 @@ fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), Ru
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::Distribution;
+    use crate::graph::{Distribution, Graph, Precision};
+
+    /// Ten to the eighth positions ended the process, and heads of 2^32 features took 16 GiB.
+    #[test]
+    fn attention_over_more_than_there_can_be_is_an_error() {
+        let rotary = Some(Rotary::default());
+        let built = |positions, config: Attention| {
+            let g = Graph::new("g");
+            let x = g.input("x", DType::F32, [1000, positions, 8]);
+            let y = attention(&g.scope(Precision::F32), &x, &x, "attention", &config);
+            g.output("y", &y);
+            g.finish().map(drop).map_err(|error| error.to_string())
+        };
+        let of = |n_heads, head_size| Attention { n_heads, head_size: Some(head_size), ..Attention::default() };
+        built(16, Attention { rotary, is_causal: true, ..of(2, 4) }).unwrap();
+        for (positions, config, expected) in [
+            (100_000_000, of(2, 4), "2^63"),
+            (100_000_000, Attention { rotary, is_causal: true, ..of(2, 4) }, "2^63"),
+            (16, of(1 << 32, 1 << 32), "4294967296 heads of 4294967296 features are more than there can be"),
+            (16, Attention { rotary, ..of(2, 1 << 32) }, "expected at most 65536"),
+            (16, of(2, 1 << 60), "2^63"),
+        ] {
+            let error = built(positions, config).unwrap_err();
+            assert!(error.contains(expected), "{positions}, {config:?}: {error}");
+        }
+    }
 
     /// The variance of a matrix `[12, 12]` is `scale / 12` by any fan; a kernel `[12, 3, 4]` counts 36 inputs and 48 outputs,
     /// one `[3, 4, 12]` 12 and 36.

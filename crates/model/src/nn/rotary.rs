@@ -46,6 +46,9 @@ pub struct RopeScaling {
     pub original_max_position_embeddings: i64,
 }
 
+/// Features of a head at most: there is a number for each pair in the program, and networks have 256.
+const MAX_HEAD: i64 = 1 << 16;
+
 impl RopeScaling {
     /// Factor, low, high and positions, for formulas.
     fn numbers(&self) -> [f64; 4] {
@@ -73,6 +76,9 @@ impl Rope {
         let wrong = |message: String| Err(RuleError::new("attention/rotary", message));
         if size % 2 != 0 {
             return wrong(format!("a head has {size} features, expected an even number: they are rotated in pairs"));
+        }
+        if size > MAX_HEAD {
+            return wrong(format!("a head has {size} features that are rotated, expected at most {MAX_HEAD}"));
         }
         if !(self.max_wavelength >= 1.0 && self.max_wavelength.is_finite()) {
             return wrong(format!("max_wavelength is {}, expected a number of at least 1", self.max_wavelength));

@@ -55,6 +55,9 @@ pub struct Standing {
     pub place: usize,
 }
 
+/// Wildcards and captures of a pattern at most: each is tried at every place of a name.
+const MAX_WILDCARDS: usize = 64;
+
 /// Names that a template has for itself.
 const COUNTS: [&str; 3] = ["count", "_count", "place"];
 
@@ -89,7 +92,9 @@ impl Pattern {
         let mut names = BTreeSet::new();
         for (before, inner) in braces(text)? {
             for (number, piece) in before.split('*').enumerate() {
-                if number > 0 {
+                // Stars side by side are one.
+                let is_star = |part: &PatternPart| matches!(part, PatternPart::Any { capture: None, .. });
+                if number > 0 && !parts.last().is_some_and(is_star) {
                     parts.push(PatternPart::Any { capture: None, is_one_level: false });
                 }
                 if !piece.is_empty() {
@@ -108,6 +113,13 @@ impl Pattern {
                 return Err(format!("{text:?} captures `{{{name}}}` twice"));
             }
             parts.push(PatternPart::Any { capture: Some(name.to_string()), is_one_level });
+        }
+        let n_wildcards = parts.iter().filter(|part| matches!(part, PatternPart::Any { .. })).count();
+        if n_wildcards > MAX_WILDCARDS {
+            let shown: String = text.chars().take(40).collect();
+            return Err(format!(
+                "{shown:?}… has {n_wildcards} wildcards and captures, expected at most {MAX_WILDCARDS}"
+            ));
         }
         Ok(Pattern { text: text.to_string(), parts })
     }
@@ -312,6 +324,19 @@ mod tests {
     fn many_stars_do_not_hang() {
         let pattern = Pattern::parse(&"*a".repeat(20)).unwrap();
         assert!(!pattern.matches(&format!("{}b", "a".repeat(500))));
+    }
+
+    /// A hundred thousand ended the process.
+    #[test]
+    fn stars_without_end_are_one_or_refused() {
+        let stars = Pattern::parse(&"*".repeat(100_000)).unwrap();
+        assert!(stars.matches("a/b") && stars.matches(""));
+        assert_eq!(made("**/kernel", "w{count}", "a/b/kernel").as_deref(), Some("w3"));
+        let error = Pattern::parse(&"*a".repeat(65)).unwrap_err();
+        assert_eq!(error, format!("{:?}… has 65 wildcards and captures, expected at most 64", "*a".repeat(20)));
+        let letters = |n: usize| format!("{{*{}}}", "a".repeat(n));
+        let captures: String = (1..=65).map(letters).collect();
+        assert!(Pattern::parse(&captures).unwrap_err().ends_with("has 65 wildcards and captures, expected at most 64"));
     }
 
     #[test]

@@ -71,6 +71,9 @@ pub(super) fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<C
     if thrift::read(&bytes).is_ok_and(|(fields, _)| fields.contains_key(&8)) {
         return Err(encrypted());
     }
+    if let Some(found) = thrift::fault_of_schema(&bytes) {
+        return Err(wrong(format!("its footer cannot be read: {found}")));
+    }
     // The crate's reader of footers is no place to trust: a panic there is an error of this file.
     let parsed = guarded(|| {
         let footer = ParquetMetaDataReader::decode_metadata(&bytes).map_err(|error| error.to_string())?;

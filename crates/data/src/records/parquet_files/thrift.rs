@@ -39,6 +39,49 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Struct, usize), Fault> {
     Ok((found, reader.at))
 }
 
+/// Groups within one another at most, and bytes of all columns' names with those of their groups: a long name of a group stands
+/// in those of all columns in it.
+const MAX_GROUPS: usize = 64;
+const MAX_NAMES: usize = 64 << 20;
+
+/// Why a schema is too much for those who walk it, if it is: a footer's field 2, a list of elements with as many children as
+/// each says (field 5).
+pub(super) fn fault_of_schema(footer: &[u8]) -> Option<String> {
+    let mut reader = Reader { bytes: footer, at: 0 };
+    let n = reader.to_schema()?;
+    // For each group that is open, how many children are to come, and the bytes of its name and those around it.
+    let mut open: Vec<(i64, usize)> = Vec::new();
+    let mut n_names = 0usize;
+    for _ in 0..n {
+        let from = reader.at;
+        let element = reader.structure(0).ok()?;
+        let around = open.last().map_or(0, |group| group.1);
+        // Its encoding is longer than its name.
+        let n_bytes = around + reader.at - from;
+        match element.get(&5) {
+            Some(&Field::Int(n)) if n > 0 => open.push((n, n_bytes)),
+            _ => n_names = n_names.saturating_add(n_bytes),
+        }
+        if open.len() > MAX_GROUPS {
+            return Some(format!("its groups are in one another deeper than {MAX_GROUPS}"));
+        }
+        if n_names > MAX_NAMES {
+            return Some(format!("the names of its columns have more than {MAX_NAMES} bytes"));
+        }
+        if element.get(&5).is_some_and(|n| matches!(n, Field::Int(1..))) {
+            continue;
+        }
+        while let Some(group) = open.last_mut() {
+            group.0 -= 1;
+            if group.0 > 0 {
+                break;
+            }
+            open.pop();
+        }
+    }
+    None
+}
+
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -75,6 +118,26 @@ impl Reader<'_> {
     fn zigzag(&mut self) -> Result<i64, Fault> {
         let value = self.varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
+    }
+
+    /// Reads up to the first element of a footer's schema, and says how many there are.
+    fn to_schema(&mut self) -> Option<u64> {
+        let mut id = 0i16;
+        loop {
+            let head = self.byte().ok().filter(|&head| head != 0)?;
+            id = match head >> 4 {
+                0 => i16::try_from(self.zigzag().ok()?).ok()?,
+                delta => id.checked_add(i16::from(delta))?,
+            };
+            match (id, head & 0x0f) {
+                (2, 9) => {
+                    let head = self.byte().ok()?;
+                    return if head >> 4 == 15 { self.varint().ok() } else { Some(u64::from(head >> 4)) };
+                }
+                (_, 1 | 2) => {}
+                (_, kind) => drop(self.value(kind, 0).ok()?),
+            }
+        }
     }
 
     fn structure(&mut self, depth: usize) -> Result<Struct, Fault> {
@@ -146,6 +209,44 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Version 1, and a schema of these elements: names, and numbers of children.
+    fn footer(elements: &[(&str, u64)]) -> Vec<u8> {
+        let varint = |mut value: u64| {
+            let mut bytes = Vec::new();
+            while value >= 0x80 {
+                bytes.push(value as u8 | 0x80);
+                value >>= 7;
+            }
+            bytes.push(value as u8);
+            bytes
+        };
+        let mut bytes = vec![0x15, 2, 0x19, 0xfc];
+        bytes.extend(varint(elements.len() as u64));
+        for (name, n_children) in elements {
+            bytes.extend([&[0x48][..], &varint(name.len() as u64), name.as_bytes()].concat());
+            bytes.extend([&[0x15][..], &varint(n_children * 2), &[0]].concat());
+        }
+        bytes.push(0);
+        bytes
+    }
+
+    /// Ten thousand groups in one another ended the process where they were dropped.
+    #[test]
+    fn a_schema_that_is_too_deep_or_whose_names_are_too_long_is_told_before_it_is_read() {
+        let nested = |n: usize| [vec![("g", 1); n], vec![("leaf", 0)]].concat();
+        assert_eq!(fault_of_schema(&footer(&nested(64))), None);
+        let deep = Some("its groups are in one another deeper than 64".to_string());
+        assert_eq!(fault_of_schema(&footer(&nested(65))), deep);
+        assert_eq!(fault_of_schema(&footer(&nested(10_000))), deep);
+        // Side by side: a root of a hundred groups of one leaf each.
+        let wide = [vec![("root", 100)], [("g", 1), ("leaf", 0)].repeat(100)].concat();
+        assert_eq!(fault_of_schema(&footer(&wide)), None);
+        let long = "n".repeat(1 << 20);
+        let shared = [vec![(&*long, 100)], vec![("leaf", 0); 100]].concat();
+        let expected = "the names of its columns have more than 67108864 bytes".to_string();
+        assert_eq!(fault_of_schema(&footer(&shared)), Some(expected));
+    }
 
     #[test]
     fn a_structure_is_read_and_what_is_none_is_refused() {

@@ -120,6 +120,7 @@ async fn bring_all(objects: &[Object], kept: &Kept, limit: u64, on_bytes: &OnByt
     let mut new = Vec::new();
     for (idx, (shard, key)) in shards.iter_mut().zip(&keys).enumerate() {
         let path = kept.path(key);
+        kept.check(key).map_err(|error| DataError::open(&shard.path, error.into()))?;
         match found(&path, key) {
             Some(sums) => shard.fetched = Some(Cached { path, sums: Arc::new(sums) }),
             None => new.push(idx),

@@ -10,8 +10,11 @@ mod objects;
 mod proto;
 mod slices;
 mod table;
+#[cfg(test)]
+mod tests;
 mod write;
 
+pub(super) use objects::KEY as GRAPH;
 pub(super) use table::is_table;
 pub(super) use write::BundleWriter;
 
@@ -61,18 +64,19 @@ pub(super) fn open(region: &Region, format: Format) -> Result<Opened, WeightsErr
     let index = region.path();
     let found = read_index(region)?;
     let header = found.header.ok_or_else(|| WeightsError::damaged(index, 0, "the index has no header"))?;
+    check_apart(index, &found.tensors)?;
     let shards = open_shards(index, &header, &found.tensors)?;
     let mut bundle = Bundle { index: index.to_path_buf(), shards, parts: Vec::new() };
     let mut tensors = found.tensors;
     let graph = tensors.remove(objects::KEY.as_bytes());
     let graph = graph.map(|tensor| bundle.graph(&tensor)).transpose()?;
     let mut aliases = graph.as_ref().map(objects::aliases).unwrap_or_default();
-    let mut is_taken = BTreeSet::new();
+    let (mut is_taken, mut pairs) = (BTreeSet::new(), slices::MAX_PAIRS);
     let mut entries = Vec::new();
     for (key, tensor) in tensors.iter().filter(|(key, _)| !key.starts_with(&[0])) {
         let key = std::str::from_utf8(key)
             .map_err(|_| WeightsError::damaged(index, 0, format!("the name {} is not UTF-8", key.escape_ascii())))?;
-        let (entry, parts) = bundle.entry(key, tensor, &tensors)?;
+        let (entry, parts) = bundle.entry(key, tensor, &tensors, &mut pairs)?;
         let path =
             graph.as_ref().and_then(|_| objects::path(key)).filter(|path| !tensors.contains_key(path.as_bytes()));
         let name = path.filter(|path| is_taken.insert(path.clone())).unwrap_or_else(|| key.to_string());
@@ -158,6 +162,27 @@ fn header(path: &Path, value: &[u8], at: u64) -> Result<Header, WeightsError> {
     }
 }
 
+/// Refuses tensors that share bytes: TensorFlow writes each in its own place, and a small file could make any number of large
+/// arrays of one.
+fn check_apart(index: &Path, tensors: &BTreeMap<Vec<u8>, TensorEntry>) -> Result<(), WeightsError> {
+    let places = tensors.iter().filter(|(_, tensor)| tensor.slices.is_empty() && tensor.size > 0);
+    let mut places: Vec<_> = places.map(|(key, tensor)| (tensor.shard_id, tensor.offset, tensor.size, key)).collect();
+    places.sort();
+    for pair in places.windows(2) {
+        let ((shard, at, n_bytes, key), (next_shard, next_at, _, next)) = (pair[0], pair[1]);
+        if shard == next_shard && at.saturating_add(n_bytes) > next_at {
+            let (key, next) = (String::from_utf8_lossy(key), String::from_utf8_lossy(next));
+            let found = format!(
+                "`{}` begins at byte {next_at} of data file {shard}, within `{}`; expected each in its own place",
+                next.escape_debug(),
+                key.escape_debug()
+            );
+            return Err(WeightsError::damaged(index, 0, found));
+        }
+    }
+    Ok(())
+}
+
 /// Opens the data files in which there are tensors.
 fn open_shards(
     index: &Path,
@@ -194,6 +219,7 @@ impl Bundle {
         key: &str,
         tensor: &TensorEntry,
         all: &BTreeMap<Vec<u8>, TensorEntry>,
+        pairs: &mut u64,
     ) -> Result<(Entry, Parts), WeightsError> {
         let damaged = |found: String| WeightsError::damaged(&self.index, 0, format!("`{key}` {found}"));
         let shape = tensor.shape.clone().unwrap_or_default();
@@ -230,7 +256,11 @@ impl Bundle {
         }
         parts.sort_by(|left, right| left.0.starts.cmp(&right.0.starts));
         let places: Vec<Slice> = parts.iter().map(|(slice, _)| slice.clone()).collect();
-        match slices::cover(&places, &dims) {
+        let is_whole = slices::cover(&places, &dims, pairs).ok_or_else(|| {
+            let found = format!("`{key}`, with those before it, is in more slices than are compared with one another");
+            WeightsError::unsupported(&self.index, found).help("save it in fewer slices")
+        })?;
+        match is_whole {
             true => Ok((entry(expected), Parts::Slices(parts))),
             false => Err(damaged("has slices that are not the whole of it, each element once".to_string())),
         }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::proto::ObjectGraph;
 
 /// The key of the graph.
-pub(super) const KEY: &str = "_CHECKPOINTABLE_OBJECT_GRAPH";
+pub(in crate::weights) const KEY: &str = "_CHECKPOINTABLE_OBJECT_GRAPH";
 /// Between a path and what of the object it is.
 const ATTRIBUTES: &str = "/.ATTRIBUTES/";
 /// What of a variable is saved.

@@ -8,6 +8,10 @@ use super::proto::TensorSlice;
 /// Slices of a variable at most: each pair of them is compared. A partitioner makes one for each parameter server.
 pub(super) const MAX_SLICES: usize = 4096;
 
+/// Pairs of slices that are compared for all variables of a file at most: eight variables of so many slices, or three thousand
+/// of two hundred.
+pub(super) const MAX_PAIRS: u64 = 1 << 26;
+
 /// A part of an array: where it begins along each axis, and how much of it there is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
@@ -79,11 +83,16 @@ impl Slice {
     }
 }
 
-/// Whether slices are the whole of an array, each element once.
-pub(super) fn cover(slices: &[Slice], dims: &[u64]) -> bool {
+/// Whether slices are the whole of an array, each element once. It compares pairs of them, of which `pairs` may be compared
+/// yet; `None` where these are too few.
+pub(super) fn cover(slices: &[Slice], dims: &[u64], pairs: &mut u64) -> Option<bool> {
     let n: Option<u64> = slices.iter().try_fold(0u64, |n, slice| n.checked_add(slice.n_elements()));
+    if n != Some(dims.iter().product()) {
+        return Some(false);
+    }
+    *pairs = pairs.checked_sub((slices.len() * slices.len() / 2) as u64)?;
     let is_apart = |nth: usize| slices[..nth].iter().all(|other| !slices[nth].overlaps(other));
-    n == Some(dims.iter().product()) && (0..slices.len()).all(is_apart)
+    Some((0..slices.len()).all(is_apart))
 }
 
 /// The key under which a slice is.
@@ -161,10 +170,10 @@ mod tests {
         let dims = [3, 4];
         let left = Slice::of(&slice(&[(0, None), (0, Some(1))]), &dims).unwrap();
         let right = Slice::of(&slice(&[(0, None), (1, Some(3))]), &dims).unwrap();
-        assert!(cover(&[left.clone(), right.clone()], &dims));
-        assert!(
-            !cover(std::slice::from_ref(&left), &dims) && !cover(&[left.clone(), left.clone(), right.clone()], &dims)
-        );
+        let cover = |slices: &[Slice]| cover(slices, &dims, &mut 100).unwrap();
+        assert!(cover(&[left.clone(), right.clone()]));
+        assert_eq!(super::cover(&[left.clone(), right.clone()], &dims, &mut 1), None, "no more pairs are compared");
+        assert!(!cover(std::slice::from_ref(&left)) && !cover(&[left.clone(), left.clone(), right.clone()]));
         assert!(Slice::of(&slice(&[(0, None), (2, Some(3))]), &dims).is_none());
         assert!(Slice::of(&slice(&[(0, None)]), &dims).is_none());
         let mut whole = vec![0; 12];

@@ -1,15 +1,21 @@
 //! Writes a bundle: one data file, and an index by names, as a `Saver` writes it. TensorFlow restores it by names:
 //! `tf.train.load_checkpoint`, `tf.compat.v1.train.Saver`, and `tf.train.Checkpoint` of variables with such names.
+//!
+//! A bundle is two files, and one of them alone is put in place at once. So the data file never replaces another: it takes the
+//! first name that is free, `data-00000-of-00001` or, beside an older bundle, `data-00000-of-00002` and so on, and the index
+//! says which. As the index is replaced, the new bundle takes the old one's place; then the old one's data are removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 
 use super::proto::{self, Dim, Header, TensorEntry, TensorShape, Version};
-use super::{index_of, shard_name, table};
+use super::{index_of, prefix, read_index, shard_name, table};
 use crate::weights::WeightsError;
+use crate::weights::region::Region;
 use bf16scope_files::framing::mask;
 use bf16scope_files::{self as files, Replacement};
 use bf16scope_hlo::{ArrayShape, DType};
@@ -18,6 +24,9 @@ use bf16scope_hlo::{ArrayShape, DType};
 pub(in crate::weights) struct BundleWriter {
     prefix: PathBuf,
     data: BufWriter<Replacement>,
+    index: Replacement,
+    /// The data files of the bundle that is replaced.
+    replaced: Vec<PathBuf>,
     n_bytes: u64,
     entries: BTreeMap<String, TensorEntry>,
 }
@@ -25,10 +34,17 @@ pub(in crate::weights) struct BundleWriter {
 impl BundleWriter {
     /// Begins one. What is there stays as it is until [`finish`](BundleWriter::finish).
     pub fn create(prefix: &Path) -> Result<BundleWriter, WeightsError> {
-        let data = shard_name(prefix, 0, 1);
-        let data = Replacement::begin(&data).map_err(|cause| WeightsError::write(&data, cause))?;
-        let (prefix, data) = (prefix.to_path_buf(), BufWriter::new(data));
-        Ok(BundleWriter { prefix, data, n_bytes: 0, entries: BTreeMap::new() })
+        let index = index_of(prefix);
+        let replaced = data_files(&index);
+        let begin = |path: &Path| Replacement::begin(path).map_err(|cause| WeightsError::write(path, cause));
+        // What may not be replaced is said before anything is written.
+        for data in &replaced {
+            files::check_replaceable(data).map_err(|cause| WeightsError::write(data, cause))?;
+        }
+        let free = names(prefix).find(|name| fs::symlink_metadata(name).is_err());
+        let data = BufWriter::new(begin(&free.unwrap_or_else(|| shard_name(prefix, 0, 1)))?);
+        let (prefix, index) = (prefix.to_path_buf(), begin(&index)?);
+        Ok(BundleWriter { prefix, data, index, replaced, n_bytes: 0, entries: BTreeMap::new() })
     }
 
     /// Whether a bundle holds arrays of a dtype.
@@ -58,14 +74,43 @@ impl BundleWriter {
 
     /// Puts both files in their places, the index last: without it nobody reads the data.
     pub fn finish(self) -> Result<(), WeightsError> {
-        let BundleWriter { prefix, data, entries, .. } = self;
+        let BundleWriter { prefix, data, mut index, replaced, entries, .. } = self;
         let failed = |cause| WeightsError::write(&prefix, cause);
         let data = data.into_inner().map_err(io::IntoInnerError::into_error).map_err(failed)?;
-        data.finish().map_err(failed)?;
+        let place = data.finish_new(names(&prefix)).map_err(failed)?;
+        let num_shards = (1..=MAX_NAMES).zip(names(&prefix)).find(|(_, name)| *name == place).map_or(1, |(n, _)| n);
         let version = Some(Version { producer: 1, min_consumer: 0 });
-        let header = Header { num_shards: 1, endianness: 0, version }.encode_to_vec();
+        let header = Header { num_shards, endianness: 0, version }.encode_to_vec();
         let pairs = entries.iter().map(|(name, entry)| (name.as_bytes(), entry.encode_to_vec()));
-        let index = table::write(std::iter::once((&b""[..], header)).chain(pairs));
-        files::replace(&index_of(&prefix), &index).map_err(failed)
+        let table = table::write(std::iter::once((&b""[..], header)).chain(pairs));
+        if let Err(cause) = index.write_all(&table).and_then(|()| index.finish()) {
+            // Without an index that names them these data are nobody's.
+            drop(fs::remove_file(&place));
+            return Err(failed(cause));
+        }
+        // A link is another's, and so is what it leads to.
+        let is_file = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+        for data in replaced.iter().filter(|data| **data != place && is_file(data)) {
+            if let Err(cause) = fs::remove_file(data) {
+                tracing::warn!("{}: no index names it any more, and it cannot be removed: {cause}", data.display());
+            }
+        }
+        Ok(())
     }
+}
+
+/// Names of a data file that are tried.
+const MAX_NAMES: i32 = 99_999;
+
+fn names(prefix: &Path) -> impl Iterator<Item = PathBuf> {
+    (1..=MAX_NAMES).map(|n| shard_name(prefix, 0, n))
+}
+
+/// The data files that an index names; none where there is no index, or one that cannot be read.
+fn data_files(index: &Path) -> Vec<PathBuf> {
+    let found = Region::open(index).and_then(|region| read_index(&region)).unwrap_or_default();
+    let Some(header) = found.header else { return Vec::new() };
+    let tensors = found.tensors.values().filter(|tensor| tensor.slices.is_empty());
+    let shards: BTreeSet<i32> = tensors.map(|tensor| tensor.shard_id).collect();
+    shards.into_iter().map(|shard| shard_name(&prefix(index), shard, header.num_shards)).collect()
 }

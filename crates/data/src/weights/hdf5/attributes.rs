@@ -1,4 +1,5 @@
-//! The attribute `name` of a group, a text: what Keras calls the layer whose variables are in the group.
+//! Attributes that are texts: `name` of a group, which is what Keras calls the layer whose variables are in the group, and
+//! `dtype` of a dataset that HDF5 has no type for.
 //!
 //! Source: the HDF5 File Format Specification, version 3.0, sections III.E (global heap) and IV.A.2.m (the message).
 
@@ -14,11 +15,10 @@ const MAX_HEAP: u64 = 1 << 20;
 const FIXED_TEXT: u8 = 3;
 const VARIABLE_LENGTH: u8 = 9;
 
-/// The text of the attribute `name` of an object. Nothing where there is none, or one that is no text: what is read does not
-/// depend on it.
-pub(super) fn name(file: &Structure<'_>, messages: &[Message]) -> Option<String> {
+/// The text of an attribute of an object. Nothing where there is none, or one that is no text.
+pub(super) fn text(file: &Structure<'_>, messages: &[Message], name: &str) -> Option<String> {
     let attributes = messages.iter().filter(|message| message.kind == ATTRIBUTE && !message.is_shared);
-    let (class, value) = attributes.into_iter().find_map(|message| named(&message.bytes))?;
+    let (class, value) = attributes.into_iter().find_map(|message| named(&message.bytes, name))?;
     let bytes = match class {
         FIXED_TEXT => value.to_vec(),
         VARIABLE_LENGTH => {
@@ -34,15 +34,15 @@ pub(super) fn name(file: &Structure<'_>, messages: &[Message]) -> Option<String>
     is_name.then(|| text.to_string())
 }
 
-/// The class of the datatype, and the value, if an attribute is called `name`.
-fn named(bytes: &[u8]) -> Option<(u8, &[u8])> {
+/// The class of the datatype, and the value, if an attribute has this name.
+fn named<'a>(bytes: &'a [u8], expected: &str) -> Option<(u8, &'a [u8])> {
     let mut rest = Cursor(bytes);
     let (version, _flags) = (rest.byte()?, rest.byte()?);
     let [name, datatype, dataspace] = [rest.size(2)?, rest.size(2)?, rest.size(2)?];
     rest.take(if version == 3 { 1 } else { 0 })?;
     // The first version fills each part up to eight bytes.
     let mut part = |n: usize| rest.take(if version == 1 { n.next_multiple_of(8) } else { n });
-    let is_it = part(name)?.split(|&byte| byte == 0).next() == Some(b"name");
+    let is_it = part(name)?.split(|&byte| byte == 0).next() == Some(expected.as_bytes());
     let class = part(datatype)?.first()? & 0x0f;
     part(dataspace)?;
     is_it.then_some((class, rest.0))

@@ -14,6 +14,8 @@ use bf16scope_files as files;
 const MAX_LEVELS: u8 = 16;
 /// So many bytes deflate makes of one at most.
 const MAX_RATIO: u64 = 1032;
+/// Bytes that an index has for a block, at least.
+const MIN_ENTRY: u64 = 8;
 /// Blocks of a dataset at most.
 const MAX_CHUNKS: u64 = 1 << 24;
 
@@ -24,6 +26,13 @@ pub(super) struct Chunk {
     n_bytes: u64,
     without: u32,
     start: Vec<u64>,
+}
+
+impl Chunk {
+    /// Bytes that it takes of the file.
+    pub fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
 }
 
 /// The blocks of a dataset, all of which are there: what has not been written would be made up.
@@ -60,12 +69,16 @@ pub(super) fn find(
     match index {
         _ if expected == 0 => {}
         ChunkIndex::Tree(NOWHERE) | ChunkIndex::Single(NOWHERE, _) | ChunkIndex::Implicit(NOWHERE) => {}
-        ChunkIndex::Tree(root) => tree(file, root, dataset.dims.len(), MAX_LEVELS, &mut chunks)?,
+        ChunkIndex::Tree(root) => tree(file, root, dataset.dims.len(), MAX_LEVELS, expected, &mut chunks)?,
         ChunkIndex::Single(at, packed) => {
             chunks.push(Chunk { at, n_bytes: packed.unwrap_or(n_bytes), without: 0, start: start(0) });
         }
         ChunkIndex::Implicit(first) => {
             file.region.check(first, n_bytes.saturating_mul(expected), &format!("dataset `{name}`"))?;
+            // No entry of an index is in the file for each, as there is for others.
+            if expected > 1 << 10 && expected > file.region.n_bytes() / MIN_ENTRY {
+                return Err(wrong(format!("is in {expected} blocks of {n_bytes} bytes")));
+            }
             chunks.extend((0..expected).map(|nth| Chunk {
                 at: first + nth * n_bytes,
                 n_bytes,
@@ -101,7 +114,14 @@ pub(super) fn find(
 }
 
 /// The blocks of a B-tree's node, and of those below it.
-fn tree(file: &Structure<'_>, at: u64, rank: usize, levels: u8, chunks: &mut Vec<Chunk>) -> Result<(), WeightsError> {
+fn tree(
+    file: &Structure<'_>,
+    at: u64,
+    rank: usize,
+    levels: u8,
+    most: u64,
+    chunks: &mut Vec<Chunk>,
+) -> Result<(), WeightsError> {
     let none = || file.damaged(at, "there is no node of a dataset's blocks");
     let head = file.read(at, 8, "a node of a dataset's blocks")?;
     let mut rest = Cursor(head.strip_prefix(b"TREE").ok_or_else(none)?);
@@ -116,8 +136,11 @@ fn tree(file: &Structure<'_>, at: u64, rank: usize, levels: u8, chunks: &mut Vec
         let start = (0..rank).map(|_| rest.long()).collect::<Option<Vec<u64>>>().ok_or_else(none)?;
         let (_, child) = rest.long().zip(rest.long()).ok_or_else(none)?;
         if level > 0 {
-            tree(file, child, rank, level, chunks)?;
+            tree(file, child, rank, level, most, chunks)?;
         } else {
+            if chunks.len() as u64 >= most {
+                return Err(file.damaged(at, format!("a dataset has more blocks than its {most}")));
+            }
             chunks.push(Chunk { at: child, n_bytes: n_bytes.into(), without, start });
         }
     }

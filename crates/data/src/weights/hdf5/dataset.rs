@@ -2,6 +2,7 @@
 //!
 //! Source: the HDF5 File Format Specification, version 3.0, sections IV.A.2.b, d, i, l and III.A.1 and VII.
 
+use super::attributes;
 use super::cursor::Cursor;
 use super::header::{Message, NOWHERE, Structure};
 use crate::weights::{WeightsDType, WeightsError};
@@ -11,6 +12,9 @@ const DATASPACE: u16 = 0x01;
 const DATATYPE: u16 = 0x03;
 const LAYOUT: u16 = 0x08;
 const FILTERS: u16 = 0x0b;
+
+/// What bytes are that HDF5 does not interpret.
+const OPAQUE: &str = "opaque bytes";
 
 /// A dataset of which the elements are not read yet.
 #[derive(Clone, Debug)]
@@ -67,12 +71,20 @@ pub(super) fn read(
     let (Some(space), Some(dtype), Some(layout)) = (find(DATASPACE), find(DATATYPE), find(LAYOUT)) else {
         return Ok(None);
     };
-    if space.is_shared || dtype.is_shared {
+    let is_shared = [LAYOUT, FILTERS].into_iter().filter_map(find).any(|message| message.is_shared);
+    if space.is_shared || dtype.is_shared || is_shared {
         return Err(file.unsupported(at, format!("dataset `{name}` has a named type")));
     }
     let wrong = |what: &str| file.damaged(at, format!("dataset `{name}` has {what} that cannot be read"));
     let dims = dims(&space.bytes).ok_or_else(|| wrong("dims"))?;
-    let (dtype, width, is_big_endian) = element(&dtype.bytes).ok_or_else(|| wrong("a type"))?;
+    let (mut dtype, width, is_big_endian) = element(&dtype.bytes).ok_or_else(|| wrong("a type"))?;
+    // Keras writes bf16 as bytes that HDF5 does not interpret, and says so beside them; h5py writes NumPy's `V2` the same way.
+    if dtype == WeightsDType::Other(OPAQUE) && width == 2 {
+        match attributes::text(file, messages, "dtype").as_deref() {
+            None | Some("bfloat16") => dtype = WeightsDType::Array(DType::BF16),
+            Some(_) => {}
+        }
+    }
     let layout = self::layout(file, at, name, &layout.bytes)?.ok_or_else(|| wrong("a place"))?;
     if let Layout::Chunked { dims: chunk, .. } = &layout
         && (chunk.len() != dims.len() || chunk.contains(&0))
@@ -123,27 +135,64 @@ fn element(bytes: &[u8]) -> Option<(WeightsDType, usize, bool)> {
                 _ => return other("integers of odd sizes"),
             }
         }
-        1 => {
-            rest.take(5)?;
-            let n_exponent = rest.byte()?;
-            match (width, n_exponent) {
-                (2, 5) => array(DType::F16),
-                (2, 8) => array(DType::BF16),
-                (4, 8) => array(DType::F32),
-                (8, 11) => array(DType::F64),
-                _ => return other("floats of odd sizes"),
-            }
-        }
+        1 => match float(bits, width, rest)? {
+            Some(dtype) => array(dtype),
+            None => return other("floats of odd sizes"),
+        },
         3 => (WeightsDType::Text, width, false),
+        // Bytes with a tag that says what they are have another meaning than NumPy's.
+        5 if rest.0.iter().all(|&byte| byte == 0) => return other(OPAQUE),
         6 => return other("compound"),
-        // NumPy's bool, as h5py has it: two names of a byte.
-        8 if width == 1 && memchr::memmem::find(rest.0, b"FALSE\0").is_some() => {
+        8 if width == 1 && is_bool(bits, bytes[0] >> 4, rest) == Some(true) => {
             (WeightsDType::Array(DType::Pred), width, false)
         }
         8 => return other("enum"),
         9 => return other("texts of any length"),
         _ => return other("no numbers"),
     })
+}
+
+/// Where the parts of a float are, for each dtype: bits of the exponent and of the mantissa below it; the sign is on top.
+const FLOATS: &[(DType, u8, u8)] =
+    &[(DType::F16, 5, 10), (DType::BF16, 8, 7), (DType::F32, 8, 23), (DType::F64, 11, 52), (DType::F8E5M2, 5, 2)];
+
+/// The dtype of a float, every part of which is where IEEE has it: its width and its exponent's alone would take another bias,
+/// VAX's order of bytes, or parts in other places for it.
+fn float(bits: u64, width: usize, mut rest: Cursor<'_>) -> Option<Option<DType>> {
+    let (offset, precision) = (rest.short()?, rest.short()?);
+    let [exponent_at, n_exponent, mantissa_at, n_mantissa] = [rest.byte()?, rest.byte()?, rest.byte()?, rest.byte()?];
+    let bias = rest.word()?;
+    // Bit 6 is VAX's order; bits 4 and 5 say how mantissas are normalised, 2 that their first bit is implied.
+    let (is_vax, normalised, sign_at) = (bits & 0x40 != 0, (bits >> 4) & 3, (bits >> 8) & 0xff);
+    let is_ieee = |&&(_, exponent, mantissa): &&(DType, u8, u8)| {
+        let n_bits = u16::from(1 + exponent + mantissa);
+        8 * width == usize::from(n_bits)
+            && (offset, precision) == (0, n_bits)
+            && (exponent_at, n_exponent, mantissa_at, n_mantissa) == (mantissa, exponent, 0, mantissa)
+            && bias == (1 << (exponent - 1)) - 1
+            && (is_vax, normalised, sign_at) == (false, 2, u64::from(n_bits - 1))
+    };
+    Some(FLOATS.iter().find(is_ieee).map(|row| row.0))
+}
+
+/// Whether an enum of a byte is NumPy's bool as h5py has it: FALSE is 0 and TRUE is 1.
+fn is_bool(bits: u64, version: u8, mut rest: Cursor<'_>) -> Option<bool> {
+    // The integers that are named: their class, their width, and where their bits are.
+    let class = rest.byte()? & 15;
+    rest.take(3)?;
+    let (width, offset, precision) = (rest.word()?, rest.short()?, rest.short()?);
+    if bits & 0xffff != 2 || (class, width, offset, precision) != (0, 1, 0, 8) {
+        return Some(false);
+    }
+    let mut names = Vec::new();
+    for _ in 0..2 {
+        let n = memchr::memchr(0, rest.0)?;
+        // Names are filled up to eight bytes, with the NUL after each, before version 3.
+        names.push(&rest.take(if version < 3 { (n + 1).next_multiple_of(8) } else { n + 1 })?[..n]);
+    }
+    let values = rest.take(2)?;
+    let named = [(names[0], values[0]), (names[1], values[1])];
+    Some(named.contains(&(b"FALSE", 0)) && named.contains(&(b"TRUE", 1)))
 }
 
 fn layout(file: &Structure<'_>, at: u64, name: &str, bytes: &[u8]) -> Result<Option<Layout>, WeightsError> {

@@ -33,7 +33,7 @@ pub(super) fn links(file: &Structure<'_>, at: u64, messages: &[Message]) -> Resu
                 let names = names(file, heap)?;
                 symbols(file, tree, &names, MAX_LEVELS, &mut found)?;
             }
-            LINK => found.push(link(&message.bytes).ok_or_else(none)?),
+            LINK => found.push(link(file, &message.bytes)?.ok_or_else(none)?),
             LINK_INFO => {
                 let (_, flags) = rest.byte().zip(rest.byte()).ok_or_else(none)?;
                 let skipped = rest.take(if flags & 1 != 0 { 8 } else { 0 });
@@ -49,14 +49,19 @@ pub(super) fn links(file: &Structure<'_>, at: u64, messages: &[Message]) -> Resu
 }
 
 /// A link, as a message or in a heap.
-fn link(bytes: &[u8]) -> Option<Link> {
+fn link(file: &Structure<'_>, bytes: &[u8]) -> Result<Option<Link>, WeightsError> {
+    let Some((name, object)) = link_of(bytes) else { return Ok(None) };
+    Ok(Some((file.name(name)?, object)))
+}
+
+fn link_of(bytes: &[u8]) -> Option<(&[u8], Option<u64>)> {
     let mut rest = Cursor(bytes);
     let (_version, flags) = (rest.byte()?, rest.byte()?);
     let kind = if flags & 8 != 0 { rest.byte()? } else { 0 };
     rest.take(if flags & 4 != 0 { 8 } else { 0 })?;
     rest.take(if flags & 0x10 != 0 { 1 } else { 0 })?;
     let n = rest.size(1 << (flags & 3))?;
-    let name = String::from_utf8_lossy(rest.take(n)?).into_owned();
+    let name = rest.take(n)?;
     Some((name, if kind == 0 { Some(rest.long()?) } else { None }))
 }
 
@@ -81,7 +86,7 @@ fn symbols(file: &Structure<'_>, at: u64, names: &[u8], levels: u8, found: &mut 
             let (name, object, cache) = (rest.size(8), rest.long(), rest.word());
             let name = name.and_then(|name| names.get(name..)).ok_or_else(none)?;
             let name = &name[..memchr::memchr(0, name).ok_or_else(none)?];
-            let name = String::from_utf8_lossy(name).into_owned();
+            let name = file.name(name)?;
             // A kind of 2 is a link by name.
             found.push((name, object.filter(|_| cache != Some(2))));
         }
@@ -229,7 +234,7 @@ impl Index {
         for _ in 0..n {
             let record = rest.take(self.n_record).ok_or_else(none)?;
             let bytes = self.heap.object(file, &record[4..])?;
-            found.push(link(&bytes).ok_or_else(none)?);
+            found.push(link(file, &bytes)?.ok_or_else(none)?);
         }
         if depth > 0 {
             for _ in 0..=n {

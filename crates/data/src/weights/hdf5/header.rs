@@ -10,8 +10,11 @@ use crate::weights::{WeightsError, WeightsErrorKind};
 
 /// No address.
 pub(super) const NOWHERE: u64 = u64::MAX;
-/// Bytes of a file's structure that are read at most, all in all: what is in one place may be pointed at from many.
+/// Bytes of a file's structure that are read at most, all in all: what is in one place may be pointed at from many. A file
+/// that h5py wrote has each part read once or twice, and a heap of texts, of four thousand bytes, once for each layer.
 const MAX_STRUCTURE: u64 = 1 << 30;
+const MAX_READS_OF_A_BYTE: u64 = 8;
+const READ_WITHOUT_QUESTION: u64 = 16 << 20;
 /// Pieces of one object's header at most.
 const MAX_PIECES: usize = 256;
 const CONTINUATION: u16 = 0x10;
@@ -20,6 +23,8 @@ const CONTINUATION: u16 = 0x10;
 pub(super) struct Structure<'a> {
     pub region: &'a Region,
     read: Cell<u64>,
+    /// Bytes of the names of links.
+    named: Cell<u64>,
 }
 
 /// What an object says of itself: a number of a kind, and bytes.
@@ -33,7 +38,7 @@ pub(super) struct Message {
 impl<'a> Structure<'a> {
     /// A file, and where its root group is.
     pub fn open(region: &'a Region) -> Result<(Structure<'a>, u64), WeightsError> {
-        let file = Structure { region, read: Cell::new(0) };
+        let file = Structure { region, read: Cell::new(0), named: Cell::new(0) };
         let start = file.read(0, region.n_bytes().min(112), "its superblock")?;
         let mut rest = Cursor(start.get(8..).unwrap_or_default());
         let cut = || WeightsError::cut(region.path(), region.n_bytes(), 112, "its superblock");
@@ -58,16 +63,28 @@ impl<'a> Structure<'a> {
     /// Bytes of the file's structure.
     pub fn read(&self, at: u64, n_bytes: u64, what: &str) -> Result<Vec<u8>, WeightsError> {
         let read = self.read.get().saturating_add(n_bytes);
-        if read > MAX_STRUCTURE {
-            return Err(WeightsError::too_large(
-                self.region.path(),
-                "what says where its arrays are",
-                read,
-                MAX_STRUCTURE,
-            ));
+        let limit = MAX_READS_OF_A_BYTE.saturating_mul(self.region.n_bytes()).saturating_add(READ_WITHOUT_QUESTION);
+        let limit = limit.min(MAX_STRUCTURE);
+        if read > limit {
+            return Err(WeightsError::too_large(self.region.path(), "what says where its arrays are", read, limit));
         }
         self.read.set(read);
         self.region.read(at, n_bytes, what)
+    }
+
+    /// A name of a link. Many links may have one place for a long name, so what all take is bounded.
+    pub fn name(&self, bytes: &[u8]) -> Result<String, WeightsError> {
+        let named = self.named.get() + bytes.len() as u64;
+        if named > super::MAX_NAMES {
+            return Err(WeightsError::too_large(
+                self.region.path(),
+                "the names of its arrays",
+                named,
+                super::MAX_NAMES,
+            ));
+        }
+        self.named.set(named);
+        Ok(String::from_utf8_lossy(bytes).into_owned())
     }
 
     pub fn damaged(&self, at: u64, found: impl Into<String>) -> WeightsError {
@@ -105,11 +122,16 @@ impl<'a> Structure<'a> {
                 (vec![(at + 16, u64::from(n_bytes))], false, false)
             }
         };
-        let (mut messages, mut nth) = (Vec::new(), 0);
+        let (mut messages, mut nth, mut n_all) = (Vec::new(), 0, 0u64);
         while let Some(&(from, n_bytes)) = pieces.get(nth) {
             nth += 1;
             if nth > MAX_PIECES {
                 return Err(self.damaged(at, format!("an object's header is in more than {MAX_PIECES} pieces")));
+            }
+            // Pieces lie side by side.
+            n_all = n_all.saturating_add(n_bytes);
+            if n_all > self.region.n_bytes() || pieces[..nth - 1].iter().any(|&(before, _)| before == from) {
+                return Err(self.damaged(at, "two pieces of an object's header are in one place"));
             }
             let bytes = self.read(from, n_bytes, WHAT)?;
             // Pieces after the first of the newer kind have a mark before and a checksum after them.

@@ -22,11 +22,12 @@ use std::path::Path;
 use zip::CompressionMethod;
 
 use self::chunks::Chunk;
-use self::dataset::{Dataset, Layout};
+use self::dataset::{Dataset, Filter, Layout};
 use self::header::Structure;
 use super::region::{PIECE, Region, Sink};
 use super::torch::{Zip, broken};
-use super::{Entry, Format, Opened, Reader, WeightsDType, WeightsError, n_bytes};
+use super::{Entry, Format, Opened, Reader, WeightsDType, WeightsError, WeightsErrorKind, n_bytes};
+use bf16scope_files as files;
 use bf16scope_hlo::DType;
 
 /// What an HDF5 file begins with.
@@ -36,7 +37,7 @@ pub(super) const KERAS_MEMBER: &str = "model.weights.h5";
 /// Groups within one another at most.
 const MAX_DEPTH: usize = 64;
 /// Bytes of all names at most: what a long name is a part of stands once in the file.
-const MAX_NAMES: usize = 64 << 20;
+const MAX_NAMES: u64 = 64 << 20;
 
 struct Hdf5 {
     region: Region,
@@ -111,7 +112,7 @@ struct Found {
     arrays: Vec<(Dataset, Vec<Chunk>)>,
     left_out: Vec<String>,
     seen: BTreeSet<u64>,
-    n_name_bytes: usize,
+    n_name_bytes: u64,
 }
 
 impl Found {
@@ -121,7 +122,7 @@ impl Found {
             return Ok(());
         }
         let path = &place.path;
-        self.n_name_bytes += path.len() + place.layer.len();
+        self.n_name_bytes += (path.len() + place.layer.len()) as u64;
         if depth > MAX_DEPTH || self.n_name_bytes > MAX_NAMES {
             return Err(file.unsupported(at, "its groups are in one another too deep, or their names too long"));
         }
@@ -131,7 +132,7 @@ impl Found {
             links.sort();
             let variables = links.iter().find(|(name, _)| name == VARIABLES).and_then(|(_, object)| *object);
             let called = match variables.filter(|_| depth > 0) {
-                Some(variables) => attributes::name(file, &file.messages(variables)?),
+                Some(variables) => attributes::text(file, &file.messages(variables)?, "name"),
                 None => None,
             };
             let layer = called.map_or(place.layer.clone(), |name| joined(&place.layer, &name));
@@ -188,6 +189,26 @@ impl Found {
     }
 }
 
+impl Hdf5 {
+    /// Refuses a dataset whose blocks together become too much of what they are packed in, however little each does.
+    fn check_ratio(&self, entry: &Entry, dataset: &Dataset, chunks: &[Chunk]) -> Result<(), WeightsError> {
+        let stored = chunks.iter().fold(0u64, |n, chunk| n.saturating_add(chunk.n_bytes()));
+        if !dataset.filters.contains(&Filter::Deflate) || !files::is_bomb(stored, entry.n_bytes) {
+            return Ok(());
+        }
+        let found = format!(
+            "dataset `{}`: {stored} packed bytes are to become {}; expected at most {} times as many beyond {} bytes: it \
+             may be a decompression bomb",
+            entry.name,
+            entry.n_bytes,
+            files::MAX_UNPACKED_RATIO,
+            files::UNPACKED_WITHOUT_QUESTION
+        );
+        let error = WeightsError::new(WeightsErrorKind::TooLarge, self.region.path(), found);
+        Err(error.help("if it is not, save it without compression"))
+    }
+}
+
 impl Reader for Hdf5 {
     fn pass(&self, idx: usize, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
         let (dataset, chunks) = &self.arrays[idx];
@@ -207,6 +228,7 @@ impl Reader for Hdf5 {
                 self.region.pass(*at, entry.n_bytes, &format!("dataset `{}`", entry.name), &mut put)
             }
             Layout::Chunked { dims, .. } => {
+                self.check_ratio(entry, dataset, chunks)?;
                 let n_chunk = dims.iter().product::<u64>() as usize * width;
                 let mut whole = vec![0; entry.n_bytes as usize];
                 for chunk in chunks {

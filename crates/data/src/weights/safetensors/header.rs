@@ -6,11 +6,13 @@
 //!
 //! Source: the safetensors format description.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::ops::Range;
 
 use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use bf16scope_hlo::{ArrayShape, DType};
 
@@ -135,6 +137,10 @@ impl Header {
         if length > n_bytes - 8 {
             return Err(HeaderError::Cut { part: FilePart::Header, end: length + 8 });
         }
+        // The last of two would be read, and the first forgotten.
+        if let Some(key) = repeated_key(&start[8..]) {
+            return Err(HeaderError::Json(format!("its key `{}` is there twice; expected once", key.escape_debug())));
+        }
         let metadata: Metadata =
             serde_json::from_slice(&start[8..]).map_err(|error| HeaderError::Json(error.to_string()))?;
         let end = (start.len() as u64).saturating_add(metadata.data_len() as u64);
@@ -160,6 +166,78 @@ impl Header {
     /// Our own text, if the file is of ours.
     pub fn our_text(&self) -> Option<&String> {
         self.metadata.metadata().as_ref().and_then(|texts| texts.get(OURS))
+    }
+}
+
+/// The first key that an object of a JSON text has twice, at any depth. `None` of a text that is no JSON, too.
+pub(crate) fn repeated_key(json: &[u8]) -> Option<String> {
+    let mut repeated = None;
+    let mut text = serde_json::Deserializer::from_slice(json);
+    // What is wrong with the text, its reader says.
+    drop(Unrepeated { repeated: &mut repeated }.deserialize(&mut text));
+    repeated
+}
+
+/// A JSON value of which only the keys are looked at.
+struct Unrepeated<'a> {
+    repeated: &'a mut Option<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for Unrepeated<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<(), D::Error> {
+        value.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Unrepeated<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut keys = HashSet::new();
+        while let Some(key) = map.next_key::<String>()? {
+            map.next_value_seed(Unrepeated { repeated: self.repeated })?;
+            if let Some(key) = keys.replace(key)
+                && self.repeated.is_none()
+            {
+                *self.repeated = Some(key);
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element_seed(Unrepeated { repeated: self.repeated })?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod pickle;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -15,9 +16,9 @@ use std::sync::{Mutex, PoisonError};
 use zip::{CompressionMethod, ZipArchive};
 
 use self::pickle::Tensor;
-use super::region::{PIECE, Sink};
+use super::region::{PIECE, Region, Sink};
 use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind};
-use bf16scope_files::ZipError;
+use bf16scope_files::{self as files, ZipError};
 use bf16scope_hlo::DType;
 
 /// Bytes of the pickle at most: names and shapes of a hundred thousand tensors.
@@ -28,13 +29,18 @@ pub(super) type Zip = ZipArchive<BufReader<File>>;
 
 struct Archive {
     path: PathBuf,
+    region: Region,
     zip: Mutex<Zip>,
+    /// Members whose checksum was right: a storage that many tensors are views of is read whole once.
+    checked: Mutex<BTreeSet<usize>>,
     tensors: Vec<View>,
 }
 
-/// A tensor's place: the member that its storage is, and which of its elements.
+/// A tensor's place: the member that its storage is, where its bytes begin and end in the file, and which of its elements.
 struct View {
     member: usize,
+    at: u64,
+    n_storage: u64,
     width: usize,
     start: u64,
     dims: Vec<u64>,
@@ -63,6 +69,7 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
     }
     let bytes = member(path, &mut zip, &format!("{root}data.pkl"), MAX_PICKLE)?;
     let state = pickle::read(path, &bytes)?;
+    let region = Region::open(path)?;
     let (mut entries, mut tensors) = (Vec::new(), Vec::new());
     for (name, tensor) in state.tensors {
         let key = format!("{root}data/{}", tensor.storage);
@@ -74,12 +81,25 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
         entries.push(entry);
         tensors.push(view);
     }
+    // Tensors that share a storage are each as large as it, and there may be any number of them.
+    let total = entries.iter().fold(0u64, |n, entry: &Entry| n.saturating_add(entry.n_bytes));
+    if files::is_bomb(region.n_bytes(), total) {
+        let found = format!(
+            "its tensors have {total} bytes, in a file of {}; expected at most {} times as many beyond {} bytes",
+            region.n_bytes(),
+            files::MAX_UNPACKED_RATIO,
+            files::UNPACKED_WITHOUT_QUESTION
+        );
+        let error = WeightsError::new(WeightsErrorKind::TooLarge, path, found);
+        return Err(error.help("save each tensor once, or as `tensor.clone()`"));
+    }
     // A state of several groups of parameters is numbered group by group, which the order of modules is not.
     let order = match state.has_groups {
         true => Vec::new(),
         false => entries.iter().map(|entry: &Entry| entry.name.clone()).collect(),
     };
-    let reader = Archive { path: path.to_path_buf(), zip: Mutex::new(zip), tensors };
+    let (path, checked) = (path.to_path_buf(), Mutex::new(BTreeSet::new()));
+    let reader = Archive { path, region, zip: Mutex::new(zip), checked, tensors };
     Ok(Opened { format: Format::Torch, entries, reader: Box::new(reader), left_out: state.left_out, order })
 }
 
@@ -111,13 +131,16 @@ fn view(path: &Path, zip: &mut Zip, idx: usize, name: String, tensor: &Tensor) -
         let found = format!("tensor `{name}` repeats the elements of a smaller storage (expand), which is not read");
         return Err(WeightsError::unsupported(path, found).help("save it as `tensor.clone()`"));
     }
-    let view =
-        View { member: idx, width, start: tensor.start, dims: tensor.dims.clone(), strides: tensor.strides.clone() };
-    Ok((entry, view))
+    let (dims, strides) = (tensor.dims.clone(), tensor.strides.clone());
+    Ok((entry, View { member: idx, at, n_storage: n_bytes, width, start: tensor.start, dims, strides }))
 }
 
 fn member(path: &Path, zip: &mut Zip, name: &str, limit: u64) -> Result<Vec<u8>, WeightsError> {
     let file = zip.by_name(name).map_err(|error| broken(path, error))?;
+    if file.compression() != CompressionMethod::Stored {
+        let found = format!("its `{name}` is compressed ({}), as PyTorch writes none", file.compression());
+        return Err(WeightsError::unsupported(path, found).help("save it again with torch.save"));
+    }
     let mut bytes = Vec::new();
     let read = file.take(limit + 1).read_to_end(&mut bytes);
     read.map_err(|cause| {
@@ -145,14 +168,14 @@ impl View {
         })
     }
 
-    /// The elements in row-major order, out of a storage.
-    fn gather(&self, storage: &[u8]) -> Vec<u8> {
+    /// The elements in row-major order, out of a storage from its element `first` on.
+    fn gather(&self, storage: &[u8], first: u64) -> Vec<u8> {
         let n: u64 = self.dims.iter().product();
         let mut out = Vec::with_capacity(n as usize * self.width);
         let mut at = vec![0; self.dims.len()];
         for _ in 0..n {
             let place = at.iter().zip(&self.strides).fold(self.start, |place, (at, stride)| place + at * stride);
-            let place = place as usize * self.width;
+            let place = (place - first) as usize * self.width;
             out.extend_from_slice(&storage[place..place + self.width]);
             for axis in (0..self.dims.len()).rev() {
                 at[axis] += 1;
@@ -176,10 +199,16 @@ impl Reader for Archive {
             let found = format!("the storage of `{}` cannot be read", entry.name);
             WeightsError::damaged(&self.path, at, found).because(cause)
         };
+        if self.checked.lock().unwrap_or_else(PoisonError::into_inner).contains(&view.member) {
+            drop(file);
+            drop(zip);
+            return self.pass_checked(view, entry, sink);
+        }
         if !view.is_dense() {
             let mut storage = Vec::new();
             file.read_to_end(&mut storage).map_err(failed)?;
-            return view.gather(&storage).chunks(PIECE).try_for_each(sink);
+            self.is_checked(view);
+            return view.gather(&storage, 0).chunks(PIECE).try_for_each(sink);
         }
         // All of the storage goes by, for its checksum is compared at its end.
         let (from, mut to_skip, mut left) = (view.start * view.width as u64, 0, entry.n_bytes);
@@ -188,6 +217,7 @@ impl Reader for Archive {
         loop {
             let n = read_up_to(&mut file, &mut piece).map_err(failed)?;
             if n == 0 {
+                self.is_checked(view);
                 return Ok(());
             }
             let begin = to_skip.min(n as u64) as usize;
@@ -198,6 +228,29 @@ impl Reader for Archive {
                 sink(&piece[begin..end])?;
             }
         }
+    }
+}
+
+impl Archive {
+    fn is_checked(&self, view: &View) {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(view.member);
+    }
+
+    /// A tensor of a storage whose checksum was right before: only its own part of the file is read.
+    fn pass_checked(&self, view: &View, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
+        let what = format!("the storage of `{}`", entry.name);
+        let (width, n_elements) = (view.width as u64, entry.n_elements());
+        let from = view.start.saturating_mul(width);
+        if n_elements == 0 {
+            return Ok(());
+        }
+        if view.is_dense() {
+            return self.region.pass(view.at + from, entry.n_bytes, &what, sink);
+        }
+        let last: u64 = view.dims.iter().zip(&view.strides).map(|(dim, stride)| (dim - 1) * stride).sum();
+        let n_bytes = ((last + 1) * width).min(view.n_storage.saturating_sub(from));
+        let part = self.region.read(view.at + from, n_bytes, &what)?;
+        view.gather(&part, view.start).chunks(PIECE).try_for_each(sink)
     }
 }
 

@@ -16,6 +16,10 @@ use bf16scope_hlo::DType;
 const MAX_DEPTH: usize = 32;
 /// Values that are looked at at most: what is shared is looked at wherever it is.
 const MAX_VALUES: usize = 4 << 20;
+/// Bytes of all names at most: a long key stands in the name of each value below it.
+const MAX_NAMES: usize = 64 << 20;
+/// Axes of a tensor at most, as PyTorch has them.
+const MAX_RANK: usize = 64;
 /// Plain values that are named; the rest are counted.
 const MAX_LEFT_OUT: usize = 16;
 
@@ -44,7 +48,7 @@ pub(super) struct State {
 #[derive(Clone, Debug)]
 enum Value {
     None,
-    Bool,
+    Bool(bool),
     Int(i64),
     Float,
     Text(Rc<str>),
@@ -87,6 +91,13 @@ fn name(module: &str, name: &str) -> Option<Value> {
     Some(Value::Name(name))
 }
 
+/// What was looked at of a value: so many values, and so many bytes of their names.
+#[derive(Default)]
+struct Looked {
+    n_values: usize,
+    n_name_bytes: usize,
+}
+
 /// A stack machine that makes values.
 struct Machine<'a> {
     path: &'a Path,
@@ -106,7 +117,7 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Made<State> {
     let (stack, marks, memo) = (Vec::new(), Vec::new(), Vec::new());
     let mut machine = Machine { path, bytes, at: 0, stack, marks, memo, lists: Vec::new(), dicts: Vec::new() };
     let value = machine.run()?;
-    let (mut state, mut n) = (State::default(), 0);
+    let (mut state, mut n) = (State::default(), Looked::default());
     if !matches!(value, Value::Dict(_) | Value::Tensor(_) | Value::List(_)) {
         return Err(machine.unsupported(format!("it holds {}; expected a dict of tensors", words(&value))));
     }
@@ -117,7 +128,7 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Made<State> {
 fn words(value: &Value) -> &'static str {
     match value {
         Value::None => "None",
-        Value::Bool => "a bool",
+        Value::Bool(_) => "a bool",
         Value::Int(_) => "an integer",
         Value::Float => "a float",
         Value::Text(_) => "a text",
@@ -247,7 +258,7 @@ impl Machine<'_> {
     fn value(&mut self, op: u8) -> Made<Value> {
         Ok(match op {
             b'N' => Value::None,
-            0x88 | 0x89 => Value::Bool,
+            0x88 | 0x89 => Value::Bool(op == 0x88),
             b'K' => Value::Int(self.number(1)? as i64),
             b'M' => Value::Int(self.number(2)? as i64),
             b'J' => Value::Int(i64::from(self.number(4)? as u32 as i32)),
@@ -365,10 +376,12 @@ impl Machine<'_> {
         };
         let value = match (called, args.as_slice()) {
             (Name::OrderedDict, []) => self.dict(),
-            (Name::Tensor, [storage, start, dims, strides, ..]) => {
+            (Name::Tensor, [storage, start, dims, strides, _, _, bits @ ..]) => {
+                self.check_bits(bits)?;
                 self.tensor(storage, None, [start, dims, strides])?
             }
-            (Name::TensorOfDType, [storage, start, dims, strides, _, _, Value::DType(dtype), ..]) => {
+            (Name::TensorOfDType, [storage, start, dims, strides, _, _, Value::DType(dtype), bits @ ..]) => {
+                self.check_bits(bits)?;
                 self.tensor(storage, Some(*dtype), [start, dims, strides])?
             }
             (Name::Parameter, [tensor @ Value::Tensor(_), ..]) => tensor.clone(),
@@ -379,13 +392,43 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// What a tensor has beside its elements: whether these are to be negated, or conjugated, where they are read.
+    fn check_bits(&self, bits: &[Value]) -> Made<()> {
+        let dict = match bits {
+            [] | [Value::None] => return Ok(()),
+            [Value::Dict(idx)] => &self.dicts[*idx],
+            _ => return Err(self.unsupported("a tensor is made of other values than PyTorch writes")),
+        };
+        for (key, value) in dict {
+            match (key, value) {
+                (Value::Text(key), Value::Bool(false)) if matches!(&**key, "conj" | "neg") => {}
+                (Value::Text(key), Value::Bool(true)) if matches!(&**key, "conj" | "neg") => {
+                    let found = format!(
+                        "a tensor's elements are stored before an operation (`{key}`) that is still to be done"
+                    );
+                    let error = WeightsError::unsupported(
+                        self.path,
+                        format!("its pickle (data.pkl) at byte {}: {found}", self.at),
+                    );
+                    return Err(error.help("save it as `tensor.resolve_conj().resolve_neg()`"));
+                }
+                (Value::Text(key), _) => {
+                    let found = format!("a tensor has `{}`, which is not known", key.escape_debug());
+                    return Err(self.unsupported(found));
+                }
+                _ => return Err(self.unsupported("a tensor has what PyTorch does not write")),
+            }
+        }
+        Ok(())
+    }
+
     fn tensor(&self, storage: &Value, dtype: Option<DType>, [start, dims, strides]: [&Value; 3]) -> Made<Value> {
         let size = |value: &Value| match value {
             Value::Int(size) => u64::try_from(*size).ok(),
             _ => None,
         };
         let sizes = |value: &Value| match value {
-            Value::Tuple(sizes, _) => sizes.iter().map(size).collect::<Option<Vec<u64>>>(),
+            Value::Tuple(sizes, _) if sizes.len() <= MAX_RANK => sizes.iter().map(size).collect::<Option<Vec<u64>>>(),
             _ => None,
         };
         let made = match (storage, size(start), sizes(dims), sizes(strides)) {
@@ -436,10 +479,15 @@ impl Machine<'_> {
     }
 
     /// The tensors of a value, each with the keys that lead to it.
-    fn collect(&self, name: &str, value: &Value, depth: usize, n: &mut usize, state: &mut State) -> Made<()> {
-        *n += 1;
-        if depth > MAX_DEPTH || *n > MAX_VALUES {
+    fn collect(&self, name: &str, value: &Value, depth: usize, n: &mut Looked, state: &mut State) -> Made<()> {
+        n.n_values += 1;
+        n.n_name_bytes = n.n_name_bytes.saturating_add(name.len());
+        if depth > MAX_DEPTH || n.n_values > MAX_VALUES {
             return Err(self.unsupported(format!("its values are in one another deeper than {MAX_DEPTH}, or too many")));
+        }
+        if n.n_name_bytes > MAX_NAMES {
+            let found = format!("the names of its values have more than {MAX_NAMES} bytes");
+            return Err(WeightsError::new(crate::weights::WeightsErrorKind::TooLarge, self.path, found));
         }
         if let Value::List(idx) = value {
             state.has_groups |= name.ends_with("param_groups") && self.lists[*idx].len() > 1;

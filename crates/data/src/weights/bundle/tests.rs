@@ -1,0 +1,148 @@
+//! Bundles that were made to take memory and time, and what replaces one.
+
+use std::fs;
+
+use super::proto::{Dim, Extent, TensorShape, TensorSlice};
+use super::*;
+use crate::weights::{self, WrittenFormat};
+use bf16scope_hlo::Literal;
+
+fn shape(dims: &[i64]) -> Option<TensorShape> {
+    Some(TensorShape { dim: dims.iter().map(|&size| Dim { size }).collect(), unknown_rank: false })
+}
+
+/// A tensor of bytes.
+fn at(offset: i64, dims: &[i64]) -> TensorEntry {
+    let size = dims.iter().product();
+    TensorEntry { dtype: 4, shape: shape(dims), shard_id: 0, offset, size, crc32c: 0, slices: Vec::new() }
+}
+
+/// Opens a bundle of these entries, whose data file has so many bytes.
+fn opened(entries: BTreeMap<Vec<u8>, TensorEntry>, n_bytes: u64) -> Result<Opened, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("m");
+    let header = Header { num_shards: 1, endianness: 0, version: None }.encode_to_vec();
+    let pairs = entries.iter().map(|(key, entry)| (key.as_slice(), entry.encode_to_vec()));
+    let index = table::write(std::iter::once((&b""[..], header)).chain(pairs));
+    fs::write(index_of(&prefix), index).unwrap();
+    fs::File::create(shard_name(&prefix, 0, 1)).unwrap().set_len(n_bytes).unwrap();
+    let opened = open(&Region::open(&index_of(&prefix)).unwrap(), Format::TensorFlow);
+    opened.map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
+}
+
+#[test]
+fn arrays_that_share_bytes_are_refused() {
+    let named = |entries: &[(&str, TensorEntry)]| {
+        entries.iter().map(|(name, entry)| (name.as_bytes().to_vec(), entry.clone())).collect()
+    };
+    let apart = named(&[("a", at(0, &[4])), ("b", at(4, &[4])), ("empty", at(2, &[0])), ("z", at(8, &[1]))]);
+    assert_eq!(opened(apart, 9).unwrap().entries.len(), 4);
+    let said = opened(named(&[("a", at(0, &[4])), ("b", at(3, &[4])), ("c", at(7, &[1]))]), 9).err().unwrap();
+    let expected =
+        "m.index: at byte 0: `b` begins at byte 3 of data file 0, within `a`; expected each in its own place";
+    assert!(said.starts_with(expected), "{said}");
+    let many: BTreeMap<Vec<u8>, TensorEntry> =
+        (0..3000).map(|nth| (format!("{nth:04}").into_bytes(), at(0, &[1 << 30]))).collect();
+    assert!(opened(many, 1 << 30).err().unwrap().contains("`0001` begins at byte 0 of data file 0, within `0000`"));
+}
+
+/// An array of slices by columns, and the entries of those.
+fn columns(name: &str, n: i64, rows: i64, place: impl Fn(i64) -> i64) -> BTreeMap<Vec<u8>, TensorEntry> {
+    let slice =
+        |nth| TensorSlice { extent: vec![Extent { start: 0, length: None }, Extent { start: nth, length: Some(1) }] };
+    let slices: Vec<TensorSlice> = (0..n).map(slice).collect();
+    let parts =
+        slices.iter().zip(0..).map(|(slice, nth)| (slices::key(name.as_bytes(), slice), at(place(nth), &[rows, 1])));
+    let mut entries: BTreeMap<Vec<u8>, TensorEntry> = parts.collect();
+    entries.insert(name.as_bytes().to_vec(), TensorEntry { size: 0, slices, ..at(0, &[rows, n]) });
+    entries
+}
+
+#[test]
+fn slices_that_share_bytes_are_refused_and_pairs_of_them_are_bounded() {
+    assert_eq!(opened(columns("x", 16, 10, |nth| 10 * nth), 160).unwrap().entries.len(), 1);
+    assert!(
+        opened(columns("x", 1024, 1 << 20, |_| 0), 1 << 20).err().unwrap().contains("begins at byte 0 of data file 0")
+    );
+    // Without bytes, so that none are shared: 10 arrays of 4,096 slices each.
+    let many: BTreeMap<Vec<u8>, TensorEntry> =
+        (0..10).flat_map(|nth| columns(&format!("{nth:02}"), 4096, 0, |_| 0)).collect();
+    let said = opened(many, 0).err().unwrap();
+    assert!(said.contains("`08`, with those before it, is in more slices than are compared"), "{said}");
+}
+
+fn save(prefix: &Path, value: f32) -> Result<(), WeightsError> {
+    weights::write(prefix, WrittenFormat::TensorFlow, [("x".to_string(), Literal::scalar(value))])
+}
+
+fn value(prefix: &Path) -> f32 {
+    let Literal::Array { bytes, .. } = weights::open(prefix).unwrap().read("x").unwrap() else { panic!("an array") };
+    f32::from_le_bytes(bytes.try_into().unwrap())
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The data were replaced before the index: between the two neither the old bundle nor the new one could be read.
+#[test]
+fn a_bundle_takes_the_place_of_another_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("m");
+    save(&prefix, 1.0).unwrap();
+    assert_eq!(names_in(folder.path()), ["m.data-00000-of-00001", "m.index"]);
+    save(&prefix, 2.0).unwrap();
+    assert_eq!(
+        (value(&prefix), names_in(folder.path())),
+        (2.0, ["m.data-00000-of-00002", "m.index"].map(String::from).to_vec())
+    );
+    // As far as a writer came that was killed before the index: its data are beside the old bundle's.
+    save(&prefix, 3.0).unwrap();
+    assert_eq!(names_in(folder.path()), ["m.data-00000-of-00001", "m.index"]);
+    fs::copy(shard_name(&prefix, 0, 1), shard_name(&prefix, 0, 2)).unwrap();
+    save(&prefix, 4.0).unwrap();
+    assert_eq!(value(&prefix), 4.0);
+    // Of two writers at once the last index names its own data.
+    let data = BTreeMap::from([("x", 5.0f32), ("y", 6.0)]);
+    let writers: Vec<BundleWriter> = data
+        .values()
+        .map(|value| {
+            let mut writer = BundleWriter::create(&prefix).unwrap();
+            writer
+                .add("x", &bf16scope_hlo::ArrayShape::new(bf16scope_hlo::DType::F32, vec![]), &value.to_le_bytes())
+                .unwrap();
+            writer
+        })
+        .collect();
+    writers.into_iter().rev().for_each(|writer| writer.finish().unwrap());
+    assert_eq!(value(&prefix), 5.0);
+    assert!(weights::open(&prefix).unwrap().look("x").is_ok());
+}
+
+#[test]
+fn a_bundle_that_may_not_be_replaced_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let prefix = folder.path().join("m");
+    save(&prefix, 1.0).unwrap();
+    for name in ["m.index", "m.data-00000-of-00001"] {
+        let path = folder.path().join(name);
+        let (open, mut closed) =
+            (fs::metadata(&path).unwrap().permissions(), fs::metadata(&path).unwrap().permissions());
+        closed.set_readonly(true);
+        fs::set_permissions(&path, closed).unwrap();
+        let error = save(&prefix, 2.0).unwrap_err();
+        assert!(error.to_string().contains("cannot write the file of weights"), "{error}");
+        fs::set_permissions(&path, open).unwrap();
+        assert_eq!((value(&prefix), names_in(folder.path()).len()), (1.0, 2), "{name}");
+    }
+    // The key of TensorFlow's own graph of objects could not be read back.
+    let named = [(objects::KEY.to_string(), Literal::scalar(1f32))];
+    let error = weights::write(&prefix, WrittenFormat::TensorFlow, named).unwrap_err().to_string();
+    assert!(
+        error.contains("an array is called `_CHECKPOINTABLE_OBJECT_GRAPH`, which a bundle has for itself"),
+        "{error}"
+    );
+}

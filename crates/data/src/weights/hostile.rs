@@ -1,0 +1,534 @@
+//! Files that were made to be read wrongly, or to take memory: each is built here, structure by structure.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+use super::*;
+use bf16scope_hlo::Literal;
+
+/// What an error says, without the folder.
+fn text(folder: &Path, error: &WeightsError) -> String {
+    let cause = std::error::Error::source(error).map_or(String::new(), |cause| format!(" <- {cause}"));
+    format!("{error}{cause}").replace(&format!("{}/", folder.display()), "")
+}
+
+fn refused(folder: &Path, name: &str) -> String {
+    text(folder, &open(&folder.join(name)).unwrap_err())
+}
+
+fn safetensors(folder: &Path, name: &str, arrays: &[(&str, &[f32])]) {
+    let arrays =
+        arrays.iter().map(|(name, values)| (name.to_string(), Literal::from_elements([values.len() as i64], values)));
+    write(&folder.join(name), WrittenFormat::Safetensors, arrays).unwrap();
+}
+
+fn floats(file: &WeightsFile, name: &str) -> Vec<f32> {
+    let Literal::Array { bytes, .. } = file.read(name).unwrap() else { panic!("an array was read") };
+    bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn index(folder: &Path, name: &str, map: &str) {
+    fs::write(folder.join(name), format!("{{\"weight_map\": {{{map}}}}}")).unwrap();
+}
+
+/// The first file that had the name was read, up to the length of the other's array.
+#[test]
+fn an_array_of_a_sharded_model_comes_from_the_file_that_the_index_names() {
+    let folder = tempfile::tempdir().unwrap();
+    safetensors(folder.path(), "1.safetensors", &[("a", &[1.0]), ("b", &[2.0]), ("c", &[3.0, 4.0])]);
+    safetensors(folder.path(), "2.safetensors", &[("a", &[5.0, 6.0]), ("c", &[7.0]), ("d", &[8.0])]);
+    index(folder.path(), "x", r#""b": "1.safetensors", "a": "2.safetensors", "c": "2.safetensors""#);
+    let file = open(&folder.path().join("x")).unwrap();
+    assert_eq!([floats(&file, "a"), floats(&file, "b"), floats(&file, "c")], [vec![5.0, 6.0], vec![2.0], vec![7.0]]);
+    // Arrays that it does not name are said.
+    let expected =
+        ["a (in 1", "c (in 1", "d (in 2"].map(|array| format!("{array}.safetensors, and the index does not name it)"));
+    assert_eq!(file.left_out(), expected);
+}
+
+#[test]
+fn an_index_that_names_an_index_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let expected = |name: &str| {
+        format!(
+            "{name}: an index names it as a file of weights, and it is an index in JSON itself\n\
+             help: name the files of weights in one index"
+        )
+    };
+    index(at, "itself", r#""a": "itself""#);
+    assert_eq!(refused(at, "itself"), expected("itself"));
+    index(at, "ping", r#""a": "pong""#);
+    index(at, "pong", r#""a": "ping""#);
+    assert_eq!(refused(at, "ping"), expected("pong"));
+    // A chain of 3,000 ended the process.
+    (0..3000).for_each(|nth| index(at, &format!("{nth}"), &format!("\"a\": \"{}\"", nth + 1)));
+    assert_eq!(refused(at, "0"), expected("1"));
+    // The folder itself, whose index this is.
+    index(at, "model.safetensors.index.json", r#""a": ".""#);
+    let said = refused(at, "");
+    assert!(said.contains("not a regular file"), "{said}");
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("itself", at.join("link")).unwrap();
+        index(at, "to-link", r#""a": "link""#);
+        assert_eq!(refused(at, "to-link"), expected("link"));
+    }
+}
+
+#[test]
+fn a_key_that_comes_twice_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    safetensors(folder.path(), "1.safetensors", &[("a", &[1.0])]);
+    safetensors(folder.path(), "2.safetensors", &[("a", &[2.0])]);
+    index(folder.path(), "x", r#""a": "1.safetensors", "a": "2.safetensors""#);
+    assert_eq!(
+        refused(folder.path(), "x"),
+        "x: its key `a` is there twice; expected once\n\
+         help: leave one out: which file is meant, only its writer knows"
+    );
+    let header = |json: &str, n_bytes: usize| {
+        let bytes = [&(json.len() as u64).to_le_bytes()[..], json.as_bytes(), &vec![0; n_bytes]].concat();
+        fs::write(folder.path().join("x"), bytes).unwrap();
+        refused(folder.path(), "x")
+    };
+    // As integers and as floats, in one place.
+    let said = header(
+        r#"{"a":{"dtype":"I32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
+        4,
+    );
+    assert!(said.ends_with("<- its key `a` is there twice; expected once"), "{said}");
+    let said = header(r#"{"__metadata__":{"format":"pt","format":"tf"}}"#, 0);
+    assert!(said.ends_with("<- its key `format` is there twice; expected once"), "{said}");
+    let said = header(r#"{"a":{"dtype":"F32","dtype":"I32","shape":[1],"data_offsets":[0,4]}}"#, 4);
+    assert!(said.ends_with("<- its key `dtype` is there twice; expected once"), "{said}");
+}
+
+/// A zip archive of these members, stored.
+fn archive(path: &Path, members: &[(&str, &[u8])]) {
+    let mut zip = zip::ZipWriter::new(fs::File::create(path).unwrap());
+    let stored = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    for (name, bytes) in members {
+        zip.start_file(*name, stored).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    zip.finish().unwrap();
+}
+
+/// Renames members of an archive, to names of the same length.
+fn rename(path: &Path, from: &str, to: &str) {
+    let mut bytes = fs::read(path).unwrap();
+    let places: Vec<usize> = memchr::memmem::find_iter(&bytes, from.as_bytes()).collect();
+    assert_eq!(places.len(), 2, "in front of the member, and in the directory");
+    places.into_iter().for_each(|at| bytes[at..at + from.len()].copy_from_slice(to.as_bytes()));
+    fs::write(path, bytes).unwrap();
+}
+
+/// A text of a pickle.
+fn word(text: &str) -> Vec<u8> {
+    [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+/// A pickle's tensor of four floats of storage 0 (of `dims` operations that make its sizes and strides), with `rest` after
+/// the fifth and sixth value.
+fn tensor(dims: &[u8], rest: &[u8]) -> Vec<u8> {
+    let storage =
+        [b"((", &word("storage")[..], b"ctorch\nFloatStorage\n", &word("0"), &word("cpu"), b"K\x04tQ"].concat();
+    [
+        b"ctorch._utils\n_rebuild_tensor_v2\n",
+        &storage[..],
+        b"K\0",
+        dims,
+        b"\x89ccollections\nOrderedDict\n)R",
+        rest,
+        b"tR",
+    ]
+    .concat()
+}
+
+const FOUR: &[u8] = b"K\x04\x85K\x01\x85";
+
+/// A state dict of these operations, which fill its dict, and a storage of four floats.
+fn torch(path: &Path, fill: &[u8]) {
+    let pickle = [b"\x80\x02}", fill, b"."].concat();
+    let storage: Vec<u8> = [1f32, 2.0, 3.0, 4.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    archive(path, &[("archive/data.pkl", &pickle), ("archive/data/0", &storage), ("archive/data/1", &storage)]);
+}
+
+#[test]
+fn a_member_of_an_archive_that_comes_twice_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pt");
+    torch(&path, &[word("w"), tensor(FOUR, b""), b"s".to_vec()].concat());
+    assert_eq!(floats(&open(&path).unwrap(), "w"), [1.0, 2.0, 3.0, 4.0]);
+    rename(&path, "archive/data/1", "archive/data/0");
+    assert_eq!(
+        refused(folder.path(), "a.pt"),
+        "a.pt: its member `archive/data/0` is there twice; expected once\nhelp: save it again: one is another's"
+    );
+    let path = folder.path().join("a.keras");
+    archive(&path, &[("model.weights.h5", b"one"), ("model.weights.h6", b"two")]);
+    rename(&path, "model.weights.h6", "model.weights.h5");
+    assert!(refused(folder.path(), "a.keras").contains("its member `model.weights.h5` is there twice"));
+    // NumPy's too, by the archive's own reader.
+    let path = folder.path().join("a.npz");
+    archive(&path, &[("a.npy", b"one"), ("b.npy", b"two")]);
+    rename(&path, "b.npy", "a.npy");
+    assert!(refused(folder.path(), "a.npz").contains("`a.npy` is there twice"));
+}
+
+/// `-x` and a conjugate are stored as `x` with a mark, which was dropped.
+#[test]
+fn a_tensor_that_is_still_to_be_negated_or_conjugated_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pt");
+    let marked = |mark: &[u8]| {
+        let fill = [word("w"), tensor(FOUR, mark), b"s".to_vec()].concat();
+        torch(&path, &fill);
+        open(&path)
+    };
+    let dict = |key: &str, value: u8| [b"}", &word(key)[..], &[value], b"s"].concat();
+    for mark in [b"".to_vec(), b"N".to_vec(), b"}".to_vec(), dict("neg", 0x89), dict("conj", 0x89)] {
+        assert_eq!(floats(&marked(&mark).unwrap(), "w"), [1.0, 2.0, 3.0, 4.0]);
+    }
+    for key in ["neg", "conj"] {
+        let said = text(folder.path(), &marked(&dict(key, 0x88)).unwrap_err());
+        assert!(said.contains(&format!("stored before an operation (`{key}`) that is still to be done")), "{said}");
+        assert!(said.ends_with("help: save it as `tensor.resolve_conj().resolve_neg()`"), "{said}");
+    }
+    assert!(
+        text(folder.path(), &marked(&dict("other", 0x88)).unwrap_err())
+            .contains("a tensor has `other`, which is not known")
+    );
+    assert!(text(folder.path(), &marked(b"K\x01").unwrap_err()).contains("of other values than PyTorch writes"));
+}
+
+#[test]
+fn names_and_sizes_of_a_pickle_that_many_tensors_share_take_little_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pt");
+    // A key of a mebibyte over tensors whose names it begins: 100 make more names than are read.
+    let below: Vec<u8> = (0..100).flat_map(|nth| [word(&nth.to_string()), b"h\0s".to_vec()].concat()).collect();
+    let one = [tensor(FOUR, b""), b"q\0".to_vec()].concat();
+    torch(
+        &path,
+        &[word("w"), one, b"s".to_vec(), word(&"k".repeat(1 << 20)), b"}".to_vec(), below, b"s".to_vec()].concat(),
+    );
+    assert_eq!(refused(folder.path(), "a.pt"), "a.pt: the names of its values have more than 67108864 bytes");
+    // Sizes that are made once, and are in every tensor.
+    for n in [64, 65] {
+        let ones = [b"(", &b"K\x01".repeat(n)[..], b"t"].concat();
+        torch(&path, &[word("w"), tensor(&[ones.clone(), ones].concat(), b""), b"s".to_vec()].concat());
+        assert_eq!(open(&path).is_ok(), n == 64, "{n}");
+    }
+    assert!(refused(folder.path(), "a.pt").contains("a tensor's sizes are none"));
+    // A pickle that is packed may be a thousand times as long as the file.
+    let mut zip = zip::ZipWriter::new(fs::File::create(&path).unwrap());
+    let packed = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+    zip.start_file("archive/data.pkl", packed).unwrap();
+    zip.write_all(&vec![b'N'; 1 << 20]).unwrap();
+    zip.finish().unwrap();
+    assert!(refused(folder.path(), "a.pt").contains("its `archive/data.pkl` is compressed"));
+}
+
+/// Twenty thousand views of one storage made it be read as often, and its elements as often be written.
+#[test]
+fn a_storage_that_tensors_share_is_read_once_and_not_made_without_end() {
+    const N: usize = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pt");
+    let views = |n_views: usize| {
+        let storage =
+            [b"((", &word("storage")[..], b"ctorch\nFloatStorage\n", &word("0"), &word("cpu"), b"K\x04tQ"].concat();
+        let sizes = [b"J", &(N as u32).to_le_bytes()[..], b"\x85K\x01\x85"].concat();
+        let one = [b"ctorch._utils\n_rebuild_tensor_v2\n", &storage[..], b"K\0", &sizes, b"\x89NtRq\0"].concat();
+        let more: Vec<u8> = (1..n_views).flat_map(|nth| [word(&nth.to_string()), b"h\0s".to_vec()].concat()).collect();
+        let pickle = [b"\x80\x02}", &word("0")[..], &one, b"s", &more, b"."].concat();
+        let bytes: Vec<u8> = (0..N).flat_map(|nth| (nth as f32).to_le_bytes()).collect();
+        archive(&path, &[("archive/data.pkl", &pickle), ("archive/data/0", &bytes)]);
+    };
+    views(300);
+    let said = refused(folder.path(), "a.pt");
+    assert!(said.starts_with("a.pt: its tensors have 1258291200 bytes, in a file of 41"), "{said}");
+    // What several tensors are views of has its checksum compared once, and then parts of it are read.
+    views(3);
+    let file = open(&path).unwrap();
+    for name in ["0", "1", "2", "0"] {
+        assert_eq!(floats(&file, name)[N - 1], (N - 1) as f32, "{name}");
+    }
+    // A flip is noticed by the first that is read.
+    let mut bytes = fs::read(&path).unwrap();
+    let last = memchr::memmem::find(&bytes, &((N - 1) as f32).to_le_bytes()).unwrap();
+    bytes[last] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert!(open(&path).unwrap().read("1").is_err());
+}
+
+#[test]
+fn views_of_a_storage_are_the_same_the_first_time_and_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pt");
+    // Two rows of two, transposed; and the second element alone.
+    let transposed = b"K\x02K\x02\x86K\x01K\x02\x86";
+    torch(
+        &path,
+        &[word("t"), tensor(transposed, b""), b"s".to_vec(), word("w"), tensor(FOUR, b""), b"s".to_vec()].concat(),
+    );
+    let file = open(&path).unwrap();
+    for _ in 0..2 {
+        assert_eq!((floats(&file, "t"), floats(&file, "w")), (vec![1.0, 3.0, 2.0, 4.0], vec![1.0, 2.0, 3.0, 4.0]));
+    }
+}
+
+/// Readers of zip archives look for an end through the whole of a file.
+#[test]
+fn an_archive_without_an_end_is_told_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.pt", "a.keras", "a.npz"] {
+        let path = folder.path().join(name);
+        fs::write(&path, b"PK\x03\x04").unwrap();
+        // A hole, which takes no place on the disk.
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(64 << 30).unwrap();
+        assert!(refused(folder.path(), name).contains("an archive without its end: it was cut off"));
+    }
+}
+
+/// An HDF5 file that is being put together.
+struct Hdf5(Vec<u8>);
+
+impl Hdf5 {
+    fn new() -> Hdf5 {
+        Hdf5(vec![0; 48])
+    }
+
+    /// Appends bytes, and says where.
+    fn put(&mut self, bytes: &[u8]) -> u64 {
+        self.0.extend_from_slice(bytes);
+        (self.0.len() - bytes.len()) as u64
+    }
+
+    /// Appends an object's header of the newer kind.
+    fn object(&mut self, messages: &[Vec<u8>]) -> u64 {
+        let messages = messages.concat();
+        self.put(&[b"OHDR\x02\x02", &(messages.len() as u32).to_le_bytes()[..], &messages, &[0; 4]].concat())
+    }
+
+    /// Ends the file, whose root group is at `root`.
+    fn finish(mut self, root: u64, path: &Path) {
+        let mut start = b"\x89HDF\r\n\x1a\n\x02\x08\x08\0".to_vec();
+        [0, u64::MAX, self.0.len() as u64, root].iter().for_each(|number| start.extend(number.to_le_bytes()));
+        self.0[..44].copy_from_slice(&start);
+        fs::write(path, self.0).unwrap();
+    }
+
+    /// Ends a file of one dataset, `x`.
+    fn finish_with(mut self, dataset: u64, path: &Path) {
+        let root = self.object(&[link("x", dataset)]);
+        self.finish(root, path);
+    }
+}
+
+fn message(kind: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[kind], &(bytes.len() as u16).to_le_bytes()[..], &[0], bytes].concat()
+}
+
+fn link(name: &str, object: u64) -> Vec<u8> {
+    message(6, &[&[1, 0, name.len() as u8], name.as_bytes(), &object.to_le_bytes()].concat())
+}
+
+fn dims(dims: &[u64]) -> Vec<u8> {
+    let sizes: Vec<u8> = dims.iter().flat_map(|dim| dim.to_le_bytes()).collect();
+    message(1, &[&[2, dims.len() as u8, 0, 1], &sizes[..]].concat())
+}
+
+fn in_one_place(at: u64, n_bytes: u64) -> Vec<u8> {
+    message(8, &[&[3, 1], &at.to_le_bytes()[..], &n_bytes.to_le_bytes()].concat())
+}
+
+/// A float of HDF5: class and version, three bytes of marks, bytes, then where its parts are.
+fn float(marks: [u8; 3], width: u32, parts: [u8; 4], precision: u16, bias: u32) -> Vec<u8> {
+    let [exponent_at, n_exponent, mantissa_at, n_mantissa] = parts;
+    [
+        &[0x11][..],
+        &marks,
+        &width.to_le_bytes(),
+        &[0, 0],
+        &precision.to_le_bytes(),
+        &[exponent_at, n_exponent, mantissa_at, n_mantissa],
+        &bias.to_le_bytes(),
+    ]
+    .concat()
+}
+
+/// What dtype an element is read as, by its type and other messages.
+fn read_as(element: &[u8], others: &[Vec<u8>]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.h5");
+    let mut file = Hdf5::new();
+    let data = file.put(&[0x40; 16]);
+    let messages = [&[dims(&[2]), message(3, element), in_one_place(data, 16)], others].concat();
+    let dataset = file.object(&messages);
+    file.finish_with(dataset, &path);
+    open(&path).unwrap().find("x").unwrap().dtype.to_string()
+}
+
+/// Floats were told by their width and the bits of their exponent alone.
+#[test]
+fn a_float_of_hdf5_is_what_every_part_of_its_type_says() {
+    let f32 = |marks, parts, precision, bias| read_as(&float(marks, 4, parts, precision, bias), &[]);
+    const PARTS: [u8; 4] = [23, 8, 0, 23];
+    assert_eq!(f32([0x20, 31, 0], PARTS, 32, 127), "f32");
+    assert_eq!(f32([0x21, 31, 0], PARTS, 32, 127), "f32", "the other order of bytes");
+    for (what, found) in [
+        ("bias", f32([0x20, 31, 0], PARTS, 32, 128)),
+        ("VAX", f32([0x61, 31, 0], PARTS, 32, 127)),
+        ("VAX alone", f32([0x60, 31, 0], PARTS, 32, 127)),
+        ("no implied bit", f32([0x00, 31, 0], PARTS, 32, 127)),
+        ("first bit always set", f32([0x10, 31, 0], PARTS, 32, 127)),
+        ("sign", f32([0x20, 30, 0], PARTS, 32, 127)),
+        ("exponent below", f32([0x20, 31, 0], [0, 8, 8, 23], 32, 127)),
+        ("exponent shifted", f32([0x20, 31, 0], [22, 8, 0, 22], 32, 127)),
+        ("mantissa shifted", f32([0x20, 31, 0], [23, 8, 1, 22], 32, 127)),
+        ("precision", f32([0x20, 31, 0], PARTS, 31, 127)),
+    ] {
+        assert_eq!(found, "floats of odd sizes", "{what}");
+    }
+    for (width, sign, parts, precision, bias, expected) in [
+        (2, 15, [10, 5, 0, 10], 16, 15, "f16"),
+        (2, 15, [7, 8, 0, 7], 16, 127, "bf16"),
+        (8, 63, [52, 11, 0, 52], 64, 1023, "f64"),
+        (1, 7, [2, 5, 0, 2], 8, 15, "f8e5m2"),
+        // FN or not: HDF5 does not say.
+        (1, 7, [3, 4, 0, 3], 8, 7, "floats of odd sizes"),
+        (2, 15, [10, 5, 0, 10], 16, 16, "floats of odd sizes"),
+        (8, 63, [52, 11, 0, 52], 64, 1024, "floats of odd sizes"),
+    ] {
+        assert_eq!(read_as(&float([0x20, sign, 0], width, parts, precision, bias), &[]), expected);
+    }
+}
+
+/// An enum of two names of a byte.
+fn names(version: u8, first: (&str, u8), second: (&str, u8)) -> Vec<u8> {
+    let name = |name: &str| {
+        let mut bytes = [name.as_bytes(), b"\0"].concat();
+        bytes.resize(if version < 3 { bytes.len().next_multiple_of(8) } else { bytes.len() }, 0);
+        bytes
+    };
+    let byte = [&[0x10, 0x08, 0, 0][..], &1u32.to_le_bytes(), &[0, 0, 8, 0]].concat();
+    let head = [&[version << 4 | 8, 2, 0, 0][..], &1u32.to_le_bytes(), &byte].concat();
+    [head, name(first.0), name(second.0), vec![first.1, second.1]].concat()
+}
+
+#[test]
+fn an_enum_of_hdf5_is_a_bool_where_false_is_0_and_true_is_1() {
+    for version in 1..=3 {
+        let read = |first, second| read_as(&names(version, first, second), &[]);
+        assert_eq!(read(("FALSE", 0), ("TRUE", 1)), "pred");
+        assert_eq!(read(("TRUE", 1), ("FALSE", 0)), "pred");
+        for (first, second) in [
+            (("FALSE", 1), ("TRUE", 0)),
+            (("FALSE", 0), ("TRUE", 255)),
+            (("FALSE", 0), ("MAYBE", 1)),
+            (("NOTFALSE", 0), ("TRUE", 1)),
+        ] {
+            assert_eq!(read(first, second), "enum", "{first:?} {second:?}");
+        }
+    }
+}
+
+/// Keras writes bf16 as bytes that HDF5 does not interpret, with an attribute.
+#[test]
+fn bf16_of_keras_is_read() {
+    let opaque = |width: u32, tag: &[u8]| [&[0x15, tag.len() as u8, 0, 0][..], &width.to_le_bytes(), tag].concat();
+    let attribute = |text: &str| {
+        let space = [2, 0, 0, 0];
+        let kind = [&[0x13, 0, 0, 0][..], &(text.len() as u32).to_le_bytes()].concat();
+        let sizes = [6u16, kind.len() as u16, space.len() as u16].map(u16::to_le_bytes).concat();
+        message(0x0c, &[&[3, 0][..], &sizes, &[0], b"dtype\0", &kind, &space, text.as_bytes()].concat())
+    };
+    assert_eq!(read_as(&opaque(2, b""), &[attribute("bfloat16")]), "bf16");
+    // h5py of NumPy's `V2`, as NumPy's own archives are read.
+    assert_eq!(read_as(&opaque(2, b""), &[]), "bf16");
+    assert_eq!(read_as(&opaque(2, b""), &[attribute("float16")]), "opaque bytes");
+    assert_eq!(read_as(&opaque(2, b"NUMPY:<"), &[]), "no numbers");
+    assert_eq!(read_as(&opaque(1, b""), &[attribute("bfloat16")]), "opaque bytes");
+}
+
+#[test]
+fn pieces_of_a_header_in_one_place_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.h5");
+    let mut file = Hdf5::new();
+    let filler = vec![message(0x0c, &[0; 60_000])].concat();
+    let piece = file.put(&[b"OCHK", &filler[..], &[0; 4]].concat());
+    let n_bytes = filler.len() as u64 + 8;
+    let to = |at: u64, n_bytes: u64| message(0x10, &[at.to_le_bytes(), n_bytes.to_le_bytes()].concat());
+    let root = file.object(&vec![to(piece, n_bytes); 255]);
+    file.finish(root, &path);
+    assert!(refused(folder.path(), "x.h5").contains("two pieces of an object's header are in one place"));
+}
+
+#[test]
+fn one_long_name_of_many_links_takes_little_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.h5");
+    let mut file = Hdf5::new();
+    const N_NAME: u64 = 1 << 20;
+    let name = file.put(&[vec![b'n'; N_NAME as usize - 8], vec![0; 8]].concat());
+    let heap = [&b"HEAP\0\0\0\0"[..], &N_NAME.to_le_bytes(), &u64::MAX.to_le_bytes(), &name.to_le_bytes()].concat();
+    let heap = file.put(&heap);
+    let symbol = [&[0; 8][..], &48u64.to_le_bytes(), &[0; 24]].concat();
+    let symbols = file.put(&[&b"SNOD\x01\0\x64\0"[..], &symbol.repeat(100)].concat());
+    let root = file.object(&[message(0x11, &[symbols.to_le_bytes(), heap.to_le_bytes()].concat())]);
+    file.finish(root, &path);
+    let said = refused(folder.path(), "x.h5");
+    assert!(said.starts_with("x.h5: the names of its arrays has 68"), "{said}");
+    assert!(said.ends_with("expected at most 67108864"), "{said}");
+}
+
+/// A B-tree whose nodes are one node makes more blocks at each level.
+#[test]
+fn a_tree_of_blocks_that_points_at_one_node_ends_with_the_blocks_of_its_dataset() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.h5");
+    let mut file = Hdf5::new();
+    let mut child = 48;
+    for level in 0..4u8 {
+        let pair = [&1u32.to_le_bytes()[..], &[0; 20], &(child as u64).to_le_bytes()].concat();
+        let head = [&b"TREE\x01"[..], &[level], &1000u16.to_le_bytes(), &[0; 16]].concat();
+        child = file.put(&[head, pair.repeat(1000)].concat());
+    }
+    let chunked =
+        message(8, &[&[3, 2, 2][..], &child.to_le_bytes(), &1u32.to_le_bytes(), &4u32.to_le_bytes()].concat());
+    let element = message(3, &float([0x20, 31, 0], 4, [23, 8, 0, 23], 32, 127));
+    let dataset = file.object(&[dims(&[1 << 22]), element, chunked]);
+    file.finish_with(dataset, &path);
+    let said = refused(folder.path(), "x.h5");
+    assert!(said.contains("what says where its arrays are has"), "{said}");
+}
+
+/// Each block is within what is unpacked without question, and all are not.
+#[test]
+fn blocks_that_are_bombs_together_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.h5");
+    let mut file = Hdf5::new();
+    const BLOCK: u64 = 1 << 30;
+    let places: Vec<u64> = (0..12).map(|_| file.put(&[0; 1 << 20])).collect();
+    let pairs = places.iter().enumerate().map(|(nth, place)| {
+        let start = nth as u64 * BLOCK;
+        [&(1u32 << 20).to_le_bytes()[..], &[0; 4], &start.to_le_bytes(), &[0; 8], &place.to_le_bytes()].concat()
+    });
+    let pairs = pairs.collect::<Vec<_>>().concat();
+    let tree = file.put(&[&b"TREE\x01\0\x0c\0"[..], &[0; 16], &pairs].concat());
+    let byte = message(3, &[&[0x10, 0, 0, 0][..], &1u32.to_le_bytes(), &[0, 0, 8, 0]].concat());
+    let chunked =
+        message(8, &[&[3, 2, 2][..], &tree.to_le_bytes(), &(BLOCK as u32).to_le_bytes(), &1u32.to_le_bytes()].concat());
+    let deflate = message(0x0b, &[2, 1, 1, 0, 0, 0, 1, 0, 9, 0, 0, 0]);
+    let dataset = file.object(&[dims(&[12 * BLOCK]), byte, chunked, deflate]);
+    file.finish_with(dataset, &path);
+    let error = open(&path).unwrap().look("x").unwrap_err();
+    assert_eq!(error.kind(), WeightsErrorKind::TooLarge, "{error}");
+    assert!(error.to_string().contains("12582912 packed bytes are to become 12884901888"), "{error}");
+}
