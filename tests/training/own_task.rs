@@ -39,10 +39,10 @@ impl Siamese {
         }
         let layer = |name: &str, dims: [i64; 2]| {
             s.within(name, |s| {
-                let Dense { kernel_init, bias_init, .. } = Dense::default();
+                let Dense { kernel_initializer, bias_initializer, .. } = Dense::default();
                 let dtype = inputs[0].dtype();
-                let kernel = s.variable("kernel", dtype, dims, kernel_init).value;
-                (kernel, s.variable("bias", dtype, [dims[1]], bias_init).value)
+                let kernel = s.variable("kernel", dtype, dims, kernel_initializer).value;
+                (kernel, s.variable("bias", dtype, [dims[1]], bias_initializer).value)
             })
         };
         let [hidden, out] = s.within("tower", |_| [layer("hidden", [4, self.hidden]), layer("out", [self.hidden, 2])]);

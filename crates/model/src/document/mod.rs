@@ -97,8 +97,8 @@ impl Document {
     }
 }
 
-/// An error about the configuration of file `path` that nobody read of a document, and so without a place in it.
-fn error_without_place(path: &str, NodeError { message, help, .. }: NodeError) -> ConfigError {
+/// An error about a configuration that was not read from a document, so it has no line; `path` names it in the message.
+pub fn error_without_place(path: &str, NodeError { message, help, .. }: NodeError) -> ConfigError {
     placed(path, "", None, ConfigProblem::Together { message, help })
 }
 

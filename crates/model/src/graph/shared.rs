@@ -223,19 +223,19 @@ mod tests {
             siamese(|s, x| s.shared("tower", |s| nn::dense(s, x, "dense", &Dense { units: 4, ..Dense::default() })));
         let variables: RefCell<Option<[Variable; 2]>> = RefCell::default();
         let explicit = siamese(|s, x| {
-            let Dense { kernel_init, bias_init, .. } = Dense::default();
+            let Dense { kernel_initializer, bias_initializer, .. } = Dense::default();
             let known = variables.borrow().clone();
             let [kernel, product] = match &known {
                 Some([kernel, _]) => [kernel.clone(), kernel.clone()],
                 None => {
-                    let kernel = s.variable("kernel", DType::BF16, [16, 4], kernel_init);
+                    let kernel = s.variable("kernel", DType::BF16, [16, 4], kernel_initializer);
                     [kernel.clone(), kernel]
                 }
             };
             let product = x.matmul(&product.value);
             let bias = match known {
                 Some([_, bias]) => bias,
-                None => s.variable("bias", DType::BF16, [4], bias_init),
+                None => s.variable("bias", DType::BF16, [4], bias_initializer),
             };
             let sum = product + &bias.value;
             variables.replace(Some([kernel, bias]));

@@ -465,26 +465,25 @@ fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), Ru
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Distribution, Graph, Precision};
+    use crate::graph::{Distribution, Graph};
 
     /// Ten to the eighth positions ended the process, and heads of 2^32 features took 16 GiB.
     #[test]
     fn attention_over_more_than_there_can_be_is_an_error() {
-        let rotary = Some(Rotary::default());
+        let rope = Some(Rope::default());
         let built = |positions, config: Attention| {
             let g = Graph::new("g");
             let x = g.input("x", DType::F32, [1000, positions, 8]);
-            let y = attention(&g.scope(Precision::F32), &x, &x, "attention", &config);
-            g.output("y", &y);
-            g.finish().map(drop).map_err(|error| error.to_string())
+            let y = attention(&g.scope(), &x, &x, "attention", &config);
+            g.finish(&[("y", &y)]).map(drop).map_err(|error| error.to_string())
         };
-        let of = |n_heads, head_size| Attention { n_heads, head_size: Some(head_size), ..Attention::default() };
-        built(16, Attention { rotary, is_causal: true, ..of(2, 4) }).unwrap();
+        let of = |num_heads, size| Attention { num_heads, head_dim: Some(size), ..Attention::default() };
+        built(16, Attention { rope, use_causal_mask: true, ..of(2, 4) }).unwrap();
         for (positions, config, expected) in [
             (100_000_000, of(2, 4), "2^63"),
-            (100_000_000, Attention { rotary, is_causal: true, ..of(2, 4) }, "2^63"),
+            (100_000_000, Attention { rope, use_causal_mask: true, ..of(2, 4) }, "2^63"),
             (16, of(1 << 32, 1 << 32), "4294967296 heads of 4294967296 features are more than there can be"),
-            (16, Attention { rotary, ..of(2, 1 << 32) }, "expected at most 65536"),
+            (16, Attention { rope, ..of(2, 1 << 32) }, "expected at most 65536"),
             (16, of(2, 1 << 60), "2^63"),
         ] {
             let error = built(positions, config).unwrap_err();
