@@ -87,7 +87,7 @@ impl Client {
     /// use bf16scope_pjrt::Client;
     ///
     /// // Whatever is trained on this client multiplies as a TPU does.
-    /// let client = Client::cpu()?.rewriting(|module| Ok(as_tpu::run(module, TpuArithmetic::V3)?.0));
+    /// let client = Client::cpu()?.rewriting(|module| Ok(as_tpu::run(module, &TpuArithmetic::V3)?.0));
     /// # Ok(())
     /// # }
     /// ```

@@ -410,7 +410,7 @@ fn over_partitions(program: TaskProgram, spec: &Spec) -> Result<(TaskProgram, BT
     if mesh.model.get() == 1 {
         return Ok((program, BTreeMap::new()));
     }
-    let laid = over_model_axis(program.program.module, mesh.model.get(), split, mesh.sum);
+    let laid = over_model_axis(&program.program.module, mesh.model.get(), split, mesh.sum);
     let (module, report) = laid.map_err(program::ProgramError::from)?;
     let program = TaskProgram { program: Program { module, ..program.program }, ..program };
     Ok((program, report.split.into_iter().collect()))

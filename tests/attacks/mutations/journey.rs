@@ -137,7 +137,7 @@ fn prepare(random: &mut SmallRng, source: &Source) -> Result<Module, Outcome> {
     }
     let (lowered, _) = amp::run(&module, &policy(random)).unwrap_or_else(|error| panic!("not lowered: {error}"));
     verify(&lowered).unwrap_or_else(|errors| panic!("lowering broke it: {errors}"));
-    let (tidied, _) = tidy::run(&lowered, &tidy::Config::default());
+    let (tidied, _) = tidy::run(&lowered, &tidy::Config::default()).unwrap();
     verify(&tidied).unwrap_or_else(|errors| panic!("tidying broke it: {errors}"));
     for written in [&module, &tidied] {
         let printed = text::print(written, &PrintOptions::default());

@@ -6,7 +6,7 @@ use crate::TrainError;
 use crate::port::PortError;
 use bf16scope_data::DataErrorKind;
 use bf16scope_model::document::{Document, Mark, NodeError, Origin, ReadError, Step};
-use bf16scope_passes::partition::PartitionError;
+use bf16scope_passes::PassErrorKind;
 use std::error::Error;
 
 /// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
@@ -41,7 +41,7 @@ fn at_its_line(document: &Document, way: Vec<Step>, error: &TrainError) -> Train
         (TrainError::Program(ProgramError::Build(error)), _) => {
             (error.0.error.message.as_str(), error.0.error.help.as_deref())
         }
-        (TrainError::Program(ProgramError::Partition(PartitionError::Nothing { .. })), Some((message, _))) => (
+        (TrainError::Program(ProgramError::Pass(pass)), Some((message, _))) if *pass.kind() == PassErrorKind::NoRules => (
             message,
             Some("say what is, by the pattern of a name and an axis: `split: {'*/query/kernel': 1}` beside `model`"),
         ),
@@ -118,15 +118,15 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
         TrainError::StepsPerCall { .. } => Some(vec![key("train"), key("steps_per_call")]),
         TrainError::Program(ProgramError::Accumulate { .. }) => Some(vec![key("train"), key("accumulate")]),
         TrainError::Program(ProgramError::Replicas { .. }) => Some(vec![key("mesh"), key("data")]),
-        TrainError::Program(ProgramError::Partition(PartitionError::Nothing { .. })) => {
-            Some(vec![key("mesh"), key("model")])
-        }
-        TrainError::Program(ProgramError::Partition(PartitionError::Idle { pattern, .. })) => {
-            Some(vec![key("mesh"), key("split"), Step::KeyItself(pattern.clone())])
-        }
-        TrainError::Program(ProgramError::Partition(_) | ProgramError::NoModelAxis) => {
-            Some(vec![key("mesh"), key("split")])
-        }
+        TrainError::Program(ProgramError::Pass(error)) => match error.kind() {
+            PassErrorKind::NoRules => Some(vec![key("mesh"), key("model")]),
+            PassErrorKind::NoMatch(pattern) => {
+                Some(vec![key("mesh"), key("split"), Step::KeyItself(pattern.clone())])
+            }
+            PassErrorKind::Split => Some(vec![key("mesh"), key("split")]),
+            _ => None,
+        },
+        TrainError::Program(ProgramError::NoModelAxis) => Some(vec![key("mesh"), key("split")]),
         TrainError::Program(ProgramError::ShardedParts) => Some(vec![key("mesh"), key("state")]),
         TrainError::Program(ProgramError::TransposedParts) => Some(vec![key("tune"), key("transpose_input")]),
         TrainError::Program(ProgramError::Statistics { .. }) => {
