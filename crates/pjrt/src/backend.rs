@@ -57,8 +57,7 @@ pub(super) trait Backend: Debug + Send + Sync {
 pub(super) fn array_in(file: &File, dtype: DType, dims: &[i64]) -> Result<Vec<u8>, PjrtError> {
     use std::os::unix::fs::FileExt as _;
     let mut bytes = vec![0; n_host_bytes(dtype, dims)?];
-    let unread = |source| PjrtError::HostFile { dtype, dims: dims.to_vec(), source };
-    file.read_exact_at(&mut bytes, 0).map_err(unread)?;
+    file.read_exact_at(&mut bytes, 0).map_err(|cause| PjrtError::host_file(dtype, dims, cause))?;
     Ok(bytes)
 }
 
