@@ -60,14 +60,14 @@ fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result
     let state = state.stored_as(Path::new("the state of the run"), &program.variables, spec.seed)?;
     // Steps that a loss scale left out do not count.
     let n_skipped = session.n_skipped()?.unwrap_or_default();
-    let count = i32::try_from(step - n_skipped.min(step)).map_err(|_| TrainError::Counted { step })?;
-    let unfit = |expected: String, measured: String| TrainError::Batch { step, measured, expected };
+    let count = i32::try_from(step - n_skipped.min(step)).map_err(|_| TrainError::counted(step))?;
+    let unfit = |expected: String, measured: &str| TrainError::batch(step, measured, &expected);
     let mut inputs = Vec::with_capacity(program.variables.len() + program.inputs.len());
     for variable in &program.variables {
         let wanted = ArrayShape::new(variable.dtype, variable.dims.clone());
         match state.variables.get(&variable.name).filter(|array| array.shape == wanted) {
             Some(array) => inputs.push(Literal::Array { shape: wanted, bytes: array.bytes.clone() }),
-            None => return Err(unfit(format!("{} {wanted}", variable.name), "a state without it".to_string())),
+            None => return Err(unfit(format!("{} {wanted}", variable.name), "a state without it")),
         }
     }
     for input in &program.inputs {
@@ -77,7 +77,7 @@ fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result
             "weight" => (0..spec.batch).flat_map(|_| 1f32.to_le_bytes()).collect(),
             name => match batch.arrays.iter().find(|array| array.name == name) {
                 Some(array) if (array.dtype, &array.dims) == (input.dtype, &input.dims) => array.bytes.clone(),
-                _ => return Err(unfit(format!("{name} {shape}"), "a batch without it".to_string())),
+                _ => return Err(unfit(format!("{name} {shape}"), "a batch without it")),
             },
         };
         inputs.push(Literal::Array { shape, bytes });
