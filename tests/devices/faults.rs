@@ -380,6 +380,10 @@ fn sizes_that_cannot_be_are_named_and_not_believed() {
             impossible("PJRT_Executable_OptimizedProgram", "a program of 5 bytes in place of 4")
         );
         assert_eq!(
+            first("format", "PJRT_Executable_OptimizedProgram"),
+            "the plugin returned an optimized program in format `mlir`, expected `hlo` or `hlo_with_config`"
+        );
+        assert_eq!(
             of("PJRT_Buffer_Dimensions"),
             "f32[-1, 9223372036854775807]: dimensions must not be negative, nor their product exceed the address space"
         );
@@ -439,7 +443,19 @@ fn a_client_may_have_no_device_or_more_than_one() {
             "the client has no devices that this process can use\nhelp: name another device"
         );
         let two = load("devices.2").unwrap();
-        assert_eq!(Client::new(two).unwrap().devices().len(), 2);
+        let client = Client::new(two).unwrap();
+        assert_eq!(client.devices().len(), 2);
+        // Its programs run on a device that is not the client's.
+        let id = client.devices()[1].description().id;
+        let options = CompileOptions { device_ids: vec![id], ..CompileOptions::default() };
+        assert_eq!(
+            client.compile(&program(), &options).unwrap_err().to_string(),
+            impossible(
+                "PJRT_LoadedExecutable_AddressableDevices",
+                &format!("devices [None] where [Some({id})] were asked for")
+            )
+        );
+        drop(client);
         assert_eq!(
             (live_handles(), live_in(none), live_in(two)),
             (LiveHandles::default(), Value::Int(0), Value::Int(0))

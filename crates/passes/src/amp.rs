@@ -65,12 +65,7 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
     let entry = rewriter.region(module.entry, RegionKind::Entry, &Crossing::default(), &Told::default());
     let differentiates = rewriter.differentiates;
     let (lowered, parts) = rewriter.finish(entry);
-    verify(&lowered).map_err(|errors| {
-        let text = format!(
-            "lowering broke the module, which is a bug of bf16scope; please report it with the module:\n{errors}"
-        );
-        PassError::new(PassErrorKind::Broken, text)
-    })?;
+    verify(&lowered).map_err(|errors| PassError::broken("lowering", &errors))?;
     let mut report = report::report(policy, &lowered, parts);
     if policy.dtype == LowDType::F16 && (differentiates || report.n_lowered() > 0) {
         report.notes.push(if differentiates { F16_NOTE } else { F16_RANGE_NOTE }.to_string());

@@ -202,13 +202,7 @@ pub fn run(module: &Module, arithmetic: &TpuArithmetic) -> Result<(Module, AsTpu
             });
         }
     }
-    verify(&rewritten).map_err(|errors| {
-        let text = format!(
-            "rewriting products as a TPU's broke the module, which is a bug of bf16scope; please report it with the \
-             module:\n{errors}"
-        );
-        PassError::new(PassErrorKind::Broken, text)
-    })?;
+    verify(&rewritten).map_err(|errors| PassError::broken("rewriting products as a TPU's", &errors))?;
     Ok((rewritten, report))
 }
 

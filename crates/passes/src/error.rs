@@ -2,7 +2,7 @@
 //!
 //! The sentence is written where the fault is found. What a program can act on is in the kind and in the place.
 
-use bf16scope_hlo::{CompId, EmitError, InstrId, Metadata, Module};
+use bf16scope_hlo::{CompId, EmitError, InstrId, Metadata, Module, VerifyErrors};
 use std::error::Error;
 use std::fmt;
 
@@ -107,6 +107,14 @@ impl PassError {
         PassError(Box::new(Parts { kind, place: None, is_placed: false, text, help, cause: None }))
     }
 
+    /// The rewritten module does not verify. `what` was done to it: `lowering`.
+    pub(crate) fn broken(what: &str, errors: &VerifyErrors) -> PassError {
+        let text = format!(
+            "{what} broke the module, which is a bug of bf16scope; please report it with the module:\n{errors}"
+        );
+        PassError::new(PassErrorKind::Broken, text)
+    }
+
     /// The same error, at this place, with which the message begins.
     pub(crate) fn at(mut self, place: Place) -> PassError {
         self.0.is_placed = true;
@@ -179,5 +187,36 @@ impl fmt::Display for PassError {
 impl Error for PassError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.0.cause.as_ref().map(|cause| cause as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::amp::Policy;
+    use bf16scope_hlo::{text, verify};
+
+    /// No module is known that a pass breaks, so one is broken here.
+    #[test]
+    fn a_bug_of_a_pass_says_so_and_what_is_broken() {
+        let source = "HloModule m\n\nENTRY m {\n  ROOT x = f32[2] parameter(0)\n}\n";
+        let mut module = text::parse(source, "m.txt").unwrap();
+        module.computations[0].instructions[0].name.clear();
+        let errors = verify(&module).unwrap_err();
+        for what in ["lowering", "rewriting products as a TPU's"] {
+            let error = PassError::broken(what, &errors);
+            assert_eq!(error.kind(), &PassErrorKind::Broken);
+            let text = "broke the module, which is a bug of bf16scope; please report it with the module:";
+            assert_eq!(error.to_string(), format!("{what} {text}\n{errors}"));
+        }
+    }
+
+    #[test]
+    fn a_policy_of_jmp_that_is_none_says_how_one_is_written() {
+        let error = Policy::preset("jmp:params=f8").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "`jmp:params=f8`: `f8` is none of f32, bf16, f16, expected such as `jmp:params=f32,compute=bf16,output=f32`"
+        );
     }
 }

@@ -356,4 +356,12 @@ ENTRY step {
                 .starts_with("net/conv2: a window of 3 passes over images of 8")
         );
     }
+
+    #[test]
+    fn partitions_without_a_rule_say_how_one_is_written() {
+        assert_eq!(
+            run(&Module::new("step"), &Config::new(2, [])).unwrap_err().to_string(),
+            "2 partitions, and nothing is split over them\nhelp: say what is, such as --split '*/query/kernel=1'"
+        );
+    }
 }

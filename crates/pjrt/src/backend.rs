@@ -149,3 +149,18 @@ pub(super) fn array<T: Array>(array: &dyn Array) -> &T {
     let array: &dyn Any = array;
     array.downcast_ref().expect("buffers of one client are made by its back end, and arguments are of one client")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_by_its_array() {
+        let folder = tempfile::tempdir().unwrap();
+        // Written, and not read.
+        let file = File::create(folder.path().join("array")).unwrap();
+        file.set_len(8).unwrap();
+        let error = array_in(&file, DType::F32, &[2]).unwrap_err();
+        assert_eq!(error.to_string(), "f32[2] in a file: Bad file descriptor (os error 9)");
+    }
+}

@@ -373,4 +373,27 @@ mod tests {
         );
         assert_eq!(said("No such thing"), "");
     }
+
+    /// Of xla-rs, which is not in every build.
+    #[test]
+    fn outputs_are_counted() {
+        assert_eq!(
+            PjrtError::count("step", "outputs of xla-rs", 1, 2).to_string(),
+            "step: outputs of xla-rs: measured 1, expected 2"
+        );
+    }
+
+    #[test]
+    fn a_refusal_keeps_the_plugins_code_and_text_and_others_have_none() {
+        let refused = PjrtError::refused("PJRT_Client_Compile", Code::ResourceExhausted, String::new());
+        assert_eq!(refused.to_string(), "PJRT_Client_Compile: RESOURCE_EXHAUSTED: the plugin gave no text");
+        assert_eq!(refused.kind(), PjrtErrorKind::OutOfMemory);
+        assert_eq!(
+            (refused.call(), refused.code(), refused.message()),
+            (Some("PJRT_Client_Compile"), Some(Code::ResourceExhausted), Some(""))
+        );
+        let failed = PjrtError::from(ChildError::Failed { text: "it failed".to_string() });
+        assert_eq!((failed.kind(), failed.to_string().as_str()), (PjrtErrorKind::Child, "it failed"));
+        assert!(failed.child().is_some() && failed.code().is_none() && failed.source().is_none());
+    }
 }

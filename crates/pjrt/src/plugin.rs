@@ -313,3 +313,19 @@ fn other_api(path: &Path, (major, minor): (i32, i32)) -> PjrtError {
 const GET_PJRT_API: &CStr = c"GetPjrtApi";
 /// Where the first function stands in the table, behind size and version.
 const HEAD_BYTES: usize = std::mem::offset_of!(ffi::PJRT_Api, PJRT_Error_Destroy);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loader_without_room_says_how_much_it_may_have() {
+        let error = |limit| not_loaded(Path::new("a.so"), "a.so: cannot map", limit).to_string();
+        assert_eq!(error(None), "plugin a.so: cannot be loaded: a.so: cannot map");
+        assert_eq!(
+            error(Some(1 << 20)),
+            "plugin a.so: cannot be loaded: a.so: cannot map\nhelp: processes may have 1048576 bytes of address space here; \
+             raise that limit (`ulimit -v`)"
+        );
+    }
+}

@@ -84,3 +84,20 @@ pub(super) fn asks(
     let first = Some(step).filter(|step| *step < steps_per_epoch);
     std::iter::successors(first, next).map(move |step| Ask::Steps { epoch, step, n: n_of(step) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_does_not_fit_says_what_does() {
+        let error = |batch, n_examples| batch_size(batch, n_examples).to_string();
+        assert_eq!(error(4, 0), "there are no training examples\nhelp: keep fewer examples for testing");
+        assert_eq!(error(0, 9), "a batch of 0 trains on nothing\nhelp: set `batch` to 1 up to 9 (--batch)");
+        assert_eq!(
+            error(10, 9),
+            "a batch of 10 does not fit: there are 9 training examples, without those for testing\nhelp: set `batch` to 9 or \
+             less (--batch), or keep fewer examples for testing"
+        );
+    }
+}

@@ -572,13 +572,17 @@ pub(super) fn initial_bytes(variable: &VariableInfo, name: &str, seed: u64) -> R
         match Literal::scalar_of(*dtype, f64::from(value)) {
             Some(Literal::Array { bytes: element, .. }) => bytes.extend(element),
             Some(Literal::Tuple(_) | Literal::Token) | None => {
-                let text = format!("variable {} is {dtype}, which has no initial values", variable.name);
-                let error = TrainError::new(TrainErrorKind::Model, TrainPlace::Nowhere, text);
-                return Err(error.with_help("make it f32"));
+                return Err(no_initial_values(&variable.name, *dtype));
             }
         }
     }
     Ok(bytes)
+}
+
+/// A variable of a dtype that nothing can fill.
+fn no_initial_values(name: &str, dtype: DType) -> TrainError {
+    let text = format!("variable {name} is {dtype}, which has no initial values");
+    TrainError::new(TrainErrorKind::Model, TrainPlace::Nowhere, text).with_help("make it f32")
 }
 
 /// A state read from a checkpoint, on each replica's device.
@@ -600,4 +604,18 @@ pub(super) fn upload(client: &Client, arrays: &[&HostArray]) -> Result<Vec<Buffe
     let upload =
         |array: &&HostArray| Ok(client.buffer_from_host(&array.bytes, array.shape.dtype, &array.shape.dims, 0)?);
     arrays.iter().map(upload).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No layer of ours makes such a variable.
+    #[test]
+    fn a_variable_that_nothing_fills_is_named() {
+        assert_eq!(
+            no_initial_values("net/w", DType::C64).to_string(),
+            "variable net/w is c64, which has no initial values\nhelp: make it f32"
+        );
+    }
 }

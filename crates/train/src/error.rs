@@ -249,3 +249,54 @@ impl fmt::Display for TrainPlace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_that_is_no_number_says_what_to_do_about_it() {
+        assert_eq!(
+            TrainError::metric("loss", f64::NAN, "360 test examples").to_string(),
+            "loss over 360 test examples is NaN, which is not a number\nhelp: its weights may add up to 0, or one of its terms \
+             be 0/0: leave such examples out by their weight"
+        );
+        assert_eq!(
+            TrainError::metric("perplexity", f64::INFINITY, "the batch of step 12").to_string(),
+            "perplexity over the batch of step 12 is inf, which is not a number\nhelp: one of its terms is infinite, such as a \
+             logarithm of 0: bound it in the task"
+        );
+    }
+
+    #[test]
+    fn a_step_in_f32_names_what_the_run_does_not_have() {
+        let error = |measured: &str| TrainError::batch(2, measured, "w f32[2]").to_string();
+        let help = "\nhelp: the session is as it was: give it a batch like that";
+        assert_eq!(
+            error("a state without it"),
+            format!("step 3: the batch has a state without it, expected w f32[2]{help}")
+        );
+        assert_eq!(
+            error("a batch without it"),
+            format!("step 3: the batch has a batch without it, expected w f32[2]{help}")
+        );
+    }
+
+    #[test]
+    fn an_error_of_a_room_below_is_passed_on_as_it_is() {
+        let text = "HloModule m\n\nENTRY m {\n  ROOT x = f32[2] parameter(0)\n}\n";
+        let mut module = bf16scope_hlo::text::parse(text, "m.txt").unwrap();
+        module.computations[0].instructions[0].name.clear();
+        let errors = bf16scope_hlo::verify(&module).unwrap_err();
+        assert_eq!(
+            TrainError::from(errors.clone()).to_string(),
+            format!("a program of bf16scope's own does not verify, which is a bug: {errors}")
+        );
+        let program = ProgramError::Statistics { across: 3, n: 4 };
+        let error = TrainError::from(program.clone());
+        assert_eq!(error.to_string(), program.to_string());
+        assert_eq!(error.cause(), Some(&program));
+        assert_eq!((error.kind(), error.cause::<DataError>().is_none()), (&TrainErrorKind::Model, true));
+        assert!(error.source().is_none(), "a chain of causes says it once");
+    }
+}

@@ -48,9 +48,9 @@ impl Predictions {
     /// Where the task predicts none, or of another dtype.
     pub fn to_vec<T: Element>(&self, name: &str) -> Result<Vec<T>, TrainError> {
         let array = self.get(name)?;
-        array.to_vec().map_err(|_| {
-            no_prediction(&format!("{name} {}", T::DTYPE), &format!("{} {}", array.name, array.dtype))
-        })
+        array
+            .to_vec()
+            .map_err(|_| no_prediction(&format!("{name} {}", T::DTYPE), &format!("{} {}", array.name, array.dtype)))
     }
 }
 

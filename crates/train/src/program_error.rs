@@ -97,3 +97,22 @@ fn nearest_multiple(n: u32, batch: i64) -> i64 {
     let n = i64::from(n);
     ((batch + n / 2) / n).max(1).saturating_mul(n)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meshes_that_cannot_be_say_what_to_leave_out() {
+        assert_eq!(
+            ProgramError::NoModelAxis.to_string(),
+            "`split` says what the devices of a replica split, and a replica has one\nhelp: add `model: 2` to `mesh`, or \
+             leave `split` out"
+        );
+        assert_eq!(
+            ProgramError::ShardedParts.to_string(),
+            "`state: sharded` spreads variables over replicas, and `model` splits them within one: both at once are not \
+             possible yet\nhelp: leave one of them out"
+        );
+    }
+}

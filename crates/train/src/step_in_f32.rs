@@ -49,6 +49,9 @@ pub fn step_with_gradients_in_f32(session: &Session, data: Data<'_>) -> Result<S
     step_with(session, data, true)
 }
 
+/// What errors call the state, which is in no file.
+const STATE_OF_RUN: &str = "the state of the run";
+
 fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result<StepInF32, TrainError> {
     let spec = in_f32(session.spec());
     let batch = i64::from(spec.batch);
@@ -57,7 +60,7 @@ fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result
     let (step, steps_per_epoch) = (session.step(), loader.n_steps());
     let batch = loader.steps(step / steps_per_epoch, step % steps_per_epoch, 1).map_err(TrainError::from)?;
     let state = session.checkpoint(steps_per_epoch)?;
-    let state = state.stored_as(Path::new("the state of the run"), &program.variables, spec.seed)?;
+    let state = state.stored_as(Path::new(STATE_OF_RUN), &program.variables, spec.seed)?;
     // Steps that a loss scale left out do not count.
     let n_skipped = session.n_skipped()?.unwrap_or_default();
     let count = i32::try_from(step - n_skipped.min(step)).map_err(|_| TrainError::counted(step))?;

@@ -145,4 +145,23 @@ mod tests {
         assert_eq!(same(digests(4, "0e")), [true, false, true, true]);
         assert_eq!(same(digests(3, "0f")), [true, true, false, true]);
     }
+
+    #[test]
+    fn a_host_that_differs_or_ends_is_named() {
+        assert_eq!(
+            other_host(2).to_string(),
+            "host 2 ended the run, and no host goes on without it\nhelp: it says why on its standard error"
+        );
+        for (what, help) in [
+            (VERSION, "install the same bf16scope on each"),
+            (EXPERIMENT, "run the same command with the same files on each"),
+            (STATE, "give each host the same checkpoint to go on from, on shared storage or as a copy"),
+        ] {
+            let text = "and all hosts of a slice make the same steps";
+            assert_eq!(
+                host_differs(1, what).to_string(),
+                format!("host 1 has another {what} than host 0, {text}\nhelp: {help}")
+            );
+        }
+    }
 }
