@@ -7,6 +7,8 @@ mod additions;
 mod circles;
 #[path = "house/errors.rs"]
 mod errors;
+#[path = "house/messages.rs"]
+mod messages;
 #[path = "house/names.rs"]
 mod names;
 #[path = "house/signatures.rs"]

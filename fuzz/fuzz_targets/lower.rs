@@ -35,6 +35,6 @@ fuzz_target!(|bytes: &[u8]| {
     let Some((&bits, rest)) = bytes.split_first() else { return };
     let Some(module) = module(rest) else { return };
     let (lowered, _) = amp::run(&module, &policy(bits)).unwrap_or_else(|error| panic!("{error}"));
-    let (tidied, _) = tidy::run(&lowered, &tidy::Config::default());
+    let (tidied, _) = tidy::run(&lowered, &tidy::Config::default()).unwrap();
     verify(&tidied).unwrap_or_else(|errors| panic!("tidying broke it: {errors}"));
 });

@@ -3,7 +3,10 @@
 use bf16scope::graph::{Graph, Init, Tensor};
 use bf16scope::hlo::{CustomVjp, DType, Emitter, InstrId, Module, POISON, Shape, proto, text};
 use bf16scope::nn::{Gelu, gelu};
-use bf16scope::passes::grad::{Config, GradError, gradients, run};
+use bf16scope::passes::{
+    PassError,
+    grad::{Config, gradients, run},
+};
 use std::rc::Rc;
 
 /// The same text without the line of this file that it names.
@@ -15,7 +18,7 @@ fn without_line(text: &str) -> String {
 }
 
 /// `x` f32[3] and, with f32[] `loss` the sum of what `of` makes of it, the gradient of x.
-fn gradient_of_x(of: impl Fn(&Graph, &Tensor) -> Tensor) -> Result<(Graph, Tensor), GradError> {
+fn gradient_of_x(of: impl Fn(&Graph, &Tensor) -> Tensor) -> Result<(Graph, Tensor), PassError> {
     let g = Graph::new("attack");
     let x = g.input("x", DType::F32, [3]);
     let loss = of(&g, &x).sum(&[0]);
@@ -229,7 +232,7 @@ fn a_finished_module_is_not_differentiated_through_a_rule_it_has_not() {
         assert_eq!(without_line(&lost(&reread)), expected, "text keeps the mark");
         let decoded = proto::decode::from_bytes(&proto::encode::to_bytes(&module).unwrap()).unwrap();
         assert_eq!(without_line(&lost(&decoded)), expected, "proto keeps the mark");
-        let (tidied, _) = bf16scope::passes::tidy::run(&module, &Default::default());
+        let (tidied, _) = bf16scope::passes::tidy::run(&module, &Default::default()).unwrap();
         assert_eq!(without_line(&lost(&tidied)), expected, "tidy keeps the mark");
         assert!(gradients(g.emitter(), &loss, &[&x]).is_ok(), "the graph has the rule");
     }

@@ -41,7 +41,7 @@ fn read(text: &str) -> Module {
 }
 
 fn paced(text: &str) -> (Module, pace::PaceReport) {
-    let (paced, report) = pace::run(&read(text));
+    let (paced, report) = pace::run(&read(text), &pace::Config).unwrap();
     verify(&paced).unwrap_or_else(|errors| panic!("{errors}"));
     (paced, report)
 }
@@ -205,15 +205,15 @@ fn all_passes(steps: &[Step], disorder: &Disorder) -> usize {
         verify(given).unwrap_or_else(|errors| panic!("{pass}: {errors}"));
         assert_eq!(values(given, numbers), expected, "{pass}");
     };
-    let (rematerialised, _) = cotangent_remat::run(&module);
+    let (rematerialised, _) = cotangent_remat::run(&module, &cotangent_remat::Config).unwrap();
     check("cotangent_remat", &rematerialised);
-    let (paced, report) = pace::run(&rematerialised);
+    let (paced, report) = pace::run(&rematerialised, &pace::Config).unwrap();
     n_paced += report.paced.len();
     check("pace", &paced);
-    let (twice, report) = pace::run(&paced);
+    let (twice, report) = pace::run(&paced, &pace::Config).unwrap();
     check("pace, twice", &twice);
     n_paced += report.paced.len();
-    let (tidied, _) = tidy::run(&twice, &tidy::Config::default());
+    let (tidied, _) = tidy::run(&twice, &tidy::Config::default()).unwrap();
     check("tidy", &tidied);
     amp::run(&tidied, &amp::Policy::default()).unwrap_or_else(|error| panic!("amp: {error}"));
 
@@ -230,7 +230,8 @@ fn all_passes(steps: &[Step], disorder: &Disorder) -> usize {
     let finish = |module: Module, results: &[InstrId]| {
         let e = Emitter::new(module, kept.entry);
         e.tuple(results);
-        let module = Module { input_output_alias: Vec::new(), ..e.finish().unwrap() };
+        let mut module = e.finish().unwrap();
+        module.input_output_alias.clear();
         verify(&module).unwrap_or_else(|errors| panic!("remat: {errors}"));
         module
     };
@@ -378,10 +379,10 @@ fn nothing_that_was_said_of_an_instruction_is_lost_where_it_is_rematerialised() 
         each_once.iter().map(|&(name, n)| (name, changed.get(name).copied().unwrap_or(n))).collect()
     };
 
-    let (tidied, _) = tidy::run(&module, &tidy::Config::default());
+    let (tidied, _) = tidy::run(&module, &tidy::Config::default()).unwrap();
     check_copies("tidy", &module, &tidied, &each_once);
 
-    let (rematerialised, report) = cotangent_remat::run(&module);
+    let (rematerialised, report) = cotangent_remat::run(&module, &cotangent_remat::Config).unwrap();
     assert_eq!(report.rematerialised, ["cotangent"]);
     check_copies(
         "cotangent_remat",
@@ -389,7 +390,7 @@ fn nothing_that_was_said_of_an_instruction_is_lost_where_it_is_rematerialised() 
         &rematerialised,
         &with(&[("cotangent", 2), ("centred", 2), ("means", 2), ("wide", 2)]),
     );
-    check_copies("pace", &module, &pace::run(&module).0, &each_once);
+    check_copies("pace", &module, &pace::run(&module, &pace::Config).unwrap().0, &each_once);
 
     let (differentiated, _) = grad::run(&module, &grad::Config { loss: 4, wrt: vec![3] }).unwrap();
     check_copies("grad", &module, &differentiated, &with(&[("s", 2), ("s2", 2), ("s3", 2)]));
@@ -404,7 +405,8 @@ fn nothing_that_was_said_of_an_instruction_is_lost_where_it_is_rematerialised() 
     let (of_p, report) = remat(&e, n_forward, &of_p, &Remat::Elementwise).unwrap();
     assert!(!report.rematerialised.is_empty());
     e.tuple(&of_p);
-    let again = Module { input_output_alias: Vec::new(), ..e.finish().unwrap() };
+    let mut again = e.finish().unwrap();
+    again.input_output_alias.clear();
     check_copies("remat", &module, &again, &with(&[("tanh", 2), ("s", 2), ("s2", 2), ("s3", 2)]));
     let entry = again.entry();
     let kept = entry.instructions[n_forward..].iter().filter(|instr| instr.op == Op::OptimizationBarrier);

@@ -46,11 +46,11 @@ fn through_everything(module: &Module) -> Module {
     let bytes = encode::to_bytes(module).unwrap();
     let decoded = decode::from_bytes(&bytes).unwrap();
     verify(&decoded).unwrap();
-    let (tidied, _) = tidy::run(module, &tidy::Config::default());
+    let (tidied, _) = tidy::run(module, &tidy::Config::default()).unwrap();
     verify(&tidied).unwrap();
     amp::run(module, &amp::Policy::default()).unwrap();
-    verify(&pace::run(module).0).unwrap();
-    verify(&cotangent_remat::run(module).0).unwrap();
+    verify(&pace::run(module, &pace::Config).unwrap().0).unwrap();
+    verify(&cotangent_remat::run(module, &cotangent_remat::Config).unwrap().0).unwrap();
     let (differentiated, _) = grad::run(module, &grad::Config { loss: 0, wrt: vec![0] }).unwrap();
     verify(&differentiated).unwrap();
     differentiated
@@ -128,7 +128,7 @@ fn a_tuple_of_tens_of_thousands_is_read_and_lowered() {
         let read = parse(&text, "main").unwrap();
         verify(&read).unwrap();
         let decoded = decode::from_bytes(&encode::to_bytes(&read).unwrap()).unwrap();
-        let (tidied, _) = tidy::run(&decoded, &tidy::Config::default());
+        let (tidied, _) = tidy::run(&decoded, &tidy::Config::default()).unwrap();
         verify(&amp::run(&tidied, &amp::Policy::default()).unwrap().0).unwrap();
         assert_eq!(print(&decoded, &PrintOptions::default()), text);
     });
@@ -218,7 +218,7 @@ fn instructions_that_are_nearly_alike_are_told_apart() {
         let slices: Vec<InstrId> = (0..N).map(|n| e.full(DType::F32, &[], n as f64)).collect();
         e.tuple(&slices);
     });
-    let (tidied, report) = tidy::run(&module, &tidy::Config { remove_dead: false, ..tidy::Config::default() });
+    let (tidied, report) = tidy::run(&module, &tidy::Config { remove_dead: false, ..tidy::Config::default() }).unwrap();
     assert_eq!((n_instructions(&tidied), report), (n_instructions(&module), tidy::TidyReport::default()));
 }
 

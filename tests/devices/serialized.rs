@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bf16scope::hlo::DType;
-use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Executable, PjrtError, Platform, Setup, Topology};
+use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Executable, PjrtErrorKind, Platform, Setup, Topology};
 
 use crate::support::Program;
 
@@ -40,7 +40,13 @@ fn what_one_process_compiled_another_runs() {
     let again = there.compile(&program(), &options).unwrap();
     assert!(!again.compiled().serialize().unwrap().is_empty());
     // In this process nobody vouches for them.
-    assert!(matches!(here.load(&bytes, &program(), &options, None), Err(PjrtError::ForeignExecutable)));
+    let refused = here.load(&bytes, &program(), &options, None).unwrap_err();
+    assert_eq!(refused.kind(), PjrtErrorKind::ForeignCode);
+    assert_eq!(
+        refused.to_string(),
+        "an executable is not loaded into this process: it is machine code, and nobody vouches for what it does\nhelp: load it \
+         in a child process (Client::in_child), or give a ForeignCode"
+    );
 }
 
 #[test]

@@ -126,7 +126,8 @@ fn names_become_symbols_that_mlir_reads() {
         [("2x", "@_2x"), ("", "@_"), ("a b-c", "@a_b_c"), (".x", "@_.x"), ("$", "@_$"), ("ok.1", "@ok.1")]
     {
         let source = "HloModule m\n\nENTRY main {\n  ROOT x = f32[2] parameter(0)\n}\n";
-        let module = Module { name: name.to_string(), ..text::parse(source, "m.txt").unwrap() };
+        let mut module = text::parse(source, "m.txt").unwrap();
+        module.name = name.to_string();
         let written = stablehlo::write(&module).unwrap().text;
         assert!(written.starts_with(&format!("module {symbol} ")), "{written}");
         let hlo =

@@ -23,13 +23,13 @@ fn foreign_modules_are_tidied_once_and_for_all() {
             }
             n_modules += 1;
             let original = module(&path);
-            let (tidied, report) = run(&original, &Config::default());
+            let (tidied, report) = run(&original, &Config::default()).unwrap();
             verify(&tidied).unwrap_or_else(|errors| panic!("{}: {errors}", path.display()));
             assert_eq!(tidied.entry().result_shape(), original.entry().result_shape());
             assert_eq!(tidied.entry().parameters().len(), original.entry().parameters().len());
-            let (again, nothing) = run(&tidied, &Config::default());
+            let (again, nothing) = run(&tidied, &Config::default()).unwrap();
             assert!(again == tidied && nothing.changes.is_empty(), "{}: not done at once", path.display());
-            let (same, same_report) = run(&original, &Config::default());
+            let (same, same_report) = run(&original, &Config::default()).unwrap();
             assert!(same == tidied && same_report == report, "{}: not the same twice", path.display());
         }
     }
@@ -41,7 +41,7 @@ fn results_stay_bit_for_bit() {
     let client = run::client();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/oracle_tf/resnet_block_bf16.hlo.pb");
     let original = module(&path);
-    let (tidied, report) = run(&original, &Config::default());
+    let (tidied, report) = run(&original, &Config::default()).unwrap();
     assert!(!report.changes.is_empty());
     let results = [&original, &tidied].map(|module| {
         let program = client.compile(&proto::encode::to_bytes(module).unwrap(), &CompileOptions::default()).unwrap();

@@ -113,7 +113,7 @@ fn differentiated(module: &Module, n_variables: usize) -> Module {
     let e = Emitter::new(copy, module.entry);
     let gradients = grad::gradients(&e, loss, &variables).unwrap();
     e.tuple(&gradients);
-    let (tidied, _) = tidy::run(&e.finish().unwrap(), &tidy::Config::default());
+    let (tidied, _) = tidy::run(&e.finish().unwrap(), &tidy::Config::default()).unwrap();
     verify::verify(&tidied).unwrap();
     tidied
 }

@@ -51,7 +51,7 @@ fn passes_of_the_matrix_unit_are_the_products_that_the_pass_writes() {
             let one = cycles(&topology, &product(lhs, "operand_precision={default,default}")).unwrap() as f64;
             for attributes in names.iter().flat_map(|l| names.map(|r| format!("operand_precision={{{l},{r}}}"))) {
                 let module = product(lhs, &attributes);
-                let (_, report) = as_tpu(&module, arithmetic).unwrap();
+                let (_, report) = as_tpu(&module, &arithmetic).unwrap();
                 let measured = (cycles(&topology, &module).unwrap() as f64 - one) / of_a_pass + 1.0;
                 let n_products = report.products[0].n_products;
                 assert_eq!(measured.round() as usize, n_products, "{arithmetic} {lhs} {attributes}: {measured}");
@@ -76,6 +76,6 @@ fn algorithms_are_taken_and_refused_by_both_alike() {
         let module = product("f32", &format!("algorithm={algorithm}"));
         let error = cycles(&topology, &module).unwrap_err().to_string();
         assert!(error.contains("is not supported"), "{error}");
-        assert_eq!(as_tpu(&module, arithmetic).unwrap().1.left.len(), 1, "{algorithm}");
+        assert_eq!(as_tpu(&module, &arithmetic).unwrap().1.left.len(), 1, "{algorithm}");
     }
 }

@@ -371,9 +371,10 @@ fn an_average_that_comes_to_nothing_or_is_never_used_is_refused() {
     assert!(check_average(&counted, data(), 1).is_ok());
     let unused = spec(Some(Average { evaluate: false, ..COUNTED }));
     let error = train(&mut session(&unused), &RunPlan::new(1, None)).unwrap_err().to_string();
-    assert!(
-        error.starts_with("train.average is never used: `evaluate` is false and there is no checkpoint"),
-        "{error}"
+    assert_eq!(
+        error,
+        "train.average is never used: `evaluate` is false and there is no checkpoint\nhelp: leave `average` out, write \
+         `evaluate: true`, or give the run a place for its checkpoints"
     );
     let mut nothing = spec(Some(Average { decay: 1.0, ..COUNTED }));
     nothing.precision = Precision::F32;

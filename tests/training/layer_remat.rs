@@ -109,7 +109,7 @@ fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
     let named: Vec<_> = variables.iter().map(|variable| variable.name.as_str()).zip(&gradients).collect();
     let mut program = g.finish(&named).unwrap();
     let expected = results(&program);
-    let (module, report) = cotangent_remat::run(&program.module);
+    let (module, report) = cotangent_remat::run(&program.module, &cotangent_remat::Config).unwrap();
     assert_eq!(report.rematerialised.len(), 2, "one in each layer, attention's");
     verify(&module).unwrap();
     program.module = module;

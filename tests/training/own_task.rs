@@ -6,7 +6,7 @@ use bf16scope::data::Arrays;
 use bf16scope::hlo::Array;
 use bf16scope::prelude::*;
 use bf16scope::train::checkpoint::Checkpoint;
-use bf16scope::train::{TrainError, Trained};
+use bf16scope::train::{TrainErrorKind, Trained};
 
 const N: usize = 64;
 
@@ -130,6 +130,7 @@ fn a_task_without_an_identity_is_known_by_its_name_and_function() {
     let load = |hidden| Trainer::new(Siamese { hidden, ..task }).on(client()).load(&path);
     assert_eq!(load(8).unwrap().changes(), []);
     let error = load(9).unwrap_err();
-    assert!(matches!(error, TrainError::OtherFunction { .. }), "{error}");
+    assert_eq!(error.kind(), &TrainErrorKind::Checkpoint);
+    assert!(error.text().starts_with("the checkpoint is of another function:"), "{error}");
     assert!(error.to_string().contains("function was "), "{error}");
 }

@@ -12,7 +12,7 @@ use bf16scope::hlo::devices::Placement;
 use bf16scope::hlo::{DType, Module, proto, verify::verify};
 use bf16scope::models::Model;
 use bf16scope::optim::{LearningRate, Optimizer, Update};
-use bf16scope::passes::partition::{Rule, partition};
+use bf16scope::passes::partition::{self, Rule};
 use bf16scope::pjrt::{Arg, CompileOptions};
 use bf16scope::train::{Objective, Resumption, Session, Spec, program};
 use bf16scope::tuning::Tuning;
@@ -108,7 +108,7 @@ fn run(module: &Module, arguments: &[Argument], split: &[(String, usize)]) -> Ve
 fn a_step_over_two_partitions_of_each_replica_gives_the_bits_of_the_whole_one() {
     let (module, arguments) = arguments();
     let whole = run(&module, &arguments, &[]);
-    let (split, report) = partition(&module, 2, &rules()).unwrap();
+    let (split, report) = partition::run(&module, &partition::Config::new(2, rules())).unwrap();
     let parts = run(&split, &arguments, &report.split);
     assert_eq!(report.split.len(), 3);
     for (number, (name, dims, before)) in arguments.iter().enumerate().filter(|(_, it)| it.0.contains('/')) {

@@ -13,7 +13,7 @@ use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
 use bf16scope::train::replay::{ReplayFrom, newest_before, state_at};
 use bf16scope::train::{
     Data, Event, InitializeFrom, Objective, Resumption, RunPlan, Session, Spec, StepInF32, StepsPerCall, TrainError,
-    run, step_in_f32,
+    TrainErrorKind, run, step_in_f32,
 };
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -115,7 +115,10 @@ fn record(client: &Client, spec: &Spec, data: Data<'_>, place: &Path) -> Recorde
             }
         });
         match is_second {
-            false => assert!(matches!(result, Err(TrainError::Interrupted { .. })), "{result:?}"),
+            false => {
+                let error = result.unwrap_err();
+                assert!(matches!(error.kind(), TrainErrorKind::Interrupted { .. }), "{error:?}");
+            }
             true => drop(result.unwrap()),
         }
     }

@@ -125,7 +125,10 @@ fn unrolled(module: &Module, n: usize) -> Module {
     let root = InstrId(all.len() as u32 - 1);
     let entry = &mut computations[module.entry.idx()];
     (entry.instructions, entry.root) = (all, root);
-    Module { computations, input_output_alias: Vec::new(), entry_layout: None, ..module.clone() }
+    let mut written = module.clone();
+    (written.computations, written.entry_layout) = (computations, None);
+    written.input_output_alias.clear();
+    written
 }
 
 /// A computation that sums as many arrays of this shape, in their order, from zero.

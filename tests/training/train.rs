@@ -10,7 +10,9 @@ use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, Momentum, Optimizer, RateDrop, Update};
 use bf16scope::pjrt::Client;
 use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Place};
-use bf16scope::train::{Data, Evaluator, Event, Objective, Resumption, RunPlan, Session, Spec, TrainError, check, run};
+use bf16scope::train::{
+    Data, Evaluator, Event, Objective, Resumption, RunPlan, Session, Spec, TrainError, TrainErrorKind, check, run,
+};
 use bf16scope::tuning::Tuning;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -258,7 +260,7 @@ fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint() {
         }
     })
     .unwrap_err();
-    let TrainError::Diverged { step, epoch, .. } = &error else { panic!("{error}") };
+    let TrainErrorKind::Diverged { step, epoch, .. } = error.kind() else { panic!("{error}") };
     // Counted from 1, the bad update is step bad + 1.
     assert!((bad + 2..=bad + 3).contains(step), "{error}");
     assert_eq!(*epoch, 2);
@@ -345,7 +347,7 @@ fn a_checkpoint_of_another_run_is_refused() {
 
     let task = Model::Cnn(cnn::Config::new([8, 8, 1], 10)).task(0.0);
     let error = restore(Spec { task, ..spec(constant()) }).unwrap_err();
-    let TrainError::Checkpoint(CheckpointError::OtherModel { mismatch, .. }) = &error else { panic!("{error}") };
+    let Some(CheckpointError::OtherModel { mismatch, .. }) = error.cause() else { panic!("{error}") };
     assert!(
         mismatch.different.iter().any(|(name, ..)| name == "cnn/block1/conv/kernel"),
         "the first convolutions have 8 and 32 filters: {error}"

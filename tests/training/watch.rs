@@ -12,7 +12,8 @@ use bf16scope::prelude::*;
 use bf16scope::train::checkpoint::{Checkpoint, Place};
 use bf16scope::train::watch::{Anomaly, Quantity, Watch, WatchRecord, anomalies};
 use bf16scope::train::{
-    Data, Event, Objective, Resumption, RunPlan, Session, Spec, TrainError, check_watch, program, run as train,
+    Data, Event, Objective, Resumption, RunPlan, Session, Spec, TrainError, TrainErrorKind, TrainPlace, check_watch,
+    program, run as train,
 };
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -140,7 +141,7 @@ fn a_run_over_several_hosts_cannot_be_watched() {
     let spec = spec(small_mlp(), Precision::Bf16, Optimizer::SGD, 0.1);
     assert!(check_watch(&spec, 1).is_ok());
     let error = check_watch(&spec, 4).unwrap_err();
-    assert!(matches!(error, TrainError::Watch { key: &["train", "watch"], .. }), "{error:?}");
+    assert_eq!(error.place(), &TrainPlace::Keys(vec![&["train", "watch"]]));
     assert_eq!(
         error.to_string(),
         "the run cannot be watched: 4 hosts share each step, and a look is one host's\nhelp: train it on one host, or do \
@@ -266,7 +267,8 @@ fn a_learning_rate_that_overflows_f16_is_named() {
     let mut spec = spec(small_mlp(), Precision::F16, Optimizer::SGD, 1e4);
     spec.objective.loss_scale = LossScale::None;
     let (_, records, result) = watched(spec, &dataset(1.0), true);
-    let Err(TrainError::Diverged { step, .. }) = result else { panic!("it cannot train: {result:?}") };
+    let Err(error) = result else { panic!("it cannot train: {result:?}") };
+    let &TrainErrorKind::Diverged { step, .. } = error.kind() else { panic!("{error:?}") };
     let found = anomalies(&records).into_iter().find(|found| found.rule == "not_finite").unwrap();
     assert_eq!((found.step, found.quantity, found.direction), (step, Quantity::Activation, "forward"), "{found:?}");
     assert!(found.layer.starts_with("mlp/dense"), "{found:?}");
@@ -323,7 +325,8 @@ fn a_nan_in_one_record_is_named_with_its_step() {
     let (spec, data) = (Spec { task: Arc::new(logs), ..of_mlp }, with_one(-1.0));
     for watch in [false, true] {
         let (_, records, result) = watched(spec.clone(), &data, watch);
-        let Err(TrainError::Diverged { step, what, .. }) = result else { panic!("{result:?}") };
+        let Err(error) = result else { panic!("{result:?}") };
+        let &TrainErrorKind::Diverged { step, ref what, .. } = error.kind() else { panic!("{error:?}") };
         let found = anomalies(&records).into_iter().find(|found| found.rule == "not_finite").unwrap();
         assert_eq!((found.step, found.layer.as_str(), found.direction), (step, "prepare", "forward"), "{found:?}");
         assert!(what.contains("which began in prepare, forward: 0.39 % of 256 numbers"), "{what}");
@@ -445,7 +448,8 @@ fn who_asks_to_stop_does_not_wait_for_the_beginning() {
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         }
     });
-    let Err(TrainError::Diverged { step, what, .. }) = result else { panic!("{result:?}") };
+    let Err(error) = result else { panic!("{result:?}") };
+    let &TrainErrorKind::Diverged { step, ref what, .. } = error.kind() else { panic!("{error:?}") };
     assert_eq!(made, [(1, 0, step)]);
     assert!(what.ends_with("; where it began was not looked for to the end, as asked)"), "{what}");
 }

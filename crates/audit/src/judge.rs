@@ -276,7 +276,7 @@ fn in_f64(
 ) -> Result<(Vec<Literal>, Vec<Literal>), String> {
     // Names stay, and with them the quotients.
     let names: BTreeSet<&str> = quotients.iter().map(|&id| module.entry().instr(id).name.as_str()).collect();
-    let wide = widen::run(module).map_err(|error| error.to_string())?;
+    let (wide, _) = widen::run(module, &widen::Config).map_err(|error| error.to_string())?;
     let taps: Vec<InstrId> =
         wide.entry().ids().filter(|&id| names.contains(wide.entry().instr(id).name.as_str())).collect();
     let program = taps::results_and(&wide, &taps);

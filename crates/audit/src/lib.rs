@@ -388,14 +388,14 @@ impl<'m> Auditor<'m> {
     /// # Errors
     /// A plugin that fails.
     pub fn audit_f32_as(&self, arithmetic: TpuArithmetic, says: &mut dyn FnMut(Progress)) -> Result<Audit, AuditError> {
-        self.compare_with(&as_tpu::run(self.module, arithmetic)?.0, says)
+        self.compare_with(&as_tpu::run(self.module, &arithmetic)?.0, says)
     }
 
     /// The lowered module, in the arithmetic that the configuration asks for.
     fn lowered(&self, policy: &Policy) -> Result<Module, AuditError> {
         let (lowered, _) = amp::run(self.module, policy)?;
         Ok(match self.config.arithmetic {
-            Some(arithmetic) => as_tpu::run(&lowered, arithmetic)?.0,
+            Some(arithmetic) => as_tpu::run(&lowered, &arithmetic)?.0,
             None => lowered,
         })
     }

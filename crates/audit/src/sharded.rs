@@ -71,9 +71,9 @@ impl<'m> ShardedAuditor<'m> {
         let judge = |run: &RunOver<'_>| match without_shardings(module) {
             Some(alone) => Judge::new(client, &alone, inputs, choice),
             None => {
-                let wide = widen::run(module).map_err(|error| error.to_string());
+                let wide = widen::run(module, &widen::Config).map_err(|error| error.to_string());
                 let inputs: Vec<Literal> = inputs.iter().map(widen::widened_literal).collect();
-                let exact = wide.and_then(|wide| run(&wide, &inputs, false).map_err(|error| error.to_string()));
+                let exact = wide.and_then(|(wide, _)| run(&wide, &inputs, false).map_err(|error| error.to_string()));
                 Judge::beside(module, choice, exact)
             }
         };
@@ -110,7 +110,7 @@ impl<'m> ShardedAuditor<'m> {
     pub fn results(&self, policy: &Policy) -> Result<Vec<ResultRow>, AuditError> {
         let (lowered, _) = amp::run(self.module, policy)?;
         self.compare(match self.config.arithmetic {
-            Some(arithmetic) => as_tpu::run(&lowered, arithmetic)?.0,
+            Some(arithmetic) => as_tpu::run(&lowered, &arithmetic)?.0,
             None => lowered,
         })
     }
@@ -120,7 +120,7 @@ impl<'m> ShardedAuditor<'m> {
     /// # Errors
     /// A plugin that fails.
     pub fn f32_results_as(&self, arithmetic: TpuArithmetic) -> Result<Vec<ResultRow>, AuditError> {
-        self.compare(as_tpu::run(self.module, arithmetic)?.0)
+        self.compare(as_tpu::run(self.module, &arithmetic)?.0)
     }
 
     /// Why f32's own error is not known.

@@ -42,7 +42,7 @@ impl AsArg {
     /// The module in that arithmetic. What stays as it is although a TPU computes it otherwise is said in a warning.
     pub(super) fn module(&self, module: Module, path: &Path) -> anyhow::Result<Module> {
         let Some(arithmetic) = self.arithmetic else { return Ok(module) };
-        let (rewritten, report) = as_tpu::run(&module, arithmetic)
+        let (rewritten, report) = as_tpu::run(&module, &arithmetic)
             .with_context(|| format!("{} cannot be put into a TPU's arithmetic", path.display()))?;
         say(&report);
         Ok(rewritten)
@@ -52,7 +52,7 @@ impl AsArg {
     pub(super) fn client(&self, client: Client) -> Client {
         let Some(arithmetic) = self.arithmetic else { return client };
         client.rewriting(move |module| {
-            let (rewritten, report) = as_tpu::run(module, arithmetic)?;
+            let (rewritten, report) = as_tpu::run(module, &arithmetic)?;
             say(&report);
             Ok(rewritten)
         })

@@ -262,7 +262,7 @@ fn judge(
     let failed = || format!("{} cannot be audited", args.module.display());
     let (config, module) = (config(args), subject.module);
     if let Some(arithmetic) = config.arithmetic {
-        as_tpu::say(&bf16scope_passes::as_tpu::run(module, arithmetic).with_context(failed)?.1);
+        as_tpu::say(&bf16scope_passes::as_tpu::run(module, &arithmetic).with_context(failed)?.1);
     }
     policy.idle(module).iter().for_each(|note| tracing::warn!("{note}"));
     let choice = choice_of(args, subject.names);

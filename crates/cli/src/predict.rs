@@ -181,10 +181,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 
 /// The error, where an example cannot be read, with what can be done: here none is left out.
 fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
-    let of_train = error.downcast_ref().and_then(|error| match error {
-        TrainError::Data(error) => Some(error),
-        _ => None,
-    });
+    let of_train = error.downcast_ref().and_then(TrainError::cause::<DataError>);
     match of_train.or_else(|| error.downcast_ref()).and_then(DataError::stopped) {
         Some(source) => {
             anyhow!("{source}\nhelp: take it out: a prediction is for every example, and leaves out none")
@@ -197,7 +194,7 @@ fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
 fn source(args: &Args, experiment: &Experiment, setup: &Setup) -> anyhow::Result<Box<dyn Source>> {
     let Some(file) = &args.inputs else { return Ok(experiment.read_data(&args.experiment, setup)?.test) };
     match experiment.read_other(&args.experiment, file, setup) {
-        Err(TrainError::Data(error)) if *error.kind() == DataErrorKind::Columns => {
+        Err(error) if error.cause().map(DataError::kind) == Some(&DataErrorKind::Columns) => {
             bail!("{error}\nhelp: examples to predict have no labels: leave those columns out")
         }
         other => Ok(other?),

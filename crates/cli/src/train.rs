@@ -33,8 +33,8 @@ use bf16scope_train::resume::check_data;
 use bf16scope_train::runs::{ABOUT, RunFolder, read_watched};
 use bf16scope_train::watch::WatchRecord;
 use bf16scope_train::{
-    Data, Initialization, MAX_REPLICAS, Mesh, Resumption, Session, Spec, SumOf, Summary, TrainError, check,
-    check_average, check_watch, run as train,
+    Data, Initialization, MAX_REPLICAS, Mesh, Resumption, Session, Spec, SumOf, Summary, TrainError, TrainErrorKind,
+    check, check_average, check_watch, run as train,
 };
 
 const EXAMPLES: &str = "\
@@ -218,7 +218,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let plan = experiment.train.plan(place);
     let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
     show.clear();
-    if let (Err(TrainError::Diverged { .. }), Some(run)) = (&result, &run)
+    if let (Err(error), Some(run)) = (&result, &run)
+        && matches!(error.kind(), TrainErrorKind::Diverged { .. })
         && read_watched::<WatchRecord>(run).is_ok_and(|(looks, _)| !looks.is_empty())
     {
         show.say(&format!("what the numbers were before it: `bf16scope watch {}`", again::word(run)));
@@ -440,16 +441,18 @@ struct Stop {
 impl Stop {
     /// What came of a run, or why it ended: of one that was asked to stop, the signal that did.
     fn judge(&self, result: Result<Summary, TrainError>, n_hosts: usize) -> anyhow::Result<Summary> {
-        match (result, self.signal.load(Ordering::Relaxed)) {
-            (Err(error @ TrainError::Interrupted { .. }), signal) if signal != 0 => {
-                Err(signals::Stopped { signal, text: error.to_string() }.into())
-            }
+        let error = match result {
+            Err(error) if matches!(error.kind(), TrainErrorKind::Interrupted { .. }) => error,
+            result => return Ok(result?),
+        };
+        match self.signal.load(Ordering::Relaxed) {
             // Another host of the slice was asked to: a slice that is preempted may tell one before the others.
-            (Err(error @ TrainError::Interrupted { .. }), _) if n_hosts > 1 => {
+            0 if n_hosts > 1 => {
                 let text = format!("another host of the slice was asked to stop: {error}");
                 Err(signals::Stopped { signal: SIGTERM, text }.into())
             }
-            (result, _) => Ok(result?),
+            0 => Err(error.into()),
+            signal => Err(signals::Stopped { signal, text: error.to_string() }.into()),
         }
     }
 }

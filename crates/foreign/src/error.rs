@@ -110,7 +110,7 @@ impl ForeignError {
 
     /// From what the plugin said of a program.
     pub(super) fn refused(error: PjrtError, name: &str, program: &[u8]) -> ForeignError {
-        let PjrtError::Call { message, .. } = &error else {
+        let Some(message) = error.message() else {
             return ForeignError::Converter { name: name.to_string(), source: error };
         };
         let is_about_it = |line: &&str| line.contains(": error: ") && !line.starts_with("<unknown>:0");

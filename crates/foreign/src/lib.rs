@@ -80,57 +80,82 @@ pub fn read_with(
         return Ok(module);
     }
     let program = exported.as_ref().map_or(bytes, |exported| exported.module);
-    // Bytecode shows in its text alone whether they are: JAX's flag is a word of it either way.
-    let text_of = || {
-        let _span = tracing::info_span!("convert", n_bytes = program.len()).entered();
-        text_of_stablehlo(program, setup, spec).map_err(|error| ForeignError::refused(error, name, program))
-    };
-    let read_symbolic = |text: &str| stablehlo::read_symbolic(text, name, sizes).map_err(ForeignError::of_bytecode);
+    let conversion = Conversion { program, name, sizes, setup, spec };
     if !sizes.is_empty() {
-        let text = text_of()?;
+        let text = conversion.text()?;
         return match has_unknown_sizes(&text) {
-            true => read_symbolic(&text),
+            true => conversion.symbolic(&text),
             false => Err(ForeignError::of_no_symbols(name)),
         };
     }
-    // Where a program is refused for its sizes, the flags that give them are better than the converter's words.
-    let refused = |error: ForeignError| {
-        let may_be_symbolic = !program.is_ascii() && memmem::find(program, error::SYMBOLIC).is_some();
-        let text = may_be_symbolic.then(|| text_of().ok()).flatten().filter(|text| has_unknown_sizes(text));
-        text.map_or(Err(error), |text| read_symbolic(&text))
-    };
-    let cache = setup.cache_dir.as_deref().map(|folder| cache::Cache::of(folder, program));
-    let kept = cache.as_ref().and_then(cache::Cache::read);
-    let hlo = match kept {
-        Some(hlo) => hlo,
-        None => {
-            let _span = tracing::info_span!("convert", n_bytes = program.len()).entered();
-            let converted = hlo_of_stablehlo(program, setup, spec);
-            let hlo = match converted {
-                Err(error) => return refused(ForeignError::refused(error, name, program)),
-                Ok(hlo) => hlo,
-            };
-            if let Some(cache) = &cache {
-                cache.keep(&hlo);
-            }
-            hlo
-        }
+    let hlo = match conversion.hlo() {
+        Ok(hlo) => hlo,
+        Err(error) => return conversion.symbolic_or(error),
     };
     let mut module =
         decode::from_bytes(&hlo).map_err(|source| ForeignError::Proto { name: name.to_string(), source })?;
     name_the_file(&mut module, name);
     if let Err(error) = are_static(&module, name) {
-        return refused(error);
+        return conversion.symbolic_or(error);
     }
-    // Of several devices a proto knows only by its shardings.
     let n_partitions = exported.map_or_else(|| count(program, "num_partitions"), |exported| exported.n_devices);
-    let counts = [("replica_count", count(program, "num_replicas")), ("num_partitions", n_partitions)];
-    for (attribute, count) in counts {
+    say_devices(&mut module, count(program, "num_replicas"), n_partitions);
+    Ok(module)
+}
+
+/// A program on its way through XLA's converter.
+struct Conversion<'a> {
+    program: &'a [u8],
+    name: &'a str,
+    sizes: &'a Sizes,
+    setup: &'a Setup,
+    spec: &'a ChildSpec,
+}
+
+impl Conversion<'_> {
+    /// Its text. Bytecode shows in its text alone whether its sizes are symbolic: JAX's flag is a word of it either way.
+    fn text(&self) -> Result<String, ForeignError> {
+        let _span = tracing::info_span!("convert", n_bytes = self.program.len()).entered();
+        let text = text_of_stablehlo(self.program, self.setup, self.spec);
+        text.map_err(|error| ForeignError::refused(error, self.name, self.program))
+    }
+
+    /// The module of its text, with sizes for its symbols.
+    fn symbolic(&self, text: &str) -> Result<Module, ForeignError> {
+        stablehlo::read_symbolic(text, self.name, self.sizes).map_err(ForeignError::of_bytecode)
+    }
+
+    /// The error, unless the program is refused for its sizes: the flags that give them are better than the converter's
+    /// words.
+    fn symbolic_or(&self, error: ForeignError) -> Result<Module, ForeignError> {
+        let may_be_symbolic = !self.program.is_ascii() && memmem::find(self.program, error::SYMBOLIC).is_some();
+        let text = may_be_symbolic.then(|| self.text().ok()).flatten().filter(|text| has_unknown_sizes(text));
+        text.map_or(Err(error), |text| self.symbolic(&text))
+    }
+
+    /// Its HLO, from the cache or from the converter, whose answer is then kept.
+    fn hlo(&self) -> Result<Vec<u8>, ForeignError> {
+        let cache = self.setup.cache_dir.as_deref().map(|folder| cache::Cache::of(folder, self.program));
+        if let Some(hlo) = cache.as_ref().and_then(cache::Cache::read) {
+            return Ok(hlo);
+        }
+        let _span = tracing::info_span!("convert", n_bytes = self.program.len()).entered();
+        let hlo = hlo_of_stablehlo(self.program, self.setup, self.spec)
+            .map_err(|error| ForeignError::refused(error, self.name, self.program))?;
+        if let Some(cache) = &cache {
+            cache.keep(&hlo);
+        }
+        Ok(hlo)
+    }
+}
+
+/// Says for how many devices a module is. A proto knows several only by its shardings.
+fn say_devices(module: &mut Module, n_replicas: u64, n_partitions: u64) {
+    for (attribute, count) in [("replica_count", n_replicas), ("num_partitions", n_partitions)] {
         if count > 1 {
             module.unmodelled.attributes.push((attribute.to_string(), count.to_string()));
         }
     }
-    Ok(module)
 }
 
 /// What JAX calls the parameter that says on which platform a program runs.

@@ -66,9 +66,7 @@ pub use emit::{CustomVjp, EmitError, Emitter, POISON, Value, VjpRule};
 pub use frames::{FileLocation, StackFrame, StackFrames};
 pub use ids::{CompId, InstrId};
 pub use literal::{Element, Literal};
-pub use module::{
-    Alias, AliasKind, Computation, ComputationNames, EntryLayout, Instruction, Metadata, Module, Unmodelled,
-};
+pub use module::{Alias, AliasKind, Computation, EntryLayout, Instruction, Metadata, Module, Unmodelled};
 pub use ops::{BinaryOp, Op, UnaryOp};
 pub use shape::{ArrayShape, Layout, Shape, Tile};
 pub use sharding::{DeviceOrder, Sharding, TileAssignment};

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 pub struct Module {
     /// Its name.
     pub name: String,
-    /// All computations; [`CompId`] indexes here.
+    /// All computations; [`CompId`] indexes here. [`Module::rename_computation`] gives one another name.
     pub computations: Vec<Computation>,
     /// Where execution starts.
     pub entry: CompId,
@@ -36,8 +36,7 @@ pub struct Module {
     pub unmodelled: Unmodelled,
     /// The next number for a generated instruction name.
     pub next_name: u32,
-    /// Computations by name. Who renames or removes some starts it anew; what is added is found.
-    pub names: ComputationNames,
+    names: ComputationNames,
 }
 
 /// `entry_computation_layout`.
@@ -161,17 +160,19 @@ impl Metadata {
     }
 }
 
-/// Computations of a module by name, so that adding one does not look at all others.
+/// A cache: computations of a module by name, so that adding one does not look at all others.
 #[derive(Clone, Debug, Default)]
-pub struct ComputationNames {
+struct ComputationNames {
     comp_of: HashMap<String, CompId>,
     /// How many of the module's computations are in it.
     n_known: usize,
+    /// The name of the last of them.
+    last_known: String,
     /// For each name that was asked for again the number to try next.
     next: HashMap<String, u64>,
 }
 
-/// It says nothing of a module that its computations do not say.
+/// All caches are equal: a module is what its public fields say.
 impl PartialEq for ComputationNames {
     fn eq(&self, _: &ComputationNames) -> bool {
         true
@@ -180,21 +181,27 @@ impl PartialEq for ComputationNames {
 
 impl ComputationNames {
     fn catch_up(&mut self, computations: &[Computation]) {
-        let last_is_known = self.n_known.checked_sub(1).is_none_or(|last| {
-            let name = computations.get(last).map(|computation| &computation.name);
-            name.and_then(|name| self.comp_of.get(name)).is_some()
-        });
-        if !last_is_known {
+        let last = self.n_known.checked_sub(1).map(|last| computations.get(last));
+        // Removing a computation shifts those behind it, so the last one is then another.
+        if last.is_some_and(|last| last.is_none_or(|last| last.name != self.last_known)) {
             *self = ComputationNames::default();
         }
         for (idx, computation) in computations.iter().enumerate().skip(self.n_known) {
             self.comp_of.entry(computation.name.clone()).or_insert(CompId(idx as u32));
         }
-        self.n_known = computations.len();
+        if self.n_known < computations.len() {
+            self.last_known = computations.last().map(|computation| computation.name.clone()).unwrap_or_default();
+            self.n_known = computations.len();
+        }
     }
 
     fn find(&mut self, name: &str, computations: &[Computation]) -> Option<CompId> {
         self.catch_up(computations);
+        let comp = self.comp_of.get(name).copied()?;
+        if computations[comp.idx()].name != name {
+            *self = ComputationNames::default();
+            self.catch_up(computations);
+        }
         self.comp_of.get(name).copied()
     }
 
@@ -250,6 +257,12 @@ impl Module {
     /// The computation with this name.
     pub fn find_computation(&self, name: &str) -> Option<CompId> {
         self.computations.iter().position(|c| c.name == name).map(|i| CompId(i as u32))
+    }
+
+    /// Gives a computation another name. Nothing refers to a computation by name, so nothing else changes.
+    pub fn rename_computation(&mut self, comp: CompId, name: impl Into<String>) {
+        self.computations[comp.idx()].name = name.into();
+        self.names = ComputationNames::default();
     }
 
     /// Adds an empty computation; `name` gets a number appended if it is taken.
@@ -403,5 +416,38 @@ impl Callees for Module {
         let root = computation.instructions.get(computation.root.idx())?;
         let parameters = computation.parameters().iter().map(|&id| &computation.instr(id).shape).collect();
         Some(Signature { parameters, result: &root.shape })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_computations_are_found_whatever_becomes_of_them() {
+        let mut module = Module::new("m");
+        let [a, b] = ["a", "b"].map(|name| module.add_computation(name));
+        // A new name is taken, and the old one is free again.
+        module.rename_computation(a, "c");
+        assert_eq!(["a", "b", "c"].map(|name| module.find_computation(name)), [None, Some(b), Some(a)]);
+        let names = ["c", "a"].map(|name| {
+            let comp = module.add_computation(name);
+            module.comp(comp).name.clone()
+        });
+        assert_eq!(names, ["c.1", "a"]);
+        // So are names where computations are renamed or removed in place: those behind have other ids then.
+        module.computations[b.idx()].name = "d".to_string();
+        let comp = module.add_computation("b");
+        assert_eq!(module.comp(comp).name, "b");
+        module.computations.remove(a.idx());
+        let again = ["c", "d"].map(|name| {
+            let comp = module.add_computation(name);
+            module.comp(comp).name.clone()
+        });
+        assert_eq!(again, ["c", "d.1"]);
+        // What is known of names is no part of what a module is.
+        let mut same = module.clone();
+        same.rename_computation(CompId(0), "m");
+        assert_eq!(module, same);
     }
 }

@@ -41,111 +41,119 @@ fn name_of(names: &'static [&'static str], number: i32) -> &'static str {
     names.get(number as usize).copied().unwrap_or("")
 }
 
+/// Attributes of a text, in its order.
+#[derive(Default)]
+struct Attributes(Vec<(String, String)>);
+
+impl Attributes {
+    /// Without a value nothing is written: a number that is newer than the table of its names has no text. What is left out
+    /// is `lost_in_text`.
+    fn put(&mut self, name: &str, value: impl Into<String>) {
+        let value = value.into();
+        if !value.is_empty() {
+            self.0.push((name.to_string(), value));
+        }
+    }
+
+    fn put_if(&mut self, is_written: bool, name: &str, value: impl ToString) {
+        if is_written {
+            self.put(name, value.to_string());
+        }
+    }
+}
+
 /// The text attributes of a message in which only unmodelled fields are set, in XLA's order.
 pub(super) fn to_text(opcode: &str, proto: &HloInstructionProto) -> Vec<(String, String)> {
-    let mut out = Vec::new();
-    // A number that is newer than the table of its names has no text; what is left out is `lost_in_text`.
-    let mut put = |name: &str, value: String| {
-        if !value.is_empty() {
-            out.push((name.to_string(), value));
-        }
-    };
-    let braced = |values: &[i64]| format!("{{{}}}", list(values));
-    if proto.channel_id > 0 {
-        put(CHANNEL_ID, proto.channel_id.to_string());
-    }
+    let mut attributes = Attributes::default();
+    collective_text(opcode, proto, &mut attributes);
+    library_text(opcode, proto, &mut attributes);
+    transfer_text(proto, &mut attributes);
+    call_text(proto, &mut attributes);
+    annotations::to_text(proto).into_iter().for_each(|(name, text)| attributes.put(name, text));
+    attributes.put(METADATA, proto.metadata.as_ref().map(metadata_text).unwrap_or_default());
+    attributes.0
+}
+
+fn braced(values: &[i64]) -> String {
+    format!("{{{}}}", list(values))
+}
+
+/// Channels, groups of devices and flags, and the dimensions that collectives share with other ops.
+fn collective_text(opcode: &str, proto: &HloInstructionProto, attributes: &mut Attributes) {
+    attributes.put_if(proto.channel_id > 0, CHANNEL_ID, proto.channel_id);
     if is_collective(opcode)
         && let Some(groups) = take_groups(&mut proto.clone())
     {
-        put("replica_groups", groups_text(&groups));
+        attributes.put("replica_groups", groups_text(&groups));
     }
     if !proto.source_target_pairs.is_empty() {
         let pairs: Vec<String> =
             proto.source_target_pairs.iter().map(|pair| format!("{{{},{}}}", pair.source, pair.target)).collect();
-        put("source_target_pairs", format!("{{{}}}", pairs.join(",")));
+        attributes.put("source_target_pairs", format!("{{{}}}", pairs.join(",")));
     }
-    let flags = [
-        ("constrain_layout", proto.constrain_layout && opcode != "custom-call"),
-        ("use_global_device_ids", proto.use_global_device_ids),
-        ("is_host_transfer", proto.is_host_transfer),
-        ("is_composite", proto.is_composite),
-    ];
-    flags.into_iter().filter(|&(_, value)| value).for_each(|(name, _)| put(name, "true".to_string()));
-    if !proto.dimensions.is_empty() {
-        put("dimensions", braced(&proto.dimensions));
-    }
+    attributes.put_if(proto.constrain_layout && opcode != "custom-call", "constrain_layout", true);
+    attributes.put_if(proto.use_global_device_ids, "use_global_device_ids", true);
+    attributes.put_if(proto.is_host_transfer, "is_host_transfer", true);
+    attributes.put_if(proto.is_composite, "is_composite", true);
+    attributes.put_if(!proto.dimensions.is_empty(), "dimensions", braced(&proto.dimensions));
+}
+
+/// What XLA hands to libraries, or expands: transforms, triangular systems, factors, random numbers.
+fn library_text(opcode: &str, proto: &HloInstructionProto, attributes: &mut Attributes) {
     if opcode == "fft" {
-        put("fft_type", name_of(&FFT_TYPES, proto.fft_type).to_string());
-        put("fft_length", braced(&proto.fft_length));
+        attributes.put("fft_type", name_of(&FFT_TYPES, proto.fft_type));
+        attributes.put("fft_length", braced(&proto.fft_length));
     }
     if let Some(options) = &proto.triangular_solve_options {
-        for (name, value) in
-            [("left_side", options.left_side), ("lower", options.lower), ("unit_diagonal", options.unit_diagonal)]
-        {
-            if value {
-                put(name, "true".to_string());
-            }
-        }
-        put("transpose_a", name_of(&TRANSPOSES, options.transpose_a).to_string());
+        attributes.put_if(options.left_side, "left_side", true);
+        attributes.put_if(options.lower, "lower", true);
+        attributes.put_if(options.unit_diagonal, "unit_diagonal", true);
+        attributes.put("transpose_a", name_of(&TRANSPOSES, options.transpose_a));
     }
-    if proto.cholesky_options.is_some_and(|options| options.lower) {
-        put("lower", "true".to_string());
-    }
+    attributes.put_if(proto.cholesky_options.is_some_and(|options| options.lower), "lower", true);
     if opcode == "topk" {
-        put("k", proto.k.to_string());
-        put("largest", proto.largest.to_string());
+        attributes.put("k", proto.k.to_string());
+        attributes.put("largest", proto.largest.to_string());
     }
-    if proto.delta != 0 {
-        put("delta", proto.delta.to_string());
-    }
-    if proto.distribution != 0 {
-        put("distribution", name_of(&DISTRIBUTIONS, proto.distribution).to_string());
-    }
+    attributes.put_if(proto.delta != 0, "delta", proto.delta);
+    attributes.put_if(proto.distribution != 0, "distribution", name_of(&DISTRIBUTIONS, proto.distribution));
+}
+
+/// What goes to the host and comes from it.
+fn transfer_text(proto: &HloInstructionProto, attributes: &mut Attributes) {
     if let Some(Ok(shape)) = proto.outfeed_shape.as_deref().map(|shape| shape::decode(shape, OUTFEED_SHAPE)) {
-        put(OUTFEED_SHAPE, shape.to_string());
+        attributes.put(OUTFEED_SHAPE, shape.to_string());
     }
     for (name, bytes) in [("infeed_config", &proto.infeed_config), ("outfeed_config", &proto.outfeed_config)] {
-        if let Ok(text) = std::str::from_utf8(bytes).map(escape).map(|text| format!("\"{text}\""))
+        if let Ok(text) = std::str::from_utf8(bytes)
             && !bytes.is_empty()
         {
-            put(name, text);
+            attributes.put(name, format!("\"{}\"", escape(text)));
         }
     }
-    for (name, count) in
-        [("feature_group_count", proto.feature_group_count), ("batch_group_count", proto.batch_group_count)]
-    {
-        if count > 1 {
-            put(name, count.to_string());
-        }
-    }
-    if proto.padding_type != 0 {
-        put("padding_type", name_of(&PADDING_TYPES, proto.padding_type).to_string());
-    }
+}
+
+/// Custom calls, fusions and asynchronous starts.
+fn call_text(proto: &HloInstructionProto, attributes: &mut Attributes) {
+    attributes.put_if(proto.feature_group_count > 1, "feature_group_count", proto.feature_group_count);
+    attributes.put_if(proto.batch_group_count > 1, "batch_group_count", proto.batch_group_count);
+    attributes.put_if(proto.padding_type != 0, "padding_type", name_of(&PADDING_TYPES, proto.padding_type));
     if !proto.output_operand_aliasing.is_empty() {
         let pair = |pair: &OutputOperandAliasing| {
             let OutputOperandAliasing { output_shape_index, operand_index, operand_shape_index } = pair;
             format!("{}: ({operand_index}, {})", braced(output_shape_index), braced(operand_shape_index))
         };
         let pairs: Vec<String> = proto.output_operand_aliasing.iter().map(pair).collect();
-        put("output_to_operand_aliasing", format!("{{{}}}", pairs.join(", ")));
+        attributes.put("output_to_operand_aliasing", format!("{{{}}}", pairs.join(", ")));
     }
-    if proto.custom_call_schedule != 0 {
-        put("schedule", name_of(&SCHEDULES, proto.custom_call_schedule).to_string());
-    }
-    if !proto.fusion_kind.is_empty() {
-        put("kind", proto.fusion_kind.clone());
-    }
+    attributes.put_if(proto.custom_call_schedule != 0, "schedule", name_of(&SCHEDULES, proto.custom_call_schedule));
+    attributes.put("kind", proto.fusion_kind.clone());
     if !proto.async_execution_thread.is_empty() {
-        put("async_execution_thread", format!("\"{}\"", escape(&proto.async_execution_thread)));
+        attributes.put("async_execution_thread", format!("\"{}\"", escape(&proto.async_execution_thread)));
     }
     if let Some(index) = proto.cross_program_prefetch_index {
-        put("cross_program_prefetch_index", index.to_string());
+        attributes.put("cross_program_prefetch_index", index.to_string());
     }
-    annotations::to_text(proto).into_iter().for_each(|(name, text)| put(name, text));
-    if let Some(further) = proto.metadata.as_ref().map(metadata_text).filter(|text| !text.is_empty()) {
-        put(METADATA, further);
-    }
-    out
 }
 
 /// Whether an op may have an attribute of this name that the IR does not model. Of opcodes that it does not model at all

@@ -12,7 +12,7 @@
 //! callers want in different dtypes is copied. A computation has one cast per value and direction. No rounding that the
 //! program asks for (f32 → bf16 → f32, `reduce-precision`) is dropped.
 
-use bf16scope_hlo::{Module, VerifyErrors, verify};
+use bf16scope_hlo::{Module, verify};
 
 mod alternatives;
 mod branches;
@@ -47,37 +47,25 @@ pub use decided::{Decided, StoredAs};
 pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach, Sums};
 pub use report::{Cast, Decision, LoweringReport, Total};
 
+use crate::{PassError, PassErrorKind};
 use decides::Told;
 use painted::{Crossing, RegionKind};
 use rewrite::Rewriter;
-
-/// Why a module could not be lowered.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AmpError {
-    /// The policy contradicts itself.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// The module was broken before.
-    #[error("the module does not verify, so it was not lowered:\n{0}")]
-    Invalid(VerifyErrors),
-    /// The lowered module is broken: a bug of this pass.
-    #[error("lowering broke the module, which is a bug of bf16scope; please report it with the module:\n{0}")]
-    Broken(VerifyErrors),
-}
 
 /// Lowers a module.
 ///
 /// # Errors
 /// A module that does not verify, or a policy that contradicts itself.
-pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport), super::PassError> {
-    policy.check().map_err(AmpError::Policy)?;
-    verify(module).map_err(AmpError::Invalid)?;
+pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport), PassError> {
+    policy.check().map_err(|error| PassError::new(PassErrorKind::Config, error.to_string()))?;
+    verify(module).map_err(|errors| {
+        PassError::new(PassErrorKind::Invalid, format!("the module does not verify, so it was not lowered:\n{errors}"))
+    })?;
     let mut rewriter = Rewriter::new(module, policy);
     let entry = rewriter.region(module.entry, RegionKind::Entry, &Crossing::default(), &Told::default());
     let differentiates = rewriter.differentiates;
     let (lowered, parts) = rewriter.finish(entry);
-    verify(&lowered).map_err(AmpError::Broken)?;
+    verify(&lowered).map_err(|errors| PassError::broken("lowering", &errors))?;
     let mut report = report::report(policy, &lowered, parts);
     if policy.dtype == LowDType::F16 && (differentiates || report.n_lowered() > 0) {
         report.notes.push(if differentiates { F16_NOTE } else { F16_RANGE_NOTE }.to_string());

@@ -25,23 +25,9 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::{PassError, PassErrorKind};
 use bf16scope_hlo::ops::{BinaryOp, Comparison, OperandPrecision, PrecisionConfig, UnaryOp};
-use bf16scope_hlo::{CompId, DType, Emitter, InstrId, Instruction, Module, Op, Shape, VerifyErrors, verify};
-
-/// Why a module could not be rewritten.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AsTpuError {
-    /// The module was broken before.
-    #[error("the module does not verify, so its products were not rewritten as a TPU's:\n{0}")]
-    Invalid(VerifyErrors),
-    /// The rewritten module is broken: a bug of this pass.
-    #[error(
-        "rewriting products as a TPU's broke the module, which is a bug of bf16scope; please report it with the \
-         module:\n{0}"
-    )]
-    Broken(VerifyErrors),
-}
+use bf16scope_hlo::{CompId, DType, Emitter, InstrId, Instruction, Module, Op, Shape, verify};
 
 /// Whose arithmetic is stood in for. Both have the same matrix unit, as far as is known: one rule holds for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -179,9 +165,12 @@ pub struct AsTpuReport {
 ///
 /// # Errors
 /// A module that does not verify.
-pub fn run(module: &Module, arithmetic: TpuArithmetic) -> Result<(Module, AsTpuReport), super::PassError> {
-    verify(module).map_err(AsTpuError::Invalid)?;
-    let mut report = AsTpuReport { arithmetic, products: Vec::new(), left: Vec::new() };
+pub fn run(module: &Module, arithmetic: &TpuArithmetic) -> Result<(Module, AsTpuReport), PassError> {
+    verify(module).map_err(|errors| {
+        let text = format!("the module does not verify, so its products were not rewritten as a TPU's:\n{errors}");
+        PassError::new(PassErrorKind::Invalid, text)
+    })?;
+    let mut report = AsTpuReport { arithmetic: *arithmetic, products: Vec::new(), left: Vec::new() };
     let fused = inside_opaque(module);
     let mut rewritten = module.clone();
     for (place, computation) in module.computations.iter().enumerate() {
@@ -213,7 +202,7 @@ pub fn run(module: &Module, arithmetic: TpuArithmetic) -> Result<(Module, AsTpuR
             });
         }
     }
-    verify(&rewritten).map_err(AsTpuError::Broken)?;
+    verify(&rewritten).map_err(|errors| PassError::broken("rewriting products as a TPU's", &errors))?;
     Ok((rewritten, report))
 }
 

@@ -22,10 +22,15 @@
 //! statistics from their sum, and compilers for cores with two matrix units make more of that product than the pass
 //! over memory costs. Only the entry computation is rewritten. `benches/tpu/transformer.md` has figures.
 
+use super::PassError;
 use super::order::in_order;
 use bf16scope_hlo::ops::{BinaryOp, Comparison};
 use bf16scope_hlo::{Emitter, InstrId, Instruction, Module, Op};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// There is nothing to choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Config;
 
 /// What [`run`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,12 +44,15 @@ pub struct CotangentRematReport {
 
 /// The module with such cotangents rematerialised. Instructions keep their order, unless one must precede its user. The
 /// module must be verified.
-pub fn run(module: &Module) -> (Module, CotangentRematReport) {
-    rematerialised(module).unwrap_or_else(|| (module.clone(), CotangentRematReport::default()))
+///
+/// # Errors
+/// None so far.
+pub fn run(module: &Module, _: &Config) -> Result<(Module, CotangentRematReport), PassError> {
+    Ok(rematerialised(module).unwrap_or_else(|| (module.clone(), CotangentRematReport::default())))
 }
 
-/// [`run`], or none where it changes nothing.
-pub fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
+/// The module with such cotangents rematerialised, or none where there are none.
+fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
     let entry = module.entry();
     let instructions = &entry.instructions;
     let sites = find(instructions, entry.root);
@@ -299,7 +307,7 @@ ENTRY step {
     fn rewritten(text: &str) -> (Module, CotangentRematReport) {
         let module = parse(text, "step").unwrap();
         verify(&module).unwrap();
-        let (rewritten, report) = run(&module);
+        let (rewritten, report) = run(&module, &Config).unwrap();
         verify(&rewritten).unwrap();
         (rewritten, report)
     }

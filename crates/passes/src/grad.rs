@@ -13,160 +13,14 @@
 
 use bf16scope_hlo::ops::decisions::gradient;
 use bf16scope_hlo::ops::grad::{Cotangent, Gradient, Vjp};
-use bf16scope_hlo::{
-    CompId, DType, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, POISON, Shape, Value,
-};
+use bf16scope_hlo::{DType, Emitter, InstrId, Instruction, Metadata, Module, Op, POISON, Shape, Value};
 use std::collections::BTreeSet;
-use std::fmt;
 
 mod called;
 mod custom;
 
-pub use custom::VjpProblem;
-
+use crate::{PassError, PassErrorKind, Place};
 use called::{Called, Written};
-
-/// Why there is no gradient.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum GradError {
-    /// The output is not a scalar of a floating dtype.
-    OutputNotScalar {
-        /// The output.
-        output: Box<Place>,
-        /// Its shape.
-        shape: Box<Shape>,
-    },
-    /// A variable is not an array of a floating dtype.
-    VariableNotFloat {
-        /// The variable.
-        variable: Box<Place>,
-        /// Its shape.
-        shape: Box<Shape>,
-    },
-    /// An id names no instruction of the computation.
-    NoSuchInstruction {
-        /// The id.
-        id: InstrId,
-        /// How many instructions there are.
-        n_instructions: usize,
-    },
-    /// The result of a module has no element of this index.
-    NoSuchResult {
-        /// The index asked for.
-        index: usize,
-        /// How many there are.
-        n_results: usize,
-    },
-    /// The entry has no parameter of this number.
-    NoSuchParameter {
-        /// The number asked for.
-        number: i64,
-        /// How many there are.
-        n_parameters: usize,
-    },
-    /// An instruction between variable and output has no gradient.
-    Undefined {
-        /// The instruction.
-        at: Box<Place>,
-        /// A clause.
-        why: String,
-    },
-    /// The custom VJP of an array between variable and output gives no gradient.
-    CustomVjp {
-        /// The array.
-        at: Box<Place>,
-        /// What is wrong.
-        problem: VjpProblem,
-    },
-    /// A gradient instruction broke a rule, or the emitter had failed before.
-    Emit(Box<EmitError>),
-}
-
-/// Where an instruction stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Its computation's name.
-    pub computation: String,
-    /// Its own.
-    pub instruction: String,
-    /// Its opcode.
-    pub opcode: String,
-    /// Its metadata: scoped name, user's file and line.
-    pub metadata: Metadata,
-}
-
-impl Place {
-    fn of(module: &Module, comp: CompId, id: InstrId) -> Box<Place> {
-        let computation = module.comp(comp);
-        let instr = computation.instr(id);
-        let mut metadata = instr.metadata.clone();
-        if let Some((file, line)) = module.source(&instr.metadata) {
-            (metadata.source_file, metadata.source_line) = (file.to_string(), line);
-        }
-        Box::new(Place {
-            computation: computation.name.clone(),
-            instruction: instr.name.clone(),
-            opcode: instr.op.opcode().into_owned(),
-            metadata,
-        })
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/%{}", self.computation, self.instruction)?;
-        let Metadata { op_name, source_file, source_line, .. } = &self.metadata;
-        match (op_name.is_empty(), source_file.is_empty()) {
-            (true, true) => Ok(()),
-            (false, true) => write!(f, " ({op_name})"),
-            (true, false) => write!(f, " (at {source_file}:{source_line})"),
-            (false, false) => write!(f, " ({op_name}, at {source_file}:{source_line})"),
-        }
-    }
-}
-
-impl fmt::Display for GradError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GradError::OutputNotScalar { output, shape } => write!(
-                f,
-                "{output}: a gradient is that of a floating scalar, but this is {shape}\n  help: reduce it to a scalar \
-                 loss first"
-            ),
-            GradError::VariableNotFloat { variable, shape } => {
-                write!(f, "{variable}: gradients are with respect to floating arrays, but this is {shape}")
-            }
-            GradError::NoSuchInstruction { id, n_instructions } => {
-                write!(f, "instruction {} was asked for, but the computation has {n_instructions}", id.0)
-            }
-            GradError::NoSuchResult { index, n_results } => {
-                write!(f, "result {index} was asked for, but the module has {n_results}")
-            }
-            GradError::NoSuchParameter { number, n_parameters } => {
-                write!(f, "parameter {number} was asked for, but the entry has {n_parameters}")
-            }
-            GradError::Undefined { at, why } => write!(f, "{at}: {} has no gradient: {why}", at.opcode),
-            GradError::CustomVjp { at, problem } => write!(f, "{at}: {problem}"),
-            GradError::Emit(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl std::error::Error for GradError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            GradError::Emit(error) => Some(error),
-            GradError::OutputNotScalar { .. }
-            | GradError::VariableNotFloat { .. }
-            | GradError::NoSuchInstruction { .. }
-            | GradError::NoSuchResult { .. }
-            | GradError::NoSuchParameter { .. }
-            | GradError::Undefined { .. }
-            | GradError::CustomVjp { .. } => None,
-        }
-    }
-}
 
 /// Appends the gradients of `output` with respect to each of `wrt`, and returns them in order: each has the dtype and
 /// dims of its variable. A variable that the output does not depend on, or only through integers and functions that are
@@ -178,7 +32,7 @@ impl std::error::Error for GradError {
 /// Where the output is no floating scalar, a variable no floating array, or an instruction between them has no
 /// gradient. Instructions may have been appended by then, none of which anything uses.
 #[track_caller]
-pub fn gradients<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<InstrId>, GradError> {
+pub fn gradients<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<InstrId>, PassError> {
     Ok(gradients_reached(e, output, wrt)?.into_iter().map(|(gradient, _)| gradient).collect())
 }
 
@@ -187,7 +41,7 @@ pub fn gradients<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<Inst
 /// # Errors
 /// As [`gradients`].
 #[track_caller]
-pub fn gradients_reached<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<(InstrId, bool)>, GradError> {
+pub fn gradients_reached<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<(InstrId, bool)>, PassError> {
     Ok(gradients_observed(e, output, wrt, &[])?.0)
 }
 
@@ -205,7 +59,7 @@ pub fn gradients_observed<V: Value>(
     output: V,
     wrt: &[V],
     observed: &[InstrId],
-) -> Result<Observed, GradError> {
+) -> Result<Observed, PassError> {
     let output = output.id_in(e);
     let mut wrt_ids = Vec::with_capacity(wrt.len());
     // Not a closure: an error names the caller's line.
@@ -214,7 +68,7 @@ pub fn gradients_observed<V: Value>(
     }
     let wrt: &[InstrId] = &wrt_ids;
     if let Some(error) = e.error() {
-        return Err(GradError::Emit(Box::new(error)));
+        return Err(PassError::from(Box::new(error)));
     }
     check(e, output, wrt)?;
     let outer_metadata = e.set_metadata(Metadata::default());
@@ -230,28 +84,32 @@ pub fn gradients_observed<V: Value>(
     });
     e.set_metadata(outer_metadata);
     match e.error() {
-        Some(error) => Err(GradError::Emit(Box::new(error))),
+        Some(error) => Err(PassError::from(Box::new(error))),
         None => result,
     }
 }
 
 /// Whether ids exist and have shapes that a gradient can be of.
-fn check(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<(), GradError> {
+fn check(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<(), PassError> {
     let n_instructions = e.n_instructions();
     for &id in wrt.iter().chain([&output]) {
         if id == POISON || id.idx() >= n_instructions {
-            return Err(GradError::NoSuchInstruction { id, n_instructions });
+            let text = format!("instruction {} was asked for, but the computation has {n_instructions}", id.0);
+            return Err(PassError::new(PassErrorKind::Request, text));
         }
     }
     let place = |id| e.with_module(|module| Place::of(module, e.comp(), id));
-    let shape = Box::new(e.shape(output));
+    let shape = e.shape(output);
     if !shape.is_scalar() || !shape.dtype().is_some_and(DType::is_float) {
-        return Err(GradError::OutputNotScalar { output: place(output), shape });
+        let text = format!("a gradient is that of a floating scalar, but this is {shape}");
+        let error = PassError::new(PassErrorKind::Request, text).at(place(output));
+        return Err(error.with_help("reduce it to a scalar loss first"));
     }
     for &id in wrt {
-        let shape = Box::new(e.shape(id));
+        let shape = e.shape(id);
         if !shape.dtype().is_some_and(DType::is_float) {
-            return Err(GradError::VariableNotFloat { variable: place(id), shape });
+            let text = format!("gradients are with respect to floating arrays, but this is {shape}");
+            return Err(PassError::new(PassErrorKind::Request, text).at(place(id)));
         }
     }
     Ok(())
@@ -264,7 +122,7 @@ fn reverse(
     seed: Cotangent,
     wrt: &[InstrId],
     written: &Written,
-) -> Result<Vec<Cotangent>, GradError> {
+) -> Result<Vec<Cotangent>, PassError> {
     let active = active_instructions(e, output, wrt)?;
     let mut cotangents = vec![Cotangent::Zero; output.idx() + 1];
     cotangents[output.idx()] = seed;
@@ -282,7 +140,7 @@ fn reverse(
         }
         if active.without_rule.contains(&id) {
             let at = e.with_module(|module| Place::of(module, e.comp(), id));
-            return Err(GradError::CustomVjp { at, problem: VjpProblem::NoRule });
+            return Err(custom::no_rule(at));
         }
         let wanted: Vec<bool> = operands.iter().map(|operand| active.varied[operand.idx()]).collect();
         if !wanted.contains(&true) {
@@ -302,7 +160,7 @@ fn reverse(
             _ => apply_rule(e, id, &op, &operands, &wanted, &cotangents[id.idx()], written)?,
         };
         if let Some(error) = e.error() {
-            return Err(GradError::Emit(Box::new(error)));
+            return Err(PassError::from(Box::new(error)));
         }
         for ((operand, wanted), cotangent) in operands.iter().zip(wanted).zip(of_operands) {
             if wanted {
@@ -324,7 +182,7 @@ struct Active {
     without_rule: BTreeSet<InstrId>,
 }
 
-fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<Active, GradError> {
+fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<Active, PassError> {
     e.with_module(|module| {
         let computation = module.comp(e.comp());
         let n_instructions = output.idx() + 1;
@@ -363,9 +221,8 @@ fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<
         }
         match lost.into_iter().find(|(id, _)| on_path[id.idx()]) {
             Some((id, variable)) => {
-                let at = Place::of(module, e.comp(), id);
-                let problem = VjpProblem::Lost { variable: Place::of(module, e.comp(), variable) };
-                Err(GradError::CustomVjp { at, problem })
+                let place = |id| Place::of(module, e.comp(), id);
+                Err(custom::lost(place(id), &place(variable)))
             }
             None => Ok(Active { varied, on_path, without_rule }),
         }
@@ -388,10 +245,11 @@ fn apply_rule(
     wanted: &[bool],
     cotangent: &Cotangent,
     written: &Written,
-) -> Result<Vec<Cotangent>, GradError> {
+) -> Result<Vec<Cotangent>, PassError> {
     let undefined = |why: &str| {
         let at = e.with_module(|module| Place::of(module, e.comp(), id));
-        GradError::Undefined { at, why: why.to_string() }
+        let text = format!("{} has no gradient: {why}", at.opcode);
+        PassError::new(PassErrorKind::NoGradient, text).at(at)
     };
     if let Some(why) = unsupported_shape(&e.shape(id)) {
         return Err(undefined(why));
@@ -450,20 +308,24 @@ pub struct GradReport {
 ///
 /// # Errors
 /// As [`gradients`]; and where a result or parameter does not exist.
-pub fn run(module: &Module, config: &Config) -> Result<(Module, GradReport), super::PassError> {
+pub fn run(module: &Module, config: &Config) -> Result<(Module, GradReport), PassError> {
     let entry = module.entry();
     let root = entry.root;
     let is_tuple = entry.result_shape().as_tuple().is_some();
     let n_results = entry.result_shape().as_tuple().map_or(1, <[Shape]>::len);
     if config.loss >= n_results {
-        return Err(GradError::NoSuchResult { index: config.loss, n_results }.into());
+        let text = format!("result {} was asked for, but the module has {n_results}", config.loss);
+        return Err(PassError::new(PassErrorKind::Request, text));
     }
     let parameters = entry.parameters();
     let find = |&number: &i64| {
         let place = usize::try_from(number).ok().and_then(|number| parameters.get(number));
-        place.copied().ok_or(GradError::NoSuchParameter { number, n_parameters: parameters.len() })
+        place.copied().ok_or_else(|| {
+            let text = format!("parameter {number} was asked for, but the entry has {}", parameters.len());
+            PassError::new(PassErrorKind::Request, text)
+        })
     };
-    let wrt = config.wrt.iter().map(find).collect::<Result<Vec<InstrId>, GradError>>()?;
+    let wrt = config.wrt.iter().map(find).collect::<Result<Vec<InstrId>, PassError>>()?;
     let n_instructions_before = entry.instructions.len();
 
     let mut copy = module.clone();
@@ -481,7 +343,7 @@ pub fn run(module: &Module, config: &Config) -> Result<(Module, GradReport), sup
     };
     let gradients = gradients(&e, results[config.loss], &wrt)?;
     e.tuple(&[results.as_slice(), &gradients].concat());
-    let module = e.finish().map_err(GradError::Emit)?;
+    let module = e.finish().map_err(PassError::from)?;
     let report = GradReport {
         gradients: config.wrt.iter().enumerate().map(|(idx, &number)| (number, n_results + idx)).collect(),
         n_instructions_before,

@@ -10,8 +10,10 @@
 //! - `widen`: a module in f64.
 //! - `tidy`: folds exact conversions, merges common subexpressions, removes dead code.
 //!
-//! A pass takes a verified module and returns a verified module. The same input gives the same output, byte for byte.
-//! No pass reads files or compiles anything.
+//! Every pass has one signature, `run(&Module, &Config) -> Result<(Module, Report), PassError>`: it takes a verified module
+//! and returns a verified module and what it changed. (The configuration of `amp` is its `Policy`, that of `as_tpu` the
+//! arithmetic.) `grad` and `remat` also have a form that appends to the computation that an emitter writes. The same input
+//! gives the same output, byte for byte. No pass reads files or compiles anything.
 //!
 //! ```
 //! use bf16scope_hlo::text;
@@ -39,6 +41,7 @@ use bf16scope_hlo::Instruction;
 pub mod amp;
 pub mod as_tpu;
 pub mod cotangent_remat;
+mod error;
 pub mod grad;
 pub mod name_pattern;
 mod order;
@@ -49,6 +52,7 @@ pub mod tidy;
 pub mod tuning;
 pub mod widen;
 
+pub use error::{PassError, PassErrorKind, Place};
 pub use name_pattern::matches as name_matches;
 
 /// Whether more than a value is tied to an instruction: how it is laid over devices, what a compiler is told of it, what
@@ -60,17 +64,29 @@ fn is_tied(instr: &Instruction) -> bool {
         || !instr.control_predecessors.is_empty()
 }
 
-/// Why a pass could not rewrite a module.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PassError {
-    /// From [`grad`].
-    #[error(transparent)]
-    Grad(#[from] grad::GradError),
-    /// From [`amp`].
-    #[error(transparent)]
-    Amp(#[from] amp::AmpError),
-    /// From [`as_tpu`].
-    #[error(transparent)]
-    AsTpu(#[from] as_tpu::AsTpuError),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::Module;
+
+    /// A pass: compiles only for functions of the one signature.
+    fn pass<C, R>(_: fn(&Module, &C) -> Result<(Module, R), PassError>) -> usize {
+        1
+    }
+
+    #[test]
+    fn all_passes_have_one_signature() {
+        let n_passes = pass(amp::run)
+            + pass(as_tpu::run)
+            + pass(cotangent_remat::run)
+            + pass(grad::run)
+            + pass(pace::run)
+            + pass(partition::run)
+            + pass(remat::run)
+            + pass(tidy::run)
+            + pass(widen::run);
+        let documented = include_str!("lib.rs").lines().filter(|line| line.starts_with("//! - `")).count();
+        // `cotangent_remat` stands on the line of `remat`.
+        assert_eq!(n_passes, documented + 1);
+    }
 }

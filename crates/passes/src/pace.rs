@@ -11,9 +11,14 @@
 //! depends on, so nothing ever waits for itself. No value changes: a barrier passes on what it takes. A barrier or
 //! tuple with a sharding or an attribute is left as it is, and so is a module in which something reads the results.
 
+use super::PassError;
 use super::order::in_order;
 use bf16scope_hlo::{InstrId, Instruction, Module, Op, Shape, Unmodelled};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// There is nothing to choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Config;
 
 /// What [`run`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,12 +32,15 @@ pub struct PaceReport {
 
 /// The module with barriers that wait for updates. Instructions keep their order, unless one must precede a barrier. The
 /// module must be verified.
-pub fn run(module: &Module) -> (Module, PaceReport) {
-    paced(module).unwrap_or_else(|| (module.clone(), PaceReport::default()))
+///
+/// # Errors
+/// None so far.
+pub fn run(module: &Module, _: &Config) -> Result<(Module, PaceReport), PassError> {
+    Ok(paced(module).unwrap_or_else(|| (module.clone(), PaceReport::default())))
 }
 
-/// [`run`], or none where it changes nothing.
-pub fn paced(module: &Module) -> Option<(Module, PaceReport)> {
+/// The module with such barriers, or none where nothing is to wait.
+fn paced(module: &Module) -> Option<(Module, PaceReport)> {
     let plan = PacePlan::new(module);
     if plan.waits.is_empty() {
         return None;
@@ -244,7 +252,7 @@ ENTRY step {
     fn paced(text: &str) -> (Module, PaceReport) {
         let module = parse(text, "step").unwrap();
         verify(&module).unwrap();
-        let (paced, report) = run(&module);
+        let (paced, report) = run(&module, &Config).unwrap();
         verify(&paced).unwrap();
         (paced, report)
     }

@@ -17,7 +17,7 @@ mod sums;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::name_pattern::matches;
-pub use sums::sum_in_f32;
+use super::{PassError, PassErrorKind, Place};
 
 use bf16scope_hlo::words::listed;
 use bf16scope_hlo::{ArrayShape, DeviceOrder, InstrId, Instruction, Module, Op, Shape, Sharding, TileAssignment};
@@ -31,83 +31,33 @@ pub struct Rule {
     pub axis: usize,
 }
 
+/// Over how many partitions a step is laid, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Partitions.
+    pub n: usize,
+    /// What is split; at least one.
+    pub rules: Vec<Rule>,
+    /// Whether what dots and convolutions of less than 32 bits give is summed over partitions in f32, and rounded once.
+    /// Reductions are as they are: those of our layers are in f32 already.
+    pub sum_in_f32: bool,
+}
+
+impl Config {
+    /// `n` partitions by these rules, which sum in the dtypes of the module.
+    pub fn new(n: usize, rules: impl Into<Vec<Rule>>) -> Config {
+        Config { n, rules: rules.into(), sum_in_f32: false }
+    }
+}
+
 /// What was laid how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionReport {
+    /// Dots and convolutions, by computation and name, whose results are now in f32 and rounded behind.
+    pub in_f32: Vec<(String, String)>,
     /// Parameters that are split, by name, and along which axis.
     pub split: Vec<(String, usize)>,
-}
-
-/// A step that cannot be partitioned so.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PartitionError {
-    /// A pattern of nothing.
-    #[error("`{pattern}` matches no parameter\nhelp: parameters are {}", listed(.parameters, 6))]
-    Idle {
-        /// The pattern.
-        pattern: String,
-        /// What there is.
-        parameters: Vec<String>,
-    },
-    /// Two rules for one parameter.
-    #[error("{parameter} is split along axis {} and along axis {}\nhelp: let one pattern match it", .axes[0], .axes[1])]
-    Twice {
-        /// Its name.
-        parameter: String,
-        /// Both axes.
-        axes: [usize; 2],
-    },
-    /// An axis that is not there.
-    #[error("{parameter} {shape} has no axis {axis}\nhelp: {}", axes_there(*.rank))]
-    NoAxis {
-        /// Its name.
-        parameter: String,
-        /// What it is.
-        shape: String,
-        /// The rule's axis.
-        axis: usize,
-        /// How many it has.
-        rank: usize,
-    },
-    /// An axis that cannot be split.
-    #[error(
-        "{parameter} {shape} does not split in {n} equal parts along axis {axis}\nhelp: choose an axis whose size is a multiple of {n}"
-    )]
-    Axis {
-        /// Its name.
-        parameter: String,
-        /// What it is.
-        shape: String,
-        /// The rule's axis.
-        axis: usize,
-        /// Partitions.
-        n: usize,
-    },
-    /// Parts of images that a window does not fit in.
-    #[error(
-        "{layer}: a window of {window} passes over images of {size} that are split in {n} parts of {part}: no part may \
-         be smaller than the window\nhelp: split in fewer parts, or larger images"
-    )]
-    Window {
-        /// The layer, or the instruction.
-        layer: String,
-        /// Elements that the window spans.
-        window: i64,
-        /// Of the whole image, along the split axis.
-        size: i64,
-        /// Partitions.
-        n: usize,
-        /// Of a part, rounded up.
-        part: i64,
-    },
-    /// Partitions without a rule: each would compute the same.
-    #[error("{n} partitions, and nothing is split over them\nhelp: say what is, such as --split '*/query/kernel=1'")]
-    Nothing {
-        /// Partitions.
-        n: usize,
-    },
 }
 
 fn axes_there(rank: usize) -> String {
@@ -118,14 +68,20 @@ fn axes_there(rank: usize) -> String {
     }
 }
 
-/// Lays a verified module over `n` partitions, for which it then says that it is.
+/// Lays a verified module over partitions, for which it then says that it is.
 ///
 /// # Errors
-/// [`PartitionError`]: rules that do not fit the module.
-pub fn partition(module: &Module, n: usize, rules: &[Rule]) -> Result<(Module, PartitionReport), PartitionError> {
+/// Rules that do not fit the module.
+pub fn run(module: &Module, config: &Config) -> Result<(Module, PartitionReport), PassError> {
+    let Config { n, rules, sum_in_f32 } = config;
+    let n = *n;
     if rules.is_empty() {
-        return Err(PartitionError::Nothing { n });
+        let text = format!("{n} partitions, and nothing is split over them");
+        let help = "say what is, such as --split '*/query/kernel=1'";
+        return Err(PassError::new(PassErrorKind::NoRules, text).with_help(help));
     }
+    let in_f32 = sum_in_f32.then(|| sums::sum_in_f32(module));
+    let (module, in_f32) = in_f32.as_ref().map_or((module, &[][..]), |(module, names)| (module, names));
     let entry = module.entry();
     let parameters = entry.parameters();
     let names: BTreeMap<&str, &Instruction> =
@@ -136,26 +92,31 @@ pub fn partition(module: &Module, n: usize, rules: &[Rule]) -> Result<(Module, P
         let mut is_idle = true;
         for &id in matched {
             is_idle = false;
-            check_axis(entry.instr(id), rule.axis, n)?;
+            check_axis(module, id, rule.axis, n)?;
             if let Some(before) = axes.insert(id, rule.axis).filter(|before| *before != rule.axis) {
-                let parameter = name(entry.instr(id)).to_string();
-                return Err(PartitionError::Twice { parameter, axes: [before, rule.axis] });
+                let (parameter, axis) = (name(entry.instr(id)), rule.axis);
+                let text = format!("{parameter} is split along axis {before} and along axis {axis}");
+                let error = PassError::new(PassErrorKind::Split, text).with_help("let one pattern match it");
+                return Err(error.about(Place::of(module, module.entry, id)));
             }
         }
         if is_idle {
-            let parameters = parameters.iter().map(|&id| name(entry.instr(id)).to_string()).collect();
-            return Err(PartitionError::Idle { pattern: rule.pattern.clone(), parameters });
+            let parameters: Vec<String> = parameters.iter().map(|&id| name(entry.instr(id)).to_string()).collect();
+            let text = format!("`{}` matches no parameter", rule.pattern);
+            let error = PassError::new(PassErrorKind::NoMatch(rule.pattern.clone()), text);
+            return Err(error.with_help(format!("parameters are {}", listed(&parameters, 6))));
         }
     }
     for (&id, &axis) in &axes {
         check_windows(module, id, axis, n)?;
     }
-    Ok((annotated(module, n, &parameters, &axes), report(module, &axes)))
+    Ok((annotated(module, n, &parameters, &axes), report(module, &axes, in_f32)))
 }
 
-fn report(module: &Module, axes: &BTreeMap<InstrId, usize>) -> PartitionReport {
+fn report(module: &Module, axes: &BTreeMap<InstrId, usize>, in_f32: &[(String, String)]) -> PartitionReport {
     let entry = module.entry();
-    PartitionReport { split: axes.iter().map(|(&id, &axis)| (name(entry.instr(id)).to_string(), axis)).collect() }
+    let split = axes.iter().map(|(&id, &axis)| (name(entry.instr(id)).to_string(), axis)).collect();
+    PartitionReport { in_f32: in_f32.to_vec(), split }
 }
 
 /// The scoped name, or the instruction's.
@@ -184,17 +145,25 @@ fn dims(instr: &Instruction) -> &[i64] {
     }
 }
 
-fn check_axis(instr: &Instruction, axis: usize, n: usize) -> Result<(), PartitionError> {
-    let (parameter, shape) = (name(instr).to_string(), instr.shape.to_string());
+fn check_axis(module: &Module, id: InstrId, axis: usize, n: usize) -> Result<(), PassError> {
+    let instr = module.entry().instr(id);
+    let (parameter, shape) = (name(instr), &instr.shape);
+    let wrong = |text: String, help: String| {
+        let error = PassError::new(PassErrorKind::Split, text).with_help(help);
+        Err(error.about(Place::of(module, module.entry, id)))
+    };
     match dims(instr).get(axis) {
-        None => Err(PartitionError::NoAxis { parameter, shape, axis, rank: dims(instr).len() }),
+        None => wrong(format!("{parameter} {shape} has no axis {axis}"), axes_there(dims(instr).len())),
         Some(&size) if size > 0 && size % n as i64 == 0 => Ok(()),
-        Some(_) => Err(PartitionError::Axis { parameter, shape, axis, n }),
+        Some(_) => wrong(
+            format!("{parameter} {shape} does not split in {n} equal parts along axis {axis}"),
+            format!("choose an axis whose size is a multiple of {n}"),
+        ),
     }
 }
 
 /// Follows a split axis through what keeps it, and measures the windows that pass over it.
-fn check_windows(module: &Module, from: InstrId, axis: usize, n: usize) -> Result<(), PartitionError> {
+fn check_windows(module: &Module, from: InstrId, axis: usize, n: usize) -> Result<(), PassError> {
     let entry = module.entry();
     let rank = dims(entry.instr(from)).len();
     // Values in whose dims the axis lies where it lay.
@@ -223,8 +192,13 @@ fn check_windows(module: &Module, from: InstrId, axis: usize, n: usize) -> Resul
         let (span, part) = ((window.size - 1) * window.window_dilation + 1, size.div_euclid(n as i64));
         let part = part + i64::from(size % n as i64 != 0);
         if span > part && window.size > 1 {
-            let layer = layer(instr);
-            return Err(PartitionError::Window { layer, window: span, size, n, part });
+            let text = format!(
+                "{}: a window of {span} passes over images of {size} that are split in {n} parts of {part}: no part may be \
+                 smaller than the window",
+                layer(instr)
+            );
+            let error = PassError::new(PassErrorKind::Split, text).with_help("split in fewer parts, or larger images");
+            return Err(error.about(Place::of(module, module.entry, id)));
         }
         if keeps {
             split.insert(id);
@@ -310,7 +284,7 @@ ENTRY step {
 
     fn of(text: &str, n: usize, split: &[(&str, usize)]) -> Result<(Module, PartitionReport), String> {
         let module = text::parse(text, "m").unwrap();
-        partition(&module, n, &rules(split)).map_err(|error| error.to_string())
+        run(&module, &Config::new(n, rules(split))).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -327,7 +301,7 @@ ENTRY step {
         assert_eq!((placement.devices.replicas, placement.devices.partitions), (4, 2));
         assert_eq!((placement.free_parameters, placement.free_results), (vec![false; 3], vec![false; 3]));
         // It says so only once, and the same again.
-        assert_eq!(partition(&module, 2, &rules(&[("*/kernel", 1)])).unwrap().0, module);
+        assert_eq!(run(&module, &Config::new(2, rules(&[("*/kernel", 1)]))).unwrap().0, module);
     }
 
     #[test]
@@ -380,6 +354,14 @@ ENTRY step {
             of(&smaller, 4, &[("images", 2)])
                 .unwrap_err()
                 .starts_with("net/conv2: a window of 3 passes over images of 8")
+        );
+    }
+
+    #[test]
+    fn partitions_without_a_rule_say_how_one_is_written() {
+        assert_eq!(
+            run(&Module::new("step"), &Config::new(2, [])).unwrap_err().to_string(),
+            "2 partitions, and nothing is split over them\nhelp: say what is, such as --split '*/query/kernel=1'"
         );
     }
 }

@@ -23,11 +23,12 @@
 //! A copy does what its original does, so gradients keep their bits where the compiler keeps those of each instruction.
 
 use super::name_pattern::matches;
+use super::{PassError, PassErrorKind};
 use crate::tuning::Remat;
 use bf16scope_hlo::ops::batch_norm::normalisation::Normalisation;
 use bf16scope_hlo::ops::{BatchNorm, decisions};
 use bf16scope_hlo::words::nearest;
-use bf16scope_hlo::{CompId, EmitError, Emitter, InstrId, Instruction, Metadata, Module, Op, Shape};
+use bf16scope_hlo::{CompId, Emitter, InstrId, Instruction, Metadata, Module, Op, Shape};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,28 +42,13 @@ pub struct RematReport {
     pub residuals: Vec<(String, String)>,
 }
 
-/// Why nothing was rematerialised.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RematError {
-    /// A pattern that no instruction of the forward pass has.
-    #[error("remat: no scope of the network matches `{pattern}`{}", suggestion(.nearest))]
-    NoMatch {
-        /// The pattern.
-        pattern: String,
-        /// A level of a name that is close to it.
-        nearest: Option<String>,
-    },
-    /// A copy broke a rule, or the emitter had failed before.
-    #[error(transparent)]
-    Emit(#[from] Box<EmitError>),
-}
-
-fn suggestion(nearest: &Option<String>) -> String {
-    match nearest {
-        Some(name) => format!("\nhelp: did you mean `{name}`?"),
-        None => "\nhelp: `bf16scope emit` shows the names, as op_name".to_string(),
-    }
+/// What the backward pass of a whole module rematerialises.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// How many of the entry's instructions, its first, are the forward pass.
+    pub n_forward: usize,
+    /// What is rematerialised.
+    pub remat: Remat,
 }
 
 /// From how many residuals an elementwise function is rematerialised. With two, the backward pass keeps every other one
@@ -76,6 +62,21 @@ const SMALL: i64 = 16;
 /// A kernel with more than this many times the elements of its convolution's result is cast again.
 const LARGE: i64 = 2;
 
+/// A module whose backward pass, all instructions of the entry after the forward pass, rematerialises values.
+///
+/// # Errors
+/// As [`remat`].
+pub fn run(module: &Module, config: &Config) -> Result<(Module, RematReport), PassError> {
+    let entry = module.entry();
+    let n_forward = config.n_forward.min(entry.instructions.len());
+    let e = Emitter::new(module.clone(), module.entry);
+    let (results, report) = remat(&e, n_forward, &[entry.root], &config.remat)?;
+    let mut module = e.finish()?;
+    let entry = module.entry;
+    module.computations[entry.idx()].root = results[0];
+    Ok((module, report))
+}
+
 /// Makes the backward pass, which is the emitter's computation from instruction `n_forward` on, rematerialise what
 /// `config` says. Ids below `n_forward` stay valid; of the later ones, `results` are returned with their new ids.
 ///
@@ -86,7 +87,7 @@ pub fn remat(
     n_forward: usize,
     results: &[InstrId],
     config: &Remat,
-) -> Result<(Vec<InstrId>, RematReport), RematError> {
+) -> Result<(Vec<InstrId>, RematReport), PassError> {
     if let Some(error) = e.error() {
         return Err(Box::new(error).into());
     }
@@ -149,7 +150,7 @@ struct RematPlan {
 }
 
 impl RematPlan {
-    fn new(module: &Module, comp: CompId, n_forward: usize, config: &Remat) -> Result<RematPlan, RematError> {
+    fn new(module: &Module, comp: CompId, n_forward: usize, config: &Remat) -> Result<RematPlan, PassError> {
         let instructions = &module.comp(comp).instructions;
         let forward = &instructions[..n_forward];
         let scopes = matched_scopes(instructions, n_forward, config)?;
@@ -278,7 +279,7 @@ fn matched_scopes(
     instructions: &[Instruction],
     n_forward: usize,
     config: &Remat,
-) -> Result<Vec<Option<String>>, RematError> {
+) -> Result<Vec<Option<String>>, PassError> {
     let mut hits = vec![false; config.patterns().len()];
     let mut cache: BTreeMap<&str, Option<String>> = BTreeMap::new();
     let mut scopes = Vec::new();
@@ -304,8 +305,12 @@ fn matched_scopes(
             let forward = instructions[..n_forward].iter();
             let levels: BTreeSet<&str> = forward.flat_map(|instr| instr.metadata.op_name.split('/')).collect();
             let plain = pattern.replace(['*', '?'], "");
-            let nearest = nearest(&plain, levels).map(str::to_string);
-            Err(RematError::NoMatch { pattern, nearest })
+            let help = match nearest(&plain, levels) {
+                Some(name) => format!("did you mean `{name}`?"),
+                None => "`bf16scope emit` shows the names, as op_name".to_string(),
+            };
+            let text = format!("remat: no scope of the network matches `{pattern}`");
+            Err(PassError::new(PassErrorKind::NoMatch(pattern), text).with_help(help))
         }
     }
 }
@@ -481,4 +486,41 @@ impl Writer<'_> {
 /// The original's place, its name under `remat/`.
 fn copy_metadata(instr: &Instruction) -> Metadata {
     Metadata { op_name: format!("remat/{}", instr.metadata.op_name), ..instr.metadata.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grad;
+    use bf16scope_hlo::{text, verify};
+
+    #[test]
+    fn a_module_comes_out_with_its_results_and_its_backward_pass_computes_again() {
+        let forward = text::parse(
+            "HloModule m\n\nsum {\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT s = f32[] add(a, b)\n}\n\n\
+             ENTRY m {\n  x = f32[8,64] parameter(0)\n  w = f32[64,64] parameter(1)\n  \
+             p = f32[8,64] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n  \
+             t = f32[8,64] tanh(p), metadata={op_name=\"net/tanh\"}\n  zero = f32[] constant(0)\n  \
+             ROOT loss = f32[] reduce(t, zero), dimensions={0,1}, to_apply=sum\n}\n",
+            "m.txt",
+        )
+        .unwrap();
+        let n_forward = forward.entry().instructions.len();
+        let (module, _) = grad::run(&forward, &grad::Config { loss: 0, wrt: vec![1] }).unwrap();
+        let config = |remat| Config { n_forward, remat };
+        let (same, report) = run(&module, &config(Remat::None)).unwrap();
+        assert_eq!((same, report), (module.clone(), RematReport::default()));
+        let (rewritten, report) = run(&module, &config(Remat::Elementwise)).unwrap();
+        verify(&rewritten).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(report.rematerialised, [("net/tanh".to_string(), "f32[8,64]".to_string())]);
+        assert_eq!(rewritten.entry().result_shape(), module.entry().result_shape());
+        let n_tanh = |module: &Module| {
+            let is_tanh = |instr: &&Instruction| instr.op.opcode() == "tanh";
+            module.entry().instructions.iter().filter(is_tanh).count()
+        };
+        assert_eq!([&module, &rewritten].map(n_tanh), [1, 2]);
+        let error = run(&module, &config(Remat::Scopes(vec!["nett".to_string()]))).unwrap_err();
+        assert_eq!(error.kind(), &PassErrorKind::NoMatch("nett".to_string()));
+        assert_eq!(error.to_string(), "remat: no scope of the network matches `nett`\nhelp: did you mean `net`?");
+    }
 }

@@ -7,11 +7,9 @@
 //!
 //! The pass does not simplify algebra, fold constants or fuse: compilers do that better.
 
-use super::is_tied;
+use super::{PassError, is_tied};
 use bf16scope_hlo::ops::decisions::{is_effective, side_effects};
-use bf16scope_hlo::{
-    CompId, Computation, ComputationNames, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op,
-};
+use bf16scope_hlo::{CompId, Computation, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -71,7 +69,10 @@ pub enum Change {
 }
 
 /// A tidied copy, and what was done. The module must be a verified one.
-pub fn run(module: &Module, config: &Config) -> (Module, TidyReport) {
+///
+/// # Errors
+/// None so far.
+pub fn run(module: &Module, config: &Config) -> Result<(Module, TidyReport), PassError> {
     let mut module = module.clone();
     let mut report = TidyReport::default();
     let of_computations = side_effects(&module);
@@ -90,7 +91,7 @@ pub fn run(module: &Module, config: &Config) -> (Module, TidyReport) {
     if config.remove_dead {
         remove_uncalled(&mut module, &mut report);
     }
-    (module, report)
+    Ok((module, report))
 }
 
 /// Replaces every use, also by the root and by control edges, of `id` by `replacement[id]`.
@@ -281,7 +282,6 @@ fn remove_uncalled(module: &mut Module, report: &mut TidyReport) {
         }
         keep
     });
-    module.names = ComputationNames::default();
     module.entry = renumbered[module.entry.idx()];
     let instructions = module.computations.iter_mut().flat_map(|computation| &mut computation.instructions);
     instructions.for_each(|instr| instr.op.for_each_called_mut(&mut |comp| *comp = renumbered[comp.idx()]));
@@ -302,9 +302,9 @@ mod tests {
         build(&e);
         let module = e.finish().unwrap();
         verify(&module).unwrap();
-        let (tidied, report) = run(&module, &Config::default());
+        let (tidied, report) = run(&module, &Config::default()).unwrap();
         verify(&tidied).unwrap();
-        let (again, nothing) = run(&tidied, &Config::default());
+        let (again, nothing) = run(&tidied, &Config::default()).unwrap();
         assert_eq!(again, tidied, "tidying twice is tidying once");
         assert_eq!(nothing, TidyReport::default());
         let opcodes = tidied.entry().instructions.iter().map(|instr| instr.op.opcode().into_owned());
@@ -396,7 +396,7 @@ mod tests {
         e.scalar_computation(BinaryOp::Multiply, DType::F32);
         let x = param(&e, 0, DType::F32);
         e.reduce_sum(x, &[0]);
-        let (tidied, report) = run(&e.finish().unwrap(), &Config::default());
+        let (tidied, report) = run(&e.finish().unwrap(), &Config::default()).unwrap();
         verify(&tidied).unwrap();
         let names: Vec<_> = tidied.computations.iter().map(|computation| computation.name.as_str()).collect();
         assert_eq!(names, ["tidy", "add_f32"]);
@@ -418,7 +418,7 @@ mod tests {
         );
         let module = parse(&text, "m.hlo").unwrap_or_else(|error| panic!("{error}"));
         verify(&module).unwrap_or_else(|errors| panic!("{errors}"));
-        let (tidied, _) = run(&module, &Config::default());
+        let (tidied, _) = run(&module, &Config::default()).unwrap();
         verify(&tidied).unwrap();
         tidied.entry().instructions[2..].iter().map(|instr| instr.op.opcode().into_owned()).collect()
     }
@@ -465,8 +465,8 @@ mod tests {
         e.convert(e.convert(x, DType::F32), DType::BF16);
         let module = e.finish().unwrap();
         let none = Config { fold_converts: false, merge_common: false, remove_dead: false };
-        assert_eq!(run(&module, &none), (module.clone(), TidyReport::default()));
-        let (folded, _) = run(&module, &Config { fold_converts: true, ..none });
+        assert_eq!(run(&module, &none), Ok((module.clone(), TidyReport::default())));
+        let (folded, _) = run(&module, &Config { fold_converts: true, ..none }).unwrap();
         assert_eq!(folded.entry().root, x);
         assert_eq!(folded.entry().instructions.len(), 3);
     }
@@ -482,7 +482,7 @@ mod tests {
             )
         };
         for has_effect in [true, false] {
-            let (tidied, _) = run(&parse(&text(has_effect), "tidy").unwrap(), &Config::default());
+            let (tidied, _) = run(&parse(&text(has_effect), "tidy").unwrap(), &Config::default()).unwrap();
             let calls = tidied.entry().instructions.iter().filter(|instr| instr.op.opcode() == "call").count();
             assert_eq!(calls, usize::from(has_effect));
         }

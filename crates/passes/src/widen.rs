@@ -5,21 +5,24 @@
 //! (`bitcast-convert`), the value is f32 for that moment. What only a back end knows, `custom-call` on floats, has no wide
 //! form: the module is refused.
 
+use super::{PassError, PassErrorKind, Place};
 use bf16scope_hlo::ops::PrecisionConfig;
 use bf16scope_hlo::{
-    ArrayShape, DType, Element, InstrId, Instruction, Literal, Metadata, Module, Op, Shape, Unmodelled,
+    ArrayShape, CompId, DType, Element, InstrId, Instruction, Literal, Metadata, Module, Op, Shape, Unmodelled,
 };
 
-/// Why a module has no wide form.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// There is nothing to choose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Config;
+
+/// What [`run`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WidenError {
-    /// What a custom call computes is known for its dtypes alone.
-    #[error("%{instruction} is a custom call on f32, which has no form in f64")]
-    CustomCall {
-        /// Its name.
-        instruction: String,
-    },
+pub struct WidenReport {
+    /// Instructions whose results are now in f64 or c128, by computation and name.
+    pub widened: Vec<(String, String)>,
+    /// Those whose bits are read or made, by computation and name: they still are f32 for that moment.
+    pub in_f32: Vec<(String, String)>,
 }
 
 /// Custom calls that say how an array lies over devices, whatever its dtype.
@@ -36,13 +39,15 @@ const IN_ANY_DTYPE: [&str; 6] = [
 ///
 /// # Errors
 /// A custom call on floats.
-pub fn run(module: &Module) -> Result<Module, WidenError> {
+pub fn run(module: &Module, _: &Config) -> Result<(Module, WidenReport), PassError> {
+    let mut report = WidenReport::default();
     let mut wide = module.clone();
     wide.entry_layout = None;
     wide.input_output_alias.clear();
     wide.buffer_donors.clear();
     wide.is_scheduled = false;
-    for computation in &mut wide.computations {
+    for (comp, computation) in wide.computations.iter_mut().enumerate() {
+        let comp = CompId(comp as u32);
         let old = std::mem::take(&mut computation.instructions);
         let mut new_ids: Vec<InstrId> = Vec::with_capacity(old.len());
         let mut written: Vec<Instruction> = Vec::with_capacity(old.len());
@@ -54,9 +59,18 @@ pub fn run(module: &Module) -> Result<Module, WidenError> {
             ids.for_each(|id| *id = new_ids[id.idx()]);
             let is_opaque = matches!(&instr.op, Op::CustomCall(call) if !IN_ANY_DTYPE.contains(&call.target.as_str()));
             if is_opaque && operand_shapes.iter().chain([&instr.shape]).any(has_f32) {
-                return Err(WidenError::CustomCall { instruction: instr.name });
+                let text = format!("%{} is a custom call on f32, which has no form in f64", instr.name);
+                let place = Place::of(module, comp, InstrId(narrow_shapes.len() as u32 - 1));
+                return Err(PassError::new(PassErrorKind::NoForm, text).about(place));
             }
             let is_bits = instr.op == Op::BitcastConvert;
+            let named = || (computation.name.clone(), instr.name.clone());
+            if has_f32(&instr.shape) {
+                report.widened.push(named());
+            }
+            if is_bits && (has_f32(&operand_shapes[0]) || has_f32(&instr.shape)) {
+                report.in_f32.push(named());
+            }
             if is_bits && has_f32(&operand_shapes[0]) {
                 let name = format!("{}.f32", instr.name);
                 instr.operands[0] = push(&mut written, converted(name, instr.operands[0], &operand_shapes[0]));
@@ -79,7 +93,7 @@ pub fn run(module: &Module) -> Result<Module, WidenError> {
         computation.root = new_ids[computation.root.idx()];
         computation.instructions = written;
     }
-    Ok(wide)
+    Ok((wide, report))
 }
 
 fn push(written: &mut Vec<Instruction>, instr: Instruction) -> InstrId {
@@ -152,12 +166,15 @@ mod tests {
              ROOT t = (f32[], f32[4], u32[4]) tuple(r, w, bits)\n}\n",
             "m.txt",
         );
-        let wide = run(&module.unwrap()).unwrap();
+        let (wide, report) = run(&module.unwrap(), &Config).unwrap();
         verify(&wide).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(wide.entry().result_shape().to_string(), "(f64[], f64[4], u32[4])");
         let of = |name: &str| wide.entry().instructions.iter().find(|instr| instr.name == name).unwrap();
         assert_eq!((of("bits.f32").shape.to_string(), of("n").shape.to_string()), ("f32[4]".into(), "bf16[4]".into()));
         assert_eq!(of("tenth").op, Op::Constant(Literal::scalar(f64::from(0.1f32))));
+        let in_main = |names: &[&str]| names.iter().map(|name| ("m".to_string(), name.to_string())).collect::<Vec<_>>();
+        assert_eq!(report.in_f32, in_main(&["bits", "y"]));
+        assert_eq!(report.widened[3..], in_main(&["x", "y", "tenth", "r", "w", "t"]));
     }
 
     #[test]
@@ -167,7 +184,9 @@ mod tests {
              custom_call_target=\"f\"\n}\n",
             "m.txt",
         );
-        let error = run(&module.unwrap()).unwrap_err().to_string();
-        assert_eq!(error, "%y is a custom call on f32, which has no form in f64");
+        let error = run(&module.unwrap(), &Config).unwrap_err();
+        assert_eq!(error.to_string(), "%y is a custom call on f32, which has no form in f64");
+        assert_eq!(error.kind(), &PassErrorKind::NoForm);
+        assert_eq!(error.place().map(Place::to_string), Some("m/%y".to_string()));
     }
 }

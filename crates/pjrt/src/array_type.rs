@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::fmt;
 
-use super::PjrtError;
+use super::{PjrtError, PjrtErrorKind, PjrtPlace, ffi};
 use bf16scope_hlo::DType;
 
 /// Type of one output.
@@ -39,7 +39,10 @@ pub(super) fn n_host_bytes(dtype: DType, dims: &[i64]) -> Result<usize, PjrtErro
         .into_iter()
         .try_fold(dtype.n_bytes(), |product, dim| product.checked_mul(dim?))
         .filter(|&product| product <= isize::MAX as usize)
-        .ok_or_else(|| PjrtError::Dims { dtype, dims: dims.to_vec() })
+        .ok_or_else(|| {
+            let text = "dimensions must not be negative, nor their product exceed the address space";
+            PjrtError::new(PjrtErrorKind::Argument, PjrtPlace::Array(dtype, dims.to_vec()), text)
+        })
 }
 
 /// `PJRT_Buffer_Type` numbers travel as C ints.
@@ -81,12 +84,16 @@ const BUFFER_TYPES: &[(DType, BufferType)] = &[
 
 /// The C API's number of a dtype.
 pub(super) fn type_number(dtype: DType) -> Result<BufferType, PjrtError> {
-    BUFFER_TYPES.iter().find(|row| row.0 == dtype).map(|row| row.1).ok_or(PjrtError::DType { dtype })
+    BUFFER_TYPES.iter().find(|row| row.0 == dtype).map(|row| row.1).ok_or_else(|| {
+        let (major, minor) = (ffi::API_MAJOR, ffi::API_MINOR);
+        let text = format!("{dtype}: the PJRT C API {major}.{minor} has no buffer type for it");
+        PjrtError::new(PjrtErrorKind::Unsupported, PjrtPlace::Nowhere, text)
+    })
 }
 
 /// The dtype of a C API number.
 pub(super) fn dtype_of(number: BufferType) -> Result<DType, PjrtError> {
-    BUFFER_TYPES.iter().find(|row| row.1 == number).map(|row| row.0).ok_or(PjrtError::BufferType { number })
+    BUFFER_TYPES.iter().find(|row| row.1 == number).map(|row| row.0).ok_or_else(|| PjrtError::buffer_type(number))
 }
 
 #[cfg(test)]

@@ -57,8 +57,7 @@ pub(super) trait Backend: Debug + Send + Sync {
 pub(super) fn array_in(file: &File, dtype: DType, dims: &[i64]) -> Result<Vec<u8>, PjrtError> {
     use std::os::unix::fs::FileExt as _;
     let mut bytes = vec![0; n_host_bytes(dtype, dims)?];
-    let unread = |source| PjrtError::HostFile { dtype, dims: dims.to_vec(), source };
-    file.read_exact_at(&mut bytes, 0).map_err(unread)?;
+    file.read_exact_at(&mut bytes, 0).map_err(|cause| PjrtError::host_file(dtype, dims, cause))?;
     Ok(bytes)
 }
 
@@ -149,4 +148,19 @@ pub(super) trait Program: Debug + Send + Sync {
 pub(super) fn array<T: Array>(array: &dyn Array) -> &T {
     let array: &dyn Any = array;
     array.downcast_ref().expect("buffers of one client are made by its back end, and arguments are of one client")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_by_its_array() {
+        let folder = tempfile::tempdir().unwrap();
+        // Written, and not read.
+        let file = File::create(folder.path().join("array")).unwrap();
+        file.set_len(8).unwrap();
+        let error = array_in(&file, DType::F32, &[2]).unwrap_err();
+        assert_eq!(error.to_string(), "f32[2] in a file: Bad file descriptor (os error 9)");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::array_type::n_host_bytes;
 use super::backend::Array;
-use super::{Client, PjrtError};
+use super::{Client, PjrtError, PjrtErrorKind, PjrtPlace};
 use bf16scope_hlo::{Array as HostArray, ArrayShape, DType, Element};
 
 /// An array on a device. Frees its memory when dropped.
@@ -84,7 +84,7 @@ impl Buffer {
         let (dtype, dims) = (self.dtype()?, self.dims()?);
         let expected = n_host_bytes(dtype, &dims)?;
         if bytes.len() != expected {
-            return Err(PjrtError::HostBytes { dtype, dims, measured: bytes.len(), expected });
+            return Err(PjrtError::host_bytes(dtype, &dims, bytes.len(), expected));
         }
         self.array.copy_to_host(bytes, &dims)
     }
@@ -130,7 +130,7 @@ impl Client {
         dims: &[i64],
         device_idx: usize,
     ) -> Result<Buffer, PjrtError> {
-        let metadata = file.metadata().map_err(|source| PjrtError::HostFile { dtype, dims: dims.to_vec(), source })?;
+        let metadata = file.metadata().map_err(|cause| PjrtError::host_file(dtype, dims, cause))?;
         self.check(usize::try_from(metadata.len()).unwrap_or(usize::MAX), dtype, dims, device_idx)?;
         Ok(self.wrap(Arc::clone(&self.backend).upload_file(file, dtype, dims, device_idx)?))
     }
@@ -139,11 +139,12 @@ impl Client {
     fn check(&self, measured: usize, dtype: DType, dims: &[i64], device_idx: usize) -> Result<(), PjrtError> {
         let expected = n_host_bytes(dtype, dims)?;
         if measured != expected {
-            return Err(PjrtError::HostBytes { dtype, dims: dims.to_vec(), measured, expected });
+            return Err(PjrtError::host_bytes(dtype, dims, measured, expected));
         }
         let n_devices = self.devices().len();
         if device_idx >= n_devices {
-            return Err(PjrtError::NoDevice { idx: device_idx, n_devices });
+            let text = format!("device {device_idx}: the client has {n_devices} devices, numbered from 0");
+            return Err(PjrtError::new(PjrtErrorKind::Argument, PjrtPlace::Nowhere, text));
         }
         Ok(())
     }

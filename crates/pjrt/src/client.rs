@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::kept::Kept;
-use super::{CompileOptions, Device, OptionValue, PjrtError, Plugin, Processes};
+use super::{CompileOptions, Device, OptionValue, PjrtError, PjrtErrorKind, PjrtPlace, Plugin, Processes};
 use bf16scope_hlo::proto::{decode, encode};
 use bf16scope_hlo::{Module, verify};
 
@@ -87,7 +87,7 @@ impl Client {
     /// use bf16scope_pjrt::Client;
     ///
     /// // Whatever is trained on this client multiplies as a TPU does.
-    /// let client = Client::cpu()?.rewriting(|module| Ok(as_tpu::run(module, TpuArithmetic::V3)?.0));
+    /// let client = Client::cpu()?.rewriting(|module| Ok(as_tpu::run(module, &TpuArithmetic::V3)?.0));
     /// # Ok(())
     /// # }
     /// ```
@@ -106,7 +106,10 @@ impl Client {
             verify(&module)?;
             Ok(encode::to_bytes(&module)?)
         };
-        rewritten().map(Cow::Owned).map_err(PjrtError::Rewrite)
+        rewritten().map(Cow::Owned).map_err(|cause| {
+            let text = format!("the program cannot be rewritten before it is compiled: {cause}");
+            PjrtError::new(PjrtErrorKind::Program, PjrtPlace::Nowhere, text).because(cause)
+        })
     }
 
     /// The options that a program is compiled with: those given, and the flags of this client that they do not set.

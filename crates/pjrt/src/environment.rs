@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use super::{PjrtError, PluginSpec, Purpose, Setting};
+use super::{PjrtError, PjrtErrorKind, PjrtPlace, PluginSpec, Purpose, Setting};
 
 /// Variables that were set by this crate to compile without a device. A plugin that runs must not see them.
 static SET_TO_COMPILE: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
@@ -28,7 +28,7 @@ static SET_TO_COMPILE: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new(
 /// ```
 ///
 /// # Errors
-/// [`PjrtError::Environment`] where a variable must be set and this process has threads besides the one that calls.
+/// Where a variable must be set and this process has threads besides the one that calls.
 pub fn prepare_environment(purpose: Purpose) -> Result<(), PjrtError> {
     for spec in PluginSpec::pinned() {
         prepare(spec, purpose)?;
@@ -51,7 +51,7 @@ pub(super) fn prepare(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtErr
         return match needed.is_empty() {
             // The plugin may say more than it should on stderr, and that is all.
             true => Ok(()),
-            false => Err(PjrtError::Environment { plugin: spec.name.to_string(), needed, purpose, n_threads }),
+            false => Err(unset_under_threads(spec, needed[0], purpose, n_threads)),
         };
     }
     for setting in missing {
@@ -62,6 +62,20 @@ pub(super) fn prepare(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtErr
         }
     }
     Ok(())
+}
+
+/// A variable that a plugin needs, which cannot be set while other threads may read the environment.
+fn unset_under_threads(spec: &PluginSpec, setting: Setting, purpose: Purpose, n_threads: Option<usize>) -> PjrtError {
+    let Setting { variable, value, .. } = setting;
+    let threads = n_threads.map_or("threads that cannot be counted".to_string(), |n| format!("{n} threads"));
+    let text = format!("{variable} is unset, and cannot be set safely in a process of {threads}");
+    environment_error(spec, text).with_help(format!(
+        "call pjrt::prepare_environment(Purpose::{purpose:?}) first in main, or start the process with {variable}={value}"
+    ))
+}
+
+fn environment_error(spec: &PluginSpec, text: String) -> PjrtError {
+    PjrtError::new(PjrtErrorKind::Plugin, PjrtPlace::Plugin(spec.name.to_string()), text)
 }
 
 fn unset(spec: &PluginSpec, purpose: Purpose) -> impl Iterator<Item = Setting> {
@@ -75,7 +89,13 @@ pub(super) fn check(spec: &PluginSpec, purpose: Purpose) -> Result<(), PjrtError
         set.into_iter().filter(|set| spec.settings.iter().any(|it| it.variable == *set)).collect();
     match variables.is_empty() {
         true => Ok(()),
-        false => Err(PjrtError::SetToCompile { plugin: spec.name.to_string(), variables }),
+        false => {
+            let text = format!(
+                "it is to run on devices that are here, and this process set {} to compile for devices that are not",
+                variables.join(", ")
+            );
+            Err(environment_error(spec, text).with_help("run in another process, or in a child (Client::in_child)"))
+        }
     }
 }
 
@@ -94,7 +114,10 @@ pub(super) fn check_grids(spec: &PluginSpec) -> Result<(), PjrtError> {
             continue;
         };
         if !value.is_empty() && !is_grid(&value) {
-            return Err(PjrtError::Grid { plugin: spec.name.to_string(), variable, value });
+            let text =
+                format!("{variable} is {value:?}, expected three whole numbers from 1 up, with commas, such as 2,2,1");
+            let help = "correct it, or unset it: the plugin would end the process over it";
+            return Err(environment_error(spec, text).with_help(help));
         }
     }
     Ok(())

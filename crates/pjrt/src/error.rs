@@ -1,528 +1,353 @@
-//! What can go wrong between this crate and a plugin. Installation has its own errors, [`InstallError`].
+//! What can go wrong between this crate and a plugin: a kind, a place, what was found and what to do about it.
+//!
+//! The sentence is written where the fault is found. What a program can act on is in the kind, the place and, where the plugin
+//! refused a call, in its code. Installation has its own errors, [`InstallError`], and so have children, [`ChildError`]: this
+//! error passes them on.
 
+use std::error::Error;
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
+use super::Code;
 use super::child::ChildError;
 use super::install::InstallError;
-use super::spec::{MAX_CPU_DEVICES, platform_names};
-use super::{Hardware, Purpose, Setting};
 use bf16scope_hlo::proto::WireError;
 use bf16scope_hlo::{ArrayError, DType};
 
-/// Status code of a failed plugin call: the gRPC codes, numbered as `PJRT_Error_Code`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Code {
-    /// 1: the operation was cancelled.
-    Cancelled,
-    /// 2: the plugin did not say.
-    Unknown,
-    /// 3: an argument is wrong whatever the state.
-    InvalidArgument,
-    /// 4: too late.
-    DeadlineExceeded,
-    /// 5: something named does not exist.
-    NotFound,
-    /// 6: something to be made exists.
-    AlreadyExists,
-    /// 7: not allowed.
-    PermissionDenied,
-    /// 8: out of memory, at compile time or at run time.
-    ResourceExhausted,
-    /// 9: the state is wrong for this call.
-    FailedPrecondition,
-    /// 10: given up, for instance after a conflict.
-    Aborted,
-    /// 11: an index or offset is outside.
-    OutOfRange,
-    /// 12: this plugin does not do that.
-    Unimplemented,
-    /// 13: a bug, in the plugin or in what it was given.
-    Internal,
-    /// 14: not available now.
-    Unavailable,
-    /// 15: data are lost or corrupt.
-    DataLoss,
-    /// 16: no valid credentials.
-    Unauthenticated,
-    /// A number outside the table, kept.
-    Other(i32),
+/// A failure in loading or driving a plugin: where, what was found, what was expected, and what to do.
+///
+/// ```
+/// use bf16scope_pjrt::{PjrtErrorKind, Platform};
+///
+/// let error = "tpuu".parse::<Platform>().unwrap_err();
+/// assert_eq!(error.kind(), PjrtErrorKind::Device);
+/// assert_eq!(error.text(), "no device is named `tpuu`; did you mean `tpu`?");
+/// assert_eq!(error.help(), Some("one of cpu, tpu, xla-cpu, plugin:PATH"));
+/// ```
+#[derive(Debug)]
+pub struct PjrtError(Box<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    kind: PjrtErrorKind,
+    place: PjrtPlace,
+    text: String,
+    /// Empty where there is nothing to say.
+    help: String,
+    cause: Cause,
 }
 
-impl Code {
-    const NAMED: [(Code, i32, &'static str); 16] = [
-        (Code::Cancelled, 1, "CANCELLED"),
-        (Code::Unknown, 2, "UNKNOWN"),
-        (Code::InvalidArgument, 3, "INVALID_ARGUMENT"),
-        (Code::DeadlineExceeded, 4, "DEADLINE_EXCEEDED"),
-        (Code::NotFound, 5, "NOT_FOUND"),
-        (Code::AlreadyExists, 6, "ALREADY_EXISTS"),
-        (Code::PermissionDenied, 7, "PERMISSION_DENIED"),
-        (Code::ResourceExhausted, 8, "RESOURCE_EXHAUSTED"),
-        (Code::FailedPrecondition, 9, "FAILED_PRECONDITION"),
-        (Code::Aborted, 10, "ABORTED"),
-        (Code::OutOfRange, 11, "OUT_OF_RANGE"),
-        (Code::Unimplemented, 12, "UNIMPLEMENTED"),
-        (Code::Internal, 13, "INTERNAL"),
-        (Code::Unavailable, 14, "UNAVAILABLE"),
-        (Code::DataLoss, 15, "DATA_LOSS"),
-        (Code::Unauthenticated, 16, "UNAUTHENTICATED"),
-    ];
+#[derive(Debug)]
+enum Cause {
+    None,
+    /// The plugin refused a call; the text is its own.
+    Refusal {
+        call: &'static str,
+        code: Code,
+        message: String,
+    },
+    /// What the sentence says of another error.
+    Other(Box<dyn Error + Send + Sync>),
+    /// This error passes that of a child on.
+    Child(Box<ChildError>),
+    /// This error passes another on, and says what that says.
+    PassedOn(Box<dyn Error + Send + Sync>),
+}
 
-    /// The code with this `PJRT_Error_Code` number.
-    pub fn from_number(number: i32) -> Code {
-        Code::NAMED.iter().find(|row| row.1 == number).map_or(Code::Other(number), |row| row.0)
+/// What kind of thing went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PjrtErrorKind {
+    /// The plugin, or XLA behind xla-rs, refused a call.
+    Refused,
+    /// The plugin refused a call for want of memory, compiling or running.
+    OutOfMemory,
+    /// Something that this plugin, the C API or xla-rs has no way to do or to say.
+    Unsupported,
+    /// A name of no device, or a device that is not here.
+    Device,
+    /// A plugin that cannot be found, installed, or loaded into this process with its environment.
+    Plugin,
+    /// Machine code that nobody vouches for.
+    ForeignCode,
+    /// An array that does not fill its shape, or an argument that the program does not take.
+    Argument,
+    /// A program that is not compiled.
+    Program,
+    /// A plugin that reports success and gives what cannot be.
+    PluginBug,
+    /// A child process that did not answer, or answered with an error: see [`PjrtError::child`].
+    Child,
+}
+
+/// Where something went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PjrtPlace {
+    /// Nowhere else than in what was asked for.
+    Nowhere,
+    /// A function of the C API.
+    Call(&'static str),
+    /// A plugin, by its name.
+    Plugin(String),
+    /// A plugin's file.
+    File(PathBuf),
+    /// A device, by the name that users give it.
+    Device(String),
+    /// A compiled program, by its name.
+    Executable(String),
+    /// An array on the host.
+    Array(DType, Vec<i64>),
+    /// xla-rs, in this call where it is one.
+    XlaRs(Option<&'static str>),
+}
+
+impl PjrtError {
+    pub(crate) fn new(kind: PjrtErrorKind, place: PjrtPlace, text: impl Into<String>) -> PjrtError {
+        let (text, help) = (text.into(), String::new());
+        PjrtError(Box::new(Parts { kind, place, text, help, cause: Cause::None }))
     }
 
-    /// Its `PJRT_Error_Code` number.
-    pub fn number(self) -> i32 {
-        match (self, Code::NAMED.iter().find(|row| row.0 == self)) {
-            (_, Some(row)) => row.1,
-            (Code::Other(number), None) => number,
-            (named, None) => unreachable!("{named:?} is in the table of all that are named"),
+    /// The same error, with what to do.
+    pub(crate) fn with_help(mut self, help: impl Into<String>) -> PjrtError {
+        self.0.help = help.into();
+        self
+    }
+
+    /// The same error, with what caused it.
+    pub(crate) fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> PjrtError {
+        self.0.cause = Cause::Other(cause.into());
+        self
+    }
+
+    fn passed_on(kind: PjrtErrorKind, error: impl Error + Send + Sync + 'static) -> PjrtError {
+        let mut passed_on = PjrtError::new(kind, PjrtPlace::Nowhere, error.to_string());
+        passed_on.0.cause = Cause::PassedOn(Box::new(error));
+        passed_on
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> PjrtErrorKind {
+        self.0.kind
+    }
+
+    /// The place.
+    pub fn place(&self) -> &PjrtPlace {
+        &self.0.place
+    }
+
+    /// What was found, and what was expected.
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// What to do, where there is something to say.
+    pub fn help(&self) -> Option<&str> {
+        Some(self.0.help.as_str()).filter(|help| !help.is_empty())
+    }
+
+    /// The function of the C API, where the plugin refused a call.
+    pub fn call(&self) -> Option<&'static str> {
+        self.refusal().map(|(call, _, _)| call)
+    }
+
+    /// The plugin's code, where the plugin refused a call.
+    pub fn code(&self) -> Option<Code> {
+        self.refusal().map(|(_, code, _)| code)
+    }
+
+    /// The plugin's text as it gave it, where the plugin refused a call.
+    pub fn message(&self) -> Option<&str> {
+        self.refusal().map(|(_, _, message)| message)
+    }
+
+    fn refusal(&self) -> Option<(&'static str, Code, &str)> {
+        match &self.0.cause {
+            Cause::Refusal { call, code, message } => Some((call, *code, message)),
+            Cause::None | Cause::Other(_) | Cause::Child(_) | Cause::PassedOn(_) => None,
         }
+    }
+
+    /// The error of a child process, where it is one.
+    pub fn child(&self) -> Option<&ChildError> {
+        match &self.0.cause {
+            Cause::Child(error) => Some(error),
+            Cause::None | Cause::Other(_) | Cause::Refusal { .. } | Cause::PassedOn(_) => None,
+        }
+    }
+
+    /// Whether the plugin ran out of memory, compiling or running.
+    pub fn is_resource_exhausted(&self) -> bool {
+        self.kind() == PjrtErrorKind::OutOfMemory
     }
 }
 
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self, Code::NAMED.iter().find(|row| row.0 == *self)) {
-            (_, Some(row)) => f.write_str(row.2),
-            (Code::Other(number), None) => write!(f, "code {number}"),
-            (named, None) => write!(f, "{named:?}"),
-        }
+// What many callers say.
+impl PjrtError {
+    /// The plugin refused a call. Code and text are the plugin's own.
+    pub(crate) fn refused(call: &'static str, code: Code, message: String) -> PjrtError {
+        let kind = match code {
+            Code::ResourceExhausted => PjrtErrorKind::OutOfMemory,
+            _ => PjrtErrorKind::Refused,
+        };
+        let said = if message.is_empty() { "the plugin gave no text" } else { &message };
+        let mut error = PjrtError::new(kind, PjrtPlace::Call(call), format!("{code}: {said}"));
+        error.0.help = help_for(&message).to_string();
+        error.0.cause = Cause::Refusal { call, code, message };
+        error
+    }
+
+    /// A call that succeeded, by its own account, and gave `what`, which cannot be.
+    pub(crate) fn impossible(call: &'static str, what: impl fmt::Display) -> PjrtError {
+        let text = format!("the plugin gives {what}, which cannot be");
+        PjrtError::new(PjrtErrorKind::PluginBug, PjrtPlace::Call(call), text).with_help(PLUGIN_BUG)
+    }
+
+    /// A call that succeeded, by its own account, and has no `what` to show for it.
+    pub(crate) fn nothing(call: &'static str, what: &str) -> PjrtError {
+        let text = format!("the plugin reports success and gives no {what}");
+        PjrtError::new(PjrtErrorKind::PluginBug, PjrtPlace::Call(call), text).with_help(PLUGIN_BUG)
+    }
+
+    /// No file where one was named.
+    pub(crate) fn missing(path: &Path, named_by: &str) -> PjrtError {
+        PjrtError::plugin(path, format!("no such file (named by {named_by})"))
+            .with_help(format!("correct the path, or leave {named_by} out to use the pinned plugin"))
+    }
+
+    /// A file that the dynamic loader must not be given.
+    pub(crate) fn not_a_library(path: &Path, why: &str) -> PjrtError {
+        PjrtError::plugin(path, format!("not a usable shared library: {why}")).with_help(
+            "name a PJRT plugin (.so, Linux x86-64), or reinstall the pinned one with `bf16scope plugins install`",
+        )
+    }
+
+    /// A file that is not loaded as a plugin.
+    pub(crate) fn plugin(path: &Path, text: impl Into<String>) -> PjrtError {
+        PjrtError::new(PjrtErrorKind::Plugin, PjrtPlace::File(path.to_path_buf()), text)
+    }
+
+    /// Host bytes that do not fill the array they are said to hold.
+    pub(crate) fn host_bytes(dtype: DType, dims: &[i64], measured: usize, expected: usize) -> PjrtError {
+        let text = format!("{dtype}{dims:?} on the host: measured {measured} bytes, expected {expected}");
+        PjrtError::new(PjrtErrorKind::Argument, PjrtPlace::Nowhere, text)
+    }
+
+    /// A file of an array that cannot be read.
+    pub(crate) fn host_file(dtype: DType, dims: &[i64], cause: io::Error) -> PjrtError {
+        PjrtError::new(PjrtErrorKind::Argument, PjrtPlace::Nowhere, format!("{dtype}{dims:?} in a file: {cause}"))
+            .because(cause)
+    }
+
+    /// Too few or too many arguments of an executable, or lists of them.
+    pub(crate) fn count(executable: &str, what: &str, measured: usize, expected: usize) -> PjrtError {
+        let text = format!("{what}: measured {measured}, expected {expected}");
+        PjrtError::new(PjrtErrorKind::Argument, PjrtPlace::Executable(executable.to_string()), text)
+    }
+
+    /// A buffer type that this crate has no dtype for.
+    pub(crate) fn buffer_type(number: i32) -> PjrtError {
+        let text = format!("output of PJRT buffer type {number}: not a dtype of this crate");
+        PjrtError::new(PjrtErrorKind::Unsupported, PjrtPlace::Nowhere, text)
+    }
+
+    /// Bytes that are no `HloModuleProto`.
+    pub(crate) fn program(error: prost::DecodeError) -> PjrtError {
+        let error = WireError::new(error);
+        let text = format!("the program is not an HloModuleProto: {error}");
+        PjrtError::new(PjrtErrorKind::Program, PjrtPlace::Nowhere, text).because(error)
     }
 }
 
 const PLUGIN_BUG: &str = "this is a bug of the plugin";
-
-/// A plugin's text, where it gave one.
-/// What to do where the loader may have had no room.
-fn load_help(address_space: Option<u64>) -> String {
-    address_space.map_or(String::new(), |limit| {
-        format!("\nhelp: processes may have {limit} bytes of address space here; raise that limit (`ulimit -v`)")
-    })
-}
-
-fn or_none(message: &str) -> &str {
-    if message.is_empty() { "the plugin gave no text" } else { message }
-}
-
-/// What to do where xla-rs cannot.
-pub(super) const USE_THE_PLUGIN: &str = "use the device cpu, the plugin, which has it";
-
-fn excess_precision_remedy(measured: &str) -> &'static str {
-    match measured {
-        "on" => {
-            "unset XLA_FLAGS, or set it to --xla_allow_excess_precision=false; a program that makes xla-rs clients of \
-             its own calls pjrt::prepare_environment first in main"
-        }
-        _ => "start the process with XLA_FLAGS=--xla_allow_excess_precision=true",
-    }
-}
 
 /// What to do about a refusal whose text does not say it.
 fn help_for(message: &str) -> &'static str {
     let calls_outside = ["No FFI handler registered for ", "No registered implementation for "];
     if message.starts_with("Failed to materialize symbols") {
         // XLA's CPU plugin lacks the functions that round to f16 where no instruction does.
-        "\nhelp: XLA's code for this processor calls a function that its CPU plugin lacks. Rounding to f16, and f8 by way \
+        "XLA's code for this processor calls a function that its CPU plugin lacks. Rounding to f16, and f8 by way \
          of f16, needs F16C, which comes with AVX (`bf16scope doctor` shows it; an --xla_cpu_max_isa in XLA_FLAGS hides \
          it): use bf16 or f32"
     } else if !calls_outside.iter().any(|words| message.starts_with(words)) {
         ""
     } else if message.contains("_python_") {
-        "\nhelp: this is a callback of JAX (`jax.pure_callback`, `jax.debug.print`), which runs in the Python process that \
+        "this is a callback of JAX (`jax.pure_callback`, `jax.debug.print`), which runs in the Python process that \
          made it: export the function without it"
     } else if message.contains("LuDecomposition") || message.contains("LuPivots") {
         // What JAX lowers `solve` and `lu` to for a TPU, whose compiler has them.
-        "\nhelp: XLA has this call for TPUs alone (JAX writes it for `lu`, `solve`, `det` and `inv`), and no CPU runs it here: \
+        "XLA has this call for TPUs alone (JAX writes it for `lu`, `solve`, `det` and `inv`), and no CPU runs it here: \
          `bf16scope compile` takes the module; of a matrix that is symmetric, `cho_solve`, of any other `qr` and \
          `solve_triangular`, run on both"
     } else {
         // jaxlib registers LAPACK's functions in its own process; of `Qr` and the like XLA has its own.
-        "\nhelp: the custom call is to a library that this plugin lacks. JAX writes calls of LAPACK where it lowers for a \
+        "the custom call is to a library that this plugin lacks. JAX writes calls of LAPACK where it lowers for a \
          CPU: lower it with `jax.jit(f).trace(*args).lower(lowering_platforms=(\"tpu\",))`, and XLA computes `qr` and \
          `eigh` itself, here too"
     }
 }
 
-fn did_you_mean(name: &str) -> String {
-    let near = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate) <= 2;
-    platform_names().into_iter().find(near).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
-}
-
-/// A failure in loading or driving a plugin.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PjrtError {
-    /// The plugin refused a call. Code and text are the plugin's own.
-    #[error("{call}: {code}: {}{}", or_none(message), help_for(message))]
-    Call {
-        /// The C API function.
-        call: &'static str,
-        /// The plugin's code.
-        code: Code,
-        /// The plugin's text.
-        message: String,
-    },
-    /// The plugin's table has no such function.
-    #[error(
-        "plugin {}: no function {function}: it has PJRT C API {major}.{minor}\nhelp: use a newer plugin (`bf16scope plugins list` names the pinned ones)",
-        path.display()
-    )]
-    Unsupported {
-        /// The C API function.
-        function: &'static str,
-        /// The plugin's file.
-        path: PathBuf,
-        /// Its API version, major part.
-        major: i32,
-        /// Its API version, minor part.
-        minor: i32,
-    },
-    /// xla-rs, behind the device `xla-cpu`, has no way to say or do this.
-    #[error("xla-cpu: unsupported: xla-rs 0.4.3 has no {what}\nhelp: {help}")]
-    NotInXlaRs {
-        /// What was asked for.
-        what: &'static str,
-        /// What to do instead.
-        help: &'static str,
-    },
-    /// A dtype that xla-rs cannot put on its device.
-    #[error("xla-cpu: unsupported: xla-rs 0.4.3 has no arrays of {dtype}\nhelp: {USE_THE_PLUGIN}")]
-    XlaRsDType {
-        /// Element type.
-        dtype: DType,
-    },
-    /// xla-rs refused a call; the text is XLA's own.
-    #[error("xla-rs: {call}: {text}")]
-    XlaRs {
-        /// What was called.
-        call: &'static str,
-        /// XLA's text.
-        text: String,
-    },
-    /// XLA's process-wide flags are read once, and say otherwise than the options.
-    #[error(
-        "xla-cpu: excess precision is {measured} in this process, the options want it {wanted}, and xla-rs 0.4.3 sets it for whole processes only\nhelp: {}",
-        excess_precision_remedy(measured)
-    )]
-    ExcessPrecision {
-        /// What a probe found: `on` or `off`.
-        measured: &'static str,
-        /// What the compile options say.
-        wanted: &'static str,
-    },
-    /// A device that this build has not.
-    #[error(
-        "device xla-cpu: this bf16scope was built without xla-rs\nhelp: eval \"$(ci/xla-extension)\" && cargo build --features xla"
-    )]
-    NoXlaRs,
-    /// No device has this name.
-    #[error("no device is named `{name}`{}\nhelp: one of {}, plugin:PATH", did_you_mean(.name), platform_names().join(", "))]
-    NoPlatform {
-        /// What was given.
-        name: String,
-    },
-    /// `plugin:` without a file.
-    #[error("device {name} names no file\nhelp: write plugin:/path/to/a_pjrt_plugin.so")]
-    NoPath {
-        /// What was given.
-        name: String,
-    },
-    /// `cpu:` without a number of devices that could be.
-    #[error(
-        "device {name}: expected a number of devices from 1 to {} after `cpu:`\nhelp: use cpu or cpu:8",
-        MAX_CPU_DEVICES
-    )]
-    DeviceCount {
-        /// What was given.
-        name: String,
-    },
-    /// More devices than a program uses.
-    #[error(
-        "device {name}: this runs a program of one device, not of {n_devices}\nhelp: use cpu; `train` runs on several"
-    )]
-    ManyDevices {
-        /// What was given.
-        name: String,
-        /// Devices asked for.
-        n_devices: u32,
-    },
-    /// Nothing says where a plugin is.
-    #[error("plugin {plugin}: no file and no wheel is named for it\nhelp: name its library in {variable}")]
-    Nowhere {
-        /// The plugin's name.
-        plugin: String,
-        /// What could name a file.
-        variable: &'static str,
-    },
-    /// A file that nobody vouches for.
-    #[error(
-        "plugin {}: not loaded into this process: it is not a pinned plugin, and nobody vouches for what it does\nhelp: use it in a child process (Client::in_child), or give a ForeignCode in the Setup",
-        path.display()
-    )]
-    ForeignCode {
-        /// The file.
-        path: PathBuf,
-    },
-    /// An executable that nobody vouches for.
-    #[error(
-        "an executable is not loaded into this process: it is machine code, and nobody vouches for what it does\nhelp: load \
-         it in a child process (Client::in_child), or give a ForeignCode"
-    )]
-    ForeignExecutable,
-    /// Hardware that this machine has not.
-    #[error(
-        "device {device}: this machine has no {0}: none of its PCI devices is one\nhelp: run where there is one, or set {1}=1 for the plugin to look for itself",
-        hardware.name, hardware.variable
-    )]
-    NoHardware {
-        /// The device's name.
-        device: String,
-        /// What was looked for.
-        hardware: Hardware,
-    },
-    /// A variable that is to hold a grid's sizes, and does not.
-    #[error(
-        "plugin {plugin}: {variable} is {value:?}, expected three whole numbers from 1 up, with commas, such as 2,2,1\nhelp: correct it, or unset it: the plugin would end the process over it"
-    )]
-    Grid {
-        /// The plugin's name.
-        plugin: String,
-        /// The variable.
-        variable: &'static str,
-        /// Its value.
-        value: String,
-    },
-    /// Variables that a plugin needs, which cannot be set while other threads may read the environment.
-    #[error(
-        "plugin {plugin}: {0} is unset, and cannot be set safely in a process of {1}\nhelp: call pjrt::prepare_environment(Purpose::{purpose:?}) first in main, or start the process with {0}={2}",
-        needed.first().map_or("nothing", |setting| setting.variable),
-        n_threads.map_or("threads that cannot be counted".to_string(), |n| format!("{n} threads")),
-        needed.first().map_or("", |setting| setting.value)
-    )]
-    Environment {
-        /// The plugin's name.
-        plugin: String,
-        /// What must be set.
-        needed: Vec<Setting>,
-        /// What the plugin is loaded for.
-        purpose: Purpose,
-        /// Threads of this process, where they can be counted.
-        n_threads: Option<usize>,
-    },
-    /// Variables that this process set to compile, in the way of a plugin that is to run.
-    #[error(
-        "plugin {plugin}: it is to run on devices that are here, and this process set {} to compile for devices that are not\nhelp: run in another process, or in a child (Client::in_child)",
-        variables.join(", ")
-    )]
-    SetToCompile {
-        /// The plugin's name.
-        plugin: String,
-        /// The variables.
-        variables: Vec<&'static str>,
-    },
-    /// No file where one was named.
-    #[error("plugin {}: no such file (named by {named_by})\nhelp: correct the path, or leave {named_by} out to use the pinned plugin", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// What named it: an environment variable, or "the caller".
-        named_by: &'static str,
-    },
-    /// A file that the dynamic loader must not be given.
-    #[error("plugin {}: not a usable shared library: {why}\nhelp: name a PJRT plugin (.so, Linux x86-64), or reinstall the pinned one with `bf16scope plugins install`", path.display())]
-    NotALibrary {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The dynamic loader refused the file; the text is its own.
-    #[error("plugin {}: cannot be loaded: {text}{}", path.display(), load_help(*address_space))]
-    Load {
-        /// The file.
-        path: PathBuf,
-        /// The loader's text.
-        text: String,
-        /// The address space that the process may have, where that is limited.
-        address_space: Option<u64>,
-    },
-    /// A call that succeeded, by its own account, and has nothing to show for it.
-    #[error("{call}: the plugin reports success and gives no {what}\nhelp: {PLUGIN_BUG}")]
-    Nothing {
-        /// The C API function.
-        call: &'static str,
-        /// What it should have given.
-        what: &'static str,
-    },
-    /// A number from a plugin that cannot be.
-    #[error("{call}: the plugin gives {measured}, which cannot be\nhelp: {PLUGIN_BUG}")]
-    Impossible {
-        /// The C API function.
-        call: &'static str,
-        /// What it gave.
-        measured: String,
-    },
-    /// A client without a device.
-    #[error("the client has no devices that this process can use\nhelp: name another device")]
-    NoDevices,
-    /// A shared library, but no plugin.
-    #[error("plugin {}: not a PJRT plugin: {why}\nhelp: name a PJRT plugin, such as the one in the xla-cpu-pjrt wheel", path.display())]
-    NotPjrt {
-        /// The file.
-        path: PathBuf,
-        /// What it lacks.
-        why: String,
-    },
-    /// A plugin whose ABI is another one.
-    #[error("plugin {}: PJRT C API {major}.{minor}, this build knows {}.x (since {}.{})\nhelp: use a plugin of that major version", path.display(), super::ffi::API_MAJOR, super::ffi::API_MAJOR, super::ffi::API_MINOR)]
-    ApiVersion {
-        /// The file.
-        path: PathBuf,
-        /// Its API version, major part.
-        major: i32,
-        /// Its API version, minor part.
-        minor: i32,
-    },
-    /// Host bytes that do not fill the array they are said to hold.
-    #[error("{dtype}{dims:?} on the host: measured {measured} bytes, expected {expected}")]
-    HostBytes {
-        /// Element type.
-        dtype: DType,
-        /// Dimensions.
-        dims: Vec<i64>,
-        /// Bytes given.
-        measured: usize,
-        /// Bytes the array takes.
-        expected: usize,
-    },
-    /// Elements that are no array of their dims, or that are asked for as another type.
-    #[error(transparent)]
-    Array(#[from] ArrayError),
-    /// A file of an array that cannot be read.
-    #[error("{dtype}{dims:?} in a file: {source}")]
-    HostFile {
-        /// Element type.
-        dtype: DType,
-        /// Dimensions.
-        dims: Vec<i64>,
-        /// The cause.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Dimensions no array can have.
-    #[error("{dtype}{dims:?}: dimensions must not be negative, nor their product exceed the address space")]
-    Dims {
-        /// Element type.
-        dtype: DType,
-        /// Dimensions.
-        dims: Vec<i64>,
-    },
-    /// A dtype that the C API has no number for.
-    #[error("{dtype}: the PJRT C API {}.{} has no buffer type for it", super::ffi::API_MAJOR, super::ffi::API_MINOR)]
-    DType {
-        /// Element type.
-        dtype: DType,
-    },
-    /// A buffer type that this crate has no dtype for.
-    #[error("output of PJRT buffer type {number}: not a dtype of this crate")]
-    BufferType {
-        /// `PJRT_Buffer_Type`.
-        number: i32,
-    },
-    /// A device that the client does not have.
-    #[error("device {idx}: the client has {n_devices} devices, numbered from 0")]
-    NoDevice {
-        /// Position asked for.
-        idx: usize,
-        /// Devices there are.
-        n_devices: usize,
-    },
-    /// Too few or too many arguments, or lists of them.
-    #[error("{name}: {what}: measured {measured}, expected {expected}")]
-    Arguments {
-        /// The executable.
-        name: String,
-        /// What was counted.
-        what: &'static str,
-        /// Measured count.
-        measured: usize,
-        /// Expected count.
-        expected: usize,
-    },
-    /// Calls that stand for more instructions than XLA compiles.
-    #[error(
-        "the program has {n_inlined} instructions once its calls are inlined, as XLA inlines them, expected at most {max}\n\
-         help: computations that call others several times multiply; say a repetition with a `while` loop"
-    )]
-    Calls {
-        /// Instructions, once each call, loop and branch has its own copy of what it calls.
-        n_inlined: u64,
-        /// How many are compiled.
-        max: u64,
-    },
-    /// An argument of another type than its parameter.
-    #[error("{name}: argument {idx}: measured {measured}, expected {expected}")]
-    ArgumentType {
-        /// The executable.
-        name: String,
-        /// Position among the arguments.
-        idx: usize,
-        /// Type of the buffer, as HLO prints it.
-        measured: String,
-        /// Type of the parameter, as HLO prints it.
-        expected: String,
-    },
-    /// A buffer of another client.
-    #[error(
-        "{name}: argument {idx} lives in another client\nhelp: upload it with the client that compiled the executable"
-    )]
-    ForeignBuffer {
-        /// The executable.
-        name: String,
-        /// Position among the arguments.
-        idx: usize,
-    },
-    /// A program that is no `HloModuleProto`.
-    #[error("the program is not an HloModuleProto: {0}")]
-    Program(#[source] WireError),
-    /// A program that was to be rewritten before it was compiled, and could not be.
-    #[error("the program cannot be rewritten before it is compiled: {0}")]
-    Rewrite(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// An optimized program that is no HLO.
-    #[error("the plugin returned an optimized program in format `{format}`, expected `hlo` or `hlo_with_config`")]
-    ProgramFormat {
-        /// The format's name.
-        format: String,
-    },
-    /// A child process that did not answer.
-    #[error(transparent)]
-    Child(#[from] ChildError),
-    /// The plugin could not be installed.
-    #[error(transparent)]
-    Install(#[from] InstallError),
-}
-
-impl PjrtError {
-    /// Of bytes that are no program.
-    pub(crate) fn program(error: prost::DecodeError) -> PjrtError {
-        PjrtError::Program(WireError::new(error))
+impl From<ChildError> for PjrtError {
+    fn from(error: ChildError) -> PjrtError {
+        let mut passed_on = PjrtError::new(PjrtErrorKind::Child, PjrtPlace::Nowhere, error.to_string());
+        passed_on.0.cause = Cause::Child(Box::new(error));
+        passed_on
     }
+}
 
-    /// The plugin's code, where the plugin refused a call.
-    pub fn code(&self) -> Option<Code> {
-        match self {
-            PjrtError::Call { code, .. } => Some(*code),
-            _ => None,
+impl From<InstallError> for PjrtError {
+    fn from(error: InstallError) -> PjrtError {
+        PjrtError::passed_on(PjrtErrorKind::Plugin, error)
+    }
+}
+
+/// Elements that are no array of their dims, or that are asked for as another type.
+impl From<ArrayError> for PjrtError {
+    fn from(error: ArrayError) -> PjrtError {
+        PjrtError::passed_on(PjrtErrorKind::Argument, error)
+    }
+}
+
+impl fmt::Display for PjrtError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parts { place, text, help, .. } = &*self.0;
+        if *place != PjrtPlace::Nowhere {
+            write!(f, "{place}: ")?;
+        }
+        f.write_str(text)?;
+        if !help.is_empty() {
+            write!(f, "\nhelp: {help}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for PjrtError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.0.cause {
+            Cause::None | Cause::Refusal { .. } => None,
+            Cause::Other(cause) => Some(cause.as_ref()),
+            // This error says what that one says.
+            Cause::Child(error) => error.source(),
+            Cause::PassedOn(error) => error.source(),
         }
     }
+}
 
-    /// Whether the plugin ran out of memory, compiling or running.
-    pub fn is_resource_exhausted(&self) -> bool {
-        self.code() == Some(Code::ResourceExhausted)
+impl fmt::Display for PjrtPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PjrtPlace::Nowhere => f.write_str("nowhere"),
+            PjrtPlace::Call(call) => f.write_str(call),
+            PjrtPlace::Plugin(name) => write!(f, "plugin {name}"),
+            PjrtPlace::File(path) => write!(f, "plugin {}", path.display()),
+            PjrtPlace::Device(name) => write!(f, "device {name}"),
+            PjrtPlace::Executable(name) => f.write_str(name),
+            PjrtPlace::Array(dtype, dims) => write!(f, "{dtype}{dims:?}"),
+            PjrtPlace::XlaRs(Some(call)) => write!(f, "xla-rs: {call}"),
+            PjrtPlace::XlaRs(None) => f.write_str("xla-cpu"),
+        }
     }
 }
 
@@ -533,9 +358,8 @@ mod tests {
     #[test]
     fn calls_out_of_a_program_say_what_to_do() {
         let said = |message: &str| {
-            let error =
-                PjrtError::Call { call: "PJRT_Client_Compile", code: Code::NotFound, message: message.to_string() };
-            error.to_string().split_once("\nhelp: ").map(|(_, help)| help.to_string()).unwrap_or_default()
+            let error = PjrtError::refused("PJRT_Client_Compile", Code::NotFound, message.to_string());
+            error.help().unwrap_or_default().to_string()
         };
         let callback = said("No FFI handler registered for xla_ffi_python_cpu_callback on a platform Host");
         assert!(callback.starts_with("this is a callback of JAX"), "{callback}");
@@ -548,5 +372,28 @@ mod tests {
             "{of_tpus}"
         );
         assert_eq!(said("No such thing"), "");
+    }
+
+    /// Of xla-rs, which is not in every build.
+    #[test]
+    fn outputs_are_counted() {
+        assert_eq!(
+            PjrtError::count("step", "outputs of xla-rs", 1, 2).to_string(),
+            "step: outputs of xla-rs: measured 1, expected 2"
+        );
+    }
+
+    #[test]
+    fn a_refusal_keeps_the_plugins_code_and_text_and_others_have_none() {
+        let refused = PjrtError::refused("PJRT_Client_Compile", Code::ResourceExhausted, String::new());
+        assert_eq!(refused.to_string(), "PJRT_Client_Compile: RESOURCE_EXHAUSTED: the plugin gave no text");
+        assert_eq!(refused.kind(), PjrtErrorKind::OutOfMemory);
+        assert_eq!(
+            (refused.call(), refused.code(), refused.message()),
+            (Some("PJRT_Client_Compile"), Some(Code::ResourceExhausted), Some(""))
+        );
+        let failed = PjrtError::from(ChildError::Failed { text: "it failed".to_string() });
+        assert_eq!((failed.kind(), failed.to_string().as_str()), (PjrtErrorKind::Child, "it failed"));
+        assert!(failed.child().is_some() && failed.code().is_none() && failed.source().is_none());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::array_type::{ArgumentSpec, OutputSpec};
 use super::backend::{Array, Given};
 use super::compiled::{Code, Compiled};
-use super::{Buffer, Client, CompileOptions, ForeignCode, PjrtError, program};
+use super::{Buffer, Client, CompileOptions, ForeignCode, PjrtError, PjrtErrorKind, PjrtPlace, program};
 
 /// An argument of an execution.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Executable {
     fn check_args(&self, args: &[Vec<Arg<'_>>]) -> Result<(), PjrtError> {
         let count = |what, measured, expected| match measured == expected {
             true => Ok(()),
-            false => Err(PjrtError::Arguments { name: self.code.name.clone(), what, measured, expected }),
+            false => Err(PjrtError::count(&self.code.name, what, measured, expected)),
         };
         count("lists of arguments, one for each device", args.len(), self.code.n_devices)?;
         for list in args {
@@ -87,7 +87,8 @@ impl Executable {
             for (idx, arg) in list.iter().enumerate() {
                 let buffer = arg.buffer();
                 if !buffer.client.is(&self.client) {
-                    return Err(PjrtError::ForeignBuffer { name: self.code.name.clone(), idx });
+                    let error = self.argument_error(format!("argument {idx} lives in another client"));
+                    return Err(error.with_help("upload it with the client that compiled the executable"));
                 }
                 if let Some(arguments) = &self.arguments {
                     self.check_type(idx, buffer, &arguments[idx])?;
@@ -102,13 +103,18 @@ impl Executable {
         let ArgumentSpec { whole, shard } = expected;
         // What is not known here the plugin checks.
         let Some(shard) = shard.as_ref().filter(|shard| **shard != measured) else { return Ok(()) };
-        let expected = match shard == whole {
-            true => whole.to_string(),
+        let text = format!("argument {idx}: measured {measured}, expected {shard}");
+        Err(match shard == whole {
+            true => self.argument_error(text),
             false => {
-                format!("{shard}, the part of {whole} that each device holds\nhelp: upload to each device its own")
+                let error = self.argument_error(format!("{text}, the part of {whole} that each device holds"));
+                error.with_help("upload to each device its own")
             }
-        };
-        Err(PjrtError::ArgumentType { name: self.code.name.clone(), idx, measured: measured.to_string(), expected })
+        })
+    }
+
+    fn argument_error(&self, text: String) -> PjrtError {
+        PjrtError::new(PjrtErrorKind::Argument, PjrtPlace::Executable(self.code.name.clone()), text)
     }
 }
 
@@ -145,7 +151,7 @@ impl Client {
     /// ([`Client::in_child`]) loads it there and needs no leave; in this process somebody must answer for it.
     ///
     /// # Errors
-    /// [`PjrtError::ForeignExecutable`] in this process without leave; whatever the plugin says of bytes that are damaged,
+    /// [`PjrtErrorKind::ForeignCode`] in this process without leave; whatever the plugin says of bytes that are damaged,
     /// or written by another version.
     pub fn load(
         &self,

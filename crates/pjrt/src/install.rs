@@ -476,4 +476,22 @@ mod tests {
         assert_eq!(said("ERROR: no route"), None);
         assert_eq!(end_of([b'x'; 1 << 20].as_slice()).len(), 64 << 10);
     }
+
+    /// What this machine cannot be, and what a right wheel does not hold.
+    #[test]
+    fn other_machines_and_damaged_libraries_are_named_with_what_to_do() {
+        let (package, variable) = ("xla-cpu-pjrt", "BF16SCOPE_CPU_PLUGIN");
+        let machine = InstallError::Machine { package, os: "macos", arch: "aarch64", variable };
+        assert_eq!(
+            machine.to_string(),
+            "xla-cpu-pjrt: wheels are for linux x86_64, this machine is macos aarch64\nhelp: name a PJRT plugin for this \
+             machine in BF16SCOPE_CPU_PLUGIN"
+        );
+        let unpacked = InstallError::Unpacked { member: "plugin.so", measured: "0e".to_string(), expected: "1f" };
+        assert_eq!(
+            unpacked.to_string(),
+            "plugin.so: sha256: measured 0e, expected 1f\nhelp: the wheel is right, so memory or disk of this machine may be \
+             failing; try again"
+        );
+    }
 }

@@ -43,6 +43,7 @@ mod buffer;
 mod capi;
 mod child;
 mod client;
+mod code;
 mod compiled;
 mod cpu;
 mod device;
@@ -77,10 +78,11 @@ pub use child::{
     ChildCompiler, ChildError, ChildSpec, Doing, Limits, SERVE, Stop, hlo_of_stablehlo, serve, text_of_stablehlo,
 };
 pub use client::Client;
+pub use code::Code;
 pub use compiled::Compiled;
 pub use device::{Device, DeviceDescription, DeviceMemory, Processes};
 pub use environment::prepare_environment;
-pub use error::{Code, PjrtError};
+pub use error::{PjrtError, PjrtErrorKind, PjrtPlace};
 pub use executable::{Arg, Executable};
 pub use install::InstallError;
 pub use live::{LiveHandles, live_handles};

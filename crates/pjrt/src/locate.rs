@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::install::{InstallError, install};
 use super::setup::{Located, Setup, Source, variable};
 use super::whole::{self, Installed};
-use super::{Pinned, PjrtError, PluginSpec};
+use super::{Pinned, PjrtError, PjrtErrorKind, PjrtPlace, PluginSpec};
 
 /// The file that is to be the plugin, and who named it, where anybody did. It need not exist.
 pub fn named(spec: &PluginSpec, setup: &Setup) -> Option<(PathBuf, Source)> {
@@ -21,12 +21,14 @@ pub fn locate(spec: &PluginSpec, setup: &Setup) -> Result<Located, PjrtError> {
     if let Some((path, source)) = named(spec, setup) {
         if !path.exists() {
             let named_by = if source == Source::Named { spec.variable_or_path() } else { "plugin:PATH" };
-            return Err(PjrtError::Missing { path, named_by });
+            return Err(PjrtError::missing(&path, named_by));
         }
         return Ok(Located { path, source });
     }
     let Some(artifact) = &spec.artifact else {
-        return Err(PjrtError::Nowhere { plugin: spec.name.to_string(), variable: spec.variable_or_path() });
+        let place = PjrtPlace::Plugin(spec.name.to_string());
+        let error = PjrtError::new(PjrtErrorKind::Plugin, place, "no file and no wheel is named for it");
+        return Err(error.with_help(format!("name its library in {}", spec.variable_or_path())));
     };
     let cache_dir = setup.cache_dir.as_deref().ok_or(InstallError::NoCacheDir)?;
     let path = artifact.path_in(cache_dir);

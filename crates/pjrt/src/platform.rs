@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::spec::{PLUGIN, XLA_CPU};
-use super::{Client, MAX_CPU_DEVICES, PjrtError, Plugin, PluginSpec, Purpose, Setup, Value};
+use super::spec::{PLUGIN, XLA_CPU, platform_names};
+use super::{Client, MAX_CPU_DEVICES, PjrtError, PjrtErrorKind, PjrtPlace, Plugin, PluginSpec, Purpose, Setup, Value};
 
 /// What programs run on, by the name users give it: `cpu`, `cpu:8`, `tpu`, `plugin:PATH`, `xla-cpu`.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,11 +25,11 @@ impl Platform {
     /// `cpu:N`: the CPU plugin, with N devices in this process; they share its cores and its memory.
     ///
     /// # Errors
-    /// [`PjrtError::DeviceCount`] beyond [`MAX_CPU_DEVICES`], and of 0.
+    /// Beyond [`MAX_CPU_DEVICES`], and of 0.
     pub fn cpu_devices(n: u32) -> Result<Platform, PjrtError> {
         let name = format!("{CPU}{n}");
         if !(1..=MAX_CPU_DEVICES).contains(&n) {
-            return Err(PjrtError::DeviceCount { name });
+            return Err(device_count(&name));
         }
         let mut spec = PluginSpec { name: name.into(), ..PluginSpec::cpu().clone() };
         spec.create_options.insert(CPU_DEVICE_COUNT.to_string(), Value::Int(i64::from(n)));
@@ -52,10 +52,13 @@ impl Platform {
     /// Whether a program of one device may be meant for it.
     ///
     /// # Errors
-    /// [`PjrtError::ManyDevices`] for a name that asks for more.
+    /// A name that asks for more.
     pub fn one_device(&self) -> Result<&Platform, PjrtError> {
         match self.n_devices() {
-            Some(n_devices @ 2..) => Err(PjrtError::ManyDevices { name: self.to_string(), n_devices }),
+            Some(n_devices @ 2..) => {
+                let text = format!("this runs a program of one device, not of {n_devices}");
+                Err(device_error(self.name(), text).with_help("use cpu; `train` runs on several"))
+            }
             Some(_) | None => Ok(self),
         }
     }
@@ -116,17 +119,42 @@ impl FromStr for Platform {
     fn from_str(name: &str) -> Result<Platform, PjrtError> {
         if let Some(path) = name.strip_prefix(PLUGIN) {
             return match path.is_empty() {
-                true => Err(PjrtError::NoPath { name: name.to_string() }),
+                true => {
+                    let error = error_of_name(format!("device {name} names no file"));
+                    Err(error.with_help("write plugin:/path/to/a_pjrt_plugin.so"))
+                }
                 false => Ok(PluginSpec::at(path).into()),
             };
         }
         if let Some(count) = name.strip_prefix(CPU) {
-            let count = count.parse().map_err(|_| PjrtError::DeviceCount { name: name.to_string() });
+            let count = count.parse().map_err(|_| device_count(name));
             return Platform::cpu_devices(count?);
         }
         let found = Platform::named().into_iter().find(|platform| platform.name() == name);
-        found.ok_or_else(|| PjrtError::NoPlatform { name: name.to_string() })
+        found.ok_or_else(|| {
+            let text = format!("no device is named `{name}`{}", did_you_mean(name));
+            error_of_name(text).with_help(format!("one of {}, plugin:PATH", platform_names().join(", ")))
+        })
     }
+}
+
+fn error_of_name(text: String) -> PjrtError {
+    PjrtError::new(PjrtErrorKind::Device, PjrtPlace::Nowhere, text)
+}
+
+fn device_error(name: &str, text: impl Into<String>) -> PjrtError {
+    PjrtError::new(PjrtErrorKind::Device, PjrtPlace::Device(name.to_string()), text)
+}
+
+/// `cpu:` without a number of devices that could be.
+fn device_count(name: &str) -> PjrtError {
+    let text = format!("expected a number of devices from 1 to {MAX_CPU_DEVICES} after `cpu:`");
+    device_error(name, text).with_help("use cpu or cpu:8")
+}
+
+fn did_you_mean(name: &str) -> String {
+    let near = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate) <= 2;
+    platform_names().into_iter().find(near).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
 /// Whether this build has xla-rs's client (feature `xla`).
@@ -136,7 +164,7 @@ impl Client {
     /// A client of this platform, in this process. A plugin is found, and installed on first use, as `setup` says.
     ///
     /// # Errors
-    /// [`PjrtError::ForeignCode`] for a file that `setup` gives no leave to load; [`Client::in_child`] needs none.
+    /// [`PjrtErrorKind::ForeignCode`] for a file that `setup` gives no leave to load; [`Client::in_child`] needs none.
     pub fn of(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
         match platform {
             Platform::Plugin(spec) => {
@@ -145,7 +173,10 @@ impl Client {
             #[cfg(feature = "xla")]
             Platform::XlaCpu => Client::xla_cpu(),
             #[cfg(not(feature = "xla"))]
-            Platform::XlaCpu => Err(PjrtError::NoXlaRs),
+            Platform::XlaCpu => {
+                let error = device_error(XLA_CPU, "this bf16scope was built without xla-rs");
+                Err(error.with_help("eval \"$(ci/xla-extension)\" && cargo build --features xla"))
+            }
         }
     }
 }

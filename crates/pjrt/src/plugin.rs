@@ -11,7 +11,9 @@ use std::sync::{Mutex, PoisonError};
 
 use super::live::{HandleKind, Live};
 use super::locate::locate;
-use super::{Code, PjrtError, PluginSpec, Purpose, Setup, Value, elf, environment, ffi, value};
+use super::{
+    Code, PjrtError, PjrtErrorKind, PjrtPlace, PluginSpec, Purpose, Setup, Value, elf, environment, ffi, value,
+};
 
 /// Reads a table entry, with its type: see [`Plugin::entry`], whose `unsafe` it passes on.
 macro_rules! entry {
@@ -40,7 +42,7 @@ pub(super) use {call, entry};
 
 /// A handle that a call was to give; the error of a plugin that gave null and reports success.
 pub(super) fn given<T>(call: &'static str, what: &'static str, raw: *mut T) -> Result<*mut T, PjrtError> {
-    if raw.is_null() { Err(PjrtError::Nothing { call, what }) } else { Ok(raw) }
+    if raw.is_null() { Err(PjrtError::nothing(call, what)) } else { Ok(raw) }
 }
 
 /// A loaded plugin. Lives as long as the process, so everything may refer to it.
@@ -63,7 +65,11 @@ impl PluginSpec {
     pub(super) fn check_hardware(&self, purpose: Purpose) -> Result<(), PjrtError> {
         match &self.hardware {
             Some(hardware) if purpose == Purpose::Run && !hardware.is_here() => {
-                Err(PjrtError::NoHardware { device: self.name.to_string(), hardware: *hardware })
+                let text = format!("this machine has no {}: none of its PCI devices is one", hardware.name);
+                let error = PjrtError::new(PjrtErrorKind::Device, PjrtPlace::Device(self.name.to_string()), text);
+                let help =
+                    format!("run where there is one, or set {}=1 for the plugin to look for itself", hardware.variable);
+                Err(error.with_help(help))
             }
             _ => Ok(()),
         }
@@ -93,7 +99,10 @@ impl Plugin {
     pub fn of(spec: &PluginSpec, setup: &Setup, purpose: Purpose) -> Result<&'static Plugin, PjrtError> {
         let located = locate(spec, setup)?;
         if !spec.is_pinned() && setup.foreign.is_none() {
-            return Err(PjrtError::ForeignCode { path: located.path });
+            let text = "not loaded into this process: it is not a pinned plugin, and nobody vouches for what it does";
+            let help = "use it in a child process (Client::in_child), or give a ForeignCode in the Setup";
+            let error = PjrtError::new(PjrtErrorKind::ForeignCode, PjrtPlace::File(located.path), text);
+            return Err(error.with_help(help));
         }
         // SAFETY: a library whose sha256 is that of a tested plugin, or one that the user of this process named in an
         // environment variable of his own (as he might in `LD_PRELOAD`), or one that the caller vouches for, by
@@ -107,8 +116,8 @@ impl Plugin {
     /// As [`ForeignCode::allow`](super::ForeignCode::allow), for this file.
     pub(super) unsafe fn load(path: &Path, spec: &PluginSpec, purpose: Purpose) -> Result<&'static Plugin, PjrtError> {
         let canonical = path.canonicalize().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => PjrtError::Missing { path: path.to_path_buf(), named_by: "the caller" },
-            _ => PjrtError::NotALibrary { path: path.to_path_buf(), why: error.to_string() },
+            std::io::ErrorKind::NotFound => PjrtError::missing(path, "the caller"),
+            _ => PjrtError::not_a_library(path, &error.to_string()),
         })?;
         // The lock is held while loading: two threads must not run a plugin's one-time setup twice.
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +125,7 @@ impl Plugin {
         if let Some(plugin) = loaded.get(&canonical) {
             return Ok(plugin);
         }
-        elf::check(&canonical).map_err(|why| PjrtError::NotALibrary { path: canonical.clone(), why })?;
+        elf::check(&canonical).map_err(|why| PjrtError::not_a_library(&canonical, &why))?;
         spec.check_hardware(purpose)?;
         environment::check_grids(spec)?;
         environment::prepare(spec, purpose)?;
@@ -181,7 +190,10 @@ impl Plugin {
     }
 
     fn unsupported(&self, function: &'static str) -> PjrtError {
-        PjrtError::Unsupported { function, path: self.path.clone(), major: self.version.0, minor: self.version.1 }
+        let (major, minor) = self.version;
+        let text = format!("no function {function}: it has PJRT C API {major}.{minor}");
+        PjrtError::new(PjrtErrorKind::Unsupported, PjrtPlace::File(self.path.clone()), text)
+            .with_help("use a newer plugin (`bf16scope plugins list` names the pinned ones)")
     }
 
     /// Turns what a call returned into a result: reads the error, then frees it.
@@ -225,7 +237,7 @@ impl Plugin {
                     function(&raw mut destroy_args);
                 }
             }
-            Err(PjrtError::Call { call, code: Code::from_number(code_args.code), message })
+            Err(PjrtError::refused(call, Code::from_number(code_args.code), message))
         }
     }
 }
@@ -242,13 +254,13 @@ pub(super) fn log_drop(freed: Result<(), PjrtError>) {
 /// # Safety
 /// As [`Plugin::load`].
 unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
-    let not_pjrt = |why| PjrtError::NotPjrt { path: path.to_path_buf(), why };
+    let not_pjrt = |why: String| {
+        PjrtError::plugin(path, format!("not a PJRT plugin: {why}"))
+            .with_help("name a PJRT plugin, such as the one in the xla-cpu-pjrt wheel")
+    };
     // SAFETY: loading runs the library's initialisers, which the caller promises may run here.
-    let library = unsafe { libloading::Library::new(path) }.map_err(|error| PjrtError::Load {
-        path: path.to_path_buf(),
-        text: error.to_string(),
-        address_space: super::address_space(),
-    })?;
+    let library = unsafe { libloading::Library::new(path) }
+        .map_err(|error| not_loaded(path, &error.to_string(), super::address_space()))?;
     // SAFETY: `GetPjrtApi` has this type in every version of the C API.
     let api = match unsafe { library.get::<ffi::GetPjrtApi>(GET_PJRT_API.to_bytes_with_nul()) } {
         // SAFETY: takes nothing, returns the table or null.
@@ -272,7 +284,7 @@ unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
     };
     let plugin = Plugin { api, table_size, version, path: path.to_path_buf() };
     if version.0 != ffi::API_MAJOR {
-        return Err(PjrtError::ApiVersion { path: plugin.path, major: version.0, minor: version.1 });
+        return Err(other_api(&plugin.path, version));
     }
     let plugin: &'static Plugin = Box::leak(Box::new(plugin));
     plugin.check_needed()?;
@@ -283,6 +295,37 @@ unsafe fn open(path: &Path) -> Result<&'static Plugin, PjrtError> {
     Ok(plugin)
 }
 
+/// The dynamic loader refused the file; the text is its own. It may have had no room, where that is limited.
+fn not_loaded(path: &Path, text: &str, address_space: Option<u64>) -> PjrtError {
+    let help = address_space.map_or(String::new(), |limit| {
+        format!("processes may have {limit} bytes of address space here; raise that limit (`ulimit -v`)")
+    });
+    PjrtError::plugin(path, format!("cannot be loaded: {text}")).with_help(help)
+}
+
+/// A plugin whose ABI is another one.
+fn other_api(path: &Path, (major, minor): (i32, i32)) -> PjrtError {
+    let (known, since) = (ffi::API_MAJOR, ffi::API_MINOR);
+    let text = format!("PJRT C API {major}.{minor}, this build knows {known}.x (since {known}.{since})");
+    PjrtError::plugin(path, text).with_help("use a plugin of that major version")
+}
+
 const GET_PJRT_API: &CStr = c"GetPjrtApi";
 /// Where the first function stands in the table, behind size and version.
 const HEAD_BYTES: usize = std::mem::offset_of!(ffi::PJRT_Api, PJRT_Error_Destroy);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loader_without_room_says_how_much_it_may_have() {
+        let error = |limit| not_loaded(Path::new("a.so"), "a.so: cannot map", limit).to_string();
+        assert_eq!(error(None), "plugin a.so: cannot be loaded: a.so: cannot map");
+        assert_eq!(
+            error(Some(1 << 20)),
+            "plugin a.so: cannot be loaded: a.so: cannot map\nhelp: processes may have 1048576 bytes of address space here; \
+             raise that limit (`ulimit -v`)"
+        );
+    }
+}

@@ -7,7 +7,7 @@ use prost::Message;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 
 use super::array_type::{ArgumentSpec, OutputSpec};
-use super::{CompileOptions, PjrtError, ffi};
+use super::{CompileOptions, PjrtError, PjrtErrorKind, PjrtPlace, ffi};
 use bf16scope_hlo::DType;
 use bf16scope_hlo::proto::messages::{OpSharding, ProgramShapeProto, ShapeProto};
 use bf16scope_hlo::proto::sharding;
@@ -50,9 +50,19 @@ pub(super) fn check_calls(program: &[u8]) -> Result<(), PjrtError> {
         sizes.insert(computation.id, called.saturating_add(computation.instructions.len() as u64));
     }
     match sizes.get(&module.entry_computation_id) {
-        Some(&n_inlined) if n_inlined > MAX_INLINED => Err(PjrtError::Calls { n_inlined, max: MAX_INLINED }),
+        Some(&n_inlined) if n_inlined > MAX_INLINED => Err(too_many_calls(n_inlined)),
         _ => Ok(()),
     }
+}
+
+/// Calls that stand for more instructions than XLA compiles.
+fn too_many_calls(n_inlined: u64) -> PjrtError {
+    let text = format!(
+        "the program has {n_inlined} instructions once its calls are inlined, as XLA inlines them, expected at most \
+         {MAX_INLINED}"
+    );
+    PjrtError::new(PjrtErrorKind::Program, PjrtPlace::Nowhere, text)
+        .with_help("computations that call others several times multiply; say a repetition with a `while` loop")
 }
 
 /// What a program is written in.

@@ -90,7 +90,7 @@ pub(super) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
 /// As [`list`].
 pub(super) unsafe fn whole_list<'a, T>(call: &'static str, start: *const T, len: usize) -> Result<&'a [T], PjrtError> {
     match len > 0 && (start.is_null() || !can_be::<T>(len)) {
-        true => Err(PjrtError::Impossible { call, measured: format!("{len} elements without a list") }),
+        true => Err(PjrtError::impossible(call, format_args!("{len} elements without a list"))),
         // SAFETY: the caller's promise.
         false => Ok(unsafe { list(start, len) }),
     }

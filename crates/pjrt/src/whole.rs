@@ -206,4 +206,10 @@ mod tests {
         assert_ne!(fs::read(stamp_path(&path)).unwrap(), stamp);
         drop(folder);
     }
+
+    #[test]
+    fn a_library_that_cannot_be_read_says_why() {
+        let damage = Damage::Unreadable { why: "it is on a failing disk".to_string() };
+        assert_eq!(damage.to_string(), "it cannot be read: it is on a failing disk");
+    }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::StudyError;
 use bf16scope_hlo::devices::Placement;
-use bf16scope_pjrt::{ChildSpec, PjrtError, Setup};
+use bf16scope_pjrt::{ChildError, ChildSpec, Setup};
 use bf16scope_tpu::{CompileOutcome, Compiled, Compiler, Target, TpuError};
 
 /// How the TPU compiler is asked.
@@ -99,12 +99,15 @@ pub(super) fn ask(compiler: &Compiler, target: &Target, program: &[u8], batch: u
     let refused = |text: String| Compiled { outcome: CompileOutcome::Failed(text), is_cached: false };
     match compiler.compile(target, program, batch as usize) {
         Ok(compiled) => Ok(compiled),
-        Err(TpuError::Pjrt(PjrtError::Call { call: "PJRT_Compile", code, message })) => {
-            Ok(refused(format!("{code}: {message}")))
+        Err(TpuError::Pjrt(error)) if error.call() == Some("PJRT_Compile") => {
+            let code = error.code().map_or(String::new(), |code| format!("{code}: "));
+            Ok(refused(code + error.message().unwrap_or_default()))
         }
         Err(error @ TpuError::NoFigure { .. }) => Ok(refused(error.to_string())),
         // The next program has another child.
-        Err(TpuError::Pjrt(PjrtError::Child(error))) if error.is_of_the_program() => Ok(refused(error.to_string())),
+        Err(TpuError::Pjrt(error)) if error.child().is_some_and(ChildError::is_of_the_program) => {
+            Ok(refused(error.to_string()))
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -11,7 +11,6 @@ use bf16scope_hlo::verify::VerifyErrors;
 use bf16scope_model::document::ConfigError;
 use bf16scope_passes::PassError;
 use bf16scope_passes::amp::PolicyError;
-use bf16scope_passes::partition::PartitionError;
 use bf16scope_tpu::explain::ExplainError;
 use bf16scope_tpu::explain::backend::BackEnd;
 use bf16scope_tpu::{Target, TargetError, TpuError};
@@ -159,7 +158,7 @@ pub enum StudyError {
     },
     /// A step that cannot be laid over the model axis.
     #[error("the step cannot be laid over its partitions")]
-    Partition(#[source] PartitionError),
+    Partition(#[source] PassError),
     /// Rules of a model axis that is not there.
     #[error("{pattern} is split over the model axis, and there is none\nhelp: give the mesh one")]
     NoModelAxis {

@@ -14,7 +14,7 @@ use super::narrow::{NarrowSum, read_narrow_sums};
 use bf16scope_hlo::devices::{Devices, Placement};
 use bf16scope_hlo::proto::WireError;
 use bf16scope_hlo::proto::messages::{HloInstructionProto, HloModuleProto};
-use bf16scope_pjrt::{Code, CompileOptions, MemoryStats, PjrtError, Plugin, Topology, Value};
+use bf16scope_pjrt::{Code, CompileOptions, MemoryStats, PjrtError, PjrtErrorKind, Plugin, Topology, Value};
 
 /// Device memory a program needs on one core, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -306,30 +306,28 @@ fn memory_limit(target: &Target, topology: &Topology) -> Result<i64, TpuError> {
 
 /// Why the compiler describes no such topology: tells a grid that there is not from other refusals.
 pub fn no_topology(target: &Target, error: PjrtError) -> TpuError {
-    match (error, target) {
-        (PjrtError::Call { code: Code::InvalidArgument, message, .. }, Target::Tpu { version, grid }) => {
-            TpuError::Grid {
-                target: target.clone(),
-                grids: version.grids(),
-                example: version.grids_near(grid).iter().map(Target::to_string).collect::<Vec<String>>().join(" or "),
-                text: message,
-            }
-        }
-        (error, _) => TpuError::Pjrt(error),
+    match (error.code(), error.message(), target) {
+        (Some(Code::InvalidArgument), Some(message), Target::Tpu { version, grid }) => TpuError::Grid {
+            target: target.clone(),
+            grids: version.grids(),
+            example: version.grids_near(grid).iter().map(Target::to_string).collect::<Vec<String>>().join(" or "),
+            text: message.to_string(),
+        },
+        _ => TpuError::Pjrt(error),
     }
 }
 
 /// Tells a program that does not fit from other refusals.
 fn classify(target: &Target, limit: i64, error: PjrtError) -> TpuError {
-    match error {
-        PjrtError::Call { code: Code::ResourceExhausted, message, .. } if message.contains(OUT_OF_MEMORY) => {
+    match (error.kind(), error.message()) {
+        (PjrtErrorKind::OutOfMemory, Some(message)) if message.contains(OUT_OF_MEMORY) => {
             tracing::debug!("compiler: {message}");
-            let (needed, available) = amounts(&message);
+            let (needed, available) = amounts(message);
             let text = message.lines().next().unwrap_or_default().to_string();
             let available = available.or(u64::try_from(limit).ok());
             TpuError::OutOfMemory { target: target.clone(), needed, available, text }
         }
-        error => TpuError::Pjrt(error),
+        _ => TpuError::Pjrt(error),
     }
 }
 

@@ -2,7 +2,7 @@
 //! them, a run or its replay.
 
 use super::checkpoint::DataIdentity;
-use super::error::TrainError;
+use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::spec::Spec;
 use super::steps_per_call::StepsPerCall;
 use bf16scope_data::{Ask, DataErrorKind, DrawVersion, Loader, Source};
@@ -28,11 +28,28 @@ pub(super) fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader
     let (features, compute) = (spec.task.features(), spec.precision.compute());
     match Loader::new(training, &features, compute, spec.batch as usize, spec.seed) {
         Err(error) => Err(match *error.kind() {
-            DataErrorKind::Batch { batch, n_examples } => TrainError::BatchSize { batch, n_examples },
+            DataErrorKind::Batch { batch, n_examples } => batch_size(batch, n_examples),
             _ => error.into(),
         }),
         Ok(loader) => Ok(loader.shifted(spec.shift)?),
     }
+}
+
+/// A batch of nothing, or of more than there is to train on.
+fn batch_size(batch: usize, n_examples: u64) -> TrainError {
+    let (text, help) = match (batch, n_examples) {
+        (_, 0) => ("there are no training examples".to_string(), "keep fewer examples for testing".to_string()),
+        (0, _) => {
+            ("a batch of 0 trains on nothing".to_string(), format!("set `batch` to 1 up to {n_examples} (--batch)"))
+        }
+        _ => (
+            format!(
+                "a batch of {batch} does not fit: there are {n_examples} training examples, without those for testing"
+            ),
+            format!("set `batch` to {n_examples} or less (--batch), or keep fewer examples for testing"),
+        ),
+    };
+    TrainError::new(TrainErrorKind::Data, TrainPlace::Nowhere, text).with_help(help)
 }
 
 /// What one host of a slice reads, the host `host.0` of `host.1`: its stretch of every batch, drawn as the run began.
@@ -66,4 +83,21 @@ pub(super) fn asks(
     let next = move |step: &u64| Some(step + u64::from(n_of(*step))).filter(|step| *step < steps_per_epoch);
     let first = Some(step).filter(|step| *step < steps_per_epoch);
     std::iter::successors(first, next).map(move |step| Ask::Steps { epoch, step, n: n_of(step) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_does_not_fit_says_what_does() {
+        let error = |batch, n_examples| batch_size(batch, n_examples).to_string();
+        assert_eq!(error(4, 0), "there are no training examples\nhelp: keep fewer examples for testing");
+        assert_eq!(error(0, 9), "a batch of 0 trains on nothing\nhelp: set `batch` to 1 up to 9 (--batch)");
+        assert_eq!(
+            error(10, 9),
+            "a batch of 10 does not fit: there are 9 training examples, without those for testing\nhelp: set `batch` to 9 or \
+             less (--batch), or keep fewer examples for testing"
+        );
+    }
 }

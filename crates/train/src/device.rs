@@ -2,7 +2,7 @@
 
 use super::accumulation::whole;
 use super::checkpoint::HostArray;
-use super::error::TrainError;
+use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::hosts::{Exchange, Site};
 use super::memory::memory_of_machine;
 use super::program::{Reported, TaskProgram, Weighting};
@@ -102,7 +102,7 @@ impl Loaded {
     pub fn check(&self, batch: &Batch, step: u64, is_padded: bool) -> Result<(), TrainError> {
         let same = |measured: String, expected: String| match measured == expected {
             true => Ok(()),
-            false => Err(TrainError::Batch { step, measured, expected }),
+            false => Err(TrainError::batch(step, &measured, &expected)),
         };
         let n = self.n_examples;
         match is_padded {
@@ -126,18 +126,15 @@ impl Loaded {
             let feature = self.features.iter().find(|feature| feature.name == input.name);
             if let Some(n_values) = feature.and_then(|feature| feature.n_values) {
                 check_range(array, n_values, n).map_or(Ok(()), |measured| {
-                    Err(TrainError::Batch {
-                        step,
-                        measured,
-                        expected: format!("{} from 0 to {}", input.name, n_values - 1),
-                    })
+                    let expected = format!("{} from 0 to {}", input.name, n_values - 1);
+                    Err(TrainError::batch(step, &measured, &expected))
                 })?;
             }
             if feature.is_some_and(|feature| feature.is_probability)
                 && let Some(measured) = beyond_probability(array, n)
             {
                 let expected = format!("{} from 0 to 1", input.name);
-                return Err(TrainError::Batch { step, measured, expected });
+                return Err(TrainError::batch(step, &measured, &expected));
             }
         }
         Ok(())
@@ -437,6 +434,19 @@ pub(super) fn n_bytes(variable: &VariableInfo) -> u128 {
     n_elements(variable) * variable.dtype.n_bytes() as u128
 }
 
+/// A state that the machine cannot hold: bytes of all variables and slots, those that a step needs beside them (0 before the
+/// program is compiled), those of a batch and its labels, and what memory there is.
+fn too_large(state: u128, temporaries: u128, batch: u128, available: u128, largest: &str) -> TrainError {
+    let of_step = temporaries + batch;
+    let text = format!(
+        "training needs {} bytes: {state} of state on the device, and the larger of {of_step} for a step ({temporaries} of \
+         temporaries, {batch} of batch) and {state} for a copy of the state on the host, to save it; there are {available} \
+         bytes of memory; the largest variable is {largest}",
+        state + of_step.max(state)
+    );
+    TrainError::new(TrainErrorKind::Memory, TrainPlace::Nowhere, text).with_help("make the model or the batch smaller")
+}
+
 /// Whether there is memory for a session: asked before it is made, because an allocation that fails ends the process. The
 /// state is on the device all the time; beside it there is what a step needs, or, while saving and
 /// resuming, a copy of the state on the host.
@@ -454,7 +464,7 @@ pub(super) fn check_memory(
     match (memory_of_machine(), variables.iter().rev().max_by_key(|variable| n_bytes(variable))) {
         (Some(available), Some(largest)) if state + (temporaries + batch).max(state) > available => {
             let largest = format!("{} {}", largest.name, shape_of(largest));
-            Err(TrainError::TooLarge { state, temporaries, batch, available, largest })
+            Err(too_large(state, temporaries, batch, available, &largest))
         }
         (Some(_) | None, _) => Ok(()),
     }
@@ -562,11 +572,17 @@ pub(super) fn initial_bytes(variable: &VariableInfo, name: &str, seed: u64) -> R
         match Literal::scalar_of(*dtype, f64::from(value)) {
             Some(Literal::Array { bytes: element, .. }) => bytes.extend(element),
             Some(Literal::Tuple(_) | Literal::Token) | None => {
-                return Err(TrainError::Variable { name: variable.name.clone(), dtype: *dtype });
+                return Err(no_initial_values(&variable.name, *dtype));
             }
         }
     }
     Ok(bytes)
+}
+
+/// A variable of a dtype that nothing can fill.
+fn no_initial_values(name: &str, dtype: DType) -> TrainError {
+    let text = format!("variable {name} is {dtype}, which has no initial values");
+    TrainError::new(TrainErrorKind::Model, TrainPlace::Nowhere, text).with_help("make it f32")
 }
 
 /// A state read from a checkpoint, on each replica's device.
@@ -588,4 +604,18 @@ pub(super) fn upload(client: &Client, arrays: &[&HostArray]) -> Result<Vec<Buffe
     let upload =
         |array: &&HostArray| Ok(client.buffer_from_host(&array.bytes, array.shape.dtype, &array.shape.dims, 0)?);
     arrays.iter().map(upload).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No layer of ours makes such a variable.
+    #[test]
+    fn a_variable_that_nothing_fills_is_named() {
+        assert_eq!(
+            no_initial_values("net/w", DType::C64).to_string(),
+            "variable net/w is c64, which has no initial values\nhelp: make it f32"
+        );
+    }
 }

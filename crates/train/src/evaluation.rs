@@ -2,7 +2,7 @@
 
 use super::checkpoint::Checkpoint;
 use super::device::{Loaded, Results, Whole, upload};
-use super::error::TrainError;
+use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::hosts::{Exchange, Site};
 use super::l2::l2;
 use super::program;
@@ -65,7 +65,7 @@ impl Evaluator {
     /// evaluator reads f32 and the checkpoint has bf16, it reads the same numbers.
     ///
     /// # Errors
-    /// A checkpoint of another task; examples that it does not take; [`TrainError::Metric`].
+    /// A checkpoint of another task; examples that it does not take; a metric that is no number.
     pub fn evaluate(
         &self,
         path: &Path,
@@ -126,12 +126,14 @@ impl Evaluator {
             Ok::<(), TrainError>(())
         })?;
         if evaluation.n_examples == 0 {
-            return Err(TrainError::AllSkipped { n_examples: source.n_examples() });
+            let n_examples = source.n_examples();
+            let text = format!("all {n_examples} examples to evaluate on are left out, because none can be read");
+            let error = TrainError::new(TrainErrorKind::Data, TrainPlace::Nowhere, text);
+            return Err(error.with_help("mend the files, or look at one with `bf16scope data show`"));
         }
         match evaluation.totals.not_finite() {
             Some((name, value)) => {
-                let (name, n_examples) = (name.to_string(), evaluation.n_examples);
-                Err(TrainError::Metric { name, value, over: format!("{n_examples} test examples") })
+                Err(TrainError::metric(name, value, &format!("{} test examples", evaluation.n_examples)))
             }
             None => Ok(evaluation),
         }

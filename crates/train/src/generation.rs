@@ -5,7 +5,7 @@
 
 use super::checkpoint::Checkpoint;
 use super::device::{Loaded, upload};
-use super::error::TrainError;
+use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::hosts::Site;
 use super::program;
 use bf16scope_data::{Batch, Draw, NamedArray};
@@ -88,10 +88,9 @@ impl Completer {
     ) -> Result<Completer, TrainError> {
         let mut features = task.features();
         features.retain(|feature| !feature.is_label);
-        let wrong = |found: String| TrainError::Completion {
-            task: task.name().to_string(),
-            found,
-            expected: "a decoder: one sequence of tokens in, and `logits` [batch, length, vocabulary] out",
+        let wrong = |measured: String| {
+            let expected = "a decoder: one sequence of tokens in, and `logits` [batch, length, vocabulary] out";
+            not_completed(task.name(), &measured, expected)
         };
         let is_sequence = |feature: &Feature| {
             matches!(feature.dtype, FeatureDType::Exact(DType::S32))
@@ -143,7 +142,7 @@ impl Completer {
         mut take: impl FnMut(u32),
     ) -> Result<Vec<u32>, TrainError> {
         let _span = tracing::info_span!("complete").entered();
-        let wrong = |found: String, expected| TrainError::Completion { task: self.name.clone(), found, expected };
+        let wrong = |measured: String, expected| not_completed(&self.name, &measured, expected);
         if prompt.is_empty() {
             return Err(wrong("a text without tokens".to_string(), "one at least, to go on from"));
         }
@@ -215,6 +214,12 @@ fn chosen(logits: &[f32], sampling: &Sampling, number: u64) -> Option<u32> {
     }
     // Rounding may leave a last bit.
     order.last().map(|&id| id as u32)
+}
+
+/// A text that a task cannot complete.
+fn not_completed(task: &str, measured: &str, expected: &str) -> TrainError {
+    let text = format!("{measured}; a text is completed by {expected}");
+    TrainError::new(TrainErrorKind::Model, TrainPlace::Task(task.to_string()), text)
 }
 
 #[cfg(test)]

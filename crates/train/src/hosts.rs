@@ -6,7 +6,7 @@
 //! must ask on every host, and in the same order: that is all there is to it, and why every decision of a run that only one
 //! host can make is shared before anybody acts on it.
 
-use super::error::TrainError;
+use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::mesh::Mesh;
 use bf16scope_hlo::{DType, proto, verify};
 use bf16scope_model::graph::{Graph, Replicas, VariableShard};
@@ -54,10 +54,15 @@ impl Site {
     fn split(processes: &Processes, n_here: usize, n_replicas: u32, n_partitions: u32) -> Result<Site, TrainError> {
         let n_devices = n_replicas as usize * n_partitions as usize;
         if processes.rank().1 > 1 {
-            return Err(TrainError::SplitHosts { n_hosts: processes.rank().1 });
+            let n_hosts = processes.rank().1;
+            let text = format!(
+                "the mesh splits replicas (`model`), and the slice has {n_hosts} hosts: that runs on the devices of one host \
+                 so far"
+            );
+            return Err(device_error(text).with_help("leave `model` out"));
         }
         if n_devices > n_here {
-            return Err(TrainError::Mesh { n_replicas: n_devices, n_devices: n_here });
+            return Err(too_few_devices(n_devices, n_here));
         }
         Ok(Site {
             host: 0,
@@ -91,16 +96,30 @@ impl Site {
                     positions,
                     device_ids: Vec::new(),
                 }),
-                false => Err(TrainError::Mesh { n_replicas, n_devices: own.len() }),
+                false => Err(too_few_devices(n_replicas, own.len())),
             };
         }
         let n_each = ids_of.values().map(Vec::len).min().unwrap_or(0);
         let n_here = n_replicas / n_hosts;
         if !n_replicas.is_multiple_of(n_hosts) || n_here > n_each {
-            return Err(TrainError::Hosts { n_replicas, n_hosts, n_each });
+            let text = format!(
+                "the mesh has {n_replicas} replica{}, and the slice has {n_hosts} hosts of {n_each} devices each, which share \
+                 them equally",
+                if n_replicas == 1 { "" } else { "s" }
+            );
+            let help = format!("use --devices {}, or fewer on each host", n_hosts * n_each);
+            return Err(device_error(text).with_help(help));
         }
         ids_of.values_mut().for_each(|ids| ids.sort_unstable());
-        let unknown = || TrainError::Process { process: processes.own_idx, known: ids_of.keys().copied().collect() };
+        let unknown = || {
+            let known: Vec<String> = ids_of.keys().map(i32::to_string).collect();
+            let process = processes.own_idx;
+            let text = format!(
+                "the plugin says that this is process {process}, and its devices are of processes {}",
+                known.join(", ")
+            );
+            device_error(text).with_help("check TPU_WORKER_ID and TPU_PROCESS_BOUNDS, where they are set")
+        };
         let host = ids_of.keys().position(|&process| process == processes.own_idx).ok_or_else(unknown)?;
         let device_ids: Vec<i32> = ids_of.values().flat_map(|ids| &ids[..n_here]).copied().collect();
         let replicas = host * n_here..(host + 1) * n_here;
@@ -236,6 +255,17 @@ impl Exchange {
         programs.insert(signature.clone(), Arc::clone(&program));
         Ok(program)
     }
+}
+
+fn device_error(text: String) -> TrainError {
+    TrainError::new(TrainErrorKind::Device, TrainPlace::Nowhere, text)
+}
+
+/// A mesh of more replicas than there are devices.
+fn too_few_devices(n_replicas: usize, n_devices: usize) -> TrainError {
+    let there = if n_devices == 1 { "is 1 device".to_string() } else { format!("are {n_devices} devices") };
+    device_error(format!("the mesh has {n_replicas} replicas, and there {there}"))
+        .with_help(format!("ask for as many devices, such as --device cpu:{n_replicas}, or for fewer replicas"))
 }
 
 #[cfg(test)]

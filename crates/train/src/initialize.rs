@@ -118,8 +118,8 @@ pub(super) fn mapping(
 ) -> Result<Mapping, TrainError> {
     let given = arrays.given();
     Ok(match rules {
-        Some(rules) => Mapping::by(&Rules::read(rules).map_err(PortError::from)?, wanted, &given, is_excepted),
-        None => Mapping::by_best(wanted, &given, is_excepted),
+        Some(rules) => Mapping::from_rules(&Rules::read(rules).map_err(PortError::from)?, wanted, &given, is_excepted),
+        None => Mapping::from_best_family(wanted, &given, is_excepted),
     })
 }
 

@@ -2,18 +2,19 @@
 
 use super::mesh::SumOf;
 use bf16scope_hlo::Module;
-use bf16scope_passes::partition::{PartitionError, PartitionReport, Rule, partition, sum_in_f32};
+use bf16scope_passes::PassError;
+use bf16scope_passes::partition::{self, PartitionReport, Rule};
 
 /// Lays a training step over the `n` devices of each replica, which sum as its replicas do.
 ///
 /// # Errors
 /// Rules that do not fit the step.
 pub fn over_model_axis(
-    module: Module,
+    module: &Module,
     n: u32,
     rules: &[Rule],
     sum: SumOf,
-) -> Result<(Module, PartitionReport), PartitionError> {
-    let module = if sum == SumOf::F32 { sum_in_f32(&module) } else { module };
-    partition(&module, n as usize, rules)
+) -> Result<(Module, PartitionReport), PassError> {
+    let config = partition::Config { sum_in_f32: sum == SumOf::F32, ..partition::Config::new(n as usize, rules) };
+    partition::run(module, &config)
 }

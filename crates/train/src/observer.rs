@@ -1,7 +1,7 @@
 //! The compiled observing program of a session: see [`watch`](super::watch).
 
 use super::device::{Fed, Loaded};
-use super::error::TrainError;
+use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::hosts::Site;
 use super::objective::Objective;
 use super::spec::Spec;
@@ -11,38 +11,41 @@ use bf16scope_pjrt::{Buffer, Client};
 /// Whether a run of `spec` on so many hosts can be watched: better asked before a minute of compiling.
 ///
 /// # Errors
-/// [`TrainError::Watch`].
+/// A run that cannot be watched.
 pub fn check_watch(spec: &Spec, n_hosts: u32) -> Result<(), TrainError> {
     if n_hosts > 1 {
-        return Err(TrainError::Watch {
-            key: &["train", "watch"],
-            what: format!("{n_hosts} hosts share each step, and a look is one host's"),
-            help: "train it on one host, or do not watch it",
-        });
+        let why = format!("{n_hosts} hosts share each step, and a look is one host's");
+        return Err(not_watched(WATCH, &why, "train it on one host, or do not watch it"));
     }
     let per_call = spec.steps_per_call.n().get();
     if per_call > 1 {
-        let what = format!("a call makes {per_call} steps, whose state between them stays on the device");
-        return Err(TrainError::Watch {
-            key: &["train", "steps_per_call"],
-            what,
-            help: "watch it with `steps_per_call: 1`",
-        });
+        let why = format!("a call makes {per_call} steps, whose state between them stays on the device");
+        return Err(not_watched(&["train", "steps_per_call"], &why, "watch it with `steps_per_call: 1`"));
     }
     check_observed(&spec.objective)
 }
 
 fn check_observed(objective: &Objective) -> Result<(), TrainError> {
-    let cannot = |key, what: &str, help| Err(TrainError::Watch { key, what: what.to_string(), help });
     if objective.accumulate.get() > 1 {
-        let what = "activations of micro-batches are inside a loop";
-        return cannot(&["train", "accumulate"], what, "watch it with `accumulate: 1`");
+        let why = "activations of micro-batches are inside a loop";
+        return Err(not_watched(&["train", "accumulate"], why, "watch it with `accumulate: 1`"));
     }
     if objective.mesh.model.get() > 1 {
-        let what = "each replica is split over a model axis";
-        return cannot(&["mesh", "model"], what, "watch it with `model: 1`, on as many replicas");
+        let why = "each replica is split over a model axis";
+        return Err(not_watched(&["mesh", "model"], why, "watch it with `model: 1`, on as many replicas"));
     }
     Ok(())
+}
+
+/// The key that asks for it.
+const WATCH: &[&str] = &["train", "watch"];
+
+/// A run that cannot be watched; `way` leads to the key that it does not go with. A flag may ask for it, and the mesh be of
+/// flags.
+fn not_watched(way: &'static [&'static str], why: &str, help: &str) -> TrainError {
+    let ways = if way == WATCH { vec![WATCH] } else { vec![way, WATCH] };
+    let text = format!("the run cannot be watched: {why}");
+    TrainError::new(TrainErrorKind::Experiment, TrainPlace::Keys(ways), text).with_help(help)
 }
 
 /// What looks at steps.
@@ -56,7 +59,7 @@ impl Observer {
     /// Compiles the observing program of `spec`, whose objective is as `objective` has it on these devices.
     ///
     /// # Errors
-    /// [`TrainError::Watch`]; a task that cannot be built or compiled.
+    /// A run that cannot be watched; a task that cannot be built or compiled.
     pub fn new(client: &Client, spec: &Spec, objective: &Objective, site: Site) -> Result<Observer, TrainError> {
         check_observed(objective)?;
         let Observing { program, rows } = observing(&*spec.task, spec.numbers(), i64::from(spec.batch), objective)?;

@@ -477,4 +477,23 @@ mod tests {
         let read: Manifest = serde_json::from_str(&serde_json::to_string(&on).unwrap()).unwrap();
         assert!(read.excess_precision);
     }
+
+    #[test]
+    fn folders_that_are_no_packages_say_what_to_do() {
+        let folder = PathBuf::from("a");
+        assert_eq!(
+            PackageError::Taken { folder: folder.clone() }.to_string(),
+            "a: is there already, and is not an empty folder\nhelp: name another folder, or remove it"
+        );
+        assert_eq!(
+            PackageError::Manifest { path: folder.clone(), what: "it is empty".to_string() }.to_string(),
+            "a: no manifest of a package: it is empty\nhelp: make one with `bf16scope package`"
+        );
+        let (measured, expected) = ("3 bytes".to_string(), "4 bytes".to_string());
+        assert_eq!(
+            PackageError::Damaged { path: folder, measured, expected }.to_string(),
+            "a: 3 bytes, expected 4 bytes as package.json says: the file is damaged or not the package's\nhelp: copy the \
+             package again"
+        );
+    }
 }

@@ -1,6 +1,6 @@
 //! What a task predicts for a number of examples, as arrays on the host.
 
-use super::error::TrainError;
+use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use bf16scope_data::NamedArray;
 use bf16scope_hlo::Element;
 
@@ -34,23 +34,29 @@ impl Predictions {
     /// The one of this name.
     ///
     /// # Errors
-    /// [`TrainError::Prediction`] where the task predicts none.
+    /// Where the task predicts none.
     pub fn get(&self, name: &str) -> Result<&NamedArray, TrainError> {
         let named = self.0.iter().map(|array| format!("{} {}", array.name, array.dtype));
-        let none = || TrainError::Prediction { wanted: name.to_string(), found: named.collect::<Vec<_>>().join(", ") };
-        self.0.iter().find(|array| array.name == name).ok_or_else(none)
+        let missing = || no_prediction(name, &named.collect::<Vec<_>>().join(", "));
+        self.0.iter().find(|array| array.name == name).ok_or_else(missing)
     }
 
     /// The elements of the one of this name, row-major: `to_vec::<i32>("class")`. As f32, also bf16 and f16, each of which is
     /// an f32.
     ///
     /// # Errors
-    /// [`TrainError::Prediction`] where the task predicts none, or of another dtype.
+    /// Where the task predicts none, or of another dtype.
     pub fn to_vec<T: Element>(&self, name: &str) -> Result<Vec<T>, TrainError> {
         let array = self.get(name)?;
-        array.to_vec().map_err(|_| TrainError::Prediction {
-            wanted: format!("{name} {}", T::DTYPE),
-            found: format!("{} {}", array.name, array.dtype),
-        })
+        array
+            .to_vec()
+            .map_err(|_| no_prediction(&format!("{name} {}", T::DTYPE), &format!("{} {}", array.name, array.dtype)))
     }
+}
+
+/// A prediction by a name or in a dtype that the task does not give, and what it gives.
+fn no_prediction(wanted: &str, predicted: &str) -> TrainError {
+    let text = format!("the task predicts {predicted}, and no `{wanted}`");
+    TrainError::new(TrainErrorKind::Model, TrainPlace::Nowhere, text)
+        .with_help("ask by the name and the dtype that it predicts")
 }

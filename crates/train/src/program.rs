@@ -182,22 +182,23 @@ pub(super) fn finish_with_state(graph: &Graph, others: &[(String, Tensor)]) -> R
             kind: AliasKind::May,
         })
         .collect();
-    rewrite_backward_pass(&mut program, &graph.tuning());
+    rewrite_backward_pass(&mut program, &graph.tuning())?;
     Ok(program)
 }
 
 /// The passes over the whole program that its tuning asks for.
-fn rewrite_backward_pass(program: &mut Program, tuning: &Tuning) {
-    let rematerialised = if tuning.cotangent_remat { cotangent_remat::rematerialised(&program.module) } else { None };
-    if let Some((module, report)) = rematerialised {
+fn rewrite_backward_pass(program: &mut Program, tuning: &Tuning) -> Result<(), ProgramError> {
+    if tuning.cotangent_remat {
+        let (module, report) = cotangent_remat::run(&program.module, &cotangent_remat::Config)?;
         replace(program, module, &report.renamed);
         tracing::debug!(n_rematerialised = report.rematerialised.len(), "cotangent_remat");
     }
-    let paced = if tuning.pace { pace::paced(&program.module) } else { None };
-    if let Some((module, report)) = paced {
+    if tuning.pace {
+        let (module, report) = pace::run(&program.module, &pace::Config)?;
         replace(program, module, &report.renamed);
         tracing::debug!(n_paced = report.paced.len(), "pace");
     }
+    Ok(())
 }
 
 fn replace(program: &mut Program, module: Module, renamed: &BTreeMap<InstrId, InstrId>) {

@@ -1,9 +1,7 @@
 //! Why there may be no program.
 
 use bf16scope_model::graph::BuildError;
-use bf16scope_passes::grad::GradError;
-use bf16scope_passes::partition::PartitionError;
-use bf16scope_passes::remat::RematError;
+use bf16scope_passes::PassError;
 
 /// Why there is no program.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -12,9 +10,9 @@ pub enum ProgramError {
     /// The task cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The loss has no gradient.
+    /// The loss has no gradient, or what is to be split or rematerialised cannot be.
     #[error(transparent)]
-    Grad(#[from] GradError),
+    Pass(#[from] PassError),
     /// Nothing that trains has a gradient.
     #[error(
         "the loss has no gradient for any variable that trains ({}): it depends on {}\nhelp: let the loss judge what the network makes of them, and through floats: a comparison or an index has no gradient",
@@ -67,9 +65,6 @@ pub enum ProgramError {
     /// A mesh without devices.
     #[error("0 replicas; expected 1 or more\nhelp: `replicas(1)` trains on one device")]
     NoReplicas,
-    /// What is to be split cannot be.
-    #[error(transparent)]
-    Partition(#[from] PartitionError),
     /// Something to split, and one device for each replica.
     #[error(
         "`split` says what the devices of a replica split, and a replica has one\nhelp: add `model: 2` to `mesh`, or leave `split` out"
@@ -85,9 +80,6 @@ pub enum ProgramError {
         "`transpose_input` hands images over in one dimension, and `model` splits what a replica has: both at once are not possible\nhelp: leave one of them out"
     )]
     TransposedParts,
-    /// What was to be rematerialised is not there.
-    #[error(transparent)]
-    Remat(#[from] RematError),
 }
 
 /// The first names, and how many more there are.
@@ -104,4 +96,23 @@ fn some_of(names: &[String], none: &str) -> String {
 fn nearest_multiple(n: u32, batch: i64) -> i64 {
     let n = i64::from(n);
     ((batch + n / 2) / n).max(1).saturating_mul(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meshes_that_cannot_be_say_what_to_leave_out() {
+        assert_eq!(
+            ProgramError::NoModelAxis.to_string(),
+            "`split` says what the devices of a replica split, and a replica has one\nhelp: add `model: 2` to `mesh`, or \
+             leave `split` out"
+        );
+        assert_eq!(
+            ProgramError::ShardedParts.to_string(),
+            "`state: sharded` spreads variables over replicas, and `model` splits them within one: both at once are not \
+             possible yet\nhelp: leave one of them out"
+        );
+    }
 }

@@ -9,7 +9,7 @@
 
 use super::batches::{Data, asks, loader_of_host};
 use super::checkpoint::Checkpoint;
-use super::error::TrainError;
+use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::resume::Resumption;
 use super::session::Session;
 use super::steps_per_call::StepsPerCall;
@@ -49,7 +49,7 @@ pub struct StepToMake {
 /// The session must be of the run's [`Spec`](super::Spec). On a slice of several hosts, all call it together.
 ///
 /// # Errors
-/// A step before the first, or at or before the checkpoint's ([`TrainError::ReplayStep`]); a checkpoint of another run, or
+/// A step before the first, or at or before the checkpoint's (which cannot be made again); a checkpoint of another run, or
 /// other data; weights that the run was initialized from, where they have changed; whatever data and plugin say, and `observe`
 /// gives. Where the plugin fails, the state is lost.
 pub fn state_at<E: From<TrainError>>(
@@ -68,11 +68,7 @@ pub fn state_at<E: From<TrainError>>(
     }
     let from_step = session.step();
     if step <= from_step {
-        let from = match from {
-            ReplayFrom::Start => None,
-            ReplayFrom::Checkpoint(path) => Some(path.clone()),
-        };
-        return Err(TrainError::ReplayStep { step, from, from_step }.into());
+        return Err(not_made_again(step, from, from_step).into());
     }
     let spec = session.spec().clone();
     let loader = loader_of_host(&spec, data.training, session.host(), session.draws())?;
@@ -149,4 +145,17 @@ fn older_beside(place: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_older).collect();
     paths.sort();
     paths
+}
+
+/// A step, counted from 1, that cannot be made again from there, which is after `from_step` steps.
+fn not_made_again(step: u64, from: &ReplayFrom, from_step: u64) -> TrainError {
+    let from = match from {
+        ReplayFrom::Start => "from the beginning of the run: steps are counted from 1".to_string(),
+        ReplayFrom::Checkpoint(path) => format!("from {}, which is after step {from_step}", path.display()),
+    };
+    let text = format!("step {step} cannot be made again {from}");
+    TrainError::new(TrainErrorKind::Checkpoint, TrainPlace::Nowhere, text).with_help(match step {
+        0 => "ask for step 1 or a later one",
+        _ => "make it again from a checkpoint before the step, or from the beginning",
+    })
 }

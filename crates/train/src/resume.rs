@@ -12,7 +12,7 @@
 
 use super::change::{Change, NOT_SET};
 use super::checkpoint::{Checkpoint, DataIdentity, FunctionHash, Settings};
-use super::error::TrainError;
+use super::error::{TrainError, TrainErrorKind};
 use super::program;
 use super::spec::Spec;
 use super::steps_per_call::StepsPerCall;
@@ -179,7 +179,7 @@ impl Resumption {
     /// What has changed and may, for a run of `spec` that goes on from `checkpoint`, read from `path`.
     ///
     /// # Errors
-    /// [`TrainError::Resume`] with whatever has changed and may not.
+    /// A checkpoint of another run, with whatever has changed and may not.
     pub fn check(self, path: &Path, checkpoint: &Checkpoint, spec: &Spec) -> Result<Vec<Change>, TrainError> {
         let position = &checkpoint.position;
         let of_position = json!({
@@ -211,12 +211,12 @@ impl Resumption {
         let (mut allowed, refused): (Vec<Change>, Vec<Change>) = changes.into_iter().partition(may_change);
         if !refused.is_empty() {
             let (_, of_task) = self.task_changes(checkpoint, &*spec.task);
-            let changes = refused.into_iter().chain(of_task).collect();
-            return Err(TrainError::Resume { path: path.to_path_buf(), changes });
+            let changes: Vec<Change> = refused.into_iter().chain(of_task).collect();
+            return Err(other_run(path, &changes));
         }
         let (mut changes, refused) = self.task_changes(checkpoint, &*spec.task);
         if !refused.is_empty() {
-            return Err(TrainError::Resume { path: path.to_path_buf(), changes: refused });
+            return Err(other_run(path, &refused));
         }
         changes.append(&mut allowed);
         Ok(changes)
@@ -225,12 +225,16 @@ impl Resumption {
     /// What has changed in the task and may, for whoever evaluates or predicts with `checkpoint`, read from `path`.
     ///
     /// # Errors
-    /// [`TrainError::OtherFunction`] with whatever has changed and may not.
+    /// A checkpoint of another function, with whatever has changed and may not.
     pub fn check_task(self, path: &Path, checkpoint: &Checkpoint, task: &dyn Task) -> Result<Vec<Change>, TrainError> {
         let (allowed, refused) = self.task_changes(checkpoint, task);
         match refused.is_empty() {
             true => Ok(allowed),
-            false => Err(TrainError::OtherFunction { path: path.to_path_buf(), changes: refused }),
+            false => {
+                let text = format!("the checkpoint is of another function:{}", lines(&refused));
+                let help = "set `model` as it was, or give --other-function where its variables fit";
+                Err(TrainError::of_file(TrainErrorKind::Checkpoint, path, text).with_help(help))
+            }
         }
     }
 
@@ -267,12 +271,12 @@ fn may_change(change: &Change) -> bool {
 /// Whether data are those that a checkpoint was made with.
 ///
 /// # Errors
-/// [`TrainError::Resume`] with what differs.
+/// Other data, with what differs.
 pub fn check_data(path: &Path, before: &DataIdentity, now: &DataIdentity) -> Result<(), TrainError> {
     let changes = data_changes(before, now);
     match changes.is_empty() {
         true => Ok(()),
-        false => Err(TrainError::Resume { path: path.to_path_buf(), changes }),
+        false => Err(other_run(path, &changes)),
     }
 }
 
@@ -358,6 +362,44 @@ fn shown(value: &Value) -> String {
     }
 }
 
+/// A checkpoint of a run with other settings or other data, which could not go on as it began.
+pub(crate) fn other_run(path: &Path, changes: &[Change]) -> TrainError {
+    let text = format!("the checkpoint is of another run:{}", lines(changes));
+    TrainError::of_file(TrainErrorKind::Checkpoint, path, text)
+        .with_help(format!("{}, or leave --resume out to start again", resume_help(changes)))
+}
+
+fn lines(changes: &[Change]) -> String {
+    changes.iter().map(|change| format!("\n  {change}")).collect()
+}
+
+/// How to have a run as it was.
+fn resume_help(changes: &[Change]) -> String {
+    let flag = |change: &Change| ["batch", "seed", "precision"].contains(&change.key.as_str());
+    let flags: Vec<String> = changes
+        .iter()
+        .filter(|change| flag(change))
+        .map(|Change { key, before, .. }| format!("--{key} {before}"))
+        .collect();
+    let of_build = |change: &&Change| ["data.order", "data.draws"].contains(&change.key.as_str());
+    let of_data = |change: &&Change| change.key.starts_with("data.") && !of_build(change);
+    let (n_data, n_build) = (changes.iter().filter(of_data).count(), changes.iter().filter(of_build).count());
+    let mut parts = Vec::new();
+    if !flags.is_empty() {
+        parts.push(format!("give {}", flags.join(" ")));
+    }
+    if flags.len() + n_data + n_build < changes.len() {
+        parts.push("set the experiment as it was".to_string());
+    }
+    if n_data > 0 {
+        parts.push("use the data, `scale` and `n_test` it was made with".to_string());
+    }
+    if n_build > 0 {
+        parts.push("use the version of bf16scope that made it".to_string());
+    }
+    parts.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,5 +438,32 @@ mod tests {
         assert_eq!(changes(json!({"hidden": [8, 8]}), json!({"hidden": [9]})), ["model.hidden was [8, 8], is [9] now"]);
         let long = "x".repeat(200);
         assert_eq!(changes(json!(long), json!(1)), [format!("model was {}…, is 1 now", "x".repeat(119))]);
+    }
+
+    #[test]
+    fn a_checkpoint_of_another_run_says_what_changed_and_how_to_go_on() {
+        let change = |key: &str, before: &str, now: &str| Change {
+            key: key.to_string(),
+            before: before.to_string(),
+            now: now.to_string(),
+        };
+        let resume = |changes: Vec<Change>| other_run(Path::new("a.safetensors"), &changes).to_string();
+        assert_eq!(
+            resume(vec![change("batch", "32", "64")]),
+            "a.safetensors: the checkpoint is of another run:\n  batch was 32, is 64 now\n\
+             help: give --batch 32, or leave --resume out to start again"
+        );
+        assert_eq!(
+            resume(vec![
+                change("precision", "bf16", "f32"),
+                change("seed", "3", "4"),
+                change("model.hidden", "[8]", "[9]"),
+                change("data.test.labels", "a", "b"),
+            ]),
+            "a.safetensors: the checkpoint is of another run:\n  precision was bf16, is f32 now\n  seed was 3, is 4 now\n  \
+             model.hidden was [8], is [9] now\n  data.test.labels was a, is b now\n\
+             help: give --precision bf16 --seed 3, set the experiment as it was, use the data, `scale` and `n_test` it was \
+             made with, or leave --resume out to start again"
+        );
     }
 }

@@ -8,7 +8,9 @@
 use super::batches::{Data, asks, loader, loader_of_host};
 use super::beginning::{Again, Beginning, OnTheWay, beginning};
 use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series};
-use super::error::{Kept, TrainError};
+use super::ended::{Kept, diverged, idle_average, interrupted, too_long};
+use super::error::TrainError;
+use super::evaluation::Evaluator;
 use super::l2::with_total;
 use super::observer::{Observer, check_watch};
 use super::replay::ReplayFrom;
@@ -225,7 +227,9 @@ pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
     let training = loader(spec, data.training)?;
     let (calls, steps_per_epoch) = (spec.steps_per_call, training.n_steps());
     if u64::from(calls.n().get()) > steps_per_epoch {
-        return Err(TrainError::StepsPerCall { calls, steps_per_epoch });
+        let text = format!("steps_per_call is {calls}, and an epoch has {steps_per_epoch} steps");
+        let error = TrainError::of_key(&["train", "steps_per_call"], text);
+        return Err(error.with_help("at most that many; a number that divides it needs no second program"));
     }
     training.check()?;
     Ok(Loader::new(data.test, &features, compute, 1, 0)?.check()?)
@@ -235,12 +239,12 @@ pub fn check(spec: &Spec, data: Data<'_>) -> Result<(), TrainError> {
 /// of the steps, not of initial values.
 ///
 /// # Errors
-/// [`TrainError::Average`].
+/// Averages that hold more of initial values.
 pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), TrainError> {
     let Some(average) = spec.objective.average.filter(|_| n_epochs > 0) else { return Ok(()) };
     let n_steps = n_epochs.saturating_mul(loader(spec, data.training)?.n_steps());
     match average.initial_share(n_steps) {
-        initial_share if initial_share > 0.5 => Err(TrainError::Average { average, n_steps, initial_share }),
+        initial_share if initial_share > 0.5 => Err(idle_average(&average, n_steps, initial_share)),
         _ => Ok(()),
     }
 }
@@ -251,8 +255,8 @@ pub fn check_average(spec: &Spec, data: Data<'_>, n_epochs: u64) -> Result<(), T
 /// goes on exactly as one that never stopped.
 ///
 /// # Errors
-/// [`TrainError::Diverged`] (the session then has the state before that step, if it could be made again),
-/// [`TrainError::Interrupted`] (a checkpoint was written first, where there is a place for it), averages that nothing comes
+/// [`TrainErrorKind::Diverged`](crate::TrainErrorKind::Diverged) (the session then has the state before that step, if it could be made again),
+/// [`TrainErrorKind::Interrupted`](crate::TrainErrorKind::Interrupted) (a checkpoint was written first, where there is a place for it), averages that nothing comes
 /// of or that are never used, and whatever data, plugin and disk say.
 pub fn run(
     session: &mut Session,
@@ -274,24 +278,16 @@ pub(super) fn run_until(
     is_enough: &mut dyn FnMut(&EpochReport) -> bool,
 ) -> Result<Summary, TrainError> {
     let spec = session.spec().clone();
-    check(&spec, data)?;
-    check_average(&spec, data, plan.n_epochs)?;
-    if spec.objective.average.is_some_and(|average| !average.evaluate) && plan.checkpoint.is_none() {
-        return Err(TrainError::UnusedAverage);
-    }
-    if plan.watch.is_some() {
-        check_watch(&spec, session.host().1)?;
-    }
+    check_plan(&spec, data, plan, session.host().1)?;
     let loader = loader_of_host(&spec, data.training, session.host(), session.draws())?;
     let steps_per_epoch = loader.n_steps();
-    let is_costly = data.training.reading().is_costly;
     let identity = data.identity();
     session.check_resumed(steps_per_epoch, &identity)?;
     session.check_hosts(plan.n_epochs, &identity)?;
     // The first host writes for all.
     let is_saved = session.agree(Wish { save: plan.checkpoint.is_some(), ..Wish::default() })?.save;
     if plan.n_epochs.checked_mul(steps_per_epoch).is_none_or(|steps| steps > i32::MAX as u64) {
-        return Err(TrainError::TooLong { n_epochs: plan.n_epochs, steps_per_epoch });
+        return Err(too_long(plan.n_epochs, steps_per_epoch));
     }
     let per_call = u64::from(spec.steps_per_call.n().get());
     // Before hours of training, not after its first epoch.
@@ -301,72 +297,37 @@ pub(super) fn run_until(
     let evaluator = session.evaluator(evaluation_batch(&spec, data.test))?;
     let resumed = session.resumed_from().map(|path| (path.to_path_buf(), session.step()));
     let resumed = resumed.as_ref().map(|(path, step)| (path.as_path(), *step));
-    let series = plan.checkpoint.as_ref().map(|place| Series::begin(place, plan.keep_checkpoint_max, resumed));
-    let observer = plan.watch.map(|_| session.observer()).transpose()?;
-    let (kept, saved) = (Kept::default(), Instant::now());
-    let last_save = if is_saved { LastSave::NotYet } else { LastSave::Never };
-    let came_from = resumed.map(|(path, _)| path.to_path_buf());
     let mut run = Run {
-        session,
         data,
-        observer,
+        observer: plan.watch.map(|_| session.observer()).transpose()?,
+        session,
         plan,
-        series,
-        last_save,
-        saved,
+        series: plan.checkpoint.as_ref().map(|place| Series::begin(place, plan.keep_checkpoint_max, resumed)),
+        last_save: if is_saved { LastSave::NotYet } else { LastSave::Never },
+        saved: Instant::now(),
         steps_per_epoch,
         identity,
-        kept,
-        resumed: came_from,
+        kept: Kept::default(),
+        resumed: resumed.map(|(path, _)| path.to_path_buf()),
         observe,
     };
-    let mut epochs = Vec::new();
-    let mut last: Option<Vec<(String, f64)>> = None;
-    if plan.n_epochs == 0 && resumed.is_none() {
-        run.save()?;
+    let epochs = run.epochs(&loader, &evaluator, stop, is_enough)?;
+    run.summary(epochs, &evaluator)
+}
+
+/// What `plan` asks for and cannot be, whatever is known of the session.
+fn check_plan(spec: &Spec, data: Data<'_>, plan: &RunPlan, n_hosts: u32) -> Result<(), TrainError> {
+    check(spec, data)?;
+    check_average(spec, data, plan.n_epochs)?;
+    if spec.objective.average.is_some_and(|average| !average.evaluate) && plan.checkpoint.is_none() {
+        let text = "train.average is never used: `evaluate` is false and there is no checkpoint";
+        let help = "leave `average` out, write `evaluate: true`, or give the run a place for its checkpoints";
+        return Err(TrainError::of_key(&["train", "average", "evaluate"], text).with_help(help));
     }
-    for epoch in run.session.step() / steps_per_epoch..plan.n_epochs {
-        let training = run.epoch(epoch, &loader, stop)?;
-        // Before the evaluation: whatever it meets, this is not lost.
-        run.save()?;
-        let test = run.session.evaluate(&evaluator, data.test);
-        let test = run.session.together(test)?;
-        let l2 = run.session.l2()?;
-        let test = with_total(test.totals.to_values(), l2);
-        let report = EpochReport {
-            epoch: epoch + 1,
-            step: run.session.step(),
-            train: with_total(training.totals.to_values(), l2),
-            test: test.clone(),
-            examples_per_second: training.examples_per_second,
-            waited_for_data: is_costly.then_some(training.waited),
-            n_skipped: run.session.n_skipped()?,
-        };
-        (run.observe)(Event::Epoch(&report));
-        // Whatever one host says holds for all.
-        let is_last = run.session.agree(Wish { stop: is_enough(&report), ..Wish::default() })?.stop;
-        epochs.push(report);
-        last = Some(test);
-        if is_last {
-            break;
-        }
-        if epoch + 1 < plan.n_epochs {
-            run.end_if_asked(epoch, stop)?;
-        }
+    if plan.watch.is_some() {
+        check_watch(spec, n_hosts)?;
     }
-    let test = match last {
-        Some(test) => test,
-        // Resumed at the end: nothing to train, but something to say.
-        None => {
-            let end = run.session.together(run.session.evaluate(&evaluator, data.test))?;
-            with_total(end.totals.to_values(), run.session.l2()?)
-        }
-    };
-    let steps = run.session.step();
-    // Resumed at the end, it is the one that it came from.
-    let resumed = resumed.map(|(path, _)| path.to_path_buf());
-    let checkpoint = run.kept.0.map(|(path, _)| path).or(resumed);
-    Ok(Summary { epochs, test, steps, checkpoint })
+    Ok(())
 }
 
 /// Examples in a batch of an evaluation: as in training, or all there are.
@@ -462,8 +423,7 @@ impl Run<'_> {
                     }
                     Some((name, value)) => {
                         self.save()?;
-                        let (name, over) = (name.to_string(), format!("the batch of step {}", step + 1));
-                        return Err(TrainError::Metric { name, value, over });
+                        return Err(TrainError::metric(name, value, &format!("the batch of step {}", step + 1)));
                     }
                     None => {}
                 }
@@ -500,6 +460,67 @@ impl Run<'_> {
         Ok(Trained { totals, examples_per_second: n_steps * batch_size / seconds, waited: waited / seconds })
     }
 
+    /// Trains epoch after epoch, until the plan is done or `is_enough` is true of a report.
+    fn epochs(
+        &mut self,
+        loader: &Loader<'_>,
+        evaluator: &Evaluator,
+        stop: &AtomicBool,
+        is_enough: &mut dyn FnMut(&EpochReport) -> bool,
+    ) -> Result<Vec<EpochReport>, TrainError> {
+        if self.plan.n_epochs == 0 && self.resumed.is_none() {
+            self.save()?;
+        }
+        let mut epochs = Vec::new();
+        for epoch in self.session.step() / self.steps_per_epoch..self.plan.n_epochs {
+            let training = self.epoch(epoch, loader, stop)?;
+            // Before the evaluation: whatever it meets, this is not lost.
+            self.save()?;
+            let report = self.report(epoch, &training, evaluator)?;
+            (self.observe)(Event::Epoch(&report));
+            // Whatever one host says holds for all.
+            let is_last = self.session.agree(Wish { stop: is_enough(&report), ..Wish::default() })?.stop;
+            epochs.push(report);
+            if is_last {
+                break;
+            }
+            if epoch + 1 < self.plan.n_epochs {
+                self.end_if_asked(epoch, stop)?;
+            }
+        }
+        Ok(epochs)
+    }
+
+    /// Evaluates after an epoch, counted from 0, and says what came of both.
+    fn report(&self, epoch: u64, training: &Trained, evaluator: &Evaluator) -> Result<EpochReport, TrainError> {
+        let test = self.session.together(self.session.evaluate(evaluator, self.data.test))?;
+        let l2 = self.session.l2()?;
+        Ok(EpochReport {
+            epoch: epoch + 1,
+            step: self.session.step(),
+            train: with_total(training.totals.to_values(), l2),
+            test: with_total(test.totals.to_values(), l2),
+            examples_per_second: training.examples_per_second,
+            waited_for_data: self.data.training.reading().is_costly.then_some(training.waited),
+            n_skipped: self.session.n_skipped()?,
+        })
+    }
+
+    /// What came of the run. Resumed at its end, there was nothing to train, but there is something to say.
+    fn summary(self, epochs: Vec<EpochReport>, evaluator: &Evaluator) -> Result<Summary, TrainError> {
+        let test = match epochs.last() {
+            Some(report) => report.test.clone(),
+            None => {
+                let end = self.session.together(self.session.evaluate(evaluator, self.data.test))?;
+                with_total(end.totals.to_values(), self.session.l2()?)
+            }
+        };
+        let steps = self.session.step();
+        // Resumed at the end, it is the one that it came from.
+        let checkpoint = self.kept.0.map(|(path, _)| path).or(self.resumed);
+        Ok(Summary { epochs, test, steps, checkpoint })
+    }
+
     /// Ends between two epochs, after this one, if that was asked for on any host: what there is is saved.
     fn end_if_asked(&self, epoch: u64, stop: &AtomicBool) -> Result<(), TrainError> {
         let own = Wish { stop: stop.load(Ordering::Relaxed), ..Wish::default() };
@@ -507,7 +528,7 @@ impl Run<'_> {
     }
 
     fn interrupted(&self, epoch: u64) -> TrainError {
-        TrainError::Interrupted { step: self.session.step(), epoch: epoch + 1, kept: self.kept.clone() }
+        interrupted(self.session.step(), epoch + 1, &self.kept)
     }
 
     /// Looks at the step that is about to be made, if it is time to.
@@ -614,7 +635,6 @@ impl Run<'_> {
     /// The error of a step, counted from 1.
     fn diverged(&self, step: u64, what: String, learning_rate: f64) -> TrainError {
         let epoch = (step - 1) / self.steps_per_epoch + 1;
-        let (precision, kept) = (self.session.spec().precision, self.kept.clone());
-        TrainError::Diverged { step, epoch, what, learning_rate, precision, kept }
+        diverged(step, epoch, what, learning_rate, self.session.spec().precision, &self.kept)
     }
 }

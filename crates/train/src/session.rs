@@ -9,7 +9,7 @@ mod used;
 
 use super::checkpoint::{DataIdentity, FunctionHash};
 use super::device::{Fed, Loaded, Results, check_memory, initial_state, n_bytes, n_elements};
-use super::error::TrainError;
+use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::hosts::{Exchange, Site};
 use super::model_axis::over_model_axis;
 use super::objective::Objective;
@@ -88,7 +88,11 @@ impl State {
     fn buffers(&self) -> Result<&[Vec<Buffer>], TrainError> {
         match self {
             State::Held(replicas) => Ok(replicas),
-            State::Lost(lost) => Err(TrainError::Lost { lost: lost.clone() }),
+            State::Lost(why) => {
+                let text = format!("the session has no state: {why}");
+                let help = "restore a checkpoint, or make another session; nothing was saved";
+                Err(TrainError::new(TrainErrorKind::Session, TrainPlace::Nowhere, text).with_help(help))
+            }
         }
     }
 }
@@ -227,7 +231,7 @@ impl Session {
     /// One update. Gives the loss and the metrics of the batch, before the update.
     ///
     /// # Errors
-    /// [`TrainError::Batch`] where the batch is not what the program takes (size, names, dims, dtypes, an integer out of
+    /// Where the batch is not what the program takes (size, names, dims, dtypes, an integer out of
     /// its range): the session is then as it was, as it is where a session whose calls make several steps cannot compile
     /// the program of one. Where the plugin fails, the state is lost, and the session says so from then on.
     pub fn train(&mut self, batch: &Batch) -> Result<Totals, TrainError> {
@@ -269,7 +273,7 @@ impl Session {
         self.state.buffers()?;
         // The step after the last of these is counted too.
         let count = i32::try_from(self.step + n_steps).ok().map(|_| self.step as i32);
-        let count = count.ok_or(TrainError::Counted { step: self.step })?;
+        let count = count.ok_or_else(|| TrainError::counted(self.step))?;
         let Fed { parts, n_valid } = fed;
         let inputs = parts.into_iter().enumerate().map(|(replica, part)| program.inputs(part, count, replica));
         let inputs = inputs.collect::<Result<Vec<_>, TrainError>>()?;
@@ -313,7 +317,7 @@ impl Session {
     /// Looks at what a replica has of the step that is about to be made with a batch of one step, which stays.
     pub(super) fn observe(&self, observer: &Observer, call: &Call, replica: usize) -> Result<WatchRecord, TrainError> {
         let state = self.state.buffers()?;
-        let step = i32::try_from(self.step).map_err(|_| TrainError::Counted { step: self.step })?;
+        let step = i32::try_from(self.step).map_err(|_| TrainError::counted(self.step))?;
         let rows = observer.observe(state, &call.fed, step, replica)?;
         let is_scale = |variable: &VariableInfo| variable.name == "loss_scale/scale";
         let loss_scale = match self.variables().iter().position(is_scale) {
@@ -410,7 +414,7 @@ fn over_partitions(program: TaskProgram, spec: &Spec) -> Result<(TaskProgram, BT
     if mesh.model.get() == 1 {
         return Ok((program, BTreeMap::new()));
     }
-    let laid = over_model_axis(program.program.module, mesh.model.get(), split, mesh.sum);
+    let laid = over_model_axis(&program.program.module, mesh.model.get(), split, mesh.sum);
     let (module, report) = laid.map_err(program::ProgramError::from)?;
     let program = TaskProgram { program: Program { module, ..program.program }, ..program };
     Ok((program, report.split.into_iter().collect()))

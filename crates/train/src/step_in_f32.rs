@@ -49,6 +49,9 @@ pub fn step_with_gradients_in_f32(session: &Session, data: Data<'_>) -> Result<S
     step_with(session, data, true)
 }
 
+/// What errors call the state, which is in no file.
+const STATE_OF_RUN: &str = "the state of the run";
+
 fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result<StepInF32, TrainError> {
     let spec = in_f32(session.spec());
     let batch = i64::from(spec.batch);
@@ -57,17 +60,17 @@ fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result
     let (step, steps_per_epoch) = (session.step(), loader.n_steps());
     let batch = loader.steps(step / steps_per_epoch, step % steps_per_epoch, 1).map_err(TrainError::from)?;
     let state = session.checkpoint(steps_per_epoch)?;
-    let state = state.stored_as(Path::new("the state of the run"), &program.variables, spec.seed)?;
+    let state = state.stored_as(Path::new(STATE_OF_RUN), &program.variables, spec.seed)?;
     // Steps that a loss scale left out do not count.
     let n_skipped = session.n_skipped()?.unwrap_or_default();
-    let count = i32::try_from(step - n_skipped.min(step)).map_err(|_| TrainError::Counted { step })?;
-    let unfit = |expected: String, measured: String| TrainError::Batch { step, measured, expected };
+    let count = i32::try_from(step - n_skipped.min(step)).map_err(|_| TrainError::counted(step))?;
+    let unfit = |expected: String, measured: &str| TrainError::batch(step, measured, &expected);
     let mut inputs = Vec::with_capacity(program.variables.len() + program.inputs.len());
     for variable in &program.variables {
         let wanted = ArrayShape::new(variable.dtype, variable.dims.clone());
         match state.variables.get(&variable.name).filter(|array| array.shape == wanted) {
             Some(array) => inputs.push(Literal::Array { shape: wanted, bytes: array.bytes.clone() }),
-            None => return Err(unfit(format!("{} {wanted}", variable.name), "a state without it".to_string())),
+            None => return Err(unfit(format!("{} {wanted}", variable.name), "a state without it")),
         }
     }
     for input in &program.inputs {
@@ -77,7 +80,7 @@ fn step_with(session: &Session, data: Data<'_>, gives_gradients: bool) -> Result
             "weight" => (0..spec.batch).flat_map(|_| 1f32.to_le_bytes()).collect(),
             name => match batch.arrays.iter().find(|array| array.name == name) {
                 Some(array) if (array.dtype, &array.dims) == (input.dtype, &input.dims) => array.bytes.clone(),
-                _ => return Err(unfit(format!("{name} {shape}"), "a batch without it".to_string())),
+                _ => return Err(unfit(format!("{name} {shape}"), "a batch without it")),
             },
         };
         inputs.push(Literal::Array { shape, bytes });

@@ -243,7 +243,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Ends the run after the step, or the epoch, in which this becomes true, with a checkpoint where there is a place for it. Then
-    /// [`fit`](Trainer::fit) gives [`TrainError::Interrupted`]; [`stop_when`](Trainer::stop_when) ends it as a success.
+    /// [`fit`](Trainer::fit) gives [`TrainErrorKind::Interrupted`](crate::TrainErrorKind::Interrupted); [`stop_when`](Trainer::stop_when) ends it as a success.
     pub fn stop(self, stop: &'a AtomicBool) -> Trainer<'a> {
         Trainer { stop: Some(stop), ..self }
     }
@@ -446,7 +446,7 @@ impl Trained {
     /// The loss and the metrics over all examples of a source.
     ///
     /// # Errors
-    /// Examples that the task does not take; [`TrainError::Metric`]; where the program cannot be compiled, or the plugin fails.
+    /// Examples that the task does not take; a metric that is no number; where the program cannot be compiled, or the plugin fails.
     pub fn evaluate(&self, source: &dyn Source) -> Result<Evaluation, TrainError> {
         let batch = evaluation_batch(self.spec(), source);
         match &self.state {

@@ -112,15 +112,15 @@ impl Road {
     fn judge(&mut self, error: PjrtError) -> Outcome {
         let text = error.to_string();
         assert!(!text.trim().is_empty(), "an error without a word: {error:?}");
-        let outcome = match error {
-            PjrtError::Child(ChildError::Ended { said, how, .. }) => {
+        let outcome = match error.child() {
+            Some(ChildError::Ended { said, how, .. }) => {
                 assert!(!said.contains("panicked at"), "the child's own code panicked: {said}");
                 Outcome::Aborted(without_numbers(&format!("{how}: {said}")))
             }
-            PjrtError::Child(ChildError::Timeout { .. }) => Outcome::TimedOut,
-            PjrtError::Child(ChildError::Memory { .. }) => Outcome::OutOfMemory,
-            PjrtError::Child(ChildError::Failed { .. }) => return Outcome::Refused,
-            PjrtError::Child(error) => panic!("the child and its parent do not understand each other: {error}"),
+            Some(ChildError::Timeout { .. }) => Outcome::TimedOut,
+            Some(ChildError::Memory { .. }) => Outcome::OutOfMemory,
+            Some(ChildError::Failed { .. }) => return Outcome::Refused,
+            Some(error) => panic!("the child and its parent do not understand each other: {error}"),
             _ => return Outcome::Refused,
         };
         self.client = None;
@@ -137,7 +137,7 @@ fn prepare(random: &mut SmallRng, source: &Source) -> Result<Module, Outcome> {
     }
     let (lowered, _) = amp::run(&module, &policy(random)).unwrap_or_else(|error| panic!("not lowered: {error}"));
     verify(&lowered).unwrap_or_else(|errors| panic!("lowering broke it: {errors}"));
-    let (tidied, _) = tidy::run(&lowered, &tidy::Config::default());
+    let (tidied, _) = tidy::run(&lowered, &tidy::Config::default()).unwrap();
     verify(&tidied).unwrap_or_else(|errors| panic!("tidying broke it: {errors}"));
     for written in [&module, &tidied] {
         let printed = text::print(written, &PrintOptions::default());

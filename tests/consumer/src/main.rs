@@ -8,7 +8,7 @@ use bf16scope::data::Arrays;
 use bf16scope::experiment::Experiment;
 use bf16scope::pjrt::Setup;
 use bf16scope::prelude::*;
-use bf16scope::train::{Event, TrainError};
+use bf16scope::train::{Event, TrainErrorKind};
 
 const N_FEATURES: usize = 4;
 const N_KINDS: usize = 3;
@@ -115,7 +115,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     });
     let stopped = stopped.fit(&training, &test);
-    assert!(matches!(stopped, Err(TrainError::Interrupted { step: 100, .. })), "{stopped:?}");
+    let stopped = stopped.unwrap_err();
+    assert!(matches!(stopped.kind(), TrainErrorKind::Interrupted { step: 100, .. }), "{stopped}");
     let resumed = trainer().resume(&path).fit(&training, &test)?;
     std::fs::remove_dir_all(&folder)?;
     let resumed = resumed.session().ok_or("it was trained here")?;

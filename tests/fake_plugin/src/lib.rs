@@ -242,7 +242,8 @@ table::entries! {
     PJRT_Executable_OptimizedProgram(PJRT_Executable_OptimizedProgram_Args) |args| {
         unsafe { object(args.executable, Kind::Executable) };
         let program = unsafe { &mut *args.program };
-        (program.format, program.format_size) = text("PJRT_Executable_OptimizedProgram", "hlo");
+        let format = if faulty("format", "PJRT_Executable_OptimizedProgram") { "mlir" } else { "hlo" };
+        (program.format, program.format_size) = text("PJRT_Executable_OptimizedProgram", format);
         if faulty("wrong", "PJRT_Executable_OptimizedProgram") {
             program.code_size = usize::MAX / 4;
         } else if program.code.is_null() {

@@ -9,6 +9,7 @@
 //! | `headless` | a function | it gives a size, and null for a list or a text |
 //! | `holes` | a function | it gives a list of nulls, or a null handle beside an event |
 //! | `wrong`, `huge`, `grows` | a function | it gives sizes that cannot be: see there |
+//! | `format` | a function | it gives a program in a format that is not HLO |
 //! | `strange` | a function | it gives attributes without names, values or a type that the header knows |
 //! | `devices` | `0`, `2` | so many devices |
 //! | `no`, `tiny` | `table` | no table; one that ends before its first entry |

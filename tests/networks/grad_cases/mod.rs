@@ -12,7 +12,8 @@ use bf16scope::hlo::ops::{
     PrecisionConfig, ReplicaGroups, ScatterDims, SliceDim, UnaryOp, Window, WindowDim,
 };
 use bf16scope::hlo::{CompId, DType, Emitter, InstrId, Literal, Metadata, Module, Op, Shape};
-use bf16scope::passes::grad::{GradError, gradients};
+use bf16scope::passes::PassError;
+use bf16scope::passes::grad::gradients;
 
 type Build = Box<dyn Fn(&Emitter, &[InstrId]) -> Vec<InstrId>>;
 
@@ -29,11 +30,11 @@ pub struct Case {
 impl Case {
     /// The module arguments → (loss, gradient by each argument). The loss is the results of the case, each weighed with
     /// fixed random numbers and summed.
-    pub fn gradient_module(&self) -> Result<Module, GradError> {
+    pub fn gradient_module(&self) -> Result<Module, PassError> {
         let (e, arguments, loss) = self.emit();
         let gradients = gradients(&e, loss, &arguments)?;
         e.tuple(&[&[loss], gradients.as_slice()].concat());
-        e.finish().map_err(GradError::Emit)
+        e.finish().map_err(PassError::from)
     }
 
     fn emit(&self) -> (Emitter, Vec<InstrId>, InstrId) {

@@ -10,8 +10,8 @@ use super::order::dependencies_first;
 use super::{MAX_BYTES, ProtoError, WireError, cost, encode, op, shape, sharding};
 use crate::{self as hlo, unmodelled};
 use crate::{
-    Alias, AliasKind, CompId, Computation, ComputationNames, EntryLayout, InstrId, Instruction, Metadata, Module,
-    Shape, StackFrames, Unmodelled,
+    Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Shape, StackFrames,
+    Unmodelled,
 };
 use prost::Message;
 use std::collections::HashMap;
@@ -75,20 +75,16 @@ pub fn module(mut proto: HloModuleProto) -> Result<Module, ProtoError> {
         scope: "the module".to_string(),
     })?;
     let entry_layout = entry_layout(&mut proto, &computations[entry.idx()])?;
-    let mut module = Module {
-        next_name: next_name(&computations),
-        names: ComputationNames::default(),
-        computations,
-        entry,
-        input_output_alias: aliases(&mut proto, &name)?,
-        buffer_donors: donors(&mut proto),
-        entry_layout,
-        is_scheduled: schedule.is_some(),
-        stack_frames: stack_frames(proto.stack_frame_index.take()),
-        frontend_attributes: pairs(&mut proto.frontend_attributes),
-        unmodelled: Unmodelled::default(),
-        name,
-    };
+    let mut module = Module::new(name);
+    module.next_name = next_name(&computations);
+    module.computations = computations;
+    module.entry = entry;
+    module.input_output_alias = aliases(&mut proto, &module.name)?;
+    module.buffer_donors = donors(&mut proto);
+    module.entry_layout = entry_layout;
+    module.is_scheduled = schedule.is_some();
+    module.stack_frames = stack_frames(proto.stack_frame_index.take());
+    module.frontend_attributes = pairs(&mut proto.frontend_attributes);
     module.unmodelled.proto = proto.encode_to_vec();
     Ok(module)
 }

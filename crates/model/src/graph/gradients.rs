@@ -1,7 +1,7 @@
 //! Reverse mode on tensors: [`gradients`].
 
 use super::{Graph, Tensor};
-use bf16scope_passes::grad::{self, GradError};
+use bf16scope_passes::{PassError, grad};
 use std::borrow::Borrow;
 
 /// The gradients of a loss with respect to each of `variables`, in their order, as TensorFlow's `tf.gradients` gives them:
@@ -30,7 +30,7 @@ use std::borrow::Borrow;
 pub fn gradients(
     loss: &Tensor,
     variables: impl IntoIterator<Item = impl Borrow<Tensor>>,
-) -> Result<Vec<Tensor>, GradError> {
+) -> Result<Vec<Tensor>, PassError> {
     let graph = loss.graph();
     let variables: Vec<Tensor> = variables.into_iter().map(|variable| variable.borrow().clone()).collect();
     let gradients = grad::gradients(graph.emitter(), loss, &variables.iter().collect::<Vec<_>>())?;

@@ -19,7 +19,7 @@ use super::policy::{Boundary, Classes, Policy};
 use super::regions::Regions;
 use super::report::{ComputationReport, Decision, decisions};
 use bf16scope_hlo::ops::decisions::calls_regions;
-use bf16scope_hlo::{CompId, Computation, ComputationNames, DType, Module, Op, Shape};
+use bf16scope_hlo::{CompId, Computation, DType, Module, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// A computation that was written.
@@ -279,20 +279,16 @@ impl<'m> Rewriter<'m> {
             Some(idx) => std::mem::replace(&mut self.written[idx].computation, Computation::new("")),
             None => self.module.comp(id).clone(),
         };
-        let mut module = Module {
-            computations: order.iter().map(|&id| take(id)).collect(),
-            entry: new_ids[&entry],
-            name: self.module.name.clone(),
-            input_output_alias: self.module.input_output_alias.clone(),
-            buffer_donors: self.module.buffer_donors.clone(),
-            entry_layout: self.module.entry_layout.clone(),
-            is_scheduled: false,
-            stack_frames: self.module.stack_frames.clone(),
-            frontend_attributes: self.module.frontend_attributes.clone(),
-            unmodelled: self.module.unmodelled.clone(),
-            next_name: self.module.next_name,
-            names: ComputationNames::default(),
-        };
+        let mut module = Module::new(self.module.name.clone());
+        module.computations = order.iter().map(|&id| take(id)).collect();
+        module.entry = new_ids[&entry];
+        module.input_output_alias.clone_from(&self.module.input_output_alias);
+        module.buffer_donors.clone_from(&self.module.buffer_donors);
+        module.entry_layout.clone_from(&self.module.entry_layout);
+        module.stack_frames.clone_from(&self.module.stack_frames);
+        module.frontend_attributes.clone_from(&self.module.frontend_attributes);
+        module.unmodelled.clone_from(&self.module.unmodelled);
+        module.next_name = self.module.next_name;
         for instr in module.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
             instr.op.for_each_called_mut(&mut |callee| *callee = new_ids[callee]);
         }

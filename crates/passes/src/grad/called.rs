@@ -1,9 +1,10 @@
 //! Reverse mode over called computations.
 
-use super::{GradError, reverse};
+use super::reverse;
+use crate::PassError;
 use bf16scope_hlo::ops::control::grad::{arrays_of, float_leaves};
 use bf16scope_hlo::ops::grad::{CalledGradient, Cotangent, Why};
-use bf16scope_hlo::{CompId, ComputationNames, Emitter, InstrId, Module, Shape};
+use bf16scope_hlo::{CompId, Emitter, InstrId, Module, Shape};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -37,7 +38,6 @@ impl CalledGradient for Called<'_> {
         let mut module = inner.with_module_mut(|module| std::mem::replace(module, Module::new("")));
         if result.is_err() {
             module.computations.truncate(n_computations);
-            module.names = ComputationNames::default();
         }
         self.e.with_module_mut(|borrowed| *borrowed = module);
         result?;
@@ -85,18 +85,18 @@ fn write(
 }
 
 /// The same error, naming the instruction of `comp` instead of its copy.
-fn in_original(e: &Emitter, comp: CompId, mut error: GradError) -> GradError {
-    if let GradError::Undefined { at, .. } | GradError::CustomVjp { at, .. } = &mut error {
+fn in_original(e: &Emitter, comp: CompId, mut error: PassError) -> PassError {
+    error.correct_place(|at| {
         e.with_module(|module| {
             let copies = &module.comp(e.comp()).instructions;
             let original = module.comp(comp);
-            let place = copies.iter().position(|copy| copy.name == at.instruction);
-            if let Some(instr) = place.and_then(|idx| original.instructions.get(idx)) {
-                at.computation = original.name.clone();
-                at.instruction = instr.name.clone();
+            let idx = copies.iter().position(|copy| copy.name == at.instruction);
+            if let Some(instr) = idx.and_then(|idx| original.instructions.get(idx)) {
+                at.computation.clone_from(&original.name);
+                at.instruction.clone_from(&instr.name);
             }
         });
-    }
+    });
     error
 }
 

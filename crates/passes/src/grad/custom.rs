@@ -1,89 +1,27 @@
 //! Custom VJPs in reverse mode: checks what a rule returned, and finds gradients that would be lost.
 
-use super::{GradError, Place, passes_variation};
+use super::passes_variation;
+use crate::{PassError, PassErrorKind, Place};
 use bf16scope_hlo::{Computation, CustomVjp, Emitter, InstrId, Op, POISON, Shape};
 use std::collections::BTreeSet;
-use std::fmt;
 
-/// Why a custom VJP gives no gradient.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum VjpProblem {
-    /// The rule gave more or fewer cotangents than there are inputs.
-    Count {
-        /// How many it gave.
-        found: usize,
-        /// How many inputs there are.
-        expected: usize,
-    },
-    /// The rule gave an id that names nothing: poison without an error, or one that the computation has not.
-    NoValue {
-        /// For which input.
-        input: (usize, String),
-        /// What it gave.
-        found: InstrId,
-    },
-    /// The rule gave a cotangent of another shape than the input's.
-    Shape {
-        /// For which input.
-        input: (usize, String),
-        /// What it gave.
-        found: Box<Shape>,
-        /// The input's shape.
-        expected: Box<Shape>,
-    },
-    /// What the rule gave is neither constant nor computed from the cotangent it was given.
-    NotLinear {
-        /// For which input.
-        input: (usize, String),
-    },
-    /// The array depends on a variable by a way past the inputs.
-    Lost {
-        /// The variable.
-        variable: Box<Place>,
-    },
-    /// The array is marked as having one, and the rule is not there.
-    NoRule,
+fn problem(at: Place, text: impl Into<String>, help: &str) -> PassError {
+    PassError::new(PassErrorKind::NoGradient, text).at(at).with_help(help)
 }
 
-impl fmt::Display for VjpProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            VjpProblem::Count { found, expected } => {
-                write!(f, "its custom VJP gives {found} cotangents, expected {expected}: one for each input")
-            }
-            VjpProblem::NoValue { input: (idx, name), found } if *found == POISON => {
-                write!(f, "its custom VJP gives POISON for input {idx}, {name}, expected a cotangent")
-            }
-            VjpProblem::NoValue { input: (idx, name), found } => write!(
-                f,
-                "its custom VJP gives instruction {} for input {idx}, {name}, which the computation has not\n  help: an \
-                 id is one of the graph it was made in",
-                found.0
-            ),
-            VjpProblem::Shape { input: (idx, name), found, expected } => write!(
-                f,
-                "its custom VJP gives {found} for input {idx}, {name}, expected {expected}\n  help: a cotangent has the \
-                 dtype and dims of its input"
-            ),
-            VjpProblem::NotLinear { input: (idx, name) } => write!(
-                f,
-                "what its custom VJP gives for input {idx}, {name}, is not computed from the cotangent of the \
-                 result\n  help: a VJP is linear in that cotangent; an id of another graph names some other instruction \
-                 here"
-            ),
-            VjpProblem::Lost { variable } => write!(
-                f,
-                "it also depends on {variable}, which is not behind an input of its custom VJP: that gradient would be \
-                 lost\n  help: make it an input; a rule may give zeros for it"
-            ),
-            VjpProblem::NoRule => write!(
-                f,
-                "it has a custom VJP, whose rule no module holds: the instructions that made it would give another \
-                 gradient\n  help: take gradients in the graph, by passes::grad::gradients, before Graph::finish"
-            ),
-        }
-    }
+/// The array at `at` is marked as having a custom VJP, and the rule is not there.
+pub(super) fn no_rule(at: Place) -> PassError {
+    let text =
+        "it has a custom VJP, whose rule no module holds: the instructions that made it would give another gradient";
+    problem(at, text, "take gradients in the graph, by passes::grad::gradients, before Graph::finish")
+}
+
+/// The array at `at` depends on a variable by a way past the inputs of its custom VJP.
+pub(super) fn lost(at: Place, variable: &Place) -> PassError {
+    let text = format!(
+        "it also depends on {variable}, which is not behind an input of its custom VJP: that gradient would be lost"
+    );
+    problem(at, text, "make it an input; a rule may give zeros for it")
 }
 
 /// The cotangents of the inputs by the rule, in order; those that are wanted are checked.
@@ -93,41 +31,61 @@ pub(super) fn cotangents(
     custom: &CustomVjp,
     g: InstrId,
     wanted: &[bool],
-) -> Result<Vec<InstrId>, GradError> {
+) -> Result<Vec<InstrId>, PassError> {
     let given = (custom.rule)(e, g, wanted);
     if let Some(error) = e.error() {
-        return Err(GradError::Emit(Box::new(error)));
+        return Err(PassError::from(Box::new(error)));
     }
-    let found = check(e, custom, g, wanted, &given);
-    match found {
-        Some(problem) => {
-            let at = e.with_module(|module| Place::of(module, e.comp(), result));
-            Err(GradError::CustomVjp { at, problem })
-        }
+    let at = || e.with_module(|module| Place::of(module, e.comp(), result));
+    match check(e, custom, g, wanted, &given) {
+        Some((text, help)) => Err(problem(at(), text, help)),
         None => Ok(given),
     }
 }
 
-fn check(e: &Emitter, custom: &CustomVjp, g: InstrId, wanted: &[bool], given: &[InstrId]) -> Option<VjpProblem> {
+/// What is wrong with cotangents that a rule returned, and what to do about it.
+fn check(
+    e: &Emitter,
+    custom: &CustomVjp,
+    g: InstrId,
+    wanted: &[bool],
+    returned: &[InstrId],
+) -> Option<(String, &'static str)> {
     let expected = custom.inputs.len();
-    if given.len() != expected {
-        return Some(VjpProblem::Count { found: given.len(), expected });
+    if returned.len() != expected {
+        let n_returned = returned.len();
+        let text = format!("its custom VJP gives {n_returned} cotangents, expected {expected}: one for each input");
+        return Some((text, ""));
     }
     e.with_module(|module| {
         let computation = module.comp(e.comp());
-        let all = custom.inputs.iter().zip(given).enumerate().zip(wanted);
-        all.filter(|(_, wanted)| **wanted).find_map(|((idx, (&input, &found)), _)| {
-            let name = || (idx, Place::of(module, e.comp(), input).to_string());
-            let Some(instr) = computation.instructions.get(found.idx()) else {
-                return Some(VjpProblem::NoValue { input: name(), found });
+        let all = custom.inputs.iter().zip(returned).enumerate().zip(wanted);
+        all.filter(|(_, wanted)| **wanted).find_map(|((idx, (&input, &cotangent)), _)| {
+            let name = || Place::of(module, e.comp(), input);
+            if cotangent == POISON {
+                let text = format!("its custom VJP gives POISON for input {idx}, {}, expected a cotangent", name());
+                return Some((text, ""));
+            }
+            let Some(instr) = computation.instructions.get(cotangent.idx()) else {
+                let (id, name) = (cotangent.0, name());
+                let text =
+                    format!("its custom VJP gives instruction {id} for input {idx}, {name}, which the computation has not");
+                return Some((text, "an id is one of the graph it was made in"));
             };
             let expected = &computation.instr(input).shape;
             if !same_array(&instr.shape, expected) {
-                let (found, expected) = (Box::new(instr.shape.clone()), Box::new(expected.clone()));
-                return Some(VjpProblem::Shape { input: name(), found, expected });
+                let (shape, name) = (&instr.shape, name());
+                let text = format!("its custom VJP gives {shape} for input {idx}, {name}, expected {expected}");
+                return Some((text, "a cotangent has the dtype and dims of its input"));
             }
-            let is_linear = depends_on(computation, found, g) || is_constant(computation, found);
-            (!is_linear).then(|| VjpProblem::NotLinear { input: name() })
+            let is_linear = depends_on(computation, cotangent, g) || is_constant(computation, cotangent);
+            (!is_linear).then(|| {
+                let name = name();
+                let text = format!(
+                    "what its custom VJP gives for input {idx}, {name}, is not computed from the cotangent of the result"
+                );
+                (text, "a VJP is linear in that cotangent; an id of another graph names some other instruction here")
+            })
         })
     })
 }

@@ -8,9 +8,10 @@ use bf16scope_hlo::{ArrayShape, CompId, DType, InstrId, Instruction, Module, Op,
 
 /// A verified module whose dots and convolutions of less than 32 bits give f32, rounded behind, as they were: what each
 /// partition has of them is then summed in f32, and rounded once. Reductions are as they are: those of our layers are in f32
-/// already.
-pub fn sum_in_f32(module: &Module) -> Module {
+/// already. Also which they are, by computation and name.
+pub(super) fn sum_in_f32(module: &Module) -> (Module, Vec<(String, String)>) {
     let mut wide = module.clone();
+    let mut widened = Vec::new();
     for at in 0..module.computations.len() {
         let (comp, original) = (CompId(at as u32), &module.computations[at]);
         let is_narrow: Vec<bool> = original.instructions.iter().map(|instr| is_narrow_product(module, instr)).collect();
@@ -28,6 +29,7 @@ pub fn sum_in_f32(module: &Module) -> Module {
             let (metadata, sharding) = (instr.metadata.clone(), instr.sharding.clone());
             if is_narrow[index] {
                 instr.shape = in_f32(&own);
+                widened.push((original.name.clone(), instr.name.clone()));
             }
             let instructions = &mut wide.computations[at].instructions;
             let mut new = InstrId(instructions.len() as u32);
@@ -40,7 +42,7 @@ pub fn sum_in_f32(module: &Module) -> Module {
         }
         wide.computations[at].root = renamed[&original.root];
     }
-    wide
+    (wide, widened)
 }
 
 fn is_narrow_product(module: &Module, instr: &Instruction) -> bool {
@@ -77,7 +79,8 @@ ENTRY m {
 }
 "#;
         let module = text::parse(text, "m").unwrap();
-        let wide = sum_in_f32(&module);
+        let (wide, widened) = sum_in_f32(&module);
+        assert_eq!(widened, [("m".to_string(), "y".to_string())]);
         verify(&wide).unwrap();
         let printed = print(&wide, &PrintOptions::default());
         assert!(printed.contains("y = f32[4,6]{1,0} dot(x, w)"), "{printed}");
@@ -85,14 +88,14 @@ ENTRY m {
         assert_eq!(wide.entry().instructions.len(), module.entry().instructions.len() + 1, "{printed}");
         assert!(printed.contains("ROOT z = f32[4,2]{1,0} dot(f, v)"), "{printed}");
         // What gives f32 already is left as it is.
-        assert_eq!(sum_in_f32(&wide), wide);
+        assert_eq!(sum_in_f32(&wide), (wide.clone(), Vec::new()));
     }
 
     #[test]
     fn a_product_that_is_the_result_is_rounded_last() {
         let text = "HloModule m\n\nENTRY m {\n  x = bf16[4,8]{1,0} parameter(0)\n  ROOT y = bf16[4,4]{1,0} dot(x, x), \
                     lhs_contracting_dims={1}, rhs_contracting_dims={1}\n}\n";
-        let wide = sum_in_f32(&text::parse(text, "m").unwrap());
+        let (wide, _) = sum_in_f32(&text::parse(text, "m").unwrap());
         verify(&wide).unwrap();
         assert_eq!(wide.entry().instr(wide.entry().root).op, Op::Convert);
     }

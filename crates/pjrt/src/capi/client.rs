@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::device::PluginDevice;
 use crate::live::{HandleKind, Live};
 use crate::plugin::{call, given, log_drop};
-use crate::{Device, PjrtError, Plugin, Processes, Value, ffi, value};
+use crate::{Device, PjrtError, PjrtErrorKind, PjrtPlace, Plugin, Processes, Value, ffi, value};
 
 /// A client of a plugin: what its buffers and its executables share.
 #[derive(Debug)]
@@ -55,7 +55,9 @@ impl PluginClient {
         };
         (client.handles, client.devices) = read_devices(&client)?;
         if client.devices.is_empty() {
-            return Err(PjrtError::NoDevices);
+            let text = "the client has no devices that this process can use";
+            let error = PjrtError::new(PjrtErrorKind::Device, PjrtPlace::Nowhere, text);
+            return Err(error.with_help("name another device"));
         }
         client.processes = read_processes(&client)?;
         Ok(client)
@@ -101,10 +103,7 @@ fn read_processes(client: &PluginClient) -> Result<Processes, PjrtError> {
         None => Ok(Processes { own_idx: own.process_index, devices }),
         Some(own) => {
             let (n, id) = (devices.len(), own.description().id);
-            Err(PjrtError::Impossible {
-                call: CALL,
-                measured: format!("{n} devices without device {id} of this process"),
-            })
+            Err(PjrtError::impossible(CALL, format_args!("{n} devices without device {id} of this process")))
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::backend::{Array, Given, Loaded, MemoryStats, Program, Runner, array};
 use crate::event::Event;
 use crate::live::{HandleKind, Live};
 use crate::plugin::{call, given, log_drop};
-use crate::{PjrtError, Plugin, Value, ffi, value};
+use crate::{PjrtError, PjrtErrorKind, PjrtPlace, Plugin, Value, ffi, value};
 
 /// What a plugin says of a program.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl Program for PluginProgram {
         unsafe { call!(self.plugin, PJRT_Executable_NumOutputs, args)? };
         let n_outputs = args.num_outputs;
         if n_outputs > MOST {
-            return Err(impossible("PJRT_Executable_NumOutputs", format!("{n_outputs} outputs")));
+            return Err(PjrtError::impossible("PJRT_Executable_NumOutputs", format!("{n_outputs} outputs")));
         }
         // An execution writes so many handles into our memory: better asked twice.
         let mut types = ffi::PJRT_Executable_OutputElementTypes_Args::zeroed();
@@ -94,7 +94,7 @@ impl Program for PluginProgram {
             let ranks = value::whole_list(DIMS, sizes.dim_sizes, sizes.num_outputs)?;
             let n_dims = ranks.iter().fold(0usize, |sum, &rank| sum.saturating_add(rank));
             if n_dims > MOST {
-                return Err(impossible(DIMS, format!("{n_dims} dimensions")));
+                return Err(PjrtError::impossible(DIMS, format!("{n_dims} dimensions")));
             }
             if types.num_output_types != ranks.len() {
                 return Err(unlike(types.num_output_types, ranks.len()));
@@ -154,7 +154,7 @@ impl Program for PluginProgram {
         let n_bytes = program.code_size;
         let mut code = Vec::new();
         if code.try_reserve_exact(n_bytes).is_err() {
-            return Err(impossible(CALL, format!("a program of {n_bytes} bytes")));
+            return Err(PjrtError::impossible(CALL, format!("a program of {n_bytes} bytes")));
         }
         code.resize(n_bytes, 0u8);
         program.code = code.as_mut_ptr().cast();
@@ -164,7 +164,10 @@ impl Program for PluginProgram {
             value::text(program.format, program.format_size)
         };
         if program.code_size > n_bytes {
-            return Err(impossible(CALL, format!("a program of {} bytes in place of {n_bytes}", program.code_size)));
+            return Err(PjrtError::impossible(
+                CALL,
+                format!("a program of {} bytes in place of {n_bytes}", program.code_size),
+            ));
         }
         code.truncate(program.code_size);
         match format.as_str() {
@@ -172,7 +175,12 @@ impl Program for PluginProgram {
             "hlo_with_config" => HloModuleProtoWithConfig::decode(code.as_slice())
                 .map(|with| with.hlo_module)
                 .map_err(PjrtError::program),
-            _ => Err(PjrtError::ProgramFormat { format }),
+            _ => {
+                let text = format!(
+                    "the plugin returned an optimized program in format `{format}`, expected `hlo` or `hlo_with_config`"
+                );
+                Err(PjrtError::new(PjrtErrorKind::Unsupported, PjrtPlace::Nowhere, text))
+            }
         }
     }
 
@@ -258,7 +266,7 @@ pub(super) unsafe fn loaded(
     unsafe { call!(plugin, PJRT_LoadedExecutable_AddressableDevices, devices)? };
     runner.n_devices = match devices.num_addressable_devices {
         n_devices @ 1..=MOST => n_devices,
-        n_devices => return Err(impossible(DEVICES, format!("{n_devices} devices"))),
+        n_devices => return Err(PjrtError::impossible(DEVICES, format!("{n_devices} devices"))),
     };
     if !device_ids.is_empty() {
         // SAFETY: as many devices as the plugin says, which live as long as the client; they are only compared.
@@ -271,7 +279,10 @@ pub(super) unsafe fn loaded(
         let is_own = |id: &&i32| client.devices.iter().any(|device| device.description().id == **id);
         let expected: Vec<Option<i32>> = device_ids.iter().filter(is_own).map(|&id| Some(id)).collect();
         if measured != expected {
-            return Err(impossible(DEVICES, format!("devices {measured:?} where {expected:?} were asked for")));
+            return Err(PjrtError::impossible(
+                DEVICES,
+                format!("devices {measured:?} where {expected:?} were asked for"),
+            ));
         }
     }
     Ok(Loaded { program, n_devices: runner.n_devices, runner: Box::new(runner) })
@@ -280,14 +291,10 @@ pub(super) unsafe fn loaded(
 /// More outputs, dimensions or devices than a program has anywhere; a plugin that gives more is not believed.
 const MOST: usize = 1 << 24;
 
-fn impossible(call: &'static str, measured: String) -> PjrtError {
-    PjrtError::Impossible { call, measured }
-}
-
 const TYPES: &str = "PJRT_Executable_OutputElementTypes";
 
 fn unlike(n_types: usize, n_outputs: usize) -> PjrtError {
-    impossible(TYPES, format!("{n_types} types of {n_outputs} outputs"))
+    PjrtError::impossible(TYPES, format!("{n_types} types of {n_outputs} outputs"))
 }
 
 impl Runner for PluginRunner {

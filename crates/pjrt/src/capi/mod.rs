@@ -17,7 +17,8 @@ use super::event::Event;
 use super::plugin::{call, given};
 use super::program::Format;
 use super::{
-    Client, CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes, Value, cpu, ffi, program, value,
+    Client, CompileOptions, Device, ForeignCode, PjrtError, PjrtErrorKind, PjrtPlace, Plugin, Processes, Value, cpu,
+    ffi, program, value,
 };
 use bf16scope_hlo::DType;
 
@@ -113,7 +114,7 @@ impl Backend for PluginClient {
 
     fn load(self: Arc<Self>, executable: &[u8], foreign: Option<ForeignCode>) -> Result<Loaded, PjrtError> {
         const CALL: &str = "PJRT_Executable_DeserializeAndLoad";
-        let Some(ForeignCode { .. }) = foreign else { return Err(PjrtError::ForeignExecutable) };
+        let Some(ForeignCode { .. }) = foreign else { return Err(foreign_executable()) };
         let mut args = ffi::PJRT_Executable_DeserializeAndLoad_Args::zeroed();
         args.client = self.raw;
         args.serialized_executable = executable.as_ptr().cast();
@@ -153,4 +154,11 @@ impl Backend for PluginClient {
         }
         Ok(Box::new(array?))
     }
+}
+
+/// An executable that nobody vouches for.
+fn foreign_executable() -> PjrtError {
+    let text = "an executable is not loaded into this process: it is machine code, and nobody vouches for what it does";
+    PjrtError::new(PjrtErrorKind::ForeignCode, PjrtPlace::Nowhere, text)
+        .with_help("load it in a child process (Client::in_child), or give a ForeignCode")
 }

@@ -66,7 +66,7 @@ pub fn hlo_of_stablehlo(program: &[u8], setup: &Setup, spec: &ChildSpec) -> Resu
 
 /// Whether the program may be of a StableHLO that came after this plugin.
 fn is_too_new(error: &PjrtError, program: &[u8]) -> bool {
-    let is_refused = matches!(error, PjrtError::Call { message, .. } if message.contains("forward incompatibility"));
+    let is_refused = error.message().is_some_and(|message| message.contains("forward incompatibility"));
     is_refused && !program.is_ascii()
 }
 

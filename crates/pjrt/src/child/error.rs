@@ -156,3 +156,21 @@ fn ended_help(doing: &Doing, address_space: Option<u64>) -> Cow<'static, str> {
         _ => "try again; if it happens again, -vv shows all that the child wrote".into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What only a child that is broken, or gone at the wrong moment, does.
+    #[test]
+    fn a_child_that_is_not_understood_is_named_with_what_it_was_doing() {
+        let doing = || Doing { what: "compiling", of: Some("step".to_string()) };
+        let io = ChildError::Io { doing: doing(), source: io::Error::from(io::ErrorKind::BrokenPipe) };
+        assert_eq!(io.to_string(), "compiling `step`: cannot communicate with the child process: broken pipe");
+        let answer = ChildError::Answer { doing: doing(), measured: "Flag(true)".to_string() };
+        assert_eq!(
+            answer.to_string(),
+            "compiling `step`: the child process answered Flag(true): this is a bug of bf16scope, please report it"
+        );
+    }
+}

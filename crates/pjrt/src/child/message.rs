@@ -128,11 +128,11 @@ pub(super) enum Failure {
 
 impl From<&PjrtError> for Failure {
     fn from(error: &PjrtError) -> Failure {
-        match error {
-            PjrtError::Call { call, code, message } => {
-                Failure::Call { call: call.to_string(), code: code.number(), message: message.clone() }
+        match (error.call(), error.code(), error.message()) {
+            (Some(call), Some(code), Some(message)) => {
+                Failure::Call { call: call.to_string(), code: code.number(), message: message.to_string() }
             }
-            error => Failure::Other { text: error.to_string() },
+            _ => Failure::Other { text: error.to_string() },
         }
     }
 }
@@ -141,7 +141,7 @@ impl From<Failure> for PjrtError {
     fn from(failure: Failure) -> PjrtError {
         match failure {
             Failure::Call { call, code, message } => match ffi::function_named(&call) {
-                Some(call) => PjrtError::Call { call, code: Code::from_number(code), message },
+                Some(call) => PjrtError::refused(call, Code::from_number(code), message),
                 None => ChildError::Failed { text: format!("{call}: {}: {message}", Code::from_number(code)) }.into(),
             },
             Failure::Other { text } => ChildError::Failed { text }.into(),
@@ -151,7 +151,7 @@ impl From<Failure> for PjrtError {
 
 /// A dtype that travelled as XLA's number of it.
 pub(super) fn dtype(number: i32) -> Result<DType, PjrtError> {
-    DType::from_xla(number).ok_or(PjrtError::BufferType { number })
+    DType::from_xla(number).ok_or_else(|| PjrtError::buffer_type(number))
 }
 
 /// Output types that travelled.

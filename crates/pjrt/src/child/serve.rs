@@ -19,9 +19,10 @@ use super::error::{ChildError, gib};
 use super::message::{AskArray, AskProgram, Envelope, Failure, Id, Output, Reply, Request, dtype};
 use super::{memory, wire};
 use crate::{
-    Arg, Buffer, Client, Compiled, DeviceDescription, Executable, PjrtError, Platform, Plugin, PluginSpec, Processes,
-    Purpose, Setup, Topology, Value, capi, prepare_environment, topology,
+    Arg, Buffer, Client, CompileOptions, Compiled, DeviceDescription, Executable, PjrtError, Platform, Plugin,
+    PluginSpec, Processes, Purpose, Setup, Topology, Value, capi, prepare_environment, topology,
 };
+use bf16scope_hlo::DType;
 
 /// Serves a parent over standard input, which must be its socket, until the parent hangs up or dies.
 ///
@@ -120,58 +121,15 @@ impl Server {
             Request::Client { platform, library, create_options } => {
                 self.open_client(&platform, library, &create_options)?
             }
-            Request::Topology { library, name, options } => {
-                let topology = Topology::new(load(&library)?, &name, &options)?;
-                let id = self.next();
-                let (name, version) = (topology.platform_name()?, topology.platform_version()?);
-                let devices = topology.devices().to_vec();
-                self.topologies.insert(id, topology);
-                opened(id, name, version, devices, None)
-            }
-            Request::Compile { topology, options } => {
-                let program = file.ok_or_else(|| missing("a program's file"))?;
-                let (held, n_devices) = wire::with_bytes(&program, |bytes| match topology {
-                    Some(id) => {
-                        let topology = self.topologies.get(&id).ok_or_else(|| missing("a topology"))?;
-                        Ok((Held::Compiled(topology.compile(bytes, &options)?), 0))
-                    }
-                    None => {
-                        let executable = self.client()?.compile(bytes, &options)?;
-                        let n_devices = executable.n_devices();
-                        Ok::<_, PjrtError>((Held::Loaded(executable), n_devices))
-                    }
-                })
-                .map_err(failed)??;
-                let id = self.next();
-                self.programs.insert(id, held);
-                Reply::Compiled { id, n_devices }
-            }
-            Request::Load => {
-                let executable = file.ok_or_else(|| missing("an executable's file"))?;
-                let client = self.client()?;
-                let loaded = wire::with_bytes(&executable, |bytes| client.load_alone(bytes)).map_err(failed)??;
-                let (n_devices, id) = (loaded.n_devices(), self.next());
-                self.programs.insert(id, Held::Loaded(loaded));
-                Reply::Compiled { id, n_devices }
-            }
+            Request::Topology { library, name, options } => self.describe(&library, &name, &options)?,
+            Request::Compile { topology, options } => self.compile(topology, &options, file)?,
+            Request::Load => self.load(file)?,
             Request::Convert { library, topology, options } => {
-                let program = file.ok_or_else(|| missing("a program's file"))?;
-                let plugin = load(&library)?;
-                wire::with_bytes(&program, |bytes| match topology {
-                    Some(name) => topology::compile_stablehlo(plugin, &name, bytes, &options),
-                    None => capi::compile_stablehlo(plugin, bytes, &options),
-                })
-                .map_err(failed)??;
+                convert(&library, topology.as_deref(), &options, file)?;
                 Reply::Converted
             }
             Request::Upload { dtype: number, dims, device_idx } => {
-                let (file, dtype) = (file.ok_or_else(|| missing("an array's file"))?, dtype(number)?);
-                let client = self.client()?;
-                let buffer = wire::with_bytes(&file, |bytes| client.buffer_from_host(bytes, dtype, &dims, device_idx));
-                let buffer = buffer.map_err(failed)??;
-                let id = self.next();
-                self.arrays.insert(id, buffer);
-                Reply::Uploaded { id }
+                self.upload(dtype(number)?, &dims, device_idx, file)?
             }
             Request::Download { array } => {
                 let buffer = self.arrays.get(&array).ok_or_else(|| missing("an array"))?;
@@ -195,6 +153,64 @@ impl Server {
             }
         };
         Ok((reply, None))
+    }
+
+    fn describe(&mut self, library: &[u8], name: &str, options: &BTreeMap<String, Value>) -> Result<Reply, PjrtError> {
+        let topology = Topology::new(load(library)?, name, options)?;
+        let id = self.next();
+        let (name, version) = (topology.platform_name()?, topology.platform_version()?);
+        let devices = topology.devices().to_vec();
+        self.topologies.insert(id, topology);
+        Ok(opened(id, name, version, devices, None))
+    }
+
+    fn compile(
+        &mut self,
+        topology: Option<Id>,
+        options: &CompileOptions,
+        file: Option<File>,
+    ) -> Result<Reply, PjrtError> {
+        let program = file.ok_or_else(|| missing("a program's file"))?;
+        let (held, n_devices) = wire::with_bytes(&program, |bytes| match topology {
+            Some(id) => {
+                let topology = self.topologies.get(&id).ok_or_else(|| missing("a topology"))?;
+                Ok((Held::Compiled(topology.compile(bytes, options)?), 0))
+            }
+            None => {
+                let executable = self.client()?.compile(bytes, options)?;
+                let n_devices = executable.n_devices();
+                Ok::<_, PjrtError>((Held::Loaded(executable), n_devices))
+            }
+        })
+        .map_err(failed)??;
+        let id = self.next();
+        self.programs.insert(id, held);
+        Ok(Reply::Compiled { id, n_devices })
+    }
+
+    fn load(&mut self, file: Option<File>) -> Result<Reply, PjrtError> {
+        let executable = file.ok_or_else(|| missing("an executable's file"))?;
+        let client = self.client()?;
+        let loaded = wire::with_bytes(&executable, |bytes| client.load_alone(bytes)).map_err(failed)??;
+        let (n_devices, id) = (loaded.n_devices(), self.next());
+        self.programs.insert(id, Held::Loaded(loaded));
+        Ok(Reply::Compiled { id, n_devices })
+    }
+
+    fn upload(
+        &mut self,
+        dtype: DType,
+        dims: &[i64],
+        device_idx: usize,
+        file: Option<File>,
+    ) -> Result<Reply, PjrtError> {
+        let file = file.ok_or_else(|| missing("an array's file"))?;
+        let client = self.client()?;
+        let buffer = wire::with_bytes(&file, |bytes| client.buffer_from_host(bytes, dtype, dims, device_idx));
+        let buffer = buffer.map_err(failed)??;
+        let id = self.next();
+        self.arrays.insert(id, buffer);
+        Ok(Reply::Uploaded { id })
     }
 
     fn open_client(
@@ -274,6 +290,22 @@ fn load(path: &[u8]) -> Result<&'static Plugin, PjrtError> {
     // SAFETY: this process was started to run this library, and holds nothing else. The parent believes nothing of what
     // comes from here: answers are parsed, and what is written in shared memory are numbers.
     unsafe { Plugin::load(path, &PluginSpec::at(path), Purpose::Run) }
+}
+
+/// Compiles the StableHLO in the file, for nothing but what the compiler dumps on its way.
+fn convert(
+    library: &[u8],
+    topology: Option<&str>,
+    options: &CompileOptions,
+    file: Option<File>,
+) -> Result<(), PjrtError> {
+    let program = file.ok_or_else(|| missing("a program's file"))?;
+    let plugin = load(library)?;
+    wire::with_bytes(&program, |bytes| match topology {
+        Some(name) => topology::compile_stablehlo(plugin, name, bytes, options),
+        None => capi::compile_stablehlo(plugin, bytes, options),
+    })
+    .map_err(failed)?
 }
 
 /// A parent that asks for what it has not been given.

@@ -128,3 +128,18 @@ pub fn from_buffer(buffer: &xla::PjRtBuffer) -> Result<Literal, InteropError> {
 fn refused(call: &'static str) -> impl Fn(xla::Error) -> InteropError {
     move |error| InteropError::XlaRs(crate::xla::failed(call)(error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_literal_that_cannot_be_copied_out_says_what_to_do() {
+        let error = InteropError::Literal { primitive_type: "F4E2M1FN".to_string() };
+        assert_eq!(
+            error.to_string(),
+            "an xla::Literal of F4E2M1FN cannot be copied out of xla-rs 0.4.3\nhelp: convert it to another type first \
+             (Literal::convert)"
+        );
+    }
+}

@@ -4,11 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::super::backend::Array;
-use super::super::error::USE_THE_PLUGIN;
 use super::super::live::{HandleKind, Live};
 use super::super::{OutputSpec, PjrtError};
 use super::client::XlaClient;
-use super::error::failed;
+use super::error::{failed, not_in_xla_rs};
 use bf16scope_hlo::DType;
 
 /// An array on xla-rs's device.
@@ -42,7 +41,7 @@ impl Array for XlaArray {
     }
 
     fn n_device_bytes(&self) -> Result<usize, PjrtError> {
-        Err(PjrtError::NotInXlaRs { what: "size of a buffer on its device", help: USE_THE_PLUGIN })
+        Err(not_in_xla_rs("size of a buffer on its device"))
     }
 
     /// A donated argument is consumed with its `Buffer`, so one that can be asked has its memory.
@@ -51,7 +50,7 @@ impl Array for XlaArray {
     }
 
     fn address(&self) -> Result<usize, PjrtError> {
-        Err(PjrtError::NotInXlaRs { what: "address of a buffer", help: USE_THE_PLUGIN })
+        Err(not_in_xla_rs("address of a buffer"))
     }
 
     fn copy_to_host(&self, bytes: &mut [u8], _dims: &[i64]) -> Result<(), PjrtError> {

@@ -8,11 +8,10 @@ use prost::Message;
 
 use super::arrays::XlaArray;
 use super::client::XlaClient;
-use super::error::failed;
+use super::error::{failed, not_in_xla_rs, refused};
 use super::{rewrite, wire};
 use crate::array_type::{OutputSpec, n_host_bytes};
 use crate::backend::{Array, Backend, Given, Loaded, MemoryStats, Program, Runner, array};
-use crate::error::USE_THE_PLUGIN;
 use crate::live::{HandleKind, Live};
 use crate::{CompileOptions, Device, ForeignCode, PjrtError, Plugin, Processes};
 use bf16scope_hlo::DType;
@@ -82,19 +81,14 @@ struct Facts {
 impl Facts {
     fn read(proto: &HloModuleProto) -> Result<Facts, PjrtError> {
         let result = proto.host_program_shape.as_ref().and_then(|shape| shape.result.as_ref());
-        let result = result.ok_or(PjrtError::XlaRs {
-            call: "PjRtClient::compile",
-            text: "the program says no result type (host_program_shape)".to_string(),
-        })?;
+        let result = result
+            .ok_or_else(|| refused("PjRtClient::compile", "the program says no result type (host_program_shape)"))?;
         let mut outputs = Vec::new();
         let leaves =
             if result.element_type == rewrite::TUPLE { &result.tuple_shapes[..] } else { std::slice::from_ref(result) };
         for leaf in leaves {
             let Some(dtype) = DType::from_xla(leaf.element_type) else {
-                return Err(PjrtError::NotInXlaRs {
-                    what: "results that are tuples in tuples or tokens",
-                    help: USE_THE_PLUGIN,
-                });
+                return Err(not_in_xla_rs("results that are tuples in tuples or tokens"));
             };
             outputs.push(OutputSpec { dtype, dims: leaf.dimensions.clone() });
         }
@@ -114,7 +108,7 @@ struct XlaProgram {
 }
 
 fn no<T>(what: &'static str) -> Result<T, PjrtError> {
-    Err(PjrtError::NotInXlaRs { what, help: USE_THE_PLUGIN })
+    Err(not_in_xla_rs(what))
 }
 
 impl Program for XlaProgram {
@@ -182,12 +176,7 @@ impl Runner for XlaRunner {
         let lists = self.executable.execute_b(&raw).map_err(failed("PjRtLoadedExecutable::execute_b"))?;
         let list = lists.into_iter().next().unwrap_or_default();
         if list.len() != n_outputs {
-            return Err(PjrtError::Arguments {
-                name: self.facts.name.clone(),
-                what: "outputs of xla-rs",
-                measured: list.len(),
-                expected: n_outputs,
-            });
+            return Err(PjrtError::count(&self.facts.name, "outputs of xla-rs", list.len(), n_outputs));
         }
         let own = |(raw, spec): (xla::PjRtBuffer, &OutputSpec)| {
             Box::new(XlaArray::new(&self.client, raw, spec.clone())) as Box<dyn Array>

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::dtypes::element_type;
-use super::error::failed;
+use super::error::{excess_precision, failed, not_in_xla_rs};
 use super::wire;
 use crate::device::CountsMemory;
 use crate::environment::prepare_environment;
-use crate::error::USE_THE_PLUGIN;
 use crate::live::{HandleKind, Live};
 use crate::{Client, CompileOptions, Device, DeviceDescription, DeviceMemory, PjrtError, Processes, Purpose};
 use bf16scope_hlo::proto::encode;
@@ -65,7 +64,7 @@ struct XlaDevice;
 
 impl CountsMemory for XlaDevice {
     fn memory(&self) -> Result<DeviceMemory, PjrtError> {
-        Err(PjrtError::NotInXlaRs { what: "memory statistics of a device", help: USE_THE_PLUGIN })
+        Err(not_in_xla_rs("memory statistics of a device"))
     }
 }
 
@@ -105,7 +104,7 @@ impl XlaClient {
 
     /// Refuses what xla-rs's `compile`, which takes no options, cannot do.
     pub(super) fn check_options(&self, options: &CompileOptions) -> Result<(), PjrtError> {
-        let refuse = |what| Err(PjrtError::NotInXlaRs { what, help: USE_THE_PLUGIN });
+        let refuse = |what| Err(not_in_xla_rs(what));
         if options.n_replicas != 1 || options.n_partitions != 1 {
             return refuse("way to compile for several devices");
         }
@@ -113,11 +112,7 @@ impl XlaClient {
             return refuse("way to set XLA's flags for one program");
         }
         if options.allow_excess_precision != self.excess_precision {
-            let name = |on| if on { "on" } else { "off" };
-            return Err(PjrtError::ExcessPrecision {
-                measured: name(self.excess_precision),
-                wanted: name(options.allow_excess_precision),
-            });
+            return Err(excess_precision(self.excess_precision, options.allow_excess_precision));
         }
         Ok(())
     }

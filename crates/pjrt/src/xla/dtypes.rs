@@ -1,5 +1,6 @@
 //! The dtypes that xla-rs has.
 
+use super::error::not_in_xla_rs;
 use crate::PjrtError;
 use bf16scope_hlo::DType;
 
@@ -27,7 +28,11 @@ const ELEMENT_TYPES: &[(DType, xla::ElementType)] = &[
 
 /// xla-rs's name of a dtype.
 pub fn element_type(dtype: DType) -> Result<xla::ElementType, PjrtError> {
-    ELEMENT_TYPES.iter().find(|row| row.0 == dtype).map(|row| row.1).ok_or(PjrtError::XlaRsDType { dtype })
+    ELEMENT_TYPES
+        .iter()
+        .find(|row| row.0 == dtype)
+        .map(|row| row.1)
+        .ok_or_else(|| not_in_xla_rs(&format!("arrays of {dtype}")))
 }
 
 /// The dtype that xla-rs names so; `None` for its 4-bit float, of which it packs two in a byte.

@@ -1,6 +1,6 @@
 //! Errors of calls into xla-rs.
 
-use crate::PjrtError;
+use crate::{PjrtError, PjrtErrorKind, PjrtPlace};
 
 /// The error of a call into xla-rs. Its backtrace, which xla-rs puts behind the text, is left out.
 pub(crate) fn failed(call: &'static str) -> impl Fn(xla::Error) -> PjrtError {
@@ -9,6 +9,38 @@ pub(crate) fn failed(call: &'static str) -> impl Fn(xla::Error) -> PjrtError {
             xla::Error::XlaError { msg, .. } => msg,
             other => other.to_string(),
         };
-        PjrtError::XlaRs { call, text }
+        refused(call, text)
     }
+}
+
+/// xla-rs refused a call; the text is XLA's own.
+pub(crate) fn refused(call: &'static str, text: impl Into<String>) -> PjrtError {
+    PjrtError::new(PjrtErrorKind::Refused, PjrtPlace::XlaRs(Some(call)), text)
+}
+
+/// xla-rs, behind the device `xla-cpu`, has no way to say or do this.
+pub(crate) fn not_in_xla_rs(what: &str) -> PjrtError {
+    unsupported(format!("unsupported: xla-rs 0.4.3 has no {what}"))
+        .with_help("use the device cpu, the plugin, which has it")
+}
+
+/// XLA's process-wide flags are read once, and say otherwise than the options. `measured` is what a probe found.
+pub(crate) fn excess_precision(measured: bool, wanted: bool) -> PjrtError {
+    let name = |on| if on { "on" } else { "off" };
+    let text = format!(
+        "excess precision is {} in this process, the options want it {}, and xla-rs 0.4.3 sets it for whole processes only",
+        name(measured),
+        name(wanted)
+    );
+    unsupported(text).with_help(match measured {
+        true => {
+            "unset XLA_FLAGS, or set it to --xla_allow_excess_precision=false; a program that makes xla-rs clients of \
+             its own calls pjrt::prepare_environment first in main"
+        }
+        false => "start the process with XLA_FLAGS=--xla_allow_excess_precision=true",
+    })
+}
+
+fn unsupported(text: String) -> PjrtError {
+    PjrtError::new(PjrtErrorKind::Unsupported, PjrtPlace::XlaRs(None), text)
 }

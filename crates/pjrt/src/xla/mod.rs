@@ -2,7 +2,7 @@
 //!
 //! Built with the feature `xla` only. What xla-rs 0.4.3 has no call for (several devices, XLA's flags, memory
 //! statistics, costs, the optimized program, addresses) is refused by name
-//! ([`PjrtError::NotInXlaRs`](super::PjrtError::NotInXlaRs)). What it does differently from a plugin is put right here,
+//! ([`PjrtErrorKind::Unsupported`](super::PjrtErrorKind::Unsupported)). What it does differently from a plugin is put right here,
 //! some of it in the program (`rewrite`):
 //!
 //! - It compiles with XLA's process-wide flags, so excess precision is a property of the process.

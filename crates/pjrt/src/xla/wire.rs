@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use prost::Message;
 
 use super::super::PjrtError;
-use super::error::failed;
+use super::error::{failed, refused};
 
 /// `HloSnapshot`, whose field 1 is a `HloProto`.
 #[derive(Clone, PartialEq, Message)]
@@ -49,10 +49,7 @@ const _: () = assert!(size_of::<xla::HloModuleProto>() == size_of::<*const c_voi
 
 /// The bytes of xla-rs's message.
 pub fn to_bytes(proto: &xla::HloModuleProto) -> Result<Vec<u8>, PjrtError> {
-    let too_large = || PjrtError::XlaRs {
-        call: "MessageLite::SerializeToArray",
-        text: "the module takes 2 GiB or more, which no message may".to_string(),
-    };
+    let too_large = || refused("MessageLite::SerializeToArray", "the module takes 2 GiB or more, which no message may");
     // SAFETY: the struct is one pointer, as checked above: to a C++ `xla::HloModuleProto` that lives as long as `proto`.
     // It derives from `MessageLite` by single inheritance, so both methods take the same `this`. They only read it, and
     // the second writes at most `size` bytes at `data`.

@@ -301,4 +301,27 @@ mod tests {
         );
         assert!(said(None).starts_with("a: another run saves its checkpoints there\n"), "{}", said(None));
     }
+
+    #[test]
+    fn another_model_and_a_dtype_without_a_form_are_named() {
+        let mismatch = Mismatch { missing: vec!["w".to_string()], ..Mismatch::default() };
+        let error = |is_resumed| CheckpointError::OtherModel {
+            path: PathBuf::from("a"),
+            mismatch: mismatch.clone(),
+            is_resumed,
+        };
+        assert_eq!(
+            error(false).to_string(),
+            "a: the checkpoint is of another model:\n  missing: w\nhelp: name the experiment it was made with, or another \
+             checkpoint (--checkpoint)"
+        );
+        assert_eq!(
+            error(true).to_string(),
+            "a: the checkpoint is of another model or optimizer:\n  missing: w\nhelp: name the experiment it was made with, \
+             or leave --resume out to start again"
+        );
+        let path = PathBuf::from("a");
+        let unsaveable = CheckpointError::Unsaveable { path, name: "w".to_string(), dtype: DType::S4 };
+        assert_eq!(unsaveable.to_string(), "a: cannot save w: safetensors has no s4");
+    }
 }

@@ -1,12 +1,11 @@
 //! Errors that show the line of the experiment that they are about.
 
 use super::Experiment;
-use crate::ProgramError;
-use crate::TrainError;
 use crate::port::PortError;
-use bf16scope_data::DataErrorKind;
+use crate::{ProgramError, TrainError, TrainPlace};
+use bf16scope_data::{DataError, DataErrorKind};
 use bf16scope_model::document::{Document, Mark, NodeError, Origin, ReadError, Step};
-use bf16scope_passes::partition::PartitionError;
+use bf16scope_passes::PassErrorKind;
 use std::error::Error;
 
 /// The error with the line of the key that it is about. One that is about no key, or about one that is not written (a flag
@@ -14,9 +13,9 @@ use std::error::Error;
 pub(super) fn with_its_line(experiment: &Experiment, error: TrainError) -> TrainError {
     let Some(document) = experiment.origin.document() else { return error };
     if let Some((mark, help)) = range(experiment, &error) {
-        let message = match &error {
-            TrainError::Data(error) => error.stopped().unwrap_or_else(|| error.to_string()),
-            _ => chain(&error),
+        let message = match error.cause::<DataError>() {
+            Some(error) => error.stopped().unwrap_or_else(|| error.to_string()),
+            None => chain(&error),
         };
         return document.read_error(ReadError::new(message).or_at(mark).with_help(help)).into();
     }
@@ -36,12 +35,10 @@ pub(super) fn with_line(origin: &Origin, way: Vec<Step>, error: TrainError) -> T
 
 fn at_its_line(document: &Document, way: Vec<Step>, error: &TrainError) -> TrainError {
     let whole = chain(error);
-    let (message, help) = match (error, whole.split_once("\nhelp: ")) {
+    let (message, help) = match (error.cause(), whole.split_once("\nhelp: ")) {
         // The place in the program says nothing here.
-        (TrainError::Program(ProgramError::Build(error)), _) => {
-            (error.0.error.message.as_str(), error.0.error.help.as_deref())
-        }
-        (TrainError::Program(ProgramError::Partition(PartitionError::Nothing { .. })), Some((message, _))) => (
+        (Some(ProgramError::Build(error)), _) => (error.0.error.message.as_str(), error.0.error.help.as_deref()),
+        (Some(ProgramError::Pass(pass)), Some((message, _))) if *pass.kind() == PassErrorKind::NoRules => (
             message,
             Some("say what is, by the pattern of a name and an axis: `split: {'*/query/kernel': 1}` beside `model`"),
         ),
@@ -68,7 +65,7 @@ fn chain(error: &TrainError) -> String {
 
 /// Of a class or an index that the model has no room for: where the model says how many there are, and what to do.
 fn range(experiment: &Experiment, error: &TrainError) -> Option<(Mark, String)> {
-    let TrainError::Data(error) = error else { return None };
+    let error = error.cause::<DataError>()?;
     // Of examples on disk, which may be left out.
     let is_on_disk = error.stopped().is_some();
     let DataErrorKind::Value { feature: name, value } = error.kind() else { return None };
@@ -92,47 +89,59 @@ fn range(experiment: &Experiment, error: &TrainError) -> Option<(Mark, String)> 
     Some((mark, help))
 }
 
+fn key(name: &str) -> Step {
+    Step::Key(name.to_string())
+}
+
 /// The way to what the error is about.
 fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
-    let key = |name: &str| Step::Key(name.to_string());
+    if let TrainPlace::Keys(ways) = error.place() {
+        let root = experiment.origin.document().map(Document::root);
+        let mut ways = ways.iter().map(|way| way.iter().map(|name| key(name)).collect::<Vec<Step>>());
+        return ways.find(|way| root.is_some_and(|root| root.place_of(way).is_some()));
+    }
+    if let Some(error) = error.cause::<PortError>() {
+        return way_to_weights(experiment, error);
+    }
+    if let Some(error) = error.cause::<ProgramError>() {
+        return way_of_program(experiment, error);
+    }
+    match error.cause::<DataError>()?.kind() {
+        DataErrorKind::Shift => Some(vec![key("train"), key("shift")]),
+        DataErrorKind::Split => Some(vec![key("data"), key("n_test")]),
+        _ => None,
+    }
+}
+
+fn way_to_weights(experiment: &Experiment, error: &PortError) -> Option<Vec<Step>> {
     match error {
-        TrainError::Port(PortError::Idle { pattern, .. }) => element("except", &experiment.train.except, pattern),
+        PortError::Idle { pattern, .. } => element("except", &experiment.train.except, pattern),
         // A flag may name another file, of which the experiment says nothing.
-        TrainError::Port(PortError::Weights(error)) => {
+        PortError::Weights(error) => {
             let file = experiment.train.initialize_from.as_ref()?;
             error.path().ends_with(file).then(|| vec![key("train"), key("initialize_from")])
         }
-        TrainError::Program(ProgramError::Trainable { pattern, .. }) => {
-            element("trainable", &experiment.train.trainable, pattern)
-        }
-        TrainError::Epochs { key: name, .. } => Some(vec![key("train"), key(name)]),
-        TrainError::Average { .. } => Some(vec![key("train"), key("average"), key("decay")]),
-        TrainError::UnusedAverage => Some(vec![key("train"), key("average"), key("evaluate")]),
-        // The flag may say that it is watched, and the mesh be of flags.
-        TrainError::Watch { key: conflicting, .. } => {
-            let way: Vec<Step> = conflicting.iter().map(|name| key(name)).collect();
-            let is_written =
-                experiment.origin.document().is_some_and(|document| document.root().place_of(&way).is_some());
-            Some(if is_written { way } else { vec![key("train"), key("watch")] })
-        }
-        TrainError::StepsPerCall { .. } => Some(vec![key("train"), key("steps_per_call")]),
-        TrainError::Program(ProgramError::Accumulate { .. }) => Some(vec![key("train"), key("accumulate")]),
-        TrainError::Program(ProgramError::Replicas { .. }) => Some(vec![key("mesh"), key("data")]),
-        TrainError::Program(ProgramError::Partition(PartitionError::Nothing { .. })) => {
-            Some(vec![key("mesh"), key("model")])
-        }
-        TrainError::Program(ProgramError::Partition(PartitionError::Idle { pattern, .. })) => {
-            Some(vec![key("mesh"), key("split"), Step::KeyItself(pattern.clone())])
-        }
-        TrainError::Program(ProgramError::Partition(_) | ProgramError::NoModelAxis) => {
-            Some(vec![key("mesh"), key("split")])
-        }
-        TrainError::Program(ProgramError::ShardedParts) => Some(vec![key("mesh"), key("state")]),
-        TrainError::Program(ProgramError::TransposedParts) => Some(vec![key("tune"), key("transpose_input")]),
-        TrainError::Program(ProgramError::Statistics { .. }) => {
-            Some(vec![key("mesh"), key("batch_norm"), key("across")])
-        }
-        TrainError::Program(ProgramError::Build(error)) => {
+        _ => None,
+    }
+}
+
+/// The way to what keeps a program from being built.
+fn way_of_program(experiment: &Experiment, error: &ProgramError) -> Option<Vec<Step>> {
+    match error {
+        ProgramError::Trainable { pattern, .. } => element("trainable", &experiment.train.trainable, pattern),
+        ProgramError::Accumulate { .. } => Some(vec![key("train"), key("accumulate")]),
+        ProgramError::Replicas { .. } => Some(vec![key("mesh"), key("data")]),
+        ProgramError::Pass(error) => match error.kind() {
+            PassErrorKind::NoRules => Some(vec![key("mesh"), key("model")]),
+            PassErrorKind::NoMatch(pattern) => Some(vec![key("mesh"), key("split"), Step::KeyItself(pattern.clone())]),
+            PassErrorKind::Split => Some(vec![key("mesh"), key("split")]),
+            _ => None,
+        },
+        ProgramError::NoModelAxis => Some(vec![key("mesh"), key("split")]),
+        ProgramError::ShardedParts => Some(vec![key("mesh"), key("state")]),
+        ProgramError::TransposedParts => Some(vec![key("tune"), key("transpose_input")]),
+        ProgramError::Statistics { .. } => Some(vec![key("mesh"), key("batch_norm"), key("across")]),
+        ProgramError::Build(error) => {
             let message = &error.0.error.message;
             match error.0.error.rule {
                 "optimizer/except" => {
@@ -144,8 +153,6 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
                 _ => None,
             }
         }
-        TrainError::Data(error) if *error.kind() == DataErrorKind::Shift => Some(vec![key("train"), key("shift")]),
-        TrainError::Data(error) if *error.kind() == DataErrorKind::Split => Some(vec![key("data"), key("n_test")]),
         _ => None,
     }
 }

@@ -30,9 +30,9 @@ use crate::Objective;
 use crate::RunPlan;
 use crate::Spec;
 use crate::StepsPerCall;
-use crate::TrainError;
 use crate::checkpoint::Place;
 use crate::port::families;
+use crate::{TrainError, TrainErrorKind};
 use bf16scope_data::Source;
 use bf16scope_files as files;
 use bf16scope_model::document::{self, kind};
@@ -255,10 +255,10 @@ impl TrainConfig {
     /// # Errors
     /// Lengths in epochs of which nobody knows the steps, or that are less than a step.
     pub fn update(&self) -> Result<Update, TrainError> {
-        let (learning_rate, warm_up) = self.schedule().map_err(|(key, error)| TrainError::Epochs {
-            key,
-            problem: error.problem.to_string(),
-            help: error.problem.help().unwrap_or_default(),
+        let (learning_rate, warm_up) = self.schedule().map_err(|(key, error)| {
+            let way: &[&str] = if key == "warm_up" { &["train", "warm_up"] } else { &["train", "learning_rate"] };
+            let error = error.problem;
+            TrainError::of_key(way, format!("`{key}`: {error}")).with_help(error.help().unwrap_or_default())
         })?;
         let (optimizer, weight_decay, clip) = (self.optimizer, self.weight_decay.clone(), self.clip);
         Ok(Update { optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots })
@@ -358,7 +358,9 @@ impl Experiment {
     /// Where the file cannot be read, or is not right: then with the line. Of a schedule that is not right for as many
     /// examples as there are, [`Experiment::check_schedule`] says so once they are counted.
     pub fn read(path: &Path) -> Result<Experiment, TrainError> {
-        let failed = |source| TrainError::Read { path: path.to_path_buf(), source };
+        let failed = |cause: std::io::Error| {
+            TrainError::of_file(TrainErrorKind::Experiment, path, "cannot read the experiment").because(cause)
+        };
         let text = files::read_text(path, document::MAX_BYTES as u64).map_err(failed)?;
         let document = Document::parse(&path.display().to_string(), &text)?;
         let mut experiment: Experiment = document.read().map_err(elsewhere::with_its_block)?;
@@ -426,7 +428,11 @@ impl Experiment {
     pub fn read_data(&self, path: &Path, setup: &Setup) -> Result<Examples, TrainError> {
         match &self.data_in(setup) {
             Some(data) => data.read(path, &self.task().features()).map_err(|error| lines::with_its_line(self, error)),
-            None => Err(TrainError::NoData { path: path.to_path_buf() }),
+            None => {
+                let text = "the experiment has no `data`, which training and evaluation need";
+                let help = "add a `data:` block with `csv` and `n_test`, as in examples/digits.yaml";
+                Err(TrainError::of_file(TrainErrorKind::Experiment, path, text).with_help(help))
+            }
         }
     }
 

@@ -206,7 +206,7 @@ mod tests {
                 (array, bytes)
             });
             let written = Written(written.collect());
-            let mapping = Mapping::by(&rules, &network, &written.given(), &|_| false);
+            let mapping = Mapping::from_rules(&rules, &network, &written.given(), &|_| false);
             mapping.check("written").unwrap();
             assert_eq!(mapping.left_over, [""; 0], "{family}");
             assert!(mapping.variables.iter().all(|it| matches!(it.found, Found::Taken { .. })), "{family}");
@@ -214,7 +214,7 @@ mod tests {
                 assert_eq!(bytes, ours[name.as_str()], "{family} {name}");
             }
             // And by itself it is recognised.
-            assert_eq!(Mapping::by_best(&network, &written.given(), &|_| false).family, family);
+            assert_eq!(Mapping::from_best_family(&network, &written.given(), &|_| false).family, family);
         }
     }
 

@@ -107,11 +107,108 @@ impl Cast {
     }
 }
 
+/// What is known of a mapping while its variables are looked for.
+#[derive(Default)]
+struct Draft<'w> {
+    /// Per array that is taken the numbers of the variables that take it.
+    taken: BTreeMap<String, Vec<usize>>,
+    /// Per weight the array that it takes, and how that lies there.
+    sources: BTreeMap<&'w str, (String, Layout)>,
+    /// Numbers of variables whose array others may take too.
+    is_shared: BTreeSet<usize>,
+    /// Arrays that are there, whether they are taken or not.
+    passed: BTreeSet<String>,
+}
+
+impl<'w> Draft<'w> {
+    /// Finds all weights. Slots and averages start afresh: their names are made of those of what they are about.
+    fn weights(&mut self, index: &Index<'w>, excepted: &dyn Fn(&str) -> bool) -> Vec<Mapped> {
+        let rules = &index.rules.rules;
+        let mut counts = vec![0; rules.len()];
+        let mut variables = Vec::new();
+        for (number, variable) in index.wanted.iter().enumerate() {
+            let found = match &variable.role {
+                Role::Own | Role::Slot { .. } | Role::Average { .. } => Found::Fresh,
+                Role::Weight => {
+                    let rule = index.rule_for(variable);
+                    // A variable that starts afresh is counted too: the names of others do not depend on it.
+                    let found = match rule {
+                        Some(rule) => {
+                            let count = counts[rule];
+                            counts[rule] += 1;
+                            index.weight(variable, &rules[rule], count)
+                        }
+                        None => Found::Misfit(Misfit::NoRule),
+                    };
+                    if rule.is_some_and(|rule| rules[rule].shared) {
+                        self.is_shared.insert(number);
+                    }
+                    self.passed.extend(found.theirs().map(str::to_string));
+                    if excepted(&variable.name) { Found::Excepted } else { found }
+                }
+            };
+            if let Found::Taken { theirs, layout, .. } = &found {
+                self.taken.entry(theirs.clone()).or_default().push(number);
+                self.sources.insert(&variable.name, (theirs.clone(), layout.clone()));
+            }
+            variables.push(Mapped { wanted: variable.clone(), found });
+        }
+        variables
+    }
+
+    /// Finds the slots and averages of the weights that are there.
+    fn slots_and_averages(&mut self, index: &Index<'w>, numbering: &Numbering<'_>, variables: &mut [Mapped]) {
+        let averages: Vec<SlotName> = index.rules.averages.iter().cloned().map(SlotName::from).collect();
+        for (number, mapped) in variables.iter_mut().enumerate() {
+            let (weight, found) = match &mapped.wanted.role {
+                Role::Slot { of, slot } => {
+                    (of, index.slot(&mapped.wanted, self.sources.get(of.as_str()), slot, numbering))
+                }
+                Role::Average { of } => {
+                    (of, index.about(&mapped.wanted, self.sources.get(of.as_str()), &averages, &[]))
+                }
+                Role::Own | Role::Weight => continue,
+            };
+            if let Found::Taken { theirs, .. } = &found {
+                self.taken.entry(theirs.clone()).or_default().push(number);
+            }
+            let weight = index.wanted.iter().position(|it| it.name == *weight);
+            if weight.is_some_and(|weight| self.is_shared.contains(&weight)) {
+                self.is_shared.insert(number);
+            }
+            mapped.found = found;
+        }
+    }
+
+    /// Names of arrays that no variable takes: those that mean nothing to the rules, and those of an optimizer's state.
+    fn untaken(&self, rules: &Rules, given: &[Given], step: Option<&str>) -> (Vec<String>, Vec<String>) {
+        let is_unused = |name: &str| rules.unused.iter().any(|pattern| pattern.matches(name));
+        // Slots and averages stand below what they are about.
+        let is_about = |name: &str| name.match_indices('/').any(|(at, _)| self.taken.contains_key(&name[..at]));
+        let is_known = |name: &str| {
+            self.taken.contains_key(name)
+                || self.passed.contains(name)
+                || is_unused(name)
+                || is_about(name)
+                || step == Some(name)
+        };
+        // What a variable is called beside its path in a file may say that it holds no weights, too.
+        let is_left = |given: &&Given| !is_known(&given.name) && !given.aliases.iter().any(|alias| is_unused(alias));
+        let is_state = |name: &&String| {
+            let is_numbered = rules.unused.iter().any(|pattern| pattern.is_of_optimizers() && pattern.matches(name));
+            !self.taken.contains_key(*name) && step != Some(name.as_str()) && (is_about(name) || is_numbered)
+        };
+        let left_over = given.iter().filter(is_left).map(|given| given.name.clone()).collect();
+        let state_left = given.iter().map(|given| &given.name).filter(is_state).cloned().collect();
+        (left_over, state_left)
+    }
+}
+
 impl Mapping {
     /// By the rules of the family that finds most variables of the network; the first of those that find as many.
-    pub fn by_best(wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
+    pub fn from_best_family(wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
         let mut all: Vec<Mapping> =
-            Rules::all().iter().map(|rules| Mapping::by(rules, wanted, given, excepted)).collect();
+            Rules::all().iter().map(|rules| Mapping::from_rules(rules, wanted, given, excepted)).collect();
         // Stable: of equals the first stays first.
         // Names that two families know are those of the one that finds the optimizer's state too.
         all.sort_by_key(|mapping| std::cmp::Reverse((mapping.n_known(), mapping.n_slots())));
@@ -122,83 +219,17 @@ impl Mapping {
     }
 
     /// By these rules.
-    pub fn by(rules: &Rules, wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
+    pub fn from_rules(rules: &Rules, wanted: &[Wanted], given: &[Given], excepted: &dyn Fn(&str) -> bool) -> Mapping {
         let index = Index::new(rules, wanted, given);
-        let mut taken: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        let mut sources: BTreeMap<&str, (String, Layout)> = BTreeMap::new();
-        let mut counts = vec![0; rules.rules.len()];
-        let mut variables = Vec::new();
-        let mut is_shared = BTreeSet::new();
-        // What is there, whether it is taken or not.
-        let mut passed = BTreeSet::new();
-        for (number, variable) in wanted.iter().enumerate() {
-            let found = match &variable.role {
-                Role::Own => Found::Fresh,
-                Role::Weight => {
-                    let rule = index.rule_for(variable);
-                    // A variable that starts afresh is counted too: the names of others do not depend on it.
-                    let found = match rule {
-                        Some(rule) => {
-                            let count = counts[rule];
-                            counts[rule] += 1;
-                            index.weight(variable, &rules.rules[rule], count)
-                        }
-                        None => Found::Misfit(Misfit::NoRule),
-                    };
-                    if rule.is_some_and(|rule| rules.rules[rule].shared) {
-                        is_shared.insert(number);
-                    }
-                    passed.extend(found.theirs().map(str::to_string));
-                    if excepted(&variable.name) { Found::Excepted } else { found }
-                }
-                // Their names are made of those of what they are about.
-                Role::Slot { .. } | Role::Average { .. } => Found::Fresh,
-            };
-            if let Found::Taken { theirs, layout, .. } = &found {
-                taken.entry(theirs.clone()).or_default().push(number);
-                sources.insert(&variable.name, (theirs.clone(), layout.clone()));
-            }
-            variables.push(Mapped { wanted: variable.clone(), found });
-        }
-        let numbering = index.numbering(&sources);
-        let averages: Vec<SlotName> = rules.averages.iter().cloned().map(SlotName::from).collect();
-        for (number, mapped) in variables.iter_mut().enumerate() {
-            let (of, found) = match &mapped.wanted.role {
-                Role::Slot { of, slot } => (of, index.slot(&mapped.wanted, sources.get(of.as_str()), slot, &numbering)),
-                Role::Average { of } => (of, index.about(&mapped.wanted, sources.get(of.as_str()), &averages, &[])),
-                Role::Own | Role::Weight => continue,
-            };
-            if let Found::Taken { theirs, .. } = &found {
-                taken.entry(theirs.clone()).or_default().push(number);
-            }
-            if wanted.iter().position(|it| it.name == *of).is_some_and(|of| is_shared.contains(&of)) {
-                is_shared.insert(number);
-            }
-            mapped.found = found;
-        }
-        let about_slots = index.told_of_slots(&numbering, &mut variables, &mut taken);
-        not_twice(&mut variables, &taken, &is_shared);
+        let mut draft = Draft::default();
+        let mut variables = draft.weights(&index, excepted);
+        let numbering = index.numbering(&draft.sources);
+        draft.slots_and_averages(&index, &numbering, &mut variables);
+        let about_slots = index.told_of_slots(&numbering, &mut variables, &mut draft.taken);
+        not_twice(&mut variables, &draft.taken, &draft.is_shared);
         let about_images = flattened(&variables);
         let step = rules.step.iter().find_map(|name| index.given.get(name.as_str())).map(|given| given.name.clone());
-        // Slots and averages stand below what they are about.
-        let is_about = |name: &str| name.match_indices('/').any(|(at, _)| taken.contains_key(&name[..at]));
-        let is_known = |name: &str| {
-            let is_unused = rules.unused.iter().any(|pattern| pattern.matches(name));
-            taken.contains_key(name)
-                || passed.contains(name)
-                || is_unused
-                || is_about(name)
-                || step.as_deref() == Some(name)
-        };
-        // What a variable is called beside its path in a file may say that it holds no weights, too.
-        let is_unused = |name: &String| rules.unused.iter().any(|pattern| pattern.matches(name));
-        let is_left = |given: &&Given| !is_known(&given.name) && !given.aliases.iter().any(is_unused);
-        let left_over: Vec<String> = given.iter().filter(is_left).map(|given| given.name.clone()).collect();
-        let is_state = |name: &&String| {
-            let is_numbered = rules.unused.iter().any(|pattern| pattern.is_of_optimizers() && pattern.matches(name));
-            !taken.contains_key(*name) && step.as_ref() != Some(*name) && (is_about(name) || is_numbered)
-        };
-        let state_left = given.iter().map(|given| &given.name).filter(is_state).cloned().collect();
+        let (left_over, state_left) = draft.untaken(rules, given, step.as_deref());
         let mut mapping = Mapping {
             family: rules.family.clone(),
             next_best: None,

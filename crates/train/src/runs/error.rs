@@ -79,3 +79,16 @@ impl RunError {
         move |source| RunError::Io { path: path.to_path_buf(), doing, source }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_another_process_records_in_is_named() {
+        assert_eq!(
+            RunError::Busy { path: PathBuf::from("runs/a") }.to_string(),
+            "runs/a: another process is recording a run here\nhelp: wait for its end, or name another folder"
+        );
+    }
+}

@@ -6,6 +6,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError, DataIdentity, HostArray, Po
 use crate::device::{download, initial_state, shape_of, upload_state};
 use crate::error::TrainError;
 use crate::initialize::{Initialization, InitializeFrom};
+use crate::resume::other_run;
 use crate::resume::{INITIALIZED, Resumption, check_data as check_resumed_data, settings, stores_otherwise};
 use crate::spec::Spec;
 use bf16scope_data::{DrawVersion, ORDER_VERSION};
@@ -83,7 +84,7 @@ impl Session {
             let change = Change::new("train.initialize_from.sha256", text(before), text(now.record()));
             let path = now.file().to_path_buf();
             self.initialized.clone_from(&Some(before.clone()));
-            return Err(TrainError::Resume { path, changes: vec![change] });
+            return Err(other_run(&path, &[change]));
         }
         self.state = State::Lost("going back to the initial state failed".to_string());
         self.state = State::Held(initial_state(&self.client, self.variables(), &self.spec, &self.site)?);
@@ -156,8 +157,7 @@ impl Session {
             true => Ok(()),
             false => {
                 let (before, now) = (resumed.steps_per_epoch.to_string(), steps_per_epoch.to_string());
-                let changes = vec![Change::new("data.steps_per_epoch", before, now)];
-                Err(TrainError::Resume { path: resumed.path.clone(), changes })
+                Err(other_run(&resumed.path, &[Change::new("data.steps_per_epoch", before, now)]))
             }
         }
     }

@@ -2,11 +2,20 @@
 
 use super::{Session, Wish};
 use crate::checkpoint::DataIdentity;
-use crate::error::{DATA, EXPERIMENT, STATE, TrainError, VERSION};
+use crate::error::{TrainError, TrainErrorKind, TrainPlace};
 use crate::resume::settings;
 use crate::spec::Spec;
 use serde_json::json;
 use sha2::{Digest, Sha256};
+
+/// What hosts may have another of.
+const VERSION: &str = "version of bf16scope";
+/// The same.
+const EXPERIMENT: &str = "experiment";
+/// The same.
+const DATA: &str = "content of the data";
+/// The same.
+const STATE: &str = "checkpoint";
 
 /// 32-bit words in a SHA-256.
 const N_DIGEST_WORDS: usize = 8;
@@ -18,7 +27,7 @@ impl Session {
     /// Makes the wishes of all hosts one: any may stop or end the run, the first says when it is time to save.
     ///
     /// # Errors
-    /// [`TrainError::OtherHost`] where another cannot go on; where the plugin fails.
+    /// Where another cannot go on; where the plugin fails.
     pub(crate) fn agree(&self, own: Wish) -> Result<Wish, TrainError> {
         let Some(exchange) = &self.exchange else { return Ok(own) };
         let all = exchange.say([own.stop, own.save, own.failed].map(i32::from))?;
@@ -26,7 +35,7 @@ impl Session {
         match all.iter().position(|&[_, _, failed]| failed != 0) {
             // Whoever failed has a better error.
             Some(_) if own.failed => Ok(own),
-            Some(host) if !is_own(host) => Err(TrainError::OtherHost { host }),
+            Some(host) if !is_own(host) => Err(other_host(host)),
             _ => Ok(Wish { stop: all.iter().any(|&[stop, ..]| stop != 0), save: all[0][1] != 0, failed: false }),
         }
     }
@@ -34,7 +43,7 @@ impl Session {
     /// What one host did, once all know whether they all could.
     ///
     /// # Errors
-    /// Its own; [`TrainError::OtherHost`].
+    /// Its own; where another host cannot go on.
     pub(crate) fn together<T>(&self, own: Result<T, TrainError>) -> Result<T, TrainError> {
         let agreed = self.agree(Wish { failed: own.is_err(), ..Wish::default() });
         let own = own?;
@@ -44,14 +53,14 @@ impl Session {
     /// Whether all hosts are about to make the same steps.
     ///
     /// # Errors
-    /// [`TrainError::HostsDiffer`].
+    /// A host that is not.
     pub(crate) fn check_hosts(&self, n_epochs: u64, data: &DataIdentity) -> Result<(), TrainError> {
         let Some(exchange) = &self.exchange else { return Ok(()) };
         let all = exchange.say(self.identity_of_run(n_epochs, data))?;
         for (what, words) in [VERSION, EXPERIMENT, DATA, STATE].into_iter().zip(0..) {
             let digest = |host: &[i32; N_IDENTITY_WORDS]| host.as_chunks::<N_DIGEST_WORDS>().0[words];
             if let Some(host) = all.iter().position(|host| digest(host) != digest(&all[0])) {
-                return Err(TrainError::HostsDiffer { host, what });
+                return Err(host_differs(host, what));
             }
         }
         Ok(())
@@ -87,6 +96,22 @@ impl Session {
     }
 }
 
+/// Another host of the slice ended the run.
+fn other_host(host: usize) -> TrainError {
+    let text = format!("host {host} ended the run, and no host goes on without it");
+    TrainError::new(TrainErrorKind::Hosts, TrainPlace::Nowhere, text).with_help("it says why on its standard error")
+}
+
+/// Hosts that would not train the same: the first that has another `what` than host 0.
+fn host_differs(host: usize, what: &str) -> TrainError {
+    let text = format!("host {host} has another {what} than host 0, and all hosts of a slice make the same steps");
+    TrainError::new(TrainErrorKind::Hosts, TrainPlace::Nowhere, text).with_help(match what {
+        VERSION => "install the same bf16scope on each",
+        STATE => "give each host the same checkpoint to go on from, on shared storage or as a copy",
+        _ => "run the same command with the same files on each",
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,5 +144,24 @@ mod tests {
         assert_eq!(same(digests(3, "0e")), [true; 4]);
         assert_eq!(same(digests(4, "0e")), [true, false, true, true]);
         assert_eq!(same(digests(3, "0f")), [true, true, false, true]);
+    }
+
+    #[test]
+    fn a_host_that_differs_or_ends_is_named() {
+        assert_eq!(
+            other_host(2).to_string(),
+            "host 2 ended the run, and no host goes on without it\nhelp: it says why on its standard error"
+        );
+        for (what, help) in [
+            (VERSION, "install the same bf16scope on each"),
+            (EXPERIMENT, "run the same command with the same files on each"),
+            (STATE, "give each host the same checkpoint to go on from, on shared storage or as a copy"),
+        ] {
+            let text = "and all hosts of a slice make the same steps";
+            assert_eq!(
+                host_differs(1, what).to_string(),
+                format!("host 1 has another {what} than host 0, {text}\nhelp: {help}")
+            );
+        }
     }
 }

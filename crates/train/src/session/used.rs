@@ -30,7 +30,7 @@ impl Session {
     /// [`Average::evaluate`](bf16scope_model::optim::Average::evaluate) says otherwise.
     ///
     /// # Errors
-    /// Examples that the task does not take; [`TrainError::Metric`]; where the plugin fails.
+    /// Examples that the task does not take; a metric that is no number; where the plugin fails.
     pub fn evaluate(&self, evaluator: &Evaluator, source: &dyn Source) -> Result<Evaluation, TrainError> {
         let by_averages = self.spec.objective.average.is_some_and(|average| average.evaluate);
         evaluator.of_state(self.variables(), self.state.buffers()?, by_averages, source, self.here())

@@ -123,7 +123,7 @@ impl<'f, 't> Builder<'f, 't> {
     fn main(&mut self) -> Option<()> {
         let main = self.functions.remove("main")?;
         let comp = self.module.entry;
-        self.module.computations[comp.idx()].name = "main".to_string();
+        self.module.rename_computation(comp, "main");
         let (n_results, result_types) = (main.results.len(), main.results.clone());
         for (number, said) in (0..).zip(&main.parameters) {
             self.donation(number, said.clone(), n_results)?;

@@ -2,7 +2,7 @@
 
 use super::memory;
 use super::reading::Reading;
-use crate::TrainError;
+use crate::{TrainError, TrainErrorKind};
 use bf16scope_data::pipeline::Options;
 use bf16scope_data::records::{self, Pictures, Records};
 use bf16scope_data::{Feature, Pipeline};
@@ -57,15 +57,23 @@ pub(super) fn pipeline(reading: &Reading<'_>, records: Arc<dyn Records>) -> Resu
 pub(super) fn other(reading: &Reading<'_>, file: &Path) -> Result<Pipeline, TrainError> {
     let (data, features) = (reading.data, reading.features);
     if !data.is_on_disk() {
-        return Err(TrainError::OtherFile { path: file.to_path_buf() });
+        let text = "a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz, or with `tokens` under \
+                    `data` in .txt or .jsonl: `data` of this experiment does not say how features are made of records or \
+                    images";
+        return Err(TrainError::of_file(TrainErrorKind::Data, file, text));
     }
     let is_picture = |feature: &Feature| matches!(feature.dims[..], [_, _, 1 | 3]) && !feature.is_label;
     let is_labelled = features.iter().any(|feature| feature.is_label);
     let has_folders = || std::fs::read_dir(file).is_ok_and(|found| found.flatten().any(|entry| entry.path().is_dir()));
     if Pictures::is_named_so(file) || (file.is_dir() && !is_labelled && !has_folders()) {
         if !matches!(features, [one] if is_picture(one)) {
-            let features = features.iter().map(|feature| format!("`{}` {:?}", feature.name, feature.dims)).collect();
-            return Err(TrainError::NotOneImage { path: file.to_path_buf(), features });
+            let read: Vec<String> =
+                features.iter().map(|feature| format!("`{}` {:?}", feature.name, feature.dims)).collect();
+            let text = format!(
+                "an image is not all that the model reads: {}; expected records or a folder that hold each feature",
+                read.join(", ")
+            );
+            return Err(TrainError::of_file(TrainErrorKind::Data, file, text));
         }
         return pipeline(reading, Arc::new(Pictures::open(file)?));
     }

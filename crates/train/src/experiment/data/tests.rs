@@ -267,3 +267,28 @@ fn examples_for_testing_are_scaled_as_those_for_training_are() {
         }
     }
 }
+
+#[test]
+fn other_examples_of_another_kind_are_refused_with_what_is_read() {
+    let read_other = |data: DataConfig, features: &[Feature]| {
+        let error = data.read_other(Path::new("e.yaml"), Path::new("one.png"), features).map(drop).unwrap_err();
+        error.to_string()
+    };
+    let image = Feature::compute("image", [8, 8, 3]);
+    assert_eq!(
+        read_other(DataConfig::default(), std::slice::from_ref(&image)),
+        "one.png: a file of another kind, expected one whose name ends in .npz, .csv or .csv.gz, or with `tokens` under `data` \
+         in .txt or .jsonl: `data` of this experiment does not say how features are made of records or images"
+    );
+    #[derive(Deserialize)]
+    struct Block {
+        data: DataConfig,
+    }
+    let document = Document::parse("e.yaml", "data: {images: pictures, n_test: 1}\n").unwrap();
+    let Block { data } = document.read().unwrap();
+    assert_eq!(
+        read_other(data, &[image, Feature::compute("age", [1])]),
+        "one.png: an image is not all that the model reads: `image` [8, 8, 3], `age` [1]; expected records or a folder that \
+         hold each feature"
+    );
+}
