@@ -14,7 +14,6 @@ use bf16scope::train::{Data, Event, Objective, RunPlan, Session, Spec, run as tr
 use bf16scope::tuning::Tuning;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 fn examples() -> PathBuf {
