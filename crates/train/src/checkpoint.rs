@@ -192,7 +192,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Where there is none, or it is cut off, damaged, no checkpoint, or of another version.
-    pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
+        let path = path.as_ref();
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf() },
             _ => CheckpointError::Read { path: path.to_path_buf(), source },
@@ -211,7 +212,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Where there is none, or its header is cut off, no checkpoint's, or of another version.
-    pub fn read_position(path: &Path) -> Result<Position, CheckpointError> {
+    pub fn read_position(path: impl AsRef<Path>) -> Result<Position, CheckpointError> {
+        let path = path.as_ref();
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf() },
             _ => CheckpointError::Read { path: path.to_path_buf(), source },
@@ -245,7 +247,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`Checkpoint::to_bytes`] and [`Place::claim`]; then what was at `path` is unchanged.
-    pub fn write(&self, path: &Path) -> Result<(), CheckpointError> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
+        let path = path.as_ref();
         Place::claim(path)?.write(self)
     }
 }

@@ -352,7 +352,8 @@ impl Manifest {
     ///
     /// # Errors
     /// [`PackageError`].
-    pub fn read(folder: &Path) -> Result<Manifest, PackageError> {
+    pub fn read(folder: impl AsRef<Path>) -> Result<Manifest, PackageError> {
+        let folder = folder.as_ref();
         let path = folder.join(MANIFEST);
         let text = files::read_text(&path, MAX_MANIFEST).map_err(|source| PackageError::Io {
             path: path.clone(),
