@@ -29,9 +29,6 @@ impl Task for Photos {
         let losses = nn::sparse_softmax_cross_entropy_per_example(&logits, &features.get("labels"), 0.0);
         Outputs::new().loss(Loss::weighted(&losses, &features.weight()))
     }
-    fn identity(&self) -> Identity {
-        Identity::new("photos")
-    }
 }
 
 fn main() -> Result<(), StudyError> {

@@ -3,7 +3,7 @@
 use bf16scope::data::{DRAW_VERSION, ORDER_VERSION};
 use bf16scope::graph::Precision;
 use bf16scope::hlo::{ArrayShape, DType};
-use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Position};
+use bf16scope::train::checkpoint::{Array, Checkpoint, CheckpointError, Position};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::path::Path;
@@ -13,9 +13,9 @@ fn path() -> &'static Path {
     Path::new("run.safetensors")
 }
 
-fn array(values: &[f32]) -> HostArray {
+fn array(values: &[f32]) -> Array {
     let shape = ArrayShape::new(DType::F32, [values.len() as i64]);
-    HostArray { shape, bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect() }
+    Array { shape, bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect() }
 }
 
 fn checkpoint() -> Checkpoint {

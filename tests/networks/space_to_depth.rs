@@ -13,7 +13,7 @@ use bf16scope::nn::{Conv2d, DataFormat, Padding, conv2d, conv2d_paired, conv2d_s
 use bf16scope::optim::{LearningRate, Momentum, Optimizer, Update};
 use bf16scope::passes::grad::gradients;
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions};
-use bf16scope::train::checkpoint::HostArray;
+use bf16scope::train::checkpoint::Array;
 use bf16scope::train::{Objective, Resumption, Session, Spec, Totals};
 use bf16scope::tuning::{Stem, Tuning};
 use std::collections::BTreeMap;
@@ -199,7 +199,7 @@ fn goes_on(precision: Precision) {
         (value * 256.0).round() / 256.0
     });
     kernel.bytes = rounded.collect::<Vec<f32>>().iter().flat_map(|value| value.to_le_bytes()).collect();
-    let step = |session: &mut Session| -> (Totals, BTreeMap<String, HostArray>) {
+    let step = |session: &mut Session| -> (Totals, BTreeMap<String, Array>) {
         session.restore(Path::new("stem"), &checkpoint, Resumption::default()).unwrap();
         (session.train(&batch).unwrap(), session.state().unwrap())
     };

@@ -12,13 +12,13 @@ use bf16scope::hlo::{DType, Op};
 use bf16scope::models::{Model, cnn, mlp};
 use bf16scope::optim::{LearningRate, LossScale, Momentum, MomentumDtype, Optimizer, Update};
 use bf16scope::tpu::{Target, compile};
-use bf16scope::train::checkpoint::HostArray;
+use bf16scope::train::checkpoint::Array;
 use bf16scope::train::{Objective, Session, Spec, program};
 use half::bf16;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-type State = BTreeMap<String, HostArray>;
+type State = BTreeMap<String, Array>;
 
 /// The slot `momentum` of a first step with this rule is the gradient, to the bit: `0·0 + g`.
 const KEEPS_GRADIENT: Optimizer =
@@ -40,7 +40,7 @@ fn dataset(n: usize, dims: &[i64]) -> Arrays {
     examples::images(features, dims, labels)
 }
 
-fn f32s(array: &HostArray) -> Vec<f32> {
+fn f32s(array: &Array) -> Vec<f32> {
     array.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 

@@ -10,7 +10,7 @@ use bf16scope::graph::{Graph, Init, Precision, Storage};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::Model;
 use bf16scope::optim::{Average, LearningRate, LossScale, Optimizer, Update};
-use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
+use bf16scope::train::checkpoint::{Array, Checkpoint, Place};
 use bf16scope::train::{
     Data, Objective, Resumption, RunPlan, Session, Spec, StepsPerCall, TrainError, check_average, program,
 };
@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-type State = BTreeMap<String, HostArray>;
+type State = BTreeMap<String, Array>;
 
 fn recorded(name: &str) -> Vec<f32> {
     let path = format!("{}/tests/data/optim_tf/optimizers.npz", env!("CARGO_MANIFEST_DIR"));
@@ -133,7 +133,7 @@ fn saving(n_epochs: u64, path: &Path) -> RunPlan {
     RunPlan::new(n_epochs, Some(Place::claim(path).unwrap()))
 }
 
-fn f32s(array: &HostArray) -> Vec<f32> {
+fn f32s(array: &Array) -> Vec<f32> {
     array.bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 

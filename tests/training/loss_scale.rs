@@ -7,7 +7,7 @@ use bf16scope::data::{Arrays, Batch};
 use bf16scope::graph::Precision;
 use bf16scope::models::{Model, mlp};
 use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update};
-use bf16scope::train::checkpoint::HostArray;
+use bf16scope::train::checkpoint::Array;
 use bf16scope::train::{Objective, Session, Spec};
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn session(precision: Precision, optimizer: Optimizer, loss_scale: LossScale) ->
     Session::new(run::client(), spec).unwrap()
 }
 
-type State = BTreeMap<String, HostArray>;
+type State = BTreeMap<String, Array>;
 
 fn f32_of(state: &State, name: &str) -> f32 {
     f32::from_le_bytes(state[name].bytes[..].try_into().unwrap())

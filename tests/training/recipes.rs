@@ -7,7 +7,7 @@ use bf16scope::experiment::Experiment;
 use bf16scope::graph::Precision;
 use bf16scope::hlo::verify::verify;
 use bf16scope::optim::{Momentum, Optimizer, Update, WeightDecay};
-use bf16scope::train::checkpoint::HostArray;
+use bf16scope::train::checkpoint::Array;
 use bf16scope::train::program::training;
 use bf16scope::train::{Session, Spec, rates};
 use bf16scope::tuning::Tuning;
@@ -110,7 +110,7 @@ fn rates_of_small_twins_are_those_that_were_tried() {
     }
 }
 
-fn floats(array: &HostArray) -> Vec<f64> {
+fn floats(array: &Array) -> Vec<f64> {
     array.bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word).into()).collect()
 }
 
@@ -125,8 +125,8 @@ fn moved_as_its_rate_says(
     update: &Update,
     rate: f64,
     trainable: &[String],
-    before: &BTreeMap<String, HostArray>,
-    after: &BTreeMap<String, HostArray>,
+    before: &BTreeMap<String, Array>,
+    after: &BTreeMap<String, Array>,
 ) {
     let Optimizer::AdamW(adamw) = &update.optimizer else { panic!("{:?}", update.optimizer) };
     assert!(!adamw.bias_correction && rate > 0.0, "{adamw:?}, {rate}");
@@ -144,7 +144,7 @@ fn moved_as_its_rate_says(
 }
 
 /// State before and after step `idx`, the first whose rate is not 0: until then the variables are those of the beginning.
-fn first_step(spec: Spec, batches: &[bf16scope::data::Batch]) -> [BTreeMap<String, HostArray>; 2] {
+fn first_step(spec: Spec, batches: &[bf16scope::data::Batch]) -> [BTreeMap<String, Array>; 2] {
     let mut session = Session::new(run::client(), spec).unwrap();
     let (last, before) = batches.split_last().unwrap();
     before.iter().for_each(|batch| drop(session.train(batch).unwrap()));
@@ -155,9 +155,9 @@ fn first_step(spec: Spec, batches: &[bf16scope::data::Batch]) -> [BTreeMap<Strin
 
 /// What one step takes from a variable at this rate by the rule of `update`, as its documentation has it, of the gradient `g`
 /// that contains the decay of the loss, and the state around the step.
-fn taken(update: &Update, rate: f64, name: &str, g: &[f64], state: &[BTreeMap<String, HostArray>; 2]) -> Vec<f64> {
+fn taken(update: &Update, rate: f64, name: &str, g: &[f64], state: &[BTreeMap<String, Array>; 2]) -> Vec<f64> {
     let [before, after] = state;
-    let slot = |state: &BTreeMap<String, HostArray>, slot: &str| floats(&state[&format!("{name}/{slot}")]);
+    let slot = |state: &BTreeMap<String, Array>, slot: &str| floats(&state[&format!("{name}/{slot}")]);
     let old = slot(before, "momentum");
     match &update.optimizer {
         Optimizer::Momentum(it) => {

@@ -13,7 +13,7 @@ use bf16scope::hlo::{CompId, DType, Emitter, InstrId, Module, Op, Shape};
 use bf16scope::models::Model;
 use bf16scope::passes::remat::remat;
 use bf16scope::tpu::{CompileReport, Target, compile};
-use bf16scope::train::checkpoint::HostArray;
+use bf16scope::train::checkpoint::Array;
 use bf16scope::train::{Objective, Session, Spec, program};
 use bf16scope::tuning::{Remat, Tuning};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ fn objective(remat: &Remat) -> Objective {
 }
 
 /// Every variable and slot after three steps on the digits: with momentum, a slot holds the gradients themselves.
-fn trained(model: &Model, precision: Precision, remat: &Remat) -> BTreeMap<String, HostArray> {
+fn trained(model: &Model, precision: Precision, remat: &Remat) -> BTreeMap<String, Array> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/digits.csv.gz");
     let client = run::client();
     let task = model.task(0.0);

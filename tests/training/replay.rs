@@ -9,7 +9,7 @@ use bf16scope::hlo::Literal;
 use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{Average, LearningRate, Optimizer, Update};
 use bf16scope::pjrt::{Arg, Client};
-use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
+use bf16scope::train::checkpoint::{Array, Checkpoint, Place};
 use bf16scope::train::replay::{ReplayFrom, newest_before, state_at};
 use bf16scope::train::{
     Data, Event, InitializeFrom, Objective, Resumption, RunPlan, Session, Spec, StepInF32, StepsPerCall, TrainError,
@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-type State = BTreeMap<String, HostArray>;
+type State = BTreeMap<String, Array>;
 
 /// Steps in an epoch: 11 batches of eight, and three examples more.
 const STEPS_PER_EPOCH: u64 = 11;

@@ -13,7 +13,7 @@ use bf16scope::hlo::{CompId, Computation, DType, InstrId, Instruction, Literal, 
 use bf16scope::models::Model;
 use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update};
 use bf16scope::pjrt::{Arg, Buffer, Client, CompileOptions, Platform, Setup};
-use bf16scope::train::checkpoint::{Checkpoint, HostArray};
+use bf16scope::train::checkpoint::{Array, Checkpoint};
 use bf16scope::train::{Data, Mesh, Objective, Resumption, RunPlan, Session, Spec, TrainError, program, run as train};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -151,7 +151,7 @@ fn sum_from_zero(like: &Instruction, n: usize, number: usize) -> Computation {
 }
 
 /// The state of every replica after each batch, by a program of one device.
-fn on_one_device(spec: &Spec, initial: &BTreeMap<String, HostArray>, batches: &[Batch]) -> Vec<Vec<u8>> {
+fn on_one_device(spec: &Spec, initial: &BTreeMap<String, Array>, batches: &[Batch]) -> Vec<Vec<u8>> {
     let n = spec.objective.mesh.data.get() as usize;
     let program = program::training(&*spec.task, spec.numbers(), spec.batch.into(), &spec.objective).unwrap().program;
     let module = unrolled(&program.module, n);
@@ -230,7 +230,7 @@ fn replicas_compute_what_one_device_does_that_sums_in_rank_order() {
 }
 
 /// The state after training on, from a checkpoint, with so many replicas; and what is said to have changed.
-fn goes_on(checkpoint: &Checkpoint, spec: Spec, batches: &[Batch]) -> (BTreeMap<String, HostArray>, Vec<String>) {
+fn goes_on(checkpoint: &Checkpoint, spec: Spec, batches: &[Batch]) -> (BTreeMap<String, Array>, Vec<String>) {
     let mut session = Session::new(client(), spec).unwrap();
     let changes = session.restore(Path::new("run"), checkpoint, Resumption::default()).unwrap();
     batches.iter().for_each(|batch| drop(session.train(batch).unwrap()));

@@ -11,13 +11,13 @@ use bf16scope::graph::{Precision, Storage};
 use bf16scope::hlo::DType;
 use bf16scope::models::Model;
 use bf16scope::optim::{Average, Clip, LearningRate, SlotStorage, WeightDecay};
-use bf16scope::train::checkpoint::{Checkpoint, HostArray};
+use bf16scope::train::checkpoint::{Array, Checkpoint};
 use bf16scope::train::{Resumption, Session, Spec, StateOf, program};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-type State = BTreeMap<String, HostArray>;
+type State = BTreeMap<String, Array>;
 
 /// Kernels of 64 × 22 and 22 × 10: of the second four parts have two rows of padding. Biases stay whole.
 const MLP: &str = "{kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [22]}";
@@ -189,7 +189,7 @@ fn is_within_one_sum(mut spec: Spec) {
     }
 }
 
-fn floats(array: &HostArray) -> Vec<f32> {
+fn floats(array: &Array) -> Vec<f32> {
     array.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 

@@ -12,7 +12,7 @@ use bf16scope::models::{Model, mlp};
 use bf16scope::optim::{Adam, LearningRate, LossScale, Momentum, MomentumDtype, Optimizer, Update};
 use bf16scope::pjrt::{Arg, Buffer, CompileOptions};
 use bf16scope::tpu::{Target, compile};
-use bf16scope::train::checkpoint::{Checkpoint, HostArray};
+use bf16scope::train::checkpoint::{Array, Checkpoint};
 use bf16scope::train::{Objective, Resumption, Session, Spec, program};
 use bf16scope::tuning::Tuning;
 use half::bf16;
@@ -222,7 +222,7 @@ fn a_skipped_step_leaves_bf16_slots_alone() {
     let scale = LossScale::Dynamic { initial: 2f64.powi(30), period: 2000, factor: 2.0, minimum: 1.0 };
     let optimizer = adam(MomentumDtype::Bf16);
     let mut session = Session::new(run::client(), spec(optimizer, Precision::F16, scale)).unwrap();
-    let kept = |session: &Session| -> BTreeMap<String, HostArray> {
+    let kept = |session: &Session| -> BTreeMap<String, Array> {
         let state = session.state().unwrap();
         state.into_iter().filter(|(name, _)| !name.starts_with("loss_scale/")).collect()
     };

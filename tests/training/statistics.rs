@@ -11,7 +11,7 @@ use bf16scope::graph::Precision;
 use bf16scope::hlo::DType;
 use bf16scope::models::Model;
 use bf16scope::optim::{Optimizer, Update};
-use bf16scope::train::checkpoint::HostArray;
+use bf16scope::train::checkpoint::Array;
 use bf16scope::train::{Mesh, Objective, Resumption, Session, Spec, StateOf};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -56,14 +56,14 @@ fn batch() -> Batch {
 }
 
 /// The state before and after a step.
-fn step(mesh: Mesh) -> [BTreeMap<String, HostArray>; 2] {
+fn step(mesh: Mesh) -> [BTreeMap<String, Array>; 2] {
     let mut session = Session::new(client(), spec(mesh)).unwrap();
     let before = session.state().unwrap();
     session.train(&batch()).unwrap();
     [before, session.state().unwrap()]
 }
 
-fn floats(array: &HostArray) -> Vec<f32> {
+fn floats(array: &Array) -> Vec<f32> {
     array.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
@@ -91,7 +91,7 @@ fn statistics(rows: &[Vec<Bounded>], feature: usize, size: usize) -> [Bounded; 2
 }
 
 /// What a step makes of every gradient and running statistic, with statistics put together from parts of so many rows.
-fn expected(before: &BTreeMap<String, HostArray>, size: usize) -> BTreeMap<&'static str, Vec<Bounded>> {
+fn expected(before: &BTreeMap<String, Array>, size: usize) -> BTreeMap<&'static str, Vec<Bounded>> {
     let exact = |values: &[f32]| values.iter().map(|&value| Bounded::exact(f64::from(value))).collect::<Vec<_>>();
     let (x, y) = values();
     let (x, y) = (exact(&x), exact(&y));
@@ -226,7 +226,7 @@ fn groups_take_statistics_of_their_own() {
 }
 
 /// The running mean after a step on these rows, from 0.
-fn half_mean(before: &BTreeMap<String, HostArray>, x: &[f32]) -> Vec<Bounded> {
+fn half_mean(before: &BTreeMap<String, Array>, x: &[f32]) -> Vec<Bounded> {
     let (kernel, bias) = (floats(&before["a/kernel"]), floats(&before["a/bias"]));
     let exact = |value: f32| Bounded::exact(f64::from(value));
     let n = x.len() / INPUTS;

@@ -12,7 +12,7 @@ use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, LossScale, Optimizer, Update};
 use bf16scope::task::{Feature, Features, Loss, Mode, Outputs, Task};
 use bf16scope::tpu::{Target, compile};
-use bf16scope::train::checkpoint::{Checkpoint, HostArray, Place};
+use bf16scope::train::checkpoint::{Array, Checkpoint, Place};
 use bf16scope::train::{
     Data, Event, Objective, Resumption, RunPlan, Session, Spec, StepsPerCall, TrainError, TrainErrorKind, program,
     several_steps,
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, OnceLock};
 
-type State = BTreeMap<String, HostArray>;
+type State = BTreeMap<String, Array>;
 /// A step's number, what it reports, and its learning rate.
 type Step = (u64, Vec<(String, f64)>, f64);
 

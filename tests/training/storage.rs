@@ -14,7 +14,7 @@ use bf16scope::optim::{
     LearningRate, Optimizer, ROUNDING_KEY, RoundingNoise, SlotStorage, Update, round_stochastically,
 };
 use bf16scope::pjrt::{Arg, Buffer, CompileOptions};
-use bf16scope::train::checkpoint::{Checkpoint, HostArray};
+use bf16scope::train::checkpoint::{Array, Checkpoint};
 use bf16scope::train::{Data, Evaluator, Objective, Resumption, RunPlan, Session, Spec, StepsPerCall, program};
 use bf16scope::tuning::Tuning;
 use half::bf16;
@@ -205,7 +205,7 @@ fn train(session: &mut Session, steps: std::ops::Range<usize>) {
     }
 }
 
-fn state_of(spec: Spec) -> BTreeMap<String, HostArray> {
+fn state_of(spec: Spec) -> BTreeMap<String, Array> {
     let mut session = Session::new(run::client(), spec).unwrap();
     train(&mut session, 0..8);
     session.state().unwrap()
@@ -252,7 +252,7 @@ fn slots_are_rounded_up_or_down_by_chance() {
     };
     let [exact, nearest, stochastic] =
         [SlotStorage::F32, SlotStorage::Bf16, SlotStorage::Bf16Stochastic].map(after_one_step);
-    let bf16s = |array: &HostArray| -> Vec<u16> {
+    let bf16s = |array: &Array| -> Vec<u16> {
         array.bytes.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes)).collect()
     };
     let moments = exact.iter().filter(|(name, _)| name.ends_with("adam_m"));
@@ -334,7 +334,7 @@ fn gradients_of_micro_batches_add_up_in_f32() {
     }
 }
 
-fn f32s(array: &HostArray) -> Vec<f32> {
+fn f32s(array: &Array) -> Vec<f32> {
     match array.shape.dtype {
         DType::BF16 => array.bytes.as_chunks::<2>().0.iter().map(|it| bf16::from_le_bytes(*it).to_f32()).collect(),
         _ => array.bytes.as_chunks::<4>().0.iter().map(|it| f32::from_le_bytes(*it)).collect(),
@@ -417,7 +417,7 @@ fn a_checkpoint_goes_from_one_storage_to_another_and_back() {
             }
         }
         // Slots are as they were.
-        let slots = |of: &Checkpoint| -> Vec<HostArray> {
+        let slots = |of: &Checkpoint| -> Vec<Array> {
             of.variables.iter().filter(|(name, _)| name.contains("/adam_")).map(|it| it.1.clone()).collect()
         };
         assert_eq!(slots(&masters), slots(&back));

@@ -93,7 +93,7 @@ fn what_sums_in_bf16_cost() {
             session.state().unwrap()
         };
         let [exact, ring, tree] = [SumOf::F32, SumOf::Bf16Ring, SumOf::Bf16Tree].map(gradients);
-        let error = |other: &std::collections::BTreeMap<String, bf16scope::train::checkpoint::HostArray>| {
+        let error = |other: &std::collections::BTreeMap<String, bf16scope::train::checkpoint::Array>| {
             let (mut above, mut below) = (0.0, 0.0);
             for (name, array) in exact.iter().filter(|(name, _)| name.ends_with("/kernel/momentum")) {
                 for (a, b) in array.bytes.as_chunks().0.iter().zip(other[name].bytes.as_chunks().0) {

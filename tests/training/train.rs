@@ -9,7 +9,7 @@ use bf16scope::hlo::DType;
 use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, Momentum, Optimizer, RateDrop, Update};
 use bf16scope::pjrt::Client;
-use bf16scope::train::checkpoint::{Checkpoint, CheckpointError, HostArray, Place};
+use bf16scope::train::checkpoint::{Array, Checkpoint, CheckpointError, Place};
 use bf16scope::train::{
     Data, Evaluator, Event, Objective, Resumption, RunPlan, Session, Spec, TrainError, TrainErrorKind, check, run,
 };
@@ -68,7 +68,7 @@ fn finish(session: &mut Session, plan: &RunPlan) -> Result<bf16scope::train::Sum
     run(session, data(), plan, &AtomicBool::new(false), &mut |_| {})
 }
 
-fn assert_same_bits(left: &BTreeMap<String, HostArray>, right: &BTreeMap<String, HostArray>) {
+fn assert_same_bits(left: &BTreeMap<String, Array>, right: &BTreeMap<String, Array>) {
     let names: Vec<_> = left.keys().collect();
     assert_eq!(names, right.keys().collect::<Vec<_>>());
     let different: Vec<_> = names.into_iter().filter(|name| left[*name] != right[*name]).collect();

@@ -85,7 +85,8 @@ impl Arrays {
     /// # Errors
     /// No arrays, or no examples; two arrays of one name; dims that make no example; bytes that are not whole examples;
     /// arrays of different numbers of examples.
-    pub fn new(file: &Path, arrays: Vec<(ArrayInfo, Vec<u8>)>) -> Result<Arrays, DataError> {
+    pub fn new(file: impl AsRef<Path>, arrays: Vec<(ArrayInfo, Vec<u8>)>) -> Result<Arrays, DataError> {
+        let file = file.as_ref();
         let mut n_examples: Option<(u64, &str)> = None;
         for (idx, (info, bytes)) in arrays.iter().enumerate() {
             if arrays[..idx].iter().any(|(other, _)| other.name == info.name) {

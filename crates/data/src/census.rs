@@ -159,7 +159,7 @@ mod tests {
         let y = (ArrayInfo::new("y", DType::U8, []), vec![1, 0, 7, 1]);
         let rows: Vec<f32> = vec![0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0];
         let z = (ArrayInfo::new("z", DType::F32, [2]), rows.iter().flat_map(|value| value.to_le_bytes()).collect());
-        let source = Arrays::new("a".as_ref(), vec![x, y, z]).unwrap().scaled("x", 0.5).unwrap();
+        let source = Arrays::new("a", vec![x, y, z]).unwrap().scaled("x", 0.5).unwrap();
         let features = [
             Feature::compute("x", [2]),
             Feature::exact("y", DType::S32, []).label().below(2),

@@ -129,7 +129,8 @@ impl NpzReader {
     ///
     /// # Errors
     /// A file that cannot be opened, or that is no archive.
-    pub fn open(path: &Path) -> Result<NpzReader, DataError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<NpzReader, DataError> {
+        let path = path.as_ref();
         let open_error = |cause| DataError::new(DataErrorKind::Open, path, "cannot open the archive").because(cause);
         let mut file = BufReader::new(files::open(path).map_err(open_error)?);
         let start = file.fill_buf().map_err(open_error)?;
@@ -300,7 +301,8 @@ impl NpzWriter {
     ///
     /// # Errors
     /// A folder that cannot be written to.
-    pub fn create(path: &Path) -> Result<NpzWriter, DataError> {
+    pub fn create(path: impl AsRef<Path>) -> Result<NpzWriter, DataError> {
+        let path = path.as_ref();
         let file = Replacement::begin(path).map_err(|cause| unwritten(path, cause))?;
         Ok(NpzWriter { path: path.to_path_buf(), zip: ZipWriter::new(UntilFull::new(BufWriter::new(file))) })
     }

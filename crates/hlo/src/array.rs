@@ -37,7 +37,7 @@ pub struct Array {
 #[non_exhaustive]
 pub enum ArrayError {
     /// More or fewer elements than the dims hold.
-    #[error("{n_elements} elements of {dtype} for dims {dims:?}, which hold {expected}")]
+    #[error("{n_elements} elements of {dtype} do not fill dims {dims:?}; expected {expected}")]
     Elements {
         /// Elements.
         n_elements: usize,
@@ -47,6 +47,14 @@ pub enum ArrayError {
         dims: Vec<i64>,
         /// The elements that dims hold, in words.
         expected: String,
+    },
+    /// Dims that are no array's.
+    #[error(
+        "dims {dims:?} make no array; expected sizes from 0 up, at most one -1, and a product that memory can hold"
+    )]
+    Dims {
+        /// Dims.
+        dims: Vec<i64>,
     },
     /// Elements of another type are asked for.
     #[error("the array is {shape}, and its elements are asked for as {wanted}\nhelp: {help}")]
@@ -139,7 +147,7 @@ fn resolved(n_elements: usize, dtype: DType, dims: Vec<i64>) -> Result<Vec<i64>,
     let known = dims.iter().filter(|&&dim| dim != -1);
     let known = known.into_iter().try_fold(1usize, |n, &dim| n.checked_mul(usize::try_from(dim).ok()?));
     match (known, open.as_slice()) {
-        (None, _) => wrong(&dims, "no array: expected sizes from 0 up, and at most one -1".to_string()),
+        (None, _) | (_, [_, _, ..]) => Err(ArrayError::Dims { dims }),
         (Some(known), []) if known == n_elements => Ok(dims),
         (Some(known), []) => wrong(&dims, known.to_string()),
         (Some(known), &[axis]) => match n_elements.checked_rem(known) {
@@ -150,7 +158,6 @@ fn resolved(n_elements: usize, dtype: DType, dims: Vec<i64>) -> Result<Vec<i64>,
             }
             _ => wrong(&dims, format!("a multiple of {known}")),
         },
-        (Some(_), _) => wrong(&dims, "any number: expected at most one -1".to_string()),
     }
 }
 
@@ -199,14 +206,13 @@ mod tests {
         assert_eq!(dims(6, &[2, -1, 1]).unwrap(), [2, 3, 1]);
         assert_eq!(dims(0, &[-1, 3]).unwrap(), [0, 3]);
         let error = |n, sizes: &[i64]| dims(n, sizes).unwrap_err().to_string();
-        assert_eq!(error(6, &[2, 2]), "6 elements of f32 for dims [2, 2], which hold 4");
-        assert_eq!(error(6, &[-1, 4]), "6 elements of f32 for dims [-1, 4], which hold a multiple of 4");
-        assert_eq!(error(0, &[-1, 0]), "0 elements of f32 for dims [-1, 0], which hold a multiple of 0");
-        let expected = "which hold any number: expected at most one -1";
-        assert_eq!(error(6, &[-1, -1]), format!("6 elements of f32 for dims [-1, -1], {expected}"));
-        let expected = "which hold no array: expected sizes from 0 up, and at most one -1";
-        assert_eq!(error(6, &[-2, 3]), format!("6 elements of f32 for dims [-2, 3], {expected}"));
-        assert_eq!(error(6, &[1 << 62, 8]), format!("6 elements of f32 for dims [4611686018427387904, 8], {expected}"));
+        assert_eq!(error(6, &[2, 2]), "6 elements of f32 do not fill dims [2, 2]; expected 4");
+        assert_eq!(error(6, &[-1, 4]), "6 elements of f32 do not fill dims [-1, 4]; expected a multiple of 4");
+        assert_eq!(error(0, &[-1, 0]), "0 elements of f32 do not fill dims [-1, 0]; expected a multiple of 0");
+        let expected = "make no array; expected sizes from 0 up, at most one -1, and a product that memory can hold";
+        for sizes in [&[-1, -1][..], &[-2, 3], &[1 << 62, 8]] {
+            assert_eq!(error(6, sizes), format!("dims {sizes:?} {expected}"));
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! donation is explicit ([`Arg`]). [`live_handles`] counts the handles that are alive.
 //!
 //! ```no_run
-//! use bf16scope_pjrt::hlo::{DType, proto::encode, text, verify};
+//! use bf16scope_pjrt::hlo::{proto::encode, text, verify};
 //! use bf16scope_pjrt::{Arg, Client, CompileOptions};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,9 +16,8 @@
 //! verify(&module)?; // XLA aborts the process over some of what this refuses
 //! let client = Client::cpu()?; // installs the plugin on first use (63 MB, pinned by sha256)
 //! let executable = client.compile(&encode::to_bytes(&module)?, &CompileOptions::default())?;
-//! let bytes: Vec<u8> = [1.5_f32, 2.0].into_iter().flat_map(f32::to_le_bytes).collect();
-//! let x = client.buffer_from_host(&bytes, DType::F32, &[2], 0)?;
-//! println!("{:?}", executable.execute(vec![Arg::Keep(&x)])?[0].to_host()?);
+//! let x = client.buffer(&[1.5_f32, 2.0], [2])?;
+//! println!("{:?}", executable.execute(vec![Arg::Keep(&x)])?[0].to_vec::<f32>()?);
 //! # Ok(())
 //! # }
 //! ```

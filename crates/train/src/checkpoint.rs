@@ -24,7 +24,7 @@ pub(crate) use series::Series;
 use super::memory::memory_of_machine;
 use bf16scope_data::{DrawVersion, Fingerprint};
 use bf16scope_files as files;
-pub use bf16scope_hlo::Array as HostArray;
+pub use bf16scope_hlo::Array;
 use bf16scope_hlo::{ArrayShape, DType};
 use bf16scope_model::graph::Precision;
 use half::{bf16, f16};
@@ -112,7 +112,7 @@ pub struct Checkpoint {
     /// The data that it was made with, where a run made it. Who trains step by step knows them, and says them or not.
     pub data: Option<DataIdentity>,
     /// Variables and slots by name.
-    pub variables: BTreeMap<String, HostArray>,
+    pub variables: BTreeMap<String, Array>,
 }
 
 impl Checkpoint {
@@ -126,10 +126,10 @@ impl Checkpoint {
         path: &Path,
         wanted: impl Iterator<Item = (&'a str, ArrayShape)>,
         exactly: bool,
-    ) -> Result<Vec<&HostArray>, CheckpointError> {
+    ) -> Result<Vec<&Array>, CheckpointError> {
         let mut mismatch = Mismatch::default();
         let mut selected = Vec::new();
-        let mut unexpected: BTreeMap<&str, &HostArray> = self.variables.iter().map(|(k, v)| (k.as_str(), v)).collect();
+        let mut unexpected: BTreeMap<&str, &Array> = self.variables.iter().map(|(k, v)| (k.as_str(), v)).collect();
         for (name, shape) in wanted {
             match unexpected.remove(name) {
                 None => mismatch.missing.push(name.to_string()),
@@ -192,7 +192,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Where there is none, or it is cut off, damaged, no checkpoint, or of another version.
-    pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
+        let path = path.as_ref();
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf() },
             _ => CheckpointError::Read { path: path.to_path_buf(), source },
@@ -211,7 +212,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Where there is none, or its header is cut off, no checkpoint's, or of another version.
-    pub fn read_position(path: &Path) -> Result<Position, CheckpointError> {
+    pub fn read_position(path: impl AsRef<Path>) -> Result<Position, CheckpointError> {
+        let path = path.as_ref();
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf() },
             _ => CheckpointError::Read { path: path.to_path_buf(), source },
@@ -245,13 +247,14 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`Checkpoint::to_bytes`] and [`Place::claim`]; then what was at `path` is unchanged.
-    pub fn write(&self, path: &Path) -> Result<(), CheckpointError> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), CheckpointError> {
+        let path = path.as_ref();
         Place::claim(path)?.write(self)
     }
 }
 
 /// The first element that is a NaN or an infinity, and its number.
-fn not_finite(array: &HostArray) -> Option<(usize, f64)> {
+fn not_finite(array: &Array) -> Option<(usize, f64)> {
     let bytes = &array.bytes;
     fn first(values: impl Iterator<Item = f64>) -> Option<(usize, f64)> {
         values.enumerate().find(|(_, value)| !value.is_finite())
@@ -273,10 +276,10 @@ mod tests {
     use std::collections::HashMap;
     use std::fs;
 
-    fn array(dtype: DType, dims: &[i64]) -> HostArray {
+    fn array(dtype: DType, dims: &[i64]) -> Array {
         let shape = ArrayShape::new(dtype, dims);
         let bytes = (0..shape.n_elements() as usize * dtype.n_bytes()).map(|i| i as u8).collect();
-        HostArray { shape, bytes }
+        Array { shape, bytes }
     }
 
     fn owned((name, hash): (&str, &str)) -> (String, String) {
@@ -325,7 +328,7 @@ mod tests {
         assert_eq!(Checkpoint::from_bytes(path(), &bytes).unwrap(), checkpoint());
         assert_eq!(checkpoint().to_bytes(path()).unwrap(), bytes);
         // And where the arrays are longer than what stands before them.
-        let zeros = HostArray { shape: ArrayShape::new(DType::F32, [64, 64]), bytes: vec![0; 4 * 64 * 64] };
+        let zeros = Array { shape: ArrayShape::new(DType::F32, [64, 64]), bytes: vec![0; 4 * 64 * 64] };
         let large = Checkpoint { variables: [("large".to_string(), zeros)].into(), ..checkpoint() };
         assert_eq!(Checkpoint::from_bytes(path(), &large.to_bytes(path()).unwrap()).unwrap(), large);
     }

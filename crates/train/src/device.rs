@@ -1,7 +1,7 @@
 //! What every program of a session asks of a device: compiling, uploading, running on a batch, reading results.
 
 use super::accumulation::whole;
-use super::checkpoint::HostArray;
+use super::checkpoint::Array;
 use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::hosts::{Exchange, Site};
 use super::memory::memory_of_machine;
@@ -589,7 +589,7 @@ fn no_initial_values(name: &str, dtype: DType) -> TrainError {
 pub(super) fn upload_state(
     client: &Client,
     variables: &[VariableInfo],
-    arrays: &[&HostArray],
+    arrays: &[&Array],
     site: &Site,
 ) -> Result<Vec<Vec<Buffer>>, TrainError> {
     let mut state: Vec<Vec<Buffer>> = (0..site.n_devices_here()).map(|_| Vec::with_capacity(variables.len())).collect();
@@ -600,9 +600,8 @@ pub(super) fn upload_state(
 }
 
 /// Arrays on the first device.
-pub(super) fn upload(client: &Client, arrays: &[&HostArray]) -> Result<Vec<Buffer>, TrainError> {
-    let upload =
-        |array: &&HostArray| Ok(client.buffer_from_host(&array.bytes, array.shape.dtype, &array.shape.dims, 0)?);
+pub(super) fn upload(client: &Client, arrays: &[&Array]) -> Result<Vec<Buffer>, TrainError> {
+    let upload = |array: &&Array| Ok(client.buffer_from_host(&array.bytes, array.shape.dtype, &array.shape.dims, 0)?);
     arrays.iter().map(upload).collect()
 }
 

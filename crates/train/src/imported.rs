@@ -1,7 +1,7 @@
 //! A checkpoint of a task made from another framework's file: what evaluates, predicts and is packaged as any other; and, where
 //! the optimizer's slots are in the file too, what a training goes on from.
 
-use super::checkpoint::{Checkpoint, HostArray, Position};
+use super::checkpoint::{Array, Checkpoint, Position};
 use super::device::{initial_bytes, shape_of};
 use super::error::TrainError;
 use super::initialize::{InitializeFrom, mapping, open, variables_of};
@@ -59,7 +59,7 @@ impl InitializeFrom {
         let Spec { batch, seed, precision, .. } = stored;
         let (order, draws) = (ORDER_VERSION, DrawVersion::default().number());
         let position = Position { step, steps_per_epoch: steps_per_epoch.max(1), batch, seed, precision, order, draws };
-        let variables = values.into_iter().map(|(name, (shape, bytes))| (name, HostArray { shape, bytes }));
+        let variables = values.into_iter().map(|(name, (shape, bytes))| (name, Array { shape, bytes }));
         let (function, variables) = (function_of(&*spec.task), variables.collect::<BTreeMap<_, _>>());
         let checkpoint = Checkpoint { position, settings, function, data: None, variables };
         Ok(Imported { checkpoint, mapping, has_slots })

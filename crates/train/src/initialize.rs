@@ -3,7 +3,7 @@
 //! Weights are taken, and what the network moves by itself, such as a batch norm's statistics; not an optimizer's slots and no
 //! position: it is a fresh run. A run that goes on from its own checkpoint does not start again.
 
-use super::checkpoint::{Checkpoint, HostArray};
+use super::checkpoint::{Array, Checkpoint};
 use super::device::shape_of;
 use super::error::TrainError;
 use super::program;
@@ -37,7 +37,7 @@ pub struct Initialization {
     file: PathBuf,
     mapping: Mapping,
     /// As f32 storage would have them.
-    values: BTreeMap<String, HostArray>,
+    values: BTreeMap<String, Array>,
     record: Value,
 }
 
@@ -76,7 +76,7 @@ impl InitializeFrom {
         mapping.check(&arrays.name())?;
         let values = port::values(arrays, &mapping, 1.0)?;
         let record = self.record(&mapping, &values);
-        let values = values.into_iter().map(|(name, (shape, bytes))| (name, HostArray { shape, bytes })).collect();
+        let values = values.into_iter().map(|(name, (shape, bytes))| (name, Array { shape, bytes })).collect();
         Ok(Initialization { file: self.file.clone(), mapping, values, record })
     }
 
@@ -151,9 +151,9 @@ impl Initialization {
         variables: &[VariableInfo],
         initial: Checkpoint,
         seed: u64,
-    ) -> Result<BTreeMap<String, HostArray>, TrainError> {
+    ) -> Result<BTreeMap<String, Array>, TrainError> {
         let Initialization { file, mut values, .. } = self;
-        let averages: Vec<(String, HostArray)> = variables
+        let averages: Vec<(String, Array)> = variables
             .iter()
             .filter_map(|variable| Some((variable, values.get(Average::variable_of(&variable.name)?)?)))
             .filter(|(variable, value)| shape_of(variable) == value.shape)
@@ -236,7 +236,7 @@ impl Arrays for TrainedArrays {
 
     fn given(&self) -> Vec<Given> {
         let floats = self.checkpoint.variables.iter().filter(|(_, array)| array.shape.dtype.is_float());
-        let given = |(name, _): (&String, &HostArray)| {
+        let given = |(name, _): (&String, &Array)| {
             let read = self.checkpoint.as_trained(name)?;
             let (dtype, dims) = (Some(read.shape.dtype), read.shape.dims.clone());
             Some(Given { name: name.clone(), aliases: Vec::new(), dtype, dims, place: None })

@@ -5,7 +5,7 @@
 //! a package compares [`Built::compiler`] and [`Built::processor`] with what is there, and compiles the HLO where they
 //! differ.
 
-use super::checkpoint::{Checkpoint, HostArray};
+use super::checkpoint::{Array, Checkpoint};
 use super::device::shape_of;
 use super::error::TrainError;
 use super::mesh::MAX_REPLICAS;
@@ -164,7 +164,7 @@ pub struct Unwritten {
     program: Program,
     bytes: Vec<u8>,
     outputs: Vec<ArrayShape>,
-    variables: Vec<HostArray>,
+    variables: Vec<Array>,
     precision: Precision,
     steps: u64,
 }
@@ -252,7 +252,7 @@ impl Unwritten {
         let program = part(PROGRAM, &self.bytes)?;
         let path = folder.join(VARIABLES);
         let mut npz = NpzWriter::create(&path)?;
-        for (variable, HostArray { shape, bytes }) in self.program.variables.iter().zip(&self.variables) {
+        for (variable, Array { shape, bytes }) in self.program.variables.iter().zip(&self.variables) {
             npz.add(&variable.name, &Header::of(shape.dtype, shape.dims.clone()), bytes)?;
         }
         npz.finish()?;
@@ -352,7 +352,8 @@ impl Manifest {
     ///
     /// # Errors
     /// [`PackageError`].
-    pub fn read(folder: &Path) -> Result<Manifest, PackageError> {
+    pub fn read(folder: impl AsRef<Path>) -> Result<Manifest, PackageError> {
+        let folder = folder.as_ref();
         let path = folder.join(MANIFEST);
         let text = files::read_text(&path, MAX_MANIFEST).map_err(|source| PackageError::Io {
             path: path.clone(),

@@ -31,7 +31,8 @@ impl ImageFolder {
     ///
     /// # Errors
     /// A folder that cannot be listed; no classes; a class without images.
-    pub fn open(folder: &Path) -> Result<ImageFolder, DataError> {
+    pub fn open(folder: impl AsRef<Path>) -> Result<ImageFolder, DataError> {
+        let folder = folder.as_ref();
         let mut hash = Sha256::new();
         let mut found = ImageFolder { files: Vec::new(), classes: Vec::new(), fingerprint: String::new() };
         let wrong = |found: String| {

@@ -113,7 +113,12 @@ pub trait Records: Send + Sync + std::fmt::Debug {
 ///
 /// # Errors
 /// Those of the kind.
-pub fn open(folder: &Path, patterns: &[impl AsRef<str>], cache: Option<&Path>) -> Result<Arc<dyn Records>, DataError> {
+pub fn open(
+    folder: impl AsRef<Path>,
+    patterns: &[impl AsRef<str>],
+    cache: Option<&Path>,
+) -> Result<Arc<dyn Records>, DataError> {
+    let folder = folder.as_ref();
     open_in(folder, patterns, &cache.into())
 }
 
@@ -121,7 +126,12 @@ pub fn open(folder: &Path, patterns: &[impl AsRef<str>], cache: Option<&Path>) -
 ///
 /// # Errors
 /// As there.
-pub fn open_in(folder: &Path, patterns: &[impl AsRef<str>], cache: &Cache) -> Result<Arc<dyn Records>, DataError> {
+pub fn open_in(
+    folder: impl AsRef<Path>,
+    patterns: &[impl AsRef<str>],
+    cache: &Cache,
+) -> Result<Arc<dyn Records>, DataError> {
+    let folder = folder.as_ref();
     if let [one] = patterns
         && shard::url(Path::new(one.as_ref())).is_none()
         && folder.join(one.as_ref()).is_dir()

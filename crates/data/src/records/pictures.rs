@@ -20,7 +20,8 @@ impl Pictures {
     ///
     /// # Errors
     /// A folder that cannot be listed, or has no such file.
-    pub fn open(path: &Path) -> Result<Pictures, DataError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Pictures, DataError> {
+        let path = path.as_ref();
         let files = match path.is_dir() {
             false => vec![path.to_path_buf()],
             true => {

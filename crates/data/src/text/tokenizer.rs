@@ -93,7 +93,8 @@ impl Tokenizer {
     /// # Errors
     /// A file that cannot be read, or is none of the two; one that draws ids at random; one that the crate that runs it cannot
     /// run.
-    pub fn read(path: &Path, lowercase: bool) -> Result<Tokenizer, DataError> {
+    pub fn read(path: impl AsRef<Path>, lowercase: bool) -> Result<Tokenizer, DataError> {
+        let path = path.as_ref();
         if !cfg!(feature = "text") {
             let error = DataError::new(DataErrorKind::CargoFeature("text"), path, "this build makes ids of bytes only");
             return Err(error.help("build bf16scope with `--features text`, or write `tokenizer: bytes`"));

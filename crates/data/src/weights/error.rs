@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// ```
 /// use bf16scope_data::weights::{self, WeightsErrorKind};
 ///
-/// let error = weights::open("no such file.npz".as_ref()).unwrap_err();
+/// let error = weights::open("no such file.npz").unwrap_err();
 /// assert_eq!(error.kind(), WeightsErrorKind::Open);
 /// assert_eq!(error.to_string(), "no such file.npz: cannot open the file of weights");
 /// ```

@@ -204,7 +204,8 @@ pub struct Look {
 ///
 /// # Errors
 /// A file that cannot be opened, that is damaged, or of a kind that is not read: the error says which, and what to do.
-pub fn open(path: &Path) -> Result<WeightsFile, WeightsError> {
+pub fn open(path: impl AsRef<Path>) -> Result<WeightsFile, WeightsError> {
+    let path = path.as_ref();
     sorted(path, open_as_found(path)?)
 }
 

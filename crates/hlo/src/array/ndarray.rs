@@ -31,14 +31,16 @@ impl Array {
     /// # Errors
     /// Elements of another type, as [`Array::to_vec`]; bytes that are not the shape's.
     pub fn to_ndarray<T: Element>(&self) -> Result<ArrayD<T>, ArrayError> {
-        let dims: Vec<usize> = self.dims().iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect();
+        let no_array = || ArrayError::Dims { dims: self.dims().to_vec() };
+        let dims = self.dims().iter().map(|&dim| usize::try_from(dim).map_err(|_| no_array()));
+        let dims = dims.collect::<Result<Vec<usize>, ArrayError>>()?;
         let elements: Vec<T> = elements(&self.shape, &self.bytes)?;
         let n_elements = elements.len();
         ArrayD::from_shape_vec(IxDyn(&dims), elements).map_err(|_| ArrayError::Elements {
             n_elements,
             dtype: self.dtype(),
             dims: self.dims().to_vec(),
-            expected: "another number".to_string(),
+            expected: "as many as they hold".to_string(),
         })
     }
 }
@@ -60,6 +62,6 @@ mod tests {
         assert!(array.to_ndarray::<i32>().is_err());
         let short = Array { bytes: vec![0; 4], ..array };
         let error = short.to_ndarray::<bf16>().unwrap_err().to_string();
-        assert_eq!(error, "2 elements of bf16 for dims [2, 3, 2], which hold another number");
+        assert_eq!(error, "2 elements of bf16 do not fill dims [2, 3, 2]; expected as many as they hold");
     }
 }

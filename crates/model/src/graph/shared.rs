@@ -43,7 +43,7 @@ struct Made {
 pub(super) struct Request {
     /// What it is read in.
     pub requested: DType,
-    /// What it is stored in, before [`Storage`](super::Storage) has a say.
+    /// What it is stored in, unless [`Storage`](super::Storage) says otherwise.
     pub master: DType,
     /// Of the whole.
     pub dims: Vec<i64>,

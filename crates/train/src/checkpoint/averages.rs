@@ -1,6 +1,6 @@
 //! Averages of variables in a checkpoint: which arrays they are, and what stands in for what.
 
-use super::{Checkpoint, CheckpointError, HostArray};
+use super::{Array, Checkpoint, CheckpointError};
 use bf16scope_hlo::ArrayShape;
 use bf16scope_model::optim::Average;
 use serde_json::Value;
@@ -36,7 +36,7 @@ impl Checkpoint {
         &'a self,
         path: &Path,
         wanted: impl Iterator<Item = (&'a str, ArrayShape)>,
-    ) -> Result<Vec<&'a HostArray>, CheckpointError> {
+    ) -> Result<Vec<&'a Array>, CheckpointError> {
         let has_averages = self.has_averages();
         let average_of = |name: &str| self.variables.get_key_value(&Average::name_of(name)).filter(|_| has_averages);
         let wanted =
@@ -54,12 +54,12 @@ impl Checkpoint {
         path: &Path,
         wanted: &[(&str, ArrayShape)],
         average: Option<&Average>,
-    ) -> Result<Vec<&HostArray>, CheckpointError> {
+    ) -> Result<Vec<&Array>, CheckpointError> {
         let start = |(name, shape): &(&str, ArrayShape)| {
             let of = Average::variable_of(name).filter(|_| average.is_some() && !self.variables.contains_key(*name))?;
             self.variables.get(of).filter(|array| array.shape == *shape)
         };
-        let starts: Vec<Option<&HostArray>> = wanted.iter().map(start).collect();
+        let starts: Vec<Option<&Array>> = wanted.iter().map(start).collect();
         let there = wanted.iter().zip(&starts).filter(|(_, start)| start.is_none());
         let mut there = self.select(path, there.map(|((name, shape), _)| (*name, shape.clone())), true)?.into_iter();
         Ok(starts.into_iter().filter_map(|start| start.or_else(|| there.next())).collect())

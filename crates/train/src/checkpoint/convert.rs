@@ -1,6 +1,6 @@
 //! A state in another storage: what a checkpoint holds, as another run stores it.
 
-use super::{Checkpoint, CheckpointError, Fault, HostArray};
+use super::{Array, Checkpoint, CheckpointError, Fault};
 use bf16scope_hlo::{ArrayShape, DType};
 use bf16scope_model::graph::VariableInfo;
 use bf16scope_model::optim::{Average, LOW, ROUNDING_KEY};
@@ -58,18 +58,18 @@ impl Checkpoint {
             if is_new && name == ROUNDING_KEY {
                 let words = variable.init.words(seed, name, &variable.dims);
                 let bytes = words.iter().flat_map(|word| word.to_le_bytes().into_iter().take(4)).collect();
-                variables.insert(name.to_string(), HostArray { shape: shape_of(variable), bytes });
+                variables.insert(name.to_string(), Array { shape: shape_of(variable), bytes });
             } else if is_new && variable_of_low(name).is_some_and(|of| variables.contains_key(of)) {
                 let shape = shape_of(variable);
                 let bytes = vec![0; shape.n_elements() as usize * shape.dtype.n_bytes()];
-                variables.insert(name.to_string(), HostArray { shape, bytes });
+                variables.insert(name.to_string(), Array { shape, bytes });
             }
         }
         Ok(self.holding(variables))
     }
 
     /// A variable as it is evaluated: by its average where there is one, bf16 with its remainder in f32.
-    pub(crate) fn as_trained(&self, name: &str) -> Option<Cow<'_, HostArray>> {
+    pub(crate) fn as_trained(&self, name: &str) -> Option<Cow<'_, Array>> {
         let average = self.variables.get(&Average::name_of(name)).filter(|_| self.has_averages());
         let array = average.or_else(|| self.variables.get(name))?;
         let low = self.variables.get(&low_of(name)).filter(|low| low.shape == array.shape);
@@ -104,7 +104,7 @@ impl Checkpoint {
     }
 
     /// The same checkpoint with other variables.
-    pub(crate) fn holding(&self, variables: BTreeMap<String, HostArray>) -> Checkpoint {
+    pub(crate) fn holding(&self, variables: BTreeMap<String, Array>) -> Checkpoint {
         let Checkpoint { position, settings, function, data, variables: _ } = self;
         let (position, settings) = (position.clone(), settings.clone());
         Checkpoint { position, settings, function: function.clone(), data: data.clone(), variables }
@@ -125,7 +125,7 @@ fn shape_of(variable: &VariableInfo) -> ArrayShape {
 }
 
 /// The bf16 nearest to each f32, and the bf16 nearest to what it lacks; or the first that is too large, and its number.
-fn split(array: &HostArray) -> Result<(HostArray, HostArray), (usize, f32)> {
+fn split(array: &Array) -> Result<(Array, Array), (usize, f32)> {
     let shape = ArrayShape::new(DType::BF16, array.shape.dims.clone());
     let (mut high, mut low) = (Vec::new(), Vec::new());
     for (idx, bytes) in array.bytes.as_chunks::<4>().0.iter().enumerate() {
@@ -137,12 +137,12 @@ fn split(array: &HostArray) -> Result<(HostArray, HostArray), (usize, f32)> {
         high.extend(near.to_le_bytes());
         low.extend(bf16::from_f32(value - near.to_f32()).to_le_bytes());
     }
-    Ok((HostArray { shape: shape.clone(), bytes: high }, HostArray { shape, bytes: low }))
+    Ok((Array { shape: shape.clone(), bytes: high }, Array { shape, bytes: low }))
 }
 
 /// Each bf16 as an f32, with what it lacks if that is known.
-fn widened(array: &HostArray, low: Option<&HostArray>) -> HostArray {
-    let of = |array: &HostArray, idx: usize| {
+fn widened(array: &Array, low: Option<&Array>) -> Array {
+    let of = |array: &Array, idx: usize| {
         array.bytes.as_chunks::<2>().0.get(idx).map_or(0.0, |bytes| bf16::from_le_bytes(*bytes).to_f32())
     };
     let n_elements = array.bytes.len() / 2;
@@ -151,5 +151,5 @@ fn widened(array: &HostArray, low: Option<&HostArray>) -> HostArray {
         None => of(array, idx),
     };
     let bytes = (0..n_elements).flat_map(|idx| value(idx).to_le_bytes()).collect();
-    HostArray { shape: ArrayShape::new(DType::F32, array.shape.dims.clone()), bytes }
+    Array { shape: ArrayShape::new(DType::F32, array.shape.dims.clone()), bytes }
 }

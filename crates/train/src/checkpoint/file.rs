@@ -10,7 +10,7 @@
 //! SHA-256, because the crate is a dependency already, because CPUs have instructions for it, so that a disk is slower, and
 //! because anyone can check it with `sha256sum`.
 
-use super::{Checkpoint, CheckpointError, DataIdentity, Fault, FunctionHash, HostArray, Position, Settings, VERSION};
+use super::{Array, Checkpoint, CheckpointError, DataIdentity, Fault, FunctionHash, Position, Settings, VERSION};
 use bf16scope_data::weights::safetensors::header::{
     self, FilePart, Header, HeaderArray, HeaderError, MAX_BYTES, MakeError, NO_HASH, OURS,
 };
@@ -45,7 +45,7 @@ pub(super) struct Encoded<'a> {
     /// Length and header.
     start: Vec<u8>,
     /// In the order of the file.
-    arrays: Vec<&'a HostArray>,
+    arrays: Vec<&'a Array>,
 }
 
 impl Encoded<'_> {
@@ -72,7 +72,7 @@ pub(super) fn encode<'a>(path: &Path, checkpoint: &'a Checkpoint) -> Result<Enco
         data: checkpoint.data.clone(),
     };
     let text = serde_json::to_string(&header).expect("numbers and text have a JSON form");
-    let arrays: Vec<(&String, &HostArray)> = checkpoint.variables.iter().collect();
+    let arrays: Vec<(&String, &Array)> = checkpoint.variables.iter().collect();
     let shapes: Vec<(&str, &ArrayShape)> = arrays.iter().map(|(name, array)| (name.as_str(), &array.shape)).collect();
     let made = header::make(&shapes, HashMap::from([(OURS.to_string(), text)]));
     let (mut start, order) = made.map_err(|error| match error {
@@ -86,7 +86,7 @@ pub(super) fn encode<'a>(path: &Path, checkpoint: &'a Checkpoint) -> Result<Enco
     if n_bytes as u64 > MAX_BYTES {
         return Err(unsaved(Fault::Header { measured: n_bytes, most: MAX_BYTES }));
     }
-    let arrays: Vec<&HostArray> = order.into_iter().map(|idx| arrays[idx].1).collect();
+    let arrays: Vec<&Array> = order.into_iter().map(|idx| arrays[idx].1).collect();
     let mut sha = Sha256::new();
     sha.update(&start);
     arrays.iter().for_each(|array| sha.update(&array.bytes));
@@ -129,7 +129,7 @@ pub(super) fn read(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<
         let mut bytes = vec![0; (place.end - place.start) as usize];
         reader.read_exact(&mut bytes).map_err(failed)?;
         sha.update(&bytes);
-        variables.insert(name, HostArray { shape: ArrayShape::new(dtype, dims), bytes });
+        variables.insert(name, Array { shape: ArrayShape::new(dtype, dims), bytes });
     }
     let measured = bf16scope_files::hex(sha.finalize());
     if *hash != measured {

@@ -29,7 +29,8 @@ impl Place {
     ///
     /// # Errors
     /// Another run that has it; a file there that is no checkpoint; whatever writing would say.
-    pub fn claim(path: &Path) -> Result<Place, CheckpointError> {
+    pub fn claim(path: impl AsRef<Path>) -> Result<Place, CheckpointError> {
+        let path = path.as_ref();
         let failed = |doing| move |source| CheckpointError::Write { path: path.to_path_buf(), doing, source };
         fs::create_dir_all(directory_of(path)).map_err(failed("making its directory"))?;
         let target = Replacement::begin(path).map_err(failed(BEGINNING))?.place().to_path_buf();

@@ -357,7 +357,8 @@ impl Experiment {
     /// # Errors
     /// Where the file cannot be read, or is not right: then with the line. Of a schedule that is not right for as many
     /// examples as there are, [`Experiment::check_schedule`] says so once they are counted.
-    pub fn read(path: &Path) -> Result<Experiment, TrainError> {
+    pub fn read(path: impl AsRef<Path>) -> Result<Experiment, TrainError> {
+        let path = path.as_ref();
         let failed = |cause: std::io::Error| {
             TrainError::of_file(TrainErrorKind::Experiment, path, "cannot read the experiment").because(cause)
         };
@@ -425,7 +426,8 @@ impl Experiment {
     ///
     /// # Errors
     /// Where there are none, or a file is not right: then with its place.
-    pub fn read_data(&self, path: &Path, setup: &Setup) -> Result<Examples, TrainError> {
+    pub fn read_data(&self, path: impl AsRef<Path>, setup: &Setup) -> Result<Examples, TrainError> {
+        let path = path.as_ref();
         match &self.data_in(setup) {
             Some(data) => data.read(path, &self.task().features()).map_err(|error| lines::with_its_line(self, error)),
             None => {

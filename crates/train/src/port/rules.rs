@@ -324,7 +324,8 @@ impl Rules {
     ///
     /// # Errors
     /// Neither; a file that is not right, with the line.
-    pub fn read(family_or_file: &Path) -> Result<Rules, RulesError> {
+    pub fn read(family_or_file: impl AsRef<Path>) -> Result<Rules, RulesError> {
+        let family_or_file = family_or_file.as_ref();
         let name = family_or_file.to_str();
         if let Some((name, text)) = FAMILIES.iter().find(|(family, _)| Some(*family) == name) {
             return Ok(document::from_str(name, text)?);

@@ -37,7 +37,8 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`RunError::Exists`] and [`RunError::Taken`]: what is there is never overwritten; what the system says.
-    pub fn create(path: &Path, about: About, experiment: Option<&str>) -> Result<RunFolder, RunError> {
+    pub fn create(path: impl AsRef<Path>, about: About, experiment: Option<&str>) -> Result<RunFolder, RunError> {
+        let path = path.as_ref();
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(RunError::io(parent, "make the folder"))?;
         }

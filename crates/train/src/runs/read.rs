@@ -56,7 +56,8 @@ fn as_json<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error>
 ///
 /// # Errors
 /// [`RunError::NoRun`] for a path where there is none; a `run.json` that is none; what the system says.
-pub fn read(path: &Path) -> Result<Run, RunError> {
+pub fn read(path: impl AsRef<Path>) -> Result<Run, RunError> {
+    let path = path.as_ref();
     let mut run = Run { path: path.to_path_buf(), about: None, curves: Vec::new(), remarks: Vec::new() };
     let mut curves = Curves::default();
     let jsonl = path.join(METRICS);

@@ -2,7 +2,7 @@
 
 use super::{Resumed, Session, State};
 use crate::change::Change;
-use crate::checkpoint::{Checkpoint, CheckpointError, DataIdentity, HostArray, Position, Settings};
+use crate::checkpoint::{Array, Checkpoint, CheckpointError, DataIdentity, Position, Settings};
 use crate::device::{download, initial_state, shape_of, upload_state};
 use crate::error::TrainError;
 use crate::initialize::{Initialization, InitializeFrom};
@@ -20,10 +20,10 @@ impl Session {
     ///
     /// # Errors
     /// Where the plugin fails.
-    pub fn state(&self) -> Result<BTreeMap<String, HostArray>, TrainError> {
+    pub fn state(&self) -> Result<BTreeMap<String, Array>, TrainError> {
         let (state, here) = (self.state.buffers()?, self.here());
         let host = |(number, variable): (usize, &VariableInfo)| {
-            let array = HostArray { shape: shape_of(variable), bytes: download(variable, number, state, here)? };
+            let array = Array { shape: shape_of(variable), bytes: download(variable, number, state, here)? };
             Ok((variable.name.clone(), array))
         };
         self.variables().iter().enumerate().map(host).collect()
@@ -60,7 +60,7 @@ impl Session {
         let (file, record) = (initialization.file().display().to_string(), initialization.record().clone());
         let initial = self.checkpoint(1)?;
         let state = initialization.into_state(self.variables(), initial, self.spec.seed)?;
-        let arrays: Vec<&HostArray> = self.variables().iter().map(|variable| &state[&variable.name]).collect();
+        let arrays: Vec<&Array> = self.variables().iter().map(|variable| &state[&variable.name]).collect();
         self.state = State::Lost(format!("initializing from {file} failed"));
         self.state = State::Held(upload_state(&self.client, self.variables(), &arrays, &self.site)?);
         self.initialized = Some(record);
