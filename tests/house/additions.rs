@@ -1,4 +1,4 @@
-//! How many files an addition touches: a layer, a TPU, a command, a preset of policies. An op, an optimizer, a source, a loss and
+//! How many files an addition touches: a layer, a kind of model, a TPU, a command, a preset of policies. An op, an optimizer, a source, a loss and
 //! a metric are asked beside the guide, in `house.rs`.
 
 use std::collections::BTreeSet;
@@ -25,6 +25,18 @@ fn writing(wanted: &str) -> BTreeSet<PathBuf> {
 fn a_layer_is_added_in_two_files() {
     let expected = files(&["crates/model/src/models/layers/kinds.rs", "crates/model/src/models/layers/shape.rs"]);
     assert_eq!(knowing(&["Upsample"]), expected);
+}
+
+/// In the table's file a kind is a `mod` and a line of the table.
+#[test]
+fn a_kind_of_model_is_added_in_two_files() {
+    let table = "crates/model/src/models/mod.rs";
+    assert_eq!(knowing(&["TwoTower", "two_tower"]), files(&[table, "crates/model/src/models/two_tower.rs"]));
+    let text = std::fs::read_to_string(table).unwrap();
+    let (code, _tests) = text.split_once("\n#[cfg(test)]").unwrap();
+    let names = |line: &&str| line.contains("resnet") && !line.trim_start().starts_with("//");
+    let places: Vec<&str> = code.lines().filter(names).map(str::trim).collect();
+    assert_eq!(places, ["pub mod resnet;", "Resnet(resnet::Config) = \"resnet\";"]);
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! Where something was read, kept beside it: how places of a document travel once the document is read.
+//! Where something was read: a handle on a value of a document, for places that are needed after reading.
 
 use super::{ConfigError, Document, Node, NodeError, ReadError, Step, error_without_place};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The value of a document that something was read from; the default is that of what a program made. All are equal: where
-/// something is written does not change what it means.
+/// The value of a document that something was read from, or nothing where a program made it (the default). All origins are
+/// equal: where something is written does not change what it means.
 #[derive(Clone, Debug, Default)]
 pub struct Origin(Option<Written>);
 
@@ -28,7 +28,7 @@ impl From<Document> for Origin {
 }
 
 impl Origin {
-    /// That of what a step leads to.
+    /// The origin of what a step leads to.
     #[must_use]
     pub fn at(&self, step: impl Into<Step>) -> Origin {
         let mut origin = self.clone();
@@ -55,7 +55,7 @@ impl Origin {
         Some((self.document()?.path(), line))
     }
 
-    /// An error about what its steps lead to from here; `path` names the file where there is no document.
+    /// An error about what its steps lead to from here. `path` names the file if there is no document.
     pub fn error(&self, path: &Path, error: NodeError) -> ConfigError {
         match &self.0 {
             Some(Written { document, way }) => {
@@ -65,7 +65,7 @@ impl Origin {
         }
     }
 
-    /// An error about the value that it was read from; about what `way` leads to in the document where it does not say.
+    /// The error at the place that it has, or else at what `way` leads to from the document's root.
     pub fn read_error(&self, path: &Path, way: &[Step], error: ReadError) -> ConfigError {
         match &self.0 {
             Some(Written { document, .. }) => document.read_error(error.or_at(document.root().nearest_place_of(way))),

@@ -11,8 +11,8 @@ use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-/// How a variable starts. Recipes that have a name (Keras', where it has one) are read and written by it; any other
-/// serialises as its `Debug` text, which identities compare and no document has.
+/// How a variable starts. A recipe with a name (a constant below; Keras' name where there is one) is read and written by it.
+/// Any other serialises as its `Debug` text, for identities, and is not read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// All zeros.

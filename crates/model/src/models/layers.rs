@@ -221,8 +221,8 @@ impl Config {
     }
 }
 
-/// A configuration that was built: its names are looked up, and what its examples hold is inferred. Whoever has one has a
-/// network whose programs can be built.
+/// A configuration that was built once: its names are looked up, what its examples hold is inferred, and its programs can be
+/// built.
 #[derive(Clone, Debug)]
 pub struct Network {
     config: Config,
@@ -231,7 +231,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Builds a configuration, in both precisions that differ in their dtypes.
+    /// Builds a configuration, in f32 and in bf16, and keeps what it infers.
     ///
     /// # Errors
     /// The first thing that does not fit, with the way to it.

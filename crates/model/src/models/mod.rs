@@ -28,12 +28,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 use written::WrittenTask;
 
-/// What a kind of model is to the table: a configuration that names a task. Each [`Classifier`] is one.
+/// A row of the table: a configuration that makes a task. Every [`Classifier`] is one.
 trait ModelKind: Clone + DeserializeOwned {
-    /// What is learnt, with label smoothing in `[0, 1)` in training; what a document says carries its lines.
+    /// The task, with label smoothing in `[0, 1)` in training. Its parts carry the lines of `origin`.
     fn task(&self, label_smoothing: f64, origin: &Origin) -> Arc<dyn Task>;
 
-    /// Where the node that it was read from says what the numbers of a feature are below.
+    /// The place, in the node that it was read from, of the bound of a feature's numbers.
     fn place_of_range(&self, feature: &Feature, node: &Node) -> Option<Mark>;
 
     /// Whether label smoothing changes its loss.
@@ -134,12 +134,12 @@ impl Model {
         self.task_of(label_smoothing, &Origin::default())
     }
 
-    /// As [`Model::task`], of a model that was read there: what it emits carries the lines of the file.
+    /// As [`Model::task`], of a model that was read there: its instructions carry the lines of the file.
     pub fn task_written_at(&self, origin: Origin, label_smoothing: f64) -> Arc<dyn Task> {
         Arc::new(WrittenTask { task: self.task_of(label_smoothing, &origin), origin })
     }
 
-    /// Where the file says, in the value that the model was read from, what the numbers of a feature are below.
+    /// The place, in the value that the model was read from, of the bound of a feature's numbers.
     pub fn place_of_range(&self, feature: &Feature, origin: &Origin) -> Option<Mark> {
         self.range(feature, origin.node()?)
     }

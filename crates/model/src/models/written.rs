@@ -1,4 +1,4 @@
-//! Models that a file says: what is built of them carries the file's lines, as a profile and `explain` show them.
+//! Lines of a file in what is built of a model, as a profile and `explain` show them.
 
 use crate::document::Origin;
 use crate::graph::Scope;
@@ -13,7 +13,8 @@ pub(super) fn written_at<R>(origin: &Origin, s: &Scope, body: impl FnOnce(&Scope
     }
 }
 
-/// A task that a file says: what it emits carries the line of the model, or that of a part with a line of its own.
+/// A task of a model in a file: its instructions carry the line of the model, or of the layer, loss or metric that emits
+/// them.
 #[derive(Clone, Debug)]
 pub(super) struct WrittenTask {
     pub task: Arc<dyn Task>,

@@ -1,4 +1,4 @@
-//! What fields of several configurations have in common, for serde.
+//! Fields that several configurations have, for serde: defaults, and how values are read.
 
 use crate::document::{self, Positive};
 use crate::graph::Init;

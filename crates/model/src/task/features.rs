@@ -44,7 +44,7 @@ impl<'a> Features<'a> {
         self.input("step", DType::S32, Vec::new())
     }
 
-    /// The same batch, described in more detail: what was made of it stays.
+    /// The same batch with these features; the inputs that it has made stay.
     pub(crate) fn described_as<'b>(self, features: &'b [Feature]) -> Features<'b>
     where
         'a: 'b,

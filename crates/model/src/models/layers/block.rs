@@ -3,7 +3,7 @@
 use super::layer_options::LayerOptions;
 use crate::document;
 use crate::graph::{Init, Scope, Tensor};
-use crate::nn::options::{above_zero, glorot_uniform, is_default, one, pair, relu, single, yes};
+use crate::nn::options::{above_zero, glorot_uniform, is_default, one, pair, relu, single, unit_interval, yes};
 use crate::nn::{self, Activation, Gelu};
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -91,7 +91,7 @@ pub struct MbConv {
     #[serde(default = "six", deserialize_with = "document::positive")]
     pub expand_ratio: i64,
     /// Units of the squeeze, as a share of the block's channels; 0 is no squeeze and excitation. Default 0.
-    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "share")]
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "unit_interval")]
     pub se_ratio: f64,
     /// After the first two convolutions, and in the squeeze. Default `relu6`.
     #[serde(default = "relu6")]
@@ -127,10 +127,6 @@ fn momentum() -> f64 {
 
 fn thousandth() -> f64 {
     0.001
-}
-
-fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    document::number(deserializer, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
 }
 
 /// Of the convolutions of [`MbConv`].

@@ -1,4 +1,4 @@
-//! What a network makes in a program: layers, losses, metrics and predictions; and what is inferred by making it once.
+//! Builds a network in a program: layers, losses, metrics and predictions; and infers its features by building it once.
 
 use super::super::written::written_at;
 use super::kinds::LayerDType;
@@ -23,8 +23,8 @@ pub(super) fn call(task: &Layers, s: &Scope, features: &Features<'_>, mode: Mode
     build.outputs(&build.layers()?, *label_smoothing)
 }
 
-/// What an example holds, from building the network, its losses and its metrics: in f32, in training, and then in bf16,
-/// where dtypes may differ that are one in f32.
+/// The features, inferred by building the network, its losses and its metrics: once in f32, for training, and once in bf16,
+/// where dtypes may differ that are equal in f32.
 ///
 /// # Errors
 /// The first thing that does not fit, with the way to it.
@@ -46,7 +46,7 @@ pub(super) fn infer(config: &Config, wiring: &Wiring) -> Result<Vec<Feature>, No
     Ok(all)
 }
 
-/// The inputs, which are below what the layers that read them as indices say.
+/// The inputs, with the bounds of the layers that read them as indices.
 fn inputs(config: &Config, wiring: &Wiring) -> Vec<Feature> {
     let mut inputs: Vec<Feature> = config.inputs.iter().map(|input| input.spec.feature(&input.name)).collect();
     for (layer, reads) in config.layers.iter().zip(&wiring.reads) {
@@ -58,7 +58,7 @@ fn inputs(config: &Config, wiring: &Wiring) -> Vec<Feature> {
     inputs
 }
 
-/// Inputs, then labels; of labels that are not described, what losses want of what the network makes.
+/// The inputs, then the labels: as described, else as the losses and metrics that judge by them want them.
 fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: &Tensors) -> Vec<Feature> {
     let losses = config.loss.iter().zip(&wiring.losses).map(|(l, source)| (&l.options.labels, l.labels(), source));
     let metrics = config.metrics.iter().zip(&wiring.metrics);
@@ -88,7 +88,7 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
     features
 }
 
-/// A label that the configuration describes, and the loss that judges by it.
+/// A label that the configuration describes, completed by what judges by it.
 fn described_label(input: &Input, judged: &[(&String, Feature)], weights: &[&String]) -> Feature {
     let mut label = input.spec.feature(&input.name).label();
     if let Some((_, wanted)) = judged.iter().find(|(name, _)| **name == input.name) {
@@ -106,7 +106,7 @@ fn described_label(input: &Input, judged: &[(&String, Feature)], weights: &[&Str
     label
 }
 
-/// What inputs and layers hold, as the network left them, and those that were asked for in f32.
+/// The tensors of inputs and layers, and the casts to f32 of those that are judged.
 struct Tensors {
     inputs: Vec<Option<Tensor>>,
     layers: Vec<Tensor>,
@@ -124,7 +124,7 @@ impl Tensors {
         }
     }
 
-    /// What a source holds, as f32: one cast for all that judge it.
+    /// The tensor of a source in f32: one cast for all losses and metrics.
     fn in_f32(&self, source: Source) -> Tensor {
         let mut casts = self.casts.borrow_mut();
         if let Some((_, cast)) = casts.iter().find(|(other, _)| *other == source) {
@@ -136,11 +136,11 @@ impl Tensors {
     }
 }
 
-/// A program under construction, and what is built in it.
+/// A network under construction in a program.
 struct Build<'a> {
     config: &'a Config,
     wiring: &'a Wiring,
-    /// Where the configuration is written.
+    /// Where the configuration was read.
     origin: &'a Origin,
     s: &'a Scope,
     features: &'a Features<'a>,
@@ -189,7 +189,7 @@ impl Build<'_> {
         Err(NodeError { help: error.error.help, ..NodeError::new(at("layers", number), message) })
     }
 
-    /// What a layer makes of a float that it reads: f32 for one that computes in f32, and what the network computes in for
+    /// A float as a layer reads it: f32 for one that computes in f32, and what the network computes in for
     /// another that reads such a one.
     fn as_read(&self, s: &Scope, layer: &Layer, source: Source, x: Tensor) -> Tensor {
         if !x.dtype().is_float() {
@@ -233,7 +233,7 @@ impl Build<'_> {
         })
     }
 
-    /// One of the losses: of the batch in training, else of each example.
+    /// One of the losses: its mean over the batch in training, else each example's.
     fn loss(&self, number: usize, loss: &Loss, tensors: &Tensors, label_smoothing: f64) -> Result<Tensor, NodeError> {
         let (source, name) = (self.wiring.losses[number], &loss.options.labels);
         let (output, labels) = (tensors.in_f32(source), self.target(name, loss.labels()));

@@ -1,4 +1,4 @@
-//! Layers that [`nn`] has as they are: their configuration is that of `nn`, or a number that its function takes.
+//! Layers that [`nn`] has: their configuration is a struct of `nn`, or a number that its function takes.
 
 use super::layer_options::{Arity, LayerOptions};
 use crate::document;

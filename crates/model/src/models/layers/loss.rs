@@ -6,6 +6,7 @@ use super::choice::Choice;
 use super::objective::{Labels, NameElsewhere, default_labels, unknown_name};
 use crate::document::{self, Node, ReadError};
 use crate::graph::Tensor;
+use crate::nn::options::unit_interval;
 use crate::nn::{self, Activation, Focal};
 use serde::de::Deserializer;
 use serde::ser::{SerializeMap, Serializer};
@@ -295,7 +296,7 @@ struct NotNegative(#[serde(deserialize_with = "not_negative")] f64);
 
 /// A number from 0 to 1.
 #[derive(Deserialize)]
-struct Share(#[serde(deserialize_with = "share")] f64);
+struct Share(#[serde(deserialize_with = "unit_interval")] f64);
 
 /// A finite number above 0.
 #[derive(Deserialize)]
@@ -307,10 +308,6 @@ fn one() -> f64 {
 
 fn not_negative<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     document::number(deserializer, |weight| weight.is_finite() && weight >= 0.0, "a number of at least 0")
-}
-
-fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    document::number(deserializer, |alpha| (0.0..=1.0).contains(&alpha), "a number from 0 to 1")
 }
 
 fn above<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
