@@ -17,7 +17,7 @@ impl Task for Photos {
     }
     fn call(&self, s: &Scope, features: &Features<'_>, mode: Mode) -> Outputs {
         let logits = s.low_precision(|s| {
-            let conv = |filters| Conv2d { filters, kernel: [3, 3], ..Conv2d::default() };
+            let conv = |filters| Conv2d { filters, kernel_size: [3, 3], ..Conv2d::default() };
             let x = nn::relu(&nn::conv2d(s, &features.get("images"), "conv1", &conv(64)));
             let x = nn::relu(&nn::conv2d(s, &nn::max_pool(&x, &Pool::default()), "conv2", &conv(128)));
             nn::dense(s, &x.mean(&[1, 2]), "logits", &Dense { units: 10, ..Dense::default() })
@@ -28,9 +28,6 @@ impl Task for Photos {
         }
         let losses = nn::sparse_softmax_cross_entropy_per_example(&logits, &features.get("labels"), 0.0);
         Outputs::new().loss(Loss::weighted(&losses, &features.weight()))
-    }
-    fn identity(&self) -> Identity {
-        Identity::new("photos")
     }
 }
 

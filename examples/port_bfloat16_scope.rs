@@ -22,7 +22,8 @@ use bf16scope::tuning::Tuning;
 //   x = tf.layers.flatten(x)
 //   return tf.layers.dense(x, 10)
 fn network(s: &Scope, images: &Tensor) -> Tensor {
-    let conv = Conv2d { filters: 32, kernel_size: [3, 3], padding: Padding::Same, use_bias: false, ..Conv2d::default() };
+    let conv =
+        Conv2d { filters: 32, kernel_size: [3, 3], padding: Padding::Same, use_bias: false, ..Conv2d::default() };
     let x = nn::conv2d(s, images, "conv2d", &conv);
     let x = nn::batch_norm(s, &x, "batch_normalization", &BatchNorm::RESNET); // of the batch where the program trains
     let x = nn::relu(&x);

@@ -109,7 +109,8 @@ fn array(dims: &[i64], values: &[f32]) -> Literal {
 fn channels_are_weighted_by_what_the_image_says() {
     let graph = Graph::new("test");
     let x = graph.input("x", DType::F32, [1, 1, 2, 2]);
-    let config = SqueezeExcite { filters: 1, activation: Activation::Relu, kernel_initializer: bf16scope::graph::Init::Zeros };
+    let config =
+        SqueezeExcite { filters: 1, activation: Activation::Relu, kernel_initializer: bf16scope::graph::Init::Zeros };
     let y = squeeze_excite(&graph.scope(), &x, "se", &config);
     let program = graph.finish(&[("y", &y)]).unwrap();
     let value = |name: &str| match name {

@@ -90,24 +90,41 @@ fn layers_and_losses() -> Vec<Case> {
         }),
         case("depthwise_strided", &["x"], PLACES, |s, x| {
             let (strides, padding) = ([2, 2], Padding::Same);
-            let config =
-                DepthwiseConv2d { kernel_size: [3, 3], strides, padding, depth_multiplier: 2, ..DepthwiseConv2d::default() };
+            let config = DepthwiseConv2d {
+                kernel_size: [3, 3],
+                strides,
+                padding,
+                depth_multiplier: 2,
+                ..DepthwiseConv2d::default()
+            };
             depthwise_conv2d(s, &x[0], "layer", &config)
         }),
         case("depthwise_dilated", &["x"], PLACES, |s, x| {
-            let config =
-                DepthwiseConv2d { kernel_size: [3, 2], dilation_rate: [2, 2], depth_multiplier: 3, ..DepthwiseConv2d::default() };
+            let config = DepthwiseConv2d {
+                kernel_size: [3, 2],
+                dilation_rate: [2, 2],
+                depth_multiplier: 3,
+                ..DepthwiseConv2d::default()
+            };
             depthwise_conv2d(s, &x[0], "layer", &config)
         }),
         case("conv_grouped", &["x"], PLACES, |s, x| {
             let (strides, padding) = ([2, 2], Padding::Same);
-            let config =
-                Conv2d { filters: 6, kernel_size: [3, 3], strides, padding, groups: 2, use_bias: true, ..Conv2d::default() };
+            let config = Conv2d {
+                filters: 6,
+                kernel_size: [3, 3],
+                strides,
+                padding,
+                groups: 2,
+                use_bias: true,
+                ..Conv2d::default()
+            };
             conv2d(s, &x[0], "layer", &config)
         }),
         case("conv_dilated", &["x"], PLACES, |s, x| {
             let (padding, dilation_rate) = (Padding::Valid, [2, 2]);
-            let config = Conv2d { filters: 4, kernel_size: [3, 2], dilation_rate, padding, use_bias: true, ..Conv2d::default() };
+            let config =
+                Conv2d { filters: 4, kernel_size: [3, 2], dilation_rate, padding, use_bias: true, ..Conv2d::default() };
             conv2d(s, &x[0], "layer", &config)
         }),
         // The windows overlap: an element's gradient is a sum of at most 6.
@@ -180,7 +197,8 @@ fn layers_and_losses() -> Vec<Case> {
     ]
 }
 
-const POOL: Pool = Pool { pool_size: [3, 2], strides: Some([2, 1]), padding: Padding::Same, data_format: DataFormat::ChannelsLast };
+const POOL: Pool =
+    Pool { pool_size: [3, 2], strides: Some([2, 1]), padding: Padding::Same, data_format: DataFormat::ChannelsLast };
 
 fn merged(x: &[Tensor], how: Merge) -> Tensor {
     merge(&x.iter().collect::<Vec<_>>(), how)

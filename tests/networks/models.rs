@@ -38,7 +38,8 @@ fn small(depth: Depth) -> Config {
 #[test]
 fn formats_agree() {
     for depth in [Depth::D18, Depth::D50] {
-        let [nhwc, nchw] = [DataFormat::ChannelsLast, DataFormat::ChannelsFirst].map(|format| logits(&Config { format, ..small(depth) }));
+        let [nhwc, nchw] = [DataFormat::ChannelsLast, DataFormat::ChannelsFirst]
+            .map(|format| logits(&Config { format, ..small(depth) }));
         let size = nhwc.iter().fold(0f64, |size, value| size.max(value.abs()));
         assert!(size > 1e-3, "logits are too small to tell anything: {nhwc:?}");
         for (a, b) in nhwc.iter().zip(&nchw) {

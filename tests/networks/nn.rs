@@ -262,7 +262,8 @@ fn layer_norm_normalises_each_row_in_f32() {
             row.into_iter().map(move |v| (v - mean) / (variance + 1e-6).sqrt()).collect::<Vec<f64>>()
         })
         .collect();
-    let in_f32 = apply(&[4, 16], &x, |s, x| layer_norm(s, x, "ln", &LayerNorm { epsilon: 1e-6, ..LayerNorm::default() }));
+    let in_f32 =
+        apply(&[4, 16], &x, |s, x| layer_norm(s, x, "ln", &LayerNorm { epsilon: 1e-6, ..LayerNorm::default() }));
     close(&in_f32, &rows, 2.0 * 16.0 * 4.0);
     let in_bf16 = apply(&[4, 16], &x, |s, x| {
         let y = layer_norm(s, &x.cast(DType::BF16), "ln", &LayerNorm { epsilon: 1e-6, ..LayerNorm::default() });

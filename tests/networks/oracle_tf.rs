@@ -17,7 +17,7 @@ use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{DType, Literal, Module};
 use bf16scope::nn::{
-    BatchNorm, Conv2d, Dense, DataFormat, Padding, Pool, batch_norm, conv2d, dense, global_avg_pool, max_pool, relu,
+    BatchNorm, Conv2d, DataFormat, Dense, Padding, Pool, batch_norm, conv2d, dense, global_avg_pool, max_pool, relu,
     sparse_softmax_cross_entropy,
 };
 use bf16scope::passes::grad;

@@ -7,8 +7,8 @@ use bf16scope::graph::{Graph, Scope, Tensor};
 use bf16scope::hlo::text::{PrintOptions, print};
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::nn::{
-    BatchNorm, Conv2d, ConvNormPool, DataFormat, NormGradient, Padding, Pool, batch_norm, conv_norm_pool, conv2d, max_pool,
-    relu,
+    BatchNorm, Conv2d, ConvNormPool, DataFormat, NormGradient, Padding, Pool, batch_norm, conv_norm_pool, conv2d,
+    max_pool, relu,
 };
 use bf16scope::passes::grad::gradients;
 use std::collections::BTreeMap;
@@ -121,7 +121,9 @@ fn results(
 fn the_pool_first_gives_the_same_bits_and_the_same_statistics() {
     let mut n_compared = 0;
     for dtype in [DType::BF16, DType::F32, DType::F64] {
-        for (format, is_training) in [(DataFormat::ChannelsLast, true), (DataFormat::ChannelsLast, false), (DataFormat::ChannelsFirst, true)] {
+        for (format, is_training) in
+            [(DataFormat::ChannelsLast, true), (DataFormat::ChannelsLast, false), (DataFormat::ChannelsFirst, true)]
+        {
             let config = config(format, NormGradient::PerElement);
             let expected = results(plain, dtype, 2, is_training, &config, true);
             let found = results(conv_norm_pool, dtype, 2, is_training, &config, true);

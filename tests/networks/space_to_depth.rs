@@ -75,7 +75,11 @@ fn results_and_gradients_are_the_same_bits() {
             [(7, Padding::Same), (7, Padding::fixed(7)), (7, explicit), (3, Padding::Same), (4, Padding::Valid)]
         {
             // The other order of axes, where it could matter.
-            let formats = if size == 7 { &[DataFormat::ChannelsLast, DataFormat::ChannelsFirst][..] } else { &[DataFormat::ChannelsLast] };
+            let formats = if size == 7 {
+                &[DataFormat::ChannelsLast, DataFormat::ChannelsFirst][..]
+            } else {
+                &[DataFormat::ChannelsLast]
+            };
             for &format in formats {
                 let dims = match format {
                     DataFormat::ChannelsLast => [2, 12, 16, 3],

@@ -36,7 +36,8 @@ const MASKS_AND_SOFTMAXES: [(bool, Softmax); 3] =
 /// Heads that share keys and values, without biases, rotated by Llama 3.1's frequencies; the sizes of heads are not the
 /// features' share.
 fn grouped() -> Attention {
-    let scaling = RopeScaling { factor: 4.0, low_freq_factor: 0.5, high_freq_factor: 1.5, original_max_position_embeddings: 6 };
+    let scaling =
+        RopeScaling { factor: 4.0, low_freq_factor: 0.5, high_freq_factor: 1.5, original_max_position_embeddings: 6 };
     Attention {
         num_heads: 4,
         num_key_value_heads: Some(2),
@@ -53,7 +54,8 @@ fn plain() -> Vec<Attention> {
         num_heads: 2,
         use_causal_mask,
         softmax: Some(softmax),
-        ..Attention::default() };
+        ..Attention::default()
+    };
     MASKS_AND_SOFTMAXES.map(of).to_vec()
 }
 
@@ -549,7 +551,10 @@ fn wrong_operands_are_named() {
         original_max_position_embeddings: 8192,
     };
     let scaled = |scaling| rotated(4, Rope { scaling: Some(scaling), ..Rope::default() });
-    assert_eq!(scaled(RopeScaling { high_freq_factor: 1.0, ..scaling }), "high is 1, expected a number above low, which is 1");
+    assert_eq!(
+        scaled(RopeScaling { high_freq_factor: 1.0, ..scaling }),
+        "high is 1, expected a number above low, which is 1"
+    );
     assert_eq!(scaled(RopeScaling { factor: 0.0, ..scaling }), "factor is 0, expected a number above 0");
     let max_wavelength = f64::INFINITY;
     assert_eq!(

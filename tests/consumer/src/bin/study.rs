@@ -52,10 +52,6 @@ impl Task for Scores {
         let losses = nn::sparse_softmax_cross_entropy_per_example(&logits, &features.get("y"), 0.0);
         Outputs::new().loss(Loss::weighted(&losses, &features.weight()))
     }
-
-    fn identity(&self) -> Identity {
-        Identity::new("scores")
-    }
 }
 
 /// A task of our own is asked about as a model in YAML is.
