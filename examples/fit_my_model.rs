@@ -1,5 +1,5 @@
 //! Which batch of your network fits a TPU, how fast it is there, and what bf16 buys: Google's compiler says it, and no TPU is
-//! needed. `cargo run --example fit_my_model` takes about a minute, once; its answers are kept.
+//! needed. `cargo run --example fit_my_model` takes a minute or two, once: answers are kept.
 
 use bf16scope::prelude::*;
 use bf16scope::study::{Explain, Fit, StudyError};
@@ -32,7 +32,7 @@ impl Task for Photos {
 }
 
 fn main() -> Result<(), StudyError> {
-    let fit = Fit::new(&Photos).target("tpu-v3").batch(256).on_event(|event| println!("{event}"));
+    let fit = Fit::new(&Photos).target("tpu-v3").batch(256).multiple(256).on_event(|event| println!("{event}"));
     println!("{}", fit.run()?); // a line in f32, and one in bf16
 
     // The largest arrays when most memory is used, each with its layer and the line above that made it.

@@ -13,7 +13,9 @@ use super::tune::targets_help;
 use super::whole::whole;
 use super::{Context, Status, emit, module_file, several};
 use bf16scope_hlo::devices::Devices;
-use bf16scope_study::{ExplainQuestion, ExplainSource, Explained, Explanations, Stretches, StudyError, explain};
+use bf16scope_study::{
+    ExplainQuestion, ExplainSource, Explained, Explanations, Stretches, StudyError, StudyErrorKind, explain,
+};
 use bf16scope_tpu::{Target, TpuError};
 
 mod page;
@@ -77,7 +79,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let (mut all, runs_alone) = match all(args, context) {
         Ok(all) => all,
         // An answer: there is no optimized program, so nothing to explain but that.
-        Err(error) if error.downcast_ref().is_some_and(StudyError::is_out_of_memory) => {
+        Err(error) if is_out_of_memory(&error) => {
             tracing::error!("{error:#}\nhelp: `bf16scope fit` finds the batch that fits, and what is largest");
             return Ok(Status::Failing);
         }
@@ -97,6 +99,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         context.print(&terminal::render(&lead, &all.programs, sentences, usize::from(args.top), context.screen))?;
     }
     Ok(Status::Ok)
+}
+
+fn is_out_of_memory(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<StudyError>().is_some_and(|error| error.kind() == StudyErrorKind::OutOfMemory)
 }
 
 /// What is explained, and whether one device can run it alone.

@@ -168,7 +168,7 @@ pub(super) fn compiling(programs: &Programs, nth: usize, target: &Target) -> Com
 /// Which of several programs an error is of.
 pub(super) fn of_subject(error: StudyError, name: &str, is_compared: bool) -> StudyError {
     match is_compared {
-        true => StudyError::Subject { name: name.to_string(), source: Box::new(error) },
+        true => StudyError::subject(name, error),
         false => error,
     }
 }
@@ -200,7 +200,7 @@ fn evidence(optimized: &[u8]) -> Option<Evidence> {
 
 /// What the compiler made of a program.
 pub(super) fn read_back(optimized: &[u8]) -> Result<Module, StudyError> {
-    let optimized = decode::from_bytes(optimized).map_err(StudyError::Optimized)?;
-    verify_ids(&optimized).map_err(StudyError::OptimizedBroken)?;
+    let optimized = decode::from_bytes(optimized).map_err(StudyError::optimized)?;
+    verify_ids(&optimized).map_err(StudyError::optimized_broken)?;
     Ok(optimized)
 }

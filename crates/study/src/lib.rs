@@ -4,7 +4,8 @@
 //! A question is a plain value, an answer is a plain value that serialises, and what happens in between comes by a callback.
 //! The program `bf16scope` asks here and prints; another crate asks in the same way. The arithmetic over answers is
 //! [`tpu`](bf16scope_tpu)'s (`tpu::fit`, `tpu::plan`, `tpu::verdict`); this room builds programs, asks the compiler for them and
-//! puts the answers together. It does not print, and reads no environment.
+//! puts the answers together. It does not print, and reads no environment: a question in one call without a set-up takes the one
+//! that [`Setup::or_from_env`](bf16scope_pjrt::Setup::or_from_env) reads.
 //!
 //! A [`Task`](bf16scope_model::task::Task) of your own is asked about in one call, with defaults that work:
 //!
@@ -51,7 +52,7 @@ mod tune;
 
 pub use ask::{Asking, Compiling, Event};
 pub use compare::{Comparison, CompiledSubject, Judged, compare, judge};
-pub use error::StudyError;
+pub use error::{StudyError, StudyErrorKind, StudyPlace};
 pub use explain::{ExplainQuestion, ExplainSource, Explained, Explanations, Stretches, explain};
 pub use fit::{BatchDim, BatchDimError, FitAnswer, FitQuestion, FitRow, FitSeries, FitSource, Large, Value, fit};
 pub use levers::{LEVERS, Lever, LeversAnswer, LeversQuestion, OnTarget, Pulled, Setting, levers};

@@ -316,7 +316,7 @@ impl Search<'_> {
     /// Asks about what the policy makes by itself; gives the scoped names of what is alive at its peak of memory.
     fn first(&mut self, on: &mut dyn FnMut(&Event<'_>)) -> Result<BTreeSet<String>, StudyError> {
         let target = &self.question.target;
-        let program = encode::to_bytes(&self.kept.module).map_err(StudyError::Encode)?;
+        let program = encode::to_bytes(&self.kept.module).map_err(StudyError::encode)?;
         let is_kept = !self.is_fresh && self.compiler.remembers(target, &program)?;
         self.n_left = self.n_left.saturating_sub(u32::from(!is_kept));
         let compiling =
@@ -422,7 +422,7 @@ impl Search<'_> {
         on: &mut dyn FnMut(&Event<'_>),
     ) -> Result<Option<CompileOutcome>, StudyError> {
         let target = &self.question.target;
-        let program = encode::to_bytes(module).map_err(StudyError::Encode)?;
+        let program = encode::to_bytes(module).map_err(StudyError::encode)?;
         let is_kept = !self.is_fresh && self.compiler.remembers(target, &program)?;
         if is_kept {
             return Ok(Some(ask(self.compiler, target, &program, 1)?.outcome));

@@ -55,7 +55,7 @@ impl MeshChoice {
 pub fn of_devices(mesh: Mesh, n: NonZeroU32) -> Result<Mesh, StudyError> {
     let model = mesh.model;
     let replicas = NonZeroU32::new(n.get() / model).filter(|_| n.get().is_multiple_of(model.get()));
-    let replicas = replicas.ok_or(StudyError::Devices { devices: n, model })?;
+    let replicas = replicas.ok_or_else(|| StudyError::devices(n, model))?;
     Ok(mesh.of_replicas(replicas))
 }
 
@@ -98,7 +98,7 @@ pub fn check_slice(mesh: Mesh, n_partitions: u32, target: &Target) -> Result<(),
     // What is too large the compiler's own check refuses, and names the slice that is enough.
     if let Some(n_cores) = target.n_cores().filter(|&n_cores| n <= n_cores && !n_cores.is_multiple_of(n)) {
         let below = (1..=n).rev().find(|n| n_cores.is_multiple_of(*n)).unwrap_or(1);
-        return Err(StudyError::Slice { devices: n, target: target.clone(), n_cores, below });
+        return Err(StudyError::slice(n, target, n_cores, below));
     }
     Ok(())
 }

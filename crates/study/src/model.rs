@@ -1,7 +1,7 @@
 //! A task as what is compiled: one of its programs, at a batch, in a precision, over devices. A model in YAML is a task too.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::StudyError;
@@ -17,7 +17,7 @@ use bf16scope_passes::tuning::{Tune, Tuning};
 use bf16scope_pjrt::Setup;
 use bf16scope_tpu::Target;
 use bf16scope_train::experiment::{Experiment, MeshConfig};
-use bf16scope_train::{Mesh, Objective, over_model_axis, program};
+use bf16scope_train::{Mesh, Objective, ProgramError, over_model_axis, program};
 
 /// Which program of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -179,7 +179,7 @@ impl<'t> ModelSubject<'t> {
         let (mesh, n_partitions) = (self.mesh.over(of_task)?, self.mesh.n_partitions(of_task));
         match self.program {
             ModelProgram::Training => check_slice(mesh, n_partitions, target)?,
-            ModelProgram::Inference if self.mesh != MeshChoice::OfFile => return Err(StudyError::MeshOfInference),
+            ModelProgram::Inference if self.mesh != MeshChoice::OfFile => return Err(StudyError::mesh_of_inference()),
             ModelProgram::Inference => {}
         }
         let mut program = self
@@ -214,29 +214,31 @@ impl<'t> ModelSubject<'t> {
         };
         let program = program.program;
         let _span = tracing::info_span!("verify").entered();
-        verify(&program.module).map_err(StudyError::Emitted)?;
+        verify(&program.module).map_err(StudyError::emitted)?;
         Ok(program)
     }
 
     /// A program's error, with the model's line where one is to blame.
     fn cannot_be_built(&self, error: StudyError) -> StudyError {
-        let source = match (error, &self.experiment) {
-            (StudyError::Program(error), Some(experiment)) => experiment.with_its_line(error.into()).into(),
-            (other, _) => other,
+        let source = match &self.experiment {
+            Some(experiment) => match error.passed::<ProgramError>() {
+                Ok(error) => experiment.with_its_line(error.into()).into(),
+                Err(other) => other,
+            },
+            None => error,
         };
-        StudyError::Build { path: PathBuf::from(&self.name), source: Box::new(source) }
+        StudyError::build(&self.name, source)
     }
 
     fn over_partitions(&self, module: Module, n_partitions: u32, mesh: Mesh) -> Result<Module, StudyError> {
         if n_partitions == 1 {
             return match self.split.first() {
-                Some(Rule { pattern, .. }) => Err(StudyError::NoModelAxis { pattern: pattern.clone() }),
+                Some(Rule { pattern, .. }) => Err(StudyError::no_model_axis(pattern)),
                 None => Ok(module),
             };
         }
         let rules = if self.split.is_empty() { &self.objective.split } else { &self.split };
-        let (module, report) =
-            over_model_axis(&module, n_partitions, rules, mesh.sum).map_err(StudyError::Partition)?;
+        let (module, report) = over_model_axis(&module, n_partitions, rules, mesh.sum).map_err(StudyError::partition)?;
         for (parameter, axis) in report.split {
             tracing::debug!("{parameter} is split along axis {axis}");
         }

@@ -111,7 +111,7 @@ pub fn check(module: &Module, path: &Path) -> Result<(), StudyError> {
     // A compiler mixes dtypes and layouts as its own back end wants them: that is no mistake of the user's.
     verify(module).map_err(|source| match module.is_scheduled {
         true => compiled_already(module, path),
-        false => StudyError::Broken { path: path.to_path_buf(), source },
+        false => StudyError::broken(path, source),
     })
 }
 
@@ -123,7 +123,7 @@ pub fn check(module: &Module, path: &Path) -> Result<(), StudyError> {
 pub fn load_to_show(path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let module = decode(path, converter)?;
     match module.is_scheduled {
-        true => verify_ids(&module).map_err(|source| StudyError::Broken { path: path.to_path_buf(), source })?,
+        true => verify_ids(&module).map_err(|source| StudyError::broken(path, source))?,
         false => check(&module, path)?,
     }
     Ok(module)
@@ -143,11 +143,7 @@ pub fn check_uncompiled(module: &Module, path: &Path) -> Result<(), StudyError> 
 
 /// The error of a module that XLA has compiled, where a program to compile is wanted.
 pub fn compiled_already(module: &Module, path: &Path) -> StudyError {
-    StudyError::AlreadyCompiled {
-        path: path.to_path_buf(),
-        of: BackEnd::of(module),
-        devices: devices_of_compiled(module),
-    }
+    StudyError::already_compiled(path, BackEnd::of(module), devices_of_compiled(module))
 }
 
 /// A folder of something that has a name is an error that says what it is.
@@ -156,7 +152,7 @@ pub fn compiled_already(module: &Module, path: &Path) -> StudyError {
 /// Such a folder.
 pub fn refuse_other_folders(path: &Path) -> Result<(), StudyError> {
     match of_folder(path) {
-        FileKind::Other(other) => Err(StudyError::Other { path: path.to_path_buf(), other }),
+        FileKind::Other(other) => Err(StudyError::other(path, other)),
         _ => Ok(()),
     }
 }
@@ -169,7 +165,7 @@ pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> 
     let _span = tracing::info_span!("load", path = %path.display()).entered();
     refuse_other_folders(path)?;
     let bytes = files::read(path, MAX_BYTES);
-    decode_bytes(&bytes.map_err(|source| StudyError::Read { path: path.to_path_buf(), source })?, path, converter)
+    decode_bytes(&bytes.map_err(|source| StudyError::read(path, source))?, path, converter)
 }
 
 /// As [`decode`], of the bytes of a file; errors call it `path`.
@@ -178,28 +174,27 @@ pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> 
 /// As [`load`].
 pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let shown = path.display();
-    let own = || path.to_path_buf();
     let kind = FileKind::of(bytes);
     if !converter.sizes.is_empty() && matches!(kind, FileKind::HloText | FileKind::Unknown) {
         return Err(ForeignError::of_no_symbols(&shown.to_string()).into());
     }
     let mut module = match kind {
         FileKind::HloText => {
-            let text = std::str::from_utf8(bytes).map_err(|source| StudyError::NotUtf8 { path: own(), source })?;
+            let text = std::str::from_utf8(bytes).map_err(|source| StudyError::not_utf8(path, source))?;
             text::parse(text, &shown.to_string())?
         }
         FileKind::Mlir | FileKind::JaxExport => {
             foreign::read_with(bytes, &shown.to_string(), &converter.sizes, &converter.setup, &converter.child)?
         }
-        FileKind::Other(other) => return Err(StudyError::Other { path: own(), other }),
+        FileKind::Other(other) => return Err(StudyError::other(path, other)),
         FileKind::Unknown => match proto::decode::from_bytes(bytes) {
             Ok(module) => module,
             Err(source) => {
                 return Err(match foreign::of_proto(bytes) {
-                    Some(other) => StudyError::Other { path: own(), other },
+                    Some(other) => StudyError::other(path, other),
                     // It is a proto, and something is wrong in it.
-                    None if !matches!(source, ProtoError::Wire(_)) => StudyError::NoModule { path: own(), source },
-                    None => StudyError::NoHlo { path: own(), source },
+                    None if !matches!(source, ProtoError::Wire(_)) => StudyError::no_module(path, source),
+                    None => StudyError::no_hlo(path, source),
                 });
             }
         },

@@ -1,7 +1,6 @@
 //! Questions about a task in one call: [`Fit`], [`Plan`], [`Levers`], [`Compare`], [`Explain`]. Each has defaults that work, is
 //! asked by `run`, and is a thin layer over the question of the same name.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::num::NonZeroU32;
 
@@ -141,7 +140,7 @@ impl<'t, Q> Ask<'t, Q> {
     /// Examples in a batch, of all devices of the mesh; a fit starts there. Default 32.
     pub fn batch(mut self, n: u32) -> Self {
         if n == 0 {
-            self.wrong(StudyError::Zero { what: "a batch of 0 examples" });
+            self.wrong(StudyError::zero("a batch of 0 examples"));
         }
         self.subject.batch = n;
         self
@@ -217,10 +216,10 @@ impl<'t, Q> Ask<'t, Q> {
     }
 
     /// The one target of a question that is about one.
-    fn one_target(&self, question: &'static str) -> Result<Target, StudyError> {
+    fn one_target(&self, question: &str) -> Result<Target, StudyError> {
         match &self.targets[..] {
             [target] => Ok(target.clone()),
-            targets => Err(StudyError::Several { question, n: targets.len(), what: "targets" }),
+            targets => Err(StudyError::several(question, targets.len(), "targets")),
         }
     }
 
@@ -242,7 +241,7 @@ impl<'t> Fit<'t> {
     /// The largest batch to try. Default [`FitQuestion::MAX_BATCH`].
     pub fn max_batch(mut self, n: u32) -> Fit<'t> {
         if n == 0 {
-            self.wrong(StudyError::Zero { what: "batches of at most 0 examples" });
+            self.wrong(StudyError::zero("batches of at most 0 examples"));
         }
         self.question.max_batch = n;
         self
@@ -284,7 +283,7 @@ impl<'t> Plan<'t> {
     pub fn devices(mut self, devices: &[u32]) -> Plan<'t> {
         match devices.iter().map(|&n| NonZeroU32::new(n)).collect::<Option<Vec<NonZeroU32>>>() {
             Some(devices) => self.question.devices = Some(devices),
-            None => self.wrong(StudyError::Zero { what: "a slice of 0 cores" }),
+            None => self.wrong(StudyError::zero("a slice of 0 cores")),
         }
         self
     }
@@ -328,7 +327,7 @@ impl<'t> Levers<'t> {
         let (ask, asking) = self.with_defaults(&["v2"], &[Precision::F32])?;
         let Ask { subject, targets, precisions, mut on_event, .. } = ask;
         let [precision] = precisions[..] else {
-            return Err(StudyError::Several { question: "levers", n: precisions.len(), what: "precisions" });
+            return Err(StudyError::several("levers", precisions.len(), "precisions"));
         };
         levers(&LeversQuestion { subject, precision, targets }, &asking, &mut *on_event)
     }
@@ -378,12 +377,6 @@ impl<'t> Explain<'t> {
         let target = ask.one_target("explain")?;
         let source = ExplainSource::Programs(ask.programs(&target)?);
         explain(&ExplainQuestion { source, target, stretches: None }, &asking, &mut *ask.on_event)
-    }
-}
-
-impl From<Infallible> for StudyError {
-    fn from(never: Infallible) -> StudyError {
-        match never {}
     }
 }
 

@@ -133,10 +133,10 @@ fn settings(question: &PlanQuestion<'_>, batch: u32) -> Result<(Vec<Setting>, Ve
     for board in &question.boards {
         let Target::Tpu { version, .. } = board else { return Err(TpuError::NotATpu(board.clone()).into()) };
         if *board != Target::board(version) {
-            return Err(StudyError::OneSlice { target: board.clone(), board: Target::board(version) });
+            return Err(StudyError::one_slice(board, &Target::board(version)));
         }
         if Links::of(board).is_none() {
-            return Err(StudyError::NoLinks { board: board.clone() });
+            return Err(StudyError::no_links(board));
         }
         for n_cores in question.devices.iter().map(|n| n.get()) {
             let Some(target) = slice(version, n_cores) else {
@@ -156,7 +156,7 @@ fn settings(question: &PlanQuestion<'_>, batch: u32) -> Result<(Vec<Setting>, Ve
         }
     }
     match settings.is_empty() {
-        true => Err(StudyError::NothingToPlan { left_out }),
+        true => Err(StudyError::nothing_to_plan(&left_out)),
         false => Ok((settings, left_out)),
     }
 }
@@ -242,7 +242,7 @@ impl Asker<'_> {
             // What cannot be built alone is no help, and no error: nobody asked for it.
             let Ok(module) = program(self.subject, &alone) else { continue };
             let compiler = self.asking.compiler(Placement::default());
-            let program = encode::to_bytes(&module).map_err(StudyError::Encode)?;
+            let program = encode::to_bytes(&module).map_err(StudyError::encode)?;
             if !compiler.remembers(&target, &program)? {
                 continue;
             }
@@ -263,7 +263,7 @@ impl Asker<'_> {
         };
         let placement = placement(&module, Path::new(&self.subject.name))?;
         let compiler = self.asking.compiler(placement);
-        let program = encode::to_bytes(&module).map_err(StudyError::Encode)?;
+        let program = encode::to_bytes(&module).map_err(StudyError::encode)?;
         let is_kept = !self.asking.fresh && compiler.remembers(target, &program)?;
         if !is_kept && self.n_left == 0 {
             return Ok(None);
@@ -294,10 +294,7 @@ fn program(subject: &ModelSubject<'_>, setting: &Setting) -> Result<Module, Stud
     step.objective.accumulate = NonZeroU32::new(*accumulate).unwrap_or(NonZeroU32::MIN);
     let tuning = subject.tuning(target);
     let tuning = if series.remat { tuning } else { without_remat(tuning) };
-    let precision = series
-        .precision
-        .parse()
-        .map_err(|_| StudyError::NoProgram { label: series.precision.clone(), batch: *batch })?;
+    let precision = series.precision.parse().map_err(|_| StudyError::no_program(&series.precision, *batch))?;
     // What else the replicas share is as the file or the objective says.
     let replicas = NonZeroU32::new(*n_cores).filter(|n| n.get() > 1);
     let mut mesh = replicas.map_or(Mesh::default(), |n| subject.objective.mesh.of_replicas(n));

@@ -18,13 +18,12 @@ pub fn policy(name: &str) -> Result<Policy, StudyError> {
         return Ok(Policy::preset(name)?);
     }
     let text = files::read_text(path, document::MAX_BYTES as u64);
-    let text = text.map_err(|source| StudyError::ReadPolicy { path: path.to_path_buf(), source })?;
+    let text = text.map_err(|source| StudyError::read_policy(path, source))?;
     let document = Document::parse(name, &text)?;
     if document.root().value == Value::Null {
-        return Err(StudyError::EmptyPolicy { path: path.to_path_buf() });
+        return Err(StudyError::empty_policy(path));
     }
-    Policy::try_from(document.read::<PolicyDocument>()?)
-        .map_err(|source| StudyError::Policy { path: path.to_path_buf(), source })
+    Policy::try_from(document.read::<PolicyDocument>()?).map_err(|source| StudyError::not_a_policy(path, source))
 }
 
 /// A preset's policy, or that of a document: its text, which errors call `policy`.

@@ -95,7 +95,7 @@ impl Form {
 
 /// A module by a policy, and every decision on it.
 pub(super) fn lowered(module: &Module, policy: &Policy, path: &Path) -> Result<(Module, LoweringReport), StudyError> {
-    amp::run(module, policy).map_err(|source| StudyError::Lower { path: path.to_path_buf(), source })
+    amp::run(module, policy).map_err(|source| StudyError::lower(path, source))
 }
 
 /// A program to compile, and what to call it.
@@ -147,7 +147,7 @@ pub fn forms(module: Module, path: &Path, asked: &[Form]) -> Result<Vec<(Form, S
         return Ok(vec![(form.clone(), subject(form, &module, &module)?)]);
     }
     if module.is_scheduled {
-        return Err(StudyError::Scheduled { path: path.to_path_buf() });
+        return Err(StudyError::scheduled(path));
     }
     let mut forms: Vec<(Form, Subject)> = Vec::new();
     let mut idle = Vec::new();
@@ -183,13 +183,12 @@ fn changes_nothing(report: &LoweringReport) -> bool {
 
 /// Why there is nothing to put beside a module.
 fn nothing_to_lower(path: &Path, idle: &[(String, LoweringReport)]) -> StudyError {
-    let path = path.to_path_buf();
-    let Some((policy, report)) = idle.first() else { return StudyError::NoPolicy { path } };
+    let Some((policy, report)) = idle.first() else { return StudyError::no_policy(path) };
     let n = report.totals.values().map(|total| total.lowered + total.kept).sum::<usize>();
     match n {
-        _ if report.decisions.is_empty() => StudyError::NothingInF32 { path },
-        0 => StudyError::NothingLowered { path },
-        n => StudyError::AllKept { path, policy: policy.clone(), n_policies: idle.len(), n },
+        _ if report.decisions.is_empty() => StudyError::nothing_in_f32(path),
+        0 => StudyError::nothing_lowered(path),
+        n => StudyError::all_kept(path, policy, idle.len(), n),
     }
 }
 
@@ -202,7 +201,7 @@ fn subject(form: &Form, given: &Module, module: &Module) -> Result<Subject, Stud
     Ok(Subject {
         label: form.label.clone(),
         name: form.name(),
-        bytes: encode::to_bytes(module).map_err(StudyError::Encode)?,
+        bytes: encode::to_bytes(module).map_err(StudyError::encode)?,
         changes_interface: doors(given) != doors(module),
     })
 }
@@ -244,7 +243,7 @@ impl Programs {
             let module = model.build(*precision, target)?.module;
             placement = self::placement(&module, Path::new(&model.name))?;
             let label = precision.to_string();
-            let bytes = encode::to_bytes(&module).map_err(StudyError::Encode)?;
+            let bytes = encode::to_bytes(&module).map_err(StudyError::encode)?;
             // Who calls a model's program is bf16scope, which casts what it feeds.
             subjects.push(Subject { name: label.clone(), label, bytes, changes_interface: false });
         }
@@ -264,8 +263,7 @@ impl Programs {
 
 /// How a module lies over cores.
 pub(super) fn placement(module: &Module, path: &Path) -> Result<Placement, StudyError> {
-    let placement =
-        Placement::of(module).map_err(|source| StudyError::Placement { path: path.to_path_buf(), source })?;
+    let placement = Placement::of(module).map_err(|source| StudyError::placement(path, source))?;
     if placement.devices.is_one()
         && let Some(collective) = collective_of_all(module)
     {
@@ -281,9 +279,7 @@ pub(super) fn placement(module: &Module, path: &Path) -> Result<Placement, Study
 /// Refuses a module for several devices, where one program stands for others.
 pub(super) fn refuse_several(module: &Module, path: &Path) -> Result<(), StudyError> {
     match several_devices(module) {
-        Some(NotAlone::Devices { wants, by }) => {
-            Err(StudyError::SeveralDevices { path: path.to_path_buf(), by, wants })
-        }
+        Some(NotAlone::Devices { wants, by }) => Err(StudyError::several_devices(path, &by, wants)),
         _ => Ok(()),
     }
 }

@@ -27,7 +27,7 @@ pub fn check_sums(narrow: &[NarrowSum], n_partitions: u32) -> Result<Option<Stri
     };
     let sums = format!("{op} in {dtype}: {}{more}", shown.join("; "));
     if n_partitions == 1 {
-        return Err(StudyError::RoundedSums { sums });
+        return Err(StudyError::rounded_sums(&sums));
     }
     Ok(Some(format!(
         "warning: the devices of a replica sum by {sums}: what goes from one to the other is rounded\nhelp: split another axis, \

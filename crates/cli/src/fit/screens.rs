@@ -100,7 +100,7 @@ fn what_fits_nowhere_on_80_columns() {
             "argument",
             "f32[32768,32768]{1,0:T(8,128)}",
             "transformer/embeddings/kernel",
-            Some("crates/model/src/nn/dense.rs:40"),
+            Some("src/nn/dense.rs:40"),
         ),
         value(
             768 << 20,

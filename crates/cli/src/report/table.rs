@@ -266,7 +266,7 @@ mod tests {
             Column::number("share").extra(1),
             Column::path("source").extra(2),
         ]);
-        table.row(["%fusion.12", "1,024", "bf16 would halve it", "12.5 %", "crates/model/src/models/cnn.rs:64"]);
+        table.row(["%fusion.12", "1,024", "bf16 would halve it", "12.5 %", "src/models/cnn.rs:64"]);
         table.row(["%convolution_add_fusion.remat.7", "16", "", "0.2 %", ""]);
         table
     }
@@ -287,7 +287,7 @@ mod tests {
             ┌─────────────────────────────────┬─────────────┬─────────────────────┬────────┬──────────────────────┐
             │ made by                         ┆ bytes alive ┆ why                 ┆  share ┆ source               │
             ╞═════════════════════════════════╪═════════════╪═════════════════════╪════════╪══════════════════════╡
-            │ %fusion.12                      ┆       1,024 ┆ bf16 would halve it ┆ 12.5 % ┆ crates/model/src/models/cnn.rs:64 │
+            │ %fusion.12                      ┆       1,024 ┆ bf16 would halve it ┆ 12.5 % ┆ src/models/cnn.rs:64 │
             │ %convolution_add_fusion.remat.7 ┆          16 ┆                     ┆  0.2 % ┆                      │
             └─────────────────────────────────┴─────────────┴─────────────────────┴────────┴──────────────────────┘
         "#]],

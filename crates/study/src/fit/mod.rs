@@ -233,7 +233,7 @@ fn search_parts(
     let (source, max_batch) = (&question.source, question.max_batch);
     let n_parts = source.n_parts();
     if n_parts > max_batch {
-        return Err(StudyError::BelowParts { max_batch, n_parts });
+        return Err(StudyError::below_parts(max_batch, n_parts));
     }
     let whole = |part: u32| part * n_parts;
     let multiple = question.multiple.div_ceil(n_parts);
@@ -250,7 +250,7 @@ fn nothing_compiles(target: &Target, label: &str, rows: &[CompiledBatch]) -> Stu
         CompileOutcome::Fits(_) | CompileOutcome::OutOfMemory(_) => None,
     });
     let why = failures.next_back().unwrap_or("there is no batch to try: --max-batch is below all of them".to_string());
-    StudyError::NothingCompiles { target: target.clone(), label: label.to_string(), why }
+    StudyError::nothing_compiles(target, label, &why)
 }
 
 pub(super) fn failed(batch: u32, text: String) -> CompiledBatch {
@@ -268,7 +268,7 @@ pub(super) fn row_of(
 ) -> Result<CompiledBatch, StudyError> {
     let compiling = Compiling { target: target.clone(), what: what.to_string(), batch: Some(batch), n_more };
     on(&Event::Begins(&compiling));
-    let program = encode::to_bytes(module).map_err(StudyError::Encode)?;
+    let program = encode::to_bytes(module).map_err(StudyError::encode)?;
     let Compiled { outcome, is_cached } = ask(compiler, target, &program, batch)?;
     on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
     Ok(CompiledBatch { batch, cached: is_cached, outcome })

@@ -52,6 +52,11 @@ pub enum FitSource<'t> {
     },
 }
 
+/// Whether a module is refused by what reads StableHLO.
+fn is_foreign(error: &StudyError) -> bool {
+    error.inner().is_some_and(|error| error.is::<ForeignError>())
+}
+
 /// A symbolic module is asked at powers of two up to this for one that it is for.
 const MAX_START: u32 = 1024;
 
@@ -85,7 +90,7 @@ impl FitSource<'_> {
         let module = loop {
             match of_batch(path, batch_dim, start, converter) {
                 // JAX's own words on a batch that is too small, or odd.
-                Err(StudyError::Foreign(_)) if start < MAX_START => start *= 2,
+                Err(error) if start < MAX_START && is_foreign(&error) => start *= 2,
                 read => break read,
             }
         };
@@ -156,13 +161,13 @@ impl FitSource<'_> {
 
     /// The verified program that is called so, of a core's part of a batch, tuned for a target.
     pub(super) fn module(&self, label: &str, batch: u32, target: &Target) -> Result<Module, StudyError> {
-        let unknown = || StudyError::NoProgram { label: label.to_string(), batch };
+        let unknown = || StudyError::no_program(label, batch);
         match self {
             FitSource::Model { subject, mesh, precisions } => {
                 let precision = precisions.iter().find(|precision| precision.to_string() == label);
                 let precision = *precision.ok_or_else(unknown)?;
                 let whole = batch.checked_mul(mesh.data.get()).filter(|&batch| i32::try_from(batch).is_ok());
-                let whole = whole.ok_or(StudyError::TooManyExamples { parts: mesh.data.get(), batch })?;
+                let whole = whole.ok_or_else(|| StudyError::too_many_examples(mesh.data.get(), batch))?;
                 let tuning = subject.tuning(target);
                 Ok(subject.program_with(precision, whole, *mesh, tuning)?.module)
             }
@@ -199,8 +204,7 @@ impl FitSource<'_> {
 
 /// A symbolic module at a batch.
 fn of_batch(path: &Path, batch_dim: &str, batch: u32, converter: &Converter) -> Result<Module, StudyError> {
-    let wrong =
-        |said: String| StudyError::Foreign(ForeignError::of_sizes(said, "name another dimension as --batch-dim"));
+    let wrong = |said: String| StudyError::from(ForeignError::of_sizes(said, "name another dimension as --batch-dim"));
     let size = format!("{batch_dim}={batch}").parse::<Size>().map_err(wrong)?;
     let sizes = converter.sizes.and(size);
     let sizes = sizes.map_err(|dim| wrong(format!("`{dim}` is the batch, and has a size of its own already")))?;
@@ -228,7 +232,7 @@ fn modules(
     batch_dim: Option<&BatchDim>,
     converter: &Converter,
 ) -> Result<BTreeMap<u32, PathBuf>, StudyError> {
-    let unread = |source| StudyError::Read { path: folder.to_path_buf(), source };
+    let unread = |source| StudyError::read(folder, source);
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).map_err(unread)? {
         let path = entry.map_err(unread)?.path();
@@ -238,16 +242,15 @@ fn modules(
     }
     paths.sort();
     if paths.is_empty() {
-        return Err(StudyError::NoModules { folder: folder.to_path_buf() });
+        return Err(StudyError::no_modules(folder));
     }
     let Some(batch_dim) = batch_dim else { return Err(no_batch_dim(folder, &paths, converter)?) };
     let mut files: BTreeMap<u32, PathBuf> = BTreeMap::new();
     for path in paths {
         let module = module_file::load(&path, converter)?;
-        let batch =
-            batch_of(&module, batch_dim).map_err(|source| StudyError::BatchDim { path: path.clone(), source })?;
+        let batch = batch_of(&module, batch_dim).map_err(|source| StudyError::batch_dim(&path, source))?;
         if let Some(other) = files.insert(batch, path.clone()) {
-            return Err(StudyError::SameBatch { one: other, other: path, batch, batch_dim: batch_dim.clone() });
+            return Err(StudyError::same_batch(&other, &path, batch, batch_dim));
         }
     }
     Ok(files)
@@ -270,7 +273,7 @@ fn no_batch_dim(folder: &Path, paths: &[PathBuf], converter: &Converter) -> Resu
             modules.first().map_or(String::new(), listed)
         ),
     };
-    Ok(StudyError::NoBatchDim { folder: folder.to_path_buf(), help })
+    Ok(StudyError::no_batch_dim(folder, help))
 }
 
 /// The first axis of a parameter that has another size in each of several modules, and its sizes, least first.
