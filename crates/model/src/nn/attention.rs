@@ -452,7 +452,7 @@ fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), Ru
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Distribution, Graph, Precision};
+    use crate::graph::{Distribution, Graph};
 
     /// Ten to the eighth positions ended the process, and heads of 2^32 features took 16 GiB.
     #[test]
@@ -461,9 +461,8 @@ mod tests {
         let built = |positions, config: Attention| {
             let g = Graph::new("g");
             let x = g.input("x", DType::F32, [1000, positions, 8]);
-            let y = attention(&g.scope(Precision::F32), &x, &x, "attention", &config);
-            g.output("y", &y);
-            g.finish().map(drop).map_err(|error| error.to_string())
+            let y = attention(&g.scope(), &x, &x, "attention", &config);
+            g.finish(&[("y", &y)]).map(drop).map_err(|error| error.to_string())
         };
         let of = |n_heads, head_size| Attention { n_heads, head_size: Some(head_size), ..Attention::default() };
         built(16, Attention { rotary, is_causal: true, ..of(2, 4) }).unwrap();
