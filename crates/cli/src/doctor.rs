@@ -7,6 +7,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -163,12 +165,17 @@ fn serve(probe: &Platform, skip: usize, context: &Context) -> anyhow::Result<Sta
     Ok(Status::Ok)
 }
 
+/// How long an answer of a probe is waited for: plugins load and compile in seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+const MIN_PATIENCE: Duration = Duration::from_secs(10);
+
 /// The parent's side: asks until every question has an answer, with a new child behind each that dies.
 fn ask(platform: &Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
     let questions = questions(platform);
     let bar = progress::bar(questions.len() as u64, context.quiet);
     bar.set_prefix(platform.name().to_string());
     let mut answers: Vec<Answer> = Vec::new();
+    let mut patience = PATIENCE;
     while answers.len() < questions.len() {
         let n_before = answers.len();
         let program = std::env::current_exe().context("cannot find this program to run it again")?;
@@ -180,18 +187,38 @@ fn ask(platform: &Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
             .spawn()
             .context("cannot start a probe of this program")?;
         let stdout = child.stdout.take().context("a probe has no output")?;
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        // A probe that neither answers nor ends is ended, as one that dies is.
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let is_silent = loop {
+            let line = match lines.recv_timeout(patience) {
+                Ok(line) => line,
+                Err(error) => break error == RecvTimeoutError::Timeout,
+            };
             // What a plugin itself prints is no answer.
             let Ok(answer) = serde_json::from_str::<Answer>(&line) else { continue };
             bar.set_message(answer.question.to_string());
             bar.inc(1);
             answers.push(answer);
+        };
+        if is_silent {
+            // It fails only for one that has ended.
+            drop(child.kill());
         }
         let status = child.wait().context("cannot wait for a probe")?;
         if let Some(question) = questions.get(answers.len()) {
-            let detail = format!("ends the process ({status})");
+            let detail = match is_silent {
+                true => format!("no answer within {} s", patience.as_secs()),
+                false => format!("ends the process ({status})"),
+            };
             answers.push(Answer { question: question.clone(), works: false, detail });
             bar.inc(1);
+            // The first may be slow; those after it need not be waited for as long, or many would take hours.
+            if is_silent {
+                patience = (patience / 2).max(MIN_PATIENCE);
+            }
         }
     }
     bar.finish_and_clear();

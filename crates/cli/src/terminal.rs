@@ -11,6 +11,8 @@ use std::io;
 use std::sync::OnceLock;
 
 use crate::report::Screen;
+use bf16scope_hlo::words::steers;
+pub(super) use bf16scope_hlo::words::visible;
 
 /// Columns of a table where nobody says how many there are: in a pipe or a file.
 const IN_A_PIPE: usize = 100;
@@ -95,20 +97,6 @@ const LINE: (usize, usize) = (1500, 500);
 /// Of a longer text.
 const TEXT: (usize, usize) = (12_000, 4_000);
 
-/// The text with every character made visible that could do more than be read: `\x1b`, `\r`, `\u{202e}`. Line ends and
-/// tabs stay.
-pub(super) fn visible(text: &str) -> Cow<'_, str> {
-    escaped(text, |out, character| {
-        let code = u32::from(character);
-        let written = match character {
-            '\r' => out.write_str("\\r"),
-            _ if code < 0x80 => write!(out, "\\x{code:02x}"),
-            _ => write!(out, "\\u{{{code:x}}}"),
-        };
-        written.expect("a string takes everything");
-    })
-}
-
 /// JSON with the same characters escaped as JSON has it: they stand in its strings only, and mean the same there.
 pub(super) fn visible_json(text: &str) -> Cow<'_, str> {
     escaped(text, |out, character| {
@@ -141,17 +129,6 @@ fn escaped(text: &str, mut escape: impl FnMut(&mut String, char)) -> Cow<'_, str
         }
     }
     Cow::Owned(out)
-}
-
-/// Whether a terminal does something at this character: controls, among them those of 8 bits; marks that turn the
-/// direction of writing; ends of lines and paragraphs that are no line feed; tags, which nobody sees.
-fn steers(character: char) -> bool {
-    match character {
-        '\n' | '\t' => false,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
-        '\u{e0000}'..='\u{e007f}' => true,
-        _ => character.is_control(),
-    }
 }
 
 /// The first and the last bytes of a long text, whole characters each, and how many are left out between.

@@ -30,7 +30,7 @@ mod replace;
 mod sums;
 mod trust;
 
-pub use archive::{MAX_UNPACKED_RATIO, UNPACKED_WITHOUT_QUESTION, ZipError, has_zip_end, is_bomb};
+pub use archive::{MAX_UNPACKED_RATIO, UNPACKED_WITHOUT_QUESTION, ZipError, has_zip_end, is_bomb, stored_of_hollow};
 pub use cache::{BytesDone, Cache, OnBytes};
 pub use offline::{is_offline, refuse_downloads};
 pub use read::{is_pipe, open, read, read_text};

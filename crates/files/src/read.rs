@@ -13,12 +13,26 @@ use super::{FIFO, FileError, check_name, is_descriptor, not_regular};
 /// What the system says; [`FileError::NotRegular`].
 pub fn open(path: &Path) -> io::Result<File> {
     check(path, false)?;
-    let file = File::open(path)?;
+    let file = opened(path)?;
     // Somebody may have put another one in its place.
     match not_regular(file.metadata()?.file_type()) {
         Some(found) => Err(FileError::NotRegular { found }.into()),
         None => Ok(file),
     }
+}
+
+/// Opens a file of which no read waits: some of /proc, such as /proc/kmsg, say that they are regular, and wait for more. A
+/// read that would wait is an error.
+fn opened(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(target_os = "linux")]
+    {
+        /// As `fcntl.h` of Linux has it on x86, Arm and RISC-V.
+        const O_NONBLOCK: i32 = 0o4000;
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, O_NONBLOCK);
+    }
+    options.open(path)
 }
 
 /// Reads a whole file of at most `limit` bytes. A pipe is read as a file where the path names a descriptor that is open
@@ -37,7 +51,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::with_capacity(n_bytes as usize);
     // A file may grow, and those of /proc do not say how long they are.
-    File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    opened(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(FileError::TooLarge { limit }.into());
     }

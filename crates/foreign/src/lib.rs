@@ -61,6 +61,7 @@ pub fn read_with(
     spec: &ChildSpec,
 ) -> Result<Module, ForeignError> {
     if let Ok(text) = std::str::from_utf8(bytes) {
+        check_ranks(text, name)?;
         if has_unknown_sizes(text) && (text.contains(SYMBOLIC_TEXT) || !sizes.is_empty()) {
             return stablehlo::read_symbolic(text, name, sizes);
         } else if !sizes.is_empty() {
@@ -158,6 +159,24 @@ fn say_devices(module: &mut Module, n_replicas: u64, n_partitions: u64) {
     }
 }
 
+/// Dims of a type at most. Arrays have some ten; of a hundred thousand the converter makes no end.
+const MAX_RANK: usize = 1000;
+
+/// Refuses a text with a type of more dims than any array has.
+fn check_ranks(text: &str, name: &str) -> Result<(), ForeignError> {
+    for (nth, line) in text.lines().enumerate() {
+        for (at, _) in line.match_indices("tensor<") {
+            let inner = line[at..].split('>').next().unwrap_or_default();
+            let n_dims = inner.bytes().filter(|&byte| byte == b'x').count();
+            if n_dims > MAX_RANK {
+                let said = format!("{name}:{}: a tensor has {n_dims} dimensions; expected at most {MAX_RANK}", nth + 1);
+                return Err(ForeignError::Refused { said, help: "reshape it where the program is made".to_string() });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What JAX calls the parameter that says on which platform a program runs.
 const PLATFORM_INDEX: &[u8] = b"\"_platform_index\"";
 
@@ -230,6 +249,18 @@ fn count(program: &[u8], attribute: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_type_of_dims_without_end_is_refused_before_it_is_converted() {
+        let text = |n: usize| {
+            format!("module @m {{\n  func.func @main(%a: tensor<{}f32>) -> tensor<2x3xf32> {{", "1x".repeat(n))
+        };
+        check_ranks(&text(1000), "m").unwrap();
+        assert_eq!(
+            check_ranks(&text(100_000), "m").unwrap_err().to_string(),
+            "m:2: a tensor has 100000 dimensions; expected at most 1000\nhelp: reshape it where the program is made"
+        );
+    }
 
     /// It was the last: of `["tpu", "cpu"]` a CPU.
     #[test]

@@ -9,6 +9,7 @@
 //! Source: Graphviz's DOT language; the idea of one colour for each kind of thing is XLA's `hlo_graph_dumper`.
 
 use super::text::number;
+use super::words;
 use super::{CompId, Computation, DType, DTypeClass, InstrId, Instruction, Literal, Module, Op, Shape};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -320,15 +321,15 @@ fn short(shape: &Shape) -> String {
 }
 
 /// A quoted string of DOT. Backslashes would begin escapes of labels (`\N`), so they are doubled; a line break is
-/// centred, and other control characters are not for pictures.
+/// centred, and what could do more than be read is made visible.
 fn quote(text: &str) -> String {
     let mut out = String::from("\"");
-    for c in text.chars() {
+    for c in words::visible(text).chars() {
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
             '\n' => out.push_str("\\n"),
-            c if c.is_control() => out.push(' '),
+            '\t' => out.push(' '),
             c => out.push(c),
         }
     }
@@ -395,6 +396,7 @@ ENTRY main {
     fn names_are_escaped() {
         let picture = rendered(MODULE);
         assert!(picture.contains(r#"tooltip="p\na \"quoted\" \\N name""#), "{picture}");
-        assert_eq!(quote("a\tb\r\u{7}"), "\"a b  \"");
+        assert_eq!(quote("a\tb\r\u{7}"), r#""a b\\r\\x07""#);
+        assert_eq!(quote("\0\x1b\u{202e}ü"), r#""\\x00\\x1b\\u{202e}ü""#);
     }
 }

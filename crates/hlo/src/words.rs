@@ -1,4 +1,38 @@
-//! Names in messages: which of several was meant, and lists of them that stay short.
+//! Names in messages and pictures: which of several was meant, lists of them that stay short, and what in them could do more
+//! than be read.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Whether a terminal, a browser or an editor does something at this character: controls, among them those of 8 bits; marks
+/// that turn the direction of writing; ends of lines and paragraphs that are no line feed; tags, which are never seen.
+pub fn steers(character: char) -> bool {
+    match character {
+        '\n' | '\t' => false,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
+        '\u{e0000}'..='\u{e007f}' => true,
+        _ => character.is_control(),
+    }
+}
+
+/// The text with every character made visible that [`steers`]: `\x1b`, `\r`, `\u{202e}`. Line ends and tabs stay.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        let code = u32::from(character);
+        let written = match character {
+            character if !steers(character) => out.write_char(character),
+            '\r' => out.write_str("\\r"),
+            _ if code < 0x80 => write!(out, "\\x{code:02x}"),
+            _ => write!(out, "\\u{{{code:x}}}"),
+        };
+        written.expect("a string takes everything");
+    }
+    Cow::Owned(out)
+}
 
 /// Names in backticks, of many the first `most`: `` `a`, `b` and 3 more ``; `none` of none.
 pub fn listed<'n>(names: impl IntoIterator<Item = &'n String>, most: usize) -> String {

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fs4::fs_std::FileExt;
 
@@ -310,9 +310,27 @@ impl Pip {
     fn answers(&self, setup: &Setup) -> bool {
         let mut command = self.command(setup);
         command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
+        let Ok(mut child) = command.spawn() else { return false };
+        let began = Instant::now();
+        loop {
+            match child.try_wait() {
+                Ok(Some(status)) => return status.success(),
+                Ok(None) if began.elapsed() < ANSWER => std::thread::sleep(Duration::from_millis(5)),
+                // One that never ends is no pip.
+                _ => {
+                    drop(child.kill());
+                    drop(child.wait());
+                    return false;
+                }
+            }
+        }
     }
 }
+
+/// How long a pip may take to say its version; a cold start of Python takes seconds.
+const ANSWER: Duration = Duration::from_secs(60);
+/// How long pip may download without a byte that comes. It gives up a connection by itself after 15 seconds, five times.
+const STALLED: Duration = Duration::from_secs(300);
 
 /// Downloads the wheel with the first pip there is.
 fn download(artifact: &Pinned, variable: &'static str, staging: &Path, setup: &Setup) -> Result<PathBuf, InstallError> {
@@ -390,12 +408,22 @@ fn full(log: &str) -> Option<io::ErrorKind> {
 
 /// Waits for pip, and says how many bytes have come.
 fn watch(child: &mut Child, artifact: &Pinned, staging: &Path, setup: &Setup) -> io::Result<std::process::ExitStatus> {
+    let (mut n_before, mut since) = (0, Instant::now());
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
         let n_bytes = largest_file(staging).min(artifact.wheel_bytes);
         say(setup, Progress::Downloading { artifact, n_bytes });
+        if n_bytes != n_before {
+            (n_before, since) = (n_bytes, Instant::now());
+        }
+        if since.elapsed() > STALLED {
+            child.kill()?;
+            child.wait()?;
+            let text = format!("no byte came for {} s, and it was ended", STALLED.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+        }
         std::thread::sleep(Duration::from_millis(200));
     }
 }

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use bf16scope_hlo::words;
 use maud::{DOCTYPE, Escaper, Markup, PreEscaped, html};
 
 /// A page.
@@ -230,7 +231,8 @@ impl Page {
             }
             "\n"
         };
-        page.into_string()
+        // Names come from files of others: what would turn the direction of writing, or be dropped, is shown.
+        words::visible(&page.into_string()).into_owned()
     }
 }
 
@@ -334,6 +336,8 @@ mod tests {
             }],
         };
         let html = page.render();
+        let named = Page { title: "a\0b\x1bc\u{202e}d".to_string(), ..Page::default() }.render();
+        assert!(named.contains(r"<title>a\x00b\x1bc\u{202e}d</title>"), "{named}");
         for expected in [
             "<title>a &lt;module&gt; &amp; more</title>",
             "<div class=\"fact bad\"><b>1e-3</b><span>error</span></div>",

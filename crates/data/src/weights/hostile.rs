@@ -532,3 +532,46 @@ fn blocks_that_are_bombs_together_are_refused() {
     assert_eq!(error.kind(), WeightsErrorKind::TooLarge, "{error}");
     assert!(error.to_string().contains("12582912 packed bytes are to become 12884901888"), "{error}");
 }
+
+#[test]
+fn checkpoints_of_jax_are_told_with_the_line_that_converts_them() {
+    let folder = tempfile::tempdir().unwrap();
+    // {"params": {"kernel": …}}, as flax.serialization.to_bytes begins it.
+    fs::write(folder.path().join("flax_model.msgpack"), b"\x81\xa6params\x81\xa6kernel\xc7").unwrap();
+    let said = refused(folder.path(), "flax_model.msgpack");
+    let expected = "flax_model.msgpack: a dict in MessagePack, as Flax writes parameters, which is not read\nhelp: save its arrays";
+    assert!(said.starts_with(expected), "{said}");
+    // Of 70,000 keys; and a map of numbers, which is none of Flax's.
+    fs::write(folder.path().join("x"), b"\xdf\0\x01\x11\x70\xd9\x40params").unwrap();
+    assert!(refused(folder.path(), "x").contains("flax.serialization"));
+    fs::write(folder.path().join("x"), b"\x82\x01\x02\x03\x04").unwrap();
+    assert!(refused(folder.path(), "x").contains("no file of weights that is known"));
+    for name in ["_METADATA", "manifest.ocdbt", "default/_METADATA"] {
+        let path = folder.path().join("orbax").join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "{}").unwrap();
+        fs::write(folder.path().join("orbax/checkpoint"), b"\x81\xa1a").unwrap();
+        let said = refused(folder.path(), "orbax");
+        assert!(
+            said.starts_with("orbax: a checkpoint of Orbax, which is not read\nhelp: where it was written"),
+            "{said}"
+        );
+        fs::remove_dir_all(folder.path().join("orbax")).unwrap();
+    }
+}
+
+/// Every dtype of 8 bits that safetensors has is read to the bit.
+#[test]
+fn fp8_of_safetensors_is_read_and_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    for (name, dtype) in [("F8_E4M3", DType::F8E4M3FN), ("F8_E5M2", DType::F8E5M2), ("F8_E8M0", DType::F8E8M0FNU)] {
+        let header = format!(r#"{{"w":{{"dtype":"{name}","shape":[256],"data_offsets":[0,256]}}}}"#);
+        let bytes: Vec<u8> = (0..=255).collect();
+        fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes].concat()).unwrap();
+        let literal = open(&path).unwrap().read("w").unwrap();
+        assert_eq!(literal, Literal::Array { shape: ArrayShape::new(dtype, vec![256]), bytes });
+        write(&path, WrittenFormat::Safetensors, [("w".to_string(), literal.clone())]).unwrap();
+        assert_eq!(open(&path).unwrap().read("w").unwrap(), literal);
+    }
+}

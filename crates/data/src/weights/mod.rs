@@ -306,6 +306,11 @@ fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
     if folder.join("saved_model.pb").exists() || variables.exists() {
         return bundle::open(&Region::open(&variables)?, Format::SavedModel);
     }
+    // Its own file is called `checkpoint` too.
+    if ORBAX.iter().any(|name| folder.join(name).exists()) {
+        let found = "a checkpoint of Orbax, which is not read";
+        return Err(WeightsError::unsupported(folder, found).help(FROM_ORBAX));
+    }
     let state = folder.join("checkpoint");
     if state.exists() {
         let name = latest(&state)?;
@@ -347,6 +352,30 @@ fn latest(state: &Path) -> Result<String, WeightsError> {
     })
 }
 
+/// What a folder of Orbax has, of which one is there in each of its formats; some within `default`, an item's name.
+const ORBAX: [&str; 5] =
+    ["_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt", "default/_METADATA", "default/manifest.ocdbt"];
+
+/// How a person who has JAX writes what Orbax keeps as arrays by name.
+const FROM_ORBAX: &str = "where it was written, save its arrays by name: python -c \"import numpy, jax, orbax.checkpoint as o; \
+     leaves = jax.tree_util.tree_leaves_with_path(o.PyTreeCheckpointer().restore('FOLDER')); \
+     numpy.savez('weights.npz', **{jax.tree_util.keystr(k, simple=True, separator='/'): numpy.asarray(v) for k, v in leaves})\"";
+
+/// The same for a file of Flax.
+const FROM_FLAX: &str = "save its arrays by name: python -c \"import numpy, flax.serialization as s, flax.traverse_util as t; \
+     numpy.savez('weights.npz', **t.flatten_dict(s.msgpack_restore(open('FILE', 'rb').read()), sep='/'))\"";
+
+/// Whether a file begins as a dict in MessagePack whose first key is a text, as Flax writes parameters.
+fn is_msgpack(head: &[u8]) -> bool {
+    let rest = match head {
+        [0x81..=0x8f, rest @ ..] => rest,
+        [0xde, _, _, rest @ ..] => rest,
+        [0xdf, _, _, _, _, rest @ ..] => rest,
+        _ => return false,
+    };
+    matches!(rest, [0xa1..=0xbf | 0xd9..=0xdb, ..])
+}
+
 /// What else people have weights in, by how it begins, and what to do about it.
 const OTHERS: &[(&[u8], &str, &str)] = &[
     (b"\x93NUMPY", "one array of NumPy (.npy)", "save it under its variable's name: np.savez(FILE, **{NAME: x})"),
@@ -359,6 +388,10 @@ fn not_weights(path: &Path, head: &[u8]) -> WeightsError {
     match known {
         Some((_, what, help)) => {
             WeightsError::unsupported(path, format!("{what}, which is not read as weights")).help(*help)
+        }
+        None if is_msgpack(head) => {
+            let found = "a dict in MessagePack, as Flax writes parameters, which is not read";
+            WeightsError::unsupported(path, found).help(FROM_FLAX)
         }
         None => {
             let shown = &head[..head.len().min(8)];

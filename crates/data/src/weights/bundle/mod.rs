@@ -71,6 +71,12 @@ pub(super) fn open(region: &Region, format: Format) -> Result<Opened, WeightsErr
     let graph = tensors.remove(objects::KEY.as_bytes());
     let graph = graph.map(|tensor| bundle.graph(&tensor)).transpose()?;
     let mut aliases = graph.as_ref().map(objects::aliases).unwrap_or_default();
+    let full_names = graph.as_ref().map(objects::full_names).unwrap_or_default();
+    // A name that several variables have, or that is another's path, names none of them first.
+    let mut n_called: BTreeMap<&str, usize> = BTreeMap::new();
+    full_names.values().for_each(|name| *n_called.entry(name).or_default() += 1);
+    let keys = tensors.keys().filter_map(|key| std::str::from_utf8(key).ok());
+    let paths: BTreeSet<String> = keys.flat_map(|key| [Some(key.to_string()), objects::path(key)]).flatten().collect();
     let (mut is_taken, mut pairs) = (BTreeSet::new(), slices::MAX_PAIRS);
     let mut entries = Vec::new();
     for (key, tensor) in tensors.iter().filter(|(key, _)| !key.starts_with(&[0])) {
@@ -79,9 +85,14 @@ pub(super) fn open(region: &Region, format: Format) -> Result<Opened, WeightsErr
         let (entry, parts) = bundle.entry(key, tensor, &tensors, &mut pairs)?;
         let path =
             graph.as_ref().and_then(|_| objects::path(key)).filter(|path| !tensors.contains_key(path.as_bytes()));
-        let name = path.filter(|path| is_taken.insert(path.clone())).unwrap_or_else(|| key.to_string());
+        // A variable of a list that Keras keeps for itself is called as the layer calls it, and the path finds it too.
+        let called = path.as_deref().filter(|path| objects::is_private(path)).and_then(|_| full_names.get(key));
+        let called = called.filter(|name| n_called[*name] == 1 && !paths.contains(**name)).map(|name| name.to_string());
+        let other = path.clone();
+        let name = called.or(path).filter(|path| is_taken.insert(path.clone())).unwrap_or_else(|| key.to_string());
         let mut names = aliases.remove(key).unwrap_or_default();
         names.push(key.to_string());
+        names.extend(other);
         names.sort();
         names.dedup();
         names.retain(|alias| *alias != name);

@@ -49,6 +49,19 @@ fn unescaped(name: &str) -> String {
     out
 }
 
+/// Whether a path goes through what a framework keeps for itself, such as Keras' `_trainable_variables/0`: a name that no
+/// person gave.
+pub(super) fn is_private(path: &str) -> bool {
+    path.split('/').any(|part| part.starts_with('_'))
+}
+
+/// What TensorFlow calls the variable of each key.
+pub(super) fn full_names(graph: &ObjectGraph) -> BTreeMap<&str, &str> {
+    let attributes = graph.nodes.iter().flat_map(|node| &node.attributes);
+    let named = attributes.filter(|attribute| !attribute.full_name.is_empty());
+    named.map(|attribute| (&*attribute.checkpoint_key, &*attribute.full_name)).collect()
+}
+
 /// The full name and other paths of each key.
 pub(super) fn aliases(graph: &ObjectGraph) -> BTreeMap<String, Vec<String>> {
     let mut paths: Vec<Vec<String>> = vec![Vec::new(); graph.nodes.len()];

@@ -1,6 +1,7 @@
 //! Bundles that were made to take memory and time, and what replaces one.
 
 use std::fs;
+use std::io::Write as _;
 
 use super::proto::{Dim, Extent, TensorShape, TensorSlice};
 use super::*;
@@ -19,13 +20,25 @@ fn at(offset: i64, dims: &[i64]) -> TensorEntry {
 
 /// Opens a bundle of these entries, whose data file has so many bytes.
 fn opened(entries: BTreeMap<Vec<u8>, TensorEntry>, n_bytes: u64) -> Result<Opened, String> {
+    opened_of(entries, &|data| data.set_len(n_bytes))
+}
+
+/// The same, of a data file with these bytes.
+fn opened_with(entries: BTreeMap<Vec<u8>, TensorEntry>, data: &[u8]) -> Result<Opened, String> {
+    opened_of(entries, &|mut file| file.write_all(data))
+}
+
+fn opened_of(
+    entries: BTreeMap<Vec<u8>, TensorEntry>,
+    fill: &dyn Fn(fs::File) -> std::io::Result<()>,
+) -> Result<Opened, String> {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("m");
     let header = Header { num_shards: 1, endianness: 0, version: None }.encode_to_vec();
     let pairs = entries.iter().map(|(key, entry)| (key.as_slice(), entry.encode_to_vec()));
     let index = table::write(std::iter::once((&b""[..], header)).chain(pairs));
     fs::write(index_of(&prefix), index).unwrap();
-    fs::File::create(shard_name(&prefix, 0, 1)).unwrap().set_len(n_bytes).unwrap();
+    fill(fs::File::create(shard_name(&prefix, 0, 1)).unwrap()).unwrap();
     let opened = open(&Region::open(&index_of(&prefix)).unwrap(), Format::TensorFlow);
     opened.map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
 }
@@ -44,6 +57,56 @@ fn arrays_that_share_bytes_are_refused() {
     let many: BTreeMap<Vec<u8>, TensorEntry> =
         (0..3000).map(|nth| (format!("{nth:04}").into_bytes(), at(0, &[1 << 30]))).collect();
     assert!(opened(many, 1 << 30).err().unwrap().contains("`0001` begins at byte 0 of data file 0, within `0000`"));
+}
+
+/// A graph of objects in which variables are called so, as the bytes of its tensor; and its entry.
+fn graph_of(keys: &[(&str, &str)]) -> Vec<u8> {
+    let attribute = |(key, name): &(&str, &str)| proto::Attribute {
+        name: "VARIABLE_VALUE".to_string(),
+        full_name: name.to_string(),
+        checkpoint_key: key.to_string(),
+    };
+    let node = |key| proto::Object { children: Vec::new(), attributes: vec![attribute(key)] };
+    ObjectGraph { nodes: keys.iter().map(node).collect() }.encode_to_vec()
+}
+
+#[test]
+fn variables_of_keras_are_called_as_their_layers_call_them() {
+    let key = |path: &str| format!("{path}/.ATTRIBUTES/VARIABLE_VALUE");
+    let called = [
+        ("model/_trainable_variables/0", "sequential/dense/kernel"),
+        ("model/_trainable_variables/1", "twice"),
+        ("model/_trainable_variables/2", "twice"),
+        ("model/_trainable_variables/3", "net/layers/0/kernel"),
+        ("model/_trainable_variables/4", ""),
+        // A path that a person would write stays.
+        ("net/layers/0/kernel", "dense/kernel"),
+    ];
+    let keys: Vec<(String, &str)> = called.iter().map(|(path, name)| (key(path), *name)).collect();
+    let keys: Vec<(&str, &str)> = keys.iter().map(|(key, name)| (key.as_str(), *name)).collect();
+    let graph = graph_of(&keys);
+    // Strings: the length, the checksum of the lengths, the bytes.
+    let mut data = Vec::new();
+    prost::encoding::encode_varint(graph.len() as u64, &mut data);
+    let lengths = mask(crc32c::crc32c(&(graph.len() as u32).to_le_bytes())).to_le_bytes();
+    let crc = crc32c::crc32c(&[&(graph.len() as u32).to_le_bytes()[..], &lengths, &graph].concat());
+    data.extend([&lengths[..], &graph].concat());
+    let size = data.len() as i64;
+    let entry = TensorEntry { dtype: 7, shape: shape(&[]), size, crc32c: mask(crc), ..at(0, &[]) };
+    let mut entries = BTreeMap::from([(objects::KEY.as_bytes().to_vec(), entry)]);
+    for (nth, (key, _)) in keys.iter().enumerate() {
+        entries.insert(key.as_bytes().to_vec(), at(size + nth as i64, &[1]));
+    }
+    data.extend([0; 6]);
+    let opened = opened_with(entries, &data).unwrap();
+    let names: Vec<&str> = opened.entries.iter().map(|entry| entry.name.as_str()).collect();
+    let mut expected = ["sequential/dense/kernel"].to_vec();
+    expected.extend((1..=4).map(|nth| called[nth].0));
+    expected.push("net/layers/0/kernel");
+    assert_eq!(names, expected);
+    // What it was called before finds it still.
+    let aliases = &opened.entries[0].aliases;
+    assert!(["model/_trainable_variables/0", keys[0].0].iter().all(|name| aliases.iter().any(|alias| alias == name)));
 }
 
 /// An array of slices by columns, and the entries of those.
