@@ -204,3 +204,33 @@ pub(super) fn read_back(optimized: &[u8]) -> Result<Module, StudyError> {
     verify_ids(&optimized).map_err(StudyError::optimized_broken)?;
     Ok(optimized)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `compile --json` printed it before there was [`CompileOutcome`].
+    #[test]
+    fn what_is_printed_of_a_program_keeps_its_names() {
+        let json = |outcome| {
+            let target = "tpu-v2".parse().unwrap();
+            let subject = CompiledSubject { label: "f32".to_string(), target, cached: true, outcome };
+            serde_json::to_string(&subject).unwrap()
+        };
+        let need = Need { needed: Some(3 << 30), available: None, text: "Ran out of memory".to_string() };
+        let message = "tpu-v2: out of device memory: needs 3221225472 bytes (3.00 GiB), has an amount the compiler did not say\\nhelp: use a smaller batch, or bf16 if \
+                       the program is f32\\ncompiler: Ran out of memory";
+        assert_eq!(
+            json(CompileOutcome::OutOfMemory(need)),
+            format!(
+                r#"{{"precision":"f32","cached":true,"out_of_memory":{{"needed":3221225472,"available":null,"message":"{message}"}}}}"#
+            )
+        );
+        let fits = json(CompileOutcome::Fits(CompileReport::default()));
+        assert!(fits.starts_with(r#"{"precision":"f32","cached":true,"hbm":{"arguments":0,"#), "{fits}");
+        assert!(!fits.contains("out_of_memory") && !fits.contains("failed"), "{fits}");
+        let refused =
+            r#"{"precision":"f32","cached":true,"failed":"tpu-v2: the compiler refused the program: INTERNAL"}"#;
+        assert_eq!(json(CompileOutcome::Failed("INTERNAL".to_string())), refused);
+    }
+}

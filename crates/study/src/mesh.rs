@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::shell::word;
 use super::{ModelSubject, StudyError};
-use bf16scope_model::document::{self, NodeError, Step};
+use bf16scope_model::document::{NodeError, Step};
 use bf16scope_tpu::Target;
 use bf16scope_train::Mesh;
 
@@ -69,15 +69,11 @@ pub fn check_no_model_axis(command: &str, subject: &ModelSubject<'_>) -> Result<
     if model == 1 {
         return Ok(());
     }
+    let problem =
+        format!("{command} lays a batch over replicas of one device each, and here each replica is split over {model}");
+    let Some(experiment) = &subject.experiment else { return Err(StudyError::model_axis(&subject.name, &problem)) };
     let key = |name: &str| Step::Key(name.to_string());
-    let error = NodeError::new(
-        vec![key("mesh"), key("model")],
-        format!("{command} lays a batch over replicas of one device each, and here each replica is split over {model}"),
-    );
-    let Some(experiment) = &subject.experiment else {
-        let help = "leave the model axis out of the objective's mesh; `Compare` takes a step with one";
-        return Err(document::error_without_place(&subject.name, error.with_help(help)).into());
-    };
+    let error = NodeError::new(vec![key("mesh"), key("model")], problem);
     let data = (32 / model).max(1);
     let help = format!(
         "leave `model` and `split` out for {command}; what a step with them takes on a slice of 32 cores says `bf16scope compile \

@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(fits.into_report(&target).unwrap(), report());
         assert_eq!(
             too_large.clone().into_report(&target).unwrap_err().to_string(),
-            "tpu-v2: out of device memory: needs 0.00 GiB, has 0.00 GiB\nhelp: use a smaller batch, or bf16 if the program is \
+            "tpu-v2: out of device memory: needs 3145728 bytes (0.00 GiB), has 1048576 bytes (0.00 GiB)\nhelp: use a smaller batch, or bf16 if the program is \
              f32\ncompiler: Ran out of memory"
         );
         assert_eq!(CompileOutcome::of_error(need().error(&target)).unwrap(), too_large);

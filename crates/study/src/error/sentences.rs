@@ -198,6 +198,13 @@ impl StudyError {
         StudyError::new(StudyErrorKind::Devices, "the step cannot be laid over its partitions").because(source)
     }
 
+    /// A task whose replicas are split over a model axis, in a question about replicas of one device each.
+    pub(crate) fn model_axis(name: &str, problem: &str) -> StudyError {
+        let help = "leave the model axis out of the objective's mesh; `Compare` takes a step with one";
+        let place = StudyPlace::Program(name.to_string());
+        StudyError::new(StudyErrorKind::Devices, format!("{name}: {problem}")).with_help(help).at(place)
+    }
+
     /// Rules of a model axis that is not there.
     pub(crate) fn no_model_axis(pattern: &str) -> StudyError {
         let text = format!("{pattern} is split over the model axis, and there is none");

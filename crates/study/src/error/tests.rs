@@ -74,7 +74,7 @@ fn files() {
     let other = Other { what: "a model in ONNX", export: "export it as StableHLO" };
     let text = "a b/m.hlo is a model in ONNX, and no HLO or StableHLO\nhelp: export it as StableHLO";
     in_file(&StudyError::other(path(), other), kind, text, None);
-    let utf8 = std::str::from_utf8(&[0xff, b'a']).unwrap_err();
+    let utf8 = String::from_utf8(vec![0xff, b'a']).unwrap_err().utf8_error();
     let cause = "invalid utf-8 sequence of 1 bytes from index 0";
     let text = "a b/m.hlo: the text is not UTF-8\nhelp: the file may be damaged";
     in_file(&StudyError::not_utf8(path(), utf8), kind, text, Some(cause));
@@ -181,6 +181,8 @@ fn models_and_devices() {
     check(&StudyError::slice(6, &v2, 8, 4), kind, &StudyPlace::Target(v2), text, None);
 
     let of_task = StudyPlace::Program("net".to_string());
+    let text = "net: replicas are split\nhelp: leave the model axis out of the objective's mesh; `Compare` takes a step with one";
+    check(&StudyError::model_axis("net", "replicas are split"), kind, &of_task, text, None);
     let built = StudyError::build("net", StudyError::zero("0 parts"));
     let cause = "0 parts: expected 1 or more";
     check(&built, StudyErrorKind::Question, &of_task, "net cannot be built", Some(cause));
