@@ -14,7 +14,6 @@ use bf16scope_hlo::proto::ProtoError;
 use bf16scope_hlo::verify::VerifyErrors;
 use bf16scope_passes::PassError;
 use bf16scope_passes::amp::PolicyError;
-use bf16scope_passes::partition::PartitionError;
 use bf16scope_tpu::Target;
 use bf16scope_tpu::explain::backend::BackEnd;
 
@@ -195,7 +194,7 @@ impl StudyError {
         StudyError::new(source.kind(), format!("{name} cannot be built")).at(place).because(source)
     }
 
-    pub(crate) fn partition(source: PartitionError) -> StudyError {
+    pub(crate) fn partition(source: PassError) -> StudyError {
         StudyError::new(StudyErrorKind::Devices, "the step cannot be laid over its partitions").because(source)
     }
 

@@ -13,7 +13,7 @@ use bf16scope_hlo::verify::VerifyErrors;
 use bf16scope_hlo::{Module, proto, text, verify};
 use bf16scope_model::document;
 use bf16scope_passes::amp::{Policy, PolicyDocument};
-use bf16scope_passes::partition::PartitionError;
+use bf16scope_passes::partition;
 use bf16scope_tpu::explain::backend::BackEnd;
 
 fn path() -> &'static Path {
@@ -164,10 +164,11 @@ fn lowering() {
 #[test]
 fn models_and_devices() {
     let kind = StudyErrorKind::Devices;
-    let twice = || PartitionError::Twice { parameter: "w".to_string(), axes: [0, 1] };
-    let cause = twice().to_string();
+    let config = partition::Config::new(2, []);
+    let without_rules = || partition::run(&Module::new("step"), &config).unwrap_err();
+    let cause = without_rules().to_string();
     let text = "the step cannot be laid over its partitions";
-    in_question(&StudyError::partition(twice()), kind, text, Some(&cause));
+    in_question(&StudyError::partition(without_rules()), kind, text, Some(&cause));
     let text = "w* is split over the model axis, and there is none\nhelp: give the mesh one";
     in_question(&StudyError::no_model_axis("w*"), kind, text, None);
     let text = "a mesh is for a training step, whose batch its devices share\nhelp: leave it out: an inference is of one device";
