@@ -80,7 +80,8 @@ impl Texts {
             }
             // Text takes its place on the disk; a hole of a tebibyte takes none, and hours to read.
             if let Some(n_stored) = files::stored_of_hollow(path) {
-                let found = format!("the file has {} bytes, and {n_stored} are stored: the rest are holes", shard.n_bytes);
+                let found =
+                    format!("the file has {} bytes, and {n_stored} are stored: the rest are holes", shard.n_bytes);
                 return Err(DataError::new(DataErrorKind::TooLarge, path, found).help("name a file of text"));
             }
             shards.push(shard);
