@@ -238,7 +238,8 @@ impl<'t> ModelSubject<'t> {
             };
         }
         let rules = if self.split.is_empty() { &self.objective.split } else { &self.split };
-        let (module, report) = over_model_axis(&module, n_partitions, rules, mesh.sum).map_err(StudyError::partition)?;
+        let (module, report) =
+            over_model_axis(&module, n_partitions, rules, mesh.sum).map_err(StudyError::partition)?;
         for (parameter, axis) in report.split {
             tracing::debug!("{parameter} is split along axis {axis}");
         }
