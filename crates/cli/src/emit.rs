@@ -125,7 +125,7 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
             // XLA reads it, and what is written here is to be read here, too.
             if let Err(error) = decode::check_size(&bytes) {
                 tracing::warn!(
-                    "what is written is not read again by bf16scope: {error}\nhelp: text is: name it .hlo or .txt"
+                    "what is written is not read again by bf16scope: {error}\nhelp: XLA reads it; for bf16scope, write a smaller program"
                 );
             }
             bytes
