@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import tempfile
 import warnings
 from collections import Counter
@@ -98,6 +99,21 @@ class Report:
         return f"<table><tr><th>op</th><th>lowered</th><th>as before</th></tr>{rows}</table>"
 
 
+# As the command reads: a module is held several times over while it is read.
+_MAX_BYTES = 512 << 20
+
+
+def _bytes_of(path: str | bytes) -> bytes:
+    """A whole file, of a bounded size: a device has no end."""
+    with open(path, "rb") as file:
+        if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+            raise Error(f"{os.fsdecode(path)} is not a regular file but a character device\nhelp: name a file")
+        found = file.read(_MAX_BYTES + 1)
+    if len(found) > _MAX_BYTES:
+        raise Error(f"{os.fsdecode(path)} has more than {_MAX_BYTES} bytes, the most that is read of a module")
+    return found
+
+
 class Module:
     """A program in HLO. It is a value: what changes it gives another."""
 
@@ -126,8 +142,7 @@ class Module:
             raise Error(f"`Module.read` takes a path, bytes or text, and was given {type(source).__name__}")
         if not isinstance(source, bytes):
             name = os.fspath(source)
-            with open(source, "rb") as file:
-                source = file.read()
+            source = _bytes_of(name)
         sizes = [f"{dim}={size}" for dim, size in (dims or {}).items()]
         return Module(_native.Module.from_bytes(source, name, _program_if_any(), sizes))
 

@@ -34,7 +34,11 @@ def test_read_lower_write():
 def test_what_is_read_and_run_is_told_apart():
     as_file, as_text = bf16scope.Module.read(DOT.encode()), bf16scope.Module.read(DOT)
     assert as_file.text() == as_text.text()
-    for wrong, said in [(lambda: bf16scope.Module.read(3), "was given int"), (lambda: as_text.run({}), "give a list")]:
+    for wrong, said in [
+        (lambda: bf16scope.Module.read(3), "was given int"),
+        (lambda: bf16scope.Module.read("/dev/zero"), "not a regular file but a character device"),
+        (lambda: as_text.run({}), "give a list"),
+    ]:
         with pytest.raises(bf16scope.Error, match=said):
             wrong()
 

@@ -11,7 +11,7 @@ use super::program::Choice;
 use super::{Context, Status, module_file};
 use bf16scope_files as files;
 use bf16scope_foreign::stablehlo;
-use bf16scope_hlo::proto::encode;
+use bf16scope_hlo::proto::{decode, encode};
 use bf16scope_hlo::text::{PrintOptions, print};
 use bf16scope_hlo::{Lost, Module, graphviz, lost_in_text};
 use bf16scope_tpu::Target;
@@ -121,7 +121,14 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
         Format::Graphviz => graphviz::render(module).into_bytes(),
         Format::Proto => {
             warn_of_attributes(module);
-            encode::to_bytes(module).context("the module cannot be encoded")?
+            let bytes = encode::to_bytes(module).context("the module cannot be encoded")?;
+            // XLA reads it, and what is written here is to be read here, too.
+            if let Err(error) = decode::check_size(&bytes) {
+                tracing::warn!(
+                    "what is written is not read again by bf16scope: {error}\nhelp: XLA reads it; for bf16scope, write a smaller program"
+                );
+            }
+            bytes
         }
     })
 }

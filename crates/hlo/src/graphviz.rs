@@ -150,8 +150,11 @@ impl Picture<'_, '_> {
             self.node(comp, computation, id);
         }
         self.line("  }");
+        // Once for each result: a tuple of many arrays has as many readers.
+        let results = computation.instructions.iter().map(|instr| (Hue::of(&instr.shape), short(&instr.shape)));
+        let results: Vec<(Hue, String)> = results.collect();
         for id in computation.ids() {
-            self.edges(comp, computation, id);
+            self.edges(comp, computation, id, &results);
         }
     }
 
@@ -180,7 +183,7 @@ impl Picture<'_, '_> {
         self.line(&format!("    {} [{attributes}];", node_name(comp, id)));
     }
 
-    fn edges(&mut self, comp: CompId, computation: &Computation, id: InstrId) {
+    fn edges(&mut self, comp: CompId, computation: &Computation, id: InstrId, results: &[(Hue, String)]) {
         let instr = computation.instr(id);
         let to = node_name(comp, id);
         // The elements of a tuple are many, and in order.
@@ -189,13 +192,13 @@ impl Picture<'_, '_> {
             if is_inlined(computation, operand) {
                 continue;
             }
-            let shape = &computation.instr(operand).shape;
-            let (_, line) = Hue::of(shape).colors();
+            let (hue, shape) = &results[operand.0 as usize];
+            let (_, line) = hue.colors();
             let head = if is_numbered { format!(", headlabel=\"{number}\"") } else { String::new() };
             self.line(&format!(
                 "  {} -> {to} [label={}, color=\"{line}\", fontcolor=\"{line}\"{head}];",
                 node_name(comp, operand),
-                quote(&short(shape))
+                quote(shape)
             ));
         }
         for &before in &instr.control_predecessors {
@@ -298,7 +301,7 @@ fn label(module: &Module, computation: &Computation, instr: &Instruction) -> Str
             && let Op::Constant(Literal::Array { shape, bytes }) = &computation.instr(operand).op
         {
             let value = number::element(shape.dtype, bytes);
-            label = format!("{label}\noperand {number} = {} {value}", shape.dtype);
+            write!(label, "\noperand {number} = {} {value}", shape.dtype).expect("writing to a string cannot fail");
         }
     }
     label

@@ -1,7 +1,7 @@
 """Writes the fixtures of tests/weights with the frameworks that own the formats.
 
 usage: write.py FOLDER PART
-PART is `tensorflow` (tensorflow-cpu 2.21, keras 3, h5py), or `torch` (torch 1.13 and newer). Beside each file lies what is in it:
+PART is `tensorflow` (tensorflow-cpu 2.21, keras 3, h5py), `bf16` (h5py, ml_dtypes) or `torch` (torch 1.13 and newer). Beside each file lies what is in it:
 FILE.json, {name: [dtype, dims, CRC-32C of the bytes in hexadecimal]}, where strings count each with its length before it.
 """
 
@@ -229,6 +229,22 @@ def hdf5_files(folder, rng):
         expect(path, arrays)
 
 
+def bf16_file(folder, rng):
+    """What Keras writes of layers in bf16 (`H5Entry` of `saving_lib.py`): bytes that HDF5 does not interpret, and an attribute."""
+    import h5py
+    import ml_dtypes
+
+    os.makedirs(os.path.join(folder, "hdf5"), exist_ok=True)
+    path = os.path.join(folder, "hdf5", "bf16.h5")
+    arrays = {f"layers/dense/vars/{n}": rng.normal(size=dims).astype(ml_dtypes.bfloat16) for n, dims in enumerate([(3, 4), (4,)])}
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array).attrs["dtype"] = "bfloat16"
+        # As the whole `.h5` of older versions: no attribute.
+        file.create_dataset("plain", data=arrays["layers/dense/vars/1"])
+    expect(path, {**arrays, "plain": arrays["layers/dense/vars/1"]})
+
+
 def torch_files(folder, rng):
     import torch
 
@@ -283,6 +299,7 @@ def torch_files(folder, rng):
 
 PARTS = {
     "tensorflow": [bundle_v1_names, bundle_sharded, bundle_v1_format, object_graph, keras_files, hdf5_files],
+    "bf16": [bf16_file],
     "torch": [torch_files],
 }
 

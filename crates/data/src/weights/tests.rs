@@ -384,6 +384,7 @@ fn hdf5_files_of_keras_and_h5py_are_read_to_the_bit() {
         check_fixture(name, &format!("{name}.json"), Format::Hdf5);
     }
     check_fixture("keras/model.keras", "keras/model.keras.json", Format::Keras);
+    check_fixture("hdf5/bf16.h5", "hdf5/bf16.h5.json", Format::Hdf5);
 }
 
 #[test]

@@ -17,6 +17,19 @@ use prost::Message;
 use std::collections::HashMap;
 use std::mem::take;
 
+/// Whether bytes of an `HloModuleProto` are of a module that [`from_bytes`] takes memory for.
+///
+/// # Errors
+/// [`ProtoError::TooLarge`].
+pub fn check_size(bytes: &[u8]) -> Result<(), ProtoError> {
+    fits(bytes, false)
+}
+
+fn fits(bytes: &[u8], is_wrapped: bool) -> Result<(), ProtoError> {
+    let n_bytes = cost::bytes_needed(bytes, is_wrapped).saturating_add(bytes.len() as u64);
+    if n_bytes > MAX_BYTES { Err(ProtoError::TooLarge { n_bytes }) } else { Ok(()) }
+}
+
 /// A module from the bytes of an `HloModuleProto`, or of an `HloProto` or `HloModuleProtoWithConfig` around one.
 ///
 /// # Errors
@@ -24,15 +37,11 @@ use std::mem::take;
 pub fn from_bytes(bytes: &[u8]) -> Result<Module, ProtoError> {
     // The wrappers hold the module as field 1, which in the module itself is the name; so a wrapper read as a module
     // is an error or has no computations.
-    let fits = |is_wrapped| {
-        let n_bytes = cost::bytes_needed(bytes, is_wrapped).saturating_add(bytes.len() as u64);
-        if n_bytes > MAX_BYTES { Err(ProtoError::TooLarge { n_bytes }) } else { Ok(()) }
-    };
-    let bare = fits(false).and_then(|()| Ok(HloModuleProto::decode(bytes).map_err(WireError::new)?));
+    let bare = fits(bytes, false).and_then(|()| Ok(HloModuleProto::decode(bytes).map_err(WireError::new)?));
     match bare {
         Ok(proto) if !proto.computations.is_empty() => module(proto),
         bare => {
-            let wrapper = fits(true).ok().and_then(|()| HloProto::decode(bytes).ok());
+            let wrapper = fits(bytes, true).ok().and_then(|()| HloProto::decode(bytes).ok());
             match wrapper.and_then(|wrapper| wrapper.hlo_module) {
                 Some(inner) if !inner.computations.is_empty() => module(inner),
                 Some(_) | None => module(bare?),

@@ -11,7 +11,7 @@ use super::{MAX_DEPTH, MAX_NODES};
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 use serde::Serialize;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// What is wrong with a text that is no document, and where.
 type Wrong = (ConfigProblem, Option<Mark>);
@@ -55,8 +55,8 @@ struct Open {
 
 enum Items {
     List(Vec<Node>),
-    /// The last key waits for its value.
-    Map(Vec<(Key, Node)>, Option<Key>),
+    /// The last key waits for its value; all keys so far tell one that comes twice.
+    Map(Vec<(Key, Node)>, Option<Key>, HashSet<String>),
 }
 
 impl Tree {
@@ -116,12 +116,14 @@ impl Tree {
                 self.close(node, anchor)?;
             }
             Event::SequenceStart(anchor, tag) => self.begin(Items::List(Vec::new()), anchor, tag, mark)?,
-            Event::MappingStart(anchor, tag) => self.begin(Items::Map(Vec::new(), None), anchor, tag, mark)?,
+            Event::MappingStart(anchor, tag) => {
+                self.begin(Items::Map(Vec::new(), None, HashSet::new()), anchor, tag, mark)?
+            }
             Event::SequenceEnd | Event::MappingEnd => {
                 if let Some(Open { anchor, tag, mark, items }) = self.open.pop() {
                     let value = match items {
                         Items::List(list) => Value::List(list),
-                        Items::Map(map, _) => Value::Map(map),
+                        Items::Map(map, ..) => Value::Map(map),
                     };
                     self.close(tagged(tag, Node::new(value, mark)), anchor)?;
                 }
@@ -169,7 +171,7 @@ impl Tree {
         match self.open.last_mut().map(|open| &mut open.items) {
             None => self.root = Some(node),
             Some(Items::List(list)) => list.push(node),
-            Some(Items::Map(map, waiting)) => match waiting.take() {
+            Some(Items::Map(map, waiting, keys)) => match waiting.take() {
                 Some(key) => map.push((key, node)),
                 None => {
                     let mark = node.mark;
@@ -178,7 +180,7 @@ impl Tree {
                         let problem = ConfigProblem::WrongValue { found: node.found(), expected };
                         return Err((problem, Some(mark)));
                     };
-                    if map.iter().any(|(other, _)| other.name == key) {
+                    if !keys.insert(key.clone()) {
                         return Err((ConfigProblem::DuplicateKey { key }, Some(mark)));
                     }
                     *waiting = Some(Key::new(key, mark));
