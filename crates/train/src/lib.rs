@@ -41,7 +41,7 @@ mod rates;
 pub mod replay;
 pub mod resume;
 mod run;
-pub mod runs;
+pub mod run_folder;
 mod session;
 mod spec;
 mod step_in_f32;
