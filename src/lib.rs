@@ -180,7 +180,7 @@
 //! | [`tpu`] | targets, what the TPU compiler reports, the batch that fits |
 //! | [`port`] | which array of a file of weights is which variable of a network, by rules |
 //! | [`train`] | training programs, the loop, checkpoints |
-//! | [`runs`] | folders of recorded runs: read, and written |
+//! | [`run_folder`] | folders of recorded runs: read, and written |
 //! | [`experiment`] | what an experiment file says: model, data, training, mesh, tuning |
 //! | [`study`] | what is asked of the TPU compiler about a model or a module |
 //! | [`prelude`] | what a file that builds a model imports |
@@ -254,7 +254,7 @@ pub use bf16scope_pjrt::interop;
 pub use bf16scope_study as study;
 pub use bf16scope_tpu as tpu;
 pub use bf16scope_train as train;
-pub use bf16scope_train::{experiment, port, runs};
+pub use bf16scope_train::{experiment, port, run_folder};
 
 pub mod prelude;
 

@@ -117,8 +117,14 @@ fn kills_and_harmed_caches_change_no_bit_of_a_training() {
     kills(4);
 }
 
-#[test]
-#[ignore = "ci/long: a hundred kills, some minutes"]
-fn a_hundred_kills_and_harmed_caches_change_no_bit_of_a_training() {
-    kills(100);
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// A hundred kills, some minutes.
+    #[test]
+    fn a_hundred_kills_and_harmed_caches_change_no_bit_of_a_training() {
+        kills(100);
+    }
 }

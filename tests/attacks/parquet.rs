@@ -88,12 +88,6 @@ fn a_killed_run_on_packs_goes_on_with_other_workers() {
 }
 
 #[test]
-#[ignore = "ci/long: as a_killed_run_on_packs_goes_on_with_other_workers"]
-fn a_killed_run_on_windows_goes_on_with_other_workers() {
-    killed_run_on_text("window");
-}
-
-#[test]
 fn what_is_wrong_is_named_by_file_row_and_column_and_left_out_if_asked() {
     let place = Place::new(&["shapes-0.parquet", "shapes-1.parquet", "odd.parquet"]);
     let refused = |experiment: &str| {
@@ -151,4 +145,16 @@ fn what_is_wrong_is_named_by_file_row_and_column_and_left_out_if_asked() {
     let output = place.run(&args);
     let json: serde_json::Value = serde_json::from_str(&text(&output.stdout)).unwrap();
     assert_eq!(json["n_examples"], 8, "{}", text(&output.stderr));
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// As a_killed_run_on_packs_goes_on_with_other_workers.
+    #[test]
+    fn a_killed_run_on_windows_goes_on_with_other_workers() {
+        killed_run_on_text("window");
+    }
 }

@@ -355,15 +355,6 @@ fn mutated_records_and_images_are_read_or_refused() {
     assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
 }
 
-#[test]
-#[ignore = "ci/long: a million mutated records and images"]
-fn a_million_mutated_records_and_images_are_read_or_refused() {
-    let halves = [0..500_000, 500_000..1_000_000].map(|cases| std::thread::spawn(|| mutations(cases)));
-    let [first, second] = halves.map(|half| half.join().unwrap());
-    let counts: Vec<u64> = first.iter().zip(second).map(|(a, b)| a + b).collect();
-    println!("images: {} read, {} refused; records: {} read, {} refused", counts[0], counts[1], counts[2], counts[3]);
-}
-
 /// Files that are not there are told at the line that names them, as files that are read into memory are.
 #[test]
 fn names_that_no_file_has_are_told_at_their_line() {
@@ -496,4 +487,22 @@ fn what_a_folder_leaves_out_is_told() {
     assert!(stderr.contains("set: 2 entries are not read, as only the `.jpg`, `.jpeg` and `.png`"), "{stderr}");
     assert!(stderr.contains("e.yaml:2:21: images come class after class: of 3 classes, 2 are in"), "{stderr}");
     assert!(stderr.contains("2 are in the part for testing and 2 in the rest\n"), "{stderr}");
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// A million mutated records and images.
+    #[test]
+    fn a_million_mutated_records_and_images_are_read_or_refused() {
+        let halves = [0..500_000, 500_000..1_000_000].map(|cases| std::thread::spawn(|| mutations(cases)));
+        let [first, second] = halves.map(|half| half.join().unwrap());
+        let counts: Vec<u64> = first.iter().zip(second).map(|(a, b)| a + b).collect();
+        println!(
+            "images: {} read, {} refused; records: {} read, {} refused",
+            counts[0], counts[1], counts[2], counts[3]
+        );
+    }
 }

@@ -87,118 +87,6 @@ fn a_step_over_a_model_axis_is_made_again() {
 }
 
 #[test]
-#[ignore = "ci/long: a_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's"]
-fn steps_read_by_workers_with_dropout_and_averages_are_made_again() {
-    let folder = Folder::new();
-    let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
-    std::fs::write(folder.path("records.yaml"), RECORDS.replace("INPUT", input)).unwrap();
-    folder.stdout(&["train", "records.yaml", "--epochs", "2"]);
-    folder.stdout(&["train", "records.yaml", "--resume"]);
-    check(&folder, "records.yaml", &steps(1, 2, 18), &[]);
-    // The folder of the run says as much as the experiment; the newest checkpoint before the step is taken.
-    let found = audit(&folder, "runs/records-bf16", 18, &[]);
-    assert_eq!(found["at"]["from_step"], 16, "{}", found["at"]);
-}
-
-#[test]
-#[ignore = "ci/long: a_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's"]
-fn steps_of_replicas_and_of_several_a_call_are_made_again() {
-    let folder = Folder::new();
-    digits(&folder, "replicas.yaml", "optimizer: adam", "mesh: {data: 2}\n");
-    folder.stdout(&["train", "replicas.yaml", "--epochs", "1"]);
-    check(&folder, "replicas.yaml", &steps(2, 2, 44), &[]);
-    digits(&folder, "calls.yaml", "steps_per_call: 3", "");
-    folder.stdout(&["train", "calls.yaml"]);
-    check(&folder, "calls.yaml", &steps(3, 2, 88), &[]);
-}
-
-#[test]
-#[ignore = "ci/long: a_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's"]
-fn steps_of_bf16_variables_and_a_tpus_arithmetic_are_made_again() {
-    let folder = Folder::new();
-    digits(&folder, "bf16.yaml", "variables: bf16_stochastic", "");
-    folder.stdout(&["train", "bf16.yaml", "--as", "tpu-v3"]);
-    check(&folder, "bf16.yaml", &steps(4, 1, 88), &[]);
-    // The run's arithmetic is the run's; the audit's own is a column.
-    let found = audit(&folder, "bf16.yaml", 50, &["--as", "tpu-v3", "--budget", "1"]);
-    assert_eq!(found["f32_as"]["arithmetic"], "tpu-v3");
-    folder.stdout(&["train", "mlp.yaml", "--precision", "f32", "--as", "tpu-v2", "--seed", "3", "--batch", "64"]);
-    check(&folder, "runs/mlp-f32", &steps(5, 1, 44), &[]);
-}
-
-#[test]
-#[ignore = "ci/long: a_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's"]
-fn steps_of_a_run_that_was_killed_and_went_on_are_made_again() {
-    let folder = Folder::new();
-    digits(&folder, "killed.yaml", "save_checkpoints_steps: 20, keep_checkpoint_max: 2", "");
-    let args = ["train", "killed.yaml", "--epochs", "1000000", "--run", "killed", "--log-every", "1"];
-    let mut child = folder.command_by(&[], &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    // The folder names the checkpoint after it is there.
-    let about = || std::fs::read_to_string(folder.path("killed/run.json")).unwrap_or_default();
-    wait_for("checkpoint", || about().contains("killed-bf16.safetensors"));
-    kill("KILL", &child);
-    child.wait().unwrap();
-    let position = Checkpoint::read(&folder.path("checkpoints/killed-bf16.safetensors")).unwrap().position;
-    let epochs = position.step / position.steps_per_epoch + 2;
-    folder.stdout(&[
-        "train",
-        "killed.yaml",
-        "--resume",
-        "--epochs",
-        &epochs.to_string(),
-        "--run",
-        "killed",
-        "--log-every",
-        "1",
-    ]);
-    let last = epochs * position.steps_per_epoch;
-    // From the checkpoint before one of the last steps, and from the beginning before one of the first.
-    let mut chosen = steps(6, 1, 15);
-    chosen.extend(steps(7, 2, 40).into_iter().map(|step| last - 40 + step));
-    check(&folder, "killed", &chosen, &[]);
-}
-
-/// Twenty steps of one run that has all of it at once: images that three threads read, dropout, averages, a mesh of two
-/// replicas, two steps a call, killed and gone on with. Each has the loss that was recorded, to the bit.
-#[test]
-#[ignore = "ci/long: a_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's"]
-fn twenty_steps_of_a_run_of_everything_are_made_again() {
-    let folder = Folder::new();
-    let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
-    let yaml = RECORDS
-        .replace("INPUT", input)
-        .replace("save_checkpoints_steps: 4", "steps_per_call: 2, save_checkpoints_steps: 4");
-    let yaml = yaml.replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 8") + "mesh: {data: 2}\n";
-    std::fs::write(folder.path("all.yaml"), yaml).unwrap();
-    let args = ["train", "all.yaml", "--epochs", "1000000", "--run", "all", "--log-every", "1"];
-    let mut child = folder.command_by(&[], &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let about = || std::fs::read_to_string(folder.path("all/run.json")).unwrap_or_default();
-    wait_for("checkpoint", || about().contains("all-bf16.safetensors"));
-    kill("KILL", &child);
-    child.wait().unwrap();
-    let position = Checkpoint::read(&folder.path("checkpoints/all-bf16.safetensors")).unwrap().position;
-    let epochs = position.step / position.steps_per_epoch + 4;
-    let more = ["--resume", "--epochs", &epochs.to_string()];
-    folder.stdout(&[&["train", "all.yaml", "--run", "all", "--log-every", "1"], &more[..]].concat());
-    let last = epochs * position.steps_per_epoch;
-    let before = steps(8, 8, position.step.min(24));
-    let after = steps(9, 12, 24).into_iter().map(|step| last - 24 + step);
-    check(&folder, "all", &before.into_iter().chain(after).collect::<Vec<u64>>(), &["--top", "1"]);
-}
-
-#[test]
-#[ignore = "ci/long: a_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's"]
-fn a_step_within_a_loop_is_said_not_to_be_exact() {
-    let folder = Folder::new();
-    digits(&folder, "loop.yaml", "steps_per_call: \"while:4\"", "");
-    folder.stdout(&["train", "loop.yaml", "--epochs", "1"]);
-    assert_eq!(audit(&folder, "loop.yaml", 5, &[])["at"]["is_exact"], true);
-    assert_eq!(audit(&folder, "loop.yaml", 7, &[])["at"]["is_exact"], false);
-    let shown = folder.stdout(&["audit", "loop.yaml", "--at", "7"]);
-    assert!(shown.contains("the one taken is that of single steps"), "{shown}");
-}
-
-#[test]
 fn a_loss_that_is_not_the_recorded_one_is_an_error_with_both() {
     let folder = Folder::new();
     folder.stdout(&["train", "mlp.yaml", "--epochs", "1"]);
@@ -277,5 +165,124 @@ fn what_is_no_step_of_a_run_is_refused() {
     ] {
         let said = folder.stderr(&[&["audit"], args].concat());
         assert!(said.contains(expected), "{args:?}: {said}");
+    }
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
+    #[test]
+    fn steps_read_by_workers_with_dropout_and_averages_are_made_again() {
+        let folder = Folder::new();
+        let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
+        std::fs::write(folder.path("records.yaml"), RECORDS.replace("INPUT", input)).unwrap();
+        folder.stdout(&["train", "records.yaml", "--epochs", "2"]);
+        folder.stdout(&["train", "records.yaml", "--resume"]);
+        check(&folder, "records.yaml", &steps(1, 2, 18), &[]);
+        // The folder of the run says as much as the experiment; the newest checkpoint before the step is taken.
+        let found = audit(&folder, "runs/records-bf16", 18, &[]);
+        assert_eq!(found["at"]["from_step"], 16, "{}", found["at"]);
+    }
+
+    /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
+    #[test]
+    fn steps_of_replicas_and_of_several_a_call_are_made_again() {
+        let folder = Folder::new();
+        digits(&folder, "replicas.yaml", "optimizer: adam", "mesh: {data: 2}\n");
+        folder.stdout(&["train", "replicas.yaml", "--epochs", "1"]);
+        check(&folder, "replicas.yaml", &steps(2, 2, 44), &[]);
+        digits(&folder, "calls.yaml", "steps_per_call: 3", "");
+        folder.stdout(&["train", "calls.yaml"]);
+        check(&folder, "calls.yaml", &steps(3, 2, 88), &[]);
+    }
+
+    /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
+    #[test]
+    fn steps_of_bf16_variables_and_a_tpus_arithmetic_are_made_again() {
+        let folder = Folder::new();
+        digits(&folder, "bf16.yaml", "variables: bf16_stochastic", "");
+        folder.stdout(&["train", "bf16.yaml", "--as", "tpu-v3"]);
+        check(&folder, "bf16.yaml", &steps(4, 1, 88), &[]);
+        // The run's arithmetic is the run's; the audit's own is a column.
+        let found = audit(&folder, "bf16.yaml", 50, &["--as", "tpu-v3", "--budget", "1"]);
+        assert_eq!(found["f32_as"]["arithmetic"], "tpu-v3");
+        folder.stdout(&["train", "mlp.yaml", "--precision", "f32", "--as", "tpu-v2", "--seed", "3", "--batch", "64"]);
+        check(&folder, "runs/mlp-f32", &steps(5, 1, 44), &[]);
+    }
+
+    /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
+    #[test]
+    fn steps_of_a_run_that_was_killed_and_went_on_are_made_again() {
+        let folder = Folder::new();
+        digits(&folder, "killed.yaml", "save_checkpoints_steps: 20, keep_checkpoint_max: 2", "");
+        let args = ["train", "killed.yaml", "--epochs", "1000000", "--run", "killed", "--log-every", "1"];
+        let mut child = folder.command_by(&[], &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // The folder names the checkpoint after it is there.
+        let about = || std::fs::read_to_string(folder.path("killed/run.json")).unwrap_or_default();
+        wait_for("checkpoint", || about().contains("killed-bf16.safetensors"));
+        kill("KILL", &child);
+        child.wait().unwrap();
+        let position = Checkpoint::read(&folder.path("checkpoints/killed-bf16.safetensors")).unwrap().position;
+        let epochs = position.step / position.steps_per_epoch + 2;
+        folder.stdout(&[
+            "train",
+            "killed.yaml",
+            "--resume",
+            "--epochs",
+            &epochs.to_string(),
+            "--run",
+            "killed",
+            "--log-every",
+            "1",
+        ]);
+        let last = epochs * position.steps_per_epoch;
+        // From the checkpoint before one of the last steps, and from the beginning before one of the first.
+        let mut chosen = steps(6, 1, 15);
+        chosen.extend(steps(7, 2, 40).into_iter().map(|step| last - 40 + step));
+        check(&folder, "killed", &chosen, &[]);
+    }
+
+    /// Twenty steps of one run that has all of it at once: images that three threads read, dropout, averages, a mesh of two
+    /// replicas, two steps a call, killed and gone on with. Each has the loss that was recorded, to the bit.
+    ///
+    /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
+    #[test]
+    fn twenty_steps_of_a_run_of_everything_are_made_again() {
+        let folder = Folder::new();
+        let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
+        let yaml = RECORDS
+            .replace("INPUT", input)
+            .replace("save_checkpoints_steps: 4", "steps_per_call: 2, save_checkpoints_steps: 4");
+        let yaml = yaml.replace("keep_checkpoint_max: 3", "keep_checkpoint_max: 8") + "mesh: {data: 2}\n";
+        std::fs::write(folder.path("all.yaml"), yaml).unwrap();
+        let args = ["train", "all.yaml", "--epochs", "1000000", "--run", "all", "--log-every", "1"];
+        let mut child = folder.command_by(&[], &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let about = || std::fs::read_to_string(folder.path("all/run.json")).unwrap_or_default();
+        wait_for("checkpoint", || about().contains("all-bf16.safetensors"));
+        kill("KILL", &child);
+        child.wait().unwrap();
+        let position = Checkpoint::read(&folder.path("checkpoints/all-bf16.safetensors")).unwrap().position;
+        let epochs = position.step / position.steps_per_epoch + 4;
+        let more = ["--resume", "--epochs", &epochs.to_string()];
+        folder.stdout(&[&["train", "all.yaml", "--run", "all", "--log-every", "1"], &more[..]].concat());
+        let last = epochs * position.steps_per_epoch;
+        let before = steps(8, 8, position.step.min(24));
+        let after = steps(9, 12, 24).into_iter().map(|step| last - 24 + step);
+        check(&folder, "all", &before.into_iter().chain(after).collect::<Vec<u64>>(), &["--top", "1"]);
+    }
+
+    /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
+    #[test]
+    fn a_step_within_a_loop_is_said_not_to_be_exact() {
+        let folder = Folder::new();
+        digits(&folder, "loop.yaml", "steps_per_call: \"while:4\"", "");
+        folder.stdout(&["train", "loop.yaml", "--epochs", "1"]);
+        assert_eq!(audit(&folder, "loop.yaml", 5, &[])["at"]["is_exact"], true);
+        assert_eq!(audit(&folder, "loop.yaml", 7, &[])["at"]["is_exact"], false);
+        let shown = folder.stdout(&["audit", "loop.yaml", "--at", "7"]);
+        assert!(shown.contains("the one taken is that of single steps"), "{shown}");
     }
 }

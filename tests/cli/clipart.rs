@@ -31,12 +31,6 @@ fn drawings_are_learnt_from_compressed_records() {
     are_learnt("bf16");
 }
 
-#[test]
-#[ignore = "ci/long: the same in f32"]
-fn drawings_are_learnt_from_compressed_records_in_f32() {
-    are_learnt("f32");
-}
-
 fn are_learnt(precision: &str) {
     let folder = tempfile::tempdir().unwrap();
     let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
@@ -63,4 +57,16 @@ fn are_learnt(precision: &str) {
     let json: serde_json::Value = serde_json::from_str(&run(&args)).unwrap();
     assert_eq!(json["n_examples"], 96);
     assert!(json["accuracy"].as_f64().unwrap() >= 0.9, "{precision}: {json}");
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// The same in f32.
+    #[test]
+    fn drawings_are_learnt_from_compressed_records_in_f32() {
+        are_learnt("f32");
+    }
 }

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use bf16scope::runs::{About, RunFolder, Start, read};
+use bf16scope::run_folder::{About, RunFolder, Start, read};
 use expect_test::expect_file;
 use unicode_width::UnicodeWidthStr as _;
 
@@ -363,7 +363,7 @@ fn tensorboard_reads_every_value() {
     for name in ["mlp-bf16", "mlp-f32", "mixed"] {
         let run = read(&place.path("runs").join(name)).unwrap();
         assert!(run.remarks.is_empty());
-        let points = |curve: &bf16scope::runs::Curve| -> Vec<(u64, String)> {
+        let points = |curve: &bf16scope::run_folder::Curve| -> Vec<(u64, String)> {
             curve.points.iter().map(|point| (point.step, f64::from(point.value as f32).to_string())).collect()
         };
         expected.insert(name.to_string(), run.curves.iter().map(|curve| (curve.name.clone(), points(curve))).collect());

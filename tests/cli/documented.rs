@@ -281,18 +281,6 @@ fn short_commands_print_what_the_pages_say() {
 }
 
 #[test]
-#[ignore = "ci/long: audits hundreds of instructions, and compiles for TPUs"]
-fn long_commands_print_what_the_pages_say() {
-    run(|command| why_long(command) != Some(RESNET));
-}
-
-#[test]
-#[ignore = "ci/long: ResNet-50 at nine batches for a TPU, half an hour where nothing is cached"]
-fn commands_on_resnet50_print_what_the_pages_say() {
-    assert_eq!(run(|command| why_long(command) == Some(RESNET)), 3);
-}
-
-#[test]
 fn shapes_tell_words_from_numbers() {
     assert_eq!(shape("compiled in 110.5 ms, ran in 57.1 µs"), shape("compiled in 1.85 s, ran in 5 ms"));
     assert_eq!(shape("│ HBM code ┆   1.4 MiB │"), shape("│ HBM code ┆ 1.4 MiB │"));
@@ -306,4 +294,22 @@ fn shapes_tell_words_from_numbers() {
     assert!(agree(&lines("a\n…"), &lines("a")).is_ok());
     assert_eq!(agree(&lines("a\nb"), &lines("a\nc")), Err("b".to_string()));
     assert_eq!(agree(&lines("a"), &lines("a\nb")), Err("(the end)".to_string()));
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Audits hundreds of instructions, and compiles for TPUs.
+    #[test]
+    fn long_commands_print_what_the_pages_say() {
+        run(|command| why_long(command) != Some(RESNET));
+    }
+
+    /// ResNet-50 at nine batches for a TPU, half an hour where nothing is cached.
+    #[test]
+    fn commands_on_resnet50_print_what_the_pages_say() {
+        assert_eq!(run(|command| why_long(command) == Some(RESNET)), 3);
+    }
 }

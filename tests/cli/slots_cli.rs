@@ -69,25 +69,6 @@ fn training_goes_on_from_slots_as_the_other_framework_did() {
     goes_on("torch_adam.pt", &["f32"]);
 }
 
-#[test]
-#[ignore = "ci/long: training_goes_on_from_slots_as_the_other_framework_did is the short form"]
-fn training_goes_on_from_slots_of_every_optimizer() {
-    for file in [
-        "keras_sgd.keras",
-        "keras_sgd.h5",
-        "keras_adam.keras",
-        "keras_adam_objects",
-        "keras_rmsprop.keras",
-        "tf1_momentum",
-        "tf1_adam",
-        "tf1_rmsprop",
-        "torch_adam.pt",
-        "torch_sgd.pt",
-    ] {
-        goes_on(file, &["f32", "bf16"]);
-    }
-}
-
 /// Twenty steps from a file's slots, in f32 and perhaps in bf16, beside those of the framework that wrote it.
 fn goes_on(file: &str, precisions: &[&str]) {
     let sgd = "learning_rate: 0.1, optimizer: {kind: momentum, momentum: 0.9, nesterov: true}";
@@ -221,4 +202,29 @@ fn slots_that_are_not_taken_are_said_to_start_afresh() {
         about(CENTERED, "tf1_rmsprop"),
         "10 of 15 slots of rmsprop are in the file, and all start afresh: conv/kernel/rms_mean is not there"
     );
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Training_goes_on_from_slots_as_the_other_framework_did is the short form.
+    #[test]
+    fn training_goes_on_from_slots_of_every_optimizer() {
+        for file in [
+            "keras_sgd.keras",
+            "keras_sgd.h5",
+            "keras_adam.keras",
+            "keras_adam_objects",
+            "keras_rmsprop.keras",
+            "tf1_momentum",
+            "tf1_adam",
+            "tf1_rmsprop",
+            "torch_adam.pt",
+            "torch_sgd.pt",
+        ] {
+            goes_on(file, &["f32", "bf16"]);
+        }
+    }
 }

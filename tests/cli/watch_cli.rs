@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bf16scope::runs::{About, RunFolder};
+use bf16scope::run_folder::{About, RunFolder};
 use expect_test::{expect, expect_file};
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr as _;

@@ -67,12 +67,6 @@ fn random_modules_come_back_with_the_same_bits() {
     come_back(16);
 }
 
-#[test]
-#[ignore = "ci/long: compiles some three hundred programs"]
-fn many_random_modules_come_back_with_the_same_bits() {
-    come_back(64);
-}
-
 fn come_back(n_cases: u32) {
     let config = Config { cases: n_cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
@@ -96,4 +90,16 @@ fn come_back(n_cases: u32) {
     let n = n_cases as usize;
     assert!(n_programs.get() > 3 * n, "only {} programs of {n} modules differ in their bytes", n_programs.get());
     assert!(n_lowered.get() > n + n / 2, "only {} instructions of {n} modules were lowered", n_lowered.get());
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Compiles some three hundred programs.
+    #[test]
+    fn many_random_modules_come_back_with_the_same_bits() {
+        come_back(64);
+    }
 }

@@ -178,12 +178,6 @@ fn a_network_goes_on_from_the_other_stems_checkpoint_with_the_same_results() {
     goes_on(Precision::Bf16);
 }
 
-#[test]
-#[ignore = "ci/long: compiles two ResNets"]
-fn a_network_in_f32_goes_on_from_the_other_stems_checkpoint_with_the_same_results() {
-    goes_on(Precision::F32);
-}
-
 fn goes_on(precision: Precision) {
     const STEM: &str = "resnet/stem/conv/kernel";
     let pixels = (0..8 * 32 * 32 * 3).map(|i| ((i * 37 + i / 5) % 16) as f32 / 16.0 - 0.5).collect();
@@ -225,4 +219,16 @@ fn an_image_of_odd_size_and_other_strides_are_refused() {
     assert!(odd.contains("help: use the plain convolution"), "{odd}");
     let stride = error([1, 16, 16, 3], [1, 1]);
     assert!(stride.contains("strides are [1, 1], dilation [1, 1], groups 1"), "{stride}");
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Compiles two ResNets.
+    #[test]
+    fn a_network_in_f32_goes_on_from_the_other_stems_checkpoint_with_the_same_results() {
+        goes_on(Precision::F32);
+    }
 }

@@ -70,13 +70,6 @@ fn what_is_alive_at_the_peak_is_what_the_compiler_counts() {
     ]);
 }
 
-#[test]
-#[ignore = "ci/long: a ResNet and a transformer for a TPU"]
-fn what_is_alive_at_the_peak_in_f32_is_what_the_compiler_counts() {
-    let f32 = &[Precision::F32];
-    check_models(&[("resnet", small_resnet(), 64, f32), ("transformer", small_transformer(), 32, f32)]);
-}
-
 fn check_models(models: &[(&str, Model, i64, &[Precision])]) {
     let topology = Topology::tpu("v3:2x2", &BTreeMap::new()).unwrap();
     for (name, model, batch, precisions) in models {
@@ -358,4 +351,17 @@ fn a_model_in_two_precisions_stands_side_by_side_in_a_browser_too() {
     fs::write(&page, html.replace("</body>", user)).unwrap();
     let Some(seen) = browser::dom(&page) else { return };
     assert!(seen.contains(&format!("<title>{}</title>", all.join(" | "))), "{seen}");
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// A ResNet and a transformer for a TPU.
+    #[test]
+    fn what_is_alive_at_the_peak_in_f32_is_what_the_compiler_counts() {
+        let f32 = &[Precision::F32];
+        check_models(&[("resnet", small_resnet(), 64, f32), ("transformer", small_transformer(), 32, f32)]);
+    }
 }

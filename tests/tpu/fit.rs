@@ -390,14 +390,6 @@ fn levers_are_measured_beside_the_plain_program() {
     assert!(error.contains("--levers"), "{error}");
 }
 
-/// 128 examples do not fit in f32, as the largest batch shows, and do with a bf16 scope.
-#[test]
-#[ignore = "ci/long: each lever once more"]
-fn levers_make_a_batch_fit() {
-    let text = Place::new().stdout(&["fit", "wide.yaml", "--levers", "--batch", "128"], 0);
-    assert!(text.lines().last().unwrap().starts_with("plain does not fit; it does with bf16 scope"), "{text}");
-}
-
 #[test]
 fn a_model_that_accumulates_has_batches_of_whole_parts() {
     let place = Place::new();
@@ -429,4 +421,19 @@ fn wrong_targets_say_which_there_are() {
         "{error}"
     );
     assert_eq!(place.n_records(), 0);
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// 128 examples do not fit in f32, as the largest batch shows, and do with a bf16 scope.
+    ///
+    /// Each lever once more.
+    #[test]
+    fn levers_make_a_batch_fit() {
+        let text = Place::new().stdout(&["fit", "wide.yaml", "--levers", "--batch", "128"], 0);
+        assert!(text.lines().last().unwrap().starts_with("plain does not fit; it does with bf16 scope"), "{text}");
+    }
 }

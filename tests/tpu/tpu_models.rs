@@ -49,14 +49,6 @@ fn bf16_needs_less(model: &Model, batch: i64, target: &str) {
 }
 
 #[test]
-#[ignore = "ci/long: four compiles of a ResNet for a TPU"]
-fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32_in_a_resnet() {
-    for target in ["tpu-v2", "tpu-v3"] {
-        bf16_needs_less(&small_resnet(), 64, target);
-    }
-}
-
-#[test]
 fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32() {
     // One test, because one compile at a time uses every core.
     for target in ["tpu-v2", "tpu-v3"] {
@@ -73,4 +65,18 @@ fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32() {
         text.starts_with("tpu-v2: out of device memory: needs ") && text.contains("help: use a smaller batch"),
         "{text}"
     );
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Four compiles of a ResNet for a TPU.
+    #[test]
+    fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32_in_a_resnet() {
+        for target in ["tpu-v2", "tpu-v3"] {
+            bf16_needs_less(&small_resnet(), 64, target);
+        }
+    }
 }

@@ -318,12 +318,6 @@ fn a_tpu_program_holds_the_activations_of_one_micro_batch() {
     holds_one_micro_batch("kind: cnn\ninput: [32, 32, 3]\nn_classes: 10\nfilters: [16, 32]\n");
 }
 
-#[test]
-#[ignore = "ci/long: three compiles of a ResNet for a TPU"]
-fn a_tpu_program_of_a_resnet_holds_the_activations_of_one_micro_batch() {
-    holds_one_micro_batch("kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n");
-}
-
 /// For a model that takes images of 32x32x3.
 fn holds_one_micro_batch(text: &str) {
     let model: Model = document::from_str("model.yaml", text).unwrap();
@@ -346,4 +340,16 @@ fn holds_one_micro_batch(text: &str) {
     // The loop's turns are counted: four parts cost at least what their convolutions do, which the update is no part of.
     assert!(accumulated.cycles > 3 * part.cycles && accumulated.cycles < 2 * whole.cycles, "{case}");
     assert!(accumulated.flops > 3.0 * part.flops && accumulated.optimal_seconds > 3.0 * part.optimal_seconds, "{case}");
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Three compiles of a ResNet for a TPU.
+    #[test]
+    fn a_tpu_program_of_a_resnet_holds_the_activations_of_one_micro_batch() {
+        holds_one_micro_batch("kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n");
+    }
 }

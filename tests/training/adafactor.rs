@@ -186,12 +186,6 @@ fn the_digits_are_learnt() {
     learns_the_digits(digits::SHORT, 0.9);
 }
 
-#[test]
-#[ignore = "ci/long: trains all 25 epochs"]
-fn the_digits_are_learnt_as_well_as_with_momentum() {
-    learns_the_digits(digits::WHOLE, 0.97);
-}
-
 fn learns_the_digits(n_epochs: u32, at_least: f64) {
     let mut spec = digits::recipe(n_epochs).spec(Precision::Bf16, &Tuning::none()).unwrap();
     // The network's dims are below 128: with this threshold most of its weights are in factored kernels.
@@ -206,4 +200,16 @@ fn learns_the_digits(n_epochs: u32, at_least: f64) {
     assert_eq!(rows.count(), 2);
     let accuracy = digits::accuracy(spec, n_epochs);
     assert!(accuracy >= at_least, "{accuracy}");
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Trains all 25 epochs.
+    #[test]
+    fn the_digits_are_learnt_as_well_as_with_momentum() {
+        learns_the_digits(digits::WHOLE, 0.97);
+    }
 }

@@ -77,15 +77,6 @@ fn gradients_keep_their_bits() {
     keeps_bits(FORMS[1], 2, "values: 1, attention: 2, weights: 0, hidden: 1");
 }
 
-/// In each of four layers something else: values, mixed, weights, nothing; the hidden layers of the first two.
-#[test]
-#[ignore = "ci/long: compiles six steps of four layers, a minute of a core"]
-fn gradients_of_four_layers_keep_their_bits() {
-    for form in FORMS {
-        keeps_bits(form, 4, "values: 1, attention: 2, weights: 3, hidden: 2");
-    }
-}
-
 /// The gradients of a post-norm transformer in bf16 before and after [`cotangent_remat::run`], which `program::training` calls where the tuning says so.
 #[test]
 fn a_cotangent_made_again_where_it_is_added_keeps_its_bits() {
@@ -169,4 +160,20 @@ fn what_is_computed_again_waits_for_the_updates_of_later_layers() {
     }
     let last = depends_on(given("transformer/layer3/feed_forward/dense1/kernel"));
     assert!(!last[given("transformer/layer2/feed_forward/dense1/kernel").idx()]);
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// In each of four layers something else: values, mixed, weights, nothing; the hidden layers of the first two.
+    ///
+    /// Compiles six steps of four layers, a minute of a core.
+    #[test]
+    fn gradients_of_four_layers_keep_their_bits() {
+        for form in FORMS {
+            keeps_bits(form, 4, "values: 1, attention: 2, weights: 3, hidden: 2");
+        }
+    }
 }

@@ -278,14 +278,6 @@ fn a_small_twin_learns() {
     learns("bert_finetune.yaml", 30);
 }
 
-#[test]
-#[ignore = "ci/long: a_small_twin_learns asks one of the six"]
-fn every_small_twin_learns() {
-    for name in names() {
-        learns(&name, 60);
-    }
-}
-
 /// What `rates` says is what the training program's own instructions give: the same, compiled among all others.
 #[test]
 fn rates_are_those_of_the_training_program() {
@@ -328,6 +320,20 @@ fn rates_are_those_of_the_training_program() {
                 "step {step} of {:?}",
                 update.learning_rate
             );
+        }
+    }
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// A_small_twin_learns asks one of the six.
+    #[test]
+    fn every_small_twin_learns() {
+        for name in names() {
+            learns(&name, 60);
         }
     }
 }

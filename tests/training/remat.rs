@@ -81,12 +81,6 @@ fn gradients_of_blocks_keep_their_bits() {
     keeps_bits(&resnet(), Precision::Bf16, &[scopes(&["conv2", "stem"])]);
 }
 
-#[test]
-#[ignore = "ci/long: compiles three ResNets, a minute of a core"]
-fn gradients_of_whole_blocks_keep_their_bits() {
-    keeps_bits(&resnet(), Precision::Bf16, &[Remat::Elementwise, scopes(&["stage?/block*"])]);
-}
-
 /// How many convolutions a training program has, and how many barriers.
 fn counts(remat: &Remat) -> (usize, usize) {
     let program =
@@ -223,12 +217,24 @@ fn a_tpu_keeps_less() {
     assert!(convolutions.flops > 1.05 * none.flops, "{none:?}\n{convolutions:?}");
 }
 
-#[test]
-#[ignore = "ci/long: three compiles of a ResNet for a TPU"]
-fn a_tpu_keeps_the_less_the_more_is_computed_again() {
-    let network = "kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n";
-    let [none, elementwise, convolutions] = reports(network, [Remat::None, Remat::Elementwise, scopes(&["conv2"])]);
-    assert!(elementwise.hbm.temporaries < none.hbm.temporaries, "{none:?}\n{elementwise:?}");
-    assert!(convolutions.hbm.temporaries < elementwise.hbm.temporaries, "{elementwise:?}\n{convolutions:?}");
-    assert!(convolutions.flops > 1.05 * none.flops, "{none:?}\n{convolutions:?}");
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Compiles three ResNets, a minute of a core.
+    #[test]
+    fn gradients_of_whole_blocks_keep_their_bits() {
+        keeps_bits(&resnet(), Precision::Bf16, &[Remat::Elementwise, scopes(&["stage?/block*"])]);
+    }
+
+    /// Three compiles of a ResNet for a TPU.
+    #[test]
+    fn a_tpu_keeps_the_less_the_more_is_computed_again() {
+        let network = "kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n";
+        let [none, elementwise, convolutions] = reports(network, [Remat::None, Remat::Elementwise, scopes(&["conv2"])]);
+        assert!(elementwise.hbm.temporaries < none.hbm.temporaries, "{none:?}\n{elementwise:?}");
+        assert!(convolutions.hbm.temporaries < elementwise.hbm.temporaries, "{elementwise:?}\n{convolutions:?}");
+        assert!(convolutions.flops > 1.05 * none.flops, "{none:?}\n{convolutions:?}");
+    }
 }

@@ -328,17 +328,24 @@ fn a_mesh_that_cannot_be_is_refused() {
     );
 }
 
-/// What README and docs say replicas do, on what is larger than a test has time for.
-#[test]
-#[ignore = "ci/long: 50 steps of the digits' network, a ResNet and a transformer, on 8 devices and on one"]
-fn replicas_of_larger_networks_compute_what_one_device_does() {
-    let digits = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [32, 64, 128], dropout: 0.3}";
-    let resnet = "{kind: resnet, depth: 18, width: 8, input: [16, 16, 3], n_classes: 10}";
-    for precision in [Precision::F32, Precision::Bf16] {
-        are_the_same(spec(digits, precision, 32, 8), &noise(&[8, 8, 1], 10, 96), 50);
-        are_the_same(spec(resnet, precision, 32, 8), &noise(&[16, 16, 3], 10, 96), 50);
-        let sizes = "vocabulary: 11, length: 8, max_length: 8, features: 16, heads: 4, hidden: 32, layers: 2";
-        let bert = format!("{{kind: transformer, {sizes}}}");
-        are_the_same(spec(&bert, precision, 16, 8), &tokens(8, 11, 48), 50);
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// What README and docs say replicas do, on what is larger than a test has time for.
+    ///
+    /// 50 steps of the digits' network, a ResNet and a transformer, on 8 devices and on one.
+    #[test]
+    fn replicas_of_larger_networks_compute_what_one_device_does() {
+        let digits = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [32, 64, 128], dropout: 0.3}";
+        let resnet = "{kind: resnet, depth: 18, width: 8, input: [16, 16, 3], n_classes: 10}";
+        for precision in [Precision::F32, Precision::Bf16] {
+            are_the_same(spec(digits, precision, 32, 8), &noise(&[8, 8, 1], 10, 96), 50);
+            are_the_same(spec(resnet, precision, 32, 8), &noise(&[16, 16, 3], 10, 96), 50);
+            let sizes = "vocabulary: 11, length: 8, max_length: 8, features: 16, heads: 4, hidden: 32, layers: 2";
+            let bert = format!("{{kind: transformer, {sizes}}}");
+            are_the_same(spec(&bert, precision, 16, 8), &tokens(8, 11, 48), 50);
+        }
     }
 }

@@ -77,37 +77,6 @@ fn every_optimizer_that_goes_element_by_element_makes_the_same_bits() {
     are_the_same(spec, &source, 2);
 }
 
-#[test]
-#[ignore = "ci/long: the other optimizers, and 50 steps of the digits' network, a ResNet and a transformer, on 8 devices"]
-fn larger_networks_learn_the_same_bits() {
-    let source = noise(&[8, 8, 1], 10, 24);
-    for precision in precisions() {
-        are_the_same(spec(CNN, precision, 8, 4), &noise(&[8, 8, 1], 10, 48), 4);
-    }
-    let mut compensated = Spec { variables: Storage::Bf16Compensated, ..optimized("!adamw {}") };
-    compensated.objective.accumulate = NonZeroU32::new(2).unwrap();
-    are_the_same(compensated, &source, 2);
-    let nesterov = "!momentum {momentum: 0.9, nesterov: true}";
-    for optimizer in [nesterov, "!sgd {}", "!adagrad {}", "!adadelta {}", "!ftrl {}", "!adam {momentum_dtype: bf16}"] {
-        let mut spec = optimized(optimizer);
-        // ftrl divides by the rate, which must not begin at 0.
-        spec.objective.update.learning_rate = LearningRate::Constant { value: 0.01 };
-        are_the_same(spec, &source, 3);
-    }
-    let mut spec_of_loop = optimized("!adam {}");
-    spec_of_loop.objective.accumulate = NonZeroU32::new(2).unwrap();
-    are_the_same(spec_of_loop, &source, 3);
-    let digits = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [32, 64, 128], dropout: 0.3}";
-    let resnet = "{kind: resnet, depth: 18, width: 8, input: [16, 16, 3], n_classes: 10}";
-    let sizes = "vocabulary: 43, length: 8, max_length: 8, features: 16, heads: 4, hidden: 64, layers: 2";
-    let bert = format!("{{kind: transformer, {sizes}}}");
-    for precision in [Precision::F32, Precision::Bf16] {
-        are_the_same(spec(digits, precision, 32, 8), &noise(&[8, 8, 1], 10, 96), 50);
-        are_the_same(spec(resnet, precision, 32, 8), &noise(&[16, 16, 3], 10, 96), 50);
-        are_the_same(spec(&bert, precision, 16, 8), &tokens(8, 43, 48), 50);
-    }
-}
-
 /// Tables are read row by row, so that their gradients add up in f32; rows are no multiple of the replicas.
 #[test]
 fn an_embedding_learns_the_same_bits() {
@@ -149,17 +118,6 @@ fn a_global_norm_is_that_of_sharded_and_whole_variables_together() {
     let mut clipped = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!sgd {}");
     clipped.objective.update.clip = Some(Clip::GlobalNorm { value: 1e-3 });
     is_within_one_sum(clipped);
-}
-
-#[test]
-#[ignore = "ci/long: lars, adafactor and a clipped norm, which compile nine programs"]
-fn optimizers_that_take_norms_are_within_the_rounding_of_one_sum() {
-    let lars = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!lars {}");
-    let factored = "!adafactor {min_dim_size_to_factor: 8}";
-    let adafactor = with_optimizer(spec(MLP, Precision::F32, 8, 4), factored);
-    let mut each = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!sgd {}");
-    each.objective.update.clip = Some(Clip::Norm { value: 1e-3 });
-    [lars, adafactor, each].into_iter().for_each(is_within_one_sum);
 }
 
 /// A norm over parts is one sum in another order: of `n` squares it is within `n u` of itself, u half an ulp; its root within
@@ -246,4 +204,54 @@ fn evaluations_read_what_lies_in_parts() {
     let mut spec = spec(MLP, Precision::Bf16, 8, 4);
     spec.objective.average = Some(Average::new(0.5));
     assert_eq!(of(spec.clone()), of(sharded(spec)));
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// The other optimizers, and 50 steps of the digits' network, a ResNet and a transformer, on 8 devices.
+    #[test]
+    fn larger_networks_learn_the_same_bits() {
+        let source = noise(&[8, 8, 1], 10, 24);
+        for precision in precisions() {
+            are_the_same(spec(CNN, precision, 8, 4), &noise(&[8, 8, 1], 10, 48), 4);
+        }
+        let mut compensated = Spec { variables: Storage::Bf16Compensated, ..optimized("!adamw {}") };
+        compensated.objective.accumulate = NonZeroU32::new(2).unwrap();
+        are_the_same(compensated, &source, 2);
+        let nesterov = "!momentum {momentum: 0.9, nesterov: true}";
+        for optimizer in
+            [nesterov, "!sgd {}", "!adagrad {}", "!adadelta {}", "!ftrl {}", "!adam {momentum_dtype: bf16}"]
+        {
+            let mut spec = optimized(optimizer);
+            // ftrl divides by the rate, which must not begin at 0.
+            spec.objective.update.learning_rate = LearningRate::Constant { value: 0.01 };
+            are_the_same(spec, &source, 3);
+        }
+        let mut spec_of_loop = optimized("!adam {}");
+        spec_of_loop.objective.accumulate = NonZeroU32::new(2).unwrap();
+        are_the_same(spec_of_loop, &source, 3);
+        let digits = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [32, 64, 128], dropout: 0.3}";
+        let resnet = "{kind: resnet, depth: 18, width: 8, input: [16, 16, 3], n_classes: 10}";
+        let sizes = "vocabulary: 43, length: 8, max_length: 8, features: 16, heads: 4, hidden: 64, layers: 2";
+        let bert = format!("{{kind: transformer, {sizes}}}");
+        for precision in [Precision::F32, Precision::Bf16] {
+            are_the_same(spec(digits, precision, 32, 8), &noise(&[8, 8, 1], 10, 96), 50);
+            are_the_same(spec(resnet, precision, 32, 8), &noise(&[16, 16, 3], 10, 96), 50);
+            are_the_same(spec(&bert, precision, 16, 8), &tokens(8, 43, 48), 50);
+        }
+    }
+
+    /// Lars, adafactor and a clipped norm, which compile nine programs.
+    #[test]
+    fn optimizers_that_take_norms_are_within_the_rounding_of_one_sum() {
+        let lars = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!lars {}");
+        let factored = "!adafactor {min_dim_size_to_factor: 8}";
+        let adafactor = with_optimizer(spec(MLP, Precision::F32, 8, 4), factored);
+        let mut each = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!sgd {}");
+        each.objective.update.clip = Some(Clip::Norm { value: 1e-3 });
+        [lars, adafactor, each].into_iter().for_each(is_within_one_sum);
+    }
 }

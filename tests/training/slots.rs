@@ -265,12 +265,6 @@ fn the_digits_are_learnt_with_bf16_momentum() {
     learns_the_digits(digits::SHORT, 0.95);
 }
 
-#[test]
-#[ignore = "ci/long: trains all 25 epochs"]
-fn the_digits_are_learnt_as_well_with_bf16_momentum() {
-    learns_the_digits(digits::WHOLE, 0.97);
-}
-
 fn learns_the_digits(n_epochs: u32, at_least: f64) {
     let mut spec = digits::recipe(n_epochs).spec(Precision::Bf16, &Tuning::none()).unwrap();
     let Optimizer::Momentum(Momentum { momentum_dtype, .. }) = &mut spec.objective.update.optimizer else {
@@ -279,4 +273,16 @@ fn learns_the_digits(n_epochs: u32, at_least: f64) {
     *momentum_dtype = MomentumDtype::Bf16;
     let accuracy = digits::accuracy(spec, n_epochs);
     assert!(accuracy >= at_least, "{accuracy}");
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Trains all 25 epochs.
+    #[test]
+    fn the_digits_are_learnt_as_well_with_bf16_momentum() {
+        learns_the_digits(digits::WHOLE, 0.97);
+    }
 }

@@ -75,38 +75,45 @@ fn what_the_devices_of_a_session_add_is_read_from_their_program() {
     assert!(instructions.any(|instr| matches!(instr.op, Op::AllReduce(_))), "{}", module.name);
 }
 
-/// The table of docs/GRADIENT_SUMS.md.
-#[test]
-#[ignore = "ci/long: gradients of one step on 8 to 64 devices, by three ways to sum"]
-fn what_sums_in_bf16_cost() {
-    let source = noise(&[8, 8, 1], 10, 64);
-    let client = Client::of(&Platform::cpu_devices(64).unwrap(), &Setup::from_env()).unwrap();
-    let network = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [32, 64]}";
-    for n in [8, 16, 32, 64] {
-        let gradients = |sum| {
-            let mut spec = summed(spec(network, Precision::Bf16, 64, n), sum);
-            // Of the first step the slot is the gradient.
-            spec.objective.update.optimizer = bf16scope::optim::Optimizer::default();
-            let batches = batches(&source, &spec, 1);
-            let mut session = Session::new(&client, spec).unwrap();
-            session.train(&batches[0]).unwrap();
-            session.state().unwrap()
-        };
-        let [exact, ring, tree] = [SumOf::F32, SumOf::Bf16Ring, SumOf::Bf16Tree].map(gradients);
-        let error = |other: &std::collections::BTreeMap<String, bf16scope::train::checkpoint::Array>| {
-            let (mut above, mut below) = (0.0, 0.0);
-            for (name, array) in exact.iter().filter(|(name, _)| name.ends_with("/kernel/momentum")) {
-                for (a, b) in array.bytes.as_chunks().0.iter().zip(other[name].bytes.as_chunks().0) {
-                    let (a, b) = (f64::from(f32::from_le_bytes(*a)), f64::from(f32::from_le_bytes(*b)));
-                    above += (a - b) * (a - b);
-                    below += a * a;
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// The table of docs/GRADIENT_SUMS.md.
+    ///
+    /// Gradients of one step on 8 to 64 devices, by three ways to sum.
+    #[test]
+    fn what_sums_in_bf16_cost() {
+        let source = noise(&[8, 8, 1], 10, 64);
+        let client = Client::of(&Platform::cpu_devices(64).unwrap(), &Setup::from_env()).unwrap();
+        let network = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [32, 64]}";
+        for n in [8, 16, 32, 64] {
+            let gradients = |sum| {
+                let mut spec = summed(spec(network, Precision::Bf16, 64, n), sum);
+                // Of the first step the slot is the gradient.
+                spec.objective.update.optimizer = bf16scope::optim::Optimizer::default();
+                let batches = batches(&source, &spec, 1);
+                let mut session = Session::new(&client, spec).unwrap();
+                session.train(&batches[0]).unwrap();
+                session.state().unwrap()
+            };
+            let [exact, ring, tree] = [SumOf::F32, SumOf::Bf16Ring, SumOf::Bf16Tree].map(gradients);
+            let error = |other: &std::collections::BTreeMap<String, bf16scope::train::checkpoint::Array>| {
+                let (mut above, mut below) = (0.0, 0.0);
+                for (name, array) in exact.iter().filter(|(name, _)| name.ends_with("/kernel/momentum")) {
+                    for (a, b) in array.bytes.as_chunks().0.iter().zip(other[name].bytes.as_chunks().0) {
+                        let (a, b) = (f64::from(f32::from_le_bytes(*a)), f64::from(f32::from_le_bytes(*b)));
+                        above += (a - b) * (a - b);
+                        below += a * a;
+                    }
                 }
-            }
-            (above / below).sqrt()
-        };
-        let (ring, tree) = (error(&ring), error(&tree));
-        println!("{n} replicas: ring {ring:.2e}, tree {tree:.2e}");
-        // Each rounding is of half an ulp at most, 2^-9 of the sum so far; more of them cannot help.
-        assert!(tree > 0.0 && tree < ring, "{n}: {tree} {ring}");
+                (above / below).sqrt()
+            };
+            let (ring, tree) = (error(&ring), error(&tree));
+            println!("{n} replicas: ring {ring:.2e}, tree {tree:.2e}");
+            // Each rounding is of half an ulp at most, 2^-9 of the sum so far; more of them cannot help.
+            assert!(tree > 0.0 && tree < ring, "{n}: {tree} {ring}");
+        }
     }
 }

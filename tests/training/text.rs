@@ -1,8 +1,9 @@
 //! Text: ids as Hugging Face's tokenizers make them, windows, packs and single texts of them, and a decoder that completes one.
 
 use bf16scope::data::text::{By, Fields, Length, Mask, Options, TextExamples, Texts, Tokenizer};
-use bf16scope::data::{Draw, Source};
+use bf16scope::data::{Draw, Elements, Source};
 use serde_json::Value as Json;
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -305,7 +306,15 @@ fn masks_are_drawn_by_epoch_and_an_evaluation_has_its_own() {
     let source = examples(&[file], &options, &tokenizer);
     let plain = Options { mask: None, ..options.clone() };
     let whole = examples(&[folder.path().join("a.txt")], &plain, &tokenizer);
-    let drawn = |epoch| source.draw(0, Draw::new(3, epoch, 0)).unwrap();
+    let drawn = |epoch| {
+        let mut example = vec![Cow::default(); source.arrays().len()];
+        let take = &mut |array: usize, elements: Elements<'_>| {
+            example[array] = Cow::Owned(elements.bytes().into_owned());
+            Ok(())
+        };
+        source.give(0, Some(Draw::new(3, epoch, 0)), take).unwrap();
+        example
+    };
     let [first, second] = [drawn(0), drawn(1)].map(|example| numbers(&source, &example, "tokens"));
     assert_ne!(first, second);
     assert_eq!(first, numbers(&source, &drawn(0), "tokens"));

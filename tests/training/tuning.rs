@@ -82,12 +82,6 @@ fn choices_keep_the_variables_and_exact_ones_every_bit() {
     keep_variables_and_bits(1);
 }
 
-#[test]
-#[ignore = "ci/long: compiles seven steps of two layers, half a minute of a core"]
-fn choices_keep_the_variables_of_two_layers_and_exact_ones_every_bit() {
-    keep_variables_and_bits(2);
-}
-
 fn keep_variables_and_bits(n_layers: u32) {
     let mut n_changed = 0;
     for (model, precision, batch) in [(resnet(), Precision::F32, 128), (transformer(n_layers), Precision::Bf16, 2)] {
@@ -159,4 +153,16 @@ fn a_checkpoint_goes_from_one_tuning_to_another_and_what_it_does_to_bits_is_said
     assert!(reports.iter().all(|report| report.loss().unwrap().is_finite()), "{reports:?}");
     assert_eq!(none.restore(Path::new("run"), &tuned.checkpoint(1).unwrap(), Resumption::default()).unwrap().len(), 8);
     assert_eq!(tuned.restore(Path::new("run"), &tuned.checkpoint(1).unwrap(), Resumption::default()).unwrap(), []);
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Compiles seven steps of two layers, half a minute of a core.
+    #[test]
+    fn choices_keep_the_variables_of_two_layers_and_exact_ones_every_bit() {
+        keep_variables_and_bits(2);
+    }
 }

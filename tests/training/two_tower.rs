@@ -62,27 +62,6 @@ fn precisions() -> impl Iterator<Item = Precision> {
     Precision::ALL.into_iter().filter(|&precision| precision != Precision::F16 || run::has_f16())
 }
 
-/// As `storage` trains a small GPT, with the recipe of most networks: Adam, and a rate that falls to 0. (Adafactor's rate in
-/// `examples/two_tower.yaml` is relative to a variable's size, and ends at about an ulp of bf16: there nothing is lost.)
-#[test]
-#[ignore = "ci/long: twelve trainings of two small towers; storage::small_updates_are_lost_by_nearest_kept_by_compensation_and_on_average_by_chance is the short form"]
-fn two_towers_learn_in_every_storage_but_plain_bf16() {
-    let text = "{kind: two_tower, pictures: [32, 32, 3], words: {kind: ids, length: 8, vocabulary: 459, features: 16}, \
-                filters: [8, 16], units: 32, dropout: 0.3, loss: {kind: classification, n_classes: 11, hidden: [32]}}";
-    let update = Update {
-        optimizer: Optimizer::ADAM,
-        learning_rate: LearningRate::Cosine { value: 1e-3, decay_steps: NonZeroU32::new(12 * 49).unwrap(), alpha: 0.0 },
-        ..Update::default()
-    };
-    let mut experiment = Experiment::read(&example()).unwrap();
-    experiment.model = document::from_str("small", text).unwrap();
-    all_but_plain_bf16_learn("two towers", |variables, seed| {
-        let mut spec = experiment.spec(Precision::Bf16, &Tuning::none()).unwrap();
-        spec.objective.update = update.clone();
-        learnt_of(Spec { variables, seed, ..spec }, drawings().data(), 12)
-    });
-}
-
 /// The largest class has 60 of the 391 test drawings, 15.3 %. Who always names it is right so often, and who guesses has a
 /// standard deviation of √(0.153 · 0.847 / 391), 1.8 points: five of them above is 24.5 %.
 #[test]
@@ -193,4 +172,36 @@ fn the_example_fits_its_data() {
     let vocabulary = std::fs::read_to_string(example().with_file_name("data/clipart_words.txt")).unwrap();
     assert_eq!(ids.vocabulary as usize, vocabulary.lines().count() + 1);
     assert_eq!((drawings().training.n_examples(), drawings().test.n_examples() as usize), (1582, N_TEST));
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// As `storage` trains a small GPT, with the recipe of most networks: Adam, and a rate that falls to 0. (Adafactor's rate in
+    /// `examples/two_tower.yaml` is relative to a variable's size, and ends at about an ulp of bf16: there nothing is lost.)
+    ///
+    /// Twelve trainings of two small towers; storage::small_updates_are_lost_by_nearest_kept_by_compensation_and_on_average_by_chance is the short form.
+    #[test]
+    fn two_towers_learn_in_every_storage_but_plain_bf16() {
+        let text = "{kind: two_tower, pictures: [32, 32, 3], words: {kind: ids, length: 8, vocabulary: 459, features: 16}, \
+                    filters: [8, 16], units: 32, dropout: 0.3, loss: {kind: classification, n_classes: 11, hidden: [32]}}";
+        let update = Update {
+            optimizer: Optimizer::ADAM,
+            learning_rate: LearningRate::Cosine {
+                value: 1e-3,
+                decay_steps: NonZeroU32::new(12 * 49).unwrap(),
+                alpha: 0.0,
+            },
+            ..Update::default()
+        };
+        let mut experiment = Experiment::read(&example()).unwrap();
+        experiment.model = document::from_str("small", text).unwrap();
+        all_but_plain_bf16_learn("two towers", |variables, seed| {
+            let mut spec = experiment.spec(Precision::Bf16, &Tuning::none()).unwrap();
+            spec.objective.update = update.clone();
+            learnt_of(Spec { variables, seed, ..spec }, drawings().data(), 12)
+        });
+    }
 }

@@ -133,50 +133,60 @@ fn an_lstm() {
     check_lstm(16, Precision::Bf16, 1);
 }
 
-#[test]
-#[ignore = "ci/long: an_lstm is the short form"]
-fn larger_lstms() {
-    check_lstm(128, Precision::Bf16, 4);
-    check_lstm(128, Precision::F32, 2);
-}
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
 
-/// Small twins of what is trained for days: an encoder of text, and convolutions of one filter a feature.
-#[test]
-#[ignore = "ci/long: watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form"]
-fn small_twins_of_recipes() {
-    check("recipes/small/bert_finetune.yaml", as_it_is, Precision::Bf16, 2);
-    check("recipes/small/mnasnet_a1.yaml", as_it_is, Precision::Bf16, 1);
-    check("recipes/small/efficientnet_b0.yaml", as_it_is, Precision::Bf16, 1);
-    check("recipes/small/resnet50_lars.yaml", as_it_is, Precision::Bf16, 1);
-}
-
-/// The digits: batch norms, dropout of images that are shifted, momentum.
-#[test]
-#[ignore = "ci/long: watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form"]
-fn digits_in_three_precisions_on_replicas_and_with_averages() {
-    check("digits.yaml", as_it_is, Precision::Bf16, 2);
-    check("digits.yaml", as_it_is, Precision::F32, 1);
-    if run::has_f16() {
-        check("digits.yaml", as_it_is, Precision::F16, 1);
+    /// An_lstm is the short form.
+    #[test]
+    fn larger_lstms() {
+        check_lstm(128, Precision::Bf16, 4);
+        check_lstm(128, Precision::F32, 2);
     }
-    check("digits.yaml", |text| text + "mesh: {data: 2}\n", Precision::Bf16, 1);
-    let with = |keys: &'static str| move |text: String| text.replace("train:\n", &format!("train:\n  {keys}\n"));
-    check("digits.yaml", with("average: {decay: 0.9}"), Precision::Bf16, 1);
-    check("digits.yaml", with("variables: bf16_stochastic"), Precision::Bf16, 1);
-}
 
-/// A decoder of text, and a perceptron.
-#[test]
-#[ignore = "ci/long: watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form"]
-fn text_and_a_perceptron() {
-    check("recipes/small/gpt2_small.yaml", as_it_is, Precision::Bf16, 5);
-    check("recipes/small/gpt2_small.yaml", as_it_is, Precision::F32, 4);
-    check("mlp.yaml", as_it_is, Precision::Bf16, 2);
-}
+    /// Small twins of what is trained for days: an encoder of text, and convolutions of one filter a feature.
+    ///
+    /// Watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form.
+    #[test]
+    fn small_twins_of_recipes() {
+        check("recipes/small/bert_finetune.yaml", as_it_is, Precision::Bf16, 2);
+        check("recipes/small/mnasnet_a1.yaml", as_it_is, Precision::Bf16, 1);
+        check("recipes/small/efficientnet_b0.yaml", as_it_is, Precision::Bf16, 1);
+        check("recipes/small/resnet50_lars.yaml", as_it_is, Precision::Bf16, 1);
+    }
 
-/// Residual blocks of convolutions.
-#[test]
-#[ignore = "ci/long: watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form"]
-fn a_residual_network_of_images() {
-    check("recipes/small/resnet50.yaml", as_it_is, Precision::Bf16, 1);
+    /// The digits: batch norms, dropout of images that are shifted, momentum.
+    ///
+    /// Watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form.
+    #[test]
+    fn digits_in_three_precisions_on_replicas_and_with_averages() {
+        check("digits.yaml", as_it_is, Precision::Bf16, 2);
+        check("digits.yaml", as_it_is, Precision::F32, 1);
+        if run::has_f16() {
+            check("digits.yaml", as_it_is, Precision::F16, 1);
+        }
+        check("digits.yaml", |text| text + "mesh: {data: 2}\n", Precision::Bf16, 1);
+        let with = |keys: &'static str| move |text: String| text.replace("train:\n", &format!("train:\n  {keys}\n"));
+        check("digits.yaml", with("average: {decay: 0.9}"), Precision::Bf16, 1);
+        check("digits.yaml", with("variables: bf16_stochastic"), Precision::Bf16, 1);
+    }
+
+    /// A decoder of text, and a perceptron.
+    ///
+    /// Watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form.
+    #[test]
+    fn text_and_a_perceptron() {
+        check("recipes/small/gpt2_small.yaml", as_it_is, Precision::Bf16, 5);
+        check("recipes/small/gpt2_small.yaml", as_it_is, Precision::F32, 4);
+        check("mlp.yaml", as_it_is, Precision::Bf16, 2);
+    }
+
+    /// Residual blocks of convolutions.
+    ///
+    /// Watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form.
+    #[test]
+    fn a_residual_network_of_images() {
+        check("recipes/small/resnet50.yaml", as_it_is, Precision::Bf16, 1);
+    }
 }

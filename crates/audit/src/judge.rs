@@ -20,8 +20,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::{AuditError, ResultRow, device, taps};
+use bf16scope_hlo::element::floats;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
-use bf16scope_hlo::{DType, InstrId, Instruction, Literal, Module, Op, verify};
+use bf16scope_hlo::{InstrId, Instruction, Literal, Module, Op, verify};
 use bf16scope_passes::name_pattern;
 use bf16scope_passes::widen;
 use bf16scope_pjrt::Client;
@@ -353,16 +354,10 @@ fn moved_by(module: &Module, updates: BTreeSet<InstrId>) -> BTreeSet<&str> {
     moved.into_iter().map(|id| entry.instr(id).name.as_str()).collect()
 }
 
-/// The elements as f64; none of what is no array of real floats.
+/// The elements of an array of floats, as f64.
 fn values_of(literal: &Literal) -> Option<Vec<f64>> {
-    let Literal::Array { shape, .. } = literal else { return None };
-    match shape.dtype {
-        DType::F64 => literal.elements::<f64>(),
-        DType::F32 => Some(literal.elements::<f32>()?.into_iter().map(f64::from).collect()),
-        DType::BF16 => Some(literal.elements::<half::bf16>()?.into_iter().map(f64::from).collect()),
-        DType::F16 => Some(literal.elements::<half::f16>()?.into_iter().map(f64::from).collect()),
-        _ => None,
-    }
+    let Literal::Array { shape, bytes } = literal else { return None };
+    floats(shape.dtype, bytes).map(Iterator::collect)
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 
 use bf16scope_data::npz::{Header, NpzReader, NpzWriter};
-use bf16scope_hlo::numerics::bf16::{bf16_from_f32, bf16_to_f32, f16_from_f32};
+use bf16scope_hlo::element::{f32s, f64s};
+use bf16scope_hlo::numerics::bf16::{bf16_from_f32, f16_from_f32};
 use bf16scope_hlo::{ArrayShape, DType, Literal, Module, Shape};
 use bf16scope_model::graph::Init;
 use bf16scope_pjrt::available_memory;
@@ -487,8 +488,7 @@ pub(super) fn write(
     raw_bf16: bool,
 ) -> anyhow::Result<()> {
     if shape.dtype == DType::BF16 && !raw_bf16 {
-        let widened = bytes.chunks_exact(2).map(|two| bf16_to_f32(u16::from_le_bytes([two[0], two[1]])));
-        let widened: Vec<u8> = widened.flat_map(f32::to_le_bytes).collect();
+        let widened: Vec<u8> = f32s(shape.dtype, bytes).into_iter().flatten().flat_map(f32::to_le_bytes).collect();
         return Ok(npz.add(name, &Header::of(DType::F32, shape.dims.clone()), &widened)?);
     }
     Ok(npz.add(name, &Header::of(shape.dtype, shape.dims.clone()), bytes)?)
@@ -512,9 +512,9 @@ pub(super) struct Summary {
 /// Looks at every element of an array.
 pub(super) fn summarize(dtype: DType, bytes: &[u8]) -> Summary {
     let mut summary = Summary { min: None, max: None, mean: None, n_nan: 0, n_infinite: 0 };
-    let Some(decode) = decoder(dtype) else { return summary };
+    let Some(numbers) = f64s(dtype, bytes) else { return summary };
     let (mut sum, mut count) = (0.0, 0u64);
-    for value in bytes.chunks_exact(dtype.n_bytes()).map(decode) {
+    for value in numbers {
         if value.is_nan() {
             summary.n_nan += 1;
             continue;
@@ -527,40 +527,6 @@ pub(super) fn summarize(dtype: DType, bytes: &[u8]) -> Summary {
     }
     summary.mean = (count > 0).then(|| sum / count as f64);
     summary
-}
-
-/// How an element's bytes become a number. `None` for complex and floats of 8 bits and less.
-fn decoder(dtype: DType) -> Option<fn(&[u8]) -> f64> {
-    fn at<const N: usize>(bytes: &[u8]) -> [u8; N] {
-        bytes.try_into().expect("an element is read from its own width")
-    }
-    Some(match dtype {
-        DType::Pred | DType::U8 | DType::U4 | DType::U2 | DType::U1 => |b| f64::from(b[0]),
-        DType::S8 | DType::S4 | DType::S2 | DType::S1 => |b| f64::from(b[0] as i8),
-        DType::S16 => |b| f64::from(i16::from_le_bytes(at(b))),
-        DType::S32 => |b| f64::from(i32::from_le_bytes(at(b))),
-        DType::S64 => |b| i64::from_le_bytes(at(b)) as f64,
-        DType::U16 => |b| f64::from(u16::from_le_bytes(at(b))),
-        DType::U32 => |b| f64::from(u32::from_le_bytes(at(b))),
-        DType::U64 => |b| u64::from_le_bytes(at(b)) as f64,
-        DType::F16 => |b| half::f16::from_le_bytes(at(b)).to_f64(),
-        DType::BF16 => |b| f64::from(bf16_to_f32(u16::from_le_bytes(at(b)))),
-        DType::F32 => |b| f64::from(f32::from_le_bytes(at(b))),
-        DType::F64 => |b| f64::from_le_bytes(at(b)),
-        DType::C64
-        | DType::C128
-        | DType::F8E5M2
-        | DType::F8E4M3FN
-        | DType::F8E4M3B11FNUZ
-        | DType::F8E5M2FNUZ
-        | DType::F8E4M3FNUZ
-        | DType::F8E4M3
-        | DType::F8E3M4
-        | DType::F4E2M1FN
-        | DType::F6E3M2FN
-        | DType::F6E2M3FN
-        | DType::F8E8M0FNU => return None,
-    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{Context, Status, emit};
 use crate::report::plot::lines::MAX_LINES;
 use crate::report::{Column, Screen, Table, grouped};
-use bf16scope_train::runs::{About, Curve, Point, Run, read};
+use bf16scope_train::run_folder::{About, Curve, Point, Run, read};
 
 mod against;
 mod page;

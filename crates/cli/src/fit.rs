@@ -15,6 +15,7 @@ use std::str::FromStr;
 use anyhow::{bail, ensure};
 
 use super::child::LimitArgs;
+use super::compiling::CompileProgress;
 use super::emit::{check_names, replace};
 use super::excess::{self, ExcessArgs};
 use super::mesh::MeshArgs;
@@ -22,7 +23,6 @@ use super::program::Which;
 use super::sizes::SizeArgs;
 use super::subjects::CompareArgs;
 use super::tune::{TuneArg, targets_help};
-use super::watch::Watch;
 use super::whole::whole;
 use super::{Context, Status, again, module_file};
 use crate::report::plot::curves;
@@ -170,12 +170,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     );
     let question =
         FitQuestion { source, targets: args.target.clone(), max_batch: args.max_batch, multiple: args.multiple };
-    let mut watch = Watch::new(context.quiet, question.n_series());
-    watch.keep_what_is_compiled()?;
+    let mut progress = CompileProgress::new(context.quiet, question.n_series());
+    progress.keep_what_is_compiled()?;
     let asking = args.limits.asking(args.fresh, is_foreign, context);
     let asking = args.excess.asking(asking, is_foreign);
-    let found = fit(&question, &asking, &mut |event| watch.on(event))?;
-    watch.finish();
+    let found = fit(&question, &asking, &mut |event| progress.on(event))?;
+    progress.finish();
     // Before the files, which may not be written: minutes of compiling are in it.
     if args.json {
         context.print_json(&json(&found)?)?;

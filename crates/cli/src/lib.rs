@@ -22,6 +22,7 @@ mod bits;
 mod cache;
 mod child;
 mod compile;
+mod compiling;
 mod curves;
 mod data;
 mod doctor;
@@ -57,7 +58,6 @@ mod trained;
 mod tune;
 mod values;
 mod watch;
-mod watched;
 mod weights;
 mod whole;
 
@@ -130,7 +130,7 @@ enum Command {
     /// Compare recorded runs, f32 beside bf16: loss and metrics over steps, as a table and a page
     Curves(curves::Args),
     /// Show what a watched run's numbers looked like, layer by layer, and what went wrong first
-    Watch(watched::Args),
+    Watch(watch::Args),
     /// Show what is in TFRecord or Parquet files, a folder of images or an experiment's data, and how fast it is read
     Data(data::Args),
     /// Draw an experiment's learning rate over its steps, with its value at every change
@@ -227,7 +227,7 @@ impl Command {
             Command::Eval(args) => eval::run(args, context),
             Command::Predict(args) => predict::run(args, context),
             Command::Curves(args) => curves::run(args, context),
-            Command::Watch(args) => watched::run(args, context),
+            Command::Watch(args) => watch::run(args, context),
             Command::Data(args) => data::run(args, context),
             Command::Schedule(args) => schedule::run(args, context),
             Command::Package(args) => package::run(args, context),

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use super::child::LimitArgs;
+use super::compiling::CompileProgress;
 use super::emit::{self, Format};
 use super::excess::{self, ExcessArgs};
 use super::policy::PolicyArgs;
 use super::sizes::SizeArgs;
 use super::tune::targets_help;
-use super::watch::Watch;
 use super::whole::whole;
 use super::{Context, Status, again, module_file};
 use crate::report::{self, Column, Screen, Table};
@@ -172,11 +172,11 @@ fn asked(
     let AskedArgs { compiles, fresh, excess, limits, .. } = &args.asked;
     let question =
         LowerQuestion { module, path: args.module.clone(), policy, target: target.clone(), n_compiles: *compiles };
-    let mut watch = Watch::at_most(context.quiet, *compiles);
-    watch.keep_what_is_compiled()?;
+    let mut progress = CompileProgress::at_most(context.quiet, *compiles);
+    progress.keep_what_is_compiled()?;
     let asking = excess.asking(limits.asking(*fresh, true, context), true);
-    let answer = lower_for(&question, &asking, &mut |event| watch.on(event))?;
-    watch.finish();
+    let answer = lower_for(&question, &asking, &mut |event| progress.on(event))?;
+    progress.finish();
     let path = decisions_path(args);
     let mut text = format!(
         "# `bf16scope lower {} --target {target} --compiles {compiles}` decided what is below `decided`, if anything;\n# \

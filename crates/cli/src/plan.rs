@@ -12,9 +12,9 @@ use anyhow::ensure;
 use clap::ValueEnum;
 
 use super::child::LimitArgs;
+use super::compiling::CompileProgress;
 use super::emit::{check_names, replace};
 use super::excess::{self, ExcessArgs};
-use super::watch::Watch;
 use super::whole::whole;
 use super::{Context, Status, module_file};
 use crate::report::{self, Column, Screen, Table};
@@ -134,12 +134,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         },
         n_compiles: args.compiles,
     };
-    let mut watch = Watch::at_most(context.quiet, args.compiles);
-    watch.keep_what_is_compiled()?;
+    let mut progress = CompileProgress::at_most(context.quiet, args.compiles);
+    progress.keep_what_is_compiled()?;
     let asking = args.limits.asking(false, false, context);
     let asking = args.excess.asking(asking, false);
-    let answer = plan(&question, &asking, &mut |event| watch.on(event))?;
-    watch.finish();
+    let answer = plan(&question, &asking, &mut |event| progress.on(event))?;
+    progress.finish();
     // Before the page, which may not be written: minutes of compiling are in it.
     if args.json {
         context.print_json(&serde_json::to_value(&answer)?)?;

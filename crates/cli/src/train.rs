@@ -24,13 +24,13 @@ use super::whole::whole;
 use super::{Context, Status, again, signals};
 use bf16scope_model::graph::{Precision, Storage};
 use bf16scope_passes::tuning::Tuning;
-use bf16scope_pjrt::{MAX_CPU_DEVICES, Platform};
+use bf16scope_pjrt::{Client, MAX_CPU_DEVICES, Platform};
 use bf16scope_study::MeshChoice;
 use bf16scope_tpu::read_narrow_sums;
 use bf16scope_train::checkpoint::{Checkpoint, Place};
 use bf16scope_train::experiment::{Examples, Experiment, WatchConfig, default_checkpoint};
 use bf16scope_train::resume::check_data;
-use bf16scope_train::runs::{ABOUT, RunFolder, read_watched};
+use bf16scope_train::run_folder::{ABOUT, RunFolder, read_watched};
 use bf16scope_train::watch::WatchRecord;
 use bf16scope_train::{
     Data, Initialization, MAX_REPLICAS, Mesh, Resumption, Session, Spec, SumOf, Summary, TrainError, TrainErrorKind,
@@ -143,6 +143,77 @@ struct Json<'a> {
     summary: &'a Summary,
 }
 
+/// A session on its devices, and the place that it writes to.
+struct Opened {
+    platform: Platform,
+    client: Client,
+    session: Session,
+    begun: Begun,
+    initialization: Option<Initialization>,
+    host: usize,
+    n_hosts: usize,
+}
+
+impl Args {
+    /// Claims the checkpoint's place and makes the session, in the order in which least is done before an error.
+    fn open(
+        &self,
+        (experiment, data): (&Experiment, Data<'_>),
+        wanted: &Wanted,
+        context: &Context,
+    ) -> anyhow::Result<Opened> {
+        // Of a slice's hosts the first writes, and which this is only its plugin knows.
+        let begun = self.device.is_of_one_process().then(|| Begun::new(self, wanted, true)).transpose()?;
+        let spec = self.checked_spec(experiment, data)?;
+        if let Some(begun) = &begun {
+            begun.check(self.resumption(), &spec, data)?;
+        }
+        let initialization = self.initialization(experiment, &spec)?;
+        let platform = self.platform(experiment.mesh.mesh)?;
+        let client = self.as_tpu.client(client_of_all(&platform, &context.setup())?);
+        let (host, n_hosts) = client.processes().rank();
+        let begun = match begun {
+            Some(begun) => begun,
+            None => {
+                let begun = Begun::new(self, wanted, host == 0)?;
+                begun.check(self.resumption(), &spec, data)?;
+                begun
+            }
+        };
+        let placed = |error: TrainError| experiment.with_its_line(error);
+        if experiment.train.watch.is_some() {
+            check_watch(&spec, u32::try_from(n_hosts).unwrap_or(u32::MAX)).map_err(placed)?;
+        }
+        let session = Session::new(&client, spec).map_err(placed)?;
+        Ok(Opened { platform, client, session, begun, initialization, host, n_hosts })
+    }
+
+    /// Opens the run's folder, and shows what was seen of the run before it was resumed.
+    fn open_record(
+        &self,
+        (experiment, session, client): (&Experiment, &Session, &Client),
+        resumed: Option<&(PathBuf, Checkpoint)>,
+        show: &mut Show<'_>,
+    ) -> anyhow::Result<()> {
+        let subject = Subject {
+            path: &self.experiment,
+            experiment,
+            session,
+            client,
+            device: &format!("{}{}", self.device.name(), self.as_tpu.again()),
+            tune: &self.tune.again(),
+            resumed,
+            initialized_from: self.initialized_from(),
+        };
+        show.record = self.record.open(&subject, &mut |line| show.say(line))?;
+        if let (Some(record), true) = (&show.record, experiment.train.watch.is_some() && resumed.is_some()) {
+            let (looks, _) = read_watched::<WatchRecord>(record.path())?;
+            show.seen(looks);
+        }
+        Ok(())
+    }
+}
+
 /// Trains.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let began = Instant::now();
@@ -153,37 +224,15 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         wanted.check_there(from.as_ref().unwrap_or(&wanted.path))?;
     }
     let existed = wanted.path.exists();
-    // Of a slice's hosts the first writes, and which this is only its plugin knows.
-    let begun = args.device.is_of_one_process().then(|| Begun::new(args, &wanted, true)).transpose()?;
     let data = examples.data();
-    let spec = args.checked_spec(&experiment, data)?;
-    if let Some(begun) = &begun {
-        begun.check(args.resumption(), &spec, data)?;
-    }
-    let initialization = args.initialization(&experiment, &spec)?;
-    let platform = args.platform(experiment.mesh.mesh)?;
-    let client = args.as_tpu.client(client_of_all(&platform, &context.setup())?);
-    let (host, n_hosts) = client.processes().rank();
-    let is_first = host == 0;
-    let begun = match begun {
-        Some(begun) => begun,
-        None => {
-            let begun = Begun::new(args, &wanted, is_first)?;
-            begun.check(args.resumption(), &spec, data)?;
-            begun
-        }
-    };
-    let placed = |error: TrainError| experiment.with_its_line(error);
-    if experiment.train.watch.is_some() {
-        check_watch(&spec, u32::try_from(n_hosts).unwrap_or(u32::MAX)).map_err(placed)?;
-    }
-    let mut session = Session::new(&client, spec).map_err(placed)?;
+    let opened = args.open((&experiment, data), &wanted, context)?;
+    let Opened { platform, client, mut session, begun, initialization, host, n_hosts } = opened;
+    let (Begun { place, resumed }, is_first) = (begun, host == 0);
     let mesh = experiment.mesh.mesh;
     let rounded = match mesh.n_devices() > 1 && mesh.sum == SumOf::F32 {
         true => rounded_sums(&session, mesh.model.get())?,
         false => None,
     };
-    let Begun { place, resumed } = begun;
     let start = begin(&mut session, resumed.as_ref(), args.resumption(), initialization)?;
     let stop = stop_on_signals()?;
     let is_watched = experiment.train.watch.is_some();
@@ -195,24 +244,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         None if existed && is_first => show.replaced(&wanted.path, &experiment.train),
         None => {}
     }
-    let tune = args.tune.again();
-    let device = format!("{}{}", args.device.name(), args.as_tpu.again());
-    let subject = Subject {
-        path: &args.experiment,
-        experiment: &experiment,
-        session: &session,
-        client: &client,
-        device: &device,
-        tune: &tune,
-        resumed: resumed.as_ref(),
-        initialized_from: args.initialized_from(),
-    };
     if is_first {
-        show.record = args.record.open(&subject, &mut |line| show.say(line))?;
-        if let (Some(record), true) = (&show.record, is_watched && resumed.is_some()) {
-            let (looks, _) = read_watched::<WatchRecord>(record.path())?;
-            show.seen(looks);
-        }
+        args.open_record((&experiment, &session, &client), resumed.as_ref(), &mut show)?;
     }
     let run = show.record.as_ref().map(|record| record.path().to_path_buf());
     let plan = experiment.train.plan(place);

@@ -1,179 +1,229 @@
-//! What is being compiled, and how long the rest may take: a bar on a terminal, lines elsewhere.
+//! `bf16scope watch`: what was seen of a run that was watched, what is wrong with it, and where to look closer.
 
-use std::time::Instant;
+mod page;
 
-use indicatif::ProgressBar;
+use std::path::{Path, PathBuf};
 
-use super::progress::{self, say};
-use super::signals;
-use crate::report;
-use bf16scope_study::{Compiling, Event};
-use bf16scope_tpu::{CompileOutcome, Need};
+use anyhow::bail;
+use serde::Serialize;
 
-/// How far a question is.
-pub(super) struct Watch {
-    bar: ProgressBar,
-    /// Lines in place of the bar, where there is no terminal to draw it on, or a dumb one.
-    has_lines: bool,
-    is_quiet: bool,
-    /// At most so many compiles, where a question has a limit.
-    most: Option<u32>,
-    /// Searches that have not begun, and compiles that the longest one took.
-    n_series_left: u32,
-    n_per_series: u32,
-    n_done: u32,
-    n_done_before: u32,
-    /// Whether it was said how many compiles there are at most.
-    has_said_most: bool,
-    begun: Option<Instant>,
-    /// Seconds of compiles, those of earlier runs too, and their number.
-    seconds: (f64, u32),
+use super::whole::whole;
+use super::{Context, Status, again, emit};
+use crate::report::{Column, Screen, Table, grouped};
+use bf16scope_files as files;
+use bf16scope_model::document;
+use bf16scope_train::run_folder::{EXPERIMENT, read_watched};
+use bf16scope_train::watch::{Anomaly, RULES, WatchRecord, anomalies};
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope train examples/digits.yaml --watch
+          look at the numbers of each layer every 50 steps, into the run's folder
+  bf16scope watch runs/digits-bf16
+          what was wrong first, with its step, layer and remedy; and the last look, layer by layer
+  bf16scope watch runs/digits-bf16 --html watch.html
+          heat maps of layers against steps: magnitudes, zeros, lost updates, exponents
+
+The run need not be over. watch.jsonl in its folder has every look, a JSON object on each line.
+
+Exit status: 0 nothing is wrong; 1 something is; 2 could not run.";
+
+/// Arguments of `watch`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The folder of a run that was trained with --watch
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    /// Write a page for the browser: layers against steps as heat maps
+    #[arg(short = 'o', long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show the look before this step, or the last one before that [default: the last look]
+    #[arg(long, value_name = "STEP", value_parser = whole(1..=u64::MAX), allow_negative_numbers = true)]
+    step: Option<u64>,
+    /// Show so many rows of the look
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
+    top: u32,
+    /// Show all rows of the look
+    #[arg(long, conflicts_with = "top")]
+    all: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
-impl Watch {
-    /// Of a question of so many series.
-    pub(super) fn new(quiet: bool, n_series: usize) -> Watch {
-        let bar = progress::steps(quiet);
-        Watch {
-            has_lines: !quiet && bar.is_hidden(),
-            bar,
-            is_quiet: quiet,
-            most: None,
-            n_series_left: n_series.saturating_sub(1) as u32,
-            n_per_series: 0,
-            n_done: 0,
-            n_done_before: 0,
-            has_said_most: false,
-            begun: None,
-            seconds: (0.0, 0),
+/// What is known of a watched run; also what `--json` prints.
+#[derive(Debug, Serialize)]
+struct Outcome<'a> {
+    run: &'a Path,
+    n_looks: usize,
+    /// The steps of the first and the last look.
+    steps: [u64; 2],
+    /// What is wrong, each thing where it is first seen, the first first.
+    anomalies: Vec<Anomaly>,
+    /// The command that audits the step of the first.
+    audit: Option<String>,
+    /// The look that is shown.
+    look: &'a WatchRecord,
+    remarks: &'a [String],
+}
+
+/// Runs the command.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let (records, remarks) = read_watched::<WatchRecord>(&args.run)?;
+    remarks.iter().for_each(|remark| tracing::warn!("{}: {remark}", args.run.display()));
+    let (Some(first), Some(last)) = (records.first(), records.last()) else {
+        bail!(
+            "{}: the run was not watched: there is no look in its folder\nhelp: train with --watch, or with `watch: 50` under \
+             `train`",
+            args.run.display()
+        );
+    };
+    let look = match args.step {
+        None => last,
+        Some(step) => match records.iter().rfind(|record| record.step <= step) {
+            Some(look) => look,
+            None => bail!(
+                "--step {step} is before the first look, which is of step {}\nhelp: name a later step",
+                first.step
+            ),
+        },
+    };
+    let anomalies = anomalies(&records);
+    let audit = |anomaly: &Anomaly| {
+        format!("bf16scope audit {} --at {}{}", again::word(&args.run), anomaly.step, tune(&args.run))
+    };
+    let outcome = Outcome {
+        run: &args.run,
+        n_looks: records.len(),
+        steps: [first.step, last.step],
+        audit: anomalies.first().map(audit),
+        anomalies,
+        look,
+        remarks: &remarks,
+    };
+    if let Some(path) = &args.html {
+        emit::replace(path, page::page(&outcome, &records).render().as_bytes())?;
+    }
+    match args.json {
+        true => context.print_json(&outcome)?,
+        false => {
+            context.print(&render(&outcome, if args.all { usize::MAX } else { args.top as usize }, context.screen))?
         }
     }
+    Ok(if outcome.anomalies.is_empty() { Status::Ok } else { Status::Failing })
+}
 
-    /// Of a question of at most so many compiles.
-    pub(super) fn at_most(quiet: bool, most: u32) -> Watch {
-        let watch = Watch { most: Some(most), ..Watch::new(quiet, 1) };
-        watch.bar.set_length(u64::from(most));
-        watch
-    }
+/// The flag that a run was tuned by, which its experiment says in the first line.
+fn tune(run: &Path) -> String {
+    let text = files::read_text(&run.join(EXPERIMENT), document::MAX_BYTES as u64).unwrap_or_default();
+    let first = text.lines().next().unwrap_or_default().trim_end_matches('.');
+    first.split_once(" --tune ").map_or(String::new(), |(_, tune)| format!(" --tune {tune}"))
+}
 
-    /// Ctrl-C ends the process at once: a compile cannot be stopped, and what was compiled is on disk already.
-    pub(super) fn keep_what_is_compiled(&self) -> anyhow::Result<()> {
-        let is_quiet = self.is_quiet;
-        signals::on_stop(move |signal| {
-            // What ends meanwhile is said by nobody: this is the last line.
-            let _last = std::io::stderr().lock();
-            if !is_quiet {
-                say("stopped; what was compiled is kept, and the same command continues from there");
-            }
-            signals::leave(signal);
-        })
-    }
+/// The verdict, in lines.
+fn verdict(outcome: &Outcome<'_>) -> Vec<String> {
+    let Outcome { run, n_looks, steps: [first, last], anomalies, audit, .. } = outcome;
+    let looks = match n_looks {
+        1 => format!("1 look, at step {}", grouped(*first as i64)),
+        n => format!("{n} looks, at steps {} to {}", grouped(*first as i64), grouped(*last as i64)),
+    };
+    let Some(Anomaly { step, rule, layer, quantity, direction, found, remedy, .. }) = anomalies.first() else {
+        return vec![format!("{}: {looks}: nothing is wrong by any of {} rules", run.display(), RULES.len())];
+    };
+    let n = match anomalies.len() {
+        1 => "1 thing is wrong".to_string(),
+        n => format!("{n} things are wrong"),
+    };
+    let mut lines = vec![
+        format!("{}: {looks}: {n}", run.display()),
+        format!("first: step {}: {rule}: {quantity} of {layer} ({direction}): {found}", grouped(*step as i64)),
+        format!("  help: {remedy}"),
+    ];
+    lines.extend(audit.iter().map(|audit| format!("  look closer: `{audit}`")));
+    lines
+}
 
-    /// Shows what happens.
-    pub(super) fn on(&mut self, event: &Event<'_>) {
-        match event {
-            Event::Begins(compiling) => self.begin(compiling),
-            Event::Ends { compiling, is_cached, outcome } => self.end(compiling, *is_cached, outcome),
-            Event::SeriesEnds => {
-                self.n_per_series = self.n_per_series.max(self.n_done - self.n_done_before);
-                self.n_done_before = self.n_done;
-                self.n_series_left = self.n_series_left.saturating_sub(1);
-            }
-            _ => {}
+fn render(outcome: &Outcome<'_>, n_rows: usize, screen: Screen) -> String {
+    let mut text: String = verdict(outcome).into_iter().map(|line| line + "\n").collect();
+    if outcome.anomalies.len() > 1 {
+        let columns =
+            [Column::number("step"), Column::text("rule"), Column::name("of"), Column::text("what was found")];
+        let mut table = Table::new(columns);
+        for anomaly in &outcome.anomalies {
+            let of = format!("{} of {}", anomaly.quantity, anomaly.layer);
+            table.row([grouped(anomaly.step as i64), anomaly.rule.to_string(), of, anomaly.found.clone()]);
         }
+        text += &table.render(screen);
     }
-
-    /// Takes the bar away.
-    pub(super) fn finish(&self) {
-        self.bar.finish_and_clear();
+    let WatchRecord { step, rows, .. } = outcome.look;
+    text += &format!("\nthe look before step {}:\n", grouped(*step as i64));
+    let mut table = Table::new([
+        Column::name("layer"),
+        Column::text("of"),
+        Column::number("dtype").extra(3),
+        Column::number("rms"),
+        Column::number("largest"),
+        Column::number("zero"),
+        Column::number("subnormal").extra(2),
+        Column::number("not finite").extra(1),
+        Column::number("lost"),
+    ]);
+    for row in rows.iter().take(n_rows) {
+        table.row([
+            row.name(),
+            row.quantity.to_string(),
+            row.dtype.clone(),
+            magnitude(row.rms),
+            magnitude(row.max),
+            share(row.zero),
+            share(row.subnormal),
+            share(row.not_finite),
+            row.lost.map_or("-".to_string(), share),
+        ]);
     }
-
-    fn begin(&mut self, compiling: &Compiling) {
-        if let Some(n) = self.most.filter(|_| !self.has_said_most && !self.is_quiet) {
-            self.has_said_most = true;
-            say(&format!(
-                "up to {n} compiles, each as long as `compile` takes; --compiles N for fewer, Ctrl-C keeps what is compiled"
-            ));
-        }
-        let n_here = self.n_done - self.n_done_before + 1 + compiling.n_more;
-        let n_left = 1 + compiling.n_more + self.n_series_left * self.n_per_series.max(n_here);
-        let left = self.left(n_left).map_or(String::new(), |left| format!(", {left}"));
-        self.bar.set_length(u64::from(self.n_done + n_left));
-        self.bar.set_position(u64::from(self.n_done));
-        self.bar.reset_elapsed();
-        self.bar.set_message(match self.most {
-            Some(_) => format!("compiling {}{left}", of_a_core(compiling)),
-            None => format!("{}: compiling {}{left}", compiling.target, at_batch(compiling)),
-        });
-        self.begun = Some(Instant::now());
+    text += &table.render(screen);
+    match rows.len().saturating_sub(n_rows) {
+        0 => {}
+        1 => text += "1 more row (--all shows it)\n",
+        n => text += &format!("{n} more rows (--all shows them)\n"),
     }
+    text
+}
 
-    fn end(&mut self, compiling: &Compiling, is_cached: bool, outcome: &CompileOutcome) {
-        // What is cached is none of the compiles that a question may have at most.
-        self.n_done += u32::from(self.most.is_none() || !is_cached);
-        let took = self.begun.take().map_or(0.0, |begun| begun.elapsed().as_secs_f64());
-        match outcome {
-            CompileOutcome::Fits(report) => {
-                self.seconds = (self.seconds.0 + report.compile_seconds, self.seconds.1 + 1)
-            }
-            _ if !is_cached => self.seconds = (self.seconds.0 + took, self.seconds.1 + 1),
-            _ => {}
-        }
-        if !self.has_lines || is_cached {
-            return;
-        }
-        say(&match self.most {
-            Some(most) => {
-                let (n, took) = (self.n_done, report::seconds(took));
-                let left = self.left(compiling.n_more).map_or(String::new(), |left| format!("; {left}"));
-                format!("{n} of {most}: {} in {took}{left}", of_a_core(compiling))
-            }
-            None => format!("{}: {}: {}", compiling.target, at_batch(compiling), said(outcome)),
-        });
-    }
+fn magnitude(value: f32) -> String {
+    if value == 0.0 { "0".to_string() } else { format!("{value:.2e}") }
+}
 
-    /// How long so many compiles take, by those that there were.
-    fn left(&self, n: u32) -> Option<String> {
-        let (seconds, n_compiles) = self.seconds;
-        let about = if self.most.is_some() { "at most" } else { "about" };
-        let left = minutes(seconds / f64::from(n_compiles.max(1)) * f64::from(n));
-        (n_compiles > 0).then(|| format!("{about} {left} left"))
+fn share(value: f64) -> String {
+    match 100.0 * value {
+        0.0 => "-".to_string(),
+        percent if percent < 0.1 => "< 0.1 %".to_string(),
+        percent => format!("{percent:.1} %"),
     }
 }
 
-fn of_a_core(Compiling { target, what, batch, .. }: &Compiling) -> String {
-    let batch = batch.map_or(String::new(), |batch| format!(", {batch} a core"));
-    format!("{what} for {target}{batch}")
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn at_batch(Compiling { what, batch, .. }: &Compiling) -> String {
-    batch.map_or(what.clone(), |batch| format!("{what} at batch {batch}"))
-}
-
-/// Seconds, for someone who decides whether to wait.
-fn minutes(seconds: f64) -> String {
-    match seconds {
-        s if s < 90.0 => format!("{s:.0} s"),
-        s => format!("{:.0} min", s / 60.0),
+    #[test]
+    fn shares_and_magnitudes_are_short() {
+        assert_eq!((share(0.0), share(1e-5), share(0.25)), ("-".into(), "< 0.1 %".into(), "25.0 %".into()));
+        assert_eq!((magnitude(0.0), magnitude(0.001_25)), ("0".into(), "1.25e-3".into()));
     }
-}
 
-/// What one compile said, for a line.
-pub(super) fn said(outcome: &CompileOutcome) -> String {
-    match outcome {
-        CompileOutcome::Fits(report) => {
-            format!("fits, {} in {}", report::mib(report.hbm.total), report::seconds(report.compile_seconds))
-        }
-        CompileOutcome::OutOfMemory(need) => no_room(need),
-        CompileOutcome::Failed(text) => text.lines().next().unwrap_or_default().to_string(),
-    }
-}
-
-/// That there is no room.
-pub(super) fn no_room(Need { needed, available, .. }: &Need) -> String {
-    let gib = |n_bytes: &u64| format!("{:.2} GiB", *n_bytes as f64 / f64::from(1u32 << 30));
-    match (needed, available) {
-        (Some(needed), Some(available)) => format!("does not fit: needs {} of {}", gib(needed), gib(available)),
-        _ => "does not fit".to_string(),
+    #[test]
+    fn the_flag_that_tuned_a_run_is_in_its_first_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let says = |text: &str| {
+            std::fs::write(folder.path().join(EXPERIMENT), text).unwrap();
+            tune(folder.path())
+        };
+        assert_eq!(
+            says("# e.yaml, as it was trained with --precision bf16 --device cpu --tune tpu-v2.\n"),
+            " --tune tpu-v2"
+        );
+        assert_eq!(says("# e.yaml, as it was trained with --precision bf16 --device cpu.\nmodel: {}\n"), "");
     }
 }

@@ -1,75 +1,163 @@
-//! Casting slices of f32 to what a program computes in, on the host.
+//! The elements of one example, from those of a source into their place in a batch.
 //!
-//! A batch that is cast before it is copied to the device is half as many bytes. Values are converted as
-//! [`bf16scope_hlo::numerics::bf16`] says; here is only the loop around it. Bytes are in the machine's own order, as PJRT
-//! takes them.
+//! Three things are done with elements: they are copied, cast to what the network computes in, or made integers of another
+//! width. Values are converted as [`bf16scope_hlo::element`] and [`bf16scope_hlo::numerics::bf16`] say; here is only the
+//! loop around it. All bytes are little-endian, of sources and of batches.
 //!
-//! Plain loops, compiled to vector code, are within reach of memcpy (`benches/README.md`), so nothing here is `unsafe`.
-//! The processor's own `vcvtneps2bf16` would not do: it takes subnormal inputs for zeros.
+//! A batch that is cast before it is copied to the device is half as many bytes. Plain loops, compiled to vector code, are
+//! within reach of memcpy (`benches/README.md`), so nothing here is `unsafe`. The processor's own `vcvtneps2bf16` would not
+//! do: it takes subnormal inputs for zeros.
 
+use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use bf16scope_hlo::DType;
-use bf16scope_hlo::numerics::bf16::{Subnormals, bf16_from_f32, bf16_from_f32_flushed};
+use super::source::Elements;
+use bf16scope_hlo::element::{Numbers, f64s, integers};
+use bf16scope_hlo::numerics::bf16::bf16_from_f32;
+use bf16scope_hlo::{DType, DTypeClass, Element, ElementVisitor};
 
 /// f16 values converted at a time: small enough for the first-level cache.
 const CHUNK: usize = 1024;
 
-/// Casts `src` to bf16 in `dst`, which has two bytes for each value.
-///
-/// # Types
-/// f32 to bf16: round to nearest, ties to even; overflow to infinity; NaN stays NaN, quiet. Subnormals are kept or
-/// flushed as asked.
-///
-/// # Panics
-/// If `dst` has another length; that is a bug of the caller.
-pub fn cast_bf16(src: &[f32], dst: &mut [u8], subnormals: Subnormals) {
-    match subnormals {
-        Subnormals::Keep => map_u16(src, dst, bf16_from_f32),
-        Subnormals::Flush => map_u16(src, dst, bf16_from_f32_flushed),
-    }
+/// How an array's elements become those of a batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Conversion {
+    /// They are as they should be.
+    Copy,
+    /// Numbers to f32, times `scale` in f32, to `to`: f32, bf16 or f16, each time to nearest, ties to even; overflow to
+    /// infinity, NaN stays NaN, subnormals are kept.
+    Cast {
+        /// The array's dtype: one of [`CASTABLE`].
+        from: DType,
+        /// What each number is multiplied with.
+        scale: f32,
+        /// f32, bf16 or f16.
+        to: DType,
+    },
+    /// Integers to another width; values were checked.
+    Integers {
+        /// The array's dtype.
+        from: DType,
+        /// An integer dtype of 8 to 64 bits, as is `from`.
+        to: DType,
+    },
 }
 
-/// Casts `src` to f16 in `dst`, which has two bytes for each value.
-///
-/// # Types
-/// f32 to f16, as [`cast_bf16`]; subnormals are always kept, for no TPU computes in f16.
-///
-/// # Panics
-/// If `dst` has another length; that is a bug of the caller.
-pub fn cast_f16(src: &[f32], dst: &mut [u8]) {
-    assert_eq!(dst.len(), 2 * src.len(), "two bytes for each value");
-    let mut halves = [half::f16::ZERO; CHUNK];
-    for (values, bytes) in src.chunks(CHUNK).zip(dst.chunks_mut(2 * CHUNK)) {
-        let halves = &mut halves[..values.len()];
-        halves.convert_from_f32_slice(values);
-        for (half, bytes) in halves.iter().zip(bytes.as_chunks_mut::<2>().0) {
-            *bytes = half.to_ne_bytes();
+impl Conversion {
+    /// Converts whole elements into `dst`, which holds as many. Those that come as f32 are of an array of f32.
+    ///
+    /// # Panics
+    /// For dtypes that the conversion does not have: a bug of the caller.
+    pub fn run(self, src: Elements<'_>, dst: &mut [u8]) {
+        match (self, src) {
+            (Conversion::Copy, Elements::Bytes(src)) => dst.copy_from_slice(src),
+            (Conversion::Copy, Elements::F32s(src)) => cast(src, dst, 1.0, DType::F32, |value| value),
+            (Conversion::Cast { from: DType::F32, scale, to }, Elements::F32s(src)) => {
+                cast(src, dst, scale, to, |value| value);
+            }
+            (Conversion::Cast { from, scale, to }, Elements::Bytes(src)) => {
+                let cast = Cast { src, dst, scale, to };
+                from.visit(cast).unwrap_or_else(|| unreachable!("the loader does not cast {from}"));
+            }
+            (Conversion::Integers { from, to }, Elements::Bytes(src)) => {
+                let width = to.n_bytes();
+                let values = integers(from, src).expect("the loader converts integers only");
+                for (value, dst) in values.zip(dst.chunks_exact_mut(width)) {
+                    dst.copy_from_slice(&value.to_le_bytes()[..width]);
+                }
+            }
+            (Conversion::Cast { from, .. } | Conversion::Integers { from, .. }, Elements::F32s(_)) => {
+                unreachable!("f32 for an array of {from}")
+            }
         }
     }
 }
 
-/// Whether all numbers of an array of floats are finite: little-endian bytes of bf16, f16, f32 or f64 (any other dtype is read
-/// as f64). The exponent of one that is not is all ones. Without an early end the loop becomes vector code, and bytes that are
-/// wrong are rare; what it costs beside the cast is in `benches/README.md`.
-pub fn are_finite(dtype: DType, bytes: &[u8]) -> bool {
-    fn all<const N: usize>(bytes: &[u8], is_finite: impl Fn([u8; N]) -> bool) -> bool {
-        bytes.as_chunks::<N>().0.iter().fold(true, |all, bytes| all & is_finite(*bytes))
-    }
-    match dtype {
-        DType::BF16 => all(bytes, |bytes| u16::from_le_bytes(bytes) & 0x7F80 != 0x7F80),
-        DType::F16 => all(bytes, |bytes| u16::from_le_bytes(bytes) & 0x7C00 != 0x7C00),
-        DType::F32 => all(bytes, |bytes| u32::from_le_bytes(bytes) & 0x7F80_0000 != 0x7F80_0000),
-        _ => all(bytes, |bytes| f64::from_le_bytes(bytes).is_finite()),
+/// Dtypes whose numbers are cast to what a network computes in.
+pub const CASTABLE: &[DType] = &[
+    DType::U8,
+    DType::S8,
+    DType::U16,
+    DType::S16,
+    DType::U32,
+    DType::S32,
+    DType::U64,
+    DType::S64,
+    DType::F16,
+    DType::BF16,
+    DType::F32,
+    DType::F64,
+];
+
+/// Whether integers of this dtype are converted to other widths.
+pub(super) fn is_whole(dtype: DType) -> bool {
+    dtype.is_integer() && dtype.bits() >= 8
+}
+
+/// The least and largest integer of a dtype.
+pub(super) fn bounds(dtype: DType) -> (i128, i128) {
+    let bits = dtype.bits();
+    match dtype.class() {
+        DTypeClass::Signed => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+        DTypeClass::Unsigned | DTypeClass::Pred | DTypeClass::Float | DTypeClass::Complex => (0, (1 << bits) - 1),
     }
 }
 
-/// Inlined with `convert`, this loop becomes vector code.
+/// Element `idx` of floats or integers, for messages; `None` for another dtype.
+pub(super) fn number(dtype: DType, bytes: &[u8], idx: usize) -> Option<f64> {
+    numbers(dtype, &bytes[idx * dtype.n_bytes()..][..dtype.n_bytes()])?.next()
+}
+
+/// The elements of floats or integers; `None` for another dtype.
+pub(super) fn numbers(dtype: DType, bytes: &[u8]) -> Option<Numbers<'_, f64>> {
+    CASTABLE.contains(&dtype).then(|| f64s(dtype, bytes)).flatten()
+}
+
+/// [`cast()`] of the bytes of elements of any dtype.
+struct Cast<'a> {
+    src: &'a [u8],
+    dst: &'a mut [u8],
+    scale: f32,
+    to: DType,
+}
+
+impl ElementVisitor for Cast<'_> {
+    type Output = ();
+
+    fn visit<T: Element>(self) {
+        cast(T::chunks(self.src), self.dst, self.scale, self.to, |bytes| T::from_le(bytes).to_f32());
+    }
+}
+
+/// Inlined with `read`, the loops for f32 and bf16 become vector code.
 #[inline(always)]
-fn map_u16(src: &[f32], dst: &mut [u8], convert: impl Fn(f32) -> u16) {
-    assert_eq!(dst.len(), 2 * src.len(), "two bytes for each value");
-    for (value, bytes) in src.iter().zip(dst.as_chunks_mut::<2>().0) {
-        *bytes = convert(*value).to_ne_bytes();
+fn cast<S: Copy>(src: &[S], dst: &mut [u8], scale: f32, to: DType, read: impl Fn(S) -> f32) {
+    match to {
+        DType::F32 => {
+            for (src, dst) in src.iter().zip(dst.as_chunks_mut::<4>().0) {
+                *dst = (read(*src) * scale).to_le_bytes();
+            }
+        }
+        DType::BF16 => {
+            for (src, dst) in src.iter().zip(dst.as_chunks_mut::<2>().0) {
+                *dst = bf16_from_f32(read(*src) * scale).to_le_bytes();
+            }
+        }
+        DType::F16 => {
+            // `half` has the processor's instruction for slices.
+            let (mut floats, mut halves) = ([0f32; CHUNK], [f16::ZERO; CHUNK]);
+            for (src, dst) in src.chunks(CHUNK).zip(dst.as_chunks_mut::<2>().0.chunks_mut(CHUNK)) {
+                let (floats, halves) = (&mut floats[..src.len()], &mut halves[..src.len()]);
+                for (float, src) in floats.iter_mut().zip(src) {
+                    *float = read(*src) * scale;
+                }
+                halves.convert_from_f32_slice(floats);
+                for (half, dst) in halves.iter().zip(dst) {
+                    *dst = half.to_le_bytes();
+                }
+            }
+        }
+        dtype => unreachable!("the loader does not cast to {dtype}"),
     }
 }
 
@@ -77,53 +165,126 @@ fn map_u16(src: &[f32], dst: &mut [u8], convert: impl Fn(f32) -> u16) {
 mod tests {
     use super::*;
     use bf16scope_hlo::numerics::bf16::f16_from_f32;
+    use half::bf16;
 
-    /// Every upper half of an f32 with the lower halves that decide rounding, so every exponent, NaN and tie; and a
-    /// length that no vector width divides.
-    fn edges() -> Vec<f32> {
-        let lower = [0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF];
-        let all = (0..=0xFFFFu32).flat_map(|upper| lower.map(|lower| f32::from_bits(upper << 16 | lower)));
-        all.chain([1.0]).collect()
+    fn run(conversion: Conversion, src: &[u8], n: usize, width: usize) -> Vec<u8> {
+        let mut dst = vec![0xAA; n * width];
+        conversion.run(Elements::Bytes(src), &mut dst);
+        dst
     }
 
-    fn words(bytes: &[u8]) -> Vec<u16> {
-        bytes.as_chunks::<2>().0.iter().map(|bytes| u16::from_ne_bytes(*bytes)).collect()
+    /// Casts bytes of `n` elements to each of the three dtypes and compares with single conversions.
+    fn check_casts(from: DType, src: &[u8], values: &[f32]) {
+        let n = values.len();
+        for scale in [1.0f32, 1.0 / 16.0, 1.0 / 255.0, -3.0] {
+            let cast = |to: DType| run(Conversion::Cast { from, scale, to }, src, n, to.n_bytes());
+            let f32s: Vec<u32> = cast(DType::F32).as_chunks().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+            let expected: Vec<f32> = values.iter().map(|value| value * scale).collect();
+            for (found, expected) in f32s.iter().zip(&expected) {
+                assert!(*found == expected.to_bits() || expected.is_nan() && f32::from_bits(*found).is_nan());
+            }
+            let u16s = |to| -> Vec<u16> { cast(to).as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect() };
+            assert_eq!(u16s(DType::BF16), expected.iter().map(|&v| bf16::from_f32(v).to_bits()).collect::<Vec<_>>());
+            assert_eq!(u16s(DType::F16), expected.iter().map(|&v| f16_from_f32(v)).collect::<Vec<_>>());
+        }
     }
 
-    fn check(cast: impl Fn(&[f32], &mut [u8]), one: impl Fn(f32) -> u16) {
-        let src = edges();
-        let expected: Vec<u16> = src.iter().map(|&value| one(value)).collect();
-        let mut bytes = vec![0xAA; 2 * src.len()];
-        cast(&src, &mut bytes);
-        assert!(words(&bytes) == expected, "the slice and the single conversion differ");
-        // Short slices, at every alignment.
-        for start in 0..9 {
-            for len in 0..40 {
-                let mut bytes = vec![0xAA; 2 * len];
-                cast(&src[start..start + len], &mut bytes);
-                assert_eq!(words(&bytes), expected[start..start + len]);
+    #[test]
+    fn bytes_are_numbers() {
+        let all: Vec<u8> = (0..=255).collect();
+        check_casts(DType::U8, &all, &all.iter().map(|&byte| f32::from(byte)).collect::<Vec<_>>());
+        check_casts(DType::S8, &all, &all.iter().map(|&byte| f32::from(byte as i8)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn halves_are_numbers() {
+        let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+        let values = |of: fn(u16) -> f32| (0..=u16::MAX).map(of).collect::<Vec<_>>();
+        check_casts(DType::U16, &all, &values(f32::from));
+        check_casts(DType::S16, &all, &values(|bits| f32::from(bits as i16)));
+        // NaN's payload is anybody's; that it stays one is not.
+        let finite: Vec<u16> = (0..=u16::MAX).filter(|&bits| !f16::from_bits(bits).is_nan()).collect();
+        let bytes: Vec<u8> = finite.iter().copied().flat_map(u16::to_le_bytes).collect();
+        check_casts(DType::F16, &bytes, &finite.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect::<Vec<_>>());
+        let finite: Vec<u16> = (0..=u16::MAX).filter(|&bits| !bf16::from_bits(bits).is_nan()).collect();
+        let bytes: Vec<u8> = finite.iter().copied().flat_map(u16::to_le_bytes).collect();
+        check_casts(
+            DType::BF16,
+            &bytes,
+            &finite.iter().map(|&bits| bf16::from_bits(bits).to_f32()).collect::<Vec<_>>(),
+        );
+    }
+
+    /// Where f32 must round: ties to even, and the one number above 2^24 that decides.
+    #[test]
+    fn wide_numbers_round_once_to_f32() {
+        let integers: [(i64, f32); 7] = [
+            ((1 << 24) + 1, 16_777_216.0),
+            ((1 << 24) + 3, 16_777_220.0),
+            (-((1 << 24) + 1), -16_777_216.0),
+            ((1 << 54) + (1 << 30), 18_014_398_509_481_984.0),
+            ((1 << 54) + (1 << 30) + 1, 18_014_400_656_965_632.0),
+            (i64::MAX, 9_223_372_036_854_775_808.0),
+            (i64::MIN, -9_223_372_036_854_775_808.0),
+        ];
+        let (bytes, values): (Vec<[u8; 8]>, Vec<f32>) = integers.iter().map(|(int, f)| (int.to_le_bytes(), *f)).unzip();
+        check_casts(DType::S64, bytes.as_flattened(), &values);
+        check_casts(DType::U64, &u64::MAX.to_le_bytes(), &[18_446_744_073_709_551_616.0]);
+        check_casts(DType::S32, &(16_777_217i32).to_le_bytes(), &[16_777_216.0]);
+        check_casts(DType::U32, &u32::MAX.to_le_bytes(), &[4_294_967_296.0]);
+        let doubles: [(f64, f32); 4] = [(1.0 + 2f64.powi(-24), 1.0), (0.1, 0.1), (1e300, f32::INFINITY), (1e-46, 0.0)];
+        let (bytes, values): (Vec<[u8; 8]>, Vec<f32>) = doubles.iter().map(|(d, f)| (d.to_le_bytes(), *f)).unzip();
+        check_casts(DType::F64, bytes.as_flattened(), &values);
+        let floats = [f32::MIN_POSITIVE / 2.0, 1e-45, f32::MAX, 0.1, -0.0];
+        check_casts(DType::F32, &floats.map(f32::to_le_bytes).concat(), &floats);
+    }
+
+    #[test]
+    fn integers_keep_their_value() {
+        let all = [DType::S8, DType::U8, DType::S16, DType::U16, DType::S32, DType::U32, DType::S64, DType::U64];
+        for from in all {
+            let (least, greatest) = bounds(from);
+            for value in [least, -1, 0, 1, 100, greatest].into_iter().filter(|v| (least..=greatest).contains(v)) {
+                let src = value.to_le_bytes()[..from.n_bytes()].to_vec();
+                assert_eq!(integers(from, &src).unwrap().next(), Some(value), "{from}");
+                for to in all.into_iter().filter(|&to| bounds(to).0 <= value && value <= bounds(to).1) {
+                    let dst = run(Conversion::Integers { from, to }, &src, 1, to.n_bytes());
+                    assert_eq!(integers(to, &dst).unwrap().next(), Some(value), "{from} to {to}");
+                }
             }
         }
+        assert_eq!(bounds(DType::U64), (0, u64::MAX.into()));
+        assert_eq!(bounds(DType::S64), (i64::MIN.into(), i64::MAX.into()));
     }
 
+    /// Every upper half of an f32 with the lower halves that decide rounding, so every exponent, subnormal, NaN and tie, in both
+    /// forms in which a source gives them; and short slices, at every alignment.
     #[test]
     fn slices_convert_as_single_values() {
-        check(|src, dst| cast_bf16(src, dst, Subnormals::Keep), |value| half::bf16::from_f32(value).to_bits());
-        check(|src, dst| cast_bf16(src, dst, Subnormals::Flush), bf16_from_f32_flushed);
-        check(cast_f16, f16_from_f32);
-        check(cast_f16, |value| half::f16::from_f32_const(value).to_bits());
-    }
-
-    #[test]
-    fn flushing_differs_only_where_the_input_is_subnormal() {
-        let src = edges();
-        let mut kept = vec![0; 2 * src.len()];
-        let mut flushed = kept.clone();
-        cast_bf16(&src, &mut kept, Subnormals::Keep);
-        cast_bf16(&src, &mut flushed, Subnormals::Flush);
-        for ((value, kept), flushed) in src.iter().zip(words(&kept)).zip(words(&flushed)) {
-            let expected = if value.is_subnormal() { kept & 0x8000 } else { kept };
-            assert_eq!(flushed, expected, "{value:e}");
+        let lower = [0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF];
+        let all = (0..=0xFFFFu32).flat_map(|upper| lower.map(|lower| f32::from_bits(upper << 16 | lower)));
+        let values: Vec<f32> = all.chain([1.0]).collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let one = |to: DType, value: f32| match to {
+            DType::BF16 => bf16::from_f32(value).to_bits(),
+            _ => f16::from_f32_const(value).to_bits(),
+        };
+        for to in [DType::BF16, DType::F16] {
+            let expected: Vec<u8> = values.iter().flat_map(|&value| one(to, value).to_le_bytes()).collect();
+            let conversion = Conversion::Cast { from: DType::F32, scale: 1.0, to };
+            let check = |range: std::ops::Range<usize>| {
+                let bytes = &bytes[4 * range.start..4 * range.end];
+                for src in [Elements::Bytes(bytes), Elements::F32s(&values[range.clone()])] {
+                    let mut dst = vec![0xAA; 2 * range.len()];
+                    conversion.run(src, &mut dst);
+                    assert!(dst == expected[2 * range.start..2 * range.end], "{to} {range:?}");
+                }
+            };
+            check(0..values.len());
+            (0..9).for_each(|start| (0..40).for_each(|len| check(start..start + len)));
         }
+        let mut dst = vec![0xAA; bytes.len()];
+        Conversion::Copy.run(Elements::F32s(&values), &mut dst);
+        assert!(dst == bytes, "a NaN keeps its payload");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::convert::number;
+use super::cast::numbers;
 use super::feature::Feature;
 use super::loader::{Loader, NamedArray};
 use super::look::{look, widen};
@@ -74,7 +74,7 @@ impl Census {
         let mut census = Census { n_examples, n_read: limit.min(n_examples), ..Census::default() };
         let mut totals: Vec<(Figures, Sums)> = features.iter().map(|feature| empty(feature, compute)).collect();
         let sums = |index: u64| -> Result<Vec<Sums>, DataError> {
-            let arrays = loader.checked(index)?;
+            let arrays = loader.example(index, None)?;
             Ok(features.iter().zip(&arrays).map(|(feature, array)| Sums::of(feature, array)).collect())
         };
         look(n_examples, limit, sums, |seen| match seen {
@@ -106,8 +106,7 @@ fn empty(feature: &Feature, compute: DType) -> (Figures, Sums) {
 
 impl Sums {
     fn of(feature: &Feature, array: &NamedArray) -> Sums {
-        let n_elements = feature.n_elements().unwrap_or_default();
-        let numbers: Vec<f64> = (0..n_elements).map_while(|idx| number(array.dtype, &array.bytes, idx)).collect();
+        let numbers: Vec<f64> = numbers(array.dtype, &array.bytes).into_iter().flatten().collect();
         let n = numbers.len() as u64;
         let mean = if n == 0 { 0.0 } else { numbers.iter().sum::<f64>() / n as f64 };
         let mut sums = Sums { n, mean, squares: 0.0, range: None, class: None };

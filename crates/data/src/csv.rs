@@ -12,7 +12,7 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 
 use super::arrays::Arrays;
-use super::convert::{bounds, is_whole};
+use super::cast::{bounds, is_whole};
 use super::feature::{Feature, FeatureDType};
 use super::source::ArrayInfo;
 use crate::error::{COPY_AGAIN, DataError, DataErrorKind, DataPlace};

@@ -3,7 +3,10 @@
 //! A feature says nothing of files. [`Loader`](super::Loader) finds the array of its name in a
 //! [`Source`](super::Source) and makes it what the feature says.
 
+use std::ops::RangeInclusive;
+
 use bf16scope_hlo::DType;
+use bf16scope_hlo::element::{f64s, integers};
 
 /// What one example holds under one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,10 +86,45 @@ impl Feature {
         }
     }
 
+    /// The first number of a batch's array of `dtype` that is beyond [`n_values`](Feature::n_values), or no probability where
+    /// [`is_probability`](Feature::is_probability). A batch of [`Loader`](super::Loader) has none, for it asks the same of what it
+    /// reads; one that a program made itself may.
+    pub fn first_outside(&self, dtype: DType, bytes: &[u8]) -> Option<Outside> {
+        if let Some(n) = self.n_values
+            && let Some((element, value)) = first_outside(dtype, bytes, 0..=i128::from(n) - 1)
+        {
+            return Some(Outside { element, value: value.to_string(), expected: format!("from 0 to {}", n - 1) });
+        }
+        let probabilities = self.is_probability.then_some(bytes)?;
+        let (element, value) = first_improbable(dtype, probabilities, 1.0)?;
+        Some(Outside { element, value: (value as f32).to_string(), expected: "from 0 to 1".to_string() })
+    }
+
     /// How many numbers one example holds; `None` where the dims make no array or one that no memory holds.
     pub(super) fn n_elements(&self) -> Option<usize> {
         n_elements(&self.dims)
     }
+}
+
+/// A number of an array that a feature does not take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outside {
+    /// Its place among the array's elements, from 0.
+    pub element: usize,
+    /// The number.
+    pub value: String,
+    /// The numbers that the feature takes: `from 0 to 9`.
+    pub expected: String,
+}
+
+/// The first of the little-endian integers of `dtype` that is not in `range`, and its place; `None` for other dtypes.
+pub(crate) fn first_outside(dtype: DType, bytes: &[u8], range: RangeInclusive<i128>) -> Option<(usize, i128)> {
+    integers(dtype, bytes)?.enumerate().find(|(_, value)| !range.contains(value))
+}
+
+/// The first of the little-endian numbers of `dtype` that, times `scale` in f32, is no probability, and its place.
+pub(crate) fn first_improbable(dtype: DType, bytes: &[u8], scale: f32) -> Option<(usize, f64)> {
+    f64s(dtype, bytes)?.enumerate().find(|(_, value)| !(0.0..=1.0).contains(&(*value as f32 * scale)))
 }
 
 /// How many numbers an array of `dims` holds, at most as many as fit 16 bytes each; `None` where a dim is not positive.

@@ -34,7 +34,6 @@
 mod arrays;
 pub mod cast;
 mod census;
-mod convert;
 pub mod csv;
 pub mod error;
 pub mod feature;
@@ -64,5 +63,5 @@ pub use loader::{Ask, Batch, Loader, NamedArray, Supply};
 pub use order::{ORDER_VERSION, Order};
 pub use pipeline::{FeatureSpec, Pipeline};
 pub use random::{DRAW_VERSION, Draw, DrawVersion};
-pub use source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
+pub use source::{ArrayInfo, Elements, Fingerprint, Reading, Skipped, Source, Spent, Take};
 pub use words::{WordTable, WordVectors};

@@ -301,7 +301,8 @@ impl<'a> Loader<'a> {
     /// The first that cannot be read; integers beyond their range, and probabilities beyond 0 and 1; floats that are no finite numbers, or that the cast
     /// makes infinite; bytes of `pred` other than 0 and 1. Floats of 8 bits and complex numbers are not looked at.
     pub fn check(&self) -> Result<(), DataError> {
-        let mut scratch = Vec::new();
+        let mut scratch: Vec<NamedArray> = self.columns.iter().map(|column| column.zeros(1)).collect();
+        let mut place: Vec<&mut [u8]> = scratch.iter_mut().map(|array| &mut array.bytes[..]).collect();
         let n_examples = self.source.n_examples();
         let n = if self.source.reading().is_costly { n_examples.min(N_SAMPLED) } else { n_examples };
         for number in 0..n {
@@ -310,14 +311,7 @@ impl<'a> Loader<'a> {
                 true => number,
                 false => (u128::from(number) * u128::from(n_examples - 1) / u128::from(n - 1)) as u64,
             };
-            let checked = self.source.read(index).and_then(|example| {
-                let place = || self.source.place(index);
-                self.columns.iter().try_for_each(|column| {
-                    scratch.resize(column.dst_bytes(), 0);
-                    column.fill(column.bytes_of(&example, place)?, &mut scratch, 0, place)
-                })
-            });
-            checked.or_else(|error| self.skip(index, error))?;
+            self.fill(index, None, &mut place).or_else(|error| self.skip(index, error))?;
         }
         Ok(())
     }
@@ -383,50 +377,31 @@ impl<'a> Loader<'a> {
         let draw = epoch.map(|epoch| Draw::of_version(self.draws, self.seed, epoch, index));
         let place = || self.source.place(index);
         let offset = epoch.and_then(|epoch| shift::offset(self.max_shift, self.seed, epoch, index));
-        if let Some(offset) = offset {
-            return self.fill_moved(index, draw, offset, into);
-        }
+        // Whole: what is moved out is looked at too, so that an example is right or wrong in every epoch.
+        let moved = |column: &Column| offset.zip(column.image()).map(|_| vec![0; column.dst_bytes()]);
+        let mut whole: SmallVec<[Option<Vec<u8>>; 8]> = self.columns.iter().map(moved).collect();
         // Elements of each array that are there.
         let mut done: SmallVec<[usize; 8]> = smallvec![0; self.columns.len()];
         self.source.give(index, draw, &mut |array, src| {
             let Some(number) = self.columns.iter().position(|column| column.array == array) else { return Ok(()) };
             let (column, done) = (&self.columns[number], &mut done[number]);
-            let (n_elements, rest) = (src.len() / column.from.n_bytes(), src.len() % column.from.n_bytes());
-            if rest > 0 || n_elements > column.n_elements - *done {
-                return Err(column.wrong_bytes(*done * column.from.n_bytes() + src.len(), place));
+            let (n_bytes, width) = (src.n_bytes(), column.from.n_bytes());
+            let n_elements = n_bytes / width;
+            if n_bytes % width > 0 || n_elements > column.n_elements - *done {
+                return Err(column.wrong_bytes(*done * width + n_bytes, place));
             }
+            let dst = whole[number].as_deref_mut().unwrap_or(&mut *into[number]);
             let width = column.to.n_bytes();
-            column.fill(src, &mut into[number][*done * width..][..n_elements * width], *done, place)?;
+            column.fill(src, &mut dst[*done * width..][..n_elements * width], *done, place)?;
             *done += n_elements;
             Ok(())
         })?;
-        let short = self.columns.iter().zip(&done).find(|(column, done)| **done < column.n_elements);
-        short.map_or(Ok(()), |(column, done)| Err(column.wrong_bytes(done * column.from.n_bytes(), place)))
-    }
-
-    /// As [`fill`](Loader::fill), with images moved by `offset`.
-    fn fill_moved(
-        &self,
-        index: u64,
-        draw: Option<Draw>,
-        offset: (isize, isize),
-        into: &mut [&mut [u8]],
-    ) -> Result<(), DataError> {
-        let example = match draw {
-            Some(draw) => self.source.draw(index, draw)?,
-            None => self.source.read(index)?,
-        };
-        let place = || self.source.place(index);
-        for (column, dst) in self.columns.iter().zip(into) {
-            let src = column.bytes_of(&example, place)?;
-            match column.image() {
-                Some(dims) => {
-                    // Whole: what is moved out is looked at too, so that an example is right or wrong in every epoch.
-                    let mut whole = vec![0; column.dst_bytes()];
-                    column.fill(src, &mut whole, 0, place)?;
-                    column.copy_moved(&whole, dst, dims, offset);
-                }
-                None => column.fill(src, dst, 0, place)?,
+        if let Some((column, done)) = self.columns.iter().zip(&done).find(|(column, done)| **done < column.n_elements) {
+            return Err(column.wrong_bytes(done * column.from.n_bytes(), place));
+        }
+        for ((column, whole), dst) in self.columns.iter().zip(&whole).zip(into) {
+            if let (Some(whole), Some((offset, dims))) = (whole, offset.zip(column.image())) {
+                column.copy_moved(whole, dst, dims, offset);
             }
         }
         Ok(())

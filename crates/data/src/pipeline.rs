@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use super::feature::{Feature, is_whole, n_elements};
 use super::random::Draw;
 use super::records::{Records, Value, Values};
-use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
+use super::source::{ArrayInfo, Elements, Fingerprint, Reading, Skipped, Source, Spent, Take};
 use super::words::WordTable;
 use crate::error::{DataError, DataErrorKind, MAX_LISTED};
 use bf16scope_hlo::DType;
@@ -196,7 +196,7 @@ impl Pipeline {
         made: &Made,
         expected: DType,
         scratch: &mut Scratch,
-        take: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
+        take: &mut dyn FnMut(Elements<'_>) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
         let Made { feature, spec, table } = made;
         let wrong = |measured: &str, expected: &str| self.mismatch(index, made, measured, expected);
@@ -210,15 +210,12 @@ impl Pipeline {
             _ if table.is_some() => Err(wrong(&shown(value), "text")),
             Value::Ints(values) if spec.one_hot => {
                 let &[value] = &values[..] else { return Err(wrong(&shown(value), "one whole number")) };
-                take(one_hot(value, spec.offset, n_elements).map_err(refused)?.as_flattened())
+                take(Elements::F32s(&one_hot(value, spec.offset, n_elements).map_err(refused)?))
             }
             Value::Ints(values) if values.len() == n_elements => {
-                take(counted_from(values, spec.offset).map_err(refused)?.as_flattened())
+                take(Elements::Bytes(counted_from(values, spec.offset).map_err(refused)?.as_flattened()))
             }
-            Value::Floats(values) if values.len() == n_elements => {
-                let numbers: Vec<[u8; 4]> = values.iter().map(|value| value.to_le_bytes()).collect();
-                take(numbers.as_flattened())
-            }
+            Value::Floats(values) if values.len() == n_elements => take(Elements::F32s(values)),
             Value::Ints(_) | Value::Floats(_) => {
                 Err(wrong(&shown(value), &format!("{}: {:?}", counted(n_elements), feature.dims)))
             }
@@ -233,20 +230,20 @@ impl Pipeline {
         strings: &[Vec<u8>],
         made: &Made,
         scratch: &mut Scratch,
-        take: &mut dyn FnMut(&[u8]) -> Result<(), DataError>,
+        take: &mut dyn FnMut(Elements<'_>) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
         let Made { feature, spec, table } = made;
         let wrong = |measured: &str, expected: &str| self.mismatch(index, made, measured, expected);
         if let Some(table) = table {
             let words = strings.iter().map(|string| str::from_utf8(string)).collect::<Result<Vec<&str>, _>>();
             let words = words.map_err(|_| wrong("bytes that are not UTF-8", "text"))?;
-            return take(&table.array(&words.join(" "), feature));
+            return take(Elements::Bytes(&table.array(&words.join(" "), feature)));
         }
         let [bytes] = strings else { return Err(wrong(&shown(value), "one string of bytes")) };
         if let Some(raw) = spec.raw {
             let n_bytes = n_elements(&feature.dims).unwrap_or_default() * raw.dtype().n_bytes();
             if bytes.len() == n_bytes {
-                return take(bytes);
+                return take(Elements::Bytes(bytes));
             }
             let expected = format!("{n_bytes}: {} {:?}", raw.dtype(), feature.dims);
             return Err(wrong(&format!("{} bytes", bytes.len()), &expected));
@@ -254,48 +251,8 @@ impl Pipeline {
         if let Some(expected) = misfit(made, value) {
             return Err(wrong(&shown(value), &expected));
         }
-        let mut row_bytes = std::mem::take(&mut scratch.bytes);
-        let done = spec.rows(bytes, &feature.dims, draw, scratch, |row| {
-            row_bytes.resize(4 * row.len(), 0);
-            for (bytes, value) in row_bytes.as_chunks_mut().0.iter_mut().zip(row) {
-                *bytes = value.to_le_bytes();
-            }
-            take(&row_bytes)
-        });
-        scratch.bytes = row_bytes;
-        done.map_err(|error| error.or_at(format!("{}: feature `{}`", self.place(index), made.key())))
-    }
-
-    /// Gives `take` an example, and says how long that took.
-    fn take_apart(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<Spent, DataError> {
-        if index >= self.n_examples {
-            return Err(DataError::no_example(format!("example {index}"), self.n_examples));
-        }
-        let began = Instant::now();
-        let values = self.values(index)?;
-        let read = began.elapsed();
-        let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut scratch = scratch.unwrap_or_default();
-        scratch.decoding = Duration::ZERO;
-        let given = self.features.iter().zip(&self.infos).enumerate().try_for_each(|(array, (of, info))| {
-            let value = self.value(&values, index, of)?;
-            self.array((index, draw), value, of, info.dtype, &mut scratch, &mut |bytes| take(array, bytes))
-        });
-        let decode = scratch.decoding;
-        let spent = Spent { read, decode, transform: began.elapsed().saturating_sub(read + decode) };
-        if scratch.buffers.pixels.capacity() <= MAX_KEPT {
-            self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
-        }
-        given.map(|()| spent)
-    }
-
-    fn example(&self, index: u64, draw: Option<Draw>) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
-        let mut example = vec![Vec::new(); self.infos.len()];
-        self.give(index, draw, &mut |array, bytes| {
-            example[array].extend_from_slice(bytes);
-            Ok(())
-        })?;
-        Ok(example.into_iter().map(Cow::Owned).collect())
+        let rows = spec.rows(bytes, &feature.dims, draw, scratch, |row| take(Elements::F32s(row)));
+        rows.map_err(|error| error.or_at(format!("{}: feature `{}`", self.place(index), made.key())))
     }
 }
 
@@ -305,13 +262,13 @@ fn shown(value: &Value) -> String {
 }
 
 /// Zeros, and 1 at a class; or the class, and what is expected of it.
-fn one_hot(value: i64, offset: i64, n_classes: usize) -> Result<Vec<[u8; 4]>, (i64, String)> {
+fn one_hot(value: i64, offset: i64, n_classes: usize) -> Result<Vec<f32>, (i64, String)> {
     let class = value.checked_add(offset).and_then(|class| usize::try_from(class).ok());
     let Some(class) = class.filter(|class| *class < n_classes) else {
         let (least, greatest) = (-offset, n_classes as i64 - 1 - offset);
         return Err((value, format!("a class from {least} to {greatest}")));
     };
-    Ok((0..n_classes).map(|idx| f32::from(u8::from(idx == class)).to_le_bytes()).collect())
+    Ok((0..n_classes).map(|idx| f32::from(u8::from(idx == class))).collect())
 }
 
 /// Whole numbers with `offset` added; or one that it cannot be added to, and what is expected of it.
@@ -364,19 +321,34 @@ impl Source for Pipeline {
     }
 
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
-        self.example(index, None)
+        let mut example = vec![Vec::new(); self.infos.len()];
+        self.give(index, None, &mut |array, elements| {
+            example[array].extend_from_slice(&elements.bytes());
+            Ok(())
+        })?;
+        Ok(example.into_iter().map(Cow::Owned).collect())
     }
 
-    fn draw(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
-        self.example(index, Some(draw))
-    }
-
-    fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<(), DataError> {
-        self.take_apart(index, draw, take).map(drop)
-    }
-
-    fn timed(&self, index: u64, draw: Option<Draw>) -> Result<Option<Spent>, DataError> {
-        self.take_apart(index, draw, &mut |_, _| Ok(())).map(Some)
+    fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<Option<Spent>, DataError> {
+        if index >= self.n_examples {
+            return Err(DataError::no_example(format!("example {index}"), self.n_examples));
+        }
+        let began = Instant::now();
+        let values = self.values(index)?;
+        let read = began.elapsed();
+        let scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut scratch = scratch.unwrap_or_default();
+        scratch.decoding = Duration::ZERO;
+        let given = self.features.iter().zip(&self.infos).enumerate().try_for_each(|(array, (of, info))| {
+            let value = self.value(&values, index, of)?;
+            self.array((index, draw), value, of, info.dtype, &mut scratch, &mut |elements| take(array, elements))
+        });
+        let decode = scratch.decoding;
+        let spent = Spent { read, decode, transform: began.elapsed().saturating_sub(read + decode) };
+        if scratch.buffers.pixels.capacity() <= MAX_KEPT {
+            self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+        }
+        given.map(|()| Some(spent))
     }
 
     fn place(&self, index: u64) -> String {
@@ -419,6 +391,6 @@ mod tests {
     #[test]
     fn a_class_out_of_range_is_told_the_range_as_the_file_counts() {
         assert_eq!(one_hot(9, 1, 5), Err((9, "a class from -1 to 3".to_string())));
-        assert_eq!(one_hot(-1, 1, 2).unwrap(), [1f32.to_le_bytes(), 0f32.to_le_bytes()]);
+        assert_eq!(one_hot(-1, 1, 2).unwrap(), [1.0, 0.0]);
     }
 }

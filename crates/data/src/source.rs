@@ -43,43 +43,26 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// What every example holds.
     fn arrays(&self) -> &[ArrayInfo];
 
-    /// The bytes of example `index`, one slice for each of [`arrays`](Source::arrays), in that order; row-major,
-    /// little-endian. Sources in memory lend.
+    /// The bytes of example `index` as evaluation has it, one slice for each of [`arrays`](Source::arrays), in that order;
+    /// row-major, little-endian. Sources in memory lend.
     ///
     /// # Errors
     /// What the reader of a file says; [`DataErrorKind::NoExample`] from [`n_examples`](Source::n_examples) on. A source of
     /// somebody else's has [`DataError::unreadable`].
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError>;
 
-    /// As [`read`](Source::read), for training: what is random about it is drawn from `draw` alone. Default: nothing is.
+    /// Gives `take` the elements of example `index` piece by piece: of each array from the first to the last, in pieces of whole
+    /// elements. So nothing but the pieces is in memory before it is in its batch. With a draw the example is training's, and
+    /// all that is random about it is drawn from there. Says how long the stages took, where the source knows.
     ///
-    /// # Errors
-    /// As [`read`](Source::read).
-    fn draw(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
-        let _ = draw;
-        self.read(index)
-    }
-
-    /// Gives `take` the bytes of example `index` piece by piece: of each array from the first to the last, in pieces of whole
-    /// elements. So nothing but the pieces is in memory before it is in its batch. Default: each array in one piece, as
-    /// [`draw`](Source::draw) gives it, or without a draw [`read`](Source::read).
+    /// Default: each array in one piece, as [`read`](Source::read) has it; nothing is random.
     ///
     /// # Errors
     /// As [`read`](Source::read), and those of `take`.
-    fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<(), DataError> {
-        let example = match draw {
-            Some(draw) => self.draw(index, draw)?,
-            None => self.read(index)?,
-        };
-        example.iter().enumerate().try_for_each(|(array, bytes)| take(array, bytes))
-    }
-
-    /// As [`give`](Source::give), to nobody: how long its stages take. Default: nobody knows.
-    ///
-    /// # Errors
-    /// As [`give`](Source::give).
-    fn timed(&self, index: u64, draw: Option<Draw>) -> Result<Option<Spent>, DataError> {
-        let _ = (index, draw);
+    fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<Option<Spent>, DataError> {
+        let _ = draw;
+        let example = self.read(index)?;
+        example.iter().enumerate().try_for_each(|(array, bytes)| take(array, Elements::Bytes(bytes)))?;
         Ok(None)
     }
 
@@ -100,8 +83,35 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// What takes the next bytes of an array, which is named by its number among [`Source::arrays`].
-pub type Take<'a> = dyn FnMut(usize, &[u8]) -> Result<(), DataError> + 'a;
+/// What takes the next elements of an array, which is named by its number among [`Source::arrays`].
+pub type Take<'a> = dyn FnMut(usize, Elements<'_>) -> Result<(), DataError> + 'a;
+
+/// Whole elements of an array: numbers that were computed are given as they are, and become bytes once, in a batch's dtype.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Elements<'a> {
+    /// Of any dtype, little-endian.
+    Bytes(&'a [u8]),
+    /// Of an array of f32.
+    F32s(&'a [f32]),
+}
+
+impl<'a> Elements<'a> {
+    /// How many bytes they are.
+    pub fn n_bytes(self) -> usize {
+        match self {
+            Elements::Bytes(bytes) => bytes.len(),
+            Elements::F32s(values) => size_of_val(values),
+        }
+    }
+
+    /// They as little-endian bytes.
+    pub fn bytes(self) -> Cow<'a, [u8]> {
+        match self {
+            Elements::Bytes(bytes) => bytes.into(),
+            Elements::F32s(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        }
+    }
+}
 
 /// What an example's stages take, by the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

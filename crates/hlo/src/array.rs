@@ -6,8 +6,8 @@
 #[cfg(feature = "ndarray")]
 mod ndarray;
 
+use super::element::{ElementVisitor, f32s};
 use super::{ArrayShape, DType, Element, Literal, Shape};
-use half::{bf16, f16};
 
 /// A dense array on the host.
 ///
@@ -110,14 +110,13 @@ impl Array {
 /// # Errors
 /// Elements of another type.
 pub fn elements<T: Element>(shape: &ArrayShape, bytes: &[u8]) -> Result<Vec<T>, ArrayError> {
-    let widened = |to_f32: fn(&[u8]) -> f32| -> Vec<T> {
-        // `T` is f32: the bytes of one are read as the other.
-        bytes.chunks_exact(2).map(|bytes| T::read(&to_f32(bytes).to_le_bytes())).collect()
-    };
     match (shape.dtype, T::DTYPE) {
         (dtype, wanted) if dtype == wanted => Ok(bytes.chunks_exact(dtype.n_bytes()).map(T::read).collect()),
-        (DType::BF16, DType::F32) => Ok(widened(|bytes| bf16::read(bytes).to_f32())),
-        (DType::F16, DType::F32) => Ok(widened(|bytes| f16::read(bytes).to_f32())),
+        (dtype @ (DType::BF16 | DType::F16), DType::F32) => {
+            // `T` is f32: the bytes of one are read as the other.
+            let values = f32s(dtype, bytes).into_iter().flatten();
+            Ok(values.map(|value| T::read(&value.to_le_bytes())).collect())
+        }
         (dtype, wanted) => {
             let help = match rust_name(dtype) {
                 Some(name) => format!("read them as `to_vec::<{name}>()`"),
@@ -130,13 +129,16 @@ pub fn elements<T: Element>(shape: &ArrayShape, bytes: &[u8]) -> Result<Vec<T>, 
 
 /// The Rust type whose values are those of a dtype, by name.
 fn rust_name(dtype: DType) -> Option<&'static str> {
-    macro_rules! names {
-        ($($ty:ty),*) => {
-            [$((<$ty as Element>::DTYPE, stringify!($ty))),*]
-        };
+    struct Name;
+    impl ElementVisitor for Name {
+        type Output = &'static str;
+
+        fn visit<T: Element>(self) -> &'static str {
+            // Without the path of those of `half`.
+            std::any::type_name::<T>().rsplit("::").next().unwrap_or_default()
+        }
     }
-    let names = names!(bool, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16, f32, f64);
-    names.into_iter().find(|(other, _)| *other == dtype).map(|(_, name)| name)
+    dtype.visit(Name)
 }
 
 /// The dims with the -1 among them replaced.
@@ -184,6 +186,7 @@ impl From<Array> for Literal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::{bf16, f16};
 
     #[test]
     fn elements_come_back_as_they_were() {

@@ -6,8 +6,7 @@
 //!
 //! Source: `LiteralProto` in XLA's `xla_data.proto`.
 
-use super::{ArrayShape, DType, Shape, round};
-use half::{bf16, f16};
+use super::{ArrayShape, DType, Element, ElementVisitor, Shape};
 
 /// A constant value.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,46 +22,6 @@ pub enum Literal {
     Tuple(Vec<Literal>),
     /// A token.
     Token,
-}
-
-/// A Rust type that is the value of a dtype.
-pub trait Element: Copy {
-    /// Its dtype.
-    const DTYPE: DType;
-    /// Appends its little-endian bytes.
-    fn write(self, out: &mut Vec<u8>);
-    /// Reads it from exactly `DTYPE.n_bytes()` bytes.
-    fn read(bytes: &[u8]) -> Self;
-}
-
-macro_rules! elements {
-    ($($ty:ty = $dtype:ident;)*) => {$(
-        impl Element for $ty {
-            const DTYPE: DType = DType::$dtype;
-            fn write(self, out: &mut Vec<u8>) {
-                out.extend_from_slice(&self.to_le_bytes());
-            }
-            fn read(bytes: &[u8]) -> Self {
-                Self::from_le_bytes(bytes.try_into().expect("an element is read from its own width"))
-            }
-        }
-    )*};
-}
-
-elements! {
-    i8 = S8; i16 = S16; i32 = S32; i64 = S64;
-    u8 = U8; u16 = U16; u32 = U32; u64 = U64;
-    f16 = F16; bf16 = BF16; f32 = F32; f64 = F64;
-}
-
-impl Element for bool {
-    const DTYPE: DType = DType::Pred;
-    fn write(self, out: &mut Vec<u8>) {
-        out.push(self as u8);
-    }
-    fn read(bytes: &[u8]) -> Self {
-        bytes[0] != 0
-    }
 }
 
 impl Literal {
@@ -87,40 +46,15 @@ impl Literal {
     /// saturate, `pred` is `value != 0`. `None` for complex and types under 16 bits of float, which have no such rule
     /// here.
     pub fn scalar_of(dtype: DType, value: f64) -> Option<Literal> {
-        Some(match dtype {
-            DType::Pred => Literal::scalar(value != 0.0),
-            DType::S8 => Literal::scalar(value as i8),
-            DType::S16 => Literal::scalar(value as i16),
-            DType::S32 => Literal::scalar(value as i32),
-            DType::S64 => Literal::scalar(value as i64),
-            DType::U8 => Literal::scalar(value as u8),
-            DType::U16 => Literal::scalar(value as u16),
-            DType::U32 => Literal::scalar(value as u32),
-            DType::U64 => Literal::scalar(value as u64),
-            DType::F16 => Literal::scalar(f16::from_bits(round::f16_from_f64(value))),
-            DType::BF16 => Literal::scalar(bf16::from_bits(round::bf16_from_f64(value))),
-            DType::F32 => Literal::scalar(value as f32),
-            DType::F64 => Literal::scalar(value),
-            DType::C64
-            | DType::C128
-            | DType::F8E5M2
-            | DType::F8E4M3FN
-            | DType::F8E4M3B11FNUZ
-            | DType::F8E5M2FNUZ
-            | DType::F8E4M3FNUZ
-            | DType::F8E4M3
-            | DType::F8E3M4
-            | DType::F4E2M1FN
-            | DType::F6E3M2FN
-            | DType::F6E2M3FN
-            | DType::F8E8M0FNU
-            | DType::S4
-            | DType::U4
-            | DType::S2
-            | DType::U2
-            | DType::S1
-            | DType::U1 => return None,
-        })
+        struct Scalar(f64);
+        impl ElementVisitor for Scalar {
+            type Output = Literal;
+
+            fn visit<T: Element>(self) -> Literal {
+                Literal::scalar(T::from_f64(self.0))
+            }
+        }
+        dtype.visit(Scalar(value))
     }
 
     /// The scalar a `max` reduction starts from (`-inf`, or the least integer); `None` where `scalar_of` is.
@@ -151,6 +85,7 @@ impl Literal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::bf16;
 
     #[test]
     fn elements_round_trip() {

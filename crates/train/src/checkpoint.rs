@@ -25,9 +25,9 @@ use super::memory::memory_of_machine;
 use bf16scope_data::{DrawVersion, Fingerprint};
 use bf16scope_files as files;
 pub use bf16scope_hlo::Array;
-use bf16scope_hlo::{ArrayShape, DType};
+use bf16scope_hlo::ArrayShape;
+use bf16scope_hlo::element::floats;
 use bf16scope_model::graph::Precision;
-use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -255,23 +255,14 @@ impl Checkpoint {
 
 /// The first element that is a NaN or an infinity, and its number.
 fn not_finite(array: &Array) -> Option<(usize, f64)> {
-    let bytes = &array.bytes;
-    fn first(values: impl Iterator<Item = f64>) -> Option<(usize, f64)> {
-        values.enumerate().find(|(_, value)| !value.is_finite())
-    }
-    match array.shape.dtype {
-        DType::F16 => first(bytes.as_chunks::<2>().0.iter().map(|bytes| f16::from_le_bytes(*bytes).to_f64())),
-        DType::BF16 => first(bytes.as_chunks::<2>().0.iter().map(|bytes| bf16::from_le_bytes(*bytes).to_f64())),
-        DType::F32 => first(bytes.as_chunks::<4>().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes)))),
-        DType::F64 => first(bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes))),
-        // Integers; what else there is, safetensors has not.
-        _ => None,
-    }
+    // Integers always are; what else there is, safetensors has not.
+    floats(array.shape.dtype, &array.bytes)?.enumerate().find(|(_, value)| !value.is_finite())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bf16scope_hlo::DType;
     use safetensors::tensor::{Dtype, TensorView};
     use std::collections::HashMap;
     use std::fs;

@@ -8,14 +8,15 @@ use super::memory::memory_of_machine;
 use super::program::{Reported, TaskProgram, Weighting};
 use super::spec::Spec;
 use super::totals::{Sum, Totals};
+use bf16scope_data::feature::Outside;
 use bf16scope_data::transpose::examples_last;
 use bf16scope_data::{Batch, Feature, NamedArray};
+use bf16scope_hlo::element::f64s;
 use bf16scope_hlo::{ArrayShape, DType, Literal, Module, proto, verify};
 use bf16scope_model::graph::{Init, InputInfo, VariableInfo};
 use bf16scope_model::optim::Average;
 use bf16scope_model::task::Value;
 use bf16scope_pjrt::{Arg, Buffer, Client, Executable};
-use half::{bf16, f16};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -124,17 +125,11 @@ impl Loaded {
                 format!("{n_bytes} bytes of {}", input.name),
             )?;
             let feature = self.features.iter().find(|feature| feature.name == input.name);
-            if let Some(n_values) = feature.and_then(|feature| feature.n_values) {
-                check_range(array, n_values, n).map_or(Ok(()), |measured| {
-                    let expected = format!("{} from 0 to {}", input.name, n_values - 1);
-                    Err(TrainError::batch(step, &measured, &expected))
-                })?;
-            }
-            if feature.is_some_and(|feature| feature.is_probability)
-                && let Some(measured) = beyond_probability(array, n)
-            {
-                let expected = format!("{} from 0 to 1", input.name);
-                return Err(TrainError::batch(step, &measured, &expected));
+            if let Some(outside) = feature.and_then(|feature| feature.first_outside(array.dtype, &array.bytes)) {
+                let per_example = (array.bytes.len() / array.dtype.n_bytes() / n.max(1)).max(1);
+                let Outside { element, value, expected } = outside;
+                let measured = format!("{} {value} at example {}", array.name, element / per_example);
+                return Err(TrainError::batch(step, &measured, &format!("{} {expected}", input.name)));
             }
         }
         Ok(())
@@ -273,12 +268,9 @@ impl Loaded {
     fn of_steps(&self, results: &Results, replica: usize, number: usize) -> Result<Vec<Vec<f64>>, TrainError> {
         let dtype = self.results[number].1.dtype;
         let bytes = results.bytes(replica, number)?;
-        let value = |word: &[u8; 4]| match dtype {
-            DType::S32 => f64::from(i32::from_le_bytes(*word)),
-            _ => f64::from(f32::from_le_bytes(*word)),
-        };
         let of_step = bytes.len() / self.n_steps;
-        Ok(bytes.chunks_exact(of_step).map(|step| step.as_chunks().0.iter().map(value).collect()).collect())
+        let values = |step| f64s(dtype, step).into_iter().flatten().collect();
+        Ok(bytes.chunks_exact(of_step).map(values).collect())
     }
 
     /// Results as arrays on the host, by name.
@@ -378,39 +370,6 @@ fn is_ours(input: &InputInfo) -> bool {
 
 fn find<'a>(batch: &'a Batch, name: &str) -> Option<&'a NamedArray> {
     batch.arrays.iter().find(|array| array.name == name)
-}
-
-/// The first integer outside `0..n_values`, and its example of `n`.
-fn check_range(array: &NamedArray, n_values: i64, n: usize) -> Option<String> {
-    let per_example = (array.bytes.len() / n.max(1)).max(1);
-    let width = array.dtype.n_bytes();
-    let is_signed = matches!(array.dtype, DType::S8 | DType::S16 | DType::S32 | DType::S64);
-    array.bytes.chunks_exact(width).enumerate().find_map(|(number, bytes)| {
-        let fill = if is_signed && bytes[width - 1] >= 0x80 { 0xFF } else { 0 };
-        let mut word = [fill; 8];
-        word[..width].copy_from_slice(bytes);
-        let value = i64::from_le_bytes(word);
-        let is_in = (0..n_values).contains(&value);
-        (!is_in).then(|| format!("{} {value} at example {}", array.name, number * width / per_example))
-    })
-}
-
-/// The first number that is no probability, and its example of `n`.
-fn beyond_probability(array: &NamedArray, n: usize) -> Option<String> {
-    let width = array.dtype.n_bytes();
-    let per_example = (array.bytes.len() / width / n.max(1)).max(1);
-    let value = |bytes: &[u8]| match (array.dtype, bytes) {
-        (DType::F32, &[a, b, c, d]) => Some(f32::from_le_bytes([a, b, c, d])),
-        (DType::BF16, &[a, b]) => Some(bf16::from_le_bytes([a, b]).to_f32()),
-        (DType::F16, &[a, b]) => Some(f16::from_le_bytes([a, b]).to_f32()),
-        (DType::S32, &[a, b, c, d]) => Some(i32::from_le_bytes([a, b, c, d]) as f32),
-        _ => None,
-    };
-    array.bytes.chunks_exact(width).enumerate().find_map(|(number, bytes)| {
-        let value = value(bytes)?;
-        let is_in = (0.0..=1.0).contains(&value);
-        (!is_in).then(|| format!("{} {value} at example {}", array.name, number / per_example))
-    })
 }
 
 /// A variable's shape, whole.

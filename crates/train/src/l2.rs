@@ -4,9 +4,9 @@
 //! loss is that loss and this.
 
 use bf16scope_hlo::DType;
+use bf16scope_hlo::element::floats;
 use bf16scope_model::graph::VariableInfo;
 use bf16scope_model::optim::Update;
-use half::{bf16, f16};
 
 /// The sum of λ·Σw²/2 over variables that train, whose bytes `bytes_of` gives by their number; none where no variable has it.
 ///
@@ -28,15 +28,7 @@ pub fn l2<B: AsRef<[u8]>, E>(
 
 /// Of numbers of other dtypes than variables have, 0.
 fn sum_of_squares(dtype: DType, bytes: &[u8]) -> f64 {
-    let (pairs, words) = (bytes.as_chunks::<2>().0.iter(), bytes.as_chunks::<4>().0.iter());
-    let square = |x: f64| x * x;
-    match dtype {
-        DType::F32 => words.map(|word| square(f32::from_le_bytes(*word).into())).sum(),
-        DType::BF16 => pairs.map(|word| square(bf16::from_le_bytes(*word).into())).sum(),
-        DType::F16 => pairs.map(|word| square(f16::from_le_bytes(*word).into())).sum(),
-        DType::F64 => bytes.as_chunks::<8>().0.iter().map(|word| square(f64::from_le_bytes(*word))).sum(),
-        _ => 0.0,
-    }
+    floats(dtype, bytes).map_or(0.0, |numbers| numbers.map(|x| x * x).sum())
 }
 
 /// What is reported, with the total loss at the end where L2 adds something to the loss.
@@ -54,6 +46,7 @@ pub const TOTAL_LOSS: &str = "total_loss";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::{bf16, f16};
 
     #[test]
     fn numbers_of_every_dtype_are_squared_in_f64() {

@@ -122,12 +122,6 @@ fn random_modules_stay_within_their_bounds() {
     stay_within_bounds(48);
 }
 
-#[test]
-#[ignore = "ci/long: compiles 192 programs"]
-fn many_random_modules_stay_within_their_bounds() {
-    stay_within_bounds(192);
-}
-
 fn stay_within_bounds(n_cases: u32) {
     let config = Config { cases: n_cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
@@ -162,4 +156,16 @@ fn stay_within_bounds(n_cases: u32) {
     });
     result.unwrap_or_else(|error| panic!("{error}"));
     assert!(n_lowered.get() > n_cases as usize, "only {} instructions were lowered in all", n_lowered.get());
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// Compiles 192 programs.
+    #[test]
+    fn many_random_modules_stay_within_their_bounds() {
+        stay_within_bounds(192);
+    }
 }

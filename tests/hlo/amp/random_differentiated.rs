@@ -151,13 +151,20 @@ fn what_is_evaluated_here_is_what_xla_computes() {
     }
 }
 
-/// What many give is evaluated here, as XLA takes a quarter of a second for each; on programs of the other test both agree.
-/// `BF16SCOPE_PROGRAMS=2000..4000` runs a part.
-#[test]
-#[ignore = "ci/long: 10,000 programs"]
-fn many_differentiated_programs_are_as_near_to_f32_as_their_casts_allow() {
-    let part = std::env::var("BF16SCOPE_PROGRAMS").unwrap_or_else(|_| "1..10001".to_string());
-    let (from, to) = part.split_once("..").expect("BF16SCOPE_PROGRAMS is A..B");
-    let found = run(from.parse().unwrap()..to.parse().unwrap(), evaluate);
-    println!("{} exact, {} rounded, {:.3} of the bound", found.n_exact, found.n_rounded, found.most);
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg(feature = "long-tests")]
+mod long {
+    use super::*;
+
+    /// What many give is evaluated here, as XLA takes a quarter of a second for each; on programs of the other test both agree.
+    /// `BF16SCOPE_PROGRAMS=2000..4000` runs a part.
+    ///
+    /// 10,000 programs.
+    #[test]
+    fn many_differentiated_programs_are_as_near_to_f32_as_their_casts_allow() {
+        let part = std::env::var("BF16SCOPE_PROGRAMS").unwrap_or_else(|_| "1..10001".to_string());
+        let (from, to) = part.split_once("..").expect("BF16SCOPE_PROGRAMS is A..B");
+        let found = run(from.parse().unwrap()..to.parse().unwrap(), evaluate);
+        println!("{} exact, {} rounded, {:.3} of the bound", found.n_exact, found.n_rounded, found.most);
+    }
 }

@@ -20,7 +20,7 @@ use bf16scope_pjrt::{Client, Platform};
 use bf16scope_study::MeshChoice;
 use bf16scope_train::experiment::{Examples, Experiment, default_checkpoint};
 use bf16scope_train::replay::{ReplayFrom, newest_before, state_at};
-use bf16scope_train::runs::{self, About, EXPERIMENT, Run, RunFolder, Start};
+use bf16scope_train::run_folder::{self, About, EXPERIMENT, Run, RunFolder, Start};
 use bf16scope_train::{Session, StepInF32, StepsPerCall, step_in_f32, step_with_gradients_in_f32};
 
 /// The step that is audited, and what was made again for it.
@@ -97,7 +97,7 @@ impl Recorded {
             (false, None) => newest(&args.module, at.precision.unwrap_or(Precision::Bf16)),
         };
         let Some(folder) = folder else { return Recorded::of_experiment(args) };
-        let run = runs::read(&folder)?;
+        let run = run_folder::read(&folder)?;
         run.remarks.iter().for_each(|remark| tracing::warn!("{}: {remark}", folder.display()));
         let Some(about) = &run.about else {
             bail!(

@@ -5,7 +5,7 @@ use crate::report;
 use crate::report::grouped;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::lines::{Axis, Line, N_COLUMNS, lines};
-use bf16scope_train::runs::{Point, Run};
+use bf16scope_train::run_folder::{Point, Run};
 
 /// The page.
 pub(super) fn page(runs: &[Named]) -> Page {

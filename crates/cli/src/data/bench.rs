@@ -146,7 +146,7 @@ fn stages(source: &dyn Source, experiment: &Experiment) -> anyhow::Result<Option
         let mut sum = Spent::default();
         for index in 0..n {
             let draw = Draw::new(experiment.train.seed, 0, index);
-            let Some(spent) = source.timed(index, Some(draw))? else { return Ok(None) };
+            let Some(spent) = source.give(index, Some(draw), &mut |_, _| Ok(()))? else { return Ok(None) };
             sum.read += spent.read;
             sum.decode += spent.decode;
             sum.transform += spent.transform;

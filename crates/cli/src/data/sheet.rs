@@ -8,6 +8,7 @@ use bf16scope_data::image::{self, DctMethod, Resize, Window};
 use bf16scope_data::records::{Records, Value};
 use bf16scope_data::{DataError, Feature, Loader, NamedArray, Source};
 use bf16scope_hlo::DType;
+use bf16scope_hlo::element::f32s;
 
 /// Pixels that the longer side of a file's image has on a sheet at most.
 const SIDE: usize = 160;
@@ -184,14 +185,13 @@ fn loader_dtype(examples: &[Vec<Result<Vec<NamedArray>, DataError>>], place: usi
 
 /// The numbers of an array of floats that a network computes with, or of bytes.
 fn numbers(array: &NamedArray) -> Vec<f32> {
-    let pairs = || array.bytes.as_chunks::<2>().0.iter();
     match array.dtype {
-        DType::BF16 => pairs().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f32()).collect(),
-        DType::F16 => pairs().map(|bytes| half::f16::from_le_bytes(*bytes).to_f32()).collect(),
-        DType::F32 => array.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect(),
-        DType::S32 => array.bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes) as f32).collect(),
-        _ => array.bytes.iter().map(|byte| f32::from(*byte)).collect(),
+        dtype @ (DType::BF16 | DType::F16 | DType::F32 | DType::S32) => f32s(dtype, &array.bytes),
+        _ => f32s(DType::U8, &array.bytes),
     }
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The numbers of what is no image, the first of them.

@@ -2,8 +2,8 @@
 
 use anyhow::ensure;
 
+use super::super::compiling::{CompileProgress, said};
 use super::super::emit::replace;
-use super::super::watch::{Watch, said};
 use super::super::{Context, Status, module_file};
 use super::Args;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
@@ -36,11 +36,11 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         precision: precisions.first().copied().unwrap_or(Precision::F32),
         targets: args.target.clone(),
     };
-    let mut watch = Watch::new(context.quiet, args.target.len());
-    watch.keep_what_is_compiled()?;
+    let mut progress = CompileProgress::new(context.quiet, args.target.len());
+    progress.keep_what_is_compiled()?;
     let asking = args.excess.asking(args.limits.asking(args.fresh, false, context), false);
-    let answer = levers(&question, &asking, &mut |event| watch.on(event))?;
-    watch.finish();
+    let answer = levers(&question, &asking, &mut |event| progress.on(event))?;
+    progress.finish();
     if args.json {
         context.print_json(&serde_json::to_value(&answer)?)?;
     } else {

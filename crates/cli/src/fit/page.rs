@@ -1,11 +1,11 @@
 //! A fit as a page for the browser, and its plots.
 
 use super::words;
+use crate::compiling::said;
 use crate::excess;
 use crate::report;
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::curves::{Cross, Curve, Panel, Point, panels};
-use crate::watch::said;
 use bf16scope_study::{FitAnswer, FitRow, FitSeries};
 use bf16scope_tpu::CompileOutcome;
 

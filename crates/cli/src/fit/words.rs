@@ -1,7 +1,7 @@
 //! What was found, in words.
 
+use crate::compiling::{no_room, said};
 use crate::report;
-use crate::watch::{no_room, said};
 use bf16scope_study::{FitAnswer, FitSeries, Large, Value};
 use bf16scope_tpu::CompileOutcome;
 use bf16scope_tpu::fit::{CompiledBatch, Summary};

@@ -11,8 +11,7 @@ use crate::emit::check_kind;
 use bf16scope_data::NamedArray;
 use bf16scope_data::npz::NpzWriter;
 use bf16scope_files::Replacement;
-use bf16scope_hlo::numerics::bf16::bf16_to_f32;
-use bf16scope_hlo::{ArrayShape, DType};
+use bf16scope_hlo::{ArrayShape, DType, Element};
 
 /// What a file of predictions is.
 #[derive(Clone, Copy)]
@@ -143,12 +142,12 @@ fn number(array: &NamedArray, bytes: &[u8]) -> anyhow::Result<Value> {
         let number = if shortest as f32 == value { shortest } else { f64::from(value) };
         Number::from_f64(number).map_or(Value::Null, Value::Number)
     };
-    Ok(match (array.dtype, bytes) {
-        (DType::F32, &[a, b, c, d]) => float(f32::from_le_bytes([a, b, c, d])),
-        (DType::S32, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).into(),
-        (DType::BF16, &[a, b]) => float(bf16_to_f32(u16::from_le_bytes([a, b]))),
-        (DType::Pred, &[a]) => (a != 0).into(),
-        (DType::F64, &[a, b, c, d, e, f, g, h]) => f64::from_le_bytes([a, b, c, d, e, f, g, h]).into(),
-        (dtype, _) => bail!("`{}` is {dtype}, which has no text here\nhelp: write it with -o FILE.npz", array.name),
+    Ok(match array.dtype {
+        DType::F32 => float(f32::read(bytes)),
+        DType::S32 => i32::read(bytes).into(),
+        DType::BF16 => float(half::bf16::read(bytes).to_f32()),
+        DType::Pred => bool::read(bytes).into(),
+        DType::F64 => f64::read(bytes).into(),
+        dtype => bail!("`{}` is {dtype}, which has no text here\nhelp: write it with -o FILE.npz", array.name),
     })
 }

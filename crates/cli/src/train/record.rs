@@ -14,7 +14,7 @@ use bf16scope_model::graph::Storage;
 use bf16scope_pjrt::Client;
 use bf16scope_train::checkpoint::Checkpoint;
 use bf16scope_train::experiment::{Experiment, TrainConfig, WatchConfig};
-use bf16scope_train::runs::{About, Histogram, RunFolder, Saved, Start};
+use bf16scope_train::run_folder::{About, Histogram, RunFolder, Saved, Start};
 use bf16scope_train::watch::{Bins, WatchRecord, WatchRow};
 use bf16scope_train::{Event, Session};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use crate::Context;
@@ -10,6 +10,7 @@ use crate::child::client;
 use crate::report::{Column, Screen, Table};
 use bf16scope_data::weights::{self, WeightsFile};
 use bf16scope_data::{ArrayInfo, Arrays, NamedArray};
+use bf16scope_hlo::element::{f64s, floats};
 use bf16scope_hlo::{DType, Literal};
 use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tuning;
@@ -91,7 +92,8 @@ pub(super) fn compare(
             if recorded.find(&name).is_none() {
                 continue;
             }
-            let (ours, theirs) = (numbers(dtype, &bytes), recorded_numbers(&recorded, &name)?);
+            let (ours, theirs) =
+                (f64s(dtype, &bytes).into_iter().flatten().collect::<Vec<f64>>(), recorded_numbers(&recorded, &name)?);
             if ours.len() != theirs.len() {
                 bail!("{name} has {} numbers, the model predicts {}", theirs.len(), ours.len());
             }
@@ -158,21 +160,8 @@ fn array(file: &WeightsFile, name: &str) -> anyhow::Result<(Vec<i64>, DType, Vec
 
 fn recorded_numbers(file: &WeightsFile, name: &str) -> anyhow::Result<Vec<f64>> {
     let (_, dtype, bytes) = array(file, name)?;
-    match dtype {
-        DType::F32 | DType::F64 | DType::BF16 | DType::F16 => Ok(numbers(dtype, &bytes)),
-        other => bail!("{name} is {other}, expected floats"),
-    }
-}
-
-fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
-    let pairs = || bytes.as_chunks::<2>().0.iter();
-    match dtype {
-        DType::F64 => bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect(),
-        DType::BF16 => pairs().map(|bytes| half::bf16::from_le_bytes(*bytes).to_f64()).collect(),
-        DType::F16 => pairs().map(|bytes| half::f16::from_le_bytes(*bytes).to_f64()).collect(),
-        DType::S32 => bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
-        _ => bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect(),
-    }
+    let numbers = floats(dtype, &bytes).with_context(|| format!("{name} is {dtype}, expected floats"))?;
+    Ok(numbers.collect())
 }
 
 /// What was compared, for eyes.

@@ -1,18 +1,17 @@
 //! One array of the batches: from the bytes of examples to its place there, checked and cast.
 
-use std::borrow::Cow;
 use std::fmt::Display;
 
 use half::{bf16, f16};
 
 use super::NamedArray;
-use crate::cast::are_finite;
-use crate::convert::{CASTABLE, Conversion, bounds, integer, is_whole, number};
+use crate::cast::{CASTABLE, Conversion, bounds, is_whole, number};
 use crate::error::{DataError, DataErrorKind};
-use crate::feature::{Feature, FeatureDType};
+use crate::feature::{Feature, FeatureDType, first_improbable, first_outside};
 use crate::shift;
-use crate::source::{ArrayInfo, Source};
+use crate::source::{ArrayInfo, Elements, Source};
 use bf16scope_hlo::DType;
+use bf16scope_hlo::element::{are_finite, f64s};
 
 /// A feature and the array that it is made of.
 #[derive(Clone, Debug)]
@@ -104,20 +103,6 @@ impl Column {
         is_cast.then_some([height as usize, width as usize, channels as usize])
     }
 
-    /// Its bytes of an example, as many as they should be.
-    pub fn bytes_of<'e>(
-        &self,
-        example: &'e [Cow<'_, [u8]>],
-        place: impl Fn() -> String,
-    ) -> Result<&'e [u8], DataError> {
-        let expected = self.n_elements * self.from.n_bytes();
-        let bytes = example.get(self.array).map_or(&[][..], |bytes| bytes);
-        if bytes.len() != expected {
-            return Err(self.wrong_bytes(bytes.len(), place));
-        }
-        Ok(bytes)
-    }
-
     pub fn wrong_bytes(&self, measured: usize, place: impl Fn() -> String) -> DataError {
         let expected = self.n_elements * self.from.n_bytes();
         let found = format!(
@@ -135,41 +120,42 @@ impl Column {
         }
     }
 
+    /// Whether all values of the array's dtype are taken as far as [`check_range`](Column::check_range) looks.
+    fn takes_any(&self) -> bool {
+        let Feature { is_probability, is_weight, .. } = self.feature;
+        !is_probability && !is_weight && self.range.is_none() && self.from != DType::Pred
+    }
+
     /// Of whole elements, before which `n_before` others stand.
-    pub fn check_range(&self, src: &[u8], n_before: usize, place: impl Fn() -> String) -> Result<(), DataError> {
-        if !self.feature.is_probability && !self.feature.is_weight && self.range.is_none() {
-            return Ok(());
+    fn check_range(&self, src: &[u8], n_before: usize, place: impl Fn() -> String) -> Result<(), DataError> {
+        let fault = |element: usize, value: &dyn Display, why: &dyn Display| {
+            Err(self.number_error(place(), n_before + element, value, why))
+        };
+        let numbers = || f64s(self.from, src).expect("what is cast to a float is a number").enumerate();
+        let is_below = |value: f64| (value as f32 * self.scale) < 0.0;
+        if self.feature.is_weight
+            && let Some((element, value)) = numbers().find(|(_, value)| is_below(*value))
+        {
+            let why = format!(
+                "{}; expected a weight, 0 or more: with one below 0 training makes the loss of that example as great as it can",
+                self.scaled(value)
+            );
+            return fault(element, &value, &why);
         }
-        let n_elements = src.len() / self.from.n_bytes();
-        if self.feature.is_weight {
-            for element in 0..n_elements {
-                let value = number(self.from, src, element).expect("what is cast to a float is a number");
-                if value as f32 * self.scale < 0.0 {
-                    let why = format!(
-                        "{}; expected a weight, 0 or more: with one below 0 training makes the loss of that example as great \
-                         as it can",
-                        self.scaled(value)
-                    );
-                    return Err(self.number_error(place(), n_before + element, value, why));
-                }
-            }
+        if self.feature.is_probability
+            && let Some((element, value)) = first_improbable(self.from, src, self.scale)
+        {
+            return fault(element, &value, &format!("{}; expected a probability, from 0 to 1", self.scaled(value)));
         }
-        if self.feature.is_probability {
-            for element in 0..n_elements {
-                let value = number(self.from, src, element).expect("what is cast to a float is a number");
-                if !(0.0..=1.0).contains(&(value as f32 * self.scale)) {
-                    let why = format!("{}; expected a probability, from 0 to 1", self.scaled(value));
-                    return Err(self.number_error(place(), n_before + element, value, why));
-                }
-            }
+        if let Some((least, greatest)) = self.range
+            && let Some((element, value)) = first_outside(self.from, src, least..=greatest)
+        {
+            return fault(element, &value, &format!("; expected a whole number from {least} to {greatest}"));
         }
-        let Some((least, greatest)) = self.range else { return Ok(()) };
-        for element in 0..n_elements {
-            let value = integer(self.from, src, element).expect("ranges are of integers");
-            if value < least || value > greatest {
-                let why = format!("; expected a whole number from {least} to {greatest}");
-                return Err(self.number_error(place(), n_before + element, value, why));
-            }
+        if self.from == DType::Pred
+            && let Some(element) = src.iter().position(|&byte| byte > 1)
+        {
+            return fault(element, &src[element], &"; expected 0 or 1, which `pred` has");
         }
         Ok(())
     }
@@ -177,22 +163,27 @@ impl Column {
     /// Puts whole elements, before which `n_before` others stand, into their place: checked, cast, and checked again.
     pub fn fill(
         &self,
-        src: &[u8],
+        src: Elements<'_>,
         dst: &mut [u8],
         n_before: usize,
         place: impl Fn() -> String,
     ) -> Result<(), DataError> {
-        self.check_range(src, n_before, &place)?;
-        if self.from == DType::Pred
-            && let Some(element) = src.iter().position(|&byte| byte > 1)
-        {
-            let (element, value) = (n_before + element, src[element]);
-            return Err(self.number_error(place(), element, value, "; expected 0 or 1, which `pred` has"));
+        let bytes;
+        let src = match src {
+            Elements::F32s(_) if self.from != DType::F32 => {
+                // A source that calls the array something else.
+                bytes = src.bytes();
+                Elements::Bytes(&bytes)
+            }
+            src => src,
+        };
+        if !self.takes_any() {
+            self.check_range(&src.bytes(), n_before, &place)?;
         }
         self.conversion.run(src, dst);
         // What is not finite was not before the cast, or is not after it: the program's own bytes tell of both.
         match self.can_be_lost && !are_finite(self.to, dst) {
-            true => Err(self.lost(src, dst, n_before, place())),
+            true => Err(self.lost(&src.bytes(), dst, n_before, place())),
             false => Ok(()),
         }
     }

@@ -15,19 +15,4 @@ impl Loader<'_> {
         self.fill(index, epoch, &mut place)?;
         Ok(arrays)
     }
-
-    /// As [`Loader::example`] without an epoch; refused is too what [`Loader::check`] refuses.
-    ///
-    /// # Errors
-    /// As both.
-    pub fn checked(&self, index: u64) -> Result<Vec<NamedArray>, DataError> {
-        let example = self.source.read(index)?;
-        let place = || self.source.place(index);
-        let array = |column: &super::Column| {
-            let mut array = column.zeros(1);
-            column.fill(column.bytes_of(&example, place)?, &mut array.bytes, 0, place)?;
-            Ok(array)
-        };
-        self.columns.iter().map(array).collect()
-    }
 }

@@ -8,9 +8,9 @@ use half::bf16;
 use proptest::prelude::*;
 
 use super::*;
-use crate::convert::number;
+use crate::cast::number;
 use crate::error::DataError;
-use crate::source::{Fingerprint, Skipped};
+use crate::source::{Elements, Fingerprint, Skipped, Spent};
 use crate::{ArrayInfo, Arrays};
 use bf16scope_hlo::numerics::bf16::{bf16_from_f32, f16_from_f32};
 
@@ -504,9 +504,10 @@ impl Source for OnDisk {
     }
 
     /// In pieces of two elements.
-    fn give(&self, index: u64, _: Option<Draw>, take: &mut crate::Take<'_>) -> Result<(), DataError> {
+    fn give(&self, index: u64, _: Option<Draw>, take: &mut crate::Take<'_>) -> Result<Option<Spent>, DataError> {
         let width = self.arrays()[0].dtype.n_bytes();
-        self.read(index)?[0].chunks(2 * width).try_for_each(|piece| take(0, piece))
+        self.read(index)?[0].chunks(2 * width).try_for_each(|piece| take(0, Elements::Bytes(piece)))?;
+        Ok(None)
     }
 
     fn place(&self, index: u64) -> String {

@@ -222,7 +222,7 @@ impl FeatureSpec {
                 (None, None) => Window::whole(whole[0], whole[1]),
             })
         };
-        let Scratch { buffers, resize, mean, std, decoding, .. } = scratch;
+        let Scratch { buffers, resize, mean, std, decoding } = scratch;
         let began = Instant::now();
         let (decoded, window) =
             image::decode_window(bytes, channels, self.dct_method.unwrap_or_default(), window_of, buffers)?;
@@ -270,7 +270,6 @@ pub(super) struct Scratch {
     pub resize: resize::Scratch,
     pub mean: Vec<f32>,
     pub std: Vec<f32>,
-    pub bytes: Vec<u8>,
     /// How long decoding took, all in all.
     pub decoding: Duration,
 }

@@ -14,7 +14,7 @@ use super::tokenizer::{Frame, Tokenizer};
 use super::{By, Fields, Length, Options};
 use crate::error::{DataError, DataErrorKind};
 use crate::random::Draw;
-use crate::source::{ArrayInfo, Fingerprint, Reading, Source};
+use crate::source::{ArrayInfo, Elements, Fingerprint, Reading, Source, Spent, Take};
 use bf16scope_hlo::DType;
 
 /// Text as a [`Source`]; [`Options`] says which arrays it has.
@@ -375,7 +375,7 @@ impl Inner {
     }
 
     /// The arrays of an example.
-    fn read(&self, index: u64, draw: Draw) -> std::io::Result<Vec<Cow<'_, [u8]>>> {
+    fn arrays_of(&self, index: u64, draw: Draw) -> std::io::Result<Vec<Cow<'_, [u8]>>> {
         let mut example = self.example(index)?;
         let n = example.tokens.len();
         let mut labels = std::mem::take(&mut example.next);
@@ -423,6 +423,15 @@ fn truncated(lengths: &[usize], n_max: usize) -> Vec<usize> {
     }
 }
 
+impl TextExamples {
+    fn drawn(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        if index >= self.n_examples {
+            return Err(DataError::no_example(self.place(index), self.n_examples));
+        }
+        self.inner.arrays_of(self.first + index, draw).map_err(|cause| DataError::read(self.place(index), cause))
+    }
+}
+
 impl Source for TextExamples {
     fn n_examples(&self) -> u64 {
         self.n_examples
@@ -434,14 +443,13 @@ impl Source for TextExamples {
 
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
         // Drawn once: an evaluation masks the same tokens each time.
-        self.draw(index, Draw::without_epoch(0, self.first + index))
+        self.drawn(index, Draw::without_epoch(0, self.first + index))
     }
 
-    fn draw(&self, index: u64, draw: Draw) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
-        if index >= self.n_examples {
-            return Err(DataError::no_example(self.place(index), self.n_examples));
-        }
-        self.inner.read(self.first + index, draw).map_err(|cause| DataError::read(self.place(index), cause))
+    fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<Option<Spent>, DataError> {
+        let example = draw.map_or_else(|| self.read(index), |draw| self.drawn(index, draw))?;
+        example.iter().enumerate().try_for_each(|(array, bytes)| take(array, Elements::Bytes(bytes)))?;
+        Ok(None)
     }
 
     fn place(&self, index: u64) -> String {

@@ -12,9 +12,9 @@
 //!   bf16 once is at most half of it. It is not defined where `r` is zero either: an ulp there is 2^-133.
 
 use serde::Serialize;
+use std::marker::PhantomData;
 
-use crate::DType;
-use half::{bf16, f16};
+use crate::{DType, Float, FloatVisitor};
 
 /// What was found in one comparison. JSON has no infinity: an infinite number is written as `null`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -75,52 +75,6 @@ pub struct Comparison {
     square_reference: f64,
 }
 
-/// How elements of `N` bytes are read. The loops over elements are compiled for each pair of these, and written so that
-/// even a debug build, in which each call is one, takes few for an element.
-trait Reader<const N: usize> {
-    const DTYPE: DType;
-    const MIN_NORMAL: f64;
-    fn read(bytes: [u8; N]) -> f64;
-}
-
-struct F16;
-struct BF16;
-struct F32;
-struct F64;
-
-impl Reader<2> for F16 {
-    const DTYPE: DType = DType::F16;
-    const MIN_NORMAL: f64 = f16::MIN_POSITIVE.to_f64_const();
-    fn read(bytes: [u8; 2]) -> f64 {
-        f16::from_le_bytes(bytes).to_f64()
-    }
-}
-
-impl Reader<2> for BF16 {
-    const DTYPE: DType = DType::BF16;
-    const MIN_NORMAL: f64 = bf16::MIN_POSITIVE.to_f64_const();
-    fn read(bytes: [u8; 2]) -> f64 {
-        // Its bits are the upper ones of an f32.
-        f64::from(f32::from_le_bytes([0, 0, bytes[0], bytes[1]]))
-    }
-}
-
-impl Reader<4> for F32 {
-    const DTYPE: DType = DType::F32;
-    const MIN_NORMAL: f64 = f32::MIN_POSITIVE as f64;
-    fn read(bytes: [u8; 4]) -> f64 {
-        f64::from(f32::from_le_bytes(bytes))
-    }
-}
-
-impl Reader<8> for F64 {
-    const DTYPE: DType = DType::F64;
-    const MIN_NORMAL: f64 = f64::MIN_POSITIVE;
-    fn read(bytes: [u8; 8]) -> f64 {
-        f64::from_le_bytes(bytes)
-    }
-}
-
 /// Which of the four; `None` for what is no float, and for floats of 8 bits and less.
 fn kind(dtype: DType) -> Option<DType> {
     match dtype {
@@ -156,46 +110,64 @@ fn power_of_two(exponent: i64) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
+/// Two arrays, the dtype of the first of which is a type.
+struct Reference<'a> {
+    comparison: &'a mut Comparison,
+    reference: &'a [u8],
+    measured: (DType, &'a [u8]),
+}
+
+/// Two arrays, the dtypes of both of which are types.
+struct Measured<'a, R> {
+    comparison: &'a mut Comparison,
+    reference: &'a [u8],
+    measured: &'a [u8],
+    reference_type: PhantomData<R>,
+}
+
+impl FloatVisitor for Reference<'_> {
+    type Output = ();
+
+    fn visit<R: Float>(self) {
+        let Reference { comparison, reference, measured: (dtype, measured) } = self;
+        let both = Measured { comparison, reference, measured, reference_type: PhantomData::<R> };
+        dtype.visit_float(both).expect("comparable dtypes are of floats");
+    }
+}
+
+impl<R: Float> FloatVisitor for Measured<'_, R> {
+    type Output = ();
+
+    fn visit<X: Float>(self) {
+        self.comparison.add_pairs::<R, X>(self.reference, self.measured);
+    }
+}
+
 impl Comparison {
     /// Compares two arrays of the same dims, each dense and little-endian.
     ///
     /// # Panics
     /// If a dtype is not [`is_comparable`] or the arrays have different numbers of elements: a bug of the caller.
     pub fn add(&mut self, reference: (DType, &[u8]), measured: (DType, &[u8])) {
-        let of = |dtype| kind(dtype).expect("the caller compares comparable dtypes");
-        let measured = (of(measured.0), measured.1);
-        match of(reference.0) {
-            DType::F16 => self.add_to::<2, F16>(reference.1, measured),
-            DType::BF16 => self.add_to::<2, BF16>(reference.1, measured),
-            DType::F32 => self.add_to::<4, F32>(reference.1, measured),
-            _ => self.add_to::<8, F64>(reference.1, measured),
-        }
+        let [reference_kind, measured_kind] =
+            [reference.0, measured.0].map(|dtype| kind(dtype).expect("the caller compares comparable dtypes"));
+        let pair = Reference { comparison: self, reference: reference.1, measured: (measured_kind, measured.1) };
+        reference_kind.visit_float(pair).expect("comparable dtypes are of floats");
     }
 
-    fn add_to<const N: usize, R: Reader<N>>(&mut self, reference: &[u8], (dtype, measured): (DType, &[u8])) {
-        match dtype {
-            DType::F16 => self.add_of::<N, 2, R, F16>(reference, measured),
-            DType::BF16 => self.add_of::<N, 2, R, BF16>(reference, measured),
-            DType::F32 => self.add_of::<N, 4, R, F32>(reference, measured),
-            _ => self.add_of::<N, 8, R, F64>(reference, measured),
-        }
-    }
-
-    fn add_of<const N: usize, const M: usize, R: Reader<N>, X: Reader<M>>(
-        &mut self,
-        reference: &[u8],
-        measured: &[u8],
-    ) {
-        let (references, measures) = (reference.as_chunks::<N>().0, measured.as_chunks::<M>().0);
+    /// The loop over elements is compiled for each pair of types, and written so that even a debug build, in which each call
+    /// is one, takes few for an element.
+    fn add_pairs<R: Float, X: Float>(&mut self, reference: &[u8], measured: &[u8]) {
+        let (references, measures) = (R::chunks(reference), X::chunks(measured));
         assert_eq!(measures.len(), references.len(), "arrays of one shape have the same number of elements");
         if R::DTYPE == X::DTYPE && reference == measured {
             for &r in references {
-                self.same_element(R::read(r));
+                self.same_element(R::from_le(r).to_f64());
             }
             return;
         }
         for (&r, &x) in references.iter().zip(measures) {
-            self.element(R::read(r), X::read(x), R::MIN_NORMAL, X::MIN_NORMAL);
+            self.element(R::from_le(r).to_f64(), X::from_le(x).to_f64(), R::MIN_NORMAL, X::MIN_NORMAL);
         }
     }
 
@@ -314,6 +286,7 @@ impl Comparison {
 mod tests {
     use super::*;
     use crate::Literal;
+    use half::bf16;
 
     fn compare(reference: &[f32], measured: &[f32]) -> Errors {
         let bytes = |values: &[f32]| match Literal::from_elements([values.len() as i64], values) {

@@ -8,6 +8,7 @@
 //! gathered rows) run in f32 where the dtype is narrower and round once at the end, as TensorFlow's `BiasAddGrad` does.
 
 use super::{BinaryOp, Comparison, Op};
+use crate::element::f64s;
 use crate::{CompId, DType, Emitter, InstrId, Literal, Metadata, Module, Shape};
 use std::borrow::Cow;
 
@@ -263,14 +264,11 @@ pub(crate) fn constant_value(e: &Emitter, id: InstrId) -> Option<f64> {
 
 /// The number every element of a literal is; `None` if they differ, there are none, or the dtype is none Rust knows.
 fn splat_value(literal: &Literal) -> Option<f64> {
-    fn splat<T: crate::Element + PartialEq>(literal: &Literal, value: impl Fn(T) -> f64) -> Option<f64> {
-        let elements = literal.elements::<T>()?;
-        let &first = elements.first()?;
-        elements.iter().all(|&element| element == first).then(|| value(first))
+    let Literal::Array { shape, bytes } = literal else { return None };
+    if !matches!(shape.dtype, DType::F32 | DType::BF16 | DType::F16 | DType::F64 | DType::S32) {
+        return None;
     }
-    splat::<f32>(literal, f64::from)
-        .or_else(|| splat::<half::bf16>(literal, f64::from))
-        .or_else(|| splat::<half::f16>(literal, f64::from))
-        .or_else(|| splat::<f64>(literal, |value| value))
-        .or_else(|| splat::<i32>(literal, f64::from))
+    let mut numbers = f64s(shape.dtype, bytes)?;
+    let first = numbers.next().filter(|first| !first.is_nan())?;
+    numbers.all(|number| number == first).then_some(first)
 }

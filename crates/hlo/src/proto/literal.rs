@@ -5,7 +5,7 @@
 use super::ProtoError;
 use super::messages::LiteralProto;
 use super::shape;
-use crate::literal::Element;
+use crate::Element;
 use crate::{ArrayShape, DType, Literal, Shape};
 
 /// Literals of more dimensions are refused: printing recurses once per dimension.

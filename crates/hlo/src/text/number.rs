@@ -1,6 +1,6 @@
 //! Numbers as C++ prints them (`%.9g`), and quoted strings as Abseil escapes them.
 
-use crate::DType;
+use crate::{DType, Element, ElementVisitor};
 use half::{bf16, f16};
 
 /// `%.{precision}g`: the shorter of fixed and scientific notation, without trailing zeros.
@@ -40,31 +40,25 @@ pub(crate) fn f64_text(value: f64) -> String {
 
 /// One element of an array from its little-endian bytes, with a NaN's payload where it is not the plain one.
 pub(crate) fn element(dtype: DType, bytes: &[u8]) -> String {
-    macro_rules! read {
-        ($ty:ty) => {
-            <$ty>::from_le_bytes(bytes.try_into().expect("an element is cut to its dtype's width"))
-        };
+    struct Text<'a>(&'a [u8]);
+    impl ElementVisitor for Text<'_> {
+        type Output = String;
+
+        fn visit<T: Element>(self) -> String {
+            T::read(self.0).to_string()
+        }
     }
     match dtype {
-        DType::Pred => if bytes[0] != 0 { "true" } else { "false" }.to_string(),
-        DType::S1 | DType::S2 | DType::S4 | DType::S8 => read!(i8).to_string(),
-        DType::S16 => read!(i16).to_string(),
-        DType::S32 => read!(i32).to_string(),
-        DType::S64 => read!(i64).to_string(),
-        DType::U1 | DType::U2 | DType::U4 | DType::U8 => read!(u8).to_string(),
-        DType::U16 => read!(u16).to_string(),
-        DType::U32 => read!(u32).to_string(),
-        DType::U64 => read!(u64).to_string(),
         DType::BF16 => {
-            let value = read!(bf16);
+            let value = bf16::read(bytes);
             with_payload(general(value.to_f64(), 4), (value.to_bits() & 0x7f).into(), 0x40, value.is_nan())
         }
         DType::F16 => {
-            let value = read!(f16);
+            let value = f16::read(bytes);
             with_payload(general(value.to_f64(), 5), (value.to_bits() & 0x3ff).into(), 0x200, value.is_nan())
         }
-        DType::F32 => f32_element(read!(f32)),
-        DType::F64 => f64_element(read!(f64)),
+        DType::F32 => f32_element(f32::read(bytes)),
+        DType::F64 => f64_element(f64::read(bytes)),
         DType::C64 => {
             let [real, imag] = [&bytes[..4], &bytes[4..]].map(|part| element(DType::F32, part));
             format!("({real}, {imag})")
@@ -73,17 +67,8 @@ pub(crate) fn element(dtype: DType, bytes: &[u8]) -> String {
             let [real, imag] = [&bytes[..8], &bytes[8..]].map(|part| element(DType::F64, part));
             format!("({real}, {imag})")
         }
-        DType::F8E5M2
-        | DType::F8E4M3FN
-        | DType::F8E4M3B11FNUZ
-        | DType::F8E5M2FNUZ
-        | DType::F8E4M3FNUZ
-        | DType::F8E4M3
-        | DType::F8E3M4
-        | DType::F4E2M1FN
-        | DType::F6E3M2FN
-        | DType::F6E2M3FN
-        | DType::F8E8M0FNU => small_float(dtype, bytes[0]),
+        // `pred` and integers as Rust writes them; what is left is a float of 8 bits or less.
+        _ => dtype.stored().visit(Text(bytes)).unwrap_or_else(|| small_float(dtype, bytes[0])),
     }
 }
 

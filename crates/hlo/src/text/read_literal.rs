@@ -3,8 +3,8 @@
 use super::error::ParseErrorKind;
 use super::lex::{Cursor, MAX_DEPTH, Read};
 use super::number::{SmallFloat, scale};
-use crate::literal::Element;
 use crate::{ArrayShape, DType, Literal, Shape};
+use crate::{Element, ElementVisitor};
 use half::{bf16, f16};
 
 /// Reads a literal of a shape.
@@ -156,6 +156,15 @@ fn write_number(out: &mut Vec<u8>, dtype: DType, token: &str, codes: &Codes) -> 
         let range = if signed { -(1i64 << (bits - 1))..=(1 << (bits - 1)) - 1 } else { 0..=(1 << bits) - 1 };
         range.contains(&value).then_some(value as u8)
     };
+    struct Parse<'a>(&'a mut Vec<u8>, &'a str);
+    impl ElementVisitor for Parse<'_> {
+        type Output = Option<()>;
+
+        fn visit<T: Element>(self) -> Option<()> {
+            self.1.parse::<T>().ok()?.write(self.0);
+            Some(())
+        }
+    }
     match dtype {
         DType::Pred => out.push(match token {
             "true" | "1" => 1,
@@ -164,31 +173,15 @@ fn write_number(out: &mut Vec<u8>, dtype: DType, token: &str, codes: &Codes) -> 
         }),
         DType::S1 | DType::S2 | DType::S4 => out.push(small_int(dtype.bits() as u32, true)?),
         DType::U1 | DType::U2 | DType::U4 => out.push(small_int(dtype.bits() as u32, false)?),
-        DType::S8 => token.parse::<i8>().ok()?.write(out),
-        DType::S16 => token.parse::<i16>().ok()?.write(out),
-        DType::S32 => token.parse::<i32>().ok()?.write(out),
-        DType::S64 => token.parse::<i64>().ok()?.write(out),
-        DType::U8 => token.parse::<u8>().ok()?.write(out),
-        DType::U16 => token.parse::<u16>().ok()?.write(out),
-        DType::U32 => token.parse::<u32>().ok()?.write(out),
-        DType::U64 => token.parse::<u64>().ok()?.write(out),
+        _ if dtype.is_integer() => return dtype.visit(Parse(out, token))?,
         DType::F16 => in_range(f16::from_f64(token.parse().ok()?), token, f16::is_infinite)?.write(out),
         DType::BF16 => in_range(bf16::from_f64(token.parse().ok()?), token, bf16::is_infinite)?.write(out),
-        DType::F32 => in_range(token.parse().ok()?, token, f32::is_infinite)?.write(out),
-        DType::F64 => in_range(token.parse().ok()?, token, f64::is_infinite)?.write(out),
-        DType::F8E5M2
-        | DType::F8E4M3FN
-        | DType::F8E4M3B11FNUZ
-        | DType::F8E5M2FNUZ
-        | DType::F8E4M3FNUZ
-        | DType::F8E4M3
-        | DType::F8E3M4
-        | DType::F4E2M1FN
-        | DType::F6E3M2FN
-        | DType::F6E2M3FN
-        | DType::F8E8M0FNU => out.push(codes.nearest(token.parse().ok()?)?),
+        DType::F32 => in_range(token.parse::<f32>().ok()?, token, f32::is_infinite)?.write(out),
+        DType::F64 => in_range(token.parse::<f64>().ok()?, token, f64::is_infinite)?.write(out),
         // Read as two parts.
         DType::C64 | DType::C128 => return None,
+        // Floats of 8 bits and less.
+        _ => out.push(codes.nearest(token.parse().ok()?)?),
     }
     Some(())
 }

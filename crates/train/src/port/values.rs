@@ -5,8 +5,8 @@ use super::layout::Layout;
 use super::mapping::{Found, Mapping};
 use super::variable::{Given, Scale};
 use bf16scope_data::weights::WeightsFile;
-use bf16scope_hlo::{ArrayShape, DType, Literal};
-use half::{bf16, f16};
+use bf16scope_hlo::element::floats;
+use bf16scope_hlo::{ArrayShape, DType, Float, FloatVisitor, Literal};
 use std::collections::BTreeMap;
 use std::error::Error;
 
@@ -109,7 +109,7 @@ fn value((bytes, from): (&[u8], DType), layout: &Layout, shape: &ArrayShape, fac
         return Err(Problem::Length);
     }
     let laid = layout.ours(bytes, &shape.dims, width).ok_or(Problem::Length)?;
-    let Some(numbers) = numbers(&laid, from) else { return Ok(laid) };
+    let Some(numbers) = floats(from, &laid) else { return Ok(laid) };
     let mut out = Vec::with_capacity(laid.len() / width * shape.dtype.n_bytes());
     for (idx, number) in numbers.enumerate() {
         let made = write(number * factor, shape.dtype, &mut out);
@@ -120,39 +120,18 @@ fn value((bytes, from): (&[u8], DType), layout: &Layout, shape: &ArrayShape, fac
     Ok(out)
 }
 
-/// Numbers of a float dtype, exactly; nothing of others.
-fn numbers(bytes: &[u8], dtype: DType) -> Option<Box<dyn Iterator<Item = f64> + '_>> {
-    let pairs = bytes.as_chunks::<2>().0.iter();
-    Some(match dtype {
-        DType::BF16 => Box::new(pairs.map(|bytes| bf16::from_le_bytes(*bytes).to_f64())),
-        DType::F16 => Box::new(pairs.map(|bytes| f16::from_le_bytes(*bytes).to_f64())),
-        DType::F32 => Box::new(bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into())),
-        DType::F64 => Box::new(bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes))),
-        _ => return None,
-    })
-}
-
 /// Writes a number rounded once, and gives it.
 fn write(number: f64, dtype: DType, out: &mut Vec<u8>) -> f64 {
-    let mut put = |bytes: &[u8]| out.extend_from_slice(bytes);
-    match dtype {
-        DType::BF16 => {
-            let made = bf16::from_bits(bf16scope_hlo::round::bf16_from_f64(number));
-            put(&made.to_le_bytes());
-            made.to_f64()
-        }
-        DType::F16 => {
-            let made = f16::from_bits(bf16scope_hlo::round::f16_from_f64(number));
-            put(&made.to_le_bytes());
-            made.to_f64()
-        }
-        DType::F64 => {
-            put(&number.to_le_bytes());
-            number
-        }
-        _ => {
-            put(&(number as f32).to_le_bytes());
-            f64::from(number as f32)
+    struct Write<'a>(f64, &'a mut Vec<u8>);
+    impl FloatVisitor for Write<'_> {
+        type Output = f64;
+
+        fn visit<T: Float>(self) -> f64 {
+            let rounded = T::from_f64(self.0);
+            rounded.write(self.1);
+            rounded.to_f64()
         }
     }
+    let dtype = if matches!(dtype, DType::BF16 | DType::F16 | DType::F64) { dtype } else { DType::F32 };
+    dtype.visit_float(Write(number, out)).expect("floats of 16 to 64 bits are visited")
 }

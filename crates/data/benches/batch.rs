@@ -1,6 +1,6 @@
 //! How fast an epoch of batches is made of arrays in memory, beside the plain cast of the same numbers.
 //!
-//! `cargo bench --bench batch`. The baseline casts as many f32 to bf16, in their order and in one piece for each batch,
+//! `cargo bench -p bf16scope-data --bench batch`. The baseline casts as many f32 to bf16, in their order and in one piece for each batch,
 //! into new memory as a batch's is; so what is left is what finding, shuffling, checking and naming examples costs. The
 //! last lines are shares of the baseline's speed.
 
@@ -8,10 +8,10 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bf16scope::data::cast::{are_finite, cast_bf16};
-use bf16scope::data::{ArrayInfo, Arrays, Feature, Loader, Source};
-use bf16scope::hlo::DType;
-use bf16scope::numerics::bf16::Subnormals;
+use bf16scope_data::cast::Conversion;
+use bf16scope_data::{ArrayInfo, Arrays, Elements, Feature, Loader, Source};
+use bf16scope_hlo::DType;
+use bf16scope_hlo::element::are_finite;
 use criterion::{Criterion, Throughput};
 
 /// CIFAR's images, and a batch that a core takes of them.
@@ -27,6 +27,12 @@ fn source(dtype: DType, images: Vec<u8>) -> Arrays {
     let labels = (0..N_EXAMPLES).map(|idx| (idx % 10) as u8).collect();
     let arrays = vec![(ArrayInfo::new("image", dtype, DIMS), images), (ArrayInfo::new("label", DType::U8, []), labels)];
     Arrays::new(Path::new("bench"), arrays).expect("whole examples").scaled("image", 1.0 / 255.0).expect("an image")
+}
+
+/// As the loader casts numbers.
+fn to_bf16(values: &[f32], bytes: &mut [u8]) {
+    let conversion = Conversion::Cast { from: DType::F32, scale: 1.0, to: DType::BF16 };
+    conversion.run(Elements::F32s(values), bytes);
 }
 
 fn epoch(loader: &Loader<'_>) {
@@ -52,7 +58,7 @@ fn bench(criterion: &mut Criterion) {
             Box::new(|| {
                 for values in floats.chunks(BATCH * N_VALUES) {
                     let mut bytes = vec![0; 2 * values.len()];
-                    cast_bf16(black_box(values), &mut bytes, Subnormals::Keep);
+                    to_bf16(black_box(values), &mut bytes);
                     black_box(bytes);
                 }
             }),
@@ -65,7 +71,7 @@ fn bench(criterion: &mut Criterion) {
                     let mut bytes = vec![0; 2 * values.len()];
                     // As an example of the loader: cast, then looked at, while it is in the cache.
                     for (values, bytes) in values.chunks(N_VALUES).zip(bytes.chunks_mut(2 * N_VALUES)) {
-                        cast_bf16(black_box(values), bytes, Subnormals::Keep);
+                        to_bf16(black_box(values), bytes);
                         assert!(are_finite(DType::BF16, bytes), "whole numbers of a byte");
                     }
                     black_box(bytes);

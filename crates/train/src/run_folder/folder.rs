@@ -324,7 +324,7 @@ fn host() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runs::{Run, Start, read};
+    use crate::run_folder::{Run, Start, read};
 
     fn about(step: u64) -> About {
         About { precision: "bf16".to_string(), starts: vec![Start::now(step, "cpu", "p 1")], ..About::default() }

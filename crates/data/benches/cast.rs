@@ -1,15 +1,16 @@
-//! How fast 256 MiB of f32 become bf16 or f16 on one thread, beside copying the same bytes.
+//! How fast 256 MiB of f32 become bf16 or f16 on one thread as the loader casts them, beside copying the same bytes.
 //!
-//! `cargo bench --bench cast`; the last lines say each cast's share of memcpy's bandwidth, input bytes by input bytes, and what
-//! handing a batch of images over with the examples last takes beside copying it.
+//! `cargo bench -p bf16scope-data --bench cast`; the last lines say each cast's share of memcpy's bandwidth, input bytes by input
+//! bytes, and what handing a batch of images over with the examples last takes beside copying it.
 
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use bf16scope::data::cast::{cast_bf16, cast_f16};
-use bf16scope::data::transpose::examples_last;
-use bf16scope::numerics::bf16::Subnormals;
+use bf16scope_data::Elements;
+use bf16scope_data::cast::Conversion;
+use bf16scope_data::transpose::examples_last;
+use bf16scope_hlo::DType;
 use criterion::{Criterion, Throughput};
 use half::slice::HalfFloatSliceExt;
 
@@ -23,23 +24,26 @@ fn bench(criterion: &mut Criterion) {
     // Not constant, and in every page: finite values of many magnitudes.
     let src: Vec<f32> =
         (0..N_VALUES as u32).map(|idx| f32::from_bits(idx.wrapping_mul(0x9E37_79B9) & 0xBFFF_FFFF)).collect();
+    let src_bytes: Vec<u8> = src.iter().flat_map(|value| value.to_le_bytes()).collect();
     let mut copy = vec![1f32; N_VALUES];
     // The casts of ours take turns on it.
     let bytes = RefCell::new(vec![1u8; 2 * N_VALUES]);
     let mut halves = vec![half::bf16::ONE; N_VALUES];
 
     let mut cases: Vec<Case<'_>> = Vec::new();
-    let src = src.as_slice();
+    let (src, src_bytes) = (src.as_slice(), src_bytes.as_slice());
     cases.push(("memcpy", Box::new(|| black_box(&mut copy).copy_from_slice(black_box(src)))));
-    cases.push((
-        "bf16",
-        Box::new(|| cast_bf16(black_box(src), black_box(&mut bytes.borrow_mut()[..]), Subnormals::Keep)),
-    ));
-    cases.push((
-        "bf16, subnormals flushed",
-        Box::new(|| cast_bf16(black_box(src), black_box(&mut bytes.borrow_mut()[..]), Subnormals::Flush)),
-    ));
-    cases.push(("f16", Box::new(|| cast_f16(black_box(src), black_box(&mut bytes.borrow_mut()[..])))));
+    for (name, elements, scale, to) in [
+        ("bf16, of bytes", Elements::Bytes(src_bytes), 1.0, DType::BF16),
+        ("bf16, of bytes times 1/255", Elements::Bytes(src_bytes), 1.0 / 255.0, DType::BF16),
+        ("bf16, of numbers", Elements::F32s(src), 1.0, DType::BF16),
+        ("f16, of bytes", Elements::Bytes(src_bytes), 1.0, DType::F16),
+        ("f16, of numbers", Elements::F32s(src), 1.0, DType::F16),
+    ] {
+        let (conversion, bytes) = (Conversion::Cast { from: DType::F32, scale, to }, &bytes);
+        let cast = move || conversion.run(black_box(elements), black_box(&mut bytes.borrow_mut()[..]));
+        cases.push((name, Box::new(cast)));
+    }
     cases.push(("bf16 by half's slices", Box::new(|| black_box(&mut halves).convert_from_f32_slice(black_box(src)))));
 
     let mut group = criterion.benchmark_group("cast 256 MiB");

@@ -1,0 +1,179 @@
+//! What is being compiled, and how long the rest may take: a bar on a terminal, lines elsewhere.
+
+use std::time::Instant;
+
+use indicatif::ProgressBar;
+
+use super::progress::{self, say};
+use super::signals;
+use crate::report;
+use bf16scope_study::{Compiling, Event};
+use bf16scope_tpu::{CompileOutcome, Need};
+
+/// How far a question is.
+pub(super) struct CompileProgress {
+    bar: ProgressBar,
+    /// Lines in place of the bar, where there is no terminal to draw it on, or a dumb one.
+    has_lines: bool,
+    is_quiet: bool,
+    /// At most so many compiles, where a question has a limit.
+    most: Option<u32>,
+    /// Searches that have not begun, and compiles that the longest one took.
+    n_series_left: u32,
+    n_per_series: u32,
+    n_done: u32,
+    n_done_before: u32,
+    /// Whether it was said how many compiles there are at most.
+    has_said_most: bool,
+    begun: Option<Instant>,
+    /// Seconds of compiles, those of earlier runs too, and their number.
+    seconds: (f64, u32),
+}
+
+impl CompileProgress {
+    /// Of a question of so many series.
+    pub(super) fn new(quiet: bool, n_series: usize) -> CompileProgress {
+        let bar = progress::steps(quiet);
+        CompileProgress {
+            has_lines: !quiet && bar.is_hidden(),
+            bar,
+            is_quiet: quiet,
+            most: None,
+            n_series_left: n_series.saturating_sub(1) as u32,
+            n_per_series: 0,
+            n_done: 0,
+            n_done_before: 0,
+            has_said_most: false,
+            begun: None,
+            seconds: (0.0, 0),
+        }
+    }
+
+    /// Of a question of at most so many compiles.
+    pub(super) fn at_most(quiet: bool, most: u32) -> CompileProgress {
+        let progress = CompileProgress { most: Some(most), ..CompileProgress::new(quiet, 1) };
+        progress.bar.set_length(u64::from(most));
+        progress
+    }
+
+    /// Ctrl-C ends the process at once: a compile cannot be stopped, and what was compiled is on disk already.
+    pub(super) fn keep_what_is_compiled(&self) -> anyhow::Result<()> {
+        let is_quiet = self.is_quiet;
+        signals::on_stop(move |signal| {
+            // What ends meanwhile is said by nobody: this is the last line.
+            let _last = std::io::stderr().lock();
+            if !is_quiet {
+                say("stopped; what was compiled is kept, and the same command continues from there");
+            }
+            signals::leave(signal);
+        })
+    }
+
+    /// Shows what happens.
+    pub(super) fn on(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Begins(compiling) => self.begin(compiling),
+            Event::Ends { compiling, is_cached, outcome } => self.end(compiling, *is_cached, outcome),
+            Event::SeriesEnds => {
+                self.n_per_series = self.n_per_series.max(self.n_done - self.n_done_before);
+                self.n_done_before = self.n_done;
+                self.n_series_left = self.n_series_left.saturating_sub(1);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes the bar away.
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn begin(&mut self, compiling: &Compiling) {
+        if let Some(n) = self.most.filter(|_| !self.has_said_most && !self.is_quiet) {
+            self.has_said_most = true;
+            say(&format!(
+                "up to {n} compiles, each as long as `compile` takes; --compiles N for fewer, Ctrl-C keeps what is compiled"
+            ));
+        }
+        let n_here = self.n_done - self.n_done_before + 1 + compiling.n_more;
+        let n_left = 1 + compiling.n_more + self.n_series_left * self.n_per_series.max(n_here);
+        let left = self.left(n_left).map_or(String::new(), |left| format!(", {left}"));
+        self.bar.set_length(u64::from(self.n_done + n_left));
+        self.bar.set_position(u64::from(self.n_done));
+        self.bar.reset_elapsed();
+        self.bar.set_message(match self.most {
+            Some(_) => format!("compiling {}{left}", of_a_core(compiling)),
+            None => format!("{}: compiling {}{left}", compiling.target, at_batch(compiling)),
+        });
+        self.begun = Some(Instant::now());
+    }
+
+    fn end(&mut self, compiling: &Compiling, is_cached: bool, outcome: &CompileOutcome) {
+        // What is cached is none of the compiles that a question may have at most.
+        self.n_done += u32::from(self.most.is_none() || !is_cached);
+        let took = self.begun.take().map_or(0.0, |begun| begun.elapsed().as_secs_f64());
+        match outcome {
+            CompileOutcome::Fits(report) => {
+                self.seconds = (self.seconds.0 + report.compile_seconds, self.seconds.1 + 1)
+            }
+            _ if !is_cached => self.seconds = (self.seconds.0 + took, self.seconds.1 + 1),
+            _ => {}
+        }
+        if !self.has_lines || is_cached {
+            return;
+        }
+        say(&match self.most {
+            Some(most) => {
+                let (n, took) = (self.n_done, report::seconds(took));
+                let left = self.left(compiling.n_more).map_or(String::new(), |left| format!("; {left}"));
+                format!("{n} of {most}: {} in {took}{left}", of_a_core(compiling))
+            }
+            None => format!("{}: {}: {}", compiling.target, at_batch(compiling), said(outcome)),
+        });
+    }
+
+    /// How long so many compiles take, by those that there were.
+    fn left(&self, n: u32) -> Option<String> {
+        let (seconds, n_compiles) = self.seconds;
+        let about = if self.most.is_some() { "at most" } else { "about" };
+        let left = minutes(seconds / f64::from(n_compiles.max(1)) * f64::from(n));
+        (n_compiles > 0).then(|| format!("{about} {left} left"))
+    }
+}
+
+fn of_a_core(Compiling { target, what, batch, .. }: &Compiling) -> String {
+    let batch = batch.map_or(String::new(), |batch| format!(", {batch} a core"));
+    format!("{what} for {target}{batch}")
+}
+
+fn at_batch(Compiling { what, batch, .. }: &Compiling) -> String {
+    batch.map_or(what.clone(), |batch| format!("{what} at batch {batch}"))
+}
+
+/// Seconds, for someone who decides whether to wait.
+fn minutes(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{s:.0} s"),
+        s => format!("{:.0} min", s / 60.0),
+    }
+}
+
+/// What one compile said, for a line.
+pub(super) fn said(outcome: &CompileOutcome) -> String {
+    match outcome {
+        CompileOutcome::Fits(report) => {
+            format!("fits, {} in {}", report::mib(report.hbm.total), report::seconds(report.compile_seconds))
+        }
+        CompileOutcome::OutOfMemory(need) => no_room(need),
+        CompileOutcome::Failed(text) => text.lines().next().unwrap_or_default().to_string(),
+    }
+}
+
+/// That there is no room.
+pub(super) fn no_room(Need { needed, available, .. }: &Need) -> String {
+    let gib = |n_bytes: &u64| format!("{:.2} GiB", *n_bytes as f64 / f64::from(1u32 << 30));
+    match (needed, available) {
+        (Some(needed), Some(available)) => format!("does not fit: needs {} of {}", gib(needed), gib(available)),
+        _ => "does not fit".to_string(),
+    }
+}
