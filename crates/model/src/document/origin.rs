@@ -76,3 +76,39 @@ impl Origin {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "model:\n  layers:\n    - flatten\n    - dense: 3\ntrain: {batch: 8}\n";
+
+    fn origin() -> Origin {
+        Document::parse("e.yaml", TEXT).unwrap().into()
+    }
+
+    #[test]
+    fn steps_lead_to_lines() {
+        let layers = origin().at("model").at("layers");
+        assert_eq!(layers.at(1).at("dense").line(), Some(("e.yaml", 4)));
+        assert_eq!(layers.at(1).node(), origin().at("model").node().unwrap().get("layers").unwrap().after(&1.into()));
+        assert_eq!(layers.at(2).line(), None);
+        assert_eq!(Origin::default().at("model").line(), None);
+        assert_eq!(layers, Origin::default());
+    }
+
+    #[test]
+    fn errors_show_the_line_that_their_steps_lead_to_from_here() {
+        let error = NodeError::new(vec![1.into(), "dense".into()], "too few units").with_help("write 10");
+        let path = Path::new("other.yaml");
+        let placed = origin().at("model").at("layers").error(path, error.clone()).to_string();
+        assert_eq!(placed, "e.yaml:4:14: too few units\n  4 |     - dense: 3\n    |              ^\n  help: write 10");
+        assert_eq!(Origin::default().error(path, error).to_string(), "other.yaml: too few units\nhelp: write 10");
+        let read = ReadError::new("no");
+        let way = ["train".into(), "batch".into()];
+        assert_eq!(
+            origin().read_error(path, &way, read).to_string(),
+            "e.yaml:5:16: no\n  5 | train: {batch: 8}\n    |                ^"
+        );
+    }
+}

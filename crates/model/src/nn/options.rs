@@ -111,3 +111,70 @@ pub(crate) fn glorot_uniform() -> Init {
 pub(crate) fn random_uniform() -> Init {
     Init::RANDOM_UNIFORM
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::document;
+    use crate::graph::Init;
+    use crate::nn::*;
+    use serde::Serialize;
+    use serde::de::DeserializeOwned;
+    use std::fmt::Debug;
+
+    /// What is written with only its required keys is the default with these, and is read again as it is written.
+    #[track_caller]
+    fn check<T: DeserializeOwned + Serialize + PartialEq + Debug>(text: &str, expected: T) {
+        let read: T = document::from_str("layer.yaml", text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(read, expected);
+        let written = serde_yaml::to_string(&read).unwrap();
+        assert_eq!(document::from_str::<T>("again.yaml", &written).unwrap(), expected, "{written}");
+    }
+
+    #[test]
+    fn defaults_in_yaml_are_those_in_rust() {
+        check("units: 3", Dense { units: 3, ..Dense::default() });
+        check("{filters: 3, kernel_size: 2}", Conv2d { filters: 3, kernel_size: [2, 2], ..Conv2d::default() });
+        check("kernel_size: [2, 1]", DepthwiseConv2d { kernel_size: [2, 1], ..DepthwiseConv2d::default() });
+        check("{}", BatchNorm::default());
+        check("{}", LayerNorm::default());
+        check("{}", RmsNorm::default());
+        check("{}", Pool::default());
+        check("{}", ClassToken::default());
+        check("{}", Rope::default());
+        check("num_heads: 4", Attention { num_heads: 4, ..Attention::default() });
+        check("{input_dim: 9, output_dim: 2}", Embedding { input_dim: 9, output_dim: 2, ..Embedding::default() });
+        check("max_length: 7", PositionEmbedding { max_length: 7, ..PositionEmbedding::default() });
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let conv = Conv2d {
+            filters: 3,
+            kernel_size: [3, 3],
+            strides: [2, 1],
+            padding: Padding::Same,
+            dilation_rate: [1, 2],
+            data_format: DataFormat::ChannelsFirst,
+            activation: Activation::Relu,
+            use_bias: false,
+            kernel_initializer: Init::HE_NORMAL,
+            ..Conv2d::default()
+        };
+        check(
+            "{filters: 3, kernel_size: 3, strides: [2, 1], padding: same, dilation_rate: [1, 2], data_format: \
+             channels_first, activation: relu, use_bias: false, kernel_initializer: he_normal}",
+            conv,
+        );
+        check("{pool_size: 3, strides: 1}", Pool { pool_size: [3, 3], strides: Some([1, 1]), ..Pool::default() });
+    }
+
+    #[test]
+    fn what_only_rust_can_say_is_no_key() {
+        let error = |text: &str| document::from_str::<BatchNorm>("n.yaml", text).unwrap_err().to_string();
+        let expected = "expected one of momentum, epsilon, axis, beta_initializer, gamma_initializer";
+        assert!(error("gradient: per_feature").contains(expected), "{}", error("gradient: per_feature"));
+        let recipe = serde_json::to_string(&Init::Constant(0.5)).unwrap();
+        assert_eq!(recipe, "\"Constant(0.5)\"");
+        assert!(error("beta_initializer: Constant(0.5)").contains("expected one of zeros, ones, glorot_uniform"));
+    }
+}
