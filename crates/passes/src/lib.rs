@@ -69,8 +69,10 @@ mod tests {
     use super::*;
     use bf16scope_hlo::Module;
 
-    /// A pass: compiles only for functions of the one signature.
-    fn pass<C, R>(_: fn(&Module, &C) -> Result<(Module, R), PassError>) -> usize {
+    type Pass<C, R> = fn(&Module, &C) -> Result<(Module, R), PassError>;
+
+    /// Compiles only for functions of the one signature.
+    fn pass<C, R>(_: Pass<C, R>) -> usize {
         1
     }
 
