@@ -118,12 +118,12 @@ fn kills_and_harmed_caches_change_no_bit_of_a_training() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// A hundred kills, some minutes.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn a_hundred_kills_and_harmed_caches_change_no_bit_of_a_training() {
         kills(100);
     }

@@ -148,12 +148,12 @@ fn what_is_wrong_is_named_by_file_row_and_column_and_left_out_if_asked() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// As a_killed_run_on_packs_goes_on_with_other_workers.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn a_killed_run_on_windows_goes_on_with_other_workers() {
         killed_run_on_text("window");
     }

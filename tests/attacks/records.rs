@@ -490,12 +490,12 @@ fn what_a_folder_leaves_out_is_told() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// A million mutated records and images.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn a_million_mutated_records_and_images_are_read_or_refused() {
         let halves = [0..500_000, 500_000..1_000_000].map(|cases| std::thread::spawn(|| mutations(cases)));
         let [first, second] = halves.map(|half| half.join().unwrap());

@@ -169,12 +169,12 @@ fn what_is_no_step_of_a_run_is_refused() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn steps_read_by_workers_with_dropout_and_averages_are_made_again() {
         let folder = Folder::new();
         let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
@@ -188,7 +188,7 @@ mod long {
     }
 
     /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn steps_of_replicas_and_of_several_a_call_are_made_again() {
         let folder = Folder::new();
         digits(&folder, "replicas.yaml", "optimizer: adam", "mesh: {data: 2}\n");
@@ -200,7 +200,7 @@ mod long {
     }
 
     /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn steps_of_bf16_variables_and_a_tpus_arithmetic_are_made_again() {
         let folder = Folder::new();
         digits(&folder, "bf16.yaml", "variables: bf16_stochastic", "");
@@ -214,7 +214,7 @@ mod long {
     }
 
     /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn steps_of_a_run_that_was_killed_and_went_on_are_made_again() {
         let folder = Folder::new();
         digits(&folder, "killed.yaml", "save_checkpoints_steps: 20, keep_checkpoint_max: 2", "");
@@ -249,7 +249,7 @@ mod long {
     /// replicas, two steps a call, killed and gone on with. Each has the loss that was recorded, to the bit.
     ///
     /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn twenty_steps_of_a_run_of_everything_are_made_again() {
         let folder = Folder::new();
         let input = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/input");
@@ -275,7 +275,7 @@ mod long {
     }
 
     /// A_step_of_a_run_that_went_on_is_made_again is the short form, tests/training/replay.rs the library's.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn a_step_within_a_loop_is_said_not_to_be_exact() {
         let folder = Folder::new();
         digits(&folder, "loop.yaml", "steps_per_call: \"while:4\"", "");

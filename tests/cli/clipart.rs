@@ -60,12 +60,12 @@ fn are_learnt(precision: &str) {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// The same in f32.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn drawings_are_learnt_from_compressed_records_in_f32() {
         are_learnt("f32");
     }

@@ -297,18 +297,18 @@ fn shapes_tell_words_from_numbers() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Audits hundreds of instructions, and compiles for TPUs.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn long_commands_print_what_the_pages_say() {
         run(|command| why_long(command) != Some(RESNET));
     }
 
     /// ResNet-50 at nine batches for a TPU, half an hour where nothing is cached.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn commands_on_resnet50_print_what_the_pages_say() {
         assert_eq!(run(|command| why_long(command) == Some(RESNET)), 3);
     }

@@ -205,12 +205,12 @@ fn slots_that_are_not_taken_are_said_to_start_afresh() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Training_goes_on_from_slots_as_the_other_framework_did is the short form.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn training_goes_on_from_slots_of_every_optimizer() {
         for file in [
             "keras_sgd.keras",

@@ -93,12 +93,12 @@ fn come_back(n_cases: u32) {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Compiles some three hundred programs.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn many_random_modules_come_back_with_the_same_bits() {
         come_back(64);
     }

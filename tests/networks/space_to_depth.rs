@@ -222,12 +222,12 @@ fn an_image_of_odd_size_and_other_strides_are_refused() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Compiles two ResNets.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn a_network_in_f32_goes_on_from_the_other_stems_checkpoint_with_the_same_results() {
         goes_on(Precision::F32);
     }

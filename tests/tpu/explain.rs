@@ -354,12 +354,12 @@ fn a_model_in_two_precisions_stands_side_by_side_in_a_browser_too() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// A ResNet and a transformer for a TPU.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn what_is_alive_at_the_peak_in_f32_is_what_the_compiler_counts() {
         let f32 = &[Precision::F32];
         check_models(&[("resnet", small_resnet(), 64, f32), ("transformer", small_transformer(), 32, f32)]);

@@ -424,14 +424,14 @@ fn wrong_targets_say_which_there_are() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// 128 examples do not fit in f32, as the largest batch shows, and do with a bf16 scope.
     ///
     /// Each lever once more.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn levers_make_a_batch_fit() {
         let text = Place::new().stdout(&["fit", "wide.yaml", "--levers", "--batch", "128"], 0);
         assert!(text.lines().last().unwrap().starts_with("plain does not fit; it does with bf16 scope"), "{text}");

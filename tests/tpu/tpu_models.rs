@@ -68,12 +68,12 @@ fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Four compiles of a ResNet for a TPU.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn bf16_needs_less_memory_and_moves_fewer_bytes_than_f32_in_a_resnet() {
         for target in ["tpu-v2", "tpu-v3"] {
             bf16_needs_less(&small_resnet(), 64, target);

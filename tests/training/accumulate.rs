@@ -343,12 +343,12 @@ fn holds_one_micro_batch(text: &str) {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Three compiles of a ResNet for a TPU.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn a_tpu_program_of_a_resnet_holds_the_activations_of_one_micro_batch() {
         holds_one_micro_batch("kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n");
     }

@@ -203,12 +203,12 @@ fn learns_the_digits(n_epochs: u32, at_least: f64) {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Trains all 25 epochs.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn the_digits_are_learnt_as_well_as_with_momentum() {
         learns_the_digits(digits::WHOLE, 0.97);
     }

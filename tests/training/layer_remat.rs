@@ -163,14 +163,14 @@ fn what_is_computed_again_waits_for_the_updates_of_later_layers() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// In each of four layers something else: values, mixed, weights, nothing; the hidden layers of the first two.
     ///
     /// Compiles six steps of four layers, a minute of a core.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn gradients_of_four_layers_keep_their_bits() {
         for form in FORMS {
             keeps_bits(form, 4, "values: 1, attention: 2, weights: 3, hidden: 2");

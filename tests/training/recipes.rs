@@ -325,12 +325,12 @@ fn rates_are_those_of_the_training_program() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// A_small_twin_learns asks one of the six.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn every_small_twin_learns() {
         for name in names() {
             learns(&name, 60);

@@ -218,18 +218,18 @@ fn a_tpu_keeps_less() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Compiles three ResNets, a minute of a core.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn gradients_of_whole_blocks_keep_their_bits() {
         keeps_bits(&resnet(), Precision::Bf16, &[Remat::Elementwise, scopes(&["stage?/block*"])]);
     }
 
     /// Three compiles of a ResNet for a TPU.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn a_tpu_keeps_the_less_the_more_is_computed_again() {
         let network = "kind: resnet\ndepth: 18\nwidth: 16\ninput: [32, 32, 3]\nn_classes: 10\n";
         let [none, elementwise, convolutions] = reports(network, [Remat::None, Remat::Elementwise, scopes(&["conv2"])]);

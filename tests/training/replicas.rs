@@ -329,14 +329,14 @@ fn a_mesh_that_cannot_be_is_refused() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// What README and docs say replicas do, on what is larger than a test has time for.
     ///
     /// 50 steps of the digits' network, a ResNet and a transformer, on 8 devices and on one.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn replicas_of_larger_networks_compute_what_one_device_does() {
         let digits = "{kind: cnn, input: [8, 8, 1], n_classes: 10, filters: [32, 64, 128], dropout: 0.3}";
         let resnet = "{kind: resnet, depth: 18, width: 8, input: [16, 16, 3], n_classes: 10}";

@@ -207,12 +207,12 @@ fn evaluations_read_what_lies_in_parts() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// The other optimizers, and 50 steps of the digits' network, a ResNet and a transformer, on 8 devices.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn larger_networks_learn_the_same_bits() {
         let source = noise(&[8, 8, 1], 10, 24);
         for precision in precisions() {
@@ -245,7 +245,7 @@ mod long {
     }
 
     /// Lars, adafactor and a clipped norm, which compile nine programs.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn optimizers_that_take_norms_are_within_the_rounding_of_one_sum() {
         let lars = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!lars {}");
         let factored = "!adafactor {min_dim_size_to_factor: 8}";

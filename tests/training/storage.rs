@@ -508,12 +508,12 @@ pub(super) fn all_but_plain_bf16_learn(what: &str, learnt: impl Fn(Storage, u64)
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Twelve trainings of a small GPT; small_updates_are_lost_by_nearest_kept_by_compensation_and_on_average_by_chance is the short form.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn a_small_gpt_learns_in_every_storage_but_plain_bf16() {
         let (training, test) = (sentences(1024, 1), sentences(256, 2));
         let data = Data { training: &training, test: &test };

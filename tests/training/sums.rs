@@ -76,14 +76,14 @@ fn what_the_devices_of_a_session_add_is_read_from_their_program() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// The table of docs/GRADIENT_SUMS.md.
     ///
     /// Gradients of one step on 8 to 64 devices, by three ways to sum.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn what_sums_in_bf16_cost() {
         let source = noise(&[8, 8, 1], 10, 64);
         let client = Client::of(&Platform::cpu_devices(64).unwrap(), &Setup::from_env()).unwrap();

@@ -425,7 +425,7 @@ fn a_run_that_began_with_other_draws_goes_on_with_them() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
@@ -433,7 +433,7 @@ mod long {
     /// example's own run is asked here: no accuracy under 0.97.
     ///
     /// Trains seven times, all 25 epochs.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn the_digits_are_learnt_as_well_in_bf16_as_in_f32_over_three_seeds() {
         let whole = |precision, seed| {
             let accuracy = digits_accuracy(precision, seed, digits::WHOLE);

@@ -156,12 +156,12 @@ fn a_checkpoint_goes_from_one_tuning_to_another_and_what_it_does_to_bits_is_said
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Compiles seven steps of two layers, half a minute of a core.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn choices_keep_the_variables_of_two_layers_and_exact_ones_every_bit() {
         keep_variables_and_bits(2);
     }

@@ -175,7 +175,7 @@ fn the_example_fits_its_data() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
@@ -183,7 +183,7 @@ mod long {
     /// `examples/two_tower.yaml` is relative to a variable's size, and ends at about an ulp of bf16: there nothing is lost.)
     ///
     /// Twelve trainings of two small towers; storage::small_updates_are_lost_by_nearest_kept_by_compensation_and_on_average_by_chance is the short form.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn two_towers_learn_in_every_storage_but_plain_bf16() {
         let text = "{kind: two_tower, pictures: [32, 32, 3], words: {kind: ids, length: 8, vocabulary: 459, features: 16}, \
                     filters: [8, 16], units: 32, dropout: 0.3, loss: {kind: classification, n_classes: 11, hidden: [32]}}";

@@ -555,7 +555,7 @@ fn faults() -> Vec<Planted> {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
@@ -563,7 +563,7 @@ mod long {
     /// is said before, and within a window of eight steps each is named with its layer.
     ///
     /// The tests above are the short forms, from the first step on.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn a_fault_that_comes_while_a_run_trains_is_named_within_a_window() {
         const WINDOW: u32 = 8;
         for Planted { rule, layer, quantity, well, ill, change, data } in faults() {

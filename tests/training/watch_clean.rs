@@ -134,12 +134,12 @@ fn an_lstm() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// An_lstm is the short form.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn larger_lstms() {
         check_lstm(128, Precision::Bf16, 4);
         check_lstm(128, Precision::F32, 2);
@@ -148,7 +148,7 @@ mod long {
     /// Small twins of what is trained for days: an encoder of text, and convolutions of one filter a feature.
     ///
     /// Watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn small_twins_of_recipes() {
         check("recipes/small/bert_finetune.yaml", as_it_is, Precision::Bf16, 2);
         check("recipes/small/mnasnet_a1.yaml", as_it_is, Precision::Bf16, 1);
@@ -159,7 +159,7 @@ mod long {
     /// The digits: batch norms, dropout of images that are shifted, momentum.
     ///
     /// Watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn digits_in_three_precisions_on_replicas_and_with_averages() {
         check("digits.yaml", as_it_is, Precision::Bf16, 2);
         check("digits.yaml", as_it_is, Precision::F32, 1);
@@ -175,7 +175,7 @@ mod long {
     /// A decoder of text, and a perceptron.
     ///
     /// Watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn text_and_a_perceptron() {
         check("recipes/small/gpt2_small.yaml", as_it_is, Precision::Bf16, 5);
         check("recipes/small/gpt2_small.yaml", as_it_is, Precision::F32, 4);
@@ -185,7 +185,7 @@ mod long {
     /// Residual blocks of convolutions.
     ///
     /// Watch::a_watched_run_has_the_bits_of_one_that_is_not is the short form.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn a_residual_network_of_images() {
         check("recipes/small/resnet50.yaml", as_it_is, Precision::Bf16, 1);
     }

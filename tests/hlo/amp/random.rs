@@ -159,12 +159,12 @@ fn stay_within_bounds(n_cases: u32) {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
     /// Compiles 192 programs.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn many_random_modules_stay_within_their_bounds() {
         stay_within_bounds(192);
     }

@@ -152,7 +152,7 @@ fn what_is_evaluated_here_is_what_xla_computes() {
 }
 
 /// Too long for `cargo test`: `ci/long` runs them.
-#[cfg(feature = "long-tests")]
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
 
@@ -160,7 +160,7 @@ mod long {
     /// `BF16SCOPE_PROGRAMS=2000..4000` runs a part.
     ///
     /// 10,000 programs.
-    #[test]
+    #[cfg_attr(feature = "long-tests", test)]
     fn many_differentiated_programs_are_as_near_to_f32_as_their_casts_allow() {
         let part = std::env::var("BF16SCOPE_PROGRAMS").unwrap_or_else(|_| "1..10001".to_string());
         let (from, to) = part.split_once("..").expect("BF16SCOPE_PROGRAMS is A..B");
