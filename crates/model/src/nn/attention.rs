@@ -480,11 +480,11 @@ mod tests {
         let of = |num_heads, size| Attention { num_heads, head_dim: Some(size), ..Attention::default() };
         built(16, Attention { rope, use_causal_mask: true, ..of(2, 4) }).unwrap();
         for (positions, config, expected) in [
-            (100_000_000, of(2, 4), "2^56"),
-            (100_000_000, Attention { rope, use_causal_mask: true, ..of(2, 4) }, "2^56"),
+            (100_000_000, of(2, 4), "expected at most 2^56 bytes"),
+            (100_000_000, Attention { rope, use_causal_mask: true, ..of(2, 4) }, "expected at most 2^56 bytes"),
             (16, of(1 << 32, 1 << 32), "4294967296 heads of 4294967296 features are more than there can be"),
             (16, Attention { rope, ..of(2, 1 << 32) }, "expected at most 65536"),
-            (16, of(2, 1 << 60), "2^56"),
+            (16, of(2, 1 << 60), "expected at most 2^56 bytes"),
         ] {
             let error = built(positions, config).unwrap_err();
             assert!(error.contains(expected), "{positions}, {config:?}: {error}");
