@@ -311,6 +311,24 @@ fn what_is_a_tpus_already_stays_byte_for_byte() {
     }
 }
 
+/// JAX's debug columns are no meaning: a product that has them is rewritten as any other.
+#[test]
+fn a_product_with_debug_columns_is_rewritten() {
+    let step = |columns: &str| {
+        format!(
+            "HloModule step\n\nENTRY main {{\n  x = f32[8,32] parameter(0)\n  w = f32[32,16] parameter(1)\n  \
+             ROOT y = f32[8,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}{columns}\n}}\n"
+        )
+    };
+    for columns in ["", ", metadata={op_name=\"step/dot\" source_end_line=9 source_column=3 source_end_column=12}"] {
+        let module = parse(&step(columns), "step").unwrap();
+        let (rewritten, _) = as_tpu(&module, TpuArithmetic::V2).unwrap();
+        let is_narrow = |instr: &bf16scope::hlo::Instruction| instr.shape.dtype() == Some(DType::BF16);
+        assert!(rewritten.entry().instructions.iter().any(is_narrow), "{columns}");
+    }
+}
+
+
 /// Products in loops and branches too; and what is not known of a TPU is left, and said.
 #[test]
 fn products_in_called_computations_are_rewritten_and_others_are_said() {

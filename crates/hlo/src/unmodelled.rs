@@ -36,6 +36,26 @@ const SCHEDULES: [&str; 3] = ["SCHEDULE_NONE", "SCHEDULE_LATEST", "SCHEDULE_EARL
 const PADDING_TYPES: [&str; 3] = ["PADDING_INVALID", "PADDING_VALID", "PADDING_SAME"];
 const TRANSPOSES: [&str; 4] = ["TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"];
 
+impl Unmodelled {
+    /// The same without what only says where an instruction was written, such as the columns of JAX's debug metadata:
+    /// two instructions that differ in that compute the same.
+    pub fn without_metadata(&self) -> Unmodelled {
+        let mut kept = self.clone();
+        kept.attributes.retain(|(name, _)| name != METADATA);
+        if let Ok(mut message) = HloInstructionProto::decode(kept.proto.as_slice())
+            && message.metadata.take().is_some()
+        {
+            kept.proto = message.encode_to_vec();
+        }
+        kept
+    }
+
+    /// Whether it says something that may change what is computed.
+    pub fn has_meaning(&self) -> bool {
+        self.without_metadata() != Unmodelled::default()
+    }
+}
+
 /// The name of a number, or nothing.
 fn name_of(names: &'static [&'static str], number: i32) -> &'static str {
     names.get(number as usize).copied().unwrap_or("")

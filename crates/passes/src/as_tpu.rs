@@ -234,7 +234,7 @@ fn judged(instr: &Instruction, precision: &PrecisionConfig, operands: [&Shape; 2
     if is_fused {
         return Judged::Left("it is inside a fusion: rewrite the module before optimization".to_string());
     }
-    if instr.unmodelled != Default::default() {
+    if instr.unmodelled.has_meaning() {
         return Judged::Left("it says something that has no meaning here".to_string());
     }
     Split::of(precision, lhs.dtype, rhs.dtype).map_or_else(Judged::Left, Judged::Split)

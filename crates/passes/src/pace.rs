@@ -13,7 +13,7 @@
 
 use super::PassError;
 use super::order::in_order;
-use bf16scope_hlo::{InstrId, Instruction, Module, Op, Shape, Unmodelled};
+use bf16scope_hlo::{InstrId, Instruction, Module, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// There is nothing to choose.
@@ -138,7 +138,7 @@ fn n_taken(instructions: &[Instruction], instr: &Instruction) -> usize {
         let says_more = instr.sharding.is_some()
             || !instr.frontend_attributes.is_empty()
             || !instr.backend_config.is_empty()
-            || instr.unmodelled != Unmodelled::default();
+            || instr.unmodelled.has_meaning();
         !says_more && instr.shape == instr.shape.without_layout()
     };
     let tuple = match (&instr.op, &instr.operands[..]) {
@@ -306,6 +306,16 @@ ENTRY step {
             let text = STEP.replace(&format!("{instr} = {plain}"), &format!("{instr} = {laid_out}"));
             assert_ne!(text, STEP);
             assert_eq!(paced(&text).1, PaceReport::default(), "{instr}");
+        }
+    }
+
+    /// JAX's debug columns say where a barrier was written, and nothing of what it does.
+    #[test]
+    fn a_barrier_with_debug_columns_waits_as_any_other() {
+        let columns = ", metadata={op_name=\"step\" source_end_line=9 source_column=3}";
+        for plain in ["tuple(%u, %g)", "opt-barrier(%both)"] {
+            let (_, report) = paced(&STEP.replace(plain, &format!("{plain}{columns}")));
+            assert_eq!(report.paced, paced(STEP).1.paced, "{plain}");
         }
     }
 
