@@ -328,7 +328,6 @@ fn a_product_with_debug_columns_is_rewritten() {
     }
 }
 
-
 /// Products in loops and branches too; and what is not known of a TPU is left, and said.
 #[test]
 fn products_in_called_computations_are_rewritten_and_others_are_said() {
