@@ -29,12 +29,16 @@ const TPU: &str = "compiles for a TPU";
 const RESNET: &str = "compiles ResNet-50 for a TPU";
 
 /// Commands of other programs, and why no test runs them.
-const OTHERS: [(&str, &str); 6] = [
+const OTHERS: [(&str, &str); 7] = [
     ("eval \"$(ci/xla-extension)\"", "sets what ci/xla-tests needs"),
     ("cargo install", "the tests run what cargo built for them"),
     ("cargo test", "is what runs this"),
     ("cargo run -- train examples/digits.yaml", "tests/training/train.rs trains the digits"),
     ("cargo run --release --features xla", "ci/xla-tests runs this program with the feature"),
+    (
+        "cargo run --example fit_my_model",
+        "`cargo test` builds it, and tests/consumer asks the same of a smaller network",
+    ),
     (
         "cargo run --example port_bfloat16_scope",
         "`cargo test` builds it, and its parts are those that the tests of training run",

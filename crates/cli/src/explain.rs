@@ -111,7 +111,7 @@ fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
         match args.choice.module_by(|path| Ok(module_file::load_to_show(path, &args.choice.converter(context)?)?))? {
             // Nothing is lowered, so nothing is compiled.
             Some(module) if module.is_scheduled && !args.compare.is_asked() => {
-                ExplainSource::Scheduled { module, path: args.choice.model.clone() }
+                ExplainSource::Scheduled { module: Box::new(module), path: args.choice.model.clone() }
             }
             module => ExplainSource::Programs(programs(&args.choice, &args.target, &args.compare, module, context)?),
         };

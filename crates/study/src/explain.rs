@@ -36,7 +36,7 @@ pub enum ExplainSource {
     /// compiled.
     Scheduled {
         /// The module.
-        module: Module,
+        module: Box<Module>,
         /// Its file, for messages.
         path: PathBuf,
     },
