@@ -406,3 +406,44 @@ impl InputSpec {
         Feature { n_values: self.below, ..feature }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::Dense;
+    use expect_test::expect;
+
+    /// In f32 both are f32.
+    #[test]
+    fn dtypes_that_differ_in_bf16_alone_are_found_when_the_file_is_read() {
+        let text =
+            "inputs: {a: [4], b: {shape: [4], dtype: float32}}\nlayers: [{add: [a, b]}]\nloss: mean_squared_error\n";
+        let error = document::from_str::<Network>("m.yaml", text).unwrap_err().to_string();
+        expect![[r#"
+            m.yaml:2:10: layer `add` (add) reads `a` bf16[batch, 4] and `b` f32[batch, 4]: bf16[32,4] and f32[32,4] meet, expected equal shapes
+              2 | layers: [{add: [a, b]}]
+                |          ^^^^"#]].assert_eq(&error);
+    }
+
+    #[test]
+    fn a_network_of_rust_infers_its_labels_or_says_what_does_not_fit() {
+        let input = |shape: &[i64]| {
+            let spec = InputSpec { shape: shape.to_vec(), dtype: InputDType::Compute, below: None };
+            vec![Input { name: "x".to_string(), spec }]
+        };
+        let config = |shape: &[i64]| Config {
+            inputs: input(shape),
+            labels: Vec::new(),
+            layers: vec![LayerKind::Dense(Dense { units: 3, ..Dense::default() }).into()],
+            outputs: Vec::new(),
+            loss: vec![LossKind::SparseSoftmaxCrossEntropy.into()],
+            metrics: Vec::new(),
+        };
+        let network = Network::new(config(&[8])).unwrap();
+        let labels = Feature::exact("labels", DType::S32, []).below(3).label();
+        assert_eq!(Layers::new(network, 0.0).features(), [Feature::compute("x", [8]), labels]);
+        let error = Network::new(config(&[8, 8, 1])).unwrap_err();
+        assert_eq!(error.path, wiring::at("layers", 0));
+        assert!(error.message.starts_with("layer `dense` (dense) reads `x` f32[batch, 8, 8, 1]"), "{}", error.message);
+    }
+}
