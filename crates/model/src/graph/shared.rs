@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// The parts that are being built, outermost first.
-    open: RefCell<Vec<Part>>,
+    open: RefCell<Vec<SharedPart>>,
     /// For each shared path, where its first part was built.
     first: RefCell<BTreeMap<String, String>>,
     /// The variables that were made in parts, by name.
@@ -22,7 +22,7 @@ pub(super) struct Shared {
 
 /// One call of [`Scope::shared`].
 #[derive(Debug)]
-struct Part {
+struct SharedPart {
     path: String,
     /// Where the first part of this path was built, if this is a later one.
     first: Option<String>,
@@ -110,7 +110,7 @@ impl Scope {
             if first.is_none() {
                 shared.first.borrow_mut().insert(path.clone(), place);
             }
-            shared.open.borrow_mut().push(Part { path, first, asked: BTreeSet::new() });
+            shared.open.borrow_mut().push(SharedPart { path, first, asked: BTreeSet::new() });
             let result = part(s);
             shared.open.borrow_mut().pop();
             result
