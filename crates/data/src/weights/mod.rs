@@ -10,6 +10,7 @@ mod bundle;
 mod error;
 mod hdf5;
 #[cfg(test)]
+#[path = "hostile/tests.rs"]
 mod hostile;
 mod npz;
 mod region;
