@@ -155,11 +155,21 @@ fn keep_roundings() {
 
 #[cfg(test)]
 mod tests {
-    use super::is_grid;
+    use super::*;
 
     #[test]
     fn a_grid_is_three_sizes() {
         assert!(["2,2,1", "16,16,1"].iter().all(|value| is_grid(value)));
         assert!(["2,2", "2,2,1,1", "2,,1", "0,2,1", "2x2x1", "-1,2,1", "2, 2,1"].iter().all(|value| !is_grid(value)));
+    }
+
+    #[test]
+    fn a_variable_that_cannot_be_set_says_where_to_set_it() {
+        let setting = Setting { variable: "A", value: "1", purpose: Some(Purpose::Compile) };
+        assert_eq!(
+            unset_under_threads(PluginSpec::tpu(), setting, Purpose::Compile, None).to_string(),
+            "plugin tpu: A is unset, and cannot be set safely in a process of threads that cannot be counted\nhelp: call \
+             pjrt::prepare_environment(Purpose::Compile) first in main, or start the process with A=1"
+        );
     }
 }

@@ -324,4 +324,25 @@ mod tests {
             error.starts_with("the plugin says that this is process 7, and its devices are of processes 0, 1, 2, 3")
         );
     }
+
+    #[test]
+    fn meshes_that_no_devices_are_for_are_refused() {
+        let (mut processes, own) = slice(0);
+        assert_eq!(
+            Site::split(&processes, 8, 2, 2).unwrap_err().to_string(),
+            "the mesh splits replicas (`model`), and the slice has 4 hosts: that runs on the devices of one host so \
+             far\nhelp: leave `model` out"
+        );
+        processes.own_idx = 9;
+        assert_eq!(
+            Site::among(&processes, &own, NonZeroU32::new(32).unwrap()).unwrap_err().to_string(),
+            "the plugin says that this is process 9, and its devices are of processes 0, 1, 2, 3\nhelp: check TPU_WORKER_ID \
+             and TPU_PROCESS_BOUNDS, where they are set"
+        );
+        assert_eq!(
+            too_few_devices(2, 1).to_string(),
+            "the mesh has 2 replicas, and there is 1 device\nhelp: ask for as many devices, such as --device cpu:2, or for \
+             fewer replicas"
+        );
+    }
 }

@@ -81,3 +81,36 @@ impl Observer {
         Ok(self.rows.iter().zip(&words).map(|(row, words)| read_row(row, words)).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StepsPerCall;
+    use bf16scope_model::models::{Model, mlp};
+    use std::num::NonZeroU32;
+
+    #[test]
+    fn runs_that_cannot_be_watched_say_what_to_change() {
+        let two = NonZeroU32::new(2).unwrap();
+        let refused = |change: &dyn Fn(&mut Spec)| {
+            let model = Model::Mlp(mlp::Config { hidden: vec![3], ..mlp::Config::new([4], 2) });
+            let mut spec = Spec::new(model.task(0.0));
+            change(&mut spec);
+            check_watch(&spec, 1).unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused(&|spec| spec.objective.accumulate = two),
+            "the run cannot be watched: activations of micro-batches are inside a loop\nhelp: watch it with `accumulate: 1`"
+        );
+        assert_eq!(
+            refused(&|spec| spec.objective.mesh.model = two),
+            "the run cannot be watched: each replica is split over a model axis\nhelp: watch it with `model: 1`, on as many \
+             replicas"
+        );
+        assert_eq!(
+            refused(&|spec| spec.steps_per_call = StepsPerCall::While(two)),
+            "the run cannot be watched: a call makes 2 steps, whose state between them stays on the device\nhelp: watch it \
+             with `steps_per_call: 1`"
+        );
+    }
+}
