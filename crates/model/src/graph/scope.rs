@@ -11,7 +11,6 @@
 //!
 //! Source: `tensorflow/python/tpu/bfloat16.py`.
 
-use super::shared::Request;
 use super::{Graph, Init, Tensor, VariableInfo, VariableShard, name_problem};
 use bf16scope_hlo::ops::RuleError;
 use bf16scope_hlo::{DType, InstrId, Op, POISON};
@@ -47,6 +46,19 @@ pub struct Variable {
     pub full: Tensor,
     /// As read, in the dtype asked for: `stored`, or its cast.
     pub value: Tensor,
+}
+
+/// What a variable was asked for as.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Request {
+    /// What it is read in.
+    pub requested: DType,
+    /// What it is stored in, unless [`Storage`](super::Storage) says otherwise.
+    pub master: DType,
+    /// Of the whole.
+    pub dims: Vec<i64>,
+    pub init: Init,
+    pub trainable: bool,
 }
 
 impl Scope {

@@ -3,9 +3,10 @@
 //! What a part asks for is remembered with the request, so that a later part gets the same variable, and one that asks for
 //! something else is an error which names both lines.
 
-use super::{Graph, Init, Scope, Variable};
+use super::scope::Request;
+use super::{Graph, Scope, Variable};
 use bf16scope_hlo::ops::RuleError;
-use bf16scope_hlo::{DType, InstrId, Shape};
+use bf16scope_hlo::{InstrId, Shape};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,19 +37,6 @@ struct Made {
     path: String,
     request: Request,
     variable: Variable,
-}
-
-/// What a variable was asked for as.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Request {
-    /// What it is read in.
-    pub requested: DType,
-    /// What it is stored in, unless [`Storage`](super::Storage) says otherwise.
-    pub master: DType,
-    /// Of the whole.
-    pub dims: Vec<i64>,
-    pub init: Init,
-    pub trainable: bool,
 }
 
 impl Request {
@@ -184,9 +172,9 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Tensor, gradients};
+    use crate::graph::{Init, Tensor, gradients};
     use crate::nn::{self, BatchNorm, Dense};
-    use bf16scope_hlo::{Metadata, Module};
+    use bf16scope_hlo::{DType, Metadata, Module};
 
     /// A module without the names that its maker gave.
     fn anonymous(mut module: Module) -> Module {
