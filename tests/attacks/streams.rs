@@ -64,7 +64,7 @@ impl Tiny {
 
     /// The steps that the checkpoint holds.
     pub fn steps(&self) -> u64 {
-        Checkpoint::read(&self.path("run.safetensors")).unwrap().position.step
+        Checkpoint::read(self.path("run.safetensors")).unwrap().position.step
     }
 
     pub fn wait_for_checkpoint(&self) {

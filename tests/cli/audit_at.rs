@@ -225,7 +225,7 @@ mod long {
         wait_for("checkpoint", || about().contains("killed-bf16.safetensors"));
         kill("KILL", &child);
         child.wait().unwrap();
-        let position = Checkpoint::read(&folder.path("checkpoints/killed-bf16.safetensors")).unwrap().position;
+        let position = Checkpoint::read(folder.path("checkpoints/killed-bf16.safetensors")).unwrap().position;
         let epochs = position.step / position.steps_per_epoch + 2;
         folder.stdout(&[
             "train",
@@ -264,7 +264,7 @@ mod long {
         wait_for("checkpoint", || about().contains("all-bf16.safetensors"));
         kill("KILL", &child);
         child.wait().unwrap();
-        let position = Checkpoint::read(&folder.path("checkpoints/all-bf16.safetensors")).unwrap().position;
+        let position = Checkpoint::read(folder.path("checkpoints/all-bf16.safetensors")).unwrap().position;
         let epochs = position.step / position.steps_per_epoch + 4;
         let more = ["--resume", "--epochs", &epochs.to_string()];
         folder.stdout(&[&["train", "all.yaml", "--run", "all", "--log-every", "1"], &more[..]].concat());

@@ -57,7 +57,7 @@ impl Place {
     /// A run of a seed that ends with this loss.
     fn seeded(&self, name: &str, seed: u64, loss: f64) {
         let about = About { seed, precision: "bf16".to_string(), ..About::default() };
-        let mut folder = RunFolder::create(&self.path(name), about, None).unwrap();
+        let mut folder = RunFolder::create(self.path(name), about, None).unwrap();
         folder.scalars(10, &[("test/loss", loss), ("learning_rate", 0.1)]).unwrap();
     }
 
@@ -70,7 +70,7 @@ impl Place {
             starts: vec![Start { date: "2026-11-22T15:04:05Z".to_string(), ..Start::default() }],
             ..About::default()
         };
-        let mut folder = RunFolder::create(&self.path(name), about, None).unwrap();
+        let mut folder = RunFolder::create(self.path(name), about, None).unwrap();
         for step in 1..=n_steps {
             let rates = [("loss", loss(step)), ("learning_rate", 0.1), ("examples_per_second", 4000.0)];
             folder.scalars(step, &rates).unwrap();
@@ -163,7 +163,7 @@ fn a_resumption_goes_on_in_the_folder_of_its_checkpoint() {
     file.write_all(b"{\"step\":45,\"time\":1.5,\"loss\":7.0}\n{\"step\":46,\"ti").unwrap();
     // And a run that did not get as far as a checkpoint.
     let about = About { starts: vec![Start::now(0, "cpu", "")], ..About::default() };
-    drop(RunFolder::create(&place.path("runs/mlp-bf16-2"), about, None).unwrap());
+    drop(RunFolder::create(place.path("runs/mlp-bf16-2"), about, None).unwrap());
     let (stdout, stderr) = place.run(&["train", "mlp.yaml", "--resume"]);
     assert!(stdout.contains("\nrecorded in runs/mlp-bf16: "), "{stdout}");
     let expected = "bf16scope: going on from checkpoints/mlp-bf16.safetensors after step 44\n\
@@ -204,7 +204,7 @@ fn a_training_outlives_its_folder() {
                 on, and is not recorded any more\n";
     assert!(stderr.starts_with(said), "{stderr}");
     assert!(stdout.contains("epoch 40/40") && stdout.contains("after 1,760 steps"), "{stdout}");
-    let run = read(&place.path("runs/mlp-bf16")).unwrap();
+    let run = read(place.path("runs/mlp-bf16")).unwrap();
     assert!(run.remarks.is_empty() && run.curves[0].points.len() > 50, "{:?}", run.remarks);
 }
 
@@ -361,7 +361,7 @@ fn tensorboard_reads_every_value() {
     type Found = BTreeMap<String, BTreeMap<String, Vec<(u64, String)>>>;
     let mut expected = Found::new();
     for name in ["mlp-bf16", "mlp-f32", "mixed"] {
-        let run = read(&place.path("runs").join(name)).unwrap();
+        let run = read(place.path("runs").join(name)).unwrap();
         assert!(run.remarks.is_empty());
         let points = |curve: &bf16scope::run_folder::Curve| -> Vec<(u64, String)> {
             curve.points.iter().map(|point| (point.step, f64::from(point.value as f32).to_string())).collect()

@@ -84,9 +84,9 @@ fn gpt2_computes_what_transformers_does_and_goes_back() {
 fn completes(folder: &Folder, network: &str) {
     let path = folder.path(&format!("{network}.safetensors"));
     let checkpoint = Checkpoint::read(&path).unwrap();
-    let task = Experiment::read(&data(&format!("{network}.yaml"))).unwrap().task();
+    let task = Experiment::read(data(&format!("{network}.yaml"))).unwrap().task();
     let completer = Completer::new(&Client::cpu().unwrap(), &*task, Precision::F32, &Tuning::none()).unwrap();
-    let file = weights::open(&data(&format!("{network}.npz"))).unwrap();
+    let file = weights::open(data(&format!("{network}.npz"))).unwrap();
     let Literal::Array { bytes, .. } = file.read("greedy").unwrap() else { panic!("no array") };
     let greedy: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
     let more = greedy.len() - 5;
@@ -118,7 +118,7 @@ fn vit_computes_what_transformers_does_and_goes_back() {
     assert_eq!(of("position_embedding/embeddings")["how"], "axes [0] of length 1 left out; widened");
     comes_back(&folder, "vit");
 
-    let file = weights::open(&data("vit.safetensors")).unwrap();
+    let file = weights::open(data("vit.safetensors")).unwrap();
     let renamed = |name: &str| {
         let pairs = [
             ("encoder.layer.", "layers."),
@@ -199,7 +199,7 @@ fn a_network_of_keras_computes_what_keras_does() {
     let said = String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains("it is another function, or a variable is in another's place"), "{said}");
     // What was recorded as NaN is said to be that.
-    let recorded = weights::open(&data("mobile.npz")).unwrap();
+    let recorded = weights::open(data("mobile.npz")).unwrap();
     let mut arrays: Vec<(String, Literal)> =
         recorded.entries().iter().map(|entry| (entry.name.clone(), recorded.read(&entry.name).unwrap())).collect();
     for (_, literal) in arrays.iter_mut().filter(|(name, _)| name == "logits") {
@@ -294,7 +294,7 @@ fn images_that_torch_flattened_need_a_rule() {
 #[test]
 fn wrong_checkpoints_are_told_apart() {
     let folder = Folder::new();
-    let whole = weights::open(&data("flatten.pt")).unwrap();
+    let whole = weights::open(data("flatten.pt")).unwrap();
     let model = data("flatten.yaml").display().to_string();
     type Named = Vec<(String, Literal)>;
     let told = |change: &dyn Fn(&mut Named)| {

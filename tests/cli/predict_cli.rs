@@ -73,7 +73,7 @@ fn predictions_are_what_eval_counts_and_the_same_in_every_file() {
     let titles: Vec<&str> = lines.next().unwrap().split(',').collect();
     assert_eq!((titles[0], titles[9], titles[10], titles[11]), ("logits.0", "logits.9", "classes", "probabilities.0"));
     let rows: Vec<Vec<f64>> = lines.map(|line| line.split(',').map(|cell| cell.parse().unwrap()).collect()).collect();
-    let mut npz = NpzReader::open(&folder.path("p.npz")).unwrap();
+    let mut npz = NpzReader::open(folder.path("p.npz")).unwrap();
     let mut begin = 0;
     for (name, width) in
         [("logits", 10), ("classes", 1), ("probabilities", 10), ("top_classes", 3), ("top_probabilities", 3)]
@@ -125,7 +125,7 @@ fn what_is_not_right_is_said_before_the_work() {
     use bf16scope::hlo::DType;
     let folder = trained();
     let npz = |name: &str, array: &str, dtype: DType, dims: &[i64]| {
-        let mut npz = NpzWriter::create(&folder.path(name)).unwrap();
+        let mut npz = NpzWriter::create(folder.path(name)).unwrap();
         let header = Header::of(dtype, dims.to_vec());
         let n_bytes = dims.iter().product::<i64>() as usize * dtype.n_bytes();
         npz.add(array, &header, &vec![0; n_bytes]).unwrap();
@@ -179,7 +179,7 @@ fn of_a_multi_label_network_each_label_has_its_probability() {
     }
     // What is written is the same.
     folder.stdout(&["predict", "tags.yaml", "-o", "tags.npz"]);
-    let mut npz = NpzReader::open(&folder.path("tags.npz")).unwrap();
+    let mut npz = NpzReader::open(folder.path("tags.npz")).unwrap();
     let bytes = npz.entry("probabilities").unwrap().unwrap().read().unwrap();
     let written: Vec<f64> = bytes.as_chunks().0.iter().map(|word| f64::from_le_bytes(*word)).collect();
     assert_eq!(written, probabilities);
@@ -189,7 +189,7 @@ fn of_a_multi_label_network_each_label_has_its_probability() {
 fn write_tags(folder: &Folder) {
     let x = |i: usize| ((i * 37 + i / 4) % 17) as f32 / 8.0 - 1.0;
     let floats = |n: usize, of: &dyn Fn(usize) -> f32| (0..n).flat_map(|i| of(i).to_le_bytes()).collect::<Vec<u8>>();
-    let mut npz = NpzWriter::create(&folder.path("tags-data.npz")).unwrap();
+    let mut npz = NpzWriter::create(folder.path("tags-data.npz")).unwrap();
     npz.add("x", &Header::of(DType::F32, vec![60, 4]), &floats(240, &x)).unwrap();
     let tag = |i: usize| f32::from(x(i / 3 * 4 + i % 3) > 0.0);
     npz.add("labels", &Header::of(DType::F32, vec![60, 3]), &floats(180, &tag)).unwrap();

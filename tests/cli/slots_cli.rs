@@ -51,7 +51,7 @@ const CENTERED: &str = "learning_rate: 0.01, optimizer: {kind: rmsprop, decay: 0
      centered: true}";
 
 fn recorded(file: &str, name: &str) -> Vec<f64> {
-    let Literal::Array { bytes, .. } = weights::open(&data(file)).unwrap().read(name).unwrap() else {
+    let Literal::Array { bytes, .. } = weights::open(data(file)).unwrap().read(name).unwrap() else {
         panic!("{name}")
     };
     bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
@@ -121,7 +121,7 @@ fn slots_of_keras_whole_h5_are_those_of_its_keras() {
         let said = folder.json(&["weights", &from, "--model", "net.yaml", "-o", &out, "--json"]);
         let expected = (&Value::from(true), &Value::Null, &Value::from(5), &Value::Array(Vec::new()));
         assert_eq!((&said["has_slots"], &said["about_slots"], &said["step"], &said["left_over"]), expected, "{file}");
-        Checkpoint::read(&folder.path(&out)).unwrap().variables
+        Checkpoint::read(folder.path(&out)).unwrap().variables
     };
     assert_eq!(variables("keras_sgd.h5"), variables("keras_sgd.keras"));
 }
@@ -173,7 +173,7 @@ fn slots_of_keras_weights_alone_are_in_the_models_order() {
         (&true.into(), "slots are numbered there, and are taken in the order of this model's variables")
     );
     import(&data("keras_adam.keras").display().to_string(), "of_keras.safetensors");
-    let variables = |name: &str| Checkpoint::read(&folder.path(name)).unwrap().variables;
+    let variables = |name: &str| Checkpoint::read(folder.path(name)).unwrap().variables;
     assert_eq!(variables("of_h5.safetensors"), variables("of_keras.safetensors"));
 }
 

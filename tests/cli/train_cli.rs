@@ -147,7 +147,7 @@ fn ctrl_c_saves_a_checkpoint_from_which_training_goes_on_bitwise() {
     kill("INT", &child);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
-    let position = Checkpoint::read(&folder.path("stopped.safetensors")).unwrap().position;
+    let position = Checkpoint::read(folder.path("stopped.safetensors")).unwrap().position;
     let (step, epoch) = (position.step, (position.step - 1) / position.steps_per_epoch + 1);
     let stderr = text(&output.stderr);
     let expected = format!(
@@ -181,7 +181,7 @@ fn a_terminal_that_closes_stops_it_unless_nohup_said_otherwise() {
         wait_for("checkpoint", || folder.path(checkpoint).exists());
         child
     };
-    let step = |checkpoint: &str| Checkpoint::read(&folder.path(checkpoint)).unwrap().position.step;
+    let step = |checkpoint: &str| Checkpoint::read(folder.path(checkpoint)).unwrap().position.step;
 
     // Whatever the tests themselves were started by.
     let child = spawn(&["env", "--default-signal=HUP"], "closed.safetensors");

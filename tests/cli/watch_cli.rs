@@ -207,7 +207,7 @@ fn the_last_window_of_a_run_that_diverges_is_recorded() {
 #[test]
 fn a_run_that_was_not_watched_says_how_to_watch_it() {
     let folder = Folder::new();
-    RunFolder::create(&folder.path("run"), About::default(), None).unwrap();
+    RunFolder::create(folder.path("run"), About::default(), None).unwrap();
     let error = folder.stderr(&["watch", "run"]);
     expect![[r#"
         bf16scope: run: the run was not watched: there is no look in its folder

@@ -24,13 +24,13 @@ pub fn path() -> PathBuf {
 pub fn digits() -> &'static Examples {
     static DIGITS: OnceLock<Examples> = OnceLock::new();
     DIGITS.get_or_init(|| {
-        Experiment::read(&path()).unwrap().read_data(&path(), &bf16scope::pjrt::Setup::from_env()).unwrap()
+        Experiment::read(path()).unwrap().read_data(path(), &bf16scope::pjrt::Setup::from_env()).unwrap()
     })
 }
 
 /// The example, with the drops of its learning rate where so many epochs have them.
 pub fn recipe(n_epochs: u32) -> Experiment {
-    let mut experiment = Experiment::read(&path()).unwrap();
+    let mut experiment = Experiment::read(path()).unwrap();
     assert_eq!(experiment.train.epochs, WHOLE);
     experiment.train.epochs = n_epochs;
     let Timed::Steps(LearningRate::WarmUpStep { drops, .. }) = &mut experiment.train.learning_rate else {

@@ -45,7 +45,7 @@ fn a_fresh_run_starts_from_a_checkpoint_and_remembers_it() {
     let other = || Spec { seed: 4, ..spec(10) };
     let from = InitializeFrom::new(at("before.safetensors"));
     fit(trainer(other()).epochs(0).initialize_from(from.clone()).checkpoint(at("now.safetensors")));
-    let now = Checkpoint::read(&at("now.safetensors")).unwrap();
+    let now = Checkpoint::read(at("now.safetensors")).unwrap();
     assert_eq!(now.position.step, 0);
     for (name, array) in &now.variables {
         match is_slot(name) {
@@ -63,7 +63,7 @@ fn a_fresh_run_starts_from_a_checkpoint_and_remembers_it() {
     let resumed = trainer(other()).epochs(1).initialize_from(from).resume(at("now.safetensors"));
     let resumed = fit(resumed.checkpoint(at("on.safetensors")));
     assert_eq!(resumed.changes(), []);
-    let on = Checkpoint::read(&at("on.safetensors")).unwrap();
+    let on = Checkpoint::read(at("on.safetensors")).unwrap();
     assert_eq!(record(&on), record(&now));
 }
 
@@ -77,7 +77,7 @@ fn bf16_goes_on_in_f32_and_f32_in_bf16() {
         let spec = Spec { variables: storage, ..spec(10) };
         let from = InitializeFrom::new(at(from));
         fit(trainer(spec).epochs(0).initialize_from(from).checkpoint(at(to)));
-        Checkpoint::read(&at(to)).unwrap()
+        Checkpoint::read(at(to)).unwrap()
     };
     let name = "cnn/block1/conv/kernel";
     let f32s = |checkpoint: &Checkpoint| -> Vec<f32> {

@@ -28,7 +28,7 @@ fn expected(name: &str) -> (Vec<i64>, Vec<u8>) {
 
 /// An array of an archive: its dims and bytes.
 fn array(file: &str, name: &str) -> (Vec<i64>, Vec<u8>) {
-    let source = npz::read_arrays(&folder().join(file), &[(name, name)]).unwrap();
+    let source = npz::read_arrays(folder().join(file), &[(name, name)]).unwrap();
     let mut dims = vec![source.n_examples() as i64];
     dims.extend(&source.arrays()[0].dims);
     let bytes = (0..source.n_examples()).flat_map(|idx| source.read(idx).unwrap()[0].to_vec()).collect();
@@ -106,7 +106,7 @@ fn compressed_files_and_tars_hold_what_the_records_do() {
         assert_eq!(other.fingerprint(), plain.fingerprint());
     }
     for name in ["shapes.tar", "shapes.tar.gz"] {
-        let tars = records::open(&folder(), &[name], Some(cache.path())).unwrap();
+        let tars = records::open(folder(), &[name], Some(cache.path())).unwrap();
         assert_eq!(tars.n_records(), 11, "{name}");
         for index in 0..11 {
             let (found, expected) = (tars.values(index, None).unwrap(), plain.values(index, None).unwrap());
@@ -166,7 +166,7 @@ fn a_feature_says_how_its_jpegs_are_decoded() {
 /// JPEG's one.
 #[test]
 fn images_of_every_kind_are_decoded_as_tensorflow_decodes_them() {
-    let names = bf16scope::data::npz::NpzReader::open(&folder().join("kinds.npz")).unwrap();
+    let names = bf16scope::data::npz::NpzReader::open(folder().join("kinds.npz")).unwrap();
     let names: Vec<String> = names.names().map(str::to_string).collect();
     let pixels = names.iter().filter_map(|name| name.strip_prefix("pixels/")?.split_once('/'));
     let compared = pixels.filter(|(channels, kind)| *channels == "3" || kind.starts_with("jpeg"));

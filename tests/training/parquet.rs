@@ -12,8 +12,8 @@ fn folder() -> PathBuf {
 #[test]
 fn images_in_a_struct_are_those_of_the_tar() {
     let cache = tempfile::tempdir().unwrap();
-    let rows = records::open(&folder().join("parquet"), &["shapes-*.parquet"], Some(cache.path())).unwrap();
-    let tar = records::open(&folder(), &["shapes.tar"], Some(cache.path())).unwrap();
+    let rows = records::open(folder().join("parquet"), &["shapes-*.parquet"], Some(cache.path())).unwrap();
+    let tar = records::open(folder(), &["shapes.tar"], Some(cache.path())).unwrap();
     assert_eq!((rows.n_records(), rows.classes()), (11, &["disc", "box", "cross"].map(str::to_string)[..]));
     assert!(rows.is_image("image") && !rows.is_image("caption"));
     for index in (0..11).rev() {

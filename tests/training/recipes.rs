@@ -36,7 +36,7 @@ fn every_recipe_builds() {
     let names = names();
     assert_eq!(names.len(), 6);
     for name in names {
-        let experiment = Experiment::read(&recipes().join(&name)).unwrap_or_else(|error| panic!("{error}"));
+        let experiment = Experiment::read(recipes().join(&name)).unwrap_or_else(|error| panic!("{error}"));
         let update = experiment.train.update().unwrap();
         // The rate of a whole training is known, and ends low.
         let n_steps = experiment.train.steps_per_epoch().unwrap() * experiment.train.epochs;
@@ -52,11 +52,11 @@ fn every_recipe_builds() {
 /// By hand, from the sources that the files name.
 #[test]
 fn resnets_recipe_is_that_of_the_tpu_models() {
-    let experiment = Experiment::read(&recipes().join("resnet50.yaml")).unwrap();
+    let experiment = Experiment::read(recipes().join("resnet50.yaml")).unwrap();
     assert_eq!(experiment.train.steps_per_epoch(), Some(1251));
     let update = experiment.train.update().unwrap();
     assert_eq!(update.learning_rate, bf16scope::optim::LearningRate::resnet(1024, 1251, 90));
-    let lars = Experiment::read(&recipes().join("resnet50_lars.yaml")).unwrap().train.update().unwrap();
+    let lars = Experiment::read(recipes().join("resnet50_lars.yaml")).unwrap().train.update().unwrap();
     assert_eq!(lars.warm_up.unwrap().steps.get(), 14 * 39);
     assert_eq!((lars.rate_at(14 * 39), lars.rate_at(90 * 39)), (32.0, 0.0));
 }
@@ -75,7 +75,7 @@ fn rates_are_those_of_their_sources() {
     ];
     assert_eq!(highest.map(|(name, _)| name), names()[..]);
     for (name, of_source) in highest {
-        let experiment = Experiment::read(&recipes().join(name)).unwrap();
+        let experiment = Experiment::read(recipes().join(name)).unwrap();
         let update = experiment.train.update().unwrap();
         let n_steps = experiment.train.steps_per_epoch().unwrap() * experiment.train.epochs;
         let found = (0..n_steps).map(|step| update.rate_at(step)).fold(0.0, f64::max);
@@ -101,7 +101,7 @@ fn rates_of_small_twins_are_those_that_were_tried() {
     ];
     assert_eq!(tried.map(|(name, _)| name), names()[..]);
     for (name, value) in tried {
-        let mut experiment = Experiment::read(&recipes().join("small").join(name)).unwrap();
+        let mut experiment = Experiment::read(recipes().join("small").join(name)).unwrap();
         // The length of an epoch moves no rate's value.
         experiment.train.n_train = Some(1000);
         let rate = serde_json::to_value(experiment.train.update().unwrap().learning_rate).unwrap();

@@ -28,7 +28,7 @@ fn tokenizer(name: &str) -> Tokenizer {
         "vocab" | "vocab_cased" => "vocab.txt".to_string(),
         name => format!("{name}.json"),
     };
-    Tokenizer::read(&folder().join(file), name == "vocab").unwrap()
+    Tokenizer::read(folder().join(file), name == "vocab").unwrap()
 }
 
 fn options(tokenizer: &str) -> Options {

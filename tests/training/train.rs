@@ -201,13 +201,13 @@ fn checkpoints_within_an_epoch_stay_beside_each_other_and_each_resumes_there() {
     .unwrap();
     assert_eq!(saved, [10, 20, 30, 40, STEPS_PER_EPOCH]);
     let steps = || {
-        let step = |name| (path(name).exists()).then(|| Checkpoint::read(&path(name)).unwrap().position.step);
+        let step = |name| (path(name).exists()).then(|| Checkpoint::read(path(name)).unwrap().position.step);
         ["run-10", "run-20", "run-30", "run-40", "run"].map(step)
     };
     assert_eq!(steps(), [None, None, Some(30), Some(40), Some(STEPS_PER_EPOCH)]);
 
     let mut resumed = session(spec(constant()));
-    resumed.restore(&path("run-30"), &Checkpoint::read(&path("run-30")).unwrap(), Resumption::default()).unwrap();
+    resumed.restore(&path("run-30"), &Checkpoint::read(path("run-30")).unwrap(), Resumption::default()).unwrap();
     finish(&mut resumed, &of_three()).unwrap();
     assert_same_bits(&whole.state().unwrap(), &resumed.state().unwrap());
     assert_eq!(steps(), [None, None, Some(30), Some(40), Some(STEPS_PER_EPOCH)]);

@@ -26,7 +26,7 @@ fn example() -> PathBuf {
 fn drawings() -> &'static Examples {
     static DRAWINGS: OnceLock<Examples> = OnceLock::new();
     DRAWINGS.get_or_init(|| {
-        Experiment::read(&example()).unwrap().read_data(&example(), &bf16scope::pjrt::Setup::from_env()).unwrap()
+        Experiment::read(example()).unwrap().read_data(example(), &bf16scope::pjrt::Setup::from_env()).unwrap()
     })
 }
 
@@ -35,7 +35,7 @@ const N_TEST: usize = 391;
 
 /// The example with a smaller tower of pictures, to learn `loss`, as a model's YAML has it.
 fn experiment(loss: &str) -> Experiment {
-    let mut experiment = Experiment::read(&example()).unwrap();
+    let mut experiment = Experiment::read(example()).unwrap();
     let words = "{kind: ids, length: 8, vocabulary: 459}";
     let text = format!("{{kind: two_tower, pictures: [32, 32, 3], words: {words}, filters: [8, 16], loss: {loss}}}");
     experiment.model = document::from_str("small", &text).unwrap();
@@ -165,7 +165,7 @@ fn padding_of_words_counts_for_nothing_in_their_mean() {
 #[test]
 fn the_example_fits_its_data() {
     let Model::TwoTower(two_tower::Config { words: two_tower::Words::Ids(ids), .. }) =
-        Experiment::read(&example()).unwrap().model
+        Experiment::read(example()).unwrap().model
     else {
         panic!("the example has numbers of words")
     };
@@ -196,7 +196,7 @@ mod long {
             },
             ..Update::default()
         };
-        let mut experiment = Experiment::read(&example()).unwrap();
+        let mut experiment = Experiment::read(example()).unwrap();
         experiment.model = document::from_str("small", text).unwrap();
         all_but_plain_bf16_learn("two towers", |variables, seed| {
             let mut spec = experiment.spec(Precision::Bf16, &Tuning::none()).unwrap();

@@ -114,7 +114,7 @@ impl Recorded {
             "the run in {} computed in {precision}, and --precision is another\nhelp: leave --precision out",
             folder.display()
         );
-        let mut experiment = Experiment::read(&folder.join(EXPERIMENT))?;
+        let mut experiment = Experiment::read(folder.join(EXPERIMENT))?;
         if let Some(n) = n_devices(about).and_then(NonZeroU32::new) {
             experiment.mesh.mesh = MeshChoice::Devices(n).over(experiment.mesh.mesh)?;
         }

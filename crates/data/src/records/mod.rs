@@ -136,7 +136,7 @@ pub fn open_in(
         && shard::url(Path::new(one.as_ref())).is_none()
         && folder.join(one.as_ref()).is_dir()
     {
-        return Ok(Arc::new(ImageFolder::open(&folder.join(one.as_ref()))?));
+        return Ok(Arc::new(ImageFolder::open(folder.join(one.as_ref()))?));
     }
     let files = files(folder, patterns)?;
     let name = files[0].to_string_lossy().to_lowercase();

@@ -204,7 +204,7 @@ mod tests {
             other => panic!("{other:?}"),
         }
         // Another file beside it is another place.
-        drop(Place::claim(&folder.path().join("new/other.safetensors")).unwrap());
+        drop(Place::claim(folder.path().join("new/other.safetensors")).unwrap());
         drop(place);
         assert!(!lock.exists());
         // A lock that somebody wrote to is taken, and stays.

@@ -247,7 +247,7 @@ mod tests {
         again.write(&other).unwrap();
         write(&mut again, [6]);
         check(&[("run-3", 3), ("run-4", 4), ("run", 6)]);
-        assert_eq!(Checkpoint::read(&folder.path().join("run-4.safetensors")).unwrap().position.seed, 5);
+        assert_eq!(Checkpoint::read(folder.path().join("run-4.safetensors")).unwrap().position.seed, 5);
         // Fewer are kept.
         write(&mut Series::begin(&place, keep(1), Some((&path, 6))), [7]);
         check(&[("run", 7)]);

@@ -71,7 +71,7 @@ impl RunFolder {
     pub fn create_next(path: &Path, about: &About, experiment: Option<&str>) -> Result<RunFolder, RunError> {
         let mut number = numbered(path).last().map_or(1, |(number, _)| number + 1);
         loop {
-            match RunFolder::create(&nth(path, number), about.clone(), experiment) {
+            match RunFolder::create(nth(path, number), about.clone(), experiment) {
                 Err(RunError::Exists { .. } | RunError::Taken { .. } | RunError::Busy { .. }) => number += 1,
                 result => return result,
             }
@@ -382,7 +382,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let at = |name: &str| home.path().join(name);
         let refused = |path: &Path| RunFolder::create(path, about(0), None).unwrap_err().to_string();
-        drop(RunFolder::create(&at("a"), about(0), None).unwrap());
+        drop(RunFolder::create(at("a"), about(0), None).unwrap());
         let shown = at("a").display().to_string();
         assert_eq!(
             refused(&at("a")),
@@ -400,7 +400,7 @@ mod tests {
         let shown = at("b/thesis.tex").display().to_string();
         assert_eq!(refused(&at("b/thesis.tex")), format!("{shown}: cannot list the folder"));
         fs::create_dir(at("empty")).unwrap();
-        drop(RunFolder::create(&at("empty"), about(0), None).unwrap());
+        drop(RunFolder::create(at("empty"), about(0), None).unwrap());
         let error = RunFolder::resume(&at("b"), 1, about(1), None).unwrap_err().to_string();
         assert!(
             error.contains("b: there is no metrics.jsonl, so there is no run to continue\nhelp: name the folder"),
