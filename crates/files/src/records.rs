@@ -197,7 +197,11 @@ fn remove(path: &Path) -> io::Result<()> {
     remove_one(path)
 }
 
-fn remove_one(path: &Path) -> io::Result<()> {
+/// Removes a file; one that is not there is removed.
+///
+/// # Errors
+/// What the system says.
+pub fn remove_one(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

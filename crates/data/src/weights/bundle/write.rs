@@ -6,7 +6,6 @@
 //! says which. As the index is replaced, the new bundle takes the old one's place; then the old one's data are removed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -41,7 +40,7 @@ impl BundleWriter {
         for data in &replaced {
             files::check_replaceable(data).map_err(|cause| WeightsError::write(data, cause))?;
         }
-        let free = names(prefix).find(|name| fs::symlink_metadata(name).is_err());
+        let free = names(prefix).find(|name| name.symlink_metadata().is_err());
         let data = BufWriter::new(begin(&free.unwrap_or_else(|| shard_name(prefix, 0, 1)))?);
         let (prefix, index) = (prefix.to_path_buf(), begin(&index)?);
         Ok(BundleWriter { prefix, data, index, replaced, n_bytes: 0, entries: BTreeMap::new() })
@@ -85,13 +84,13 @@ impl BundleWriter {
         let table = table::write(std::iter::once((&b""[..], header)).chain(pairs));
         if let Err(cause) = index.write_all(&table).and_then(|()| index.finish()) {
             // Without an index that names them these data are nobody's.
-            drop(fs::remove_file(&place));
+            drop(files::remove_file(&place));
             return Err(failed(cause));
         }
         // A link is another's, and so is what it leads to.
-        let is_file = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+        let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_file());
         for data in replaced.iter().filter(|data| **data != place && is_file(data)) {
-            if let Err(cause) = fs::remove_file(data) {
+            if let Err(cause) = files::remove_file(data) {
                 tracing::warn!("{}: no index names it any more, and it cannot be removed: {cause}", data.display());
             }
         }
