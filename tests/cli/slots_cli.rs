@@ -51,9 +51,7 @@ const CENTERED: &str = "learning_rate: 0.01, optimizer: {kind: rmsprop, decay: 0
      centered: true}";
 
 fn recorded(file: &str, name: &str) -> Vec<f64> {
-    let Literal::Array { bytes, .. } = weights::open(data(file)).unwrap().read(name).unwrap() else {
-        panic!("{name}")
-    };
+    let Literal::Array { bytes, .. } = weights::open(data(file)).unwrap().read(name).unwrap() else { panic!("{name}") };
     bytes.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()
 }
 

@@ -242,7 +242,7 @@ fn reference(module: &Module, values: [&[f32]; 2]) -> (Vec<f64>, Vec<f64>) {
 }
 
 fn rewritten(module: &Module) -> Module {
-    let (rewritten, report) = as_tpu(module, TpuArithmetic::V2).unwrap_or_else(|error| panic!("{error}"));
+    let (rewritten, report) = as_tpu(module, &TpuArithmetic::V2).unwrap_or_else(|error| panic!("{error}"));
     assert!(report.left.is_empty(), "{report:?}");
     rewritten
 }
@@ -304,7 +304,7 @@ fn what_is_a_tpus_already_stays_byte_for_byte() {
          rhs_contracting_dims={0}\n",
     ] {
         let module = parse(&format!("HloModule m\n\nENTRY m {{\n{body}}}\n"), "m.txt").unwrap();
-        let (same, report) = as_tpu(&module, TpuArithmetic::V3).unwrap();
+        let (same, report) = as_tpu(&module, &TpuArithmetic::V3).unwrap();
         assert_eq!(same, module);
         assert!(report.products.is_empty() && report.left.is_empty());
         assert_eq!(encode::to_bytes(&same).unwrap(), encode::to_bytes(&module).unwrap());
@@ -322,7 +322,7 @@ fn a_product_with_debug_columns_is_rewritten() {
     };
     for columns in ["", ", metadata={op_name=\"step/dot\" source_end_line=9 source_column=3 source_end_column=12}"] {
         let module = parse(&step(columns), "step").unwrap();
-        let (_, report) = as_tpu(&module, TpuArithmetic::V2).unwrap();
+        let (_, report) = as_tpu(&module, &TpuArithmetic::V2).unwrap();
         assert_eq!((report.products.len(), report.left.len()), (1, 0), "{columns:?}");
     }
 }
@@ -342,7 +342,7 @@ fn products_in_called_computations_are_rewritten_and_others_are_said() {
                 q = f32[4,4] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}, \
                 algorithm=dot_tf32_tf32_f32\n  ROOT t = (f32[4,4], f16[4,4], f32[4,4]) tuple(y, p, q)\n}\n";
     let module = parse(text, "m.txt").unwrap();
-    let (rewritten, report) = as_tpu(&module, TpuArithmetic::V2).unwrap();
+    let (rewritten, report) = as_tpu(&module, &TpuArithmetic::V2).unwrap();
     verify(&rewritten).unwrap();
     let of = |name: &str| report.products.iter().find(|product| product.instruction == name);
     assert_eq!((report.products.len(), of("d").unwrap().n_products), (1, 1));
@@ -394,7 +394,7 @@ fn what_cannot_be_rewritten_is_an_error_with_its_reason() {
     assert_eq!(error.to_string(), "the program cannot be rewritten before it is compiled: there is no such arithmetic");
     let entry = module.entry;
     module.computations[entry.idx()].instructions.last_mut().unwrap().shape = Shape::array(DType::F32, [9]);
-    let error = as_tpu(&module, TpuArithmetic::V2).unwrap_err().to_string();
+    let error = as_tpu(&module, &TpuArithmetic::V2).unwrap_err().to_string();
     let expected = "the module does not verify, so its products were not rewritten as a TPU's:\nm/%product: ";
     assert!(error.starts_with(expected), "{error}");
 }

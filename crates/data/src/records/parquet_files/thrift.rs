@@ -48,7 +48,7 @@ const MAX_NAMES: usize = 64 << 20;
 /// each says (field 5).
 pub(super) fn fault_of_schema(footer: &[u8]) -> Option<String> {
     let mut reader = Reader { bytes: footer, at: 0 };
-    let n = reader.to_schema()?;
+    let n = reader.pass_to_schema()?;
     // For each group that is open, how many children are to come, and the bytes of its name and those around it.
     let mut open: Vec<(i64, usize)> = Vec::new();
     let mut n_names = 0usize;
@@ -121,7 +121,7 @@ impl Reader<'_> {
     }
 
     /// Reads up to the first element of a footer's schema, and says how many there are.
-    fn to_schema(&mut self) -> Option<u64> {
+    fn pass_to_schema(&mut self) -> Option<u64> {
         let mut id = 0i16;
         loop {
             let head = self.byte().ok().filter(|&head| head != 0)?;
