@@ -181,7 +181,7 @@ mod tests {
         let more = ImageFolder::open(folder.path()).unwrap();
         assert_ne!(more.fingerprint(), images.fingerprint());
         assert!(
-            ImageFolder::open(&folder.path().join("nowhere"))
+            ImageFolder::open(folder.path().join("nowhere"))
                 .unwrap_err()
                 .to_string()
                 .ends_with("cannot list the folder")

@@ -90,7 +90,7 @@ mod tests {
         let values = pictures.values(0, Some(&["image/encoded"])).unwrap();
         assert_eq!(values["image/encoded"], Value::Bytes(vec![b"a.JPG".to_vec()]));
         assert_eq!(pictures.place(1), folder.path().join("b.png").display().to_string());
-        let one = Pictures::open(&folder.path().join("b.png")).unwrap();
+        let one = Pictures::open(folder.path().join("b.png")).unwrap();
         assert_eq!((one.n_records(), one.values(0, None).unwrap().len()), (1, 1));
     }
 }

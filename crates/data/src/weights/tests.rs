@@ -73,14 +73,14 @@ fn sharded_weights_need_every_shard() {
         write(&at(shard), WrittenFormat::Safetensors, [(name, literal)]).unwrap();
     }
     index(r#""conv/kernel": "1.safetensors", "dense/bias:0": "2.safetensors""#).unwrap();
-    let file = open(&at("model.safetensors.index.json")).unwrap();
+    let file = open(at("model.safetensors.index.json")).unwrap();
     assert_eq!(file.format(), Format::Sharded);
     for (name, literal) in arrays().into_iter().take(2) {
         assert_eq!(bits(&file.read(&name).unwrap()), bits(&literal));
     }
     let refused = |map: &str| {
         index(map).unwrap();
-        text(folder.path(), &open(&at("model.safetensors.index.json")).unwrap_err())
+        text(folder.path(), &open(at("model.safetensors.index.json")).unwrap_err())
     };
     assert_eq!(
         refused(r#""a": "1.safetensors", "b": "3.safetensors", "c": "3.safetensors""#),
@@ -102,7 +102,7 @@ fn what_is_no_file_of_weights_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |bytes: &[u8]| {
         fs::write(folder.path().join("x"), bytes).unwrap();
-        text(folder.path(), &open(&folder.path().join("x")).unwrap_err())
+        text(folder.path(), &open(folder.path().join("x")).unwrap_err())
     };
     assert_eq!(refused(b""), "x: an empty file; expected a file of weights\nhelp: copy or save it again");
     assert_eq!(
@@ -208,7 +208,7 @@ fn seen(file: &WeightsFile) -> BTreeMap<String, (String, Vec<u64>, String)> {
 
 /// Compares a file with what was written beside it, and reads every array whole, too.
 fn check_fixture(path: &str, expected: &str, format: Format) {
-    let file = open(&fixtures().join(path)).unwrap();
+    let file = open(fixtures().join(path)).unwrap();
     assert_eq!(file.format(), format, "{path}");
     file.check().unwrap();
     let expected = fs::read_to_string(fixtures().join(expected)).unwrap();
@@ -233,7 +233,7 @@ fn bundles_of_tensorflow_are_read_to_the_bit() {
     }
     check_fixture("sharded/model.ckpt", "sharded/model.ckpt.json", Format::TensorFlow);
     check_fixture("objects/ckpt-1", "objects/ckpt-1.json", Format::TensorFlow);
-    let objects = open(&fixtures().join("objects")).unwrap();
+    let objects = open(fixtures().join("objects")).unwrap();
     for (name, entry) in [
         ("net/layers/0/kernel/.ATTRIBUTES/VARIABLE_VALUE", "net/layers/0/kernel"),
         ("first/kernel", "net/layers/0/kernel"),
@@ -241,8 +241,8 @@ fn bundles_of_tensorflow_are_read_to_the_bit() {
     ] {
         assert_eq!(objects.find(name).map(|entry| entry.name.as_str()), Some(entry), "{name}");
     }
-    assert_eq!(open(&fixtures().join("saved")).unwrap().format(), Format::SavedModel);
-    let error = open(&fixtures().join("v1/model.v1")).unwrap_err();
+    assert_eq!(open(fixtures().join("saved")).unwrap().format(), Format::SavedModel);
+    let error = open(fixtures().join("v1/model.v1")).unwrap_err();
     assert_eq!(
         text(&fixtures(), &error),
         "v1/model.v1: a checkpoint of version 1 (tf.train.SaverDef.V1), which is not read; expected version 2\n\
@@ -374,7 +374,7 @@ fn a_large_array_is_looked_at_in_little_memory() {
 fn state_dicts_of_torch_are_read_to_the_bit() {
     check_fixture("torch/state.pt", "torch/state.pt.json", Format::Torch);
     check_fixture("torch/nested.bin", "torch/nested.bin.json", Format::Torch);
-    let nested = open(&fixtures().join("torch/nested.bin")).unwrap();
+    let nested = open(fixtures().join("torch/nested.bin")).unwrap();
     assert_eq!(nested.left_out(), ["epoch (an integer)", "lr (a float)", "name (a text)", "done (None)"]);
 }
 
@@ -389,7 +389,7 @@ fn hdf5_files_of_keras_and_h5py_are_read_to_the_bit() {
 
 #[test]
 fn a_pickle_that_would_run_something_is_refused_by_name() {
-    let refused = |name: &str| text(&fixtures(), &open(&fixtures().join(name)).unwrap_err());
+    let refused = |name: &str| text(&fixtures(), &open(fixtures().join(name)).unwrap_err());
     assert_eq!(
         refused("torch/evil.pt"),
         "torch/evil.pt: its pickle (data.pkl) at byte 183: it asks Python for `posix.system`, which no state dict needs; \

@@ -14,7 +14,7 @@ fn text(folder: &Path, error: &WeightsError) -> String {
 }
 
 fn refused(folder: &Path, name: &str) -> String {
-    text(folder, &open(&folder.join(name)).unwrap_err())
+    text(folder, &open(folder.join(name)).unwrap_err())
 }
 
 fn safetensors(folder: &Path, name: &str, arrays: &[(&str, &[f32])]) {
@@ -39,7 +39,7 @@ fn an_array_of_a_sharded_model_comes_from_the_file_that_the_index_names() {
     safetensors(folder.path(), "1.safetensors", &[("a", &[1.0]), ("b", &[2.0]), ("c", &[3.0, 4.0])]);
     safetensors(folder.path(), "2.safetensors", &[("a", &[5.0, 6.0]), ("c", &[7.0]), ("d", &[8.0])]);
     index(folder.path(), "x", r#""b": "1.safetensors", "a": "2.safetensors", "c": "2.safetensors""#);
-    let file = open(&folder.path().join("x")).unwrap();
+    let file = open(folder.path().join("x")).unwrap();
     assert_eq!([floats(&file, "a"), floats(&file, "b"), floats(&file, "c")], [vec![5.0, 6.0], vec![2.0], vec![7.0]]);
     // Arrays that it does not name are said.
     let expected =
@@ -460,7 +460,7 @@ fn pieces_of_a_header_in_one_place_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.h5");
     let mut file = Hdf5::new();
-    let filler = vec![message(0x0c, &[0; 60_000])].concat();
+    let filler = [message(0x0c, &[0; 60_000])].concat();
     let piece = file.put(&[b"OCHK", &filler[..], &[0; 4]].concat());
     let n_bytes = filler.len() as u64 + 8;
     let to = |at: u64, n_bytes: u64| message(0x10, &[at.to_le_bytes(), n_bytes.to_le_bytes()].concat());
@@ -495,7 +495,7 @@ fn a_tree_of_blocks_that_points_at_one_node_ends_with_the_blocks_of_its_dataset(
     let mut file = Hdf5::new();
     let mut child = 48;
     for level in 0..4u8 {
-        let pair = [&1u32.to_le_bytes()[..], &[0; 20], &(child as u64).to_le_bytes()].concat();
+        let pair = [&1u32.to_le_bytes()[..], &[0; 20], &u64::to_le_bytes(child)].concat();
         let head = [&b"TREE\x01"[..], &[level], &1000u16.to_le_bytes(), &[0; 16]].concat();
         child = file.put(&[head, pair.repeat(1000)].concat());
     }
