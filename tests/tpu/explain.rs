@@ -86,7 +86,7 @@ fn check_models(models: &[(&str, Model, i64, &[Precision])]) {
             // Layers and source lines are the user's.
             let largest = &largest_live_buffers(&optimized, 1).unwrap()[0];
             assert!(largest.n_bytes >= liveness.peak_bytes() / 10, "{case}: {largest:?}");
-            assert!(largest.origin.source.starts_with("src/"), "{case}: {largest:?}");
+            assert!(largest.origin.source.starts_with("crates/"), "{case}: {largest:?}");
             let explanation = explain(&optimized, None).unwrap();
             let cycles: u64 = explanation.layers.iter().map(|layer| layer.cost.cycles).sum();
             assert!(cycles > 0 && cycles == explanation.total.cycles, "{case}");

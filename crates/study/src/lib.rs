@@ -57,8 +57,8 @@ pub use explain::{ExplainQuestion, ExplainSource, Explained, Explanations, Stret
 pub use fit::{BatchDim, BatchDimError, FitAnswer, FitQuestion, FitRow, FitSeries, FitSource, Large, Value, fit};
 pub use levers::{LEVERS, Lever, LeversAnswer, LeversQuestion, OnTarget, Pulled, Setting, levers};
 pub use lower::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, TrialEnd, lower_for, n_in_doubt};
-pub use mesh::{MeshChoice, check_no_model_axis, check_slice};
-pub use model::{ModelProgram, ModelSubject, SubjectTask, read, unit};
+pub use mesh::{MeshChoice, check_slice};
+pub use model::{ModelProgram, ModelSubject, SubjectTask, check_no_model_axis, read, unit};
 pub use module_file::Converter;
 pub use one_call::{Ask, Compare, Explain, Fit, Levers, OfCompare, OfExplain, OfFit, OfLevers, OfPlan, Plan};
 pub use plan::{PlanAnswer, PlanQuestion, TpuLinks, plan, slice};

@@ -1,11 +1,8 @@
 //! How many devices share a step, instead of what its file says; whether a slice has room for them.
 
 use std::num::NonZeroU32;
-use std::path::Path;
 
-use super::shell::word;
-use super::{ModelSubject, StudyError};
-use bf16scope_model::document::{NodeError, Step};
+use super::StudyError;
 use bf16scope_tpu::Target;
 use bf16scope_train::Mesh;
 
@@ -57,32 +54,6 @@ pub fn of_devices(mesh: Mesh, n: NonZeroU32) -> Result<Mesh, StudyError> {
     let replicas = NonZeroU32::new(n.get() / model).filter(|_| n.get().is_multiple_of(model.get()));
     let replicas = replicas.ok_or_else(|| StudyError::devices(n, model))?;
     Ok(mesh.of_replicas(replicas))
-}
-
-/// Refuses the model axis of a subject, with the line of its file, for a question that lays replicas of one device each.
-///
-/// # Errors
-/// A model axis.
-pub fn check_no_model_axis(command: &str, subject: &ModelSubject<'_>) -> Result<(), StudyError> {
-    let (path, batch) = (Path::new(&subject.name), subject.batch);
-    let model = subject.objective.mesh.model.get();
-    if model == 1 {
-        return Ok(());
-    }
-    let problem =
-        format!("{command} lays a batch over replicas of one device each, and here each replica is split over {model}");
-    let Some(experiment) = &subject.experiment else { return Err(StudyError::model_axis(&subject.name, &problem)) };
-    let key = |name: &str| Step::Key(name.to_string());
-    let error = NodeError::new(vec![key("mesh"), key("model")], problem);
-    let data = (32 / model).max(1);
-    let help = format!(
-        "leave `model` and `split` out for {command}; what a step with them takes on a slice of 32 cores says `bf16scope compile \
-         {} --target tpu-v3:4x4 --mesh data={data},model={model} --batch {}`",
-        word(path),
-        // One that its replicas share.
-        batch.next_multiple_of(data)
-    );
-    Err(experiment.error(path, error.with_help(help)).into())
 }
 
 /// Whether so many devices can be laid over a slice.

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use super::StudyError;
 use super::mesh::{MeshChoice, check_slice};
+use super::shell::word;
 use super::tune::TuneChoice;
 use bf16scope_hlo::Module;
 use bf16scope_hlo::verify::verify;
+use bf16scope_model::document::{NodeError, Step};
 use bf16scope_model::graph::{Numbers, Precision, Program, Storage};
 use bf16scope_model::optim::LossScale;
 use bf16scope_model::task::{Feature, FeatureDType, Task};
@@ -256,4 +258,30 @@ impl<'t> ModelSubject<'t> {
 pub fn unit(task: &dyn Task) -> &'static str {
     let is_image = |feature: &Feature| feature.dtype == FeatureDType::Compute && feature.dims.len() == 3;
     if task.features().iter().any(is_image) { "images" } else { "examples" }
+}
+
+/// Refuses the model axis of a subject, with the line of its file, for a question that lays replicas of one device each.
+///
+/// # Errors
+/// A model axis.
+pub fn check_no_model_axis(command: &str, subject: &ModelSubject<'_>) -> Result<(), StudyError> {
+    let (path, batch) = (Path::new(&subject.name), subject.batch);
+    let model = subject.objective.mesh.model.get();
+    if model == 1 {
+        return Ok(());
+    }
+    let problem =
+        format!("{command} lays a batch over replicas of one device each, and here each replica is split over {model}");
+    let Some(experiment) = &subject.experiment else { return Err(StudyError::model_axis(&subject.name, &problem)) };
+    let key = |name: &str| Step::Key(name.to_string());
+    let error = NodeError::new(vec![key("mesh"), key("model")], problem);
+    let data = (32 / model).max(1);
+    let help = format!(
+        "leave `model` and `split` out for {command}; what a step with them takes on a slice of 32 cores says `bf16scope compile \
+         {} --target tpu-v3:4x4 --mesh data={data},model={model} --batch {}`",
+        word(path),
+        // One that its replicas share.
+        batch.next_multiple_of(data)
+    );
+    Err(experiment.error(path, error.with_help(help)).into())
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::ask::{Asking, Compiling, Event, ask};
-use super::mesh::check_no_model_axis;
+use super::model::check_no_model_axis;
 use super::subject::placement;
 use super::{ModelProgram, ModelSubject, StudyError};
 use bf16scope_hlo::Module;
