@@ -153,8 +153,9 @@ fn device_count(name: &str) -> PjrtError {
 }
 
 fn did_you_mean(name: &str) -> String {
-    let near = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate) <= 2;
-    platform_names().into_iter().find(near).map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+    let distance = |candidate: &&str| strsim::damerau_levenshtein(&name.to_lowercase(), candidate);
+    let near = platform_names().into_iter().filter(|candidate| distance(candidate) <= 2).min_by_key(distance);
+    near.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
 }
 
 /// Whether this build has xla-rs's client (feature `xla`).

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// use bf16scope_train::experiment::Experiment;
 /// use bf16scope_train::{TrainErrorKind, TrainPlace};
 ///
-/// let error = Experiment::read("no such file.yaml".as_ref()).unwrap_err();
+/// let error = Experiment::read("no such file.yaml").unwrap_err();
 /// assert_eq!(error.kind(), &TrainErrorKind::Experiment);
 /// assert_eq!(error.place(), &TrainPlace::File("no such file.yaml".into()));
 /// assert_eq!(error.to_string(), "no such file.yaml: cannot read the experiment");
