@@ -21,6 +21,7 @@ mod crossings;
 mod decided;
 mod decides;
 mod exact;
+mod facts;
 mod frame;
 mod functions;
 mod graph;

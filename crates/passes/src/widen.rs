@@ -7,6 +7,7 @@
 
 use super::{PassError, PassErrorKind, Place};
 use bf16scope_hlo::ops::PrecisionConfig;
+use bf16scope_hlo::ops::decisions::is_placement;
 use bf16scope_hlo::{
     ArrayShape, CompId, DType, Element, InstrId, Instruction, Literal, Metadata, Module, Op, Shape, Unmodelled,
 };
@@ -24,16 +25,6 @@ pub struct WidenReport {
     /// Those whose bits are read or made, by computation and name: they still are f32 for that moment.
     pub in_f32: Vec<(String, String)>,
 }
-
-/// Custom calls that say how an array lies over devices, whatever its dtype.
-const IN_ANY_DTYPE: [&str; 6] = [
-    "Sharding",
-    "SPMDFullToShardShape",
-    "SPMDShardToFullShape",
-    "xla.sdy.FuncResultSharding",
-    "xla.sdy.GlobalToLocalShape",
-    "xla.sdy.LocalToGlobalShape",
-];
 
 /// The module in f64. Its parameters and results that were f32 are f64, and nothing aliases any more.
 ///
@@ -57,7 +48,7 @@ pub fn run(module: &Module, _: &Config) -> Result<(Module, WidenReport), PassErr
             narrow_shapes.push(instr.shape.clone());
             let ids = instr.operands.iter_mut().chain(&mut instr.control_predecessors);
             ids.for_each(|id| *id = new_ids[id.idx()]);
-            let is_opaque = matches!(&instr.op, Op::CustomCall(call) if !IN_ANY_DTYPE.contains(&call.target.as_str()));
+            let is_opaque = matches!(instr.op, Op::CustomCall(_)) && !is_placement(&instr.op);
             if is_opaque && operand_shapes.iter().chain([&instr.shape]).any(has_f32) {
                 let text = format!("%{} is a custom call on f32, which has no form in f64", instr.name);
                 let place = Place::of(module, comp, InstrId(narrow_shapes.len() as u32 - 1));

@@ -28,7 +28,8 @@ same {{
 
 squared {{
   carried = f32[16] parameter(0)
-  ROOT products = f32[16] dot(carried, carried), lhs_batch_dims={{0}}, rhs_batch_dims={{0}}
+  matrix = f32[16,16] broadcast(carried), dimensions={{1}}
+  ROOT products = f32[16] dot(carried, matrix), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
 }}
 
 logarithms {{

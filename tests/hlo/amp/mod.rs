@@ -1,5 +1,6 @@
 //! Lowering to low precision: on the modules that JAX and TensorFlow made, and on small ones written here.
 
+mod amplified;
 mod candidates;
 mod choices;
 mod decided;

@@ -8,7 +8,7 @@ use super::precision::{Class, DeviceSum};
 use super::{BinaryOp, Op, UnaryOp};
 use super::{batch_norm, collective, control, conversion, convolution, dot, elementwise};
 use super::{indexing, movement, reduction, window};
-use crate::{CompId, Instruction, Literal, Module};
+use crate::{CompId, Instruction, Literal, Module, Shape};
 
 /// What reverse mode does with `op`.
 pub fn gradient(op: &Op) -> Gradient<'_> {
@@ -186,6 +186,9 @@ fn decisions(op: &Op) -> Decisions {
             row(Class::island("what branches take and give keeps its type, but for arrays between products"), Once)
                 .keeping_dtypes()
         }
+        Op::CustomCall(call) if PLACEMENTS.contains(&&call.target[..]) => {
+            row(Clear, if call.has_side_effect { SideEffect } else { Once })
+        }
         Op::CustomCall(call) => {
             let execution = if call.has_side_effect { SideEffect } else { Once };
             let class = Class::deny("what a custom call computes is known to its back end only");
@@ -211,6 +214,59 @@ fn decisions(op: &Op) -> Decisions {
 /// | deny, not spreading | `batch-norm-*` (statistics), `sort`, loops and branches (what they carry keeps its type), `reduce-precision` and bit casts |
 pub fn precision_class(module: &Module, op: &Op) -> Class {
     decisions(op).class.of(module)
+}
+
+/// Custom calls that say how an array lies over devices, whatever its dtype: a move.
+const PLACEMENTS: [&str; 6] = [
+    "Sharding",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "xla.sdy.FuncResultSharding",
+    "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+];
+
+/// Whether an op only says how an array lies over devices, such as JAX's `with_sharding_constraint`.
+pub fn is_placement(op: &Op) -> bool {
+    matches!(op, Op::CustomCall(call) if PLACEMENTS.contains(&&call.target[..]))
+}
+
+/// What a `dot` is by its sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DotForm {
+    /// A product of matrices, or of a matrix and a vector.
+    Product,
+    /// It contracts nothing, or an axis of size one: each element is one product, as `multiply` gives.
+    Multiply,
+    /// Neither operand has an axis of its own: each element is a sum of products, as `reduce` gives of a `multiply`.
+    Sum,
+}
+
+/// What a `dot` is that has operands and a result of so many elements. XLA's compilers simplify the last two forms to the ops
+/// that they are (`AlgebraicSimplifier`), so neither reaches a matrix unit.
+pub fn dot_form(dims: &super::DotDims, n_operands: [i64; 2], result: &Shape) -> DotForm {
+    let sizes = result.dims();
+    let product = |sizes: &[i64]| sizes.iter().map(|&size| i128::from(size)).product::<i128>();
+    let n_batch = product(&sizes[..dims.lhs_batch.len().min(sizes.len())]);
+    let [lhs, rhs] = n_operands.map(i128::from);
+    // Of sizes b, m, n, k: (b·m·k)·(b·n·k) = (b·m·n)·b·k².
+    match product(sizes) {
+        0 => DotForm::Product,
+        n_result if lhs.saturating_mul(rhs) == n_result.saturating_mul(n_batch) => DotForm::Multiply,
+        n_result if n_result == n_batch => DotForm::Sum,
+        _ => DotForm::Product,
+    }
+}
+
+impl DotForm {
+    /// The names by which a policy's lists may mean such a dot, besides its own, the general one first, and its class.
+    pub fn as_op(self) -> Option<(&'static [&'static str], Class)> {
+        match self {
+            DotForm::Product => None,
+            DotForm::Multiply => Some((&["multiply"], elementwise::precision::binary(BinaryOp::Multiply))),
+            DotForm::Sum => Some((&["reduce", "reduce:add"], reduction::precision::combined(BinaryOp::Add))),
+        }
+    }
 }
 
 /// Of a dot or convolution.

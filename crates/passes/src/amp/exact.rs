@@ -10,13 +10,14 @@
 //! What is no average may be exact and asked for all the same: a running sum by ones is larger than what it adds, and an
 //! exponential of differences of such sums would be off by their rounding.
 
+use super::facts::sums_narrow;
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::loss::losses;
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};
 use bf16scope_hlo::ops::decisions::list_names;
 use bf16scope_hlo::ops::precision::Class;
-use bf16scope_hlo::ops::{BinaryOp, Comparison, UnaryOp};
+use bf16scope_hlo::ops::{BinaryOp, Comparison, OperandPrecision, PrecisionConfig, UnaryOp};
 use bf16scope_hlo::{ArrayShape, CompId, DType, Literal, Module, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +38,9 @@ pub(super) fn graph<'m>(
         let node = &mut graph.nodes[product as usize];
         (node.kind, node.because) = (NodeKind::Op(Class::Allow), Because::Exact);
     }
+    for product in sums_narrow(&graph) {
+        graph.nodes[product as usize].gives_f32 = false;
+    }
     graph
 }
 
@@ -44,7 +48,7 @@ fn products(graph: &Graph<'_>, is_entry: bool) -> Vec<NodeId> {
     let asks = |&node: &NodeId| {
         let of = graph.node(node);
         let is_denied = matches!(of.kind, NodeKind::Op(Class::Deny { .. })) && of.because == Because::Op;
-        is_denied && matches!(&graph.instr(of).op, Op::Dot { precision, .. } if precision.algorithm.is_none())
+        is_denied && matches!(&graph.instr(of).op, Op::Dot { precision, .. } if asks_for_digits(precision))
     };
     let nodes = || 0..graph.nodes.len() as NodeId;
     let mut found: Vec<NodeId> = nodes().filter(asks).collect();
@@ -56,6 +60,12 @@ fn products(graph: &Graph<'_>, is_entry: bool) -> Vec<NodeId> {
         });
     }
     found
+}
+
+/// Whether a product asks for more digits of its operands, and for no algorithm.
+fn asks_for_digits(precision: &PrecisionConfig) -> bool {
+    let asks = |asked: &OperandPrecision| *asked != OperandPrecision::Default;
+    precision.algorithm.is_none() && precision.operand_precision.iter().any(asks)
 }
 
 /// For each node whether it lies between two products, neither of which is one of these, and does not lead to a loss by none.

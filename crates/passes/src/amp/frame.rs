@@ -8,7 +8,9 @@ use super::parts::{self, Parts};
 use super::policy::Boundary;
 use crate::is_tied;
 use bf16scope_hlo::ops::{BinaryOp, PadDim, UnaryOp};
-use bf16scope_hlo::{CompId, Computation, DType, InstrId, Instruction, Op, Shape, Sharding, Unmodelled};
+use bf16scope_hlo::{
+    CompId, Computation, DType, InstrId, Instruction, Layout, Literal, Op, Shape, Sharding, Unmodelled,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -47,6 +49,8 @@ pub(super) enum Origin {
     Barrier,
     /// What a sum is put together of: sums of parts, or all of them.
     Part,
+    /// What keeps finite numbers finite before a cast.
+    Range,
 }
 
 /// For an instruction that calls, what it calls now, in the order of its attributes; others call what they did.
@@ -201,7 +205,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let instr = Instruction { op, shape, operands, control_predecessors: predecessors, ..original.clone() };
         let made = self.push(instr, Origin::Original(id));
         if is_rounded {
-            return self.convert_to(original, low, made);
+            let within = self.within_range(original, self.values(id)[0], made);
+            return self.convert_to(original, low, within);
         }
         if gives_f32 && low != original.shape {
             return self.round_behind(id, made);
@@ -478,9 +483,39 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 array.dtype = DType::F32;
             } else {
                 shape = narrow::shape(&shape, self.graph.low, &mut |_| true);
+                let within = self.within_range(instr, value, made);
+                return self.convert_to(instr, shape, within);
             }
         }
         self.convert_to(instr, shape, made)
+    }
+
+    /// What instruction `made` has, which is a value of `instr` in f32, with the finite numbers beyond the narrow dtype's range
+    /// at its ends, where there may be some. Infinities and NaN stay.
+    fn within_range(&mut self, instr: &Instruction, value: ValueId, made: InstrId) -> InstrId {
+        let shape = self.out.instr(made).shape.clone();
+        let is_array = matches!(&shape, Shape::Array(array) if array.dtype == DType::F32);
+        if !is_array || !self.painted.beyond[value as usize] {
+            return made;
+        }
+        let sharding = self.out.instr(made).sharding.clone();
+        let largest = narrow::largest(self.graph.low);
+        let mut push = |op: Op, shape: Shape, operands: Vec<InstrId>| {
+            let sharding = sharding.clone().filter(|_| !operands.is_empty());
+            let name = format!("{}.finite", instr.name);
+            self.push(Instruction { name, op, shape, operands, sharding, ..plain(instr) }, Origin::Range)
+        };
+        let [least, most] = [-largest, largest]
+            .map(|end| push(Op::Constant(Literal::scalar(end)), Shape::scalar(DType::F32), Vec::new()));
+        let mut pred = shape.clone();
+        if let Shape::Array(array) = &mut pred {
+            array.dtype = DType::Pred;
+            array.layout =
+                array.layout.take().map(|layout| Layout { minor_to_major: layout.minor_to_major, ..Layout::default() });
+        }
+        let is_finite = push(Op::Unary(UnaryOp::IsFinite), pred, vec![made]);
+        let within = push(Op::Clamp, shape.clone(), vec![least, made, most]);
+        push(Op::Select, shape, vec![is_finite, within, made])
     }
 
     /// Converts what instruction `made` has, which is a value of `instr`, to the dtype of `shape`.
@@ -518,7 +553,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             let instr = &self.out.instructions[idx];
             let may_go = match &self.origins[idx] {
                 Origin::Original(id) => was_read[id.idx()] && is_pure(&instr.op),
-                Origin::Cast { .. } | Origin::Tuple | Origin::Barrier | Origin::Part => true,
+                Origin::Cast { .. } | Origin::Tuple | Origin::Barrier | Origin::Part | Origin::Range => true,
             };
             if !may_go || is_used[idx] {
                 is_used[idx] = true;

@@ -8,7 +8,7 @@
 use super::decided::StoredAs;
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};
-use bf16scope_hlo::ops::decisions::{is_retypable, keeps_dtypes};
+use bf16scope_hlo::ops::decisions::{DotForm, dot_form, is_placement, is_retypable, keeps_dtypes};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
@@ -40,6 +40,8 @@ pub(super) struct Value {
     pub is_exact: bool,
     /// Whether each of its numbers is zero.
     pub is_zero: bool,
+    /// Whether it is computed of integers, truth values and constants alone: positions, counts, masks.
+    pub is_data: bool,
 }
 
 impl Value {
@@ -345,6 +347,12 @@ impl<'m> Graph<'m> {
             (NodeKind::Op(Class::Clear), _) => (of_all(|value| value.is_exact), of_all(|value| value.is_zero)),
             _ => (false, false),
         };
+        let is_of_data = match &instr.op {
+            Op::Constant(_) | Op::Iota { .. } => true,
+            Op::Parameter { .. } | Op::Opaque(_) | Op::While { .. } | Op::Conditional(_) => false,
+            Op::CustomCall(_) if !is_placement(&instr.op) => false,
+            _ => !operands.is_empty() && operands.iter().all(|&value| self.value(value).is_data),
+        };
         let node = self.nodes.len() as NodeId;
         let first_result = self.values.len() as ValueId;
         self.values.extend(results.iter().map(|shape| Value {
@@ -353,9 +361,11 @@ impl<'m> Graph<'m> {
             n_elements: shape.as_array().map_or(0, |array| array.n_elements()),
             is_exact,
             is_zero,
+            is_data: is_of_data || shape.dtype().is_some_and(|dtype| dtype.is_integer() || dtype == DType::Pred),
         }));
         let n_results = results.len() as u32;
-        let gives_f32 = classes.sum_in_f32(self.module, &instr.op) == DeviceSum::Own;
+        let sums = self.form(instr, &operands) != DotForm::Multiply;
+        let gives_f32 = sums && classes.sum_in_f32(self.module, &instr.op) == DeviceSum::Own;
         let decided = classes.decided(instr);
         let made = Node { frame, instr: id, kind, because, decided, gives_f32, operands, first_result, n_results };
         self.nodes.push(made);
@@ -401,7 +411,14 @@ impl<'m> Graph<'m> {
         let arrays = operands.iter().map(|&v| (self.value(v).is_f32(), self.value(v).n_elements));
         let arrays = arrays.chain(results.iter().map(|r| (is_f32(r), r.as_array().map_or(0, |a| a.n_elements()))));
         let n_elements = arrays.filter(|(is_f32, _)| *is_f32).map(|(_, n)| n).max().unwrap_or(0);
-        let (class, because) = classes.of(self.module, instr, n_elements);
+        let (class, because) = classes.of(self.module, instr, n_elements, self.form(instr, operands));
+        let is_product = matches!(instr.op, Op::Dot { .. } | Op::Convolution(_));
+        let is_of_data = operands.iter().all(|&value| self.value(value).is_data);
+        if class == Class::Allow && because == Because::Op && is_product && is_of_data {
+            let why =
+                "it multiplies positions, counts, constants or masks alone, and integers past 256 are not all bf16";
+            return of_op(NodeKind::Op(Class::Deny { why, spreads: false }));
+        }
         let is_lowerable =
             |comp: &CompId| self.module.comp(*comp).instructions.iter().all(|instr| is_retypable(&instr.op));
         if matches!(class, Class::Allow | Class::Infer | Class::Clear) && !instr.op.called().iter().all(is_lowerable) {
@@ -409,6 +426,21 @@ impl<'m> Graph<'m> {
             return of_op(NodeKind::Op(Class::Deny { why, spreads: true }));
         }
         (NodeKind::Op(class), because)
+    }
+
+    /// What a node is by its sizes, if it is a dot.
+    pub(super) fn dot_form(&self, node: NodeId) -> DotForm {
+        let of = self.node(node);
+        self.form(self.instr(of), &of.operands)
+    }
+
+    fn form(&self, instr: &Instruction, operands: &[ValueId]) -> DotForm {
+        match (&instr.op, operands) {
+            (Op::Dot { dims, .. }, &[lhs, rhs]) => {
+                dot_form(dims, [lhs, rhs].map(|value| self.value(value).n_elements), &instr.shape)
+            }
+            _ => DotForm::Product,
+        }
     }
 
     /// Why an instruction cannot be retyped, whatever its class.
@@ -423,6 +455,9 @@ impl<'m> Graph<'m> {
             dtype if is_dot => dtype != Some(DType::F32) && dtype != Some(self.low),
             dtype => is_other(dtype),
         };
+        if is_placement(&instr.op) && (operands.len(), results.len()) != (1, 1) {
+            return Some("it places several arrays over devices at once");
+        }
         let mixes = operands.iter().any(operand_mixes) || results.iter().any(|shape| is_other(shape.dtype()));
         keeps_dtypes(&instr.op).or(mixes.then_some("it mixes f32 with another dtype"))
     }

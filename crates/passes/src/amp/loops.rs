@@ -19,6 +19,7 @@
 //! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
 //! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
 
+use super::facts::factors;
 use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::moved::MAX_TERMS;
 use bf16scope_hlo::Op;
@@ -76,13 +77,16 @@ pub(super) struct Loop {
     pub has_product: bool,
     /// Whether a step takes logarithms, and computes no product.
     pub is_of_logarithms: bool,
+    /// For each array of the state whether a recurrence multiplies by it (`facts`).
+    pub is_factor: Vec<bool>,
 }
 
 /// What the loop with this body and condition does with its state.
 pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
     let (Some(state), Some(asked)) = (parameter(body), parameter(condition)) else {
-        return Loop { uses: Vec::new(), has_product: false, is_of_logarithms: false };
+        return Loop { uses: Vec::new(), has_product: false, is_of_logarithms: false, is_factor: Vec::new() };
     };
+    let is_factor = factors(body, &state.clone().collect::<Vec<ValueId>>());
     let uses: Vec<Option<Kept>> = (state.clone().zip(asked).zip(&body.results))
         .map(|((before, asked), &after)| {
             let is_open = body.value(before).is_f32() && condition.users[asked as usize].is_empty();
@@ -115,10 +119,12 @@ pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
     let has_product = (0..body.nodes.len() as NodeId).any(is_product);
     let is_logarithm = |node: &_| matches!(body.instr(node).op, Op::Unary(UnaryOp::Log | UnaryOp::Log1p));
     let mut ops = body.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Op(_)));
+    let uses = uses.into_iter().zip(leaves).map(used);
     Loop {
-        uses: uses.into_iter().zip(leaves).map(used).collect(),
+        uses: uses.zip(&is_factor).map(|(of, &is_factor)| if is_factor { Use::AS_IT_IS } else { of }).collect(),
         has_product,
         is_of_logarithms: !has_product && ops.any(is_logarithm),
+        is_factor,
     }
 }
 
@@ -171,7 +177,11 @@ impl<'b> Steps<'b> {
         loop {
             let maker = self.body.node(self.body.producer(value));
             match (maker.class(), &maker.operands[..]) {
-                (Some(Class::Allow), _) => return !maker.gives_f32,
+                // One of narrow operands was asked for its f32 sum.
+                (Some(Class::Allow), operands) => {
+                    let is_narrow = |&value: &ValueId| self.body.value(value).dtype == Some(self.body.low);
+                    return !maker.gives_f32 && !operands.iter().all(is_narrow);
+                }
                 (Some(Class::Clear), &[operand]) => value = operand,
                 _ => return false,
             }

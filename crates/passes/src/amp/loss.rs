@@ -71,7 +71,7 @@ fn aliased(graph: &Graph<'_>) -> Vec<bool> {
 }
 
 /// For each node whether it is a parameter that `is_open`, or computed from one of its dims element by element.
-fn of_parameters(graph: &Graph<'_>, is_open: impl Fn(NodeId) -> bool) -> Vec<bool> {
+pub(super) fn of_parameters(graph: &Graph<'_>, is_open: impl Fn(NodeId) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for (idx, node) in graph.nodes.iter().enumerate() {
         found[idx] = match node.kind {

@@ -73,6 +73,11 @@ pub(super) fn is_exact(literal: &Literal, low: DType) -> bool {
     }
 }
 
+/// The largest finite number of `low`.
+pub(super) fn largest(low: DType) -> f32 {
+    if low == DType::F16 { f16::MAX.to_f32() } else { bf16::MAX.to_f32() }
+}
+
 /// Whether each number of an array is zero, of either sign.
 pub(super) fn is_zero(literal: &Literal) -> bool {
     literal.elements::<f32>().is_some_and(|elements| elements.iter().all(|&x| x == 0.0))

@@ -41,6 +41,7 @@
 use super::branches::Branch;
 use super::crossings::Around;
 use super::decided::StoredAs;
+use super::facts::{Need, Needs, beyond, is_guard, keeps_sum};
 use super::functions::meets_functions;
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, filled};
@@ -69,7 +70,7 @@ pub(super) fn paint(
     crossing: &Crossing,
     loops: &BTreeMap<NodeId, Loop>,
     branches: &BTreeMap<NodeId, Vec<Branch>>,
-    decides: Vec<Option<NodeId>>,
+    needs: &Needs,
 ) -> Painted {
     let policy = classes.policy();
     let n = graph.nodes.len();
@@ -88,6 +89,7 @@ pub(super) fn paint(
             crossings: BTreeMap::new(),
             narrow_results: Vec::new(),
             differentiates: false,
+            beyond: beyond(graph),
         },
         loops,
         branches,
@@ -100,11 +102,17 @@ pub(super) fn paint(
             leads_to_loss: vec![false; n],
             leads_to_result: vec![false; n],
         },
-        decides,
+        decides: needs.iter().map(|need| need.map(|(_, at)| at)).collect(),
+        needs,
+        keeps_sum: Vec::new(),
     };
     graph.results.iter().for_each(|&value| painter.ends.is_result[value as usize] = true);
     painter.parameters();
     painter.state(crossing);
+    painter.keeps_sum = match (kind, policy.results) {
+        (RegionKind::Entry, Boundary::Keep) => keeps_sum(graph, &painter.ends.is_result),
+        _ => keeps_sum(graph, &vec![false; graph.values.len()]),
+    };
     if policy.reach == Reach::None {
         for (rule, node) in painter.out.rule.iter_mut().zip(&graph.nodes) {
             if matches!(node.class(), Some(Class::Allow | Class::Infer | Class::Clear)) {
@@ -185,8 +193,12 @@ struct Painter<'g> {
     /// Neither lowered nor a way from one allowed op to another.
     blocked: Vec<bool>,
     ends: Ends,
-    /// For each node the discrete choice that it makes scores for.
+    /// For each node the one whose need it is f32 for, such as a discrete choice that it makes scores for.
     decides: Vec<Option<NodeId>>,
+    /// For each node the need.
+    needs: &'g Needs,
+    /// For each node whether it is a product whose f32 sum is kept.
+    keeps_sum: Vec<bool>,
 }
 
 impl Painter<'_> {
@@ -318,9 +330,9 @@ impl Painter<'_> {
     /// Step 1, of choices.
     fn keep_what_decides(&mut self) {
         for node in self.nodes() {
-            let Some(choice) = self.decides[node as usize] else { continue };
+            let Some((need, at)) = self.needs[node as usize] else { continue };
             if matches!(self.graph.node(node).class(), Some(Class::Allow | Class::Infer)) {
-                self.deny(node, Rule::Decides, choice);
+                self.deny(node, Rule::Needed(need), at);
             }
         }
     }
@@ -391,7 +403,7 @@ impl Painter<'_> {
             self.out.low[node as usize] = true;
             self.out.rule[node as usize] = Rule::Allowed;
             let rounds = !self.graph.node(node).gives_f32 || self.ends.leads_to_loss[node as usize];
-            if self.policy.accumulate == Accumulate::Compute && rounds {
+            if self.policy.accumulate == Accumulate::Compute && rounds && !self.keeps_sum[node as usize] {
                 self.lower_results(node);
             }
         }
@@ -493,7 +505,8 @@ impl Painter<'_> {
                 self.out.from[idx] = below[idx];
                 self.lower_results(node);
             }
-            let is_angle = is_between && self.policy.reach == Reach::Between && self.is_angle(node);
+            let is_angle =
+                is_between && !self.is_needed(node) && self.policy.reach == Reach::Between && self.is_angle(node);
             if !(self.is(node, Class::Infer) || is_angle) || self.blocked[idx] {
                 continue;
             }
@@ -665,8 +678,10 @@ impl Painter<'_> {
         let all_narrow = || any_narrow() && users().all(bears);
         match &of.kind {
             // A narrow result of a product, or the source of a conversion, is there for whoever wants it.
+            // Not so the f32 result that was asked for.
             NodeKind::Op(Class::Allow) if self.out.low[node as usize] => {
-                if !users().any(takes_narrow) {
+                let is_read = if self.keeps_sum[node as usize] { all_narrow() } else { users().any(takes_narrow) };
+                if !is_read {
                     return false;
                 }
             }
@@ -681,6 +696,7 @@ impl Painter<'_> {
                 }
             }
             NodeKind::Op(Class::Clear) if self.out.rule[node as usize] == Rule::Polynomial => return false,
+            NodeKind::Op(Class::Clear) if self.is_needed(node) || is_guard(graph, node) => return false,
             NodeKind::Op(Class::Clear) => {
                 if self.holds_parameter(node) {
                     self.out.rule[node as usize] = Rule::Held;
@@ -708,6 +724,11 @@ impl Painter<'_> {
         }
         self.lower_results(node);
         true
+    }
+
+    /// Whether something that is no choice needs what a node moves in f32.
+    fn is_needed(&self, node: NodeId) -> bool {
+        self.needs[node as usize].is_some_and(|(need, _)| need != Need::Choice)
     }
 
     /// Whether a node holds a parameter back, as for a backward pass that computes a layer again. That is stored as it is; a

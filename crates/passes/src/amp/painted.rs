@@ -1,5 +1,6 @@
 //! What `paint` decides for a region: the dtype of each node and value, and the rule that decided.
 
+use super::facts::Need;
 use super::graph::{NodeId, ValueId};
 use std::collections::BTreeMap;
 
@@ -38,8 +39,8 @@ pub(super) enum Rule {
     Logits,
     /// It sums the gradient of such logits over all rows.
     Bias,
-    /// A choice is made by what it computes.
-    Decides,
+    /// What reads it needs f32.
+    Needed(Need),
     /// It moves values, is stored, and one of its readers reads the narrow dtype.
     Moved,
     /// As `Moved`, of a part of what it reads, which it rounds behind the move.
@@ -93,6 +94,8 @@ pub(super) struct Painted {
     pub narrow_results: Vec<bool>,
     /// Whether an allowed op reads what the loss leads to: there is a backward pass.
     pub differentiates: bool,
+    /// For each value whether a cast of it must keep what is finite finite.
+    pub beyond: Vec<bool>,
 }
 
 impl Painted {

@@ -35,7 +35,7 @@ use crate::name_pattern::{bare, matches};
 use bf16scope_hlo::DType;
 use bf16scope_hlo::devices::is_partitioned;
 use bf16scope_hlo::ops::decisions::{
-    all_list_names, device_sum, is_effective, list_names, precision_class, side_effects,
+    DotForm, all_list_names, device_sum, is_effective, list_names, precision_class, side_effects,
 };
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::words::nearest;
@@ -461,9 +461,13 @@ impl<'p> Classes<'p> {
         decided.is_on(instr).then_some(decided.form)
     }
 
-    /// The class of an instruction whose largest f32 array has `n_elements`.
-    pub(super) fn of(&self, module: &Module, instr: &Instruction, n_elements: i64) -> (Class, Because) {
-        let own = precision_class(module, &instr.op);
+    /// The class of an instruction whose largest f32 array has `n_elements`; a dot is of this form.
+    pub(super) fn of(&self, module: &Module, instr: &Instruction, n_elements: i64, form: DotForm) -> (Class, Because) {
+        let form = form.as_op();
+        let own = match (precision_class(module, &instr.op), form) {
+            (Class::Allow, Some((_, class))) => class,
+            (class, _) => class,
+        };
         if own == Class::NotFloat {
             return (own, Because::Op);
         }
@@ -479,7 +483,10 @@ impl<'p> Classes<'p> {
         let listed = if self.listed.is_empty() {
             None
         } else {
-            list_names(module, &instr.op).iter().rev().find_map(|name| self.listed.get(&name[..]).copied())
+            let names = list_names(module, &instr.op);
+            let names = names.iter().rev().map(|name| &name[..]);
+            let of_form = form.into_iter().flat_map(|(names, _)| names.iter().rev().copied());
+            names.chain(of_form).find_map(|name| self.listed.get(name).copied())
         };
         let (class, because) = match listed {
             Some(class) => (class, Because::Listed),

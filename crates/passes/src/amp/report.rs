@@ -262,7 +262,7 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
         Rule::Bias => {
             "it sums over all rows what a product reads rounded, as the gradient of such logits' bias".to_string()
         }
-        Rule::Decides => "a choice that the program computes on with is made by its value".to_string(),
+        Rule::Needed(need) => need.why().to_string(),
         Rule::Moved => {
             "it moves values and is stored, and an op that is lowered reads it; whoever reads it reads what is stored"
                 .to_string()

@@ -9,6 +9,7 @@
 use super::branches::{self, Branch};
 use super::decides::{Choices, Told};
 use super::exact;
+use super::facts::needs;
 use super::frame::{Callees, FrameWriter, Origin};
 use super::graph::{CALL_ROOM, FrameId, Graph, NodeId};
 use super::loops::{self, Loop, Use};
@@ -93,7 +94,14 @@ impl<'m> Rewriter<'m> {
         };
         let loops = self.loops_of(&graph, &choices);
         let branches = self.branches_of(&graph, &choices);
-        let painted = paint(&graph, &self.classes, kind, crossing, &loops, &branches, choices.of_node);
+        let needs = needs(&graph, &choices.of_node, &loops);
+        let painted = match self.policy.choices {
+            Boundary::Keep => paint(&graph, &self.classes, kind, crossing, &loops, &branches, &needs),
+            Boundary::Lower => {
+                let none = vec![None; graph.nodes.len()];
+                paint(&graph, &self.classes, kind, crossing, &loops, &branches, &none)
+            }
+        };
         self.differentiates |= painted.differentiates;
         let done = self.frame(&graph, &painted, &choices.around, 0, Some(kind));
         self.regions.insert(key, done);

@@ -17,6 +17,7 @@
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
 //!   No fusion makes its parts one by one, so the whole is stored.
 
+use super::facts::Need;
 use super::functions::of_functions;
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loss::leads_to_loss_by_product;
@@ -32,7 +33,7 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
     let of_denied = computed_from(graph, |class| matches!(class, Class::Deny { .. }));
     let is_read_narrow = read_by(graph, |reader| painted.low[reader as usize]);
     let is_searched = read_by(graph, |reader| {
-        graph.node(reader).class() == Some(Class::Allow) && painted.rule[reader as usize] == Rule::Decides
+        graph.node(reader).class() == Some(Class::Allow) && painted.rule[reader as usize] == Rule::Needed(Need::Choice)
     });
     let by_product = match kind {
         RegionKind::Entry => leads_to_loss_by_product(graph),

@@ -20,9 +20,10 @@
 //!    gradient of a residual, which a gate scales for a product, ends at each norm that adds its parts to it. Nor if it adds
 //!    another stored array of its size to a product that it alone reads, on the way to the next one: the product's fusion stores
 //!    the sum, or both are kept; or
-//! 4. it scales one stream, all that read it compute in f32, and one of them computes an exponential of it, as a softmax
-//!    reads its scores, for their maximum too. The stream is what is stored, and each of them scales it again. What is
-//!    rounded of an exponent is an error of the exponential in proportion to the exponent's size; or
+//! 4. it scales or adds up streams, all that read it compute in f32, and one of them computes an exponential of it, as a
+//!    softmax reads its scores, for their maximum too. The streams are what is stored, and each of them computes it again. What
+//!    is rounded of an exponent is an error of the exponential in proportion to the exponent's size, which is that of the
+//!    largest term: a mask's or a bias's; or
 //! 5. it multiplies two streams, sums in f32 are all that is computed of it, and one of them reads it through a reshape to
 //!    other lanes, as the gradient of a group norm's variance does. That is a copy, which a compiler makes where this is
 //!    computed, if it is f32, and of a statistic that it repeats and stores for it, if it is not.
@@ -376,12 +377,13 @@ impl Finder<'_> {
             let facts = self.facts[value as usize];
             facts.is_stream && facts.is_denied && self.feeds_product[value as usize]
         });
-        if self.joins_products(node) {
+        let exponential = self.exponential(node);
+        if exponential.is_none() && self.joins_products(node) {
             return;
         }
         let reader = self.only_reader(node).and_then(|reader| self.past_moves(reader));
         let reader = reader.filter(|&reader| self.computes_wide(reader) && !self.repeats_for_few(node, reader));
-        let reader = reader.or_else(|| self.exponential(node)).or_else(|| self.sum_of_copy(node));
+        let reader = reader.or(exponential).or_else(|| self.sum_of_copy(node));
         if let Some(reader) = reader.filter(|_| !reads_stored) {
             self.kept[node as usize] = Some(reader);
         }
@@ -418,9 +420,11 @@ impl Finder<'_> {
     /// Rule 4: an exponential that is computed of what scales one stream, if all that read it compute in f32.
     fn exponential(&self, node: NodeId) -> Option<NodeId> {
         let of = self.graph.node(node);
-        let n_streams = self.floats(of.operands.iter().copied()).filter(|&v| self.facts[v as usize].is_stream).count();
-        let is_scaling = matches!(self.graph.instr(of).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
-        if !is_scaling || n_streams != 1 {
+        let is_linear = matches!(
+            self.graph.instr(of).op,
+            Op::Binary(BinaryOp::Multiply | BinaryOp::Divide | BinaryOp::Add | BinaryOp::Subtract)
+        );
+        if !is_linear {
             return None;
         }
         let (mut found, mut open) = (None, vec![node]);

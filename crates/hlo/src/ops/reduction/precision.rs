@@ -23,7 +23,7 @@ pub(crate) fn scatter(module: &Module, to_apply: CompId) -> Class {
     }
 }
 
-fn combined(op: BinaryOp) -> Class {
+pub(crate) fn combined(op: BinaryOp) -> Class {
     match op {
         BinaryOp::Maximum | BinaryOp::Minimum => Class::Clear,
         BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => Class::NotFloat,
