@@ -4,7 +4,6 @@
 //! them; the other facts are of single values.
 
 use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
-use super::loops::Loop;
 use super::moved::moved_from;
 use super::narrow::largest;
 use bf16scope_hlo::ops::decisions::{DotForm, is_map, is_placement, list_names, precision_class};
@@ -57,12 +56,17 @@ impl Need {
 /// For each node the need that it is f32 for, and the node that has the need.
 pub(super) type Needs = Vec<Option<(Need, NodeId)>>;
 
-/// The needs of a region in which choices are made by these nodes, and whose loops do this.
-pub(super) fn needs(graph: &Graph<'_>, choices: &[Option<NodeId>], loops: &BTreeMap<NodeId, Loop>) -> Needs {
+/// The needs of a region in which choices are made by these nodes, and whose loops have recurrences that multiply by these
+/// arrays of their state ([`factors`]).
+pub(super) fn needs(
+    graph: &Graph<'_>,
+    choices: &[Option<NodeId>],
+    factors_of_loops: &BTreeMap<NodeId, Vec<bool>>,
+) -> Needs {
     let mut found = Found { graph, needs: choices.iter().map(|at| at.map(|at| (Need::Choice, at))).collect() };
-    for (&node, of_loop) in loops {
+    for (&node, is_factor) in factors_of_loops {
         for (leaf, &value) in graph.node(node).operands.iter().enumerate() {
-            if of_loop.is_factor.get(leaf) == Some(&true) {
+            if is_factor.get(leaf) == Some(&true) {
                 found.until_squashed(value, node);
             }
         }

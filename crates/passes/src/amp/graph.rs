@@ -412,9 +412,8 @@ impl<'m> Graph<'m> {
         let arrays = arrays.chain(results.iter().map(|r| (is_f32(r), r.as_array().map_or(0, |a| a.n_elements()))));
         let n_elements = arrays.filter(|(is_f32, _)| *is_f32).map(|(_, n)| n).max().unwrap_or(0);
         let (class, because) = classes.of(self.module, instr, n_elements, self.form(instr, operands));
-        let is_product = matches!(instr.op, Op::Dot { .. } | Op::Convolution(_));
         let is_of_data = operands.iter().all(|&value| self.value(value).is_data);
-        if class == Class::Allow && because == Because::Op && is_product && is_of_data {
+        if class == Class::Allow && because == Because::Op && is_of_data {
             let why =
                 "it multiplies positions, counts, constants or masks alone, and integers past 256 are not all bf16";
             return of_op(NodeKind::Op(Class::Deny { why, spreads: false }));

@@ -151,8 +151,9 @@ pub enum Accumulate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sums {
-    /// f32, as TensorFlow's `CrossShardOptimizer` sums. In a module for several partitions dots and convolutions read the
-    /// narrow dtype and give f32, and other sums stay f32. So does an `all-reduce` that is written out.
+    /// f32, as TensorFlow's `CrossShardOptimizer` sums. In a module for several partitions dots and convolutions whose result
+    /// no other product reads, such as gradients of weights, read the narrow dtype and give f32, and other sums stay f32. So
+    /// does an `all-reduce` that is written out.
     #[default]
     F32,
     /// What lowering makes of the op whose result they sum.

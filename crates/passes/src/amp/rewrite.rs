@@ -94,7 +94,8 @@ impl<'m> Rewriter<'m> {
         };
         let loops = self.loops_of(&graph, &choices);
         let branches = self.branches_of(&graph, &choices);
-        let needs = needs(&graph, &choices.of_node, &loops);
+        let factors = loops.iter().map(|(&node, of_loop)| (node, of_loop.is_factor.clone())).collect();
+        let needs = needs(&graph, &choices.of_node, &factors);
         let painted = match self.policy.choices {
             Boundary::Keep => paint(&graph, &self.classes, kind, crossing, &loops, &branches, &needs),
             Boundary::Lower => {
