@@ -103,3 +103,65 @@ ENTRY main {
     let error = error_of_scale(&low, &f32);
     assert!(error < (2.0 + 16.0) * f64::powi(2.0, -9), "{error}");
 }
+
+/// Scores whose bias is up to 500, as ALiBi's over long sequences: a score that bf16 holds is up to one off there, and its
+/// exponential a factor of e.
+#[test]
+fn what_is_added_to_an_exponent_is_not_rounded() {
+    let source = "HloModule biased
+max {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] maximum(a, b)
+}
+add {
+  a2 = f32[] parameter(0)
+  b2 = f32[] parameter(1)
+  ROOT c2 = f32[] add(a2, b2)
+}
+ENTRY main {
+  q = f32[32,16] parameter(0)
+  k = f32[32,16] parameter(1)
+  v = f32[32,16] parameter(2)
+  bias = f32[32,32] parameter(3)
+  products = f32[32,32] dot(q, k), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  eighth = f32[] constant(0.125)
+  eighths = f32[32,32] broadcast(eighth), dimensions={}
+  scaled = f32[32,32] multiply(products, eighths)
+  scores = f32[32,32] add(scaled, bias)
+  low = f32[] constant(-inf)
+  most = f32[32] reduce(scores, low), dimensions={1}, to_apply=max
+  mosts = f32[32,32] broadcast(most), dimensions={0}
+  shifted = f32[32,32] subtract(scores, mosts)
+  e = f32[32,32] exponential(shifted)
+  zero = f32[] constant(0)
+  sum = f32[32] reduce(e, zero), dimensions={1}, to_apply=add
+  sums = f32[32,32] broadcast(sum), dimensions={0}
+  p = f32[32,32] divide(e, sums)
+  ROOT y = f32[32,16] dot(p, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}";
+    let wave = |n: usize, step: f32| bytes((0..n).map(move |i| (i as f32 * step).sin()));
+    // Neighbours are 0.3 apart, so that no row is decided by one score.
+    let bias = (0..32 * 32).map(|i| 500.0 - 0.3 * ((i / 32) as f32 - (i % 32) as f32).abs());
+    let [f32, low] = both(source, &[wave(512, 0.3), wave(512, 0.5), wave(512, 0.9), bytes(bias)]);
+    // A score's 16 products of numbers below one are 2^-8 off each, an eighth of which is summed: 2^-7 of each weight. A weight
+    // and a number are rounded as well; a mean of numbers below one is within that of the largest of all, which is at least 1/8.
+    let error = error_of_scale(&low, &f32);
+    assert!(error < 8.0 * (f64::powi(2.0, -7) + f64::powi(2.0, -8)), "{error}");
+}
+
+/// A product of bf16 operands whose f32 sum was asked for (`preferred_element_type`): its sum stays f32.
+#[test]
+fn an_f32_sum_that_was_asked_for_stays() {
+    let source = "HloModule asked
+ENTRY main {
+  x = f32[8,64] parameter(0)
+  y = f32[64,8] parameter(1)
+  low_x = bf16[8,64] convert(x)
+  low_y = bf16[64,8] convert(y)
+  ROOT z = f32[8,8] dot(low_x, low_y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}";
+    let wave = |step: f32| bytes((0..512).map(move |i| (i as f32 * step).sin()));
+    let [f32, low] = both(source, &[wave(0.3), wave(0.7)]);
+    assert_eq!(low, f32);
+}

@@ -5,15 +5,15 @@
 //! f32, or is rounded at another place on its way to readers that all read it rounded; and what moves rounded values may move
 //! them before they are f32 again.
 
+use super::dataflow::{Dataflow, NodeId, NodeKind};
 use super::decided::StoredAs;
-use super::graph::{Graph, NodeId, NodeKind};
 use super::painted::Painted;
 use super::policy::Because;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::precision::Class;
 
 /// In which other forms a node's value could be without another rounding.
-pub(super) fn alternatives(graph: &Graph<'_>, painted: &Painted, node: NodeId) -> Vec<StoredAs> {
+pub(super) fn alternatives(graph: &Dataflow<'_>, painted: &Painted, node: NodeId) -> Vec<StoredAs> {
     let of = graph.node(node);
     let value = of.first_result;
     let op = &graph.instr(of).op;

@@ -4,7 +4,7 @@
 //! rounded for that, as anything else is that is stored. JAX's backward pass of a `cond` gives of each branch what its
 //! gradient needs, and zeros for what the other branches' gradients need: so a result is of a product if it is in one.
 
-use super::graph::{Graph, NodeId, ValueId};
+use super::dataflow::{Dataflow, NodeId, ValueId};
 use bf16scope_hlo::ops::precision::Class;
 
 /// What a branch gives, for each of its results.
@@ -19,7 +19,7 @@ pub(super) struct Branch {
 }
 
 /// The branch that this region is.
-pub(super) fn of_region(graph: &Graph<'_>) -> Branch {
+pub(super) fn of_region(graph: &Dataflow<'_>) -> Branch {
     let taken: Vec<ValueId> = graph.parameters().collect();
     let products = (0..graph.nodes.len() as NodeId).filter(|&node| graph.node(node).class() == Some(Class::Allow));
     let of_product = graph.reached(products.flat_map(|node| graph.node(node).results()).collect(), |_| true);

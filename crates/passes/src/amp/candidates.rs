@@ -19,7 +19,7 @@
 //! Anything else that scores are made by, or a second choice by what a first gives, reads them *exactly*, and so do loops
 //! and branches. A maximum with a constant, a mask or an exponential changes with a number that is added before it.
 
-use super::graph::{Graph, NodeId, ValueId};
+use super::dataflow::{Dataflow, NodeId, ValueId};
 use bf16scope_hlo::ops::{BinaryOp, Comparison, UnaryOp};
 use bf16scope_hlo::{CompId, DType, InstrId, Module, Op};
 
@@ -50,13 +50,13 @@ impl Read {
 
 /// What is the same along dimensions in a region.
 pub(super) struct Candidates<'g, 'm> {
-    graph: &'g Graph<'m>,
+    graph: &'g Dataflow<'m>,
     /// For each value the dimensions along which all its elements are the same.
     same: Vec<Dimensions>,
 }
 
 impl<'g, 'm> Candidates<'g, 'm> {
-    pub(super) fn of(graph: &'g Graph<'m>) -> Candidates<'g, 'm> {
+    pub(super) fn of(graph: &'g Dataflow<'m>) -> Candidates<'g, 'm> {
         let mut found = Candidates { graph, same: vec![0; graph.values.len()] };
         for node in 0..graph.nodes.len() as NodeId {
             let same = found.same_of(node);

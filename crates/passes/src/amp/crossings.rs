@@ -5,7 +5,7 @@
 //! and where it goes.
 
 use super::branches::Branch;
-use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, Use};
 use super::moved::is_of_parameter;
 use super::painted::{Crossing, Ends, Painted};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 /// The region around loops and branches.
 pub(super) struct Around<'a> {
     /// Its graph.
-    pub graph: &'a Graph<'a>,
+    pub graph: &'a Dataflow<'a>,
     /// What its nodes lead to.
     pub ends: &'a Ends,
     /// For each node the product that it is computed from, if nothing denied is between.

@@ -17,7 +17,7 @@
 //! `regions` follows them through. What is the same for all candidates of a choice is no score (`candidates`).
 
 use super::candidates::{Candidates, Read};
-use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::masks;
 use super::painted::RegionKind;
 use super::policy::Because;
@@ -70,7 +70,7 @@ pub(super) struct Through {
 pub(super) type RunsRegions<'r> = dyn FnMut(&Op, Told) -> Through + 'r;
 
 /// Finds the choices of a region. `through` says what ops that run regions do.
-pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, through: &mut RunsRegions<'_>) -> Choices {
+pub(super) fn decides(graph: &Dataflow<'_>, kind: RegionKind, around: &Told, through: &mut RunsRegions<'_>) -> Choices {
     let n = graph.nodes.len();
     // An average that asks for all digits is on the way from a product to a choice as it is.
     let is_product =
@@ -172,7 +172,7 @@ pub(super) fn decides(graph: &Graph<'_>, kind: RegionKind, around: &Told, throug
 }
 
 /// Whether a node chooses by what it reads, whatever is made of what it gives.
-fn is_choice(graph: &Graph<'_>, node: &Node, learned: &[bool]) -> bool {
+fn is_choice(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> bool {
     match &graph.instr(node).op {
         Op::Sort { .. } => true,
         Op::Opaque(opaque) => opaque.opcode == "topk",
@@ -188,7 +188,7 @@ fn is_choice(graph: &Graph<'_>, node: &Node, learned: &[bool]) -> bool {
 
 /// For each node whether it gives truth values of which integers are made that go to a product. One truth value alone does
 /// not count: it says whether a step is taken, not which way each element goes.
-fn numbers(graph: &Graph<'_>, leads_to_product: &[bool]) -> Vec<bool> {
+fn numbers(graph: &Dataflow<'_>, leads_to_product: &[bool]) -> Vec<bool> {
     let mut numbers = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len() as NodeId).rev() {
         let of = graph.node(node);

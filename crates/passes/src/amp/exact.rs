@@ -10,8 +10,8 @@
 //! What is no average may be exact and asked for all the same: a running sum by ones is larger than what it adds, and an
 //! exponential of differences of such sums would be off by their rounding.
 
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::facts::sums_narrow;
-use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::loss::losses;
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};
@@ -32,8 +32,8 @@ pub(super) fn graph<'m>(
     classes: &Classes<'_>,
     low: LowDType,
     call_room: usize,
-) -> Graph<'m> {
-    let mut graph = Graph::build(module, comp, classes, low, call_room);
+) -> Dataflow<'m> {
+    let mut graph = Dataflow::build(module, comp, classes, low, call_room);
     for product in products(&graph, comp == module.entry) {
         let node = &mut graph.nodes[product as usize];
         (node.kind, node.because) = (NodeKind::Op(Class::Allow), Because::Exact);
@@ -44,7 +44,7 @@ pub(super) fn graph<'m>(
     graph
 }
 
-fn products(graph: &Graph<'_>, is_entry: bool) -> Vec<NodeId> {
+fn products(graph: &Dataflow<'_>, is_entry: bool) -> Vec<NodeId> {
     let asks = |&node: &NodeId| {
         let of = graph.node(node);
         let is_denied = matches!(of.kind, NodeKind::Op(Class::Deny { .. })) && of.because == Because::Op;
@@ -69,7 +69,7 @@ fn asks_for_digits(precision: &PrecisionConfig) -> bool {
 }
 
 /// For each node whether it lies between two products, neither of which is one of these, and does not lead to a loss by none.
-fn between(graph: &Graph<'_>, is_entry: bool) -> Vec<bool> {
+fn between(graph: &Dataflow<'_>, is_entry: bool) -> Vec<bool> {
     let n = graph.nodes.len();
     let is_product = |node: NodeId| graph.node(node).class() == Some(Class::Allow);
     let passes =
@@ -105,7 +105,7 @@ struct Numbers {
 
 /// Values that are computed of no parameter.
 struct Constants<'g> {
-    graph: &'g Graph<'g>,
+    graph: &'g Dataflow<'g>,
     /// What was computed so far; none of what cannot be.
     found: BTreeMap<ValueId, Option<Numbers>>,
     /// How many more may be.

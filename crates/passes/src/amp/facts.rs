@@ -3,7 +3,7 @@
 //! One sweep for each, over the whole graph of a region, with calls followed. `needs` says which nodes are f32 for what reads
 //! them; the other facts are of single values.
 
-use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::moved::moved_from;
 use super::narrow::largest;
 use bf16scope_hlo::ops::decisions::{DotForm, is_map, is_placement, list_names, precision_class};
@@ -59,7 +59,7 @@ pub(super) type Needs = Vec<Option<(Need, NodeId)>>;
 /// The needs of a region in which choices are made by these nodes, and whose loops have recurrences that multiply by these
 /// arrays of their state ([`factors`]).
 pub(super) fn needs(
-    graph: &Graph<'_>,
+    graph: &Dataflow<'_>,
     choices: &[Option<NodeId>],
     factors_of_loops: &BTreeMap<NodeId, Vec<bool>>,
 ) -> Needs {
@@ -110,7 +110,7 @@ pub(super) fn needs(
 }
 
 /// For each array of a loop's state whether a recurrence of its body multiplies by it, with nothing between that squashes it.
-pub(super) fn factors(body: &Graph<'_>, state: &[ValueId]) -> Vec<bool> {
+pub(super) fn factors(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
     let mut found = Found { graph: body, needs: vec![None; body.nodes.len()] };
     let mut reached = BTreeSet::new();
     for (node, factors) in recurrences(body) {
@@ -122,7 +122,7 @@ pub(super) fn factors(body: &Graph<'_>, state: &[ValueId]) -> Vec<bool> {
 }
 
 struct Found<'g, 'm> {
-    graph: &'g Graph<'m>,
+    graph: &'g Dataflow<'m>,
     needs: Needs,
 }
 
@@ -180,7 +180,7 @@ impl Found<'_, '_> {
 }
 
 /// Whether a node is the last of a sigmoid's ops, 1 / (1 + e^x).
-fn is_reciprocal_of_sum(graph: &Graph<'_>, of: &Node) -> bool {
+fn is_reciprocal_of_sum(graph: &Dataflow<'_>, of: &Node) -> bool {
     let is_division = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Divide));
     is_division && of.operands.first().is_some_and(|&value| graph.value(value).is_data)
 }
@@ -220,7 +220,7 @@ fn decomposes(op: &Op) -> bool {
 }
 
 /// For each value whether it is f32 as is all that it is computed from, back to ops of class deny, with no product between.
-fn unrounded(graph: &Graph<'_>) -> Vec<bool> {
+fn unrounded(graph: &Dataflow<'_>) -> Vec<bool> {
     let mut found = vec![false; graph.values.len()];
     for of in &graph.nodes {
         let is_source = matches!(of.class(), Some(Class::Deny { .. }))
@@ -235,7 +235,7 @@ fn unrounded(graph: &Graph<'_>) -> Vec<bool> {
 
 /// Nodes that add up or multiply what a loop carries, and by what each multiplies it: of recurrences whose steps compute no
 /// product of what they carry. A network whose steps do, such as an LSTM, forgets its roundings as any network does.
-fn recurrences(graph: &Graph<'_>) -> BTreeMap<NodeId, Vec<ValueId>> {
+fn recurrences(graph: &Dataflow<'_>) -> BTreeMap<NodeId, Vec<ValueId>> {
     let mut found = BTreeMap::new();
     let state: Vec<ValueId> = graph.parameters().collect();
     if state.len() != graph.results.len() {
@@ -288,7 +288,7 @@ fn recurrences(graph: &Graph<'_>) -> BTreeMap<NodeId, Vec<ValueId>> {
 }
 
 /// Whether the steps of a loop compute a product of an array of the state that becomes that array again.
-fn computes_product_of(graph: &Graph<'_>, state: &[ValueId], before: ValueId, after: ValueId) -> bool {
+fn computes_product_of(graph: &Dataflow<'_>, state: &[ValueId], before: ValueId, after: ValueId) -> bool {
     let reached = |mut open: Vec<ValueId>, mut products: Option<&mut Vec<NodeId>>| {
         let mut seen = BTreeSet::new();
         while let Some(value) = open.pop() {
@@ -315,7 +315,7 @@ fn computes_product_of(graph: &Graph<'_>, state: &[ValueId], before: ValueId, af
 
 /// Nodes of running sums and products that are spelled by halves, as JAX's `associative_scan` spells them: an op combines two
 /// strided slices of one array, what it gives is combined so again, and what comes of that is put together between zeros.
-fn scans(graph: &Graph<'_>) -> BTreeSet<NodeId> {
+fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
     let n = graph.nodes.len();
     let mut level = vec![0_u32; n];
     let sliced = |value: ValueId| {
@@ -383,7 +383,7 @@ const MAX_TERMS: usize = 32;
 
 /// Products that are added to sums of products of their own operands, and the ops between: ‖a‖² + ‖b‖² − 2ab, and its gradient
 /// a·Σg − g·b.
-fn cancels(graph: &Graph<'_>, sum: NodeId) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
+fn cancels(graph: &Dataflow<'_>, sum: NodeId) -> Option<(Vec<NodeId>, Vec<NodeId>)> {
     let source = |value: ValueId| moved_or_cast_from(graph, value);
     let scales = |of: &Node| {
         let is_scaling = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
@@ -448,7 +448,7 @@ fn cancels(graph: &Graph<'_>, sum: NodeId) -> Option<(Vec<NodeId>, Vec<NodeId>)>
 }
 
 /// What ops moved, and casts rounded or widened, to make a value, whatever its dtype.
-fn moved_or_cast_from(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
+fn moved_or_cast_from(graph: &Dataflow<'_>, mut value: ValueId) -> ValueId {
     loop {
         value = moved_from(graph, value);
         let maker = graph.node(graph.producer(value));
@@ -470,7 +470,7 @@ fn moved_or_cast_from(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
 
 /// For each node whether it is a product whose f32 sum is kept, as rounding it would save nothing: it was asked for, of operands
 /// in the narrow dtype, or it is all that results and calls in f32 read.
-pub(super) fn keeps_sum(graph: &Graph<'_>, is_result: &[bool]) -> Vec<bool> {
+pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
     let mut is_end = vec![false; graph.nodes.len()];
     let mut goes_to_call = vec![false; graph.nodes.len()];
     let mut found = vec![false; graph.nodes.len()];
@@ -500,7 +500,7 @@ pub(super) fn keeps_sum(graph: &Graph<'_>, is_result: &[bool]) -> Vec<bool> {
 
 /// For each product whose value devices sum whether they do so in the narrow dtype: a product reads it on, and no result nor a
 /// new value of a parameter is made of it. A partitioner places such a sum as it would in a program written for it.
-pub(super) fn sums_narrow(graph: &Graph<'_>) -> Vec<NodeId> {
+pub(super) fn sums_narrow(graph: &Dataflow<'_>) -> Vec<NodeId> {
     let n = graph.nodes.len();
     let of_parameter = super::loss::of_parameters(graph, |_| true);
     let (mut to_result, mut to_product) = (vec![false; n], vec![false; n]);
@@ -524,7 +524,7 @@ pub(super) fn sums_narrow(graph: &Graph<'_>) -> Vec<NodeId> {
 /// Known to be within are what products, exponentials and other functions give, whose numbers are as large only where f32's
 /// own overflow is near; constants, which are rounded here; parameters that are weights or biases: those that only products
 /// read, those of one axis, and those that the program gives new values of. An array that is added to something is not known.
-pub(super) fn beyond(graph: &Graph<'_>) -> Vec<bool> {
+pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
     let largest = largest(graph.low);
     let is_beyond = |literal: &Literal| {
         let elements = literal.elements::<f32>();
@@ -561,7 +561,7 @@ pub(super) fn beyond(graph: &Graph<'_>) -> Vec<bool> {
 
 /// Whether a node keeps finite numbers within the narrow dtype's range, as is written before a cast: a clamp to its ends, or
 /// what selects that for a finite number, and else the number. A cast before it would come too early.
-pub(super) fn is_guard(graph: &Graph<'_>, node: NodeId) -> bool {
+pub(super) fn is_guard(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let of = graph.node(node);
     let maker = |value: ValueId| graph.node(graph.producer(value));
     let is_end = |value: ValueId| match &graph.instr(maker(value)).op {
@@ -582,7 +582,7 @@ pub(super) fn is_guard(graph: &Graph<'_>, node: NodeId) -> bool {
 }
 
 /// For each value whether it, or what moves it, is added to something or compared in size with it.
-fn added(graph: &Graph<'_>) -> Vec<bool> {
+fn added(graph: &Dataflow<'_>) -> Vec<bool> {
     let mut found = vec![false; graph.values.len()];
     for of in graph.nodes.iter().rev() {
         let is_sum = matches!(

@@ -1,7 +1,7 @@
 //! Writes one computation at one call site.
 
+use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
-use super::graph::{FrameId, Graph, NodeId, NodeKind, ValueId};
 use super::narrow;
 use super::painted::{Painted, RegionKind, Rule};
 use super::parts::{self, Parts};
@@ -57,7 +57,7 @@ pub(super) enum Origin {
 pub(super) type Callees = BTreeMap<InstrId, Vec<CompId>>;
 
 pub(super) struct FrameWriter<'a, 'm> {
-    graph: &'a Graph<'m>,
+    graph: &'a Dataflow<'m>,
     painted: &'a Painted,
     frame: FrameId,
     original: &'m Computation,
@@ -74,7 +74,7 @@ pub(super) struct FrameWriter<'a, 'm> {
 
 impl<'a, 'm> FrameWriter<'a, 'm> {
     pub(super) fn new(
-        graph: &'a Graph<'m>,
+        graph: &'a Dataflow<'m>,
         painted: &'a Painted,
         frame: FrameId,
         callees: Callees,

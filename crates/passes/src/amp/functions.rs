@@ -2,14 +2,14 @@
 //!
 //! Roots are none of these functions, as what they give is as exact as what they are given.
 
-use super::graph::{Graph, NodeId};
+use super::dataflow::{Dataflow, NodeId};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 
 /// For each node whether it is computed from such a function, with no product between, nor a node that `ends` it.
-pub(super) fn of_functions(graph: &Graph<'_>, ends: impl Fn(NodeId) -> bool) -> Vec<bool> {
+pub(super) fn of_functions(graph: &Dataflow<'_>, ends: impl Fn(NodeId) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for (node, of) in graph.nodes.iter().enumerate() {
         let op = &graph.instr(of).op;
@@ -25,7 +25,7 @@ pub(super) fn of_functions(graph: &Graph<'_>, ends: impl Fn(NodeId) -> bool) -> 
 
 /// For each node whether what it gives meets a value of these, by ops of class infer and clear. What is computed from a
 /// gradient that `is_sum` is none of these again.
-pub(super) fn meets_functions(graph: &Graph<'_>, is_sum: impl Fn(NodeId) -> bool) -> Vec<bool> {
+pub(super) fn meets_functions(graph: &Dataflow<'_>, is_sum: impl Fn(NodeId) -> bool) -> Vec<bool> {
     let of_functions = of_functions(graph, is_sum);
     let mut found = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len() as NodeId).rev() {

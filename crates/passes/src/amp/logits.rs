@@ -13,7 +13,7 @@
 //! pass: most of the memory is what it reads, which is kept until it ends, so what comes behind it is no cheaper, and
 //! logits that wait for that are kept, too. Nor where a loop sums up logarithms, as a loss does.
 
-use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::loops::Loop;
 use super::painted::{Painted, RegionKind, Rule};
 use super::policy::{Because, Classes};
@@ -33,7 +33,7 @@ pub(super) struct Logits {
 
 /// All logits of a region that are rounded. `loops` says what each of its loops does.
 pub(super) fn logits(
-    graph: &Graph<'_>,
+    graph: &Dataflow<'_>,
     painted: &Painted,
     classes: &Classes<'_>,
     kind: RegionKind,
@@ -66,7 +66,7 @@ pub(super) fn logits(
 }
 
 /// Whether a loop with products, or one that sums up logarithms, reads what is computed from what a node gives.
-fn leads_to_loop(graph: &Graph<'_>, from: NodeId, loops: &BTreeMap<NodeId, Loop>) -> bool {
+fn leads_to_loop(graph: &Dataflow<'_>, from: NodeId, loops: &BTreeMap<NodeId, Loop>) -> bool {
     let is_light = |node: NodeId| loops.get(&node).is_some_and(|it| !it.has_product && !it.is_of_logarithms);
     let mut reached = vec![false; graph.nodes.len()];
     reached[from as usize] = true;
@@ -78,7 +78,7 @@ fn leads_to_loop(graph: &Graph<'_>, from: NodeId, loops: &BTreeMap<NodeId, Loop>
 }
 
 /// Of an op that adds a bias to a product, and that the loss reads, the axis along which the bias lies.
-fn bias_axis(graph: &Graph<'_>, painted: &Painted, add: NodeId) -> Option<i64> {
+fn bias_axis(graph: &Dataflow<'_>, painted: &Painted, add: NodeId) -> Option<i64> {
     let of = graph.node(add);
     let &[left, right] = &of.operands[..] else { return None };
     let is_add = painted.rule[add as usize] == Rule::Loss
@@ -104,7 +104,7 @@ fn bias_axis(graph: &Graph<'_>, painted: &Painted, add: NodeId) -> Option<i64> {
 
 /// Whether a node sums an array of these dims, which a product reads too, over all axes but one.
 fn is_sum_of(
-    graph: &Graph<'_>,
+    graph: &Dataflow<'_>,
     painted: &Painted,
     classes: &Classes<'_>,
     node: NodeId,
@@ -124,7 +124,7 @@ fn is_sum_of(
 }
 
 /// Whether what a reduction reads has these dims, and all of them but `axis` are reduced.
-fn is_over_all_but(graph: &Graph<'_>, reduction: &Node, dims: &[i64], axis: i64) -> bool {
+fn is_over_all_but(graph: &Dataflow<'_>, reduction: &Node, dims: &[i64], axis: i64) -> bool {
     let instr = graph.instr(reduction);
     let Op::Reduce { dimensions, .. } = &instr.op else { return false };
     let read = &graph.module.comp(graph.frames[reduction.frame as usize].comp).instr(instr.operands[0]).shape;

@@ -19,8 +19,8 @@
 //! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
 //! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
 
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::facts::factors;
-use super::graph::{Graph, NodeId, NodeKind, ValueId};
 use super::moved::MAX_TERMS;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::precision::Class;
@@ -82,7 +82,7 @@ pub(super) struct Loop {
 }
 
 /// What the loop with this body and condition does with its state.
-pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
+pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>) -> Loop {
     let (Some(state), Some(asked)) = (parameter(body), parameter(condition)) else {
         return Loop { uses: Vec::new(), has_product: false, is_of_logarithms: false, is_factor: Vec::new() };
     };
@@ -130,7 +130,7 @@ pub(super) fn of_body(body: &Graph<'_>, condition: &Graph<'_>) -> Loop {
 
 /// What is computed within a step of a loop.
 struct Steps<'b> {
-    body: &'b Graph<'b>,
+    body: &'b Dataflow<'b>,
     products: Vec<NodeId>,
     /// Of what is carried and changes: what a product reads, and what it becomes, if that is computed from a product.
     between: Vec<(ValueId, ValueId)>,
@@ -141,7 +141,7 @@ struct Steps<'b> {
 }
 
 impl<'b> Steps<'b> {
-    fn of(body: &'b Graph<'b>, carried: Vec<(ValueId, ValueId)>) -> Steps<'b> {
+    fn of(body: &'b Dataflow<'b>, carried: Vec<(ValueId, ValueId)>) -> Steps<'b> {
         let is_product = |&node: &NodeId| body.node(node).class() == Some(Class::Allow);
         let products: Vec<NodeId> = (0..body.nodes.len() as NodeId).filter(is_product).collect();
         let given = |nodes: &[NodeId]| nodes.iter().flat_map(|&node| body.node(node).results()).collect();
@@ -207,7 +207,7 @@ impl<'b> Steps<'b> {
 }
 
 /// Whether a step adds what is computed from a product to an array of the state, and reads that for nothing else.
-fn is_summed(body: &Graph<'_>, of_product: &[bool], before: ValueId, after: ValueId) -> bool {
+fn is_summed(body: &Dataflow<'_>, of_product: &[bool], before: ValueId, after: ValueId) -> bool {
     let maker = body.producer(after);
     let of = body.node(maker);
     let others = || of.operands.iter().filter(|&&value| value != before);
@@ -222,7 +222,7 @@ fn is_summed(body: &Graph<'_>, of_product: &[bool], before: ValueId, after: Valu
 /// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of the
 /// state that `is_source`, in the same step or in one before it.
 fn reached(
-    body: &Graph<'_>,
+    body: &Dataflow<'_>,
     state: std::ops::Range<ValueId>,
     begins: impl Fn(NodeId) -> bool,
     is_source: impl Fn(usize) -> bool,
@@ -247,7 +247,7 @@ fn reached(
 }
 
 /// The values of a region's only parameter.
-fn parameter(graph: &Graph<'_>) -> Option<std::ops::Range<ValueId>> {
+fn parameter(graph: &Dataflow<'_>) -> Option<std::ops::Range<ValueId>> {
     let mut parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter);
     parameters.next().map(|node| node.results()).filter(|_| parameters.next().is_none())
 }
@@ -259,7 +259,7 @@ enum Kept {
     Filled(ValueId),
 }
 
-fn kept(body: &Graph<'_>, before: ValueId, after: ValueId) -> Option<Kept> {
+fn kept(body: &Dataflow<'_>, before: ValueId, after: ValueId) -> Option<Kept> {
     let readers = &body.users[before as usize];
     if before == after {
         let is_slice = |&reader: &NodeId| {
@@ -275,7 +275,7 @@ fn kept(body: &Graph<'_>, before: ValueId, after: ValueId) -> Option<Kept> {
 }
 
 /// What is written to where a result is an array that a slice was written to.
-pub(super) fn filled(body: &Graph<'_>, result: ValueId) -> Option<ValueId> {
+pub(super) fn filled(body: &Dataflow<'_>, result: ValueId) -> Option<ValueId> {
     let node = body.node(body.producer(result));
     let is_write = node.kind == NodeKind::Op(Class::Clear) && matches!(body.instr(node).op, Op::DynamicUpdateSlice);
     is_write.then(|| node.operands.get(1).copied()).flatten()

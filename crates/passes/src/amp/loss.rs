@@ -9,14 +9,14 @@
 //! none, as the norm that is logged; nor is what is measured on the way to a loss, as the mean size of an activation, of
 //! which no gradient reads more than a layer reads, too.
 
-use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::{Op, Shape};
 use std::collections::BTreeSet;
 
 /// The results that are losses.
-pub(super) fn losses(graph: &Graph<'_>) -> Vec<ValueId> {
+pub(super) fn losses(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let is_number = |value: &ValueId| graph.value(*value).is_f32() && graph.value(*value).n_elements == 1;
     let is_aliased = aliased(graph);
     let given = || graph.results.iter().copied().zip(&is_aliased).filter(|(value, _)| is_number(value));
@@ -51,7 +51,7 @@ fn or_all(all: Vec<ValueId>, is_kept: impl Fn(ValueId) -> bool) -> Vec<ValueId> 
 }
 
 /// For each result whether it takes the place of a parameter.
-fn aliased(graph: &Graph<'_>) -> Vec<bool> {
+fn aliased(graph: &Dataflow<'_>) -> Vec<bool> {
     let module = graph.module;
     let mut is_aliased = vec![false; graph.results.len()];
     for alias in &module.input_output_alias {
@@ -71,7 +71,7 @@ fn aliased(graph: &Graph<'_>) -> Vec<bool> {
 }
 
 /// For each node whether it is a parameter that `is_open`, or computed from one of its dims element by element.
-pub(super) fn of_parameters(graph: &Graph<'_>, is_open: impl Fn(NodeId) -> bool) -> Vec<bool> {
+pub(super) fn of_parameters(graph: &Dataflow<'_>, is_open: impl Fn(NodeId) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for (idx, node) in graph.nodes.iter().enumerate() {
         found[idx] = match node.kind {
@@ -83,7 +83,7 @@ pub(super) fn of_parameters(graph: &Graph<'_>, is_open: impl Fn(NodeId) -> bool)
 }
 
 /// The f32 operands that a node computes from element by element, each of the dims of what it gives.
-fn elements<'g>(graph: &'g Graph<'_>, node: &'g Node) -> impl Iterator<Item = ValueId> + 'g {
+fn elements<'g>(graph: &'g Dataflow<'_>, node: &'g Node) -> impl Iterator<Item = ValueId> + 'g {
     let dims = |node: &Node| graph.instr(node).shape.as_array().map(|array| &array.dims);
     let op = &graph.instr(node).op;
     let is_open = node.kind != NodeKind::Parameter && is_map(op) && !matches!(op, Op::Broadcast { .. } | Op::Reshape);
@@ -96,7 +96,7 @@ fn elements<'g>(graph: &'g Graph<'_>, node: &'g Node) -> impl Iterator<Item = Va
 
 /// For each node whether it gives a new value of a parameter that products read, or an op that does more than map it, or
 /// what that value is computed from element by element, as a gradient; or a gradient that is a result itself.
-fn updates(graph: &Graph<'_>) -> Vec<bool> {
+fn updates(graph: &Dataflow<'_>) -> Vec<bool> {
     let leads_to_product = graph.leads_to_product();
     let is_no_map = |&node: &NodeId| !is_map(&graph.instr(graph.node(node)).op);
     let is_weight = |node: NodeId| {
@@ -123,12 +123,12 @@ fn updates(graph: &Graph<'_>) -> Vec<bool> {
 }
 
 /// Whether a node computes a product, or calls what may.
-fn is_product(graph: &Graph<'_>, node: &Node) -> bool {
+fn is_product(graph: &Dataflow<'_>, node: &Node) -> bool {
     node.class() == Some(Class::Allow) || matches!(graph.instr(node).op, Op::While { .. } | Op::Conditional(_))
 }
 
 /// For each node whether it is computed from updates, and from no product but through them.
-fn measures(graph: &Graph<'_>, updates: &[bool]) -> Vec<bool> {
+fn measures(graph: &Dataflow<'_>, updates: &[bool]) -> Vec<bool> {
     let mut of_update = updates.to_vec();
     let mut of_product = vec![false; graph.nodes.len()];
     for (idx, node) in graph.nodes.iter().enumerate().filter(|(idx, _)| !updates[*idx]) {
@@ -147,7 +147,7 @@ struct Ways {
     by_product: Vec<bool>,
 }
 
-fn ways(graph: &Graph<'_>, losses: &[ValueId], updates: &[bool]) -> Ways {
+fn ways(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Ways {
     let mut within = vec![false; graph.nodes.len()];
     let mut by_product = within.clone();
     losses.iter().for_each(|&value| within[graph.producer(value) as usize] = true);
@@ -163,7 +163,7 @@ fn ways(graph: &Graph<'_>, losses: &[ValueId], updates: &[bool]) -> Ways {
 }
 
 /// For each node whether a loss of the entry is computed from what it gives through a product.
-pub(super) fn leads_to_loss_by_product(graph: &Graph<'_>) -> Vec<bool> {
+pub(super) fn leads_to_loss_by_product(graph: &Dataflow<'_>) -> Vec<bool> {
     let losses = losses(graph);
     if losses.is_empty() { vec![false; graph.nodes.len()] } else { ways(graph, &losses, &updates(graph)).by_product }
 }
@@ -171,7 +171,7 @@ pub(super) fn leads_to_loss_by_product(graph: &Graph<'_>) -> Vec<bool> {
 /// For each node whether a gradient starts from what it is computed from since the last product: from a value that leads to
 /// none of the losses through a product but by updates, as those of a layer do, but that something else on the way to a product
 /// reads.
-fn starts(graph: &Graph<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<bool> {
+fn starts(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<bool> {
     let leads_to_product = graph.leads_to_product();
     let Ways { within, by_product } = ways(graph, losses, updates);
     let mut found = vec![false; graph.nodes.len()];

@@ -9,7 +9,7 @@
 //!
 //! A choice, by a mask or by a number, may also be among numbers that the program gives, with no product behind it.
 
-use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::loss;
 use super::painted::RegionKind;
 use bf16scope_hlo::ops::Comparison;
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 64;
 /// For each node whether it is a choice whose outcome, and nothing else of it, meets other values: of a comparison for
 /// equality on the way to a product, of any that `is_choice` on the way to an array that the program gives.
 pub(super) fn masks(
-    graph: &Graph<'_>,
+    graph: &Dataflow<'_>,
     kind: RegionKind,
     [learned, is_constant]: [&[bool]; 2],
     is_backward: &dyn Fn(NodeId) -> bool,
@@ -89,7 +89,7 @@ pub(super) fn masks(
 
 /// Of a comparison for equality of two learned values, one of which is made of the other, what makes that one, behind what
 /// only places elements.
-fn maximum(graph: &Graph<'_>, node: &Node, learned: &[bool]) -> Option<NodeId> {
+fn maximum(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> Option<NodeId> {
     let Op::Compare { direction: Comparison::Eq | Comparison::Ne, .. } = graph.instr(node).op else { return None };
     let &[a, b] = &node.operands[..] else { return None };
     let is_open = |value: ValueId| graph.value(value).is_f32() && learned[value as usize];
@@ -111,7 +111,7 @@ fn maximum(graph: &Graph<'_>, node: &Node, learned: &[bool]) -> Option<NodeId> {
 }
 
 /// For each node whether a loss is computed from it; nothing where the program gives none.
-pub(super) fn leads_to_loss(graph: &Graph<'_>) -> Option<Vec<bool>> {
+pub(super) fn leads_to_loss(graph: &Dataflow<'_>) -> Option<Vec<bool>> {
     let losses = loss::losses(graph);
     let mut leads = vec![false; graph.nodes.len()];
     losses.iter().for_each(|&value| leads[graph.producer(value) as usize] = true);
@@ -124,7 +124,7 @@ pub(super) fn leads_to_loss(graph: &Graph<'_>) -> Option<Vec<bool>> {
 }
 
 /// For each node whether it gives an array of f32 that is a result, or that one is computed from.
-fn gives_array(graph: &Graph<'_>) -> Vec<bool> {
+fn gives_array(graph: &Dataflow<'_>) -> Vec<bool> {
     let is_array = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements > 1;
     let mut gives = vec![false; graph.nodes.len()];
     for &value in graph.results.iter().filter(|&&value| is_array(value)) {
@@ -140,7 +140,7 @@ fn gives_array(graph: &Graph<'_>) -> Vec<bool> {
 }
 
 /// For each value whether it is the same in every run, given which are of those that the region takes.
-pub(super) fn constants(graph: &Graph<'_>, taken: &[bool]) -> Vec<bool> {
+pub(super) fn constants(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
     let mut is_constant = vec![false; graph.values.len()];
     graph.parameters().zip(taken).for_each(|(value, &is_taken)| is_constant[value as usize] = is_taken);
     for node in graph.nodes.iter().filter(|node| node.kind != NodeKind::Parameter) {

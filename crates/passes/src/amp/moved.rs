@@ -15,7 +15,7 @@
 //! A *sum over windows* of few numbers, as of an average pool or its gradient, stores what it sums and what it gives, as no
 //! fusion makes what windows read. Between two products it is computed in bf16, as in a network that was written for it.
 
-use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::policy::{Because, Classes};
 use bf16scope_hlo::ops::decisions::list_names;
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
@@ -46,7 +46,7 @@ pub(super) fn is_stored(instr: &Instruction) -> bool {
 }
 
 /// Whether a node reshapes an array to another last axis, which is the one that lies along a tile's lanes: a copy on a TPU.
-pub(super) fn changes_lanes(graph: &Graph<'_>, node: NodeId) -> bool {
+pub(super) fn changes_lanes(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let of = graph.node(node);
     let instr = graph.instr(of);
     if instr.op != Op::Reshape {
@@ -59,7 +59,7 @@ pub(super) fn changes_lanes(graph: &Graph<'_>, node: NodeId) -> bool {
 
 /// For each node whether it gives what is stored because it was moved: by the node itself, or by one before it that this
 /// one moves on, as does the `select` behind a lookup that leaves out what is out of bounds.
-pub(super) fn moved(graph: &Graph<'_>) -> Vec<bool> {
+pub(super) fn moved(graph: &Dataflow<'_>) -> Vec<bool> {
     let mut moved = vec![false; graph.nodes.len()];
     for node in 0..graph.nodes.len() as NodeId {
         let of = graph.node(node);
@@ -75,12 +75,12 @@ pub(super) fn moved(graph: &Graph<'_>) -> Vec<bool> {
 }
 
 /// Whether what a node moves is a parameter, which is stored already.
-pub(super) fn is_of_parameter(graph: &Graph<'_>, node: NodeId) -> bool {
+pub(super) fn is_of_parameter(graph: &Dataflow<'_>, node: NodeId) -> bool {
     graph.node(graph.producer(moved_from(graph, graph.node(node).first_result))).kind == NodeKind::Parameter
 }
 
 /// What ops of class clear moved, or a part of, to make a value.
-pub(super) fn moved_from(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
+pub(super) fn moved_from(graph: &Dataflow<'_>, mut value: ValueId) -> ValueId {
     loop {
         let maker = graph.node(graph.producer(value));
         match (&maker.kind, maker.operands.first()) {
@@ -91,7 +91,7 @@ pub(super) fn moved_from(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
 }
 
 /// The zeros and the rows of a node that adds rows to zeros, if it may compute in bf16.
-pub(super) fn rows_into_zeros(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> Option<(ValueId, ValueId)> {
+pub(super) fn rows_into_zeros(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId) -> Option<(ValueId, ValueId)> {
     let of = graph.node(node);
     let instr = graph.instr(of);
     let [zeros, _, rows] = of.operands[..] else { return None };
@@ -108,7 +108,12 @@ pub(super) fn rows_into_zeros(graph: &Graph<'_>, classes: &Classes<'_>, node: No
 
 /// Whether a node adds rows to zeros, of which each row of the result gets few: one at most, on average, where no product
 /// follows, as in the gradient of a permutation.
-pub(super) fn is_sum_of_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, leads_to_product: bool) -> bool {
+pub(super) fn is_sum_of_rows(
+    graph: &Dataflow<'_>,
+    classes: &Classes<'_>,
+    node: NodeId,
+    leads_to_product: bool,
+) -> bool {
     let n_elements = |value| graph.value(value).n_elements;
     let max_terms = if leads_to_product { MAX_TERMS } else { 1 };
     rows_into_zeros(graph, classes, node)
@@ -116,7 +121,7 @@ pub(super) fn is_sum_of_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: Nod
 }
 
 /// Whether a node gives one array by the op of a name, a sum that is always f32 for no other reason, and that no devices share.
-fn is_sum_called(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, name: &str) -> bool {
+fn is_sum_called(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId, name: &str) -> bool {
     let of = graph.node(node);
     let op = &graph.instr(of).op;
     of.n_results == 1
@@ -127,14 +132,14 @@ fn is_sum_called(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, name: &
 }
 
 /// Whether a node sums over windows of few numbers, and may compute in bf16. In f16 such a sum may be infinite.
-pub(super) fn is_sum_over_windows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
+pub(super) fn is_sum_over_windows(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
     let Op::ReduceWindow { window, .. } = &graph.instr(graph.node(node)).op else { return false };
     let n_terms = window.iter().map(|dim| dim.size).fold(1, i64::saturating_mul);
     graph.low == DType::BF16 && n_terms <= WINDOW_TERMS && is_sum_called(graph, classes, node, "reduce-window:add")
 }
 
 /// Whether a node puts zeros around or between what only windows read.
-pub(super) fn pads_windows(graph: &Graph<'_>, node: NodeId) -> bool {
+pub(super) fn pads_windows(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let of = graph.node(node);
     let mut readers = of.results().flat_map(|value| &graph.users[value as usize]).peekable();
     matches!(graph.instr(of).op, Op::Pad(_))
@@ -143,7 +148,7 @@ pub(super) fn pads_windows(graph: &Graph<'_>, node: NodeId) -> bool {
 }
 
 /// Whether a node sums few numbers to each that it gives, and that is no statistic: it is not repeated for what was summed.
-pub(super) fn is_sum_of_few(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
+pub(super) fn is_sum_of_few(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
     let of = graph.node(node);
     let is_sum = is_sum_called(graph, classes, node, "reduce:add");
     let Some(&summed) = of.operands.first().filter(|_| is_sum) else { return false };

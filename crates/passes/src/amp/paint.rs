@@ -1,6 +1,6 @@
 //! Which nodes of a region compute in the narrow dtype, and which rule decided it.
 //!
-//! The rules run in this order over the values of [`Graph`]:
+//! The rules run in this order over the values of [`Dataflow`]:
 //! 1. What reaches a result without passing an allowed op is denied, unless the policy lowers it. If the result is a
 //!    scalar of the entry, the loss, every path counts, and the denial spreads; to other results of the region, only
 //!    paths through ops of class infer and clear count. So losses and updates of parameters and optimizer state are
@@ -42,10 +42,10 @@ mod casts;
 
 use super::branches::Branch;
 use super::crossings::Around;
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
 use super::facts::{Need, Needs, beyond, is_guard, keeps_sum};
 use super::functions::meets_functions;
-use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loops::{Loop, filled};
 use super::moved::{
     is_of_parameter, is_stored, is_sum_of_few, is_sum_of_rows, is_sum_over_windows, moved, pads_windows,
@@ -66,7 +66,7 @@ use std::collections::BTreeMap;
 /// `crossing` says which arrays of a loop's state are narrow, where the region is its body or condition; `loops` what the
 /// loops of the region do with theirs; `decides` which nodes make scores of choices.
 pub(super) fn paint(
-    graph: &Graph<'_>,
+    graph: &Dataflow<'_>,
     classes: &Classes<'_>,
     kind: RegionKind,
     crossing: &Crossing,
@@ -178,7 +178,7 @@ fn initial_rule(node: &Node) -> Rule {
 }
 
 struct Painter<'g> {
-    graph: &'g Graph<'g>,
+    graph: &'g Dataflow<'g>,
     classes: &'g Classes<'g>,
     policy: &'g Policy,
     kind: RegionKind,

@@ -1,7 +1,7 @@
 //! What `paint` decides for a region: the dtype of each node and value, and the rule that decided.
 
+use super::dataflow::{NodeId, ValueId};
 use super::facts::Need;
-use super::graph::{NodeId, ValueId};
 use std::collections::BTreeMap;
 
 /// Why a node computes in what it does.

@@ -5,7 +5,7 @@
 //! array that was taken apart by indices. Such a sum is made of the parts' sums, and each of these is made with its part. So
 //! it is written part by part: it is of the same numbers, in the same dtype.
 
-use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::painted::{Painted, Rule};
 use super::policy::{Because, Classes};
 use bf16scope_hlo::ops::decisions::list_names;
@@ -27,7 +27,7 @@ pub(super) struct Parts {
 }
 
 /// The nodes of a region that sum in f32 what was put together of narrow parts, and what a product reads too.
-pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
+pub(super) fn sums(graph: &Dataflow<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
     let is_sum = |&node: &NodeId| {
         let of = graph.node(node);
         let instr = graph.instr(of);
@@ -46,7 +46,7 @@ pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) 
 }
 
 /// Whether a product reads a value, or what only moves it.
-fn is_read_by_product(graph: &Graph<'_>, painted: &Painted, value: ValueId) -> bool {
+fn is_read_by_product(graph: &Dataflow<'_>, painted: &Painted, value: ValueId) -> bool {
     let mut open = vec![value];
     while let Some(value) = open.pop() {
         for &reader in &graph.users[value as usize] {
@@ -63,7 +63,7 @@ fn is_read_by_product(graph: &Graph<'_>, painted: &Painted, value: ValueId) -> b
 }
 
 /// What a node sums, if that was put together of parts along dimensions that it does not sum over.
-pub(super) fn of_node(graph: &Graph<'_>, node: NodeId) -> Option<Parts> {
+pub(super) fn of_node(graph: &Dataflow<'_>, node: NodeId) -> Option<Parts> {
     let chain = moved(graph, node)?;
     let whole = graph.producer(*chain.last()?);
     let Op::Reduce { dimensions, .. } = &graph.instr(graph.node(node)).op else { return None };
@@ -101,7 +101,7 @@ pub(super) fn of_node(graph: &Graph<'_>, node: NodeId) -> Option<Parts> {
 
 /// The parts of a sum of parts that zeros pad along dimensions that are not `reduced`.
 fn padded(
-    graph: &Graph<'_>,
+    graph: &Dataflow<'_>,
     node: NodeId,
     reduced: &[i64],
     parts: &mut Vec<(InstrId, Option<Vec<PadDim>>)>,
@@ -134,7 +134,7 @@ fn padded(
 
 /// The value that a node of one operand and one start reduces, what it was reshaped or transposed from, and so on, as far as
 /// it is made in the node's frame by ops that are retyped.
-fn moved(graph: &Graph<'_>, node: NodeId) -> Option<Vec<ValueId>> {
+fn moved(graph: &Dataflow<'_>, node: NodeId) -> Option<Vec<ValueId>> {
     let reduces = graph.node(node);
     let (Op::Reduce { .. }, &[mut value, _]) = (&graph.instr(reduces).op, &reduces.operands[..]) else { return None };
     let mut chain = Vec::new();

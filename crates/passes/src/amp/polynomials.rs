@@ -7,7 +7,7 @@
 //! else reads it; as a back end computes it in one fusion, none of it is stored. A polynomial whose terms something else reads,
 //! as its gradient by that value does, is none: it is stored term by term.
 
-use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::painted::{Painted, Rule};
 use super::unstored::Unstored;
 use bf16scope_hlo::Op;
@@ -36,7 +36,7 @@ struct Chain {
 }
 
 /// The nodes that belong to polynomials of one array: they compute in f32.
-pub(super) fn polynomials(graph: &Graph<'_>, painted: &Painted) -> Vec<Unstored> {
+pub(super) fn polynomials(graph: &Dataflow<'_>, painted: &Painted) -> Vec<Unstored> {
     let sources = sources(graph);
     let nodes = || 0..graph.nodes.len() as NodeId;
     let users = |node: NodeId| graph.node(node).results().flat_map(|value| graph.users[value as usize].iter().copied());
@@ -82,7 +82,7 @@ pub(super) fn polynomials(graph: &Graph<'_>, painted: &Painted) -> Vec<Unstored>
 }
 
 /// What each value is computed of.
-fn sources(graph: &Graph<'_>) -> Vec<Source> {
+fn sources(graph: &Dataflow<'_>) -> Vec<Source> {
     let mut sources: Vec<Source> = (0..graph.values.len() as ValueId).map(Source::One).collect();
     for of in &graph.nodes {
         let mut varying =
@@ -105,7 +105,7 @@ fn sources(graph: &Graph<'_>) -> Vec<Source> {
 }
 
 /// The sums of the terms of chains that are long enough, from the first with as many terms.
-fn chains(graph: &Graph<'_>, sources: &[Source], is_inside: &[bool]) -> Vec<NodeId> {
+fn chains(graph: &Dataflow<'_>, sources: &[Source], is_inside: &[bool]) -> Vec<NodeId> {
     let is_constant = |value: ValueId| sources[value as usize] == Source::Constants;
     // One number, or one of two.
     let is_coefficient = |value: ValueId| {

@@ -4,9 +4,9 @@
 //! which of those that it gives are scores outside. A loop is asked until its state no longer changes: what one step gives
 //! the next takes.
 
+use super::dataflow::{CALL_ROOM, Dataflow};
 use super::decides::{Choices, Through, Told, decides};
 use super::exact;
-use super::graph::{CALL_ROOM, Graph};
 use super::painted::RegionKind;
 use super::policy::Classes;
 use bf16scope_hlo::{CompId, Module, Op};
@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// What was asked of a module's regions.
 #[derive(Debug, Default)]
 pub(super) struct Regions<'m> {
-    graphs: BTreeMap<CompId, Rc<Graph<'m>>>,
+    graphs: BTreeMap<CompId, Rc<Dataflow<'m>>>,
     known: BTreeMap<(CompId, Told), (Vec<bool>, Vec<bool>)>,
 }
 
@@ -25,7 +25,7 @@ impl<'m> Regions<'m> {
     pub(super) fn choices(
         &mut self,
         classes: &Classes<'_>,
-        graph: &Graph<'m>,
+        graph: &Dataflow<'m>,
         kind: RegionKind,
         around: &Told,
     ) -> Choices {
@@ -92,7 +92,7 @@ impl<'m> Regions<'m> {
         (scores, learned)
     }
 
-    fn graph(&mut self, module: &'m Module, classes: &Classes<'_>, comp: CompId) -> Rc<Graph<'m>> {
+    fn graph(&mut self, module: &'m Module, classes: &Classes<'_>, comp: CompId) -> Rc<Dataflow<'m>> {
         let build = || Rc::new(exact::graph(module, comp, classes, classes.policy().dtype, CALL_ROOM));
         Rc::clone(self.graphs.entry(comp).or_insert_with(build))
     }

@@ -2,9 +2,9 @@
 //! programs.
 
 use super::alternatives::alternatives;
+use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind};
 use super::decided::StoredAs;
 use super::frame::Origin;
-use super::graph::{FrameId, Graph, NodeId, NodeKind};
 use super::narrow;
 use super::painted::{Painted, Rule};
 use super::policy::{Because, Policy};
@@ -121,14 +121,14 @@ impl LoweringReport {
 }
 
 /// The decisions of one frame.
-pub(super) fn decisions(graph: &Graph<'_>, painted: &Painted, frame: FrameId, policy: &Policy) -> Vec<Decision> {
+pub(super) fn decisions(graph: &Dataflow<'_>, painted: &Painted, frame: FrameId, policy: &Policy) -> Vec<Decision> {
     let frame_ref = &graph.frames[frame as usize];
     let nodes = frame_ref.nodes.iter().zip(0u32..);
     nodes.filter_map(|(node, idx)| decision(graph, painted, (frame, InstrId(idx)), (*node)?, policy)).collect()
 }
 
 fn decision(
-    graph: &Graph<'_>,
+    graph: &Dataflow<'_>,
     painted: &Painted,
     (frame, id): (FrameId, InstrId),
     node: NodeId,

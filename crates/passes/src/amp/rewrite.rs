@@ -7,11 +7,11 @@
 //! names are made unique.
 
 use super::branches::{self, Branch};
+use super::dataflow::{CALL_ROOM, Dataflow, FrameId, NodeId};
 use super::decides::{Choices, Told};
 use super::exact;
 use super::facts::needs;
 use super::frame::{Callees, FrameWriter, Origin};
-use super::graph::{CALL_ROOM, FrameId, Graph, NodeId};
 use super::loops::{self, Loop, Use};
 use super::narrow;
 use super::paint::paint;
@@ -110,7 +110,7 @@ impl<'m> Rewriter<'m> {
     }
 
     /// What the loops of a graph do with their state. Scores are carried as they are.
-    fn loops_of(&mut self, graph: &Graph<'m>, choices: &Choices) -> BTreeMap<NodeId, Loop> {
+    fn loops_of(&mut self, graph: &Dataflow<'m>, choices: &Choices) -> BTreeMap<NodeId, Loop> {
         let mut found = BTreeMap::new();
         for (node, of) in (0..).zip(&graph.nodes) {
             let &Op::While { body, condition } = &graph.instr(of).op else { continue };
@@ -130,7 +130,7 @@ impl<'m> Rewriter<'m> {
     }
 
     /// What the branches of a graph's `conditional`s give. Scores are given as they are.
-    fn branches_of(&mut self, graph: &Graph<'m>, choices: &Choices) -> BTreeMap<NodeId, Vec<Branch>> {
+    fn branches_of(&mut self, graph: &Dataflow<'m>, choices: &Choices) -> BTreeMap<NodeId, Vec<Branch>> {
         let mut found = BTreeMap::new();
         for (node, of) in (0..).zip(&graph.nodes) {
             let op = &graph.instr(of).op;
@@ -158,7 +158,7 @@ impl<'m> Rewriter<'m> {
     /// Writes a frame; gives its computation.
     fn frame(
         &mut self,
-        graph: &Graph<'m>,
+        graph: &Dataflow<'m>,
         painted: &Painted,
         around: &BTreeMap<NodeId, Vec<Told>>,
         frame: FrameId,
@@ -183,7 +183,7 @@ impl<'m> Rewriter<'m> {
     /// Writes what a frame calls: first the calls that are followed, then regions and reductions.
     fn callees(
         &mut self,
-        graph: &Graph<'m>,
+        graph: &Dataflow<'m>,
         painted: &Painted,
         around: &BTreeMap<NodeId, Vec<Told>>,
         frame: FrameId,

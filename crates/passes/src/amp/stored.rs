@@ -17,9 +17,9 @@
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
 //!   No fusion makes its parts one by one, so the whole is stored.
 
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::facts::Need;
 use super::functions::of_functions;
-use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
 use super::loss::leads_to_loss_by_product;
 use super::moved::{changes_lanes, is_stored};
 use super::painted::{Painted, RegionKind, Rule};
@@ -27,7 +27,7 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::precision::Class;
 
 /// The nodes that compute in f32 for a result, and whose values are rounded once for all that reads them.
-pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
+pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
     let of_function = of_functions(graph, |_| false);
     let of_product = computed_from(graph, |class| class == Class::Allow);
     let of_denied = computed_from(graph, |class| matches!(class, Class::Deny { .. }));
@@ -76,7 +76,7 @@ pub(super) fn stored(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> 
 }
 
 /// For each node whether it is of a class, or computed from one that is by ops of class infer and clear.
-pub(super) fn computed_from(graph: &Graph<'_>, is_of: impl Fn(Class) -> bool) -> Vec<bool> {
+pub(super) fn computed_from(graph: &Dataflow<'_>, is_of: impl Fn(Class) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for (node, of) in graph.nodes.iter().enumerate() {
         let goes_on = matches!(of.class(), Some(Class::Infer | Class::Clear));
@@ -87,7 +87,7 @@ pub(super) fn computed_from(graph: &Graph<'_>, is_of: impl Fn(Class) -> bool) ->
 }
 
 /// Whether products that are lowered and sums over some of its axes are all that reads a value.
-fn is_summed(graph: &Graph<'_>, painted: &Painted, value: ValueId) -> bool {
+fn is_summed(graph: &Dataflow<'_>, painted: &Painted, value: ValueId) -> bool {
     let readers = &graph.users[value as usize];
     let is_product = |&&reader: &&NodeId| painted.rule[reader as usize] == Rule::Allowed;
     let is_sum = |&&reader: &&NodeId| {
@@ -99,7 +99,7 @@ fn is_summed(graph: &Graph<'_>, painted: &Painted, value: ValueId) -> bool {
 }
 
 /// For each node whether one that `is_reader` reads what it gives, or what only moves that.
-fn read_by(graph: &Graph<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool> {
+fn read_by(graph: &Dataflow<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len()).rev() {
         let mut readers = graph.nodes[node].results().flat_map(|value| &graph.users[value as usize]);
@@ -112,7 +112,7 @@ fn read_by(graph: &Graph<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool> {
 }
 
 /// Whether what moves a value stores it: where it is put together with others, or its rows become other lanes.
-fn is_moved(graph: &Graph<'_>, value: ValueId) -> bool {
+fn is_moved(graph: &Dataflow<'_>, value: ValueId) -> bool {
     let stores = |&reader: &NodeId| {
         let of = graph.node(reader);
         let is_whole = graph.value(of.first_result).n_elements >= graph.value(value).n_elements;
@@ -123,7 +123,7 @@ fn is_moved(graph: &Graph<'_>, value: ValueId) -> bool {
 }
 
 /// Whether all that reads a value takes a part of it, and more than one op does.
-fn is_taken_apart(graph: &Graph<'_>, value: ValueId) -> bool {
+fn is_taken_apart(graph: &Dataflow<'_>, value: ValueId) -> bool {
     let is_part = |&reader: &NodeId| matches!(graph.instr(graph.node(reader)).op, Op::Slice(_));
     let readers = &graph.users[value as usize];
     readers.len() > 1 && readers.iter().all(is_part)

@@ -17,7 +17,7 @@
 //! are: so it is rounded as between two products, whether the sum itself is bf16 or f32. What of it is f32 all the same, as it
 //! comes of a sum or of the loss, is rounded once, as the rows that it makes.
 
-use super::graph::{Graph, Node, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::moved::rows_into_zeros;
 use super::painted::{Painted, RegionKind};
 use super::policy::Classes;
@@ -33,7 +33,7 @@ const LANES: i64 = 128;
 const SUBLANES: i64 = 8;
 
 /// Lookups whose table is read behind a barrier.
-pub(super) fn lookups(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
+pub(super) fn lookups(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
     let is_lookup = |&node: &NodeId| {
         let of = graph.node(node);
         let Some(&table) = of.operands.first() else { return false };
@@ -58,7 +58,7 @@ pub(super) fn lookups(graph: &Graph<'_>, painted: &Painted, kind: RegionKind) ->
 
 /// Whether what reads a cast's narrow numbers computes with them, and nothing widens them again. A lookup that something
 /// reads in f32 is rounded without a barrier, and what was lowered so is not to be lowered to something else.
-fn is_computed_with(graph: &Graph<'_>, cast: NodeId) -> bool {
+fn is_computed_with(graph: &Dataflow<'_>, cast: NodeId) -> bool {
     let mut is_read = false;
     let mut open: Vec<ValueId> = graph.node(cast).results().collect();
     while let Some(value) = open.pop() {
@@ -83,7 +83,7 @@ struct Sum {
 }
 
 /// Sums of rows that are computed in bf16, and what adds several of them. Where one stays f32, all do that are added to it.
-pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
+pub(super) fn sums(graph: &Dataflow<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
     let mut found: BTreeMap<NodeId, Sum> = BTreeMap::new();
     for node in 0..graph.nodes.len() as NodeId {
         let of = graph.node(node);
@@ -114,7 +114,7 @@ pub(super) fn sums(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) 
 
 /// What makes rows in f32 that are added to a table with narrow rows and were computed from products: stored as they are added,
 /// whatever they are made of.
-pub(super) fn rows(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
+pub(super) fn rows(graph: &Dataflow<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
     let of_product = computed_from(graph, |class| class == Class::Allow);
     let is_found = |&node: &NodeId| {
         let of = graph.node(node);
@@ -131,14 +131,14 @@ pub(super) fn rows(graph: &Graph<'_>, painted: &Painted, classes: &Classes<'_>) 
 }
 
 /// Whether a node adds what this value holds to a table of zeros, as rows that are narrower than a tile.
-pub(super) fn adds_rows(graph: &Graph<'_>, classes: &Classes<'_>, node: NodeId, value: ValueId) -> bool {
+pub(super) fn adds_rows(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId, value: ValueId) -> bool {
     let of = graph.node(node);
     rows_into_zeros(graph, classes, node).is_some_and(|(_, rows)| rows == value)
         && has_narrow_rows(graph, of, graph.instr(of).operands[0])
 }
 
 /// Whether more than one op reads what a node makes, or the sum of several such.
-fn has_several_readers(graph: &Graph<'_>, node: &Node) -> bool {
+fn has_several_readers(graph: &Dataflow<'_>, node: &Node) -> bool {
     let mut value = node.first_result;
     loop {
         let readers = &graph.users[value as usize];
@@ -156,7 +156,7 @@ fn has_several_readers(graph: &Graph<'_>, node: &Node) -> bool {
 
 /// Whether an operand of a node is a matrix, or a stack of some, that takes less memory transposed, as its rows do not fill
 /// tiles.
-fn has_narrow_rows(graph: &Graph<'_>, node: &Node, operand: InstrId) -> bool {
+fn has_narrow_rows(graph: &Dataflow<'_>, node: &Node, operand: InstrId) -> bool {
     let computation = graph.module.comp(graph.frames[node.frame as usize].comp);
     let Some([.., n_rows, width]) = computation.instr(operand).shape.as_array().map(|array| &array.dims[..]) else {
         return false;

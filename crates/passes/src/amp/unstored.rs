@@ -42,7 +42,7 @@
 //! compiler would store it in f32: it fuses a cast into each op that reads, however many there are. Even where one goes on,
 //! if rows are put together there, each with zeros between its numbers: no reader does that again.
 
-use super::graph::{Graph, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::moved::{changes_lanes, is_stored, moved_from};
 use super::painted::{Painted, Rule};
 use bf16scope_hlo::Op;
@@ -86,7 +86,7 @@ pub(super) struct Unstored {
 /// The nodes that were lowered and had better compute in f32. `stores_row` says which values a node stores in the narrow dtype
 /// to add them as rows.
 pub(super) fn unstored(
-    graph: &Graph<'_>,
+    graph: &Dataflow<'_>,
     painted: &Painted,
     stores_row: &dyn Fn(NodeId, ValueId) -> bool,
 ) -> Vec<Unstored> {
@@ -143,7 +143,7 @@ impl Readers {
 }
 
 struct Finder<'g> {
-    graph: &'g Graph<'g>,
+    graph: &'g Dataflow<'g>,
     painted: &'g Painted,
     facts: Vec<Facts>,
     /// For each node that stays in f32 the one that this comes from.

@@ -14,11 +14,11 @@ use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 use std::collections::BTreeMap;
 
-/// A value: an array (or token), by index into [`Graph::values`].
+/// A value: an array (or token), by index into [`Dataflow::values`].
 pub(super) type ValueId = u32;
-/// An op on values, by index into [`Graph::nodes`].
+/// An op on values, by index into [`Dataflow::nodes`].
 pub(super) type NodeId = u32;
-/// A computation at one call site, by index into [`Graph::frames`].
+/// A computation at one call site, by index into [`Dataflow::frames`].
 pub(super) type FrameId = u32;
 
 /// How much calls may add to all regions of a module together, in instructions and values of callees; a call that would
@@ -131,7 +131,7 @@ pub(super) struct Frame {
 
 /// A region as values and nodes.
 #[derive(Debug)]
-pub(super) struct Graph<'m> {
+pub(super) struct Dataflow<'m> {
     pub module: &'m Module,
     pub low: DType,
     pub values: Vec<Value>,
@@ -147,7 +147,7 @@ pub(super) struct Graph<'m> {
     pub call_room: usize,
 }
 
-impl<'m> Graph<'m> {
+impl<'m> Dataflow<'m> {
     /// The graph of the region `comp` of a verified module.
     pub(super) fn build(
         module: &'m Module,
@@ -155,8 +155,8 @@ impl<'m> Graph<'m> {
         classes: &Classes<'_>,
         low: LowDType,
         call_room: usize,
-    ) -> Graph<'m> {
-        let mut graph = Graph {
+    ) -> Dataflow<'m> {
+        let mut graph = Dataflow {
             module,
             low: low.dtype(),
             values: Vec::new(),
@@ -283,7 +283,7 @@ impl<'m> Graph<'m> {
         classes: &Classes<'_>,
     ) -> Vec<ValueId> {
         let instr = self.module.comp(self.frames[frame as usize].comp).instr(id);
-        let of = |graph: &Graph<'_>, operand: InstrId| graph.frames[frame as usize].values[operand.idx()].clone();
+        let of = |graph: &Dataflow<'_>, operand: InstrId| graph.frames[frame as usize].values[operand.idx()].clone();
         match (&instr.op, arguments) {
             (Op::Parameter { number, .. }, Some(arguments)) => return arguments[*number as usize].clone(),
             (Op::Tuple, _) => return instr.operands.iter().flat_map(|&operand| of(self, operand)).collect(),
@@ -464,7 +464,7 @@ impl<'m> Graph<'m> {
 
 /// Exponentials that are part of a sigmoid, 1 / (1 + e^x), which no other op reads. The sigmoid's error is no more than that
 /// of x, whatever the exponential's, so it is lowered as `logistic` is, which a TPU's compiler makes of it.
-fn sigmoids(graph: &Graph<'_>) -> Vec<NodeId> {
+fn sigmoids(graph: &Dataflow<'_>) -> Vec<NodeId> {
     let is_one = |value: ValueId| {
         let mut node = graph.node(graph.producer(value));
         while let (Op::Broadcast { .. } | Op::Reshape, Some(&operand)) = (&graph.instr(node).op, node.operands.first())
