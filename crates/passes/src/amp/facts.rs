@@ -6,8 +6,8 @@
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::moved::moved_from;
 use super::narrow::largest;
-use bf16scope_hlo::ops::decisions::{DotForm, is_map, is_placement, list_names, precision_class};
-use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::decisions::{DotForm, device_sum, is_map, is_placement, list_names, precision_class};
+use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{Literal, Op};
 use std::collections::{BTreeMap, BTreeSet};
@@ -493,7 +493,9 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
         let is_of_data = of.operands.iter().any(|&value| graph.value(value).is_data);
         let is_kept = all_end
             && (is_of_data || of.results().all(|value| !is_result[value as usize] && goes_to_call[node as usize]));
-        found[node as usize] = of.class() == Some(Class::Allow) && (is_kept || of.operands.iter().all(is_narrow));
+        // Ops that a policy allows besides products give what they read.
+        let may_be_wider = of.class() == Some(Class::Allow) && device_sum(graph.module, op) == DeviceSum::Own;
+        found[node as usize] = may_be_wider && (is_kept || of.operands.iter().all(is_narrow));
     }
     found
 }
