@@ -216,15 +216,10 @@ pub fn precision_class(module: &Module, op: &Op) -> Class {
     decisions(op).class.of(module)
 }
 
-/// Custom calls that say how an array lies over devices, whatever its dtype: a move.
-const PLACEMENTS: [&str; 6] = [
-    "Sharding",
-    "SPMDFullToShardShape",
-    "SPMDShardToFullShape",
-    "xla.sdy.FuncResultSharding",
-    "xla.sdy.GlobalToLocalShape",
-    "xla.sdy.LocalToGlobalShape",
-];
+/// Custom calls that say how an array lies over devices, whatever its dtype: a move. The borders of `shard_map`
+/// (`SPMDFullToShardShape`, `xla.sdy.LocalToGlobalShape`, …) are not among them: Shardy asks that nothing stands between them and
+/// the body that they surround, a cast neither.
+const PLACEMENTS: [&str; 1] = ["Sharding"];
 
 /// Whether an op only says how an array lies over devices, such as JAX's `with_sharding_constraint`.
 pub fn is_placement(op: &Op) -> bool {
