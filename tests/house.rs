@@ -30,7 +30,7 @@ fn rust_files(folder: &str) -> Vec<(PathBuf, String)> {
     fn walk(folder: &Path, out: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            if path.is_dir() {
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
                 walk(&path, out);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 out.push(path);

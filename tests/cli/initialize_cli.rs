@@ -77,7 +77,7 @@ fn what_is_wrong_has_its_line() {
     assert!(
         error.starts_with(
             "bf16scope: other.yaml:3:9: `except` is about the weights that a run starts from, and there are none\n"
-        ) && error.contains("help: add `initialize_from: FILE` beside it"),
+        ) && error.contains("help: add `initialize_from: FILE` beside it, or --initialize-from, or leave it out"),
         "{error}"
     );
     let error = fails("initialize_from: w.safetensors, except: ['*/logit/*']", model, &[]);

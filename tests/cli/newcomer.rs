@@ -139,6 +139,7 @@ fn a_grid_that_is_none_is_an_error_before_the_plugin_is_loaded() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{error}");
     let expected = "plugin tpu: TPU_PROCESS_BOUNDS is \"2,2\", expected three whole numbers from 1 up, with commas, such as 2,2,1\n";
+    assert!(error.contains("help: correct it, or unset it: the plugin would end the process over it"), "{error}");
     assert!(error.contains(expected), "{error}");
 }
 

@@ -1,6 +1,14 @@
 //! Text as a user trains on it: a decoder that completes what it learnt, and what is said of experiments that are not right.
 
 use crate::train_cli::Folder;
+use bf16scope::graph::Precision;
+use bf16scope::models::{Model, mlp};
+use bf16scope::pjrt::Client;
+use bf16scope::task::Task;
+use bf16scope::train::checkpoint::Checkpoint;
+use bf16scope::train::experiment::Experiment;
+use bf16scope::train::{Completer, Sampling};
+use bf16scope::tuning::Tuning;
 
 const MODEL: &str =
     "kind: transformer, length: 16, max_length: 16, layers: 1, features: 32, heads: 2, hidden: 64, norm: pre";
@@ -42,7 +50,8 @@ fn a_decoder_completes_what_it_learnt_and_draws_the_same_again_with_the_same_see
         "{shown}"
     );
     let error = folder.stderr(&["predict", "e.yaml", "--complete", ""]);
-    assert!(error.contains("transformer: a text without tokens; a text is completed by one at least"), "{error}");
+    let expected = "transformer: a text without tokens; a text is completed by one at least, to go on from";
+    assert!(error.contains(expected), "{error}");
 }
 
 #[test]
@@ -50,11 +59,37 @@ fn a_network_that_looks_ahead_completes_nothing() {
     let folder = alphabet("vocabulary: 128", "tokenizer: bytes, window: 16");
     folder.stdout(&["train", "e.yaml", "--no-run", "--epochs", "1"]);
     let error = folder.stderr(&["predict", "e.yaml", "--complete", "abc"]);
-    let expected =
-        "transformer: a network whose logits depend on the tokens that come after; a text is completed by a causal one";
+    let expected = "transformer: a network whose logits depend on the tokens that come after; a text is completed by a \
+                    causal one: `causal: true`, or `use_causal_mask: true` of its blocks";
     assert!(error.contains(expected), "{error}");
     let error = folder.stderr(&["predict", "e.yaml", "--complete", "café"]);
-    assert!(error.contains("a text with token 195, of 128"), "{error}");
+    let expected =
+        "a text with token 195, of 128; a text is completed by the tokenizer that the network was trained with";
+    assert!(error.contains(expected), "{error}");
+}
+
+/// Of 1e38 everywhere the logits of a token overflow f32.
+#[test]
+fn a_network_that_is_no_decoder_and_one_that_overflows_complete_nothing() {
+    let folder = alphabet("vocabulary: 256, causal: true", "tokenizer: bytes, window: 16");
+    let client = Client::cpu().unwrap();
+    let completer = |task: &dyn Task| Completer::new(&client, task, Precision::F32, &Tuning::none());
+    let digits = Model::Mlp(mlp::Config::new([8, 8, 1], 10)).task(0.0);
+    assert_eq!(
+        completer(&*digits).err().unwrap().to_string(),
+        "mlp: it reads `images` [8, 8, 1]; a text is completed by a decoder: one sequence of tokens in, and `logits` \
+         [batch, length, vocabulary] out"
+    );
+    folder.stdout(&["train", "e.yaml", "--no-run", "--epochs", "0", "--checkpoint", "start.safetensors"]);
+    let (path, task) = (folder.path("start.safetensors"), Experiment::read(folder.path("e.yaml")).unwrap().task());
+    let mut checkpoint = Checkpoint::read(&path).unwrap();
+    for array in checkpoint.variables.values_mut() {
+        array.bytes = 1e38f32.to_le_bytes().repeat(array.bytes.len() / 4);
+    }
+    let completer = completer(&*task).unwrap();
+    let error = completer.complete(&path, &checkpoint, &[97, 98], 1, &Sampling::default(), |_| ()).unwrap_err();
+    let expected = "transformer: logits that are not numbers after 2 tokens; a text is completed by finite ones";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[test]

@@ -69,18 +69,36 @@ fn strings(tokens: TokenStream, all: &mut Vec<String>) {
     }
 }
 
-/// Whether an error of a list is made there: `PjrtError::new`, `TrainError::of_key`, but not `TrainError::from`.
-fn makes_an_error(tokens: TokenStream) -> bool {
+/// Whether an error is made there: `PjrtError::new`, `TrainError::of_key`, but not `TrainError::from`; or by a function of the
+/// file that gives one.
+fn makes_an_error(tokens: TokenStream, makers: &BTreeSet<String>) -> bool {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let text = |at: usize| tokens.get(at).map(word).unwrap_or_default();
     tokens.iter().enumerate().any(|(at, token)| match token {
-        TokenTree::Group(group) => makes_an_error(group.stream()),
+        TokenTree::Group(group) => makes_an_error(group.stream(), makers),
+        token if makers.contains(&word(token)) => matches!(tokens.get(at + 1), Some(TokenTree::Group(_))),
         token => {
             ERRORS.contains(&word(token).as_str())
                 && (text(at + 1), text(at + 2)) == (":".to_string(), ":".to_string())
                 && !["from", "cause", "to_string"].contains(&text(at + 3).as_str())
         }
     })
+}
+
+/// The functions of a file, with their bodies.
+fn functions(file: &syn::File) -> Vec<(&syn::Signature, &syn::Block)> {
+    let mut all = Vec::new();
+    for item in &file.items {
+        match item {
+            syn::Item::Fn(function) => all.push((&function.sig, &*function.block)),
+            syn::Item::Impl(item) => all.extend(item.items.iter().filter_map(|item| match item {
+                syn::ImplItem::Fn(function) => Some((&function.sig, &function.block)),
+                _ => None,
+            })),
+            _ => {}
+        }
+    }
+    all
 }
 
 /// What is always the same in a sentence: what stands between two values, or between a value and a line's end, where that is
@@ -117,20 +135,16 @@ fn sentences(text: &str) -> Vec<String> {
             }
         }
     };
-    let mut of_function = |block: &syn::Block| {
-        if makes_an_error(block.to_token_stream()) {
-            strings(block.to_token_stream(), &mut all);
-        }
+    let functions = functions(&file);
+    let is_maker = |signature: &syn::Signature| {
+        let output = signature.output.to_token_stream().to_string();
+        ERRORS.iter().any(|error| output == format!("-> {error}"))
     };
-    for item in &file.items {
-        match item {
-            syn::Item::Fn(function) => of_function(&function.block),
-            syn::Item::Impl(item) => item.items.iter().for_each(|item| {
-                if let syn::ImplItem::Fn(function) = item {
-                    of_function(&function.block);
-                }
-            }),
-            _ => {}
+    let makers = functions.iter().filter(|(signature, _)| is_maker(signature));
+    let makers: BTreeSet<String> = makers.map(|(signature, _)| signature.ident.to_string()).collect();
+    for (_, block) in functions {
+        if makes_an_error(block.to_token_stream(), &makers) {
+            strings(block.to_token_stream(), &mut all);
         }
     }
     for item in &file.items {
@@ -181,10 +195,15 @@ fn a_sentence_is_told_from_a_log_and_from_what_changes_in_it() {
             Timeout,
         }
         fn f() -> TrainError { tracing::debug!("this is no message"); TrainError::new(Kind, Place, "no such thing at all") }
-        fn g() -> TrainError { other("nothing is made here").map_err(TrainError::from) }
+        fn g() -> Result<(), TrainError> { other("nothing is made here").map_err(TrainError::from) }
+        fn h() -> Result<(), TrainError> { Err(made(format!("{n} are made by another"))) }
+        fn made(text: String) -> TrainError { TrainError::new(Kind, Place, text) }
         #[cfg(test)]
         mod tests { fn h() { TrainError::new(Kind, Place, "made in a test alone") } }"#;
-    assert_eq!(sentences(text), ["no such thing at all", "{doing}: it took {measured} seconds, which is too long"]);
+    assert_eq!(
+        sentences(text),
+        ["no such thing at all", "{n} are made by another", "{doing}: it took {measured} seconds, which is too long"]
+    );
     assert_eq!(
         fixed_parts("{doing}: it took {measured} whole seconds, which is {{too}} long\nhelp: raise the limit"),
         [": it took", "whole seconds, which is {too} long", "help: raise the limit"]

@@ -6,16 +6,11 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::as_tpu::AsArg;
-use super::child::client;
-use super::trained::{TrainedArgs, by_averages};
-use super::tune::{TuneArg, target_of};
+use super::trained::{RunArgs, by_averages};
 use super::{Context, Status, values};
 use crate::report::grouped;
-use bf16scope_model::graph::Precision;
 use bf16scope_model::optim::Update;
-use bf16scope_pjrt::Platform;
-use bf16scope_train::experiment::{Experiment, default_checkpoint};
+use bf16scope_train::experiment::Experiment;
 use bf16scope_train::{Evaluator, Predictor, with_total};
 use confusion::Confusion;
 
@@ -38,21 +33,8 @@ pub struct Args {
     /// Other examples, with labels [default: the experiment's test data]
     #[arg(short, long, value_name = "FILE")]
     inputs: Option<PathBuf>,
-    /// What the network computes in: bf16, f32 or f16
-    #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
-    precision: Precision,
-    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
-    #[arg(long, value_name = "FILE")]
-    checkpoint: Option<PathBuf>,
     #[command(flatten)]
-    trained: TrainedArgs,
-    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
-    #[arg(long, value_name = "DEVICE", default_value_t)]
-    device: Platform,
-    #[command(flatten)]
-    tune: TuneArg,
-    #[command(flatten)]
-    as_tpu: AsArg,
+    run: RunArgs,
     /// Also which classes are taken for which: a matrix, or where it is too wide the pairs that are confused most
     #[arg(long)]
     confusion: bool,
@@ -63,12 +45,11 @@ pub struct Args {
 
 /// Evaluates.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    args.device.one_device()?;
-    args.as_tpu.check(&args.device)?;
+    args.run.check()?;
     let experiment = Experiment::read(&args.experiment)?;
-    let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
+    let path = args.run.checkpoint(&args.experiment);
     let task = experiment.task();
-    let checkpoint = args.trained.read(&path, &*task)?;
+    let checkpoint = args.run.trained.read(&path, &*task)?;
     let test = match &args.inputs {
         Some(file) => experiment.read_other_labelled(&args.experiment, file, &context.setup())?,
         None => experiment.read_data(&args.experiment, &context.setup())?.test,
@@ -80,10 +61,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             path.display()
         );
     }
-    let client = args.as_tpu.client(client(&args.device, &context.setup())?);
-    let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
+    let client = args.run.client(context)?;
+    let tuning = args.run.tuning(&experiment);
     let batch = u32::try_from(test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
-    let evaluator = Evaluator::new(&client, &task, args.precision, batch, &tuning)?;
+    let evaluator = Evaluator::new(&client, &task, args.run.precision, batch, &tuning)?;
     let evaluation = evaluator.evaluate(&path, &checkpoint, &*test)?;
     let config = &experiment.train;
     let decay = Update { optimizer: config.optimizer, weight_decay: config.weight_decay.clone(), ..Update::default() };
@@ -91,14 +72,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let values = with_total(evaluation.totals.to_values(), l2);
     let confusion = match args.confusion {
         true => {
-            let predictor = Predictor::new(&client, &*task, args.precision, batch, &tuning)?;
+            let predictor = Predictor::new(&client, &*task, args.run.precision, batch, &tuning)?;
             Some(Confusion::of(&*task, &predictor, (&path, &checkpoint), &*test, batch as usize)?)
         }
         false => None,
     };
     if args.json {
         let mut object = json!({
-            "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(), "inputs": args.inputs,
+            "experiment": args.experiment, "checkpoint": path, "precision": args.run.precision.name(), "inputs": args.inputs,
             "steps": checkpoint.position.step,
             // Whether these are the test data of its training, as far as the checkpoint says.
             "same_test_data": same_test_data, "n_examples": evaluation.n_examples,
@@ -120,7 +101,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         context.print(&format!(
             "{} in {}: test {} over {} examples, after {} steps{}\n",
             path.display(),
-            args.precision,
+            args.run.precision,
             values::list(&values),
             grouped(evaluation.n_examples as i64),
             grouped(checkpoint.position.step as i64),

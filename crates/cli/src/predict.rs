@@ -11,18 +11,14 @@ use serde_json::json;
 
 use self::arrays::Collected;
 use self::write::{Output, PredictionFormat};
-use super::as_tpu::AsArg;
-use super::child::client;
-use super::trained::{TrainedArgs, by_averages};
-use super::tune::{TuneArg, target_of};
+use super::trained::{RunArgs, by_averages};
 use super::whole::whole;
 use super::{Context, Status, emit, progress};
 use crate::report::{Column, Screen, Table, grouped};
 use bf16scope_data::{DataError, DataErrorKind, Loader, Source};
-use bf16scope_model::graph::Precision;
-use bf16scope_pjrt::{Platform, Setup};
+use bf16scope_pjrt::Setup;
 use bf16scope_train::checkpoint::Checkpoint;
-use bf16scope_train::experiment::{Experiment, default_checkpoint};
+use bf16scope_train::experiment::Experiment;
 use bf16scope_train::{Predictor, TrainError};
 
 /// Examples that a table shows.
@@ -64,21 +60,8 @@ pub struct Args {
     output: Option<PathBuf>,
     #[command(flatten)]
     completion: complete::CompletionArgs,
-    /// What the network computes in: bf16, f32 or f16
-    #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
-    precision: Precision,
-    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
-    #[arg(long, value_name = "FILE")]
-    checkpoint: Option<PathBuf>,
     #[command(flatten)]
-    trained: TrainedArgs,
-    /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
-    #[arg(long, value_name = "DEVICE", default_value_t)]
-    device: Platform,
-    #[command(flatten)]
-    tune: TuneArg,
-    #[command(flatten)]
-    as_tpu: AsArg,
+    run: RunArgs,
     /// Print one JSON object: with the predictions, unless -o takes them
     #[arg(long)]
     json: bool,
@@ -100,21 +83,23 @@ impl Args {
         let (shown, steps) = (path.display(), grouped(checkpoint.position.step as i64));
         let averages = by_averages(checkpoint);
         let examples = if n_examples == 1 { "example" } else { "examples" };
-        format!("{shown} in {}: predictions for {count} {examples}, after {steps} steps{averages}\n", self.precision)
+        format!(
+            "{shown} in {}: predictions for {count} {examples}, after {steps} steps{averages}\n",
+            self.run.precision
+        )
     }
 }
 
 /// Predicts.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    args.device.one_device()?;
-    args.as_tpu.check(&args.device)?;
+    args.run.check()?;
     let experiment = Experiment::read(&args.experiment)?;
-    let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
+    let path = args.run.checkpoint(&args.experiment);
     let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
     emit::check_names(&[("-o", args.output.as_deref())], &read)?;
     let kind = args.output.as_deref().map(PredictionFormat::of).transpose()?;
     let task = experiment.task();
-    let checkpoint = args.trained.read(&path, &*task)?;
+    let checkpoint = args.run.trained.read(&path, &*task)?;
     if let Some(text) = &args.completion.complete {
         return complete::run(args, context, &experiment, &path, &checkpoint, text);
     }
@@ -123,17 +108,17 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
     let mut features = task.features();
     features.retain(|feature| !feature.is_label);
-    let loader = Loader::new(&*source, &features, args.precision.compute(), batch as usize, 0)?;
+    let loader = Loader::new(&*source, &features, args.run.precision.compute(), batch as usize, 0)?;
     loader.check().map_err(|error| none_is_left_out(error.into()))?;
     // A path that cannot be written fails before the work, not after it.
     let output = match (&args.output, kind) {
         (Some(path), Some(kind)) => Some(Output::begin(path, kind)?),
         _ => None,
     };
-    let client = args.as_tpu.client(client(&args.device, &context.setup())?);
-    let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
+    let client = args.run.client(context)?;
+    let tuning = args.run.tuning(&experiment);
     let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
-    let predictor = Predictor::new(&client, &*task, args.precision, batch, &tuning)?;
+    let predictor = Predictor::new(&client, &*task, args.run.precision, batch, &tuning)?;
     spinner.finish_and_clear();
     let bar = progress::bar(n_examples, context.quiet);
     bar.set_prefix("predicting");
@@ -150,7 +135,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     let files = args.files(&*source, keep as u64);
     let mut head = json!({
-        "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
+        "experiment": args.experiment, "checkpoint": path, "precision": args.run.precision.name(),
         "steps": checkpoint.position.step, "inputs": args.inputs, "n_examples": n_examples,
         "by_averages": checkpoint.has_averages(),
     });

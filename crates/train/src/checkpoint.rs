@@ -30,6 +30,7 @@ use bf16scope_hlo::element::floats;
 use bf16scope_model::graph::Precision;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::str::FromStr;
@@ -194,12 +195,7 @@ impl Checkpoint {
     /// Where there is none, or it is cut off, damaged, no checkpoint, or of another version.
     pub fn read(path: impl AsRef<Path>) -> Result<Checkpoint, CheckpointError> {
         let path = path.as_ref();
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf() },
-            _ => CheckpointError::Read { path: path.to_path_buf(), source },
-        };
-        let mut file = files::open(path).map_err(failed)?;
-        let n_bytes = file.metadata().map_err(failed)?.len();
+        let (mut file, n_bytes) = open(path)?;
         match memory_of_machine() {
             Some(available) if u128::from(n_bytes) > available => {
                 Err(CheckpointError::TooLarge { path: path.to_path_buf(), n_bytes, available })
@@ -214,12 +210,7 @@ impl Checkpoint {
     /// Where there is none, or its header is cut off, no checkpoint's, or of another version.
     pub fn read_position(path: impl AsRef<Path>) -> Result<Position, CheckpointError> {
         let path = path.as_ref();
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf() },
-            _ => CheckpointError::Read { path: path.to_path_buf(), source },
-        };
-        let mut file = files::open(path).map_err(failed)?;
-        let n_bytes = file.metadata().map_err(failed)?.len();
+        let (mut file, n_bytes) = open(path)?;
         file::read_position(path, &mut file, n_bytes)
     }
 
@@ -251,6 +242,17 @@ impl Checkpoint {
         let path = path.as_ref();
         Place::claim(path)?.write(self)
     }
+}
+
+/// The file of a checkpoint and its length in bytes.
+fn open(path: &Path) -> Result<(File, u64), CheckpointError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => CheckpointError::Missing { path: path.to_path_buf() },
+        _ => CheckpointError::Read { path: path.to_path_buf(), source },
+    };
+    let file = files::open(path).map_err(failed)?;
+    let n_bytes = file.metadata().map_err(failed)?.len();
+    Ok((file, n_bytes))
 }
 
 /// The first element that is a NaN or an infinity, and its number.

@@ -160,7 +160,7 @@ impl Completer {
             let read = &tokens[tokens.len().saturating_sub(length)..];
             let logits = self.logits(&variables, read, 0)?;
             let is_first_with_room = (number == 0 || read.len() == 1) && read.len() < length;
-            if is_first_with_room && self.logits(&variables, read, 1)? != logits {
+            if is_first_with_room && !same(&self.logits(&variables, read, 1)?, &logits) {
                 let found = "a network whose logits depend on the tokens that come after".to_string();
                 return Err(wrong(found, "a causal one: `causal: true`, or `use_causal_mask: true` of its blocks"));
             }
@@ -189,6 +189,11 @@ impl Completer {
         let bytes = results[0].to_host()?;
         Ok(bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect())
     }
+}
+
+/// Whether logits are equal; NaN equals NaN.
+fn same(a: &[f32], b: &[f32]) -> bool {
+    a.iter().zip(b).all(|(a, b)| a == b || a.is_nan() && b.is_nan())
 }
 
 /// The token that is chosen; `None` where logits are no numbers.

@@ -7,10 +7,8 @@ use anyhow::bail;
 use serde_json::json;
 
 use super::Args;
-use crate::child::client;
 use crate::report::grouped;
 use crate::trained::by_averages;
-use crate::tune::target_of;
 use crate::whole::whole;
 use crate::{Context, Status, progress};
 use bf16scope_train::checkpoint::Checkpoint;
@@ -65,10 +63,10 @@ pub(super) fn run(
     };
     let prompt =
         tokenizer.encode(text).map_err(|found| anyhow::anyhow!("the tokenizer makes no ids of the text: {found}"))?;
-    let client = args.as_tpu.client(client(&args.device, &context.setup())?);
-    let tuning = args.tune.tuning(experiment, &target_of(&args.device));
+    let client = args.run.client(context)?;
+    let tuning = args.run.tuning(experiment);
     let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
-    let completer = Completer::new(&client, &*experiment.task(), args.precision, &tuning)?;
+    let completer = Completer::new(&client, &*experiment.task(), args.run.precision, &tuning)?;
     spinner.finish_and_clear();
     let CompletionArgs { tokens, temperature, top_k, seed, .. } = args.completion;
     let sampling = Sampling { temperature: temperature.unwrap_or(0.0), top_k: top_k.map(|k| k as usize), seed };
@@ -81,7 +79,7 @@ pub(super) fn run(
     let whole = tokenizer.decode(&[&prompt[..], &ids].concat());
     if args.json {
         context.print_json(&json!({
-            "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(),
+            "experiment": args.experiment, "checkpoint": path, "precision": args.run.precision.name(),
             "steps": checkpoint.position.step, "by_averages": checkpoint.has_averages(), "prompt": prompt, "ids": ids,
             "text": whole, "temperature": temperature, "top_k": top_k, "seed": temperature.map(|_| seed),
             "tokens_per_second": rate,
@@ -101,7 +99,7 @@ pub(super) fn run(
     context.print(&format!(
         "{} in {}, after {steps} steps{averages}: {how}\n{shown}\n{count} tokens, {rate:.1} a second\n",
         path.display(),
-        args.precision
+        args.run.precision
     ))?;
     Ok(Status::Ok)
 }

@@ -248,7 +248,7 @@ impl Server {
         for (id, _) in args.iter().flatten().filter(|(_, is_donated)| *is_donated) {
             donated.insert(*id, self.arrays.remove(id).ok_or_else(|| missing("an array that was not donated"))?);
         }
-        let Held::Loaded(executable) = self.program(program)? else {
+        let Some(Held::Loaded(executable)) = self.programs.get(&program) else {
             return Err(missing("a program that is loaded"));
         };
         let mut lists = Vec::with_capacity(args.len());
@@ -317,19 +317,27 @@ fn failed(error: io::Error) -> PjrtError {
     ChildError::Failed { text: format!("shared memory: {error}") }.into()
 }
 
+/// Whether `available` bytes hold the file of a result and the parent's copy of it. The system ends processes that use memory
+/// it does not have, and not always the right one.
+fn check_memory(n_bytes: u64, available: u64) -> Result<(), PjrtError> {
+    let wanted = 2 * n_bytes;
+    if available >= wanted {
+        return Ok(());
+    }
+    let text = format!(
+        "a result of {n_bytes} bytes ({}) needs {wanted} to be copied, and this machine has {available} ({}) left\n\
+         help: make the module's results smaller",
+        gib(n_bytes),
+        gib(available)
+    );
+    Err(ChildError::Failed { text }.into())
+}
+
 /// Copies an array into a file.
 fn download(buffer: &Buffer, outbox: &mut wire::Outbox) -> Answer {
     let n_bytes = crate::array_type::n_host_bytes(buffer.dtype()?, &buffer.dims()?)?;
-    // The file, and the parent's copy of it. Memory that is not there ends processes, and not always the right one.
-    let wanted = 2 * n_bytes as u64;
-    if let Some(available) = memory::available().filter(|&available| available < wanted) {
-        let text = format!(
-            "a result of {n_bytes} bytes ({}) needs {wanted} to be copied, and this machine has {available} ({}) \
-             left\nhelp: make the module's results smaller",
-            gib(n_bytes as u64),
-            gib(available)
-        );
-        return Err(ChildError::Failed { text }.into());
+    if let Some(available) = memory::available() {
+        check_memory(n_bytes as u64, available)?;
     }
     let file = match n_bytes {
         0 => wire::file_of(&[]).map_err(Copy::Io),
@@ -376,4 +384,46 @@ fn of_program(compiled: &Compiled, ask: AskProgram) -> Answer {
         }
     };
     Ok((reply, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A parent keeps what it was given, so that these are faults of ours.
+    #[test]
+    fn requests_without_their_file_array_or_program_are_refused() {
+        let mut server = Server::default();
+        let options = CompileOptions::default;
+        for (request, needs) in [
+            (Request::Compile { topology: None, options: options() }, "a program's file"),
+            (Request::Load, "an executable's file"),
+            (Request::Upload { dtype: DType::F32.xla(), dims: vec![1], device_idx: 0 }, "an array's file"),
+            (Request::Download { array: 1 }, "an array"),
+            (Request::DeviceMemory { idx: 0 }, "a client"),
+            (Request::Array { array: 1, ask: AskArray::Address }, "an array that was not donated"),
+            (Request::Execute { program: 1, args: vec![vec![(1, true)]] }, "an array that was not donated"),
+            (Request::Execute { program: 1, args: Vec::new() }, "a program that is loaded"),
+            (Request::Program { program: 1, ask: AskProgram::Name }, "a program"),
+        ] {
+            let error = server.answer(request, None).err().unwrap().to_string();
+            assert!(
+                error.ends_with(&format!("a request needs {needs}: this is a bug of bf16scope, please report it")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_result_is_copied_where_memory_holds_it_twice() {
+        assert!(check_memory(1 << 30, 2 << 30).is_ok());
+        let error = check_memory(1 << 30, (2 << 30) - 1).unwrap_err().to_string();
+        assert!(
+            error.ends_with(
+                "a result of 1073741824 bytes (1.00 GiB) needs 2147483648 to be copied, and this machine has 2147483647 (2.00 \
+                 GiB) left\nhelp: make the module's results smaller"
+            ),
+            "{error}"
+        );
+    }
 }

@@ -44,3 +44,18 @@ pub(crate) fn excess_precision(measured: bool, wanted: bool) -> PjrtError {
 fn unsupported(text: String) -> PjrtError {
     PjrtError::new(PjrtErrorKind::Unsupported, PjrtPlace::XlaRs(None), text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_excess_precision_cannot_go_without() {
+        assert_eq!(
+            excess_precision(true, false).to_string(),
+            "xla-cpu: excess precision is on in this process, the options want it off, and xla-rs 0.4.3 sets it for whole \
+             processes only\nhelp: unset XLA_FLAGS, or set it to --xla_allow_excess_precision=false; a program that makes \
+             xla-rs clients of its own calls pjrt::prepare_environment first in main"
+        );
+    }
+}
