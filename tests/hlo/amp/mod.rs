@@ -3,6 +3,7 @@
 mod amplified;
 mod candidates;
 mod choices;
+mod corpus;
 mod decided;
 mod decisions;
 mod evaluate;
