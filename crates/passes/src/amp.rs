@@ -46,7 +46,7 @@ mod unstored;
 
 pub use decided::{Decided, StoredAs};
 pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach, Sums};
-pub use report::{Cast, Decision, LoweringReport, Total};
+pub use report::{Cast, Decision, LoweringReport, Total, reasons};
 
 use crate::{PassError, PassErrorKind};
 use decides::Told;

@@ -4,6 +4,7 @@
 use super::alternatives::alternatives;
 use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind};
 use super::decided::StoredAs;
+use super::facts::Need;
 use super::frame::Origin;
 use super::narrow;
 use super::painted::{Painted, Rule};
@@ -309,6 +310,51 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
         Rule::Off => "the policy lowers nothing".to_string(),
         Rule::Source => "it is made in the dtype its readers want".to_string(),
     }
+}
+
+/// The rules of which each has a reason of its own.
+const RULES: [Rule; 35] = [
+    Rule::Allowed,
+    Rule::Spread,
+    Rule::Loss,
+    Rule::Result,
+    Rule::Between,
+    Rule::Reach,
+    Rule::Unstored,
+    Rule::Polynomial,
+    Rule::Rounded,
+    Rule::Stored,
+    Rule::Statistic,
+    Rule::OutOfReach,
+    Rule::Lookup,
+    Rule::Logits,
+    Rule::Bias,
+    Rule::Needed(Need::Choice),
+    Rule::Needed(Need::Recurrence),
+    Rule::Needed(Need::Angle),
+    Rule::Needed(Need::Decomposition),
+    Rule::Needed(Need::Cancellation),
+    Rule::Moved,
+    Rule::MovedPart,
+    Rule::Filled,
+    Rule::MovedSum,
+    Rule::FewTerms,
+    Rule::WindowSum,
+    Rule::SumOfParts,
+    Rule::Rows,
+    Rule::Row,
+    Rule::ReadNarrow,
+    Rule::Held,
+    Rule::OfNarrow,
+    Rule::WouldRound,
+    Rule::Source,
+    Rule::Off,
+];
+
+/// Each reason that a [`Decision`] may begin with, by the name of its rule, but those of ops that are always f32.
+pub fn reasons() -> Vec<(String, String)> {
+    let infer = NodeKind::Op(Class::Infer);
+    RULES.map(|rule| (format!("{rule:?}"), sentence(&infer, &Because::Op, rule))).into()
 }
 
 /// What the report says of one computation of the lowered module.

@@ -1,0 +1,31 @@
+"""The networks of `policy`, which is a program and no module: `tests/data/corpus/make.py` has the same."""
+
+# Network, batch that is compiled, batch that is run, seeds.
+ROWS = [
+    ("resnet50", 64, 4, 8),
+    ("bert_base", 32, 8, 4),
+    ("vit", 32, 2, 8),
+    ("gpt", 8, 2, 8),
+    ("unet", 8, 2, 8),
+    ("efficientnet", 32, 4, 8),
+    ("diffusion", 32, 2, 8),
+    ("lstm", 32, 4, 8),
+    ("dlrm", 2048, 128, 8),
+    ("graph", 8192, 512, 8),
+    ("audio", 16, 2, 8),
+    ("gru", 64, 4, 8),
+    ("histories", 512, 64, 8),
+    ("shufflenet", 32, 4, 8),
+    ("densenet", 32, 4, 8),
+    ("gan", 128, 16, 8),
+    ("experts", 16, 16, 8),
+    ("llama", 8, 2, 8),
+    ("statespace", 64, 64, 8),
+    ("lstm_scan", 64, 8, 8),
+    ("convnext", 16, 2, 8),
+    ("mixer", 32, 4, 8),
+    ("unet3d", 4, 1, 8),
+    ("flow", 4096, 256, 8),
+    ("two_tower", 64, 16, 8),
+    ("pinn", 8192, 256, 8),
+]
