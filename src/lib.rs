@@ -155,7 +155,7 @@
 //! # The rooms
 //!
 //! A room is a module of this page, and lives in one of the crates that `bf16scope` re-exports, which can be had alone:
-//! `bf16scope-hlo`, `-files`, `-pjrt`, `-passes`, `-data`, `-foreign`, `-audit`, `-tpu`, `-model`, `-train`, `-study`. It names
+//! `bf16scope-hlo`, `-files`, `-pjrt`, `-passes`, `-data`, `-foreign`, `-tensorflow`, `-audit`, `-tpu`, `-model`, `-train`, `-study`. It names
 //! only rooms above it in this list; Cargo and a test enforce the exact arrows in `ARCHITECTURE.md`.
 //!
 //! | module | what it is for |
@@ -175,6 +175,7 @@
 //! | [`weights`] | files of weights, as other frameworks keep them: read and written |
 //! | [`pjrt`] | plugins, clients, buffers, executables, topologies |
 //! | [`foreign`] | modules of other frameworks: StableHLO, and what their exports hold |
+//! | [`tensorflow`] | TensorFlow's graphs: read, and as HLO |
 //! | [`interop`] | xla-rs's objects and ours, both ways (feature `xla`) |
 //! | [`audit`] | where a module and its lowered form part |
 //! | [`tpu`] | targets, what the TPU compiler reports, the batch that fits |
@@ -252,6 +253,7 @@ pub use bf16scope_passes::tuning;
 pub use bf16scope_pjrt as pjrt;
 pub use bf16scope_pjrt::interop;
 pub use bf16scope_study as study;
+pub use bf16scope_tensorflow as tensorflow;
 pub use bf16scope_tpu as tpu;
 pub use bf16scope_train as train;
 pub use bf16scope_train::{experiment, port, run_folder};

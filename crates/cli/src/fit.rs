@@ -195,7 +195,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 /// What the arguments name: a model, or a folder of modules.
 fn source(args: &Args, context: &Context) -> anyhow::Result<FitSource<'static>> {
     let (path, mesh, shown) = (&args.model, &args.mesh, args.model.display());
-    let is_folder = path.is_dir();
+    let is_folder = path.is_dir() && module_file::saved_model(path).is_none();
     if is_folder || module_file::is_module(path) {
         let holds = if is_folder { "holds modules, which are" } else { "is a module, which is" };
         if let Some(flag) = mesh.flag() {

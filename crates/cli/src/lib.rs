@@ -283,7 +283,7 @@ impl Context {
 
     /// What converts StableHLO: XLA's converter, with this program as the child.
     pub fn converter(&self) -> Converter {
-        Converter { setup: self.setup(), child: child::this_program(), sizes: Sizes::default() }
+        Converter { setup: self.setup(), child: child::this_program(), sizes: Sizes::default(), fetch: None }
     }
 
     /// Writes text for eyes to standard output: its lines are broken where they are longer than the screen, and what it

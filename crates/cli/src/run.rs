@@ -127,7 +127,7 @@ struct Output {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.as_tpu.check(&args.device)?;
-    if args.module.is_dir() {
+    if args.module.is_dir() && module_file::saved_model(&args.module).is_none() {
         return package::run(args, context);
     }
     emit::check_names(&[("--outputs", args.outputs.as_deref())], &[Some(&args.module), args.inputs.as_deref()])?;

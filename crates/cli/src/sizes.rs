@@ -1,4 +1,4 @@
-//! `--dim`: sizes for the symbolic dimensions of a module.
+//! `--dim`: sizes for the symbolic dimensions of a module; `--fetch`: what of a TensorFlow graph is read.
 
 use std::path::Path;
 
@@ -12,9 +12,13 @@ use bf16scope_study::Converter;
 #[derive(Debug, clap::Args)]
 pub(super) struct SizeArgs {
     /// Size of a symbolic dimension of an export, by its name in `jax.export.symbolic_shape` (b=32), or by parameter and
-    /// dimension (0:1=32); once for each
+    /// dimension (0:1=32); of a TensorFlow graph batch=32; once for each
     #[arg(long = "dim", value_name = "NAME=SIZE")]
     dims: Vec<Size>,
+    /// What of a TensorFlow graph is read: a signature, or tensors and ops by name, with commas between [default: the op that
+    /// trains and the losses; of a SavedModel, serving_default]
+    #[arg(long, value_name = "NAMES")]
+    fetch: Option<String>,
 }
 
 impl SizeArgs {
@@ -24,7 +28,7 @@ impl SizeArgs {
     /// A dimension that is there twice.
     pub(super) fn converter(&self, context: &Context) -> anyhow::Result<Converter> {
         match Sizes::new(self.dims.clone()) {
-            Ok(sizes) => Ok(Converter { sizes, ..context.converter() }),
+            Ok(sizes) => Ok(Converter { sizes, fetch: self.fetch.clone(), ..context.converter() }),
             Err(dim) => bail!("--dim gives `{dim}` two sizes\nhelp: leave one of them out"),
         }
     }
@@ -37,6 +41,12 @@ impl SizeArgs {
         if !self.dims.is_empty() {
             bail!(
                 "--dim gives sizes to the symbolic dimensions of a module, and {} is none\nhelp: leave --dim out",
+                model.display()
+            );
+        }
+        if let Some(fetch) = &self.fetch {
+            bail!(
+                "--fetch {fetch} chooses within a TensorFlow graph, and {} is none\nhelp: leave --fetch out",
                 model.display()
             );
         }

@@ -103,11 +103,13 @@ impl Sizes {
         self.0.is_empty()
     }
 
-    fn named(&self, name: &str) -> Option<i64> {
+    /// The size of the dimension with this name.
+    pub fn named(&self, name: &str) -> Option<i64> {
         self.0.iter().find(|size| matches!(&size.dim, Dim::Name(known) if known == name)).map(|size| size.size)
     }
 
-    fn placed(&self, parameter: usize, dim: usize) -> Option<i64> {
+    /// The size of a parameter's dimension.
+    pub fn placed(&self, parameter: usize, dim: usize) -> Option<i64> {
         self.0.iter().find(|size| size.dim == Dim::Place(parameter, dim)).map(|size| size.size)
     }
 

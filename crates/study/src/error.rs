@@ -14,6 +14,7 @@ use bf16scope_foreign::ForeignError;
 use bf16scope_hlo::text::ParseError;
 use bf16scope_model::document::ConfigError;
 use bf16scope_passes::amp::PolicyError;
+use bf16scope_tensorflow::GraphError;
 use bf16scope_tpu::explain::ExplainError;
 use bf16scope_tpu::{Target, TargetError, TpuError};
 use bf16scope_train::{ProgramError, TrainError};
@@ -211,6 +212,12 @@ impl From<ParseError> for StudyError {
 
 impl From<ForeignError> for StudyError {
     fn from(error: ForeignError) -> StudyError {
+        StudyError::passed_on(StudyErrorKind::Module, error)
+    }
+}
+
+impl From<GraphError> for StudyError {
+    fn from(error: GraphError) -> StudyError {
         StudyError::passed_on(StudyErrorKind::Module, error)
     }
 }

@@ -1,11 +1,11 @@
-//! From a file to a verified module: HLO text, a serialized `HloModuleProto`, or StableHLO in any of its forms, told apart
-//! by what is in it. A file that holds something else is told what it is.
+//! From a file to a verified module: HLO text, a serialized `HloModuleProto`, StableHLO in any of its forms, or a graph of
+//! TensorFlow, told apart by what is in it. A file that holds something else is told what it is.
 //!
 //! Everything that reads a module a user names comes through [`load`]. It does not read models (YAML): see
 //! [`super::ModelSubject`].
 
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::StudyError;
 use bf16scope_files as files;
@@ -15,17 +15,21 @@ use bf16scope_hlo::proto::{self, ProtoError};
 use bf16scope_hlo::verify::{verify, verify_ids};
 use bf16scope_hlo::{Module, text};
 use bf16scope_pjrt::{ChildSpec, Setup};
+use bf16scope_tensorflow::{self as tensorflow, Graph, GraphKind};
 use bf16scope_tpu::explain::backend::BackEnd;
 
-/// What StableHLO is converted with: XLA's converter, in a child process.
+/// What modules in other forms are read with: XLA's converter of StableHLO, in a child process; sizes and names of graphs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converter {
     /// Where it comes from.
     pub setup: Setup,
     /// The child.
     pub child: ChildSpec,
-    /// Sizes of symbolic dimensions.
+    /// Sizes of symbolic dimensions, and of those that a graph of TensorFlow leaves open.
     pub sizes: Sizes,
+    /// What of a graph of TensorFlow is read: a signature, or tensors and ops by name, with commas between. `None`: its own
+    /// choice, see [`tensorflow::Choice`].
+    pub fetch: Option<String>,
 }
 
 /// Files above this size are refused: a module is held several times over while it is read, and protocol buffers
@@ -33,7 +37,7 @@ pub struct Converter {
 const MAX_BYTES: u64 = 512 << 20;
 
 /// Endings of files that hold a module.
-const ENDINGS: [&str; 5] = ["pb", "txt", "hlo", "mlir", "mlirbc"];
+const ENDINGS: [&str; 7] = ["pb", "txt", "hlo", "mlir", "mlirbc", "meta", "pbtxt"];
 /// Endings of files that hold a model.
 const MODELS: [&str; 2] = ["yaml", "yml"];
 /// How much of a file of no such ending is looked at.
@@ -44,7 +48,7 @@ const HEAD: u64 = 4 << 20;
 pub fn is_module(path: &Path) -> bool {
     by_ending(path).unwrap_or_else(|| {
         let head = head(path);
-        kind(path, &head) != FileKind::Unknown || !is_text(&head)
+        kind(path, &head) != FileKind::Unknown || !is_text(&head) || GraphKind::of(&head).is_some()
     })
 }
 
@@ -146,15 +150,9 @@ pub fn compiled_already(module: &Module, path: &Path) -> StudyError {
     StudyError::already_compiled(path, BackEnd::of(module), devices_of_compiled(module))
 }
 
-/// A folder of something that has a name is an error that says what it is.
-///
-/// # Errors
-/// Such a folder.
-pub fn refuse_other_folders(path: &Path) -> Result<(), StudyError> {
-    match of_folder(path) {
-        FileKind::Other(other) => Err(StudyError::other(path, other)),
-        _ => Ok(()),
-    }
+/// The file of a SavedModel's folder that holds its graph; of anything else nothing.
+pub fn saved_model(path: &Path) -> Option<PathBuf> {
+    ["saved_model.pb", "saved_model.pbtxt"].into_iter().map(|name| path.join(name)).find(|file| file.is_file())
 }
 
 /// As [`load`], but does not verify: optimized modules break rules that programs keep.
@@ -163,7 +161,8 @@ pub fn refuse_other_folders(path: &Path) -> Result<(), StudyError> {
 /// As [`load`].
 pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let _span = tracing::info_span!("load", path = %path.display()).entered();
-    refuse_other_folders(path)?;
+    let graph = saved_model(path);
+    let path = graph.as_deref().unwrap_or(path);
     let bytes = files::read(path, MAX_BYTES);
     decode_bytes(&bytes.map_err(|source| StudyError::read(path, source))?, path, converter)
 }
@@ -175,6 +174,12 @@ pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> 
 pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let shown = path.display();
     let kind = FileKind::of(bytes);
+    if kind == FileKind::Unknown && GraphKind::of(bytes).is_some() {
+        return of_graph(bytes, &shown.to_string(), converter);
+    }
+    if let Some(fetch) = &converter.fetch {
+        return Err(StudyError::no_fetch(path, fetch));
+    }
     if !converter.sizes.is_empty() && matches!(kind, FileKind::HloText | FileKind::Unknown) {
         return Err(ForeignError::of_no_symbols(&shown.to_string()).into());
     }
@@ -210,6 +215,22 @@ pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<
     Ok(module)
 }
 
+/// The module of a graph of TensorFlow, with what was left out of it said.
+fn of_graph(bytes: &[u8], name: &str, converter: &Converter) -> Result<Module, StudyError> {
+    let graph = Graph::read(bytes, name)?;
+    let size_of = |number: usize, dim: usize| {
+        let placed = converter.sizes.placed(number, dim);
+        placed.or_else(|| converter.sizes.named("batch").filter(|_| dim == 0))
+    };
+    let choice = tensorflow::Choice { name: converter.fetch.clone(), size_of: &size_of };
+    let lowered = tensorflow::lower(&graph, &choice)?;
+    if !lowered.left_out.is_empty() {
+        let left_out: Vec<String> = lowered.left_out.iter().map(|(op, n)| format!("{n} {op}")).collect();
+        tracing::warn!("{name}: what only a host does is left out: {}", left_out.join(", "));
+    }
+    Ok(lowered.module)
+}
+
 /// Attributes of a module that XLA's text has and the IR does not model. Source: `hlo_parser.cc`.
 const KNOWN: [&str; 6] = [
     "alias_passthrough_params",
@@ -232,7 +253,12 @@ mod tests {
     const SCALAR: &str = "HloModule m\n\nENTRY m {\n  ROOT x = f32[] parameter(0)\n}\n";
 
     fn converter() -> Converter {
-        Converter { setup: Setup::default(), child: ChildSpec::new("/proc/self/exe"), sizes: Sizes::default() }
+        Converter {
+            setup: Setup::default(),
+            child: ChildSpec::new("/proc/self/exe"),
+            sizes: Sizes::default(),
+            fetch: None,
+        }
     }
 
     fn loaded(name: &str, bytes: &[u8]) -> Result<Module, String> {

@@ -20,7 +20,6 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let folder = &args.module;
     args.sizes.refuse(folder)?;
     if !folder.join(package::MANIFEST).exists() {
-        module_file::refuse_other_folders(folder)?;
         bail!(
             "{} is a folder without {}, so it is not a package\nhelp: name a module, or make a package with `bf16scope package`",
             folder.display(),

@@ -55,6 +55,12 @@ impl StudyError {
         StudyError::in_file(StudyErrorKind::File, path, text).with_help(help).because(source)
     }
 
+    /// Names of a TensorFlow graph, for what is none.
+    pub(crate) fn no_fetch(path: &Path, fetch: &str) -> StudyError {
+        let text = format!("--fetch {fetch} chooses within a TensorFlow graph, and {} is none", path.display());
+        StudyError::in_file(StudyErrorKind::Question, path, text).with_help("leave it out: a module is one program")
+    }
+
     pub(crate) fn no_modules(folder: &Path) -> StudyError {
         let text = format!("{} holds no modules, HLO or StableHLO", folder.display());
         StudyError::in_file(StudyErrorKind::File, folder, text).with_help("export the program at several batches")

@@ -83,6 +83,8 @@ fn files() {
     let text = "a b/m.hlo holds no HLO: it begins neither with `HloModule` nor as StableHLO, and is no whole HloModuleProto\nhelp: \
                 a proto may be truncated: write or copy it again; anything else is to be exported as HLO or StableHLO";
     in_file(&StudyError::no_hlo(path(), missing()), kind, text, Some("main: name is missing"));
+    let text = "--fetch loss chooses within a TensorFlow graph, and a b/m.hlo is none\nhelp: leave it out: a module is one program";
+    in_file(&StudyError::no_fetch(path(), "loss"), StudyErrorKind::Question, text, None);
     let text = "a b/m.hlo holds no modules, HLO or StableHLO\nhelp: export the program at several batches";
     in_file(&StudyError::no_modules(path()), kind, text, None);
     in_file(&StudyError::read_policy(path(), denied()), kind, "cannot read the policy a b/m.hlo", Some("denied"));

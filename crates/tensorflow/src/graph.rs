@@ -1,0 +1,308 @@
+//! A graph as a whole: its body, its functions, and what its file says about them (signatures, collections, variables).
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use prost::Message as _;
+
+use super::error::GraphError;
+use super::messages::{
+    CollectionDef, FunctionDef, GraphDef, MetaGraphDef, NodeDef, SavedModel, SignatureDef, VariableDef,
+};
+use super::node::{Edge, Node};
+use super::outputs::index_of_output;
+use super::scan::{self, ScanProblem};
+use super::schema::{self, Schema};
+use super::{kind::GraphKind, text};
+
+/// Files above this size are refused.
+const MAX_FILE: u64 = 512 << 20;
+
+/// Nodes that are wired: a graph's, or a function's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Body {
+    /// In the file's order, which need not be one of execution.
+    pub nodes: Vec<Node>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Body {
+    /// The node with this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+
+    /// What `name:1`, `name` or `^name` stands for.
+    pub fn edge(&self, text: &str) -> Option<Edge> {
+        let (name, output) = split(text.trim_start_matches('^'));
+        Some(Edge { node: self.find(name)?, output })
+    }
+}
+
+/// `name:1` as its parts.
+fn split(text: &str) -> (&str, usize) {
+    let parts = text.rsplit_once(':').and_then(|(name, output)| Some((name, output.parse().ok()?)));
+    parts.unwrap_or((text, 0))
+}
+
+/// A function of a graph's library. Its first nodes are its arguments, with the op `_Arg`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Function {
+    /// Its nodes.
+    pub body: Body,
+    /// How many of them are arguments.
+    pub n_arguments: usize,
+    /// What it returns.
+    pub returns: Vec<Edge>,
+    /// What it does besides: assignments, say.
+    pub effects: Vec<usize>,
+}
+
+/// What goes in and out of a SavedModel's function, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signature {
+    /// Inputs: name, and the tensor it stands for.
+    pub inputs: BTreeMap<String, String>,
+    /// Outputs: name, and the tensor it stands for.
+    pub outputs: BTreeMap<String, String>,
+}
+
+/// A variable as a collection of the graph knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VariableInfo {
+    /// Its name, without `:0`.
+    pub name: String,
+    /// Whether it is trained.
+    pub is_trainable: bool,
+    /// The op that gives it its first value.
+    pub initializer: String,
+}
+
+/// A TensorFlow graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Graph {
+    /// What messages call the file.
+    pub file: String,
+    /// Its nodes.
+    pub body: Body,
+    /// Its functions.
+    pub functions: BTreeMap<String, Function>,
+    /// The functions that a SavedModel offers.
+    pub signatures: BTreeMap<String, Signature>,
+    /// Names of tensors and nodes by collection: `train_op`, `losses`.
+    pub collections: BTreeMap<String, Vec<String>>,
+    /// The variables that its collections hold, each once, in order.
+    pub variables: Vec<VariableInfo>,
+    /// TensorFlow's version, where the file says it.
+    pub version: String,
+}
+
+impl Graph {
+    /// Reads a graph from the bytes of a file; messages call it `file`.
+    ///
+    /// # Errors
+    /// Bytes that hold no graph; one that is cut off, too large, or wired to nodes that are not there.
+    pub fn read(bytes: &[u8], file: &str) -> Result<Graph, GraphError> {
+        let _span = tracing::info_span!("graph", n_bytes = bytes.len()).entered();
+        let damaged = |message: &str| GraphError::Damaged { file: file.to_string(), message: message.to_string() };
+        let kind = GraphKind::of(bytes).ok_or_else(|| damaged("it holds no graph of TensorFlow"))?;
+        let schema = kind.schema();
+        let binary = match kind.is_text() {
+            true => {
+                let text = std::str::from_utf8(bytes).map_err(|_| damaged("the text is not UTF-8"))?;
+                let binary = text::to_binary(text, schema);
+                binary.map_err(|problem| GraphError::Text {
+                    file: file.to_string(),
+                    line: problem.line,
+                    message: problem.message,
+                })?
+            }
+            false => bytes.to_vec(),
+        };
+        checked(&binary, schema, file)?;
+        let decoded = match kind {
+            GraphKind::Graph | GraphKind::GraphText => GraphDef::decode(&binary[..])
+                .map(|graph| MetaGraphDef { graph_def: Some(graph), ..MetaGraphDef::default() }),
+            GraphKind::MetaGraph | GraphKind::MetaGraphText => MetaGraphDef::decode(&binary[..]),
+            GraphKind::SavedModel | GraphKind::SavedModelText => SavedModel::decode(&binary[..]).map(serving),
+        };
+        let meta = decoded.map_err(|error| damaged(&format!("its message is broken: {error}")))?;
+        drop(binary);
+        Graph::of_meta(meta, file)
+    }
+
+    /// As [`Graph::read`], from a file, or from the folder of a SavedModel.
+    ///
+    /// # Errors
+    /// As [`Graph::read`]; a file that cannot be read.
+    pub fn open(path: &Path) -> Result<Graph, GraphError> {
+        let in_folder = path.join("saved_model.pb");
+        let path = if in_folder.is_file() { &in_folder } else { path };
+        let file = path.display().to_string();
+        let bytes = bf16scope_files::read(path, MAX_FILE)
+            .map_err(|error| GraphError::Unread { file: file.clone(), message: error.to_string() })?;
+        Graph::read(&bytes, &file)
+    }
+
+    fn of_meta(meta: MetaGraphDef, file: &str) -> Result<Graph, GraphError> {
+        let GraphDef { node, library } = meta.graph_def.unwrap_or_default();
+        if node.is_empty() {
+            let message = "its graph has no nodes".to_string();
+            return Err(GraphError::Damaged { file: file.to_string(), message });
+        }
+        let body = wired(node, &[], file)?.0;
+        let mut functions = BTreeMap::new();
+        for function in library.unwrap_or_default().function {
+            let name = function.signature.as_ref().map(|signature| signature.name.clone()).unwrap_or_default();
+            functions.insert(name, function_of(function, file)?);
+        }
+        let signatures = meta.signature_def.into_iter().map(|(name, signature)| (name, signature_of(signature)));
+        let variables = variables_of(&meta.collection_def);
+        let collections = meta.collection_def.into_iter().filter_map(|(name, collection)| {
+            Some((name, collection.node_list?.value)).filter(|(_, values)| !values.is_empty())
+        });
+        Ok(Graph {
+            file: file.to_string(),
+            body,
+            functions,
+            signatures: signatures.collect(),
+            collections: collections.collect(),
+            variables,
+            version: meta.meta_info_def.unwrap_or_default().tensorflow_version,
+        })
+    }
+
+    /// Names of a collection; empty where there is none.
+    pub fn collection(&self, name: &str) -> &[String] {
+        self.collections.get(name).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn checked(bytes: &[u8], schema: &'static Schema, file: &str) -> Result<(), GraphError> {
+    let file = file.to_string();
+    scan::check(bytes, schema).map_err(|problem| match problem {
+        ScanProblem::Large => GraphError::Large { file, limit: scan::MAX_BYTES },
+        ScanProblem::Wire => {
+            GraphError::Damaged { file, message: format!("it begins as a {} and is cut off or damaged", schema.name) }
+        }
+        ScanProblem::Deep => GraphError::Damaged { file, message: "its messages nest too deep".to_string() },
+    })
+}
+
+/// The graph to serve, of those that a SavedModel holds.
+fn serving(model: SavedModel) -> MetaGraphDef {
+    let mut graphs = model.meta_graphs;
+    let is_serving = |graph: &MetaGraphDef| {
+        graph.meta_info_def.as_ref().is_some_and(|info| info.tags.iter().any(|tag| tag == "serve"))
+    };
+    let at = graphs.iter().position(is_serving).unwrap_or(0);
+    if graphs.is_empty() { MetaGraphDef::default() } else { graphs.swap_remove(at) }
+}
+
+fn signature_of(signature: SignatureDef) -> Signature {
+    let names = |infos: BTreeMap<String, super::messages::TensorInfo>| {
+        infos.into_iter().map(|(name, info)| (name, info.name)).filter(|(_, tensor)| !tensor.is_empty()).collect()
+    };
+    Signature { inputs: names(signature.inputs), outputs: names(signature.outputs) }
+}
+
+fn variables_of(collections: &BTreeMap<String, CollectionDef>) -> Vec<VariableInfo> {
+    let mut all: Vec<VariableInfo> = Vec::new();
+    let mut known: HashMap<String, usize> = HashMap::new();
+    for collection in ["variables", "trainable_variables", "model_variables", "moving_average_variables"] {
+        let values = collections.get(collection).and_then(|collection| collection.bytes_list.as_ref());
+        for bytes in values.iter().flat_map(|values| &values.value) {
+            let Ok(def) = VariableDef::decode(&bytes[..]) else { continue };
+            let name = split(&def.variable_name).0.to_string();
+            let is_trainable = collection == "trainable_variables";
+            let at = *known.entry(name.clone()).or_insert(all.len());
+            if at == all.len() {
+                let initializer = def.initializer_name.trim_start_matches('^').to_string();
+                all.push(VariableInfo { name, is_trainable, initializer });
+            } else {
+                all[at].is_trainable |= is_trainable;
+            }
+        }
+    }
+    all
+}
+
+/// Nodes with their inputs found. `arguments` are those of a function, which come first.
+fn wired(defs: Vec<NodeDef>, arguments: &[String], file: &str) -> Result<(Body, usize), GraphError> {
+    let argument = |name: &String| NodeDef { name: name.clone(), op: "_Arg".to_string(), ..NodeDef::default() };
+    let mut nodes: Vec<Node> = arguments.iter().map(argument).map(Node::of_def).collect();
+    let mut inputs: Vec<Vec<String>> = vec![Vec::new(); nodes.len()];
+    for mut def in defs {
+        inputs.push(std::mem::take(&mut def.input));
+        nodes.push(Node::of_def(def));
+    }
+    let mut by_name = HashMap::with_capacity(nodes.len());
+    for (idx, node) in nodes.iter().enumerate() {
+        if by_name.insert(node.name.clone(), idx).is_some() {
+            let message = format!("two of its nodes are called `{}`", node.name);
+            return Err(GraphError::Damaged { file: file.to_string(), message });
+        }
+    }
+    let mut body = Body { nodes, by_name };
+    for (idx, names) in inputs.into_iter().enumerate() {
+        for name in names {
+            let is_control = name.starts_with('^');
+            let Some(edge) = body.resolve(&name) else {
+                let message = format!("node `{}` reads `{name}`, and there is no such node", body.nodes[idx].name);
+                return Err(GraphError::Damaged { file: file.to_string(), message });
+            };
+            match is_control {
+                true => body.nodes[idx].controls.push(edge.node),
+                false => body.nodes[idx].inputs.push(edge),
+            }
+        }
+    }
+    Ok((body, arguments.len()))
+}
+
+impl Body {
+    /// What an input names: `node:1` in a graph, `node:output:1` in a function.
+    fn resolve(&self, text: &str) -> Option<Edge> {
+        let text = text.trim_start_matches('^');
+        if let Some(node) = self.find(text) {
+            return Some(Edge { node, output: 0 });
+        }
+        let mut parts = text.rsplitn(3, ':');
+        let (last, middle, first) = (parts.next()?, parts.next()?, parts.next());
+        let number: usize = last.parse().ok()?;
+        match first {
+            None => Some(Edge { node: self.find(middle)?, output: number }),
+            Some(name) => {
+                let node = self.find(name)?;
+                Some(Edge { node, output: index_of_output(&self.nodes[node].op, middle)? + number })
+            }
+        }
+    }
+}
+
+fn function_of(def: FunctionDef, file: &str) -> Result<Function, GraphError> {
+    let signature = def.signature.unwrap_or_default();
+    let arguments: Vec<String> = signature.input_arg.iter().map(|arg| arg.name.clone()).collect();
+    let (body, n_arguments) = wired(def.node_def, &arguments, file)?;
+    let missing = |what: &str| GraphError::Damaged {
+        file: file.to_string(),
+        message: format!("function `{}` returns `{what}`, which none of its nodes gives", signature.name),
+    };
+    let returned = |output: &super::messages::ArgDef| {
+        let tensor = def.ret.get(&output.name).ok_or_else(|| missing(&output.name))?;
+        body.resolve(tensor).ok_or_else(|| missing(tensor))
+    };
+    let returns = signature.output_arg.iter().map(returned).collect::<Result<_, _>>()?;
+    let effects = def.control_ret.values().filter_map(|name| body.find(name)).collect();
+    Ok(Function { body, n_arguments, returns, effects })
+}
+
+impl GraphKind {
+    pub(crate) fn schema(self) -> &'static Schema {
+        match self {
+            GraphKind::Graph | GraphKind::GraphText => &schema::GRAPH,
+            GraphKind::MetaGraph | GraphKind::MetaGraphText => &schema::META_GRAPH,
+            GraphKind::SavedModel | GraphKind::SavedModelText => &schema::SAVED_MODEL,
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! TensorFlow's graphs, read without TensorFlow and without running anything: a Saver's `.meta`, a SavedModel, a frozen `.pb`
+//! or `.pbtxt`; and as HLO.
+//!
+//! [`Graph::read`] reads a file; [`lower`] makes of a graph's training, evaluation or prediction function an
+//! [`hlo::Module`](bf16scope_hlo::Module): variables are parameters and, where they are assigned, results; casts are as the
+//! graph has them; what only a host does (summaries, savers) is left out and listed. What is in a graph is in dtypes, names and
+//! shapes; what a script merely suggests is not looked for here.
+//!
+//! ```
+//! use bf16scope_tensorflow::{Choice, Graph, lower};
+//!
+//! let text = r#"
+//!     node { name: "x" op: "Placeholder" attr { key: "dtype" value { type: DT_FLOAT } }
+//!            attr { key: "shape" value { shape { dim { size: -1 } dim { size: 3 } } } } }
+//!     node { name: "y" op: "Relu" input: "x" }
+//!     versions { producer: 1808 }"#;
+//! let graph = Graph::read(text.as_bytes(), "relu.pbtxt")?;
+//! let lowered = lower(&graph, &Choice { name: None, size_of: &|_, _| Some(8) })?;
+//! assert_eq!(lowered.roles.inputs[0].shape.to_string(), "f32[8,3]");
+//! assert_eq!(lowered.roles.results[0].name, "y");
+//! # Ok::<(), bf16scope_tensorflow::GraphError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod choice;
+mod dtypes;
+mod error;
+mod graph;
+mod kind;
+mod lower;
+mod messages;
+mod node;
+mod outputs;
+mod scan;
+mod schema;
+mod tensor;
+mod text;
+
+pub use choice::{Choice, SizeOf};
+pub use error::GraphError;
+pub use graph::{Body, Function, Graph, Signature, VariableInfo};
+pub use kind::GraphKind;
+pub use lower::{InputInfo, Lowered, ResultInfo, Roles, known_ops, lower};
+pub use node::{Edge, Node};

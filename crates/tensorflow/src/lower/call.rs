@@ -1,0 +1,227 @@
+//! What the rule of an op works with: a node, its inputs, and the words in which rules are written.
+
+use std::rc::Rc;
+
+use super::constant::{Known, Number};
+use super::{Gates, Lowering, Value};
+use crate::error::Problem;
+use crate::node::Node;
+use bf16scope_hlo::ops::SliceDim;
+use bf16scope_hlo::{DType, Emitter, InstrId, POISON};
+
+/// A node whose op is being lowered.
+pub(crate) struct Call<'a, 'g> {
+    pub lowering: &'a mut Lowering<'g>,
+    pub node: &'g Node,
+    pub inputs: Vec<Value>,
+    pub gates: Gates,
+}
+
+/// What a rule gives: the values of the node's outputs.
+pub(crate) type Outputs = Result<Vec<Value>, Problem>;
+
+impl<'g> Call<'_, 'g> {
+    /// The emitter.
+    pub(crate) fn e(&self) -> &Emitter {
+        &self.lowering.e
+    }
+
+    pub(crate) fn input(&self, number: usize) -> Result<&Value, Problem> {
+        let n = self.inputs.len();
+        self.inputs
+            .get(number)
+            .ok_or_else(|| Problem::new(format!("it has {n} inputs, expected at least {}", number + 1)))
+    }
+
+    /// An input that is an array; of a variable its value.
+    pub(crate) fn array(&mut self, number: usize) -> Result<InstrId, Problem> {
+        match *self.input(number)? {
+            Value::Array(id) => Ok(id),
+            Value::Variable(variable) => self.lowering.read(variable),
+            Value::Nothing => {
+                Err(Problem::new(format!("input {number} is no array of numbers: text, or of the input pipeline"))
+                    .with_help("cut the graph behind its input pipeline"))
+            }
+        }
+    }
+
+    /// All inputs from `first` on, as arrays.
+    pub(crate) fn arrays(&mut self, first: usize, n: usize) -> Result<Vec<InstrId>, Problem> {
+        (first..first + n).map(|number| self.array(number)).collect()
+    }
+
+    /// The first `N` inputs, as arrays.
+    pub(crate) fn first<const N: usize>(&mut self) -> Result<[InstrId; N], Problem> {
+        let mut all = [POISON; N];
+        for (number, one) in all.iter_mut().enumerate() {
+            *one = self.array(number)?;
+        }
+        Ok(all)
+    }
+
+    /// The variable that an input is.
+    pub(crate) fn variable(&self, number: usize) -> Result<usize, Problem> {
+        match self.input(number)? {
+            Value::Variable(variable) => Ok(*variable),
+            _ => Err(Problem::new(format!("input {number} is no variable"))),
+        }
+    }
+
+    pub(crate) fn dims(&self, id: InstrId) -> Vec<i64> {
+        self.e().dims(id)
+    }
+
+    pub(crate) fn dtype(&self, id: InstrId) -> DType {
+        self.e().dtype(id)
+    }
+
+    /// An input that has to be known while the graph is read.
+    pub(crate) fn known(&mut self, number: usize) -> Result<Rc<Known>, Problem> {
+        let id = self.array(number)?;
+        self.lowering.known(id).ok_or_else(|| {
+            Problem::new(format!("input {number} is computed when the program runs, and HLO needs it before"))
+                .with_help("it is a shape, an axis, a size or a padding: make it a constant in the script")
+        })
+    }
+
+    /// The same, as whole numbers.
+    pub(crate) fn ints(&mut self, number: usize) -> Result<Vec<i64>, Problem> {
+        let known = self.known(number)?;
+        let whole = known.values.iter().map(|value| value.whole()).collect::<Option<Vec<i64>>>();
+        whole.ok_or_else(|| Problem::new(format!("input {number} is {}, expected whole numbers", known.dtype)))
+    }
+
+    /// The same, as one whole number.
+    pub(crate) fn int(&mut self, number: usize) -> Result<i64, Problem> {
+        let ints = self.ints(number)?;
+        match ints[..] {
+            [one] => Ok(one),
+            _ => Err(Problem::new(format!("input {number} has {} elements, expected 1", ints.len()))),
+        }
+    }
+
+    /// The same, as a number.
+    pub(crate) fn number(&mut self, number: usize) -> Result<f64, Problem> {
+        let known = self.known(number)?;
+        known.values.first().map(|value| Number::real(*value)).ok_or_else(|| Problem::new("it is empty"))
+    }
+
+    /// A dtype that HLO has, from an attribute.
+    pub(crate) fn dtype_of(&self, name: &str) -> Result<DType, Problem> {
+        match self.node.type_number(name) {
+            None => Err(Problem::new(format!("its attribute `{name}` is missing"))),
+            Some(number) => crate::dtypes::hlo(number).ok_or_else(|| {
+                Problem::new(format!("its `{name}` is {}, which HLO does not have", crate::dtypes::name(number)))
+            }),
+        }
+    }
+
+    /// Axes among `rank`, counted from the end where they are negative.
+    pub(crate) fn axes(&self, axes: &[i64], rank: usize) -> Result<Vec<i64>, Problem> {
+        axes.iter().map(|axis| self.axis(*axis, rank)).collect()
+    }
+
+    /// One of them.
+    pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<i64, Problem> {
+        let rank = rank as i64;
+        let from_start = if axis < 0 { axis + rank } else { axis };
+        match (0..rank).contains(&from_start) {
+            true => Ok(from_start),
+            false => Err(Problem::new(format!("axis {axis} is none of an array of rank {rank}"))),
+        }
+    }
+
+    /// The dims that two broadcast to, as NumPy does.
+    pub(crate) fn broadcast_dims(&self, a: &[i64], b: &[i64]) -> Result<Vec<i64>, Problem> {
+        let rank = a.len().max(b.len());
+        let at = |dims: &[i64], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(1, |axis| dims[axis]);
+        (0..rank)
+            .map(|axis| match (at(a, axis), at(b, axis)) {
+                (a, b) if a == b => Ok(a),
+                (1, b) => Ok(b),
+                (a, 1) => Ok(a),
+                _ => Err(Problem::new(format!("its inputs have dims {a:?} and {b:?}, which do not broadcast"))),
+            })
+            .collect()
+    }
+
+    /// An array repeated to these dims, as NumPy does.
+    pub(crate) fn broadcast_to(&self, x: InstrId, dims: &[i64]) -> Result<InstrId, Problem> {
+        let from = self.dims(x);
+        if from == dims {
+            return Ok(x);
+        }
+        let offset = dims
+            .len()
+            .checked_sub(from.len())
+            .ok_or_else(|| Problem::new(format!("an array of dims {from:?} does not broadcast to {dims:?}")))?;
+        let fits = from.iter().zip(&dims[offset..]).all(|(from, to)| from == to || *from == 1);
+        if !fits {
+            return Err(Problem::new(format!("an array of dims {from:?} does not broadcast to {dims:?}")));
+        }
+        let axes: Vec<usize> = (0..from.len()).filter(|axis| from[*axis] == dims[offset + axis]).collect();
+        let kept: Vec<i64> = axes.iter().map(|axis| from[*axis]).collect();
+        let places: Vec<i64> = axes.iter().map(|axis| (offset + axis) as i64).collect();
+        Ok(self.e().broadcast(self.e().reshape(x, &kept), &places, dims))
+    }
+
+    /// Two arrays of the same dims.
+    pub(crate) fn same(&self, x: InstrId, y: InstrId) -> Result<(InstrId, InstrId), Problem> {
+        let dims = self.broadcast_dims(&self.dims(x), &self.dims(y))?;
+        Ok((self.broadcast_to(x, &dims)?, self.broadcast_to(y, &dims)?))
+    }
+
+    /// A scalar in the dtype of `x`, filling its dims.
+    pub(crate) fn like(&self, x: InstrId, value: f64) -> InstrId {
+        self.e().full_like(x, value)
+    }
+
+    /// A vector along `axis` of `dims`.
+    pub(crate) fn along(&self, vector: InstrId, axis: i64, dims: &[i64]) -> InstrId {
+        self.e().broadcast(vector, &[axis], dims)
+    }
+
+    /// A box, one step at a time.
+    pub(crate) fn slice(&self, x: InstrId, starts: &[i64], limits: &[i64]) -> InstrId {
+        let dims = starts.iter().zip(limits).map(|(&start, &limit)| SliceDim { start, limit, stride: 1 });
+        self.e().slice(x, &dims.collect::<Vec<_>>())
+    }
+
+    /// `n` elements from `start` along one axis.
+    pub(crate) fn slice_axis(&self, x: InstrId, axis: i64, start: i64, n: i64) -> InstrId {
+        let mut limits = self.dims(x);
+        let mut starts = vec![0; limits.len()];
+        (starts[axis as usize], limits[axis as usize]) = (start, start + n);
+        self.slice(x, &starts, &limits)
+    }
+
+    /// A constant vector, or with `dims` of another rank an array.
+    pub(crate) fn ints_constant(&self, values: &[i64], dims: &[i64], dtype: DType) -> InstrId {
+        use bf16scope_hlo::Literal;
+        let literal = match dtype {
+            DType::S64 => Literal::from_elements(dims, values),
+            _ => Literal::from_elements(dims, &values.iter().map(|value| *value as i32).collect::<Vec<_>>()),
+        };
+        self.e().constant(literal)
+    }
+
+    /// The dtype in which sums of `dtype` are taken, as TensorFlow's XLA bridge does.
+    pub(crate) fn sums_in(&self, dtype: DType) -> DType {
+        match dtype {
+            DType::BF16 | DType::F16 => DType::F32,
+            other => other,
+        }
+    }
+
+    /// A sum over axes: in f32 for 16 bits, rounded at the end.
+    pub(crate) fn sum(&self, x: InstrId, axes: &[i64]) -> InstrId {
+        let dtype = self.dtype(x);
+        let wide = self.e().convert(x, self.sums_in(dtype));
+        self.e().convert(self.e().reduce_sum(wide, axes), dtype)
+    }
+
+    /// One array as the only output.
+    pub(crate) fn one(&self, id: InstrId) -> Outputs {
+        Ok(vec![Value::Array(id)])
+    }
+}

@@ -1,0 +1,149 @@
+//! Loops of version 1: frames, which `Enter` opens and `Exit` leaves.
+//!
+//! Source: `BuildControlFlowInfo` in TensorFlow's `core/graph/control_flow.cc`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::graph::Body;
+
+/// A loop.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Frame {
+    pub name: String,
+    /// The frame around it; `None` for the body itself.
+    pub parent: Option<usize>,
+    pub enters: Vec<usize>,
+    pub merges: Vec<usize>,
+    pub condition: Option<usize>,
+    pub exits: Vec<usize>,
+}
+
+/// The frames of a body.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Frames {
+    pub frames: Vec<Frame>,
+    /// The frame that a node is in, for those in one.
+    pub of_node: HashMap<usize, usize>,
+    switches: HashSet<usize>,
+    /// Frames whose body is lowered once, as a step: something in them is asked for itself.
+    pub opened: HashSet<usize>,
+}
+
+fn is_enter(op: &str) -> bool {
+    matches!(op, "Enter" | "RefEnter")
+}
+
+fn is_exit(op: &str) -> bool {
+    matches!(op, "Exit" | "RefExit")
+}
+
+fn is_merge(op: &str) -> bool {
+    matches!(op, "Merge" | "RefMerge")
+}
+
+impl Frames {
+    /// Finds the frames of a body.
+    pub(super) fn of_body(body: &Body) -> Frames {
+        let mut all = Frames::default();
+        if !body.nodes.iter().any(|node| is_enter(&node.op)) {
+            return all;
+        }
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); body.nodes.len()];
+        for (idx, node) in body.nodes.iter().enumerate() {
+            node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied()).for_each(|from| {
+                readers[from].push(idx);
+            });
+        }
+        let mut by_name: BTreeMap<(Option<usize>, String), usize> = BTreeMap::new();
+        let mut pending: Vec<(usize, Option<usize>)> = Vec::new();
+        let is_root = |idx: &usize| body.nodes[*idx].inputs.is_empty() && body.nodes[*idx].controls.is_empty();
+        let mut seen: HashSet<usize> = HashSet::new();
+        pending.extend((0..body.nodes.len()).filter(is_root).map(|idx| (idx, None)));
+        while let Some((idx, outer)) = pending.pop() {
+            if !seen.insert(idx) {
+                continue;
+            }
+            let node = &body.nodes[idx];
+            let mut inner = outer;
+            if is_enter(&node.op) {
+                let key = (outer, node.text("frame_name").to_string());
+                let frame = *by_name.entry(key).or_insert_with_key(|(parent, name)| {
+                    all.frames.push(Frame { name: name.clone(), parent: *parent, ..Frame::default() });
+                    all.frames.len() - 1
+                });
+                all.frames[frame].enters.push(idx);
+                inner = Some(frame);
+            }
+            if let Some(frame) = inner {
+                all.of_node.insert(idx, frame);
+                let entry = &mut all.frames[frame];
+                if is_merge(&node.op)
+                    && node.inputs.iter().any(|edge| body.nodes[edge.node].op.ends_with("NextIteration"))
+                {
+                    entry.merges.push(idx);
+                } else if node.op == "LoopCond" {
+                    entry.condition = Some(idx);
+                } else if is_exit(&node.op) {
+                    entry.exits.push(idx);
+                    inner = entry.parent;
+                }
+            }
+            pending.extend(readers[idx].iter().map(|reader| (*reader, inner)));
+        }
+        for frame in &mut all.frames {
+            frame.enters.sort_unstable();
+            frame.merges.sort_unstable();
+            frame.exits.sort_unstable();
+        }
+        let conditions: HashSet<usize> = all.frames.iter().filter_map(|frame| frame.condition).collect();
+        all.switches = (0..body.nodes.len())
+            .filter(|idx| {
+                let node = &body.nodes[*idx];
+                node.op.ends_with("Switch") && node.inputs.get(1).is_some_and(|edge| conditions.contains(&edge.node))
+            })
+            .collect();
+        all
+    }
+
+    /// Opens the frames around a node that is asked for.
+    pub(super) fn open(&mut self, node: usize) {
+        let mut frame = self.of_node.get(&node).copied();
+        while let Some(idx) = frame {
+            self.opened.insert(idx);
+            frame = self.frames[idx].parent;
+        }
+    }
+
+    /// Whether a switch is a loop's, by whose condition it goes on or leaves.
+    pub(super) fn is_loop_switch(&self, node: usize) -> bool {
+        self.switches.contains(&node)
+    }
+
+    /// Whether a node is one of a loop that is lowered as a step.
+    pub(super) fn is_opened(&self, node: usize) -> bool {
+        self.of_node.get(&node).is_some_and(|frame| self.opened.contains(frame))
+    }
+
+    /// What a node waits for: its inputs; a loop's result for all that goes into the loop.
+    pub(super) fn before(&self, body: &Body, node: usize) -> Vec<usize> {
+        let edges = |node: usize| {
+            let node = &body.nodes[node];
+            node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied()).collect::<Vec<_>>()
+        };
+        let op = body.nodes[node].op.as_str();
+        if is_exit(op) && !self.is_opened(node) {
+            let enters = self.of_node.get(&node).map(|frame| self.frames[*frame].enters.clone()).unwrap_or_default();
+            return enters.into_iter().flat_map(edges).collect();
+        }
+        if is_merge(op) && self.is_opened(node) {
+            // The first trip.
+            let is_next = |node: &usize| body.nodes[*node].op.ends_with("NextIteration");
+            return edges(node).into_iter().filter(|node| !is_next(node)).collect();
+        }
+        if self.is_loop_switch(node) {
+            // Its condition is not asked: the body is lowered, or the step is taken.
+            return body.nodes[node].inputs.first().map(|edge| edge.node).into_iter().collect();
+        }
+        edges(node)
+    }
+}

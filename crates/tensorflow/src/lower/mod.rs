@@ -1,0 +1,245 @@
+//! A graph to HLO, node by node, in an order in which inputs come first.
+//!
+//! Every node is lowered by the rule of its op ([`ops`]). A variable is a parameter of the module and, where it is assigned, a
+//! result; between, its value is whatever was assigned last. A read that nothing orders after an assignment comes before it.
+//! Values of a branch that may not be taken carry the conditions under which they are (their *gates*): a `Merge` selects by
+//! them, and an assignment keeps the old value where they do not hold.
+//!
+//! Source: the dataflow semantics of TensorFlow's executor; how TensorFlow's XLA bridge lowers ops (`tf2xla`).
+
+mod call;
+mod constant;
+mod flow;
+mod frames;
+mod ops;
+mod order;
+mod program;
+
+pub(crate) use ops::is_host;
+pub use ops::known_ops;
+pub use program::{InputInfo, Lowered, ResultInfo, Roles, lower};
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use self::call::Call;
+use self::constant::{Known, Memory};
+use self::frames::Frames;
+use super::error::{GraphError, Problem};
+use super::graph::{Body, Graph};
+use super::node::{Edge, Node};
+use bf16scope_hlo::{ArrayShape, DType, Emitter, InstrId, Metadata, POISON};
+
+/// Functions call each other no deeper.
+const MAX_CALLS: usize = 48;
+/// Nodes that are lowered at most, those of functions as often as they are called.
+const MAX_NODES: usize = 4_000_000;
+
+/// What an output of a node is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// An array of the computation that is being written.
+    Array(InstrId),
+    /// A variable: a resource, or a reference.
+    Variable(usize),
+    /// Text, an iterator, or nothing: what no program on a device reads.
+    Nothing,
+}
+
+/// The conditions under which a value is there: predicates, and what they must be.
+pub(crate) type Gates = Rc<Vec<(InstrId, bool)>>;
+
+/// A variable while the graph is lowered.
+#[derive(Clone, Debug)]
+pub(crate) struct Variable {
+    pub name: String,
+    pub shape: ArrayShape,
+    /// Its value in the computation that is being written.
+    pub value: Option<InstrId>,
+    pub is_assigned: bool,
+}
+
+/// Values of one body that is being lowered: the graph's, or a call of a function.
+#[derive(Debug, Default)]
+pub(crate) struct Scope {
+    pub values: HashMap<Edge, Value>,
+    pub gates: HashMap<usize, Gates>,
+    /// The predicates of switches.
+    pub switches: HashMap<usize, InstrId>,
+    pub done: BTreeSet<usize>,
+}
+
+/// A graph that is being lowered.
+pub(crate) struct Lowering<'g> {
+    pub graph: &'g Graph,
+    pub e: Emitter,
+    pub variables: Vec<Variable>,
+    pub variable_of: BTreeMap<String, usize>,
+    /// Values of inputs, by node of the graph.
+    pub inputs: HashMap<Edge, InstrId>,
+    /// What was left out, by op.
+    pub left_out: BTreeMap<String, usize>,
+    /// The state of random numbers, where ops draw some: a variable of ours.
+    pub random: Option<usize>,
+    memory: RefCell<Memory>,
+    n_calls: usize,
+    n_nodes: usize,
+}
+
+impl<'g> Lowering<'g> {
+    /// What is known of a value.
+    pub(crate) fn known(&self, id: InstrId) -> Option<Rc<Known>> {
+        let comp = self.e.comp();
+        self.e.with_module(|module| self.memory.borrow_mut().value(module, comp, id))
+    }
+
+    /// The error of a node.
+    pub(crate) fn error(&self, node: &Node, problem: Problem) -> GraphError {
+        GraphError::Node {
+            file: self.graph.file.clone(),
+            node: node.name.clone(),
+            op: node.op.clone(),
+            place: node.place(),
+            message: problem.message,
+            help: problem
+                .help
+                .unwrap_or_else(|| "check the graph: TensorFlow itself runs it only with such inputs".to_string()),
+        }
+    }
+
+    /// Lowers what `targets` need of a body, and gives nothing: their values are in `scope`.
+    fn run(&mut self, body: &'g Body, frames: &Frames, scope: &mut Scope, targets: &[usize]) -> Result<(), GraphError> {
+        let order = order::order(body, frames, scope, targets)
+            .map_err(|node| self.error(&body.nodes[node], Problem::new("its inputs depend on itself")))?;
+        for node in order {
+            self.node(body, frames, scope, node)?;
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, body: &'g Body, frames: &Frames, scope: &mut Scope, idx: usize) -> Result<(), GraphError> {
+        let node = &body.nodes[idx];
+        self.n_nodes += 1;
+        if self.n_nodes > MAX_NODES {
+            let problem =
+                Problem::new(format!("its functions are more than {MAX_NODES} nodes, each as often as it is called"));
+            return Err(self.error(node, problem));
+        }
+        if node.op == "Exit" || node.op == "RefExit" {
+            return self.exit(body, frames, scope, idx);
+        }
+        let inputs: Vec<Value> =
+            node.inputs.iter().map(|edge| scope.values.get(edge).cloned().unwrap_or(Value::Nothing)).collect();
+        if node.op == "Merge" || node.op == "RefMerge" {
+            return self.merge(scope, node, idx);
+        }
+        let mut gates = gates_of(scope, node);
+        self.e.set_metadata(metadata(node));
+        if matches!(node.op.as_str(), "Switch" | "RefSwitch") && !frames.is_loop_switch(idx) {
+            return self.switch(scope, node, idx, gates);
+        }
+        let outputs =
+            match self.inputs.get(&Edge { node: idx, output: 0 }).filter(|_| std::ptr::eq(body, &self.graph.body)) {
+                Some(_) => {
+                    let given = |output| self.inputs.get(&Edge { node: idx, output }).copied();
+                    (0..).map_while(given).map(Value::Array).collect()
+                }
+                None => self.outputs(node, inputs, &gates)?,
+            };
+        if let Some(error) = self.e.error() {
+            let help = error.error.help.clone();
+            let problem = Problem { message: format!("{}: {}", error.opcode, error.error.message), help };
+            return Err(self.error(node, problem));
+        }
+        if outputs.iter().all(|value| matches!(value, Value::Variable(_))) && !outputs.is_empty() {
+            // A handle is there in every branch; what is done with it is gated by the controls.
+            gates = if node.controls.is_empty() { Rc::default() } else { gates };
+        }
+        for (output, value) in outputs.into_iter().enumerate() {
+            scope.values.insert(Edge { node: idx, output }, value);
+        }
+        if !gates.is_empty() {
+            scope.gates.insert(idx, gates);
+        }
+        scope.done.insert(idx);
+        Ok(())
+    }
+
+    /// Values of a node's outputs.
+    fn outputs(&mut self, node: &'g Node, inputs: Vec<Value>, gates: &Gates) -> Result<Vec<Value>, GraphError> {
+        if let Some(function) = self.graph.functions.get(&node.op) {
+            return self.call(node, function, inputs, gates);
+        }
+        if ops::is_left_out(&node.op) {
+            *self.left_out.entry(node.op.clone()).or_default() += 1;
+            return Ok(Vec::new());
+        }
+        let Some(rule) = ops::rule(&node.op) else { return Err(self.unknown(node)) };
+        let mut call = Call { lowering: self, node, inputs, gates: gates.clone() };
+        match rule(&mut call) {
+            Ok(values) => Ok(values),
+            // What the emitter says is better: the rule saw only poison.
+            Err(_) if self.e.error().is_some() => Ok(vec![Value::Array(POISON)]),
+            Err(problem) => Err(self.error(node, problem)),
+        }
+    }
+
+    fn unknown(&self, node: &Node) -> GraphError {
+        let help = match ops::nearest(&node.op) {
+            Some(why) => why.to_string(),
+            None => "leave it out of what is asked for, or freeze a graph without it; an input pipeline runs on the host, so \
+                     cut the graph behind it"
+                .to_string(),
+        };
+        GraphError::UnknownOp {
+            file: self.graph.file.clone(),
+            node: node.name.clone(),
+            place: node.place(),
+            op: node.op.clone(),
+            help,
+        }
+    }
+
+    /// The dtype and dims of a value that is an array.
+    pub(crate) fn array_shape(&self, id: InstrId) -> ArrayShape {
+        self.e.array(id).unwrap_or_else(|| ArrayShape::new(DType::F32, []))
+    }
+}
+
+/// The conditions of a node: those of its inputs and of what runs before it.
+fn gates_of(scope: &Scope, node: &Node) -> Gates {
+    let of_inputs = node.inputs.iter().map(|edge| gates_of_edge(scope, *edge));
+    let of_controls = node.controls.iter().filter_map(|node| scope.gates.get(node).cloned());
+    let mut all: Vec<Gates> = of_inputs.chain(of_controls).filter(|gates| !gates.is_empty()).collect();
+    all.dedup_by(|a, b| Rc::ptr_eq(a, b));
+    match &all[..] {
+        [] => Rc::default(),
+        [one] => one.clone(),
+        _ => {
+            let mut gates: Vec<(InstrId, bool)> = all.iter().flat_map(|gates| gates.iter().copied()).collect();
+            gates.sort();
+            gates.dedup();
+            Rc::new(gates)
+        }
+    }
+}
+
+/// The conditions of an output: of a switch's also which of the two it is.
+fn gates_of_edge(scope: &Scope, edge: Edge) -> Gates {
+    let gates = scope.gates.get(&edge.node).cloned().unwrap_or_default();
+    let Some(pred) = scope.switches.get(&edge.node) else { return gates };
+    let mut gates = (*gates).clone();
+    gates.push((*pred, edge.output == 1));
+    gates.sort();
+    gates.dedup();
+    Rc::new(gates)
+}
+
+/// What instructions of a node say of it.
+fn metadata(node: &Node) -> Metadata {
+    let place = node.source().and_then(|source| source.rsplit_once(':'));
+    let (source_file, source_line) =
+        place.map_or((String::new(), 0), |(file, line)| (file.to_string(), line.parse().unwrap_or(0)));
+    Metadata { op_type: node.op.clone(), op_name: node.name.clone(), source_file, source_line, ..Metadata::default() }
+}

@@ -1,0 +1,386 @@
+//! Arrays put together and taken apart at places that are known: constants, slices, paddings, stacks.
+//!
+//! Source: `strided_slice_op.cc`, `slice_op.cc`, `pad_op.cc`, `mirror_pad_op.cc`, `concat_op.cc`, `split_op.cc`, `pack_op.cc`,
+//! `unpack_op.cc`, `reverse_op.cc`, `depthtospace_op.cc` of `tf2xla/kernels`.
+
+use super::super::Call;
+use super::super::Value;
+use super::super::call::Outputs;
+use super::Table;
+use crate::error::Problem;
+use crate::tensor::{self, Constant};
+use bf16scope_hlo::ops::{PadDim, SliceDim};
+use bf16scope_hlo::{DType, InstrId, Op};
+
+pub(super) const TABLE: Table = &[
+    ("Const", constant),
+    ("Concat", |c| c.concatenated(0, 1)),
+    ("ConcatV2", |c| {
+        let last = c.inputs.len().saturating_sub(1);
+        c.concatenated(last, 0)
+    }),
+    ("ConcatOffset", |c| {
+        let axis = c.int(0)?;
+        let mut at = 0;
+        let mut out = Vec::new();
+        for number in 1..c.inputs.len() {
+            let dims = c.ints(number)?;
+            let axis = c.axis(axis, dims.len())? as usize;
+            let mut offset = vec![0; dims.len()];
+            offset[axis] = at;
+            at += dims[axis];
+            out.push(Value::Array(c.ints_constant(&offset, &[offset.len() as i64], DType::S32)));
+        }
+        Ok(out)
+    }),
+    ("Split", |c| {
+        let axis = c.int(0)?;
+        let x = c.array(1)?;
+        let axis = c.axis(axis, c.dims(x).len())?;
+        let n = c.node.int("num_split").unwrap_or(0).max(1);
+        let size = c.dims(x)[axis as usize];
+        if size % n != 0 {
+            return Err(Problem::new(format!("{size} elements are split into {n} parts")));
+        }
+        c.parts(x, axis, &vec![size / n; n as usize])
+    }),
+    ("SplitV", |c| {
+        let x = c.array(0)?;
+        let (mut sizes, axis) = (c.ints(1)?, c.int(2)?);
+        let axis = c.axis(axis, c.dims(x).len())?;
+        let n = c.dims(x)[axis as usize];
+        if let Some(open) = sizes.iter().position(|size| *size == -1) {
+            sizes[open] = n - sizes.iter().filter(|size| **size != -1).sum::<i64>();
+        }
+        if sizes.iter().sum::<i64>() != n || sizes.iter().any(|size| *size < 0) {
+            return Err(Problem::new(format!("{n} elements are split into parts of {sizes:?}")));
+        }
+        c.parts(x, axis, &sizes)
+    }),
+    ("Pack", |c| {
+        let n = c.inputs.len();
+        let all = c.arrays(0, n)?;
+        let rank = all.first().map_or(0, |x| c.dims(*x).len());
+        let axis = c.axis(c.node.int("axis").unwrap_or(0), rank + 1)?;
+        let stacked: Vec<InstrId> = all
+            .into_iter()
+            .map(|x| {
+                let mut dims = c.dims(x);
+                dims.insert((axis as usize).min(dims.len()), 1);
+                c.e().reshape(x, &dims)
+            })
+            .collect();
+        c.one(c.e().concatenate(&stacked, axis))
+    }),
+    ("Unpack", |c| {
+        let x = c.array(0)?;
+        let mut dims = c.dims(x);
+        let axis = c.axis(c.node.int("axis").unwrap_or(0), dims.len())?;
+        let n = dims.remove(axis as usize);
+        Ok((0..n).map(|at| Value::Array(c.e().reshape(c.slice_axis(x, axis, at, 1), &dims))).collect())
+    }),
+    ("Slice", |c| {
+        let x = c.array(0)?;
+        let (dims, starts, sizes) = (c.dims(x), c.known_or_none(1)?, c.ints(2)?);
+        match starts {
+            Some(starts) if starts.len() == dims.len() && sizes.len() == dims.len() => {
+                let limit = |axis: usize| if sizes[axis] == -1 { dims[axis] } else { starts[axis] + sizes[axis] };
+                let limits: Vec<i64> = (0..dims.len()).map(limit).collect();
+                c.one(c.slice(x, &starts, &limits))
+            }
+            Some(starts) => Err(Problem::new(format!("it begins at {starts:?} of an array of rank {}", dims.len()))),
+            None => {
+                let start = c.array(1)?;
+                let starts: Vec<InstrId> =
+                    (0..dims.len() as i64).map(|axis| c.e().reshape(c.slice_axis(start, 0, axis, 1), &[])).collect();
+                let operands = [vec![x], starts].concat();
+                c.one(c.e().emit(Op::DynamicSlice { slice_sizes: sizes }, &operands, None))
+            }
+        }
+    }),
+    ("StridedSlice", |c| {
+        let x = c.array(0)?;
+        let range = c.ranges(&c.dims(x), 1)?;
+        let sliced = c.strided(x, &range);
+        c.one(c.e().reshape(sliced, &range.result))
+    }),
+    ("StridedSliceGrad", |c| {
+        let dims = c.ints(0)?;
+        let range = c.ranges(&dims, 1)?;
+        let dy = c.array(4)?;
+        let mut x = c.e().reshape(dy, &range.sizes());
+        let reversed: Vec<i64> = range.reversed();
+        if !reversed.is_empty() {
+            x = c.e().reverse(x, &reversed);
+        }
+        let pads: Vec<PadDim> = range
+            .slices
+            .iter()
+            .zip(&dims)
+            .map(|(slice, dim)| {
+                let n = slice.count();
+                let low = slice.lowest();
+                let covered = if n == 0 { 0 } else { (n - 1) * slice.step.abs() + 1 };
+                PadDim { low, high: dim - low - covered, interior: slice.step.abs() - 1 }
+            })
+            .collect();
+        let zero = c.e().scalar(c.dtype(dy), 0.0);
+        c.one(c.e().pad(x, zero, &pads))
+    }),
+    ("Pad", |c| {
+        let x = c.array(0)?;
+        let zero = c.e().scalar(c.dtype(x), 0.0);
+        c.padded(x, zero)
+    }),
+    ("PadV2", |c| {
+        let (x, value) = (c.array(0)?, c.array(2)?);
+        c.padded(x, value)
+    }),
+    ("MirrorPad", |c| {
+        let x = c.array(0)?;
+        let pads = c.ints(1)?;
+        let skip = i64::from(c.node.text("mode") == "REFLECT");
+        let mut x = x;
+        for (axis, pad) in pads.chunks(2).enumerate() {
+            let (n, axis) = (c.dims(x)[axis], axis as i64);
+            if pad.iter().any(|pad| *pad < 0 || *pad > n - skip) {
+                return Err(Problem::new(format!("{n} elements are mirrored by {pad:?}")));
+            }
+            let low = c.e().reverse(c.slice_axis(x, axis, skip, pad[0]), &[axis]);
+            let high = c.e().reverse(c.slice_axis(x, axis, n - skip - pad[1], pad[1]), &[axis]);
+            x = c.e().concatenate(&[low, x, high], axis);
+        }
+        c.one(x)
+    }),
+    ("Reverse", |c| {
+        let x = c.array(0)?;
+        let flags = c.ints(1)?;
+        let axes: Vec<i64> = (0..flags.len() as i64).filter(|axis| flags[*axis as usize] != 0).collect();
+        c.one(if axes.is_empty() { x } else { c.e().reverse(x, &axes) })
+    }),
+    ("ReverseV2", |c| {
+        let x = c.array(0)?;
+        let axes = c.ints(1)?;
+        let axes = c.axes(&axes, c.dims(x).len())?;
+        c.one(if axes.is_empty() { x } else { c.e().reverse(x, &axes) })
+    }),
+    ("Roll", |c| {
+        let mut x = c.array(0)?;
+        let (shifts, axes) = (c.ints(1)?, c.ints(2)?);
+        for (shift, axis) in shifts.iter().zip(axes) {
+            let axis = c.axis(axis, c.dims(x).len())?;
+            let n = c.dims(x)[axis as usize];
+            let shift = if n == 0 { 0 } else { shift.rem_euclid(n) };
+            let (end, start) = (c.slice_axis(x, axis, n - shift, shift), c.slice_axis(x, axis, 0, n - shift));
+            x = c.e().concatenate(&[end, start], axis);
+        }
+        c.one(x)
+    }),
+    ("SpaceToDepth", |c| c.blocks(true)),
+    ("DepthToSpace", |c| c.blocks(false)),
+];
+
+fn constant(c: &mut Call<'_, '_>) -> Outputs {
+    let Some(value) = c.node.tensor("value") else { return Err(Problem::new("its attribute `value` is missing")) };
+    if crate::dtypes::hlo(value.dtype).is_none() {
+        // Text is for the host.
+        return Ok(vec![Value::Nothing]);
+    }
+    match tensor::constant(value)? {
+        Constant::Dense(literal) => c.one(c.e().constant(literal)),
+        Constant::Splat(scalar, dims) => {
+            let scalar = c.e().constant(scalar);
+            c.one(if dims.is_empty() { scalar } else { c.e().broadcast(scalar, &[], &dims) })
+        }
+    }
+}
+
+/// A slice of one axis, with a step that may be negative.
+#[derive(Clone, Copy, Debug)]
+struct AxisRange {
+    start: i64,
+    end: i64,
+    step: i64,
+}
+
+impl AxisRange {
+    fn count(self) -> i64 {
+        let distance = if self.step > 0 { self.end - self.start } else { self.start - self.end };
+        if distance <= 0 { 0 } else { (distance - 1) / self.step.abs() + 1 }
+    }
+
+    /// The least of its places.
+    fn lowest(self) -> i64 {
+        match self.count() {
+            0 => 0,
+            _ if self.step > 0 => self.start,
+            n => self.start + (n - 1) * self.step,
+        }
+    }
+}
+
+/// What a strided slice takes of each axis, and the dims of its result.
+struct Ranges {
+    slices: Vec<AxisRange>,
+    result: Vec<i64>,
+}
+
+impl Ranges {
+    fn sizes(&self) -> Vec<i64> {
+        self.slices.iter().map(|slice| slice.count()).collect()
+    }
+
+    fn reversed(&self) -> Vec<i64> {
+        (0..self.slices.len() as i64).filter(|axis| self.slices[*axis as usize].step < 0).collect()
+    }
+}
+
+impl Call<'_, '_> {
+    fn known_or_none(&mut self, number: usize) -> Result<Option<Vec<i64>>, Problem> {
+        let id = self.array(number)?;
+        Ok(self.lowering.known(id).and_then(|known| known.values.iter().map(|value| value.whole()).collect()))
+    }
+
+    fn concatenated(&mut self, axis: usize, first: usize) -> Outputs {
+        let n = self.inputs.len().saturating_sub(1);
+        let axis = self.int(axis)?;
+        let all = self.arrays(first, n)?;
+        let Some(one) = all.first() else { return Err(Problem::new("it joins no arrays")) };
+        let axis = self.axis(axis, self.dims(*one).len())?;
+        self.one(match all[..] {
+            [one] => one,
+            _ => self.e().concatenate(&all, axis),
+        })
+    }
+
+    fn parts(&self, x: InstrId, axis: i64, sizes: &[i64]) -> Outputs {
+        let mut at = 0;
+        let part = |size: &i64| {
+            at += size;
+            Value::Array(self.slice_axis(x, axis, at - size, *size))
+        };
+        Ok(sizes.iter().map(part).collect())
+    }
+
+    fn padded(&mut self, x: InstrId, value: InstrId) -> Outputs {
+        let pads = self.ints(1)?;
+        let dims: Vec<PadDim> = pads
+            .chunks(2)
+            .map(|pad| PadDim { low: pad[0], high: pad.get(1).copied().unwrap_or(0), interior: 0 })
+            .collect();
+        if pads.iter().any(|pad| *pad < 0) {
+            return Err(Problem::new(format!("it pads by {pads:?}, expected 0 or more")));
+        }
+        self.one(self.e().pad(x, value, &dims))
+    }
+
+    /// What inputs `first`, … (begin, end, strides) and the masks take of an array of these dims.
+    fn ranges(&mut self, dims: &[i64], first: usize) -> Result<Ranges, Problem> {
+        let (begin, end, steps) = (self.ints(first)?, self.ints(first + 1)?, self.ints(first + 2)?);
+        if end.len() != begin.len() || steps.len() != begin.len() {
+            return Err(Problem::new("its begin, end and strides differ in length"));
+        }
+        let node = self.node;
+        let has = |mask: &str, at: usize| node.int(mask).unwrap_or(0) >> at.min(62) & 1 == 1;
+        let n_new = (0..begin.len()).filter(|at| has("new_axis_mask", *at) && !has("ellipsis_mask", *at)).count();
+        let has_ellipsis = (0..begin.len()).any(|at| has("ellipsis_mask", at));
+        let n_named = begin.len() - n_new - usize::from(has_ellipsis);
+        let n_rest = dims
+            .len()
+            .checked_sub(n_named)
+            .ok_or_else(|| Problem::new(format!("it slices {n_named} axes of an array of rank {}", dims.len())))?;
+        let (mut slices, mut result) = (Vec::new(), Vec::new());
+        let whole = |slices: &mut Vec<AxisRange>, result: &mut Vec<i64>, n: usize| {
+            for _ in 0..n {
+                let dim = dims[slices.len()];
+                slices.push(AxisRange { start: 0, end: dim, step: 1 });
+                result.push(dim);
+            }
+        };
+        for at in 0..begin.len() {
+            if has("ellipsis_mask", at) {
+                whole(&mut slices, &mut result, n_rest);
+            } else if has("new_axis_mask", at) {
+                result.push(1);
+            } else {
+                let dim = dims[slices.len()];
+                let step = steps[at];
+                if step == 0 {
+                    return Err(Problem::new("one of its strides is 0"));
+                }
+                let from_start = |place: i64| if place < 0 { place.saturating_add(dim) } else { place };
+                if has("shrink_axis_mask", at) {
+                    let start = from_start(begin[at]);
+                    if !(0..dim).contains(&start) {
+                        return Err(Problem::new(format!("element {} is none of {dim}", begin[at])));
+                    }
+                    slices.push(AxisRange { start, end: start + 1, step: 1 });
+                    continue;
+                }
+                let (least, most) = if step > 0 { (0, dim) } else { (-1, dim - 1) };
+                let bound = |place: i64| from_start(place).clamp(least, most);
+                let start = if has("begin_mask", at) { if step > 0 { 0 } else { dim - 1 } } else { bound(begin[at]) };
+                let end = if has("end_mask", at) { if step > 0 { dim } else { -1 } } else { bound(end[at]) };
+                let slice = AxisRange { start, end, step };
+                result.push(slice.count());
+                slices.push(slice);
+            }
+        }
+        if !has_ellipsis {
+            whole(&mut slices, &mut result, n_rest);
+        }
+        Ok(Ranges { slices, result })
+    }
+
+    fn strided(&self, x: InstrId, ranges: &Ranges) -> InstrId {
+        let slices: Vec<SliceDim> = ranges
+            .slices
+            .iter()
+            .map(|slice| match slice.count() {
+                0 => SliceDim { start: 0, limit: 0, stride: 1 },
+                n => {
+                    let (low, step) = (slice.lowest(), slice.step.abs());
+                    SliceDim { start: low, limit: low + (n - 1) * step + 1, stride: step }
+                }
+            })
+            .collect();
+        let sliced = self.e().slice(x, &slices);
+        match ranges.reversed() {
+            axes if axes.is_empty() => sliced,
+            axes => self.e().reverse(sliced, &axes),
+        }
+    }
+
+    /// Space to depth, or back: blocks of pixels become channels.
+    fn blocks(&mut self, to_depth: bool) -> Outputs {
+        let mut x = self.array(0)?;
+        let block = self.node.int("block_size").unwrap_or(1).max(1);
+        let is_nchw = match self.node.text("data_format") {
+            "NCHW" => true,
+            "" | "NHWC" => false,
+            other => return Err(Problem::new(format!("its data_format is {other}, expected NHWC or NCHW"))),
+        };
+        if is_nchw {
+            x = self.e().transpose(x, &[0, 2, 3, 1]);
+        }
+        let dims = self.dims(x);
+        let [n, h, w, channels] = dims[..] else { return Err(Problem::new(format!("its input has dims {dims:?}"))) };
+        x = match to_depth {
+            true => {
+                let split = self.e().reshape(x, &[n, h / block, block, w / block, block, channels]);
+                let moved = self.e().transpose(split, &[0, 1, 3, 2, 4, 5]);
+                self.e().reshape(moved, &[n, h / block, w / block, block * block * channels])
+            }
+            false => {
+                let inner = channels / (block * block);
+                let split = self.e().reshape(x, &[n, h, w, block, block, inner]);
+                let moved = self.e().transpose(split, &[0, 1, 3, 2, 4, 5]);
+                self.e().reshape(moved, &[n, h * block, w * block, inner])
+            }
+        };
+        if is_nchw {
+            x = self.e().transpose(x, &[0, 3, 1, 2]);
+        }
+        self.one(x)
+    }
+}

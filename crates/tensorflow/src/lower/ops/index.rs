@@ -1,0 +1,207 @@
+//! Arrays at indices that are known when the program runs: gathers, scatters, one-hot rows, parts of matrices.
+//!
+//! TensorFlow's CPU kernels refuse an index outside; its XLA bridge moves it inside (gathers) or skips it (scatters), as here.
+//!
+//! Source: `gather_op.cc`, `scatter_nd_op.cc`, `segment_reduction_ops.cc`, `one_hot_op.cc`, `matrix_band_part_op.cc`,
+//! `dynamic_stitch_op.cc` of `tf2xla/kernels`.
+
+use super::super::Call;
+use super::super::call::Outputs;
+use super::Table;
+use crate::error::Problem;
+use bf16scope_hlo::ops::{Comparison, GatherDims, ScatterDims};
+use bf16scope_hlo::{BinaryOp, DType, InstrId, Op};
+
+pub(super) const TABLE: Table = &[
+    ("Gather", |c| {
+        let (x, indices) = (c.array(0)?, c.array(1)?);
+        c.gathered(x, indices, 0, 0)
+    }),
+    ("GatherV2", |c| {
+        let (x, indices) = (c.array(0)?, c.array(1)?);
+        let axis = c.int(2)?;
+        let axis = c.axis(axis, c.dims(x).len())?;
+        let n_batch = c.node.int("batch_dims").unwrap_or(0);
+        let n_batch = if n_batch < 0 { n_batch + c.dims(indices).len() as i64 } else { n_batch };
+        c.gathered(x, indices, axis, n_batch)
+    }),
+    ("ResourceGather", |c| {
+        let (x, indices) = (c.array(0)?, c.array(1)?);
+        let n_batch = c.node.int("batch_dims").unwrap_or(0);
+        c.gathered(x, indices, n_batch, n_batch)
+    }),
+    ("GatherNd", |c| {
+        let (x, indices) = (c.array(0)?, c.array(1)?);
+        let (dims, of_indices) = (c.dims(x), c.dims(indices));
+        let Some((n_indexed, outer)) = of_indices.split_last() else {
+            return Err(Problem::new("its indices are a scalar, expected vectors"));
+        };
+        let n_indexed = *n_indexed as usize;
+        let slice_sizes = (0..dims.len()).map(|axis| if axis < n_indexed { 1 } else { dims[axis] }).collect();
+        let gather = GatherDims {
+            offset_dims: (0..dims.len().saturating_sub(n_indexed)).map(|axis| (outer.len() + axis) as i64).collect(),
+            collapsed_slice_dims: (0..n_indexed as i64).collect(),
+            start_index_map: (0..n_indexed as i64).collect(),
+            index_vector_dim: outer.len() as i64,
+            slice_sizes,
+            ..GatherDims::default()
+        };
+        c.one(c.e().emit(Op::Gather(gather), &[x, indices], None))
+    }),
+    ("ScatterNd", |c| {
+        let (indices, updates) = (c.array(0)?, c.array(1)?);
+        let dims = c.ints(2)?;
+        c.check_dims(&dims)?;
+        let zeros = c.e().full(c.dtype(updates), &dims, 0.0);
+        c.scattered_nd(zeros, indices, updates)
+    }),
+    ("TensorScatterAdd", |c| {
+        let (x, indices, updates) = (c.array(0)?, c.array(1)?, c.array(2)?);
+        c.scattered_nd(x, indices, updates)
+    }),
+    ("UnsortedSegmentSum", |c| {
+        let (x, segments) = (c.array(0)?, c.array(1)?);
+        let n = c.int(2)?;
+        let (dims, rank) = (c.dims(x), c.dims(segments).len());
+        let rows: Vec<i64> = [&[n], &dims[rank.min(dims.len())..]].concat();
+        c.check_dims(&rows)?;
+        let zeros = c.e().full(c.dtype(x), &rows, 0.0);
+        c.one(c.scattered(zeros, segments, x, 0, BinaryOp::Add))
+    }),
+    ("OneHot", one_hot),
+    ("MatrixBandPart", |c| {
+        let x = c.array(0)?;
+        let (low, high) = (c.int(1)?, c.int(2)?);
+        let dims = c.dims(x);
+        let rank = dims.len() as i64;
+        if rank < 2 {
+            return Err(Problem::new(format!("its input has rank {rank}, expected 2 or more")));
+        }
+        let (row, column) = (c.e().iota(DType::S64, &dims, rank - 2), c.e().iota(DType::S64, &dims, rank - 1));
+        let below = c.e().sub(row, column);
+        let limit = |n: i64| if n < 0 { i64::from(i32::MAX) as f64 } else { n as f64 };
+        let is_low = c.e().compare(Comparison::Le, below, c.like(below, limit(low)));
+        let is_high = c.e().compare(Comparison::Ge, below, c.like(below, -limit(high)));
+        let is_in = c.e().binary(BinaryOp::And, is_low, is_high);
+        c.one(c.e().select(is_in, x, c.like(x, 0.0)))
+    }),
+    ("DynamicStitch", stitch),
+    ("ParallelDynamicStitch", stitch),
+];
+
+impl Call<'_, '_> {
+    /// Slices of `x` at `indices` along `axis`; the first `n_batch` dims of both go along.
+    fn gathered(&mut self, x: InstrId, indices: InstrId, axis: i64, n_batch: i64) -> Outputs {
+        let (dims, of_indices) = (self.dims(x), self.dims(indices));
+        let rank = of_indices.len() as i64;
+        if n_batch > rank || n_batch > axis || axis as usize >= dims.len() {
+            return Err(Problem::new(format!(
+                "its batch_dims are {n_batch}, its axis is {axis}, its indices have rank {rank}"
+            )));
+        }
+        // Few places that are known: slices, which later rules can compute with.
+        let known = self.lowering.known(indices);
+        if let (Some(known), true) = (known, self.lowering.known(x).is_some() && n_batch == 0) {
+            let n = dims[axis as usize];
+            let place = |value: &super::super::constant::Number| value.whole().map(|place| place.clamp(0, n - 1));
+            if let (Some(places), true) = (known.values.iter().map(place).collect::<Option<Vec<i64>>>(), n > 0) {
+                let rows: Vec<InstrId> = places.iter().map(|place| self.slice_axis(x, axis, *place, 1)).collect();
+                let result: Vec<i64> = [&dims[..axis as usize], &of_indices[..], &dims[axis as usize + 1..]].concat();
+                if !rows.is_empty() {
+                    let joined = self.e().concatenate(&rows, axis);
+                    return self.one(self.e().reshape(joined, &result));
+                }
+            }
+        }
+        let batch: Vec<i64> = (0..n_batch).collect();
+        let n_outer = axis - n_batch;
+        let n_looked = rank - n_batch;
+        // Of the result: batch dims, dims before the axis, dims of the indices, dims after the axis.
+        let offset_dims =
+            (n_batch..n_batch + n_outer).chain(axis + n_looked..dims.len() as i64 - 1 + n_looked).collect();
+        let slice_sizes =
+            (0..dims.len() as i64).map(|at| if at < n_batch || at == axis { 1 } else { dims[at as usize] }).collect();
+        let gather = GatherDims {
+            offset_dims,
+            collapsed_slice_dims: vec![axis],
+            start_index_map: vec![axis],
+            operand_batching_dims: batch.clone(),
+            start_indices_batching_dims: batch,
+            index_vector_dim: rank,
+            slice_sizes,
+            ..GatherDims::default()
+        };
+        self.one(self.e().emit(Op::Gather(gather), &[x, indices], None))
+    }
+
+    /// Rows of `updates` combined into `x` at scalar indices along `axis` 0.
+    pub(super) fn scattered(&self, x: InstrId, indices: InstrId, updates: InstrId, axis: i64, op: BinaryOp) -> InstrId {
+        let (rank, of_updates) = (self.dims(indices).len() as i64, self.dims(updates).len() as i64);
+        let dims = ScatterDims {
+            update_window_dims: (rank..of_updates).collect(),
+            inserted_window_dims: vec![axis],
+            scatter_dims_to_operand_dims: vec![axis],
+            index_vector_dim: rank,
+            ..ScatterDims::default()
+        };
+        let to_apply = self.e().scalar_computation(op, self.dtype(x));
+        self.e().emit(Op::Scatter { dims, to_apply }, &[x, indices, updates], None)
+    }
+
+    fn scattered_nd(&mut self, x: InstrId, indices: InstrId, updates: InstrId) -> Outputs {
+        let of_indices = self.dims(indices);
+        let Some((n_indexed, outer)) = of_indices.split_last() else {
+            return Err(Problem::new("its indices are a scalar, expected vectors"));
+        };
+        let of_updates = self.dims(updates).len();
+        let dims = ScatterDims {
+            update_window_dims: (outer.len()..of_updates).map(|axis| axis as i64).collect(),
+            inserted_window_dims: (0..*n_indexed).collect(),
+            scatter_dims_to_operand_dims: (0..*n_indexed).collect(),
+            index_vector_dim: outer.len() as i64,
+            ..ScatterDims::default()
+        };
+        let to_apply = self.e().scalar_computation(BinaryOp::Add, self.dtype(x));
+        self.one(self.e().emit(Op::Scatter { dims, to_apply }, &[x, indices, updates], None))
+    }
+}
+
+fn one_hot(c: &mut Call<'_, '_>) -> Outputs {
+    let indices = c.array(0)?;
+    let depth = c.int(1)?;
+    let (on, off) = (c.array(2)?, c.array(3)?);
+    let mut dims = c.dims(indices);
+    let axis = match c.node.int("axis").unwrap_or(-1) {
+        -1 => dims.len() as i64,
+        axis => c.axis(axis, dims.len() + 1)?,
+    };
+    let places: Vec<i64> = (0..dims.len() as i64).map(|at| if at < axis { at } else { at + 1 }).collect();
+    dims.insert(axis as usize, depth);
+    c.check_dims(&dims)?;
+    let classes = c.e().iota(c.dtype(indices), &dims, axis);
+    let is_it = c.e().compare(Comparison::Eq, classes, c.e().broadcast(indices, &places, &dims));
+    let [on, off] = [on, off].map(|value| c.e().broadcast(value, &[], &dims));
+    c.one(c.e().select(is_it, on, off))
+}
+
+/// Rows of several arrays in one, each at its known place.
+fn stitch(c: &mut Call<'_, '_>) -> Outputs {
+    let n = c.inputs.len() / 2;
+    let mut rows: Vec<Option<InstrId>> = Vec::new();
+    for number in 0..n {
+        let places = c.ints(number)?;
+        let (indices, data) = (c.array(number)?, c.array(n + number)?);
+        let rank = c.dims(indices).len();
+        let row_dims = c.dims(data)[rank.min(c.dims(data).len())..].to_vec();
+        let flat = c.e().reshape(data, &[&[places.len() as i64], &row_dims[..]].concat());
+        for (at, &place) in places.iter().enumerate() {
+            let place = usize::try_from(place).ok().filter(|place| *place < 1 << 16);
+            let place = place.ok_or_else(|| Problem::new(format!("one of its places is {:?}", places[at])))?;
+            rows.resize(rows.len().max(place + 1), None);
+            rows[place] = Some(c.slice_axis(flat, 0, at as i64, 1));
+        }
+    }
+    let rows = rows.into_iter().collect::<Option<Vec<InstrId>>>();
+    let rows = rows.filter(|rows| !rows.is_empty()).ok_or_else(|| Problem::new("one of its places has no row"))?;
+    c.one(c.e().concatenate(&rows, 0))
+}

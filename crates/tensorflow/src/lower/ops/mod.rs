@@ -1,0 +1,162 @@
+//! What each op means in HLO: a rule for each, in tables by family.
+//!
+//! Where TensorFlow's kernels and its XLA bridge differ (sums of bf16, say), rules do what the bridge does: that is what a TPU
+//! ran.
+//!
+//! Source: TensorFlow's op registrations (`core/ops`) and the kernels of `compiler/tf2xla/kernels`.
+
+mod array;
+mod collective;
+mod control;
+mod convolution;
+mod elementwise;
+mod gradients;
+mod index;
+mod linear;
+mod logits;
+mod normal;
+mod optimizers;
+mod pool;
+mod random;
+mod reduce;
+mod resize;
+mod shape;
+mod variable;
+
+use super::Call;
+use super::call::Outputs;
+use bf16scope_hlo::words;
+
+/// How an op is lowered.
+pub(crate) type Rule = for<'a, 'b, 'g> fn(&'a mut Call<'b, 'g>) -> Outputs;
+
+/// Rules by op.
+pub(crate) type Table = &'static [(&'static str, Rule)];
+
+const TABLES: [Table; 17] = [
+    array::TABLE,
+    collective::TABLE,
+    control::TABLE,
+    convolution::TABLE,
+    elementwise::TABLE,
+    gradients::TABLE,
+    index::TABLE,
+    linear::TABLE,
+    logits::TABLE,
+    normal::TABLE,
+    optimizers::TABLE,
+    pool::TABLE,
+    random::TABLE,
+    reduce::TABLE,
+    resize::TABLE,
+    shape::TABLE,
+    variable::TABLE,
+];
+
+/// The rule of an op.
+pub(crate) fn rule(op: &str) -> Option<Rule> {
+    TABLES.iter().flat_map(|table| table.iter()).find(|(known, _)| *known == op).map(|(_, rule)| *rule)
+}
+
+/// The ops that become HLO, in alphabetical order.
+pub fn known_ops() -> Vec<&'static str> {
+    let mut names: Vec<&str> = TABLES.iter().flat_map(|table| table.iter()).map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Ops that no device runs: what they do is left out, and said.
+const LEFT_OUT: [&str; 26] = [
+    "Abort",
+    "Assert",
+    "AudioSummary",
+    "CloseSummaryWriter",
+    "ConfigureDistributedTPU",
+    "FlushSummaryWriter",
+    "HistogramSummary",
+    "ImageSummary",
+    "MergeSummary",
+    "MergeV2Checkpoints",
+    "OutfeedEnqueue",
+    "OutfeedEnqueueTuple",
+    "PrintV2",
+    "RestoreV2",
+    "SaveV2",
+    "ScalarSummary",
+    "ShardedFilename",
+    "ShutdownDistributedTPU",
+    "StringJoin",
+    "SummaryWriter",
+    "TensorSummary",
+    "WriteGraphSummary",
+    "WriteHistogramSummary",
+    "WriteImageSummary",
+    "WriteScalarSummary",
+    "WriteSummary",
+];
+
+/// Whether an op is left out.
+pub(crate) fn is_left_out(op: &str) -> bool {
+    LEFT_OUT.contains(&op)
+}
+
+/// Whether an op is of the host, or changes a variable: none that a program is made for.
+pub(crate) fn is_host(op: &str) -> bool {
+    const HOST: [&str; 16] = [
+        "Assign",
+        "AssignVariableOp",
+        "Const",
+        "IsVariableInitialized",
+        "IteratorGetNext",
+        "MakeIterator",
+        "NoOp",
+        "Placeholder",
+        "ReportUninitializedVariables",
+        "Restore",
+        "Save",
+        "VarHandleOp",
+        "VarIsInitializedOp",
+        "Variable",
+        "VariableV2",
+        "TPUReplicateMetadata",
+    ];
+    is_left_out(op)
+        || HOST.contains(&op)
+        || op.ends_with("Dataset")
+        || op.ends_with("DatasetV2")
+        || op.contains("Iterator")
+}
+
+/// Whether an op draws random numbers from a state of its own.
+pub(crate) fn is_random(op: &str) -> bool {
+    random::STATEFUL.contains(&op)
+}
+
+/// What may help with an op that is not known: why, or the op whose name is near.
+pub(crate) fn nearest(op: &str) -> Option<String> {
+    let host =
+        ["Decode", "Parse", "Read", "String", "Regex", "Dataset", "Iterator", "Lookup", "Queue", "PyFunc", "Sparse"];
+    if host.iter().any(|word| op.contains(word)) {
+        return Some(
+            "it runs on the host: name tensors behind it, so that what it gives is not needed, or save a graph that begins \
+             behind its input pipeline"
+                .to_string(),
+        );
+    }
+    let near = words::nearest(op, known_ops())?;
+    Some(format!("`{near}` becomes HLO; an op of your own becomes HLO where it is written with TensorFlow's ops"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_op_has_one_rule() {
+        let names = known_ops();
+        let mut once = names.clone();
+        once.dedup();
+        assert_eq!(names, once);
+        assert!(names.len() > 200 && names.iter().all(|name| !is_left_out(name)), "{}", names.len());
+    }
+}

@@ -1,0 +1,189 @@
+//! Updates of optimizers, of references and of resources, dense and sparse.
+//!
+//! Source: `training_ops.cc` of `tf2xla/kernels` and of TensorFlow's kernels.
+
+use super::super::Call;
+use super::super::Value;
+use super::super::call::Outputs;
+use super::Table;
+use crate::error::Problem;
+use bf16scope_hlo::{BinaryOp, InstrId, UnaryOp};
+
+pub(super) const TABLE: Table = &[
+    ("ApplyGradientDescent", descent),
+    ("ResourceApplyGradientDescent", descent),
+    ("ApplyMomentum", momentum),
+    ("ResourceApplyMomentum", momentum),
+    ("ApplyKerasMomentum", keras_momentum),
+    ("ResourceApplyKerasMomentum", keras_momentum),
+    ("ApplyAdam", adam),
+    ("ResourceApplyAdam", adam),
+    ("ApplyAdagrad", adagrad),
+    ("ResourceApplyAdagrad", adagrad),
+    ("ApplyAdagradV2", adagrad_v2),
+    ("ResourceApplyAdagradV2", adagrad_v2),
+    ("ApplyRMSProp", rms_prop),
+    ("ResourceApplyRMSProp", rms_prop),
+    ("ApplyCenteredRMSProp", centred_rms_prop),
+    ("ResourceApplyCenteredRMSProp", centred_rms_prop),
+    ("ApplyAdadelta", adadelta),
+    ("ResourceApplyAdadelta", adadelta),
+];
+
+impl Call<'_, '_> {
+    /// The variables that the first `N` inputs are, and their values.
+    fn slots<const N: usize>(&mut self) -> Result<([usize; N], [InstrId; N]), Problem> {
+        let mut variables = [0; N];
+        let mut values = [bf16scope_hlo::POISON; N];
+        for number in 0..N {
+            variables[number] = self.variable(number)?;
+            values[number] = self.lowering.read(variables[number])?;
+        }
+        Ok((variables, values))
+    }
+
+    /// A scalar input, in the dims of `like`.
+    fn wide(&mut self, number: usize, like: InstrId) -> Result<InstrId, Problem> {
+        let scalar = self.array(number)?;
+        let scalar = self.e().convert(scalar, self.dtype(like));
+        self.broadcast_to(scalar, &self.dims(like))
+    }
+
+    fn update(&mut self, variables: &[usize], values: &[InstrId]) -> Outputs {
+        for (variable, value) in variables.iter().zip(values) {
+            self.assign(*variable, *value)?;
+        }
+        Ok(vec![Value::Variable(variables[0])])
+    }
+
+    fn one_less(&self, x: InstrId) -> InstrId {
+        self.e().sub(self.like(x, 1.0), x)
+    }
+}
+
+fn descent(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var]) = c.slots::<1>()?;
+    let (rate, grad) = (c.wide(1, var)?, c.array(2)?);
+    let new = c.e().sub(var, c.e().mul(grad, rate));
+    c.update(&variables, &[new])
+}
+
+/// Inputs: variable, accumulator, rate, gradient, momentum.
+fn momentum(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, accum]) = c.slots::<2>()?;
+    let (rate, grad, momentum) = (c.wide(2, var)?, c.array(3)?, c.wide(4, var)?);
+    let accum = c.e().add(c.e().mul(accum, momentum), grad);
+    let step = c.e().mul(accum, rate);
+    let new = match c.node.flag("use_nesterov") {
+        true => {
+            let ahead = c.e().add(c.e().mul(grad, rate), c.e().mul(c.e().mul(accum, momentum), rate));
+            c.e().sub(var, ahead)
+        }
+        false => c.e().sub(var, step),
+    };
+    c.update(&variables, &[new, accum])
+}
+
+/// Keras' momentum: the rate is in the accumulator.
+fn keras_momentum(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, accum]) = c.slots::<2>()?;
+    let (rate, grad, momentum) = (c.wide(2, var)?, c.array(3)?, c.wide(4, var)?);
+    let scaled = c.e().mul(grad, rate);
+    let accum = c.e().sub(c.e().mul(accum, momentum), scaled);
+    let new = match c.node.flag("use_nesterov") {
+        true => c.e().sub(c.e().add(var, c.e().mul(accum, momentum)), scaled),
+        false => c.e().add(var, accum),
+    };
+    c.update(&variables, &[new, accum])
+}
+
+/// Inputs: variable, m, v, power of beta1, of beta2, rate, beta1, beta2, epsilon, gradient.
+fn adam(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, m, v]) = c.slots::<3>()?;
+    let scalars = (3..9).map(|number| c.array(number)).collect::<Result<Vec<_>, _>>()?;
+    let [power1, power2, rate, beta1, beta2, _] = scalars[..] else {
+        return Err(Problem::new("it has too few inputs"));
+    };
+    let (wide1, epsilon) = (c.wide(6, var)?, c.wide(8, var)?);
+    let grad = c.array(9)?;
+    let e = c.e();
+    // alpha = rate * sqrt(1 - power2) / (1 - power1).
+    let alpha = e.div(e.mul(rate, e.unary(UnaryOp::Sqrt, c.one_less(power2))), c.one_less(power1));
+    let alpha = c.broadcast_to(alpha, &c.dims(var))?;
+    let left1 = c.broadcast_to(c.one_less(beta1), &c.dims(var))?;
+    let left2 = c.broadcast_to(c.one_less(beta2), &c.dims(var))?;
+    let e = c.e();
+    let new_m = e.add(m, e.mul(e.sub(grad, m), left1));
+    let new_v = e.add(v, e.mul(e.sub(e.mul(grad, grad), v), left2));
+    let root = e.add(e.unary(UnaryOp::Sqrt, new_v), epsilon);
+    let top = match c.node.flag("use_nesterov") {
+        true => e.add(e.mul(grad, left1), e.mul(wide1, new_m)),
+        false => new_m,
+    };
+    let new = e.sub(var, e.div(e.mul(top, alpha), root));
+    c.update(&variables, &[new, new_m, new_v])
+}
+
+fn adagrad(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, accum]) = c.slots::<2>()?;
+    let (rate, grad) = (c.wide(2, var)?, c.array(3)?);
+    let is_updated = c.node.kind("update_slots").is_none() || c.node.flag("update_slots");
+    let sum = c.e().add(accum, c.e().mul(grad, grad));
+    let accum = if is_updated { sum } else { accum };
+    let new = c.e().sub(var, c.e().mul(c.e().mul(grad, rate), c.e().unary(UnaryOp::Rsqrt, accum)));
+    c.update(&variables, &[new, accum])
+}
+
+fn adagrad_v2(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, accum]) = c.slots::<2>()?;
+    let (rate, epsilon, grad) = (c.wide(2, var)?, c.wide(3, var)?, c.array(4)?);
+    let is_updated = c.node.kind("update_slots").is_none() || c.node.flag("update_slots");
+    let sum = c.e().add(accum, c.e().mul(grad, grad));
+    let accum = if is_updated { sum } else { accum };
+    let root = c.e().add(c.e().unary(UnaryOp::Sqrt, accum), epsilon);
+    let new = c.e().sub(var, c.e().div(c.e().mul(grad, rate), root));
+    c.update(&variables, &[new, accum])
+}
+
+/// Inputs: variable, mean square, momentum slot, rate, decay, momentum, epsilon, gradient. The epsilon is in the root.
+fn rms_prop(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, ms, mom]) = c.slots::<3>()?;
+    let (rate, rho, momentum, epsilon) = (c.wide(3, var)?, c.wide(4, var)?, c.wide(5, var)?, c.wide(6, var)?);
+    let grad = c.array(7)?;
+    let e = c.e();
+    let new_ms = e.add(ms, e.mul(e.sub(e.mul(grad, grad), ms), c.one_less(rho)));
+    let inverse = e.unary(UnaryOp::Rsqrt, e.add(new_ms, epsilon));
+    let new_mom = e.add(e.mul(mom, momentum), e.mul(e.mul(grad, rate), inverse));
+    let new = e.sub(var, new_mom);
+    c.update(&variables, &[new, new_ms, new_mom])
+}
+
+/// Inputs: variable, mean gradient, mean square, momentum slot, rate, decay, momentum, epsilon, gradient.
+fn centred_rms_prop(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, mg, ms, mom]) = c.slots::<4>()?;
+    let (rate, rho, momentum, epsilon) = (c.wide(4, var)?, c.wide(5, var)?, c.wide(6, var)?, c.wide(7, var)?);
+    let grad = c.array(8)?;
+    let e = c.e();
+    let rest = c.one_less(rho);
+    let new_ms = e.add(ms, e.mul(e.sub(e.mul(grad, grad), ms), rest));
+    let new_mg = e.add(mg, e.mul(e.sub(grad, mg), rest));
+    let centred = e.add(e.sub(new_ms, e.mul(new_mg, new_mg)), epsilon);
+    let new_mom = e.add(e.mul(mom, momentum), e.mul(e.mul(grad, rate), e.unary(UnaryOp::Rsqrt, centred)));
+    let new = e.sub(var, new_mom);
+    c.update(&variables, &[new, new_mg, new_ms, new_mom])
+}
+
+/// Inputs: variable, accumulator, accumulator of updates, rate, rho, epsilon, gradient.
+fn adadelta(c: &mut Call<'_, '_>) -> Outputs {
+    let (variables, [var, accum, updates]) = c.slots::<3>()?;
+    let (rate, rho, epsilon) = (c.wide(3, var)?, c.wide(4, var)?, c.wide(5, var)?);
+    let grad = c.array(6)?;
+    let e = c.e();
+    let rest = c.one_less(rho);
+    let new_accum = e.add(e.mul(rho, accum), e.mul(rest, e.mul(grad, grad)));
+    let root = e.unary(UnaryOp::Sqrt, e.add(updates, epsilon));
+    let update = e.mul(e.mul(root, e.unary(UnaryOp::Rsqrt, e.add(new_accum, epsilon))), grad);
+    let new = e.sub(var, e.binary(BinaryOp::Multiply, update, rate));
+    let new_updates = e.add(e.mul(rho, updates), e.mul(rest, e.mul(update, update)));
+    c.update(&variables, &[new, new_accum, new_updates])
+}

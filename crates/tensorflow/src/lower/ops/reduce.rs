@@ -1,0 +1,202 @@
+//! Reductions, argmax and running sums.
+//!
+//! Source: `reduction_ops.cc`, `index_ops.cc`, `l2loss_op.cc`, `scan_ops.cc`, `topk_op.cc` of `tf2xla/kernels`.
+
+use super::super::Call;
+use super::super::Value;
+use super::super::call::Outputs;
+use super::Table;
+use crate::error::Problem;
+use bf16scope_hlo::ops::{Comparison, WindowDim};
+use bf16scope_hlo::{BinaryOp, DType, InstrId, Metadata, Op, Shape, UnaryOp};
+
+pub(super) const TABLE: Table = &[
+    ("Sum", |c| c.reduction(BinaryOp::Add)),
+    ("Prod", |c| c.reduction(BinaryOp::Multiply)),
+    ("Max", |c| c.reduction(BinaryOp::Maximum)),
+    ("Min", |c| c.reduction(BinaryOp::Minimum)),
+    ("Any", |c| c.reduction(BinaryOp::Or)),
+    ("All", all),
+    ("Mean", mean),
+    ("EuclideanNorm", |c| {
+        let (x, axes) = c.reduced()?;
+        let (dtype, wide) = (c.dtype(x), c.e().convert(x, c.sums_in(c.dtype(x))));
+        let sum = c.e().reduce_sum(c.e().mul(wide, wide), &axes);
+        let norm = c.e().convert(c.e().unary(UnaryOp::Sqrt, sum), dtype);
+        c.shaped(norm, x, &axes)
+    }),
+    ("L2Loss", |c| {
+        let x = c.array(0)?;
+        let axes: Vec<i64> = (0..c.dims(x).len() as i64).collect();
+        let wide = c.e().convert(x, c.sums_in(c.dtype(x)));
+        let sum = c.e().convert(c.e().reduce_sum(c.e().mul(wide, wide), &axes), c.dtype(x));
+        c.one(c.e().div(sum, c.like(sum, 2.0)))
+    }),
+    ("ArgMax", |c| c.arg(Comparison::Ge, BinaryOp::Maximum)),
+    ("ArgMin", |c| c.arg(Comparison::Le, BinaryOp::Minimum)),
+    ("Cumsum", |c| c.running(BinaryOp::Add, 0.0)),
+    ("Cumprod", |c| c.running(BinaryOp::Multiply, 1.0)),
+    ("TopKV2", top_k),
+    ("InTopKV2", in_top_k),
+    ("InTopK", in_top_k),
+];
+
+impl Call<'_, '_> {
+    /// The first input, and the axes that the second one names.
+    fn reduced(&mut self) -> Result<(InstrId, Vec<i64>), Problem> {
+        let x = self.array(0)?;
+        let axes = self.ints(1)?;
+        let mut axes = self.axes(&axes, self.dims(x).len())?;
+        axes.sort_unstable();
+        axes.dedup();
+        Ok((x, axes))
+    }
+
+    /// A reduction of `x` with its axes kept as 1, if the node says so.
+    fn shaped(&mut self, reduced: InstrId, x: InstrId, axes: &[i64]) -> Outputs {
+        if !self.node.flag("keep_dims") {
+            return self.one(reduced);
+        }
+        let mut dims = self.dims(x);
+        axes.iter().for_each(|axis| dims[*axis as usize] = 1);
+        self.one(self.e().reshape(reduced, &dims))
+    }
+
+    fn reduction(&mut self, op: BinaryOp) -> Outputs {
+        let (x, axes) = self.reduced()?;
+        let reduced = match op {
+            BinaryOp::Add => self.sum(x, &axes),
+            BinaryOp::Multiply => {
+                let wide = self.e().convert(x, self.sums_in(self.dtype(x)));
+                self.e().convert(self.e().reduce(op, wide, &axes), self.dtype(x))
+            }
+            _ => self.e().reduce(op, x, &axes),
+        };
+        self.shaped(reduced, x, &axes)
+    }
+
+    /// Where the greatest or least element is: the first of equal ones, and the first NaN.
+    fn arg(&mut self, direction: Comparison, op: BinaryOp) -> Outputs {
+        let x = self.array(0)?;
+        let axis = if self.inputs.len() > 1 { self.int(1)? } else { 0 };
+        let dims = self.dims(x);
+        let axis = self.axis(axis, dims.len())?;
+        let n = dims[axis as usize];
+        let dtype = match self.node.type_number("output_type") {
+            Some(_) => self.dtype_of("output_type")?,
+            None => DType::S64,
+        };
+        // The place of each element that is no worse than the best; of others, one behind the end.
+        let best = self.e().reduce(op, x, &[axis]);
+        let kept: Vec<i64> = (0..dims.len() as i64).filter(|other| *other != axis).collect();
+        let best = self.e().broadcast(best, &kept, &dims);
+        let is_best = self.e().compare(direction, x, best);
+        let is_best = match self.dtype(x).is_float() {
+            true => {
+                let is_nan = self.e().compare(Comparison::Ne, x, x);
+                self.e().binary(BinaryOp::Or, is_best, is_nan)
+            }
+            false => is_best,
+        };
+        let places = self.e().iota(DType::S32, &dims, axis);
+        let places = self.e().select(is_best, places, self.like(places, n as f64));
+        let first = self.e().reduce(BinaryOp::Minimum, places, &[axis]);
+        self.one(self.e().convert(first, dtype))
+    }
+
+    /// Sums or products up to each element.
+    fn running(&mut self, op: BinaryOp, neutral: f64) -> Outputs {
+        let x = self.array(0)?;
+        let axis = self.int(1)?;
+        let dims = self.dims(x);
+        let axis = self.axis(axis, dims.len())? as usize;
+        let (n, is_exclusive) = (dims[axis], self.node.flag("exclusive"));
+        let dtype = self.dtype(x);
+        let wide = self.e().convert(x, self.sums_in(dtype));
+        let mut window = vec![WindowDim::of_size(1); dims.len()];
+        let (before, after) = if is_exclusive { (n, -1) } else { (n - 1, 0) };
+        let (low, high) = if self.node.flag("reverse") { (after, before) } else { (before, after) };
+        window[axis] = WindowDim { padding_low: low, padding_high: high, ..WindowDim::of_size(n) };
+        let init = self.e().scalar(self.dtype(wide), neutral);
+        let to_apply = self.e().scalar_computation(op, self.dtype(wide));
+        let scan = self.e().emit(Op::ReduceWindow { window, to_apply }, &[wide, init], None);
+        self.one(self.e().convert(scan, dtype))
+    }
+
+    /// Values and places along the last axis, greatest first; equal ones in their order.
+    fn sorted(&self, x: InstrId) -> (InstrId, InstrId) {
+        let dims = self.dims(x);
+        let axis = dims.len() as i64 - 1;
+        let dtype = self.dtype(x);
+        let places = self.e().iota(DType::S32, &dims, axis);
+        let to_apply = self.e().with_module_mut(|module| {
+            module.made_once(&format!("greater_{dtype}_with_place"), |module, comp| {
+                let ids: Vec<InstrId> = [(0, dtype), (1, dtype), (2, DType::S32), (3, DType::S32)]
+                    .map(|(number, dtype)| {
+                        let shape = Shape::scalar(dtype);
+                        module.append(comp, Op::parameter(number), Vec::new(), shape, Metadata::default())
+                    })
+                    .to_vec();
+                let op = Op::Compare { direction: Comparison::Gt, kind: None };
+                module.append(comp, op, ids[..2].to_vec(), Shape::scalar(DType::Pred), Metadata::default());
+            })
+        });
+        let sort = self.e().emit(Op::Sort { dimension: axis, is_stable: true, to_apply }, &[x, places], None);
+        (self.e().get_tuple_element(sort, 0), self.e().get_tuple_element(sort, 1))
+    }
+}
+
+fn all(c: &mut Call<'_, '_>) -> Outputs {
+    // Not any that is not.
+    let (x, axes) = c.reduced()?;
+    let is_not = c.e().unary(UnaryOp::Not, x);
+    let any = c.e().reduce(BinaryOp::Or, is_not, &axes);
+    let all = c.e().unary(UnaryOp::Not, any);
+    c.shaped(all, x, &axes)
+}
+
+fn mean(c: &mut Call<'_, '_>) -> Outputs {
+    let (x, axes) = c.reduced()?;
+    let dims = c.dims(x);
+    let n: i64 = axes.iter().map(|axis| dims[*axis as usize]).product();
+    let dtype = c.dtype(x);
+    let wide = c.e().convert(x, c.sums_in(dtype));
+    let sum = c.e().reduce_sum(wide, &axes);
+    let mean = match axes.is_empty() {
+        true => sum,
+        false => c.e().div(sum, c.like(sum, n as f64)),
+    };
+    let mean = c.e().convert(mean, dtype);
+    c.shaped(mean, x, &axes)
+}
+
+fn top_k(c: &mut Call<'_, '_>) -> Outputs {
+    let x = c.array(0)?;
+    let k = c.int(1)?;
+    let axis = c.dims(x).len() as i64 - 1;
+    let n = c.dims(x).last().copied().unwrap_or(0);
+    if !(0..=n).contains(&k) {
+        return Err(Problem::new(format!("it takes the {k} greatest of {n} elements")));
+    }
+    let (values, places) = c.sorted(x);
+    Ok(vec![Value::Array(c.slice_axis(values, axis, 0, k)), Value::Array(c.slice_axis(places, axis, 0, k))])
+}
+
+/// Whether fewer than k predictions are greater than the target's.
+fn in_top_k(c: &mut Call<'_, '_>) -> Outputs {
+    let (predictions, targets) = (c.array(0)?, c.array(1)?);
+    let k = match c.node.int("k") {
+        Some(k) => k,
+        None => c.int(2)?,
+    };
+    let dims = c.dims(predictions);
+    let classes = c.e().iota(c.dtype(targets), &dims, 1);
+    let is_target = c.e().compare(Comparison::Eq, classes, c.along(targets, 0, &dims));
+    let masked = c.e().select(is_target, predictions, c.like(predictions, 0.0));
+    let target = c.e().reduce_sum(masked, &[1]);
+    let is_greater = c.e().compare(Comparison::Gt, predictions, c.along(target, 0, &dims));
+    let n_greater = c.e().reduce_sum(c.e().convert(is_greater, DType::S32), &[1]);
+    let is_in = c.e().compare(Comparison::Lt, n_greater, c.like(n_greater, k as f64));
+    let is_finite = c.e().unary(UnaryOp::IsFinite, target);
+    c.one(c.e().binary(BinaryOp::And, is_in, is_finite))
+}

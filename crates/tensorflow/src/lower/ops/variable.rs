@@ -1,0 +1,69 @@
+//! Variables: reads, assignments, scatters into them.
+//!
+//! Source: `variable_ops.cc`, `resource_variable_ops.cc` of TensorFlow's kernels.
+
+use super::super::Call;
+use super::super::Value;
+use super::super::call::Outputs;
+use super::Table;
+use crate::error::Problem;
+use crate::lower::program::variable_name;
+use bf16scope_hlo::{BinaryOp, InstrId, Literal};
+
+pub(super) const TABLE: Table = &[
+    ("VarHandleOp", handle),
+    ("VariableV2", handle),
+    ("Variable", handle),
+    ("ReadVariableOp", |c| {
+        let value = c.array(0)?;
+        c.one(value)
+    }),
+    ("Assign", |c| c.assigned(|_, _, new| new)),
+    ("AssignVariableOp", |c| c.assigned(|_, _, new| new)),
+    ("AssignAdd", |c| c.assigned(|c, old, new| c.e().add(old, new))),
+    ("AssignAddVariableOp", |c| c.assigned(|c, old, new| c.e().add(old, new))),
+    ("AssignSub", |c| c.assigned(|c, old, new| c.e().sub(old, new))),
+    ("AssignSubVariableOp", |c| c.assigned(|c, old, new| c.e().sub(old, new))),
+    ("ResourceScatterAdd", |c| c.scattered_into(BinaryOp::Add, false)),
+    ("ScatterAdd", |c| c.scattered_into(BinaryOp::Add, false)),
+    ("ResourceScatterSub", |c| c.scattered_into(BinaryOp::Add, true)),
+    ("ScatterSub", |c| c.scattered_into(BinaryOp::Add, true)),
+    ("VarIsInitializedOp", |c| c.one(c.e().constant(Literal::scalar(true)))),
+    ("IsVariableInitialized", |c| c.one(c.e().constant(Literal::scalar(true)))),
+    ("DestroyResourceOp", |_| Ok(Vec::new())),
+];
+
+fn handle(c: &mut Call<'_, '_>) -> Outputs {
+    let name = variable_name(c.node);
+    match c.lowering.variable_of.get(&name) {
+        Some(variable) => Ok(vec![Value::Variable(*variable)]),
+        None => Err(Problem::new(format!("variable `{name}` is made inside a function"))
+            .with_help("make variables outside of functions, as TensorFlow asks")),
+    }
+}
+
+impl Call<'_, '_> {
+    /// Gives a variable a new value, by its old one and the second input. A reference is given on.
+    fn assigned(&mut self, new: impl FnOnce(&Self, InstrId, InstrId) -> InstrId) -> Outputs {
+        let variable = self.variable(0)?;
+        let (old, value) = (self.lowering.read(variable)?, self.array(1)?);
+        let new = new(self, old, value);
+        self.assign(variable, new)?;
+        Ok(vec![Value::Variable(variable)])
+    }
+
+    /// Assigns a variable, where the node's gates hold.
+    pub(super) fn assign(&mut self, variable: usize, value: InstrId) -> Result<(), Problem> {
+        let gates = self.gates.clone();
+        self.lowering.assign(variable, value, &gates)
+    }
+
+    fn scattered_into(&mut self, op: BinaryOp, is_negated: bool) -> Outputs {
+        let variable = self.variable(0)?;
+        let (old, indices, updates) = (self.lowering.read(variable)?, self.array(1)?, self.array(2)?);
+        let updates = if is_negated { self.e().neg(updates) } else { updates };
+        let new = self.scattered(old, indices, updates, 0, op);
+        self.assign(variable, new)?;
+        Ok(vec![Value::Variable(variable)])
+    }
+}

@@ -1,0 +1,344 @@
+//! Which part of a graph is a program, and the module that it becomes: variables, then inputs in; what is asked for, then the
+//! variables that were assigned out.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::frames::Frames;
+use super::{Lowering, Memory, Scope, Value, Variable, ops};
+use crate::choice::{Choice, Targets};
+use crate::dtypes;
+use crate::error::{GraphError, Problem};
+use crate::graph::Graph;
+use crate::node::{Edge, Node, dims_of};
+use bf16scope_hlo::{Alias, AliasKind, ArrayShape, CompId, DType, Emitter, InstrId, Metadata, Module, Op, Shape};
+
+/// A module made of a graph.
+#[derive(Clone, Debug)]
+pub struct Lowered {
+    /// The module: parameters and results as [`Roles`] says.
+    pub module: Module,
+    /// What parameters and results are.
+    pub roles: Roles,
+    /// Ops that were left out because no device runs them, and how many of each: summaries, savers, host calls.
+    pub left_out: BTreeMap<String, usize>,
+}
+
+/// What parameters and results of a module are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roles {
+    /// The variables: the first parameters.
+    pub variables: Vec<InputInfo>,
+    /// The inputs, after them.
+    pub inputs: Vec<InputInfo>,
+    /// Whether the last parameter is the state of random numbers (`u64[2]`), whose new value is then the last result.
+    pub has_random_state: bool,
+    /// The results: what was asked for, then variables with their new values.
+    pub results: Vec<ResultInfo>,
+}
+
+/// A parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputInfo {
+    /// As the graph calls it.
+    pub name: String,
+    /// Dtype and dims.
+    pub shape: ArrayShape,
+}
+
+/// A result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResultInfo {
+    /// The tensor's name, or the variable's.
+    pub name: String,
+    /// Which variable's new value it is; `None` for what was asked for.
+    pub variable: Option<usize>,
+}
+
+/// The program that `choice` names, as a module.
+///
+/// # Errors
+/// A graph in which nothing says what to compute; a node that does not become HLO; an input whose size is not known.
+pub fn lower(graph: &Graph, choice: &Choice<'_>) -> Result<Lowered, GraphError> {
+    let _span = tracing::info_span!("lower", n_nodes = graph.body.nodes.len()).entered();
+    let mut frames = Frames::of_body(&graph.body);
+    let targets = choice.targets(graph)?;
+    let nodes: Vec<usize> =
+        targets.results.iter().map(|(_, edge)| edge.node).chain(targets.effects.iter().copied()).collect();
+    nodes.iter().for_each(|node| frames.open(*node));
+    let needed = needed(graph, &frames, &nodes);
+    let mut lowering = Lowering::new(graph);
+    let roles = lowering.parameters(&needed, &targets, choice)?;
+    let mut scope = Scope::default();
+    lowering.run(&graph.body, &frames, &mut scope, &nodes)?;
+    lowering.finish(&scope, &targets, roles)
+}
+
+/// All that targets need.
+fn needed(graph: &Graph, frames: &Frames, targets: &[usize]) -> BTreeSet<usize> {
+    let mut needed = BTreeSet::new();
+    let mut pending = targets.to_vec();
+    while let Some(node) = pending.pop() {
+        if needed.insert(node) {
+            pending.extend(frames.before(&graph.body, node));
+        }
+    }
+    needed
+}
+
+fn is_variable(op: &str) -> bool {
+    matches!(op, "VarHandleOp" | "VariableV2" | "Variable")
+}
+
+/// Dtype and dims of a node's outputs that are inputs of the program.
+fn input_shapes(node: &Node) -> Option<Vec<(DType, Option<Vec<i64>>)>> {
+    match node.op.as_str() {
+        "Placeholder" | "PlaceholderV2" => Some(vec![(node.dtype("dtype")?, node.dims("shape"))]),
+        "InfeedDequeue" => Some(vec![(node.dtype("dtype")?, node.dims("shape"))]),
+        "IteratorGetNext" | "IteratorGetNextSync" => listed(node, "output_types", "output_shapes"),
+        "InfeedDequeueTuple" => listed(node, "dtypes", "shapes"),
+        _ => None,
+    }
+}
+
+fn listed(node: &Node, types: &str, shapes: &str) -> Option<Vec<(DType, Option<Vec<i64>>)>> {
+    let (types, shapes) = (&node.list(types)?.r#type, &node.list(shapes)?.shape);
+    types.iter().zip(shapes).map(|(ty, shape)| Some((dtypes::hlo(*ty)?, dims_of(shape)))).collect()
+}
+
+impl<'g> Lowering<'g> {
+    fn new(graph: &'g Graph) -> Lowering<'g> {
+        let name = graph.file.rsplit('/').next().unwrap_or_default();
+        let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        let module = Module::new(if name.is_empty() { "graph".to_string() } else { name });
+        let entry = module.entry;
+        Lowering {
+            graph,
+            e: Emitter::new(module, entry),
+            variables: Vec::new(),
+            variable_of: BTreeMap::new(),
+            inputs: HashMap::new(),
+            left_out: BTreeMap::new(),
+            random: None,
+            memory: RefCell::new(Memory::default()),
+            n_calls: 0,
+            n_nodes: 0,
+        }
+    }
+
+    /// Makes the parameters: of variables, of inputs, of random numbers' state.
+    fn parameters(
+        &mut self,
+        needed: &BTreeSet<usize>,
+        targets: &Targets,
+        choice: &Choice<'_>,
+    ) -> Result<Roles, GraphError> {
+        let mut roles = Roles::default();
+        let mut taken = BTreeSet::new();
+        let nodes = &self.graph.body.nodes;
+        for &idx in needed.iter().filter(|idx| is_variable(&nodes[**idx].op)) {
+            let node = &nodes[idx];
+            let name = variable_name(node);
+            if self.variable_of.contains_key(&name) {
+                continue;
+            }
+            let dims = node.dims("shape").filter(|dims| !dims.contains(&-1));
+            let (Some(dtype), Some(dims)) = (node.dtype("dtype"), dims) else {
+                let problem = Problem::new("its shape is not known, or of a dtype that HLO does not have")
+                    .with_help("make the variable with a shape, not with `validate_shape=False`");
+                return Err(self.error(node, problem));
+            };
+            let shape = ArrayShape::new(dtype, dims);
+            let id = self.parameter(roles.variables.len(), &name, node, &shape, &mut taken);
+            self.variable_of.insert(name.clone(), self.variables.len());
+            self.variables.push(Variable {
+                name: name.clone(),
+                shape: shape.clone(),
+                value: Some(id),
+                is_assigned: false,
+            });
+            roles.variables.push(InputInfo { name, shape });
+        }
+        for &idx in needed {
+            let node = &nodes[idx];
+            let Some(outputs) = input_shapes(node) else { continue };
+            let n_outputs = outputs.len();
+            for (output, (dtype, dims)) in outputs.into_iter().enumerate() {
+                let edge = Edge { node: idx, output };
+                let called = targets.inputs.get(&edge).cloned();
+                let name = called.unwrap_or_else(|| match n_outputs {
+                    1 => node.name.clone(),
+                    _ => format!("{}:{output}", node.name),
+                });
+                let number = roles.variables.len() + roles.inputs.len();
+                let dims = choice.settle(&self.graph.file, number, &name, dtype, dims)?;
+                let shape = ArrayShape::new(dtype, dims);
+                let id = self.parameter(number, &name, node, &shape, &mut taken);
+                self.inputs.insert(edge, id);
+                roles.inputs.push(InputInfo { name, shape });
+            }
+        }
+        let bodies = self.graph.functions.values().flat_map(|function| &function.body.nodes);
+        if needed.iter().map(|idx| &nodes[*idx]).chain(bodies).any(|node| ops::is_random(&node.op)) {
+            let shape = ArrayShape::new(DType::U64, [2]);
+            let number = roles.variables.len() + roles.inputs.len();
+            let node = &nodes[*needed.first().unwrap_or(&0)];
+            let name = "random_state".to_string();
+            let id = self.parameter(number, &name, node, &shape, &mut taken);
+            self.random = Some(self.variables.len());
+            self.variables.push(Variable { name, shape, value: Some(id), is_assigned: false });
+        }
+        Ok(roles)
+    }
+
+    fn parameter(
+        &mut self,
+        number: usize,
+        name: &str,
+        node: &Node,
+        shape: &ArrayShape,
+        taken: &mut BTreeSet<String>,
+    ) -> InstrId {
+        self.e.set_metadata(Metadata { op_name: name.to_string(), ..super::metadata(node) });
+        let id = self.e.parameter(number as i64, &Shape::Array(shape.clone()));
+        let legal = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '.' };
+        let mut plain: String = name.chars().map(legal).collect();
+        if !plain.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            plain.insert(0, '_');
+        }
+        // A generated name is `opcode.number`, which this must not be.
+        if plain.rsplit_once('.').is_some_and(|(_, tail)| tail.bytes().all(|byte| byte.is_ascii_digit())) {
+            plain.push('_');
+        }
+        let mut candidates = std::iter::once(plain.clone()).chain((1..).map(|n| format!("{plain}_{n}")));
+        let unique = candidates.find(|name| !taken.contains(name)).unwrap_or_default();
+        taken.insert(unique.clone());
+        if id != bf16scope_hlo::POISON {
+            self.e.with_module_mut(|module| {
+                let entry = module.entry;
+                module.computations[entry.idx()].instructions[id.idx()].name = unique;
+            });
+        }
+        id
+    }
+
+    fn finish(mut self, scope: &Scope, targets: &Targets, mut roles: Roles) -> Result<Lowered, GraphError> {
+        let mut results = Vec::new();
+        for (name, edge) in &targets.results {
+            let id = match scope.values.get(edge) {
+                Some(Value::Array(id)) => *id,
+                Some(Value::Variable(variable)) => {
+                    let node = &self.graph.body.nodes[edge.node];
+                    self.read(*variable).map_err(|problem| self.error(node, problem))?
+                }
+                _ => continue,
+            };
+            results.push(id);
+            roles.results.push(ResultInfo { name: name.clone(), variable: None });
+        }
+        let mut aliases = Vec::new();
+        let is_random = |at: usize| Some(at) == self.random;
+        for (at, variable) in self.variables.iter().enumerate().filter(|(_, variable)| variable.is_assigned) {
+            let Some(value) = variable.value else { continue };
+            let number = if is_random(at) { roles.variables.len() + roles.inputs.len() } else { at };
+            aliases.push((results.len() as i64, number as i64));
+            results.push(value);
+            roles.has_random_state |= is_random(at);
+            roles.results.push(ResultInfo { name: variable.name.clone(), variable: (!is_random(at)).then_some(at) });
+        }
+        if results.is_empty() {
+            return Err(GraphError::NoProgram {
+                file: self.graph.file.clone(),
+                message: "what is asked for gives no array and assigns no variable".to_string(),
+                help: "ask for a tensor, or for the op that trains".to_string(),
+            });
+        }
+        self.e.set_metadata(Metadata::default());
+        let root = self.e.tuple(&results);
+        if let Some(error) = self.e.error() {
+            let node = &self.graph.body.nodes[targets.results.first().map_or(0, |(_, edge)| edge.node)];
+            return Err(self.error(node, Problem::new(error.error.message)));
+        }
+        let mut module = self.e.take_module();
+        let entry = module.entry;
+        module.computations[entry.idx()].root = root;
+        let is_dropped = |instr: &bf16scope_hlo::Instruction| {
+            !roles.has_random_state && instr.name == "random_state" && self.random.is_some()
+        };
+        remove_dead(&mut module, is_dropped);
+        module.input_output_alias = aliases
+            .into_iter()
+            .map(|(output, parameter_number)| Alias {
+                output_index: vec![output],
+                parameter_number,
+                parameter_index: Vec::new(),
+                kind: AliasKind::May,
+            })
+            .collect();
+        Ok(Lowered { module, roles, left_out: self.left_out })
+    }
+}
+
+/// The name of a variable: of a resource the one it is shared by.
+pub(crate) fn variable_name(node: &Node) -> String {
+    let shared = node.text("shared_name");
+    if node.op == "VarHandleOp" && !shared.is_empty() { shared.to_string() } else { node.name.clone() }
+}
+
+/// Removes instructions that nothing reads, but for parameters, and computations that nothing calls.
+fn remove_dead(module: &mut Module, is_dropped: impl Fn(&bf16scope_hlo::Instruction) -> bool) {
+    let entry = module.entry;
+    for (at, computation) in module.computations.iter_mut().enumerate() {
+        let n = computation.instructions.len();
+        let mut is_read = vec![false; n];
+        if let Some(root) = is_read.get_mut(computation.root.idx()) {
+            *root = true;
+        }
+        for idx in (0..n).rev() {
+            let instr = &computation.instructions[idx];
+            let is_parameter = matches!(instr.op, Op::Parameter { .. });
+            is_read[idx] |= is_parameter && !(at == entry.idx() && is_dropped(instr));
+            if is_read[idx] {
+                instr.operands.iter().for_each(|operand| is_read[operand.idx()] = true);
+            }
+        }
+        let mut new_id = vec![InstrId(0); n];
+        let mut n_kept = 0;
+        for idx in 0..n {
+            new_id[idx] = InstrId(n_kept);
+            n_kept += u32::from(is_read[idx]);
+        }
+        let mut idx = 0;
+        computation.instructions.retain(|_| {
+            idx += 1;
+            is_read[idx - 1]
+        });
+        for instr in &mut computation.instructions {
+            instr.operands.iter_mut().for_each(|operand| *operand = new_id[operand.idx()]);
+        }
+        computation.root = new_id.get(computation.root.idx()).copied().unwrap_or(InstrId(0));
+    }
+    let mut is_called = vec![false; module.computations.len()];
+    let mut pending = vec![module.entry];
+    while let Some(comp) = pending.pop() {
+        if !std::mem::replace(&mut is_called[comp.idx()], true) {
+            let instructions = &module.computations[comp.idx()].instructions;
+            pending.extend(instructions.iter().flat_map(|instr| instr.op.called()));
+        }
+    }
+    let mut new_id = Vec::with_capacity(is_called.len());
+    let mut n_kept = 0;
+    for is_called in &is_called {
+        new_id.push(CompId(n_kept));
+        n_kept += u32::from(*is_called);
+    }
+    let mut idx = 0;
+    module.computations.retain(|_| {
+        idx += 1;
+        is_called[idx - 1]
+    });
+    module.entry = new_id[module.entry.idx()];
+    for instr in module.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
+        instr.op.for_each_called_mut(&mut |comp| *comp = new_id[comp.idx()]);
+    }
+}

@@ -1,0 +1,136 @@
+//! Nodes of a graph, and their attributes by name and type.
+
+use std::collections::BTreeMap;
+
+use super::dtypes;
+use super::messages::{AttrKind, AttrValue, ListValue, NodeDef, TensorProto, TensorShape};
+use bf16scope_hlo::DType;
+
+/// An output of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Edge {
+    /// The node's index in its body.
+    pub node: usize,
+    /// Which of its outputs.
+    pub output: usize,
+}
+
+/// A node: an op with its inputs and attributes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Its name, unique in its body.
+    pub name: String,
+    /// The op: `Conv2D`, or a function's name.
+    pub op: String,
+    /// Its inputs, in order.
+    pub inputs: Vec<Edge>,
+    /// Nodes that run before it.
+    pub controls: Vec<usize>,
+    pub(crate) attrs: BTreeMap<String, AttrValue>,
+}
+
+/// The attribute by which a tracer says where a node was written: `model.py:12`.
+pub(crate) const SOURCE: &str = "_bf16scope_source";
+
+impl Node {
+    pub(crate) fn of_def(def: NodeDef) -> Node {
+        Node { name: def.name, op: def.op, inputs: Vec::new(), controls: Vec::new(), attrs: def.attr }
+    }
+
+    pub(crate) fn kind(&self, name: &str) -> Option<&AttrKind> {
+        self.attrs.get(name)?.value.as_ref()
+    }
+
+    /// A whole number.
+    pub fn int(&self, name: &str) -> Option<i64> {
+        match self.kind(name)? {
+            AttrKind::I(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// A number.
+    pub fn float(&self, name: &str) -> Option<f32> {
+        match self.kind(name)? {
+            AttrKind::F(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// A flag; `false` where it is not set.
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.kind(name), Some(AttrKind::B(true)))
+    }
+
+    /// A text; empty where it is not set or not UTF-8.
+    pub fn text(&self, name: &str) -> &str {
+        match self.kind(name) {
+            Some(AttrKind::S(bytes)) => std::str::from_utf8(bytes).unwrap_or_default(),
+            _ => "",
+        }
+    }
+
+    /// The number of a dtype.
+    pub(crate) fn type_number(&self, name: &str) -> Option<i32> {
+        match self.kind(name)? {
+            AttrKind::Type(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// A dtype that HLO has.
+    pub fn dtype(&self, name: &str) -> Option<DType> {
+        dtypes::hlo(self.type_number(name)?)
+    }
+
+    pub(crate) fn list(&self, name: &str) -> Option<&ListValue> {
+        match self.kind(name)? {
+            AttrKind::List(list) => Some(list),
+            _ => None,
+        }
+    }
+
+    /// Whole numbers; empty where they are not set.
+    pub fn ints(&self, name: &str) -> &[i64] {
+        self.list(name).map_or(&[], |list| &list.i)
+    }
+
+    /// The name of a function.
+    pub fn function(&self, name: &str) -> Option<&str> {
+        match self.kind(name)? {
+            AttrKind::Func(func) => Some(&func.name),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Option<&TensorProto> {
+        match self.kind(name)? {
+            AttrKind::Tensor(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// Dims, -1 for each that is not known; `None` where the rank is not known either.
+    pub fn dims(&self, name: &str) -> Option<Vec<i64>> {
+        match self.kind(name)? {
+            AttrKind::Shape(shape) => dims_of(shape),
+            _ => None,
+        }
+    }
+
+    /// Where the user wrote it, if the graph says so: `model.py:12`.
+    pub fn source(&self) -> Option<&str> {
+        Some(self.text(SOURCE)).filter(|source| !source.is_empty())
+    }
+
+    /// The source in brackets, or nothing.
+    pub(crate) fn place(&self) -> String {
+        self.source().map(|source| format!(" ({source})")).unwrap_or_default()
+    }
+}
+
+/// As [`Node::dims`].
+pub(crate) fn dims_of(shape: &TensorShape) -> Option<Vec<i64>> {
+    let dims = shape.dim.iter().map(|dim| if dim.size < 0 { -1 } else { dim.size }).collect();
+    (!shape.unknown_rank).then_some(dims)
+}

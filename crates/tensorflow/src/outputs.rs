@@ -1,0 +1,45 @@
+//! Names of the outputs of ops that have several, as functions name them (`batch_norm:batch_mean:0`).
+//!
+//! Source: the ops' registrations in TensorFlow's `core/ops`.
+
+/// Ops whose outputs have names that differ, each one tensor.
+const NAMED: [(&str, &[&str]); 21] = [
+    ("FusedBatchNorm", &["y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"]),
+    ("FusedBatchNormV2", &["y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"]),
+    (
+        "FusedBatchNormV3",
+        &["y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2", "reserve_space_3"],
+    ),
+    ("FusedBatchNormGrad", &["x_backprop", "scale_backprop", "offset_backprop", "reserve_space_3", "reserve_space_4"]),
+    (
+        "FusedBatchNormGradV2",
+        &["x_backprop", "scale_backprop", "offset_backprop", "reserve_space_3", "reserve_space_4"],
+    ),
+    (
+        "FusedBatchNormGradV3",
+        &["x_backprop", "scale_backprop", "offset_backprop", "reserve_space_4", "reserve_space_5"],
+    ),
+    ("SoftmaxCrossEntropyWithLogits", &["loss", "backprop"]),
+    ("SparseSoftmaxCrossEntropyWithLogits", &["loss", "backprop"]),
+    ("BroadcastGradientArgs", &["r0", "r1"]),
+    ("TopK", &["values", "indices"]),
+    ("TopKV2", &["values", "indices"]),
+    ("Switch", &["output_false", "output_true"]),
+    ("RefSwitch", &["output_false", "output_true"]),
+    ("Merge", &["output", "value_index"]),
+    ("RefMerge", &["output", "value_index"]),
+    ("Unique", &["y", "idx"]),
+    ("ListDiff", &["out", "idx"]),
+    ("StatelessRandomGetKeyCounter", &["key", "counter"]),
+    ("StatelessRandomGetKeyCounterAlg", &["key", "counter", "alg"]),
+    ("TensorArrayV3", &["handle", "flow"]),
+    ("TensorListPopBack", &["output_handle", "tensor"]),
+];
+
+/// The number of an op's first output with this name; 0 for ops whose outputs have one name.
+pub(crate) fn index_of_output(op: &str, name: &str) -> Option<usize> {
+    match NAMED.iter().find(|(known, _)| *known == op) {
+        Some((_, names)) => names.iter().position(|known| *known == name),
+        None => Some(0),
+    }
+}

@@ -1,0 +1,88 @@
+//! What a binary message would take in memory, and how deep it nests, before it is decoded: a file of a megabyte can hold a
+//! million nodes without a name.
+
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+
+use super::schema::{FieldType, Schema};
+
+/// Messages nest no deeper. prost's own limit is 100; graphs of functions nest a dozen levels.
+const MAX_DEPTH: u32 = 64;
+/// What a decoded file may take.
+pub(crate) const MAX_BYTES: u64 = 2 << 30;
+
+/// Why a message is not decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScanProblem {
+    /// It is not of this schema, or is cut off.
+    Wire,
+    /// It nests too deep.
+    Deep,
+    /// It would take more memory than [`MAX_BYTES`].
+    Large,
+}
+
+/// Whether a message can be decoded within the limits.
+pub(crate) fn check(bytes: &[u8], schema: &'static Schema) -> Result<(), ScanProblem> {
+    scan(bytes, schema, 0, &mut Budget { cost: 0, limit: MAX_BYTES })
+}
+
+/// What was counted, and what may be.
+struct Budget {
+    cost: u64,
+    limit: u64,
+}
+
+fn scan(mut rest: &[u8], schema: &'static Schema, depth: u32, budget: &mut Budget) -> Result<(), ScanProblem> {
+    if depth > MAX_DEPTH {
+        return Err(ScanProblem::Deep);
+    }
+    budget.cost += schema.n_bytes as u64;
+    while !rest.is_empty() {
+        let (tag, wire_type) = decode_key(&mut rest).map_err(|_| ScanProblem::Wire)?;
+        let ty = schema.fields.iter().find(|field| field.tag == tag).map(|field| field.ty);
+        match (ty, wire_type) {
+            (Some(ty), WireType::LengthDelimited) => {
+                let n = decode_varint(&mut rest).map_err(|_| ScanProblem::Wire)?;
+                let n = usize::try_from(n).ok().filter(|n| *n <= rest.len()).ok_or(ScanProblem::Wire)?;
+                let (field, after) = rest.split_at(n);
+                rest = after;
+                match ty {
+                    FieldType::Message(inner) => scan(field, inner, depth + 1, budget)?,
+                    FieldType::Bytes => budget.cost += (n + size_of::<String>()) as u64,
+                    FieldType::Fixed32 | FieldType::Fixed64 => budget.cost += n as u64,
+                    // Packed: a byte may be a number of eight.
+                    FieldType::Varint | FieldType::DType => budget.cost += 8 * n as u64,
+                }
+            }
+            _ => {
+                skip_field(wire_type, tag, &mut rest, DecodeContext::default()).map_err(|_| ScanProblem::Wire)?;
+                budget.cost += 8;
+            }
+        }
+        if budget.cost > budget.limit {
+            return Err(ScanProblem::Large);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{GRAPH, SAVED_MODEL};
+
+    #[test]
+    fn empty_nodes_are_counted_before_they_are_made() {
+        // Two bytes each, and more than a hundred in memory.
+        let nodes = [0x0a, 0].repeat(1 << 10);
+        let within = |limit| scan(&nodes, &GRAPH, 0, &mut Budget { cost: 0, limit });
+        assert_eq!((within(100 << 10), within(200 << 10)), (Err(ScanProblem::Large), Ok(())));
+        assert_eq!(check(&nodes, &GRAPH), Ok(()));
+    }
+
+    #[test]
+    fn what_is_cut_off_is_seen() {
+        assert_eq!(check(&[0x0a, 2, 0], &GRAPH), Err(ScanProblem::Wire));
+        assert_eq!(check(&[0x12, 0xff, 0xff, 0xff, 0xff, 0x7f], &SAVED_MODEL), Err(ScanProblem::Wire));
+    }
+}

@@ -1,0 +1,94 @@
+//! Constants of a graph as literals of HLO. One value that fills an array stays one value, so a message of a few bytes makes no
+//! array of gigabytes.
+//!
+//! Source: `TensorProto` in `tensor.proto`: the last of too few values is repeated; none at all are zeros.
+
+use half::{bf16, f16};
+
+use super::dtypes;
+use super::error::Problem;
+use super::messages::TensorProto;
+use super::node::dims_of;
+use bf16scope_hlo::{ArrayShape, DType, Literal};
+
+/// An array that is written out takes at most this.
+const MAX_BYTES: i64 = 1 << 30;
+
+/// A constant.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Constant {
+    /// Written out.
+    Dense(Literal),
+    /// A scalar that fills these dims.
+    Splat(Literal, Vec<i64>),
+}
+
+/// The constant that a message holds.
+pub(crate) fn constant(tensor: &TensorProto) -> Result<Constant, Problem> {
+    let dtype = dtypes::hlo(tensor.dtype)
+        .ok_or_else(|| Problem::new(format!("it is of {}, which HLO does not have", dtypes::name(tensor.dtype))))?;
+    let dims = tensor.tensor_shape.as_ref().map_or(Some(Vec::new()), dims_of).filter(|dims| !dims.contains(&-1));
+    let dims = dims.ok_or_else(|| Problem::new("the shape of its value is not known"))?;
+    let n_elements = dims.iter().try_fold(1i64, |n, dim| n.checked_mul(*dim)).filter(|n| *n < 1 << 48);
+    let n_elements =
+        n_elements.ok_or_else(|| Problem::new(format!("its dims are {dims:?}, more than memory holds")))?;
+    let n_bytes = dtype.n_bytes();
+    let (bytes, is_content) = match tensor.tensor_content.is_empty() {
+        true => (values(tensor, dtype)?, false),
+        false => (tensor.tensor_content.clone(), true),
+    };
+    let n_values = (bytes.len() / n_bytes) as i64;
+    if n_values == n_elements && bytes.len() % n_bytes == 0 {
+        return Ok(Constant::Dense(Literal::Array { shape: ArrayShape::new(dtype, dims), bytes: whole(bytes, dtype) }));
+    }
+    if is_content || n_values > n_elements {
+        return Err(Problem::new(format!(
+            "its value holds {} bytes, expected {n_elements} elements of {dtype}",
+            bytes.len()
+        )));
+    }
+    let last = match n_values {
+        0 => vec![0; n_bytes],
+        _ => bytes[bytes.len() - n_bytes..].to_vec(),
+    };
+    if n_values <= 1 {
+        let scalar = Literal::Array { shape: ArrayShape::new(dtype, []), bytes: whole(last, dtype) };
+        return Ok(Constant::Splat(scalar, dims));
+    }
+    if n_elements.saturating_mul(n_bytes as i64) > MAX_BYTES {
+        return Err(Problem::new(format!("its value has dims {dims:?}, more than {MAX_BYTES} bytes")));
+    }
+    let mut all = bytes;
+    for _ in n_values..n_elements {
+        all.extend_from_slice(&last);
+    }
+    Ok(Constant::Dense(Literal::Array { shape: ArrayShape::new(dtype, dims), bytes: whole(all, dtype) }))
+}
+
+/// The same bytes, with 1 for every `true`.
+fn whole(mut bytes: Vec<u8>, dtype: DType) -> Vec<u8> {
+    if dtype == DType::Pred {
+        bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+    }
+    bytes
+}
+
+/// The values of a message's lists, as bytes.
+fn values(tensor: &TensorProto, dtype: DType) -> Result<Vec<u8>, Problem> {
+    let ints = || tensor.int_val.iter();
+    Ok(match dtype {
+        DType::F32 => tensor.float_val.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        DType::F64 => tensor.double_val.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        DType::S32 => ints().flat_map(|value| value.to_le_bytes()).collect(),
+        DType::S16 | DType::U16 => ints().flat_map(|value| (*value as u16).to_le_bytes()).collect(),
+        DType::S8 | DType::U8 => ints().map(|value| *value as u8).collect(),
+        DType::S64 => tensor.int64_val.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        DType::U32 => tensor.uint32_val.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        DType::U64 => tensor.uint64_val.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        DType::Pred => tensor.bool_val.iter().map(|value| u8::from(*value)).collect(),
+        DType::F16 => tensor.half_val.iter().flat_map(|value| f16::from_bits(*value as u16).to_le_bytes()).collect(),
+        DType::BF16 => tensor.half_val.iter().flat_map(|value| bf16::from_bits(*value as u16).to_le_bytes()).collect(),
+        _ if tensor.tensor_shape.is_none() => vec![0; dtype.n_bytes()],
+        _ => return Err(Problem::new(format!("a constant of {dtype} in a list is not read"))),
+    })
+}

@@ -1,0 +1,340 @@
+"""Makes the fixtures of this folder: what TensorFlow computes of each op, on random inputs.
+
+    python make.py FOLDER
+
+writes ops.pb (one GraphDef, a name scope for each case) and ops.safetensors (inputs and outputs, by the graph's names).
+`tests/tensorflow.rs` lowers the graph and compares. TensorFlow 2.15.1 made what is committed.
+"""
+
+import json
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import numpy as np
+import tensorflow as tf
+
+v1, raw = tf.compat.v1, tf.raw_ops
+BF16 = tf.bfloat16.as_numpy_dtype
+graph = tf.Graph()
+cases = {}
+rng = np.random.RandomState(54)
+
+
+def f32(*shape, low=-2.0, high=2.0):
+    return rng.uniform(low, high, shape).astype(np.float32)
+
+
+def bf16(*shape, low=-2.0, high=2.0):
+    return f32(*shape, low=low, high=high).astype(BF16)
+
+
+def i32(*shape, low=-9, high=10, dtype=np.int32):
+    return rng.randint(low, high, shape).astype(dtype)
+
+
+def boolean(*shape):
+    return rng.randint(0, 2, shape).astype(bool)
+
+
+def case(name, build, *inputs, terms=0):
+    """A graph of `build` over placeholders of these inputs. `terms`: how many roundings meet in a result, beyond eight."""
+    with graph.as_default(), tf.name_scope(name):
+        fed = [v1.placeholder(x.dtype, x.shape, name=f"in{n}") for n, x in enumerate(inputs)]
+        made = build(*fed)
+        if isinstance(made, tf.Tensor):
+            made = [made]
+        outs = []
+        for tensor in made:
+            if isinstance(tensor, tf.Tensor):
+                outs.append(tf.identity(tensor, name=f"out{len(outs)}"))
+    assert name not in cases, name
+    cases[name] = (fed, inputs, outs, terms)
+
+
+def with_gradient(build, weights=None):
+    """The result, and its gradients under a cotangent that differs in each element."""
+
+    def both(*xs):
+        y = build(*xs)
+        flat = np.linspace(-1.0, 1.0, int(np.prod(y.shape))).reshape(y.shape)
+        wanted = [x for x in xs if x.dtype.is_floating]
+        return [y] + [dx for dx in tf.gradients(y, wanted, tf.constant(flat, y.dtype)) if dx is not None]
+
+    return both
+
+
+def elementwise():
+    positive = ["Log", "Log1p", "Sqrt", "Rsqrt", "Reciprocal", "Inv"]
+    unit = ["Acos", "Asin", "Atanh"]
+    for op in ["Abs", "Acos", "Acosh", "Asin", "Asinh", "Atanh", "Ceil", "Cos", "Cosh", "Elu", "Erf", "Exp", "Expm1",
+               "Floor", "Inv", "IsFinite", "IsInf", "IsNan", "LeakyRelu", "Log", "Log1p", "Neg", "Reciprocal", "Relu", "Relu6",
+               "Rint", "Round", "Rsqrt", "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Square",
+               "Tan", "Tanh"]:
+        low, high = (0.1, 3.0) if op in positive else (-0.9, 0.9) if op in unit else (1.1, 3.0) if op == "Acosh" else (-3.0, 8.0) if op in ("Relu6", "Softplus") else (-1.4, 1.4)
+        argument = "features" if op in ("Elu", "LeakyRelu", "Relu", "Relu6", "Selu", "Softplus", "Softsign") else "x"
+        call = lambda x, op=op, argument=argument: getattr(raw, op)(**{argument: x})
+        smooth = op not in ("Ceil", "Floor", "IsFinite", "IsInf", "IsNan", "Rint", "Round", "Sign", "Inv")
+        case(op, with_gradient(call) if smooth else call, f32(2, 5, low=low, high=high), terms=16)
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38], np.float32)
+    for op in ["IsFinite", "IsInf", "IsNan", "Relu", "Sign", "Abs", "Sigmoid", "Tanh"]:
+        case(f"{op}_special", lambda x, op=op: getattr(raw, op)(**{"features" if op == "Relu" else "x": x}), special)
+    for op in ["Exp", "Relu", "Sigmoid", "Tanh", "Square", "Neg", "Softplus"]:
+        case(f"{op}_bf16", lambda x, op=op: getattr(raw, op)(**{"features" if op in ("Relu", "Softplus") else "x": x}), bf16(7), terms=1)
+    shapes = [((2, 3), (2, 3)), ((2, 1, 3), (4, 1)), ((), (3,)), ((1, 3), (2, 1))]
+    for n, op in enumerate(["AddV2", "Sub", "Mul", "RealDiv", "Maximum", "Minimum", "SquaredDifference", "Atan2", "DivNoNan",
+                            "MulNoNan", "FloorDiv", "FloorMod", "Pow", "Xdivy", "Xlogy", "Xlog1py", "Add", "Div", "TruncateMod"]):
+        a, b = shapes[n % 4]
+        low = 0.2 if op in ("Pow", "Xlogy", "Xlog1py", "RealDiv", "Div", "FloorDiv", "FloorMod", "TruncateMod", "Xdivy") else -2.0
+        smooth = op not in ("FloorDiv", "FloorMod", "TruncateMod")
+        call = lambda x, y, op=op: getattr(raw, op)(x=x, y=y)
+        case(op, with_gradient(call) if smooth else call, f32(*a, low=low), f32(*b, low=low), terms=24)
+    zeros = np.array([0.0, 1.0, 0.0, 2.0], np.float32)
+    for op in ["DivNoNan", "MulNoNan", "Xdivy", "Xlogy"]:
+        case(f"{op}_zero", lambda x, y, op=op: getattr(raw, op)(x=x, y=y), zeros, zeros[::-1].copy())
+    whole = np.array([7, -7, 7, -7, 6, -6, 0], np.int32), np.array([3, 3, -3, -3, 3, -3, 5], np.int32)
+    for op in ["FloorDiv", "FloorMod", "TruncateDiv", "TruncateMod", "Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Maximum",
+               "SquaredDifference", "Mul", "Sub"]:
+        case(f"{op}_int", lambda x, y, op=op: getattr(raw, op)(x=x, y=y), *whole)
+    for op in ["LeftShift", "RightShift"]:
+        case(op, lambda x, y, op=op: getattr(raw, op)(x=x, y=y), i32(5), i32(5, low=0, high=5))
+    case("Invert", lambda x: raw.Invert(x=x), i32(5))
+    for op in ["Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"]:
+        case(op, lambda x, y, op=op: getattr(raw, op)(x=x, y=y), i32(4, 3, low=0, high=3), i32(3, low=0, high=3))
+    for op in ["LogicalAnd", "LogicalOr"]:
+        case(op, lambda x, y, op=op: getattr(raw, op)(x=x, y=y), boolean(2, 3), boolean(3))
+    case("LogicalNot", lambda x: raw.LogicalNot(x=x), boolean(4))
+    case("ApproximateEqual", lambda x: raw.ApproximateEqual(x=x, y=x + tf.constant([0, 1e-6, 1e-3], x.dtype)), f32(3))
+    case("AddN", lambda x, y, z: raw.AddN(inputs=[x, y, z]), f32(4), f32(4), f32(4), terms=3)
+    case("ClipByValue", lambda x: raw.ClipByValue(t=x, clip_value_min=-0.5, clip_value_max=0.75), f32(9))
+    case("clip_by_value", with_gradient(lambda x: tf.clip_by_value(x, -0.5, 0.75)), f32(9))
+    case("Select_rows", lambda p, x, y: raw.Select(condition=p, x=x, y=y), boolean(3), f32(3, 2), f32(3, 2))
+    case("Select", lambda p, x, y: raw.Select(condition=p, x=x, y=y), boolean(3, 2), f32(3, 2), f32(3, 2))
+    case("SelectV2", with_gradient(lambda p, x, y: raw.SelectV2(condition=p, t=x, e=y)), boolean(3, 1), f32(1, 2), f32(3, 2))
+    for src, dst in [("float32", "int32"), ("float32", "bfloat16"), ("float32", "float16"), ("float32", "bool"), ("float32", "float64"), ("int32", "float32"), ("int64", "int32"), ("bool", "float32"), ("bfloat16", "float32"), ("int32", "bool"), ("float32", "int64"), ("uint8", "float32")]:
+        value = (f32(6, low=-5, high=5) * (rng.rand(6) > 0.3)).astype(tf.as_dtype(src).as_numpy_dtype) if src != "bool" else boolean(6)
+        value = np.abs(value) if src == "uint8" else value
+        case(f"Cast_{src}_{dst}", lambda x, dst=dst: tf.cast(x, dst), value)
+    case("Bitcast", lambda x: raw.Bitcast(input=x, type=tf.int32), f32(4))
+    case("BiasAdd", with_gradient(lambda x, b: raw.BiasAdd(value=x, bias=b)), f32(2, 3, 4), f32(4), terms=6)
+    case("BiasAdd_nchw", with_gradient(lambda x, b: raw.BiasAdd(value=x, bias=b, data_format="NCHW")), f32(2, 3, 2, 2), f32(3), terms=8)
+    case("BiasAddGrad_bf16", lambda x: raw.BiasAddGrad(out_backprop=x), bf16(6, 3), terms=1)
+
+
+def reductions():
+    for op in ["Sum", "Mean", "Prod", "Max", "Min"]:
+        for n, (axes, keep) in enumerate([([0], False), ([-1, 0], True), ([], False), ([1, 2, 0], False)]):
+            call = lambda x, op=op, axes=axes, keep=keep: getattr(raw, op)(input=x, axis=tf.constant(axes, tf.int32), keep_dims=keep)
+            case(f"{op}_{n}", call, f32(3, 4, 2), terms=24)
+    case("reduce_sum", with_gradient(lambda x: tf.reduce_sum(x, [0, 2])), f32(3, 4, 2), terms=6)
+    case("reduce_mean", with_gradient(lambda x: tf.reduce_mean(x, [1], keepdims=True)), f32(3, 4, 2), terms=6)
+    case("reduce_max", with_gradient(lambda x: tf.reduce_max(x, [1])), f32(3, 4, 2), terms=6)
+    case("reduce_logsumexp", with_gradient(lambda x: tf.reduce_logsumexp(x, -1)), f32(3, 5), terms=20)
+    case("moments", with_gradient(lambda x: tf.stack(tf.nn.moments(x, [0, 1]))), f32(3, 5, 2), terms=40)
+    case("Sum_bf16", lambda x: raw.Sum(input=x, axis=[1]), bf16(2, 9), terms=1)
+    case("Mean_bf16", lambda x: raw.Mean(input=x, axis=[1]), bf16(2, 9), terms=1)
+    case("Sum_int", lambda x: raw.Sum(input=x, axis=[0]), i32(4, 3))
+    case("EuclideanNorm", lambda x: raw.EuclideanNorm(input=x, axis=[1], keep_dims=True), f32(2, 5), terms=6)
+    case("Any", lambda x: raw.Any(input=x, axis=[1]), boolean(5, 3))
+    case("All", lambda x: raw.All(input=x, axis=[0], keep_dims=True), boolean(2, 6))
+    case("L2Loss", with_gradient(lambda x: raw.L2Loss(t=x)), f32(4, 5), terms=20)
+    ties = np.array([[1, 3, 3, 0], [2, 2, 2, 2], [-1, -5, -1, -7]], np.float32)
+    for op in ["ArgMax", "ArgMin"]:
+        case(op, lambda x, op=op: getattr(raw, op)(input=x, dimension=1), ties)
+        case(f"{op}_int", lambda x, op=op: getattr(raw, op)(input=x, dimension=-2, output_type=tf.int32), i32(4, 5, low=0, high=4))
+    for n, (exclusive, reverse) in enumerate([(False, False), (True, False), (False, True), (True, True)]):
+        case(f"Cumsum_{n}", lambda x, a=exclusive, b=reverse: raw.Cumsum(x=x, axis=1, exclusive=a, reverse=b), f32(2, 5), terms=5)
+    case("Cumprod", lambda x: raw.Cumprod(x=x, axis=-2), f32(4, 2), terms=4)
+    case("TopKV2", lambda x: list(raw.TopKV2(input=x, k=3)), ties)
+    case("InTopKV2", lambda x, t: raw.InTopKV2(predictions=x, targets=t, k=2), ties, np.array([1, 3, 1], np.int32))
+    case("Softmax", with_gradient(lambda x: raw.Softmax(logits=x)), f32(3, 5), terms=20)
+    case("LogSoftmax", with_gradient(lambda x: raw.LogSoftmax(logits=x)), f32(2, 3, 4), terms=20)
+    case("Softmax_bf16", lambda x: raw.Softmax(logits=x), bf16(3, 5), terms=2)
+    case("Xent", lambda x, y: list(raw.SoftmaxCrossEntropyWithLogits(features=x, labels=y)), f32(3, 5), f32(3, 5, low=0.0, high=1.0), terms=20)
+    case("SparseXent", lambda x, y: list(raw.SparseSoftmaxCrossEntropyWithLogits(features=x, labels=y)), f32(4, 5), i32(4, low=0, high=5), terms=20)
+    case("sparse_xent", with_gradient(lambda x, y: tf.nn.sparse_softmax_cross_entropy_with_logits(y, x)), f32(4, 5), i32(4, low=0, high=5, dtype=np.int64), terms=20)
+    case("sigmoid_xent", with_gradient(lambda x, y: tf.nn.sigmoid_cross_entropy_with_logits(y, x)), f32(4, 5), f32(4, 5, low=0, high=1), terms=12)
+
+
+def shapes():
+    x = f32(2, 3, 4)
+    for n, (perm) in enumerate([[2, 0, 1], [0, 2, 1], [0, 1, 2]]):
+        case(f"Transpose_{n}", with_gradient(lambda x, perm=perm: tf.transpose(x, perm)), x)
+    case("Shape", lambda x: raw.Shape(input=x), x)
+    case("ShapeN", lambda x, y: list(raw.ShapeN(input=[x, y])), x, f32(5))
+    case("SizeRank", lambda x: [raw.Size(input=x, out_type=tf.int64), raw.Rank(input=x)], x)
+    case("Reshape", with_gradient(lambda x: tf.reshape(x, [4, -1])), x)
+    case("Reshape_by_shape", lambda x: tf.reshape(x, tf.stack([tf.shape(x)[0] * tf.shape(x)[2], -1])), x)
+    case("flatten_batch", lambda x: tf.reshape(x, tf.concat([tf.shape(x)[:1], [tf.reduce_prod(tf.shape(x)[1:])]], 0)), x)
+    case("ExpandSqueeze", lambda x: [tf.expand_dims(x, -2), tf.squeeze(tf.expand_dims(x, 0)), tf.squeeze(tf.reshape(x, [2, 1, 12, 1]), [1])], x)
+    case("InvertPermutation", lambda x: raw.InvertPermutation(x=tf.constant([2, 0, 1])) + tf.cast(x, tf.int32), f32(1))
+    case("BroadcastTo", with_gradient(lambda x: tf.broadcast_to(x, [5, 2, 3, 4])), x, terms=5)
+    case("Fill", lambda x: tf.fill(tf.shape(x)[1:], x[0, 0, 0]), x)
+    case("Tile", with_gradient(lambda x: tf.tile(x, [2, 1, 3])), x, terms=6)
+    case("Range", lambda x: [tf.range(2, 11, 3), tf.range(5, 0, -2), tf.cast(tf.range(3), tf.float32) * x[0, 0, 0]], x)
+    case("LinSpace", lambda x: raw.LinSpace(start=-1.0, stop=2.0, num=7) + x, f32(1), terms=2)
+    for n, (index) in enumerate([
+        np.s_[1], np.s_[..., 1:], np.s_[:, ::2, None], np.s_[::-1, 1, ::-2], np.s_[:, tf.newaxis, -1], np.s_[0:0], np.s_[-1:, 5:, 1:-1],
+    ]):
+        case(f"StridedSlice_{n}", with_gradient(lambda x, index=index: x[index]), x)
+    case("Slice", with_gradient(lambda x: tf.slice(x, [0, 1, 1], [-1, 2, 2])), x)
+    case("Slice_at", lambda x, at: tf.slice(x, [0, at, 0], [2, 1, 4]), x, np.array(1, np.int32))
+    case("Concat", with_gradient(lambda x, y: tf.concat([x, y], -1)), x, f32(2, 3, 2))
+    case("ConcatOld", lambda x, y: raw.Concat(concat_dim=0, values=[x, y]), x, f32(1, 3, 4))
+    case("Split", with_gradient(lambda x: tf.concat(tf.split(x, 2, 2)[::-1], 1)), x)
+    case("SplitV", lambda x: tf.split(x, [1, 3], -1), x)
+    case("Pack", with_gradient(lambda x, y: tf.stack([x, y], 1)), x, f32(2, 3, 4))
+    case("Unpack", with_gradient(lambda x: tf.add_n(tf.unstack(x, axis=1))), x, terms=3)
+    case("Pad", with_gradient(lambda x: tf.pad(x, [[1, 0], [0, 2], [3, 1]])), x)
+    case("PadV2", lambda x: tf.pad(x, [[1, 0], [0, 2], [0, 0]], constant_values=7.5), x)
+    case("MirrorPad", lambda x: [tf.pad(x, [[1, 0], [2, 1], [0, 3]], "REFLECT"), tf.pad(x, [[2, 2], [0, 1], [4, 0]], "SYMMETRIC")], x)
+    case("Reverse", lambda x: [raw.Reverse(tensor=x, dims=[True, False, True]), tf.reverse(x, [-1])], x)
+    case("Roll", lambda x: tf.roll(x, [1, -2], [1, 2]), x)
+    case("SpaceDepth", lambda x: [raw.SpaceToDepth(input=x, block_size=2), raw.DepthToSpace(input=x, block_size=2)], f32(2, 4, 6, 4))
+    case("ZerosOnes", lambda x: [tf.zeros_like(x), tf.ones_like(x)], x)
+    case("Splat", lambda x: x + tf.constant(1.5, shape=[2, 3, 4]), x)
+
+
+def indices():
+    table, ids = f32(6, 3), i32(2, 4, low=0, high=6)
+    case("Gather", with_gradient(lambda x, i: raw.Gather(params=x, indices=i)), table, ids, terms=8)
+    case("GatherV2_axis", lambda x, i: tf.gather(x, i, axis=1), f32(2, 5, 3), i32(2, 2, low=0, high=5))
+    case("GatherV2_batch", lambda x, i: tf.gather(x, i, axis=2, batch_dims=1), f32(2, 3, 5), i32(2, 4, low=0, high=5))
+    case("GatherV2_batch_last", lambda x, i: tf.gather(x, i, batch_dims=1), f32(3, 5), i32(3, 2, low=0, high=5, dtype=np.int64))
+    case("Gather_known", lambda x: tf.reshape(x, tf.gather(tf.shape(x), [1, 0])), f32(2, 3))
+    case("GatherNd", with_gradient(lambda x, i: tf.gather_nd(x, i)), f32(3, 4, 2), np.array([[0, 1], [2, 3], [0, 1]], np.int32), terms=3)
+    case("ScatterNd", lambda i, u: tf.scatter_nd(i, u, [5, 2]), np.array([[1], [3], [1]], np.int32), f32(3, 2), terms=3)
+    case("TensorScatterAdd", lambda x, i, u: raw.TensorScatterAdd(tensor=x, indices=i, updates=u), f32(4, 2), np.array([[1, 0], [3, 1]], np.int32), f32(2), terms=3)
+    case("UnsortedSegmentSum", with_gradient(lambda x, i: tf.math.unsorted_segment_sum(x, i, 4)), f32(5, 2), i32(5, low=0, high=4), terms=5)
+    case("OneHot", lambda i: tf.one_hot(i, 5), i32(2, 3, low=-1, high=6))
+    case("OneHot_axis", lambda i: tf.one_hot(i, 4, 2.5, -1.0, axis=0), i32(3, low=0, high=4))
+    case("MatrixBandPart", lambda x: [tf.linalg.band_part(x, 1, 0), tf.linalg.band_part(x, -1, 1), tf.linalg.band_part(x, 0, -1)], f32(2, 4, 3))
+    case("DynamicStitch", lambda x, y: raw.DynamicStitch(indices=[[0, 3], [1, 2]], data=[x, y]), f32(2, 3), f32(2, 3))
+
+
+def products():
+    for n, (a, b) in enumerate([(False, False), (True, False), (False, True), (True, True)]):
+        x, y = f32(*((4, 3) if a else (3, 4))), f32(*((5, 4) if b else (4, 5)))
+        case(f"MatMul_{n}", with_gradient(lambda x, y, a=a, b=b: raw.MatMul(a=x, b=y, transpose_a=a, transpose_b=b)), x, y, terms=10)
+        x, y = f32(*((2, 4, 3) if a else (2, 3, 4))), f32(*((2, 5, 4) if b else (2, 4, 5)))
+        case(f"BatchMatMul_{n}", with_gradient(lambda x, y, a=a, b=b: raw.BatchMatMulV2(x=x, y=y, adj_x=a, adj_y=b)), x, y, terms=10)
+    case("BatchMatMul_wide", with_gradient(lambda x, y: tf.matmul(x, y)), f32(2, 1, 3, 4), f32(3, 4, 2), terms=16)
+    case("MatMul_bf16", lambda x, y: tf.matmul(x, y), bf16(3, 4), bf16(4, 2), terms=1)
+    for n, (equation, a, b) in enumerate([("abc,cd->abd", (2, 3, 4), (4, 5)), ("bfnh,btnh->bnft", (2, 3, 2, 4), (2, 5, 2, 4)), ("...ij,jk->...ik", (2, 2, 3), (3, 4)), ("ij,jk->ki", (2, 3), (3, 4)), ("ab,ab->a", (2, 3), (2, 3))]):
+        case(f"Einsum_{n}", with_gradient(lambda x, y, e=equation: tf.einsum(e, x, y)), f32(*a), f32(*b), terms=16)
+    case("Einsum_one", lambda x: tf.einsum("abc->ca", x), f32(2, 3, 4), terms=3)
+
+
+def convolutions():
+    configs = [
+        (7, 3, 1, 1, "SAME"), (7, 3, 2, 1, "SAME"), (8, 3, 2, 1, "VALID"), (8, 1, 2, 1, "SAME"), (9, 2, 1, 2, "SAME"),
+        (9, 3, 1, 2, "VALID"), (6, 5, 3, 1, "SAME"),
+    ]
+    for n, (size, k, s, d, pad) in enumerate(configs):
+        call = lambda x, w, s=s, d=d, pad=pad: tf.nn.conv2d(x, w, [1, s, s, 1], pad, dilations=[1, d, d, 1])
+        # TensorFlow's CPU kernels have no gradient of dilated convolutions with strides.
+        case(f"Conv2D_{n}", with_gradient(call) if d == 1 else call, f32(2, size, size + 1, 2), f32(k, k, 2, 3), terms=2 * 8 * 8 + 60)
+    explicit = lambda x, w: tf.nn.conv2d(x, w, [1, 2, 2, 1], [[0, 0], [1, 2], [0, 1], [0, 0]])
+    case("Conv2D_explicit", with_gradient(explicit), f32(1, 6, 7, 2), f32(3, 3, 2, 2), terms=60)
+    case("Conv2D_bf16", lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), bf16(1, 5, 5, 2), bf16(3, 3, 2, 2), terms=2)
+    for n, (size, k, s, pad, m) in enumerate([(6, 3, 1, "SAME", 1), (7, 3, 2, "SAME", 2), (7, 3, 2, "VALID", 1)]):
+        call = lambda x, w, s=s, pad=pad: tf.nn.depthwise_conv2d(x, w, [1, s, s, 1], pad)
+        case(f"Depthwise_{n}", with_gradient(call), f32(2, size, size, 3), f32(k, k, 3, m), terms=140)
+    for n, (size, k, s, pad) in enumerate([(4, 2, 1, "SAME"), (5, 3, 2, "VALID")]):
+        call = lambda x, w, s=s, pad=pad: tf.nn.conv3d(x, w, [1, s, s, s, 1], pad)
+        case(f"Conv3D_{n}", with_gradient(call), f32(1, size, size, size, 2), f32(k, k, k, 2, 2), terms=200)
+    case("conv2d_transpose", with_gradient(lambda x, w: tf.nn.conv2d_transpose(x, w, [2, 8, 8, 3], 2)), f32(2, 4, 4, 2), f32(3, 3, 3, 2), terms=80)
+    for n, (size, k, s, pad) in enumerate([(6, 2, 2, "VALID"), (7, 3, 2, "SAME"), (5, 3, 1, "SAME")]):
+        case(f"MaxPool_{n}", with_gradient(lambda x, k=k, s=s, pad=pad: tf.nn.max_pool2d(x, k, s, pad)), f32(2, size, size, 2), terms=9)
+        case(f"AvgPool_{n}", with_gradient(lambda x, k=k, s=s, pad=pad: tf.nn.avg_pool2d(x, k, s, pad)), f32(2, size, size, 2), terms=18)
+    case("MaxPool_bf16", lambda x: tf.nn.max_pool2d(x, 3, 2, "SAME"), bf16(1, 5, 5, 1))
+    case("Pool3D", lambda x: [tf.nn.max_pool3d(x, 2, 2, "SAME"), tf.nn.avg_pool3d(x, 3, 2, "SAME")], f32(1, 5, 4, 5, 2), terms=27)
+    case("Pool3D_gradient", with_gradient(lambda x: tf.nn.avg_pool3d(x, 3, 2, "SAME")), f32(1, 5, 4, 5, 1), terms=40)
+
+
+def normal():
+    x, scale, offset, mean, variance = f32(3, 4, 2, 5), f32(5), f32(5), f32(5), f32(5, low=0.5, high=2.0)
+    for n, training in enumerate([True, False]):
+        for op in ["FusedBatchNorm", "FusedBatchNormV3"]:
+            call = lambda x, s, o, m, v, op=op, t=training: list(getattr(raw, op)(x=x, scale=s, offset=o, mean=m, variance=v, epsilon=1e-3, is_training=t))[:3]
+            case(f"{op}_{n}", call, x, scale, offset, mean, variance, terms=60)
+        gradient = lambda x, s, o, m, v, t=training: tf.gradients(raw.FusedBatchNormV3(x=x, scale=s, offset=o, mean=m, variance=v, epsilon=1e-3, is_training=t)[0], [x, s, o], tf.reshape(tf.linspace(-1.0, 1.0, 120), [3, 4, 2, 5]))
+        case(f"FusedBatchNormGrad_{n}", gradient, x, scale, offset, mean, variance, terms=400)
+    case("FusedBatchNorm_bf16", lambda x, s, o: list(raw.FusedBatchNormV3(x=x, scale=s, offset=o, mean=[], variance=[], epsilon=1e-3))[:3], bf16(3, 4, 2, 5), scale, offset, terms=4)
+    case("LRN", lambda x: raw.LRN(input=x, depth_radius=2, bias=1.5, alpha=0.3, beta=0.6), f32(1, 2, 2, 7), terms=20)
+
+
+def resizes():
+    x = f32(1, 4, 5, 2)
+    for n, (align, half) in enumerate([(False, False), (True, False), (False, True)]):
+        for size in [(7, 6), (3, 2)]:
+            case(f"ResizeBilinear_{n}_{size[0]}", with_gradient(lambda x, a=align, h=half, s=size: raw.ResizeBilinear(images=x, size=s, align_corners=a, half_pixel_centers=h)), x, terms=40)
+            case(f"ResizeNearest_{n}_{size[0]}", with_gradient(lambda x, a=align, h=half, s=size: raw.ResizeNearestNeighbor(images=x, size=s, align_corners=a, half_pixel_centers=h)), x, terms=8)
+
+
+def control():
+    for version in (1, 2):
+        (v1.enable_control_flow_v2 if version == 2 else v1.disable_control_flow_v2)()
+
+        def loop(x):
+            return tf.while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, tf.tanh(x) * 1.5 + tf.cast(i, x.dtype)), [0, x])[1]
+
+        case(f"while_v{version}", loop, f32(3), terms=40)
+
+        def captured(x, n):
+            w = tf.constant([[0.5, 0.1], [0.2, 0.4]])
+            total = tf.zeros([2])
+            return list(v1.while_loop(lambda i, x, t: i < n, lambda i, x, t: (i + 1, tf.matmul(x, w), t + tf.reduce_sum(x, 0)), [0, x, total]))[1:]
+
+        case(f"while_captured_v{version}", captured, f32(3, 2), np.array(4, np.int32), terms=40)
+
+        def nested(x):
+            inner = lambda x: tf.while_loop(lambda j, x: j < 2, lambda j, x: (j + 1, x * 1.25), [0, x])[1]
+            return tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, inner(x) - 0.5), [0, x])[1]
+
+        case(f"while_nested_v{version}", nested, f32(3), terms=40)
+        for taken in (True, False):
+            case(f"cond_v{version}_{taken}", lambda p, x: tf.cond(p, lambda: tf.exp(x), lambda: x * 2 + 1), np.array(taken), f32(4), terms=8)
+            both = lambda p, q, x: tf.cond(p, lambda: tf.cond(q, lambda: x + 1, lambda: x - 1), lambda: tf.sin(x))
+            case(f"cond_nested_v{version}_{taken}", both, np.array(True), np.array(taken), f32(4), terms=8)
+        case(f"cond_gradient_v{version}", lambda p, x: tf.gradients(tf.cond(p, lambda: tf.exp(x), lambda: x * x), x), np.array(False), f32(4), terms=8)
+        case(f"cond_known_v{version}", lambda x: tf.cond(tf.constant(True), lambda: x + 1, lambda: x - 1), f32(4))
+        switched = lambda i, x: tf.switch_case(i, [lambda: x + 1, lambda: x * 2, lambda: tf.exp(x)])
+        case(f"case_v{version}", switched, np.array(2, np.int32), f32(3), terms=8)
+
+    @tf.function
+    def scaled(x, y):
+        return x * y + 1.0, tf.nn.relu(x)
+
+    case("function", lambda x, y: list(scaled(x, y)), f32(3), f32(3), terms=2)
+
+
+def save(folder):
+    feeds = {tensor: value for fed, inputs, _, _ in cases.values() for tensor, value in zip(fed, inputs)}
+    outs = [tensor for _, _, outs, _ in cases.values() for tensor in outs]
+    with v1.Session(graph=graph) as session:
+        values = session.run(outs, feeds)
+    arrays = {tensor.op.name: np.asarray(value) for tensor, value in list(feeds.items()) + list(zip(outs, values))}
+    names = {"float32": "F32", "float64": "F64", "float16": "F16", "bfloat16": "BF16", "int32": "I32", "int64": "I64", "bool": "BOOL", "uint8": "U8"}
+    header, data = {"__metadata__": {name: str(terms) for name, (_, _, _, terms) in cases.items()}}, b""
+    for name, array in arrays.items():
+        raw_bytes = np.ascontiguousarray(array).tobytes()
+        header[name] = {"dtype": names[array.dtype.name], "shape": list(array.shape), "data_offsets": [len(data), len(data) + len(raw_bytes)]}
+        data += raw_bytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(folder, "ops.safetensors"), "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + data)
+    definition = graph.as_graph_def()
+    for node in definition.node:
+        for key in [key for key in node.attr if key.startswith("_")]:
+            del node.attr[key]
+    with open(os.path.join(folder, "ops.pb"), "wb") as file:
+        file.write(definition.SerializeToString(deterministic=True))
+    print(len(cases), "cases,", len({node.op for node in definition.node}), "ops,", len(text) + len(data), "bytes of arrays")
+
+
+if __name__ == "__main__":
+    for family in (elementwise, reductions, shapes, indices, products, convolutions, normal, resizes, control):
+        family()
+    save(sys.argv[1])

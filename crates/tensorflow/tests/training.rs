@@ -1,0 +1,78 @@
+//! Training steps as a Saver's .meta holds them, beside three steps of TensorFlow's: losses, variables, slots, counters.
+
+mod fixtures;
+mod run;
+
+use bf16scope_hlo::{DType, Literal, verify};
+use bf16scope_tensorflow::{Choice, Graph, Lowered, lower};
+use fixtures::{arrays, difference, unpacked, values};
+use std::collections::BTreeMap;
+
+fn lowered(name: &str) -> Lowered {
+    let graph = Graph::read(&unpacked(&format!("{name}.meta")), name).unwrap();
+    lower(&graph, &Choice { name: None, size_of: &|_, _| None }).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Runs three steps; `bound` as `terms` of [`difference`].
+fn check(name: &str, bound: f64) {
+    let lowered = lowered(name);
+    verify(&lowered.module).unwrap_or_else(|errors| panic!("{name}: {errors}"));
+    let (arrays, _) = arrays(name);
+    let mut state: BTreeMap<String, Literal> = arrays
+        .iter()
+        .filter_map(|(key, array)| Some((key.strip_prefix("before/")?.to_string(), array.clone())))
+        .collect();
+    // Every variable but those that the step neither reads nor changes is one of the module's.
+    let roles = &lowered.roles;
+    let mut wrong = Vec::new();
+    for step in 0..3 {
+        let variables = roles.variables.iter().map(|variable| state[&variable.name].clone());
+        let inputs = roles.inputs.iter().map(|input| arrays[&format!("step{step}/{}", input.name)].clone());
+        let arguments: Vec<Literal> = variables.chain(inputs).collect();
+        let results = run::run(&lowered.module, &arguments).unwrap();
+        for (result, role) in results.into_iter().zip(&roles.results) {
+            match role.variable {
+                Some(variable) => {
+                    state.insert(roles.variables[variable].name.clone(), result);
+                }
+                None => {
+                    // The loss; other losses of the collection are terms of it.
+                    let loss = &arrays[&format!("step{step}/loss")];
+                    println!("{name} step {step} {}: {:?}, TensorFlow {:?}", role.name, values(&result), values(loss));
+                }
+            }
+        }
+    }
+    let mut n = 0;
+    for (key, theirs) in arrays.iter().filter_map(|(key, array)| Some((key.strip_prefix("after/")?, array))) {
+        n += 1;
+        // An array that is all but zero is compared at the size that its change has elsewhere.
+        wrong.extend(difference(&state[key], theirs, bound).map(|text| format!("{key}: {text}")));
+    }
+    assert_eq!(n, state.len());
+    assert!(wrong.is_empty(), "{name}: {} of {n} variables\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn three_steps_are_tensorflows() {
+    for name in ["mlp_adam", "cnn", "resnet"] {
+        check(name, 1000.0);
+    }
+}
+
+#[test]
+fn three_steps_in_a_bf16_scope_are_tensorflows() {
+    for name in ["mlp", "resnet_bf16"] {
+        check(name, 1000.0);
+    }
+}
+
+#[test]
+fn a_bf16_scope_keeps_f32_variables_and_casts_them() {
+    let lowered = lowered("resnet_bf16");
+    assert!(lowered.roles.variables.iter().all(|variable| variable.shape.dtype != DType::BF16));
+    let entry = lowered.module.entry();
+    let convolutions = entry.instructions.iter().filter(|instr| instr.op.opcode() == "convolution");
+    assert!(convolutions.clone().all(|instr| instr.shape.dtype() == Some(DType::BF16)));
+    assert!(convolutions.count() > 20);
+}
