@@ -1,20 +1,26 @@
 """All that bf16scope takes of JAX beyond its documented interface, in one place.
 
-A primitive holds the jaxpr of a function and how it is lowered. Where XLA's program is made, that jaxpr becomes a module of
-its own, goes through bf16scope, and is merged as a function that is called once.
+A lowered function is a `jax.jit` whose name carries a mark, so JAX itself differentiates, maps, rematerialises, shards and
+exports it, as any function under `jax.jit`. Only where XLA's program is made, a marked call becomes a module of its own, goes
+through bf16scope, and is merged as a function. Operations that bf16scope does not model wait in the meantime in a module of
+their own (`_Carried`), and come back as they were.
 
 Tried with the versions that `TRIED` names; others work as long as the names that are imported here exist.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import re
+import threading
 import time
 import warnings
-from dataclasses import dataclass
+import weakref
+import zlib
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -24,24 +30,34 @@ from bf16scope._errors import Error
 from bf16scope._module import Module, Report
 
 #: The oldest and the newest version of JAX that the tests ran with.
-TRIED = ("0.4.36", "0.10.2")
+TRIED = ("0.4.36", "0.12.0.1")
 
 try:
-    from jax._src.interpreters import batching, mlir, partial_eval
+    from jax._src import core, pjit
+    from jax._src.interpreters import ad, batching, mlir, partial_eval
+    from jax._src.lib import xla_client
     from jax._src.lib.mlir import ir
     from jax._src.lib.mlir.dialects import func as func_dialect
     from jax._src.lib.mlir.dialects import hlo
     from jax.extend.core import jaxpr_as_fun
 
+    _jit_p = getattr(pjit, "jit_p", None) or pjit.pjit_p
+    _jit_lowering = pjit._pjit_lowering
+    _jit_partial_eval = partial_eval.partial_eval_jaxpr_custom_rules[_jit_p]
     _merge = mlir.merge_mlir_modules
     _hoisted = partial_eval.convert_constvars_jaxpr
-    _batchers = batching.fancy_primitive_batchers
-    _dce_jaxpr, _dce_rules = partial_eval.dce_jaxpr, partial_eval.dce_rules
+    _hlo_of = xla_client._xla.mlir.mlir_module_to_xla_computation
     _register_lowering = mlir.register_lowering
-except (ImportError, AttributeError) as error:
+    _variable = core.gensym()
+except (ImportError, AttributeError, KeyError) as error:
     raise ImportError(
         f"bf16scope.jax does not know jax {jax.__version__}: {error}; it was tried with {TRIED[0]} to {TRIED[1]}"
     ) from error
+
+try:
+    from jax._src.shard_map import _shard_map_lowering, shard_map_p
+except (ImportError, AttributeError):
+    from jax.experimental.shard_map import _shard_map_lowering, shard_map_p
 
 # Lines that JAX names are the user's, not those of this package, which stand between.
 try:
@@ -67,81 +83,160 @@ class Options:
     keep: tuple[str, ...]
 
 
-def trace(fun, args) -> tuple[ClosedJaxpr, list[Any]]:
-    """The jaxpr of a function of flat arguments, without constants of its own, and the values that it closes over: they
-    come before the arguments.
+#: Operations in a scope of this name stay in f32 wherever they are lowered.
+FULL_PRECISION = "bf16scope_full_precision"
 
-    Raises:
-      Error: a function with side effects.
-    """
-    types = [type_of(arg) for arg in args]
-    for number, aval in enumerate(types):
-        if not all(isinstance(dim, int) for dim in aval.shape):
-            raise Error(f"array {number} has symbolic dims ({aval.shape})", "lower the function with the sizes that it runs with")
-        spec = getattr(getattr(aval, "sharding", None), "spec", None) or ()
-        if any(axis is not None for axis in spec):
-            raise Error(
-                f"array {number} is of type {aval}: its sharding is part of its type, which a lowered function would lose",
-                "make the mesh with axis_types=(jax.sharding.AxisType.Auto, …)",
-            )
-    closed = jax.make_jaxpr(fun)(*map(struct_of, types))
-    refuse_effects(closed)
-    _refuse_other_sums(fun, args, closed)
+
+# Marks: the name of a jitted function says how it is lowered. It goes through every transformation of JAX.
+
+#: Options by the hash in a mark, which is the same in every process.
+_options: dict[str, Options] = {}
+_MARK = re.compile(r"\.bf16_([0-9a-f]{8})")
+
+
+def _marked(name: str, options: Options) -> str:
+    key = f"{zlib.crc32(repr(options).encode()):08x}"
+    _options[key] = options
+    return f"{name}.bf16_{key}"
+
+
+def _options_in(name: str) -> Options | None:
+    mark = _MARK.search(name)
+    return _options.get(mark[1]) if mark else None
+
+
+def trace(fun, options: Options, args) -> tuple[ClosedJaxpr, list[Any]]:
+    """A function of flat arguments as one marked call: a jaxpr without constants of its own, and the values that it closes
+    over, which come before the arguments."""
+
+    @functools.wraps(fun, updated=())
+    def call(*args):
+        return fun(*args)
+
+    call.__name__ = _marked(getattr(fun, "__name__", "function"), options)
+    # What JAX would compute operation by operation it then has in no jaxpr.
+    with jax.disable_jit(False):
+        closed = jax.make_jaxpr(jax.jit(call))(*args)
     return ClosedJaxpr(_hoisted(closed.jaxpr), ()), list(closed.consts)
 
 
-def refuse_effects(closed) -> None:
-    """
-    Raises:
-      Error: a function that talks to its host, or to other devices by the name of an axis.
-    """
-    # Some say nothing but their place in memory.
-    names = sorted(type(it).__name__ if " object at 0x" in str(it) else str(it) for it in closed.effects)
-    if any("NamedAxis" in name for name in names):
-        raise Error(
-            f"the function has collectives over an axis that is bound outside of it ({', '.join(names)})",
-            "lower the whole, `lower(jax.shard_map(step, …))` or `lower(jax.vmap(step, axis_name=…))`, or lower what is between "
-            "the collectives",
+def call(jaxpr: ClosedJaxpr, *args) -> list[Any]:
+    """The results of a traced function."""
+    if any(isinstance(arg, jax.core.Tracer) for arg in args):
+        return jax.core.eval_jaxpr(jaxpr.jaxpr, (), *args)
+    # Under `jax.disable_jit` too, as there is nothing else to run. Of a NaN JAX would ask this again, which operation made it.
+    with jax.disable_jit(False), jax.debug_nans(False):
+        results = _compiled(jaxpr)(*args)
+    if jax.config.jax_debug_nans and any(_has_nan(it) for it in results):
+        with jax.disable_jit():
+            inside(jaxpr, *args)  # JAX names the operation
+        raise FloatingPointError(
+            f"invalid value (nan) in {_user_function(jaxpr) or 'a lowered function'}, which gives none in f32: "
+            "`bf16scope.jax.audit` of it says where"
         )
-    calls = sorted({name for name in _primitives(closed.jaxpr) if "callback" in name})
-    if names or calls:
-        raise Error(
-            f"the function has side effects ({', '.join(names or calls)}), and what is lowered is a program without",
-            "take jax.debug.print, callbacks and the like out of it, or leave what has them outside `lower`",
-        )
+    return results
 
 
-def _refuse_other_sums(fun, args, closed) -> None:
-    """What is lowered knows no axes of a `shard_map` around it, along which some values differ and others do not.
-
-    Raises:
-      Error: a function that computes something else where it does not know them.
-    """
-    if {"pvary", "pcast"} & set(_primitives(closed.jaxpr, "shard_map")):
-        raise Error(
-            "the function closes over an array that differs along an axis of the `shard_map` around it",
-            "pass the array as an argument, or lower the whole: `lower(jax.shard_map(step, …))`",
-        )
-    if len({_varying(type_of(arg)) for arg in args}) > 1:
-        # As `shard_map` sums gradients of what is the same on all devices.
-        if any(name.startswith("psum") for name in _primitives(jax.make_jaxpr(fun)(*args).jaxpr, "shard_map")):
-            raise Error(
-                "inside this `shard_map` the function sums over devices, as gradients of what is the same on all of them are summed",
-                "lower the loss, `jax.grad(lower(loss))`, or the whole, `lower(jax.shard_map(step, …))`",
-            )
+@functools.lru_cache(maxsize=256)
+def _compiled(jaxpr: ClosedJaxpr):
+    return jax.jit(functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, ()))
 
 
-def _primitives(jaxpr, but_within: str = ""):
-    """Names of the primitives of a jaxpr, and of those within, but not of those within one of this name."""
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-        if equation.primitive.name == but_within:
-            continue
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from _primitives(inner, but_within)
+def _has_nan(array) -> bool:
+    return jax.dtypes.issubdtype(array.dtype, jax.numpy.inexact) and bool(jax.numpy.isnan(array).any())
+
+
+def _marked_call(jaxpr: ClosedJaxpr):
+    """The marked call of a traced function, as an equation; none where it was trivial."""
+    calls = (it for it in jaxpr.jaxpr.eqns if it.primitive is _jit_p and _options_in(it.params["name"]))
+    return next(calls, None)
+
+
+def _user_function(jaxpr: ClosedJaxpr) -> str | None:
+    equation = _marked_call(jaxpr)
+    return _function_of(equation.params["jaxpr"]) if equation else None
+
+
+def inside(jaxpr: ClosedJaxpr, *args) -> list[Any]:
+    """As `call`, with the operations of the marked call themselves."""
+    values = dict(zip(jaxpr.jaxpr.invars, args, strict=True))
+    read = lambda atom: values[atom] if is_variable(atom) else atom.val
+    for equation in jaxpr.jaxpr.eqns:
+        inputs, params = [read(atom) for atom in equation.invars], equation.params
+        if equation.primitive is _jit_p and _options_in(params["name"]):
+            results = jax.core.eval_jaxpr(params["jaxpr"].jaxpr, params["jaxpr"].consts, *inputs)
+        else:
+            results = equation.primitive.bind(*inputs, **params)
+            results = results if equation.primitive.multiple_results else [results]
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.jaxpr.outvars]
+
+
+def is_variable(atom) -> bool:
+    """Whether it is a variable of a jaxpr, and not a literal."""
+    return type(atom).__name__ != "Literal"
+
+
+#: Effects of functions for which JAX lets one say how they are differentiated.
+_HARMLESS = ("NamedAxisEffect", "DebugEffect")
+
+
+def has_effects(jaxpr: ClosedJaxpr) -> bool:
+    """Whether it has effects that a function with a derivative of its own may not have: mutable arrays, checks."""
+    return any(type(effect).__name__ not in _HARMLESS for effect in jaxpr.effects)
+
+
+def is_of_an_axis(jaxpr: ClosedJaxpr) -> bool:
+    """Whether it is a part of a `shard_map` or `vmap` around it, by whose axis it communicates or its values differ."""
+    return is_varying(jaxpr) or any(type(effect).__name__ == "NamedAxisEffect" for effect in jaxpr.effects)
+
+
+def sources(jaxpr: ClosedJaxpr) -> list[int | None]:
+    """Of each result the number of the argument that it is."""
+    numbers = {var: number for number, var in enumerate(jaxpr.jaxpr.invars)}
+    if equation := _marked_call(jaxpr):
+        within = equation.params["jaxpr"].jaxpr
+        places = dict(zip(within.invars, equation.invars))
+        for var, outvar in zip(equation.outvars, within.outvars):
+            atom = places.get(outvar) if is_variable(outvar) else None
+            if atom is not None and is_variable(atom) and atom in numbers:
+                numbers[var] = numbers[atom]
+    return [numbers.get(atom) if is_variable(atom) else None for atom in jaxpr.jaxpr.outvars]
+
+
+def without_constants(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+    """Its constants as arguments, before the others."""
+    return ClosedJaxpr(_hoisted(jaxpr.jaxpr), ())
+
+
+def named_as(jaxpr: ClosedJaxpr):
+    """A decorator: what is made of a traced function has its name."""
+    equation = _marked_call(jaxpr)
+
+    def rename(fun):
+        @functools.wraps(fun)
+        def renamed(*args):
+            return fun(*args)
+
+        renamed.__name__ = _MARK.sub("", equation.params["name"]) if equation else fun.__name__
+        return renamed
+
+    return rename
+
+
+def is_shared(jaxpr: ClosedJaxpr) -> bool:
+    """Whether devices of a `shard_map` around it share what it computes: they communicate, or something of its border is the
+    same on all of them, and something not."""
+    axes = [_varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals) if jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)]
+    return len(set(axes)) > 1 or any(type(effect).__name__ == "NamedAxisEffect" for effect in jaxpr.effects)
+
+
+def is_of_each_device(jaxpr: ClosedJaxpr) -> bool:
+    """Whether devices of a `shard_map` around it share arguments alone: all its results are of each device."""
+    is_float = lambda aval: jax.dtypes.issubdtype(aval.dtype, jax.numpy.inexact)
+    axes = frozenset().union(*map(_varying, jaxpr.in_avals))
+    results = {_varying(aval) for aval in jaxpr.out_avals if is_float(aval)}
+    return is_shared(jaxpr) and results == {axes} and not any(type(it).__name__ == "NamedAxisEffect" for it in jaxpr.effects)
 
 
 def type_of(value):
@@ -151,37 +246,297 @@ def type_of(value):
     return jax.typeof(value) if hasattr(jax, "typeof") else jax.core.get_aval(value)
 
 
+def struct_of(aval) -> jax.ShapeDtypeStruct:
+    """What is traced instead of an argument of this type."""
+    kinds = {}
+    if getattr(getattr(aval, "sharding", None), "mesh", None) is not None and not aval.sharding.mesh.empty:
+        kinds["sharding"] = aval.sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **kinds)
+
+
 def _varying(aval) -> frozenset:
     """The axes of a `shard_map` along which a value differs, where JAX keeps account of that."""
     manual = getattr(aval, "manual_axis_type", None)
     return frozenset(getattr(aval, "vma", None) or getattr(manual, "varying", None) or ())
 
 
-def vary_alike(args: list) -> list:
-    """The arguments of a function that knows no axes of a `shard_map`, all varying along the same."""
-    axes = frozenset().union(*(_varying(type_of(arg)) for arg in args))
-    missing = [tuple(axis for axis in axes if axis not in _varying(type_of(arg))) for arg in args]
-    cast = functools.partial(jax.lax.pcast, to="varying") if hasattr(jax.lax, "pcast") else getattr(jax.lax, "pvary", None)
-    return [cast(arg, axes) if axes else arg for arg, axes in zip(args, missing)]
+def is_varying(jaxpr: ClosedJaxpr) -> bool:
+    """Whether a value of its border differs along an axis of a `shard_map` around it."""
+    return any(_varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals))
 
 
-def module_of(jaxpr: ClosedJaxpr, platform: str) -> Module:
-    """The jaxpr as a module for a platform: what `jax.jit` of it compiles there."""
-    avals = [struct_of(aval) for aval in jaxpr.in_avals]
-    traced = jax.jit(jaxpr_as_fun(jaxpr), keep_unused=True).trace(*avals)
-    lowered = traced.lower(lowering_platforms=(platform,))
-    program = lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()
-    return Module.read(program)
+# Derivatives: a marked call that is linear in its last arguments. JAX would compute all of it that depends on the others where it
+# computes these, and keep that, in f32, instead of them.
+
+_derivative_p = Primitive("bf16scope_derivative")
+_derivative_p.multiple_results = True
 
 
-@functools.lru_cache(maxsize=256)
-def lowered(jaxpr: ClosedJaxpr, options: Options, platform: str) -> tuple[Module, Report]:
-    """The jaxpr's module, lowered, and the report."""
-    began = time.perf_counter()
-    module = module_of(jaxpr, platform)
+def derivative(jaxpr: ClosedJaxpr, options: Options, *args) -> list[Any]:
+    """The results of a traced function that is linear in some of its arguments."""
+    return _derivative_p.bind(*args, jaxpr=jaxpr, options=options)
+
+
+@_derivative_p.def_impl
+def _derivative(*args, jaxpr, options):
+    return call(jaxpr, *args)
+
+
+@_derivative_p.def_abstract_eval
+def _derivative_types(*avals, jaxpr, options):
+    return jaxpr.out_avals
+
+
+def _derivative_jvp(primals, tangents, *, jaxpr, options):
+    return jax.jvp(functools.partial(call, jaxpr), primals, list(map(ad.instantiate_zeros, tangents)))
+
+
+def _derivative_transpose(cotangents, *args, jaxpr, options):
+    """The backward pass, as a marked call of its own."""
+    wanted = [number for number, arg in enumerate(args) if ad.is_undefined_primal(arg)]
+    by_number = {number: it for number, it in enumerate(cotangents) if type(it) is not ad.Zero}
+    if not by_number:
+        return [None] * len(args)
+    known = {number: arg for number, arg in enumerate(args) if number not in wanted}
+
+    @named_as(jaxpr)
+    def backward(*values):
+        residuals = dict(zip(known, values))
+
+        def linear(*tangents):
+            results = inside(jaxpr, *((residuals | dict(zip(wanted, tangents)))[number] for number in range(len(args))))
+            return [results[number] for number in by_number]
+
+        types = [struct_of(args[number].aval) for number in wanted]
+        return list(jax.linear_transpose(linear, *types)(list(values[len(known) :])))
+
+    values = [*known.values(), *by_number.values()]
+    traced, consts = trace(backward, options, values)
+    gradients = dict(zip(wanted, call(traced, *consts, *values), strict=True))
+    return [gradients.get(number) for number in range(len(args))]
+
+
+def _derivative_batch(axis_data, args, axes, *, jaxpr, options):
+    size = getattr(axis_data, "size", axis_data)
+    axes = tuple(None if axis is getattr(batching, "not_mapped", None) else axis for axis in axes)
+    mapped = jax.vmap(functools.partial(inside, jaxpr), in_axes=axes, out_axes=0, axis_size=size)
+    traced, consts = trace(named_as(jaxpr)(mapped), options, args)
+    results = derivative(traced, options, *consts, *args)
+    return results, [0] * len(results)
+
+
+ad.primitive_jvps[_derivative_p] = _derivative_jvp
+ad.primitive_transposes[_derivative_p] = _derivative_transpose
+batching.fancy_primitive_batchers[_derivative_p] = _derivative_batch
+_register_lowering(_derivative_p, mlir.lower_fun(_derivative, multiple_results=True))
+
+try:
+    # Before 0.6 a `shard_map` asked each primitive how its results vary.
+    from jax.experimental.shard_map import register_norewrite, register_standard_check
+
+    register_standard_check(_derivative_p)
+    register_norewrite(_derivative_p)
+except (ImportError, AttributeError):
+    pass
+
+
+# Programs: where a marked call is lowered.
+
+
+@dataclass
+class _Region:
+    """A module in the making, which is lowered when it is whole."""
+
+    module: Any
+    #: Where lowered functions go.
+    root: Any
+    options: Options
+    #: Which devices a value is on: that of the whole program, or of a `shard_map`.
+    axes: Any
+
+
+class _Local(threading.local):
+    def __init__(self):
+        self.regions: list[_Region] = []
+        #: Whether programs are made as they are written.
+        self.as_written = False
+        #: Where lowered modules are noted, for who asks.
+        self.sink: list[tuple[Module, Report]] | None = None
+
+
+_local = _Local()
+
+
+@contextlib.contextmanager
+def as_written():
+    """Programs that are made in this block are not lowered."""
+    before, _local.as_written = _local.as_written, True
+    try:
+        yield
+    finally:
+        _local.as_written = before
+
+
+def _emit(context, *args, **params):
+    """JAX's rule for `jax.jit` within a program, and for a marked call ours."""
+    options, within = _options_in(params["name"]), context.module_context
+    if options is None or _local.as_written:
+        return _jit_lowering(context, *args, **params)
+    around = next((it for it in _local.regions if it.module is within.module), None)
+    if around and (around.options, around.axes) == (options, within.axis_context):
+        return _jit_lowering(context, *args, **params)
+    if any("platform_index" not in name for name in within.shape_poly_state.dim_vars):
+        raise Error(
+            "a lowered function has symbolic dims, by whose sizes it could not be decided what is stored",
+            "lower the function with the sizes that it runs with",
+        )
+    # An export for several platforms has a branch for each.
+    platforms = context.platforms or within.platforms
+    if hasattr(jax.interpreters.pxla, "xla_pmap_p") and "xla_pmap" in _primitives(params["jaxpr"].jaxpr):
+        raise Error(
+            "a lowered function has a `jax.pmap`, which is a program of replicas in this version of JAX",
+            "use `jax.shard_map` instead of `jax.pmap`",
+        )
+    rules = {platform: functools.partial(_emit_for, platform, options, around) for platform in platforms}
+    if len(rules) == 1:
+        return rules[platforms[0]](context, *args, **params)
+    context = context.replace(avals_out=list(context.avals_out))
+    return mlir.lower_per_platform(context, "bf16scope", rules, None, params["jaxpr"].effects, *args, **params)
+
+
+def _primitives(jaxpr) -> set[str]:
+    """Names of the primitives of a jaxpr, and of those within."""
+    found = set()
+    for equation in jaxpr.eqns:
+        found.add(equation.primitive.name)
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    found |= _primitives(inner)
+    return found
+
+
+def _emit_for(platform: str, options: Options, around: _Region | None, context, *args, **params):
+    within = context.module_context
+    check_platform(platform, options.dtype)
+    root = around.root if around else within
+    tokens = [context.tokens_in.get(effect) for effect in context.tokens_in.effects()]
+    values = [*tokens, *_flat(args)]
+    key = (_emit, platform, params["name"], params["jaxpr"], tuple(str(value.type) for value in values), str(within.axis_context))
+    if key not in root.cached_primitive_lowerings:
+        function = _function(context, root, options, platform, [value.type for value in values], params)
+        root.cached_primitive_lowerings[key] = function
+    name, types, wanted = root.cached_primitive_lowerings[key]
+    # A policy may make parameters and results narrow; the function keeps its dtypes.
+    inputs = [_cast(value, to) for value, to in zip(values, types.inputs, strict=True)]
+    call = func_dialect.CallOp(types.results, ir.FlatSymbolRefAttr.get(name), inputs)
+    results = [_cast(result, to) for result, to in zip(call.results, wanted, strict=True)]
+    if tokens:
+        context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet(dict(zip(context.tokens_in.effects(), results)))))
+    return results[len(tokens) :]
+
+
+def _flat(values) -> list[Any]:
+    """Values of a program; some versions have several for one array."""
+    return [it for value in values for it in (value if isinstance(value, (list, tuple)) else (value,))]
+
+
+#: What became of jaxprs whose programs hold nothing but what bf16scope models: lowered once for every program that they are in.
+_texts: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+
+
+def _function(context, root, options: Options, platform: str, types: list[Any], params) -> tuple[str, Any, list[Any]]:
+    """A lowered function in the program: its name, its type, and the types that its results had."""
+    closed = params["jaxpr"]
+    by_kind = _texts.setdefault(closed.jaxpr, {})
+    kind = (options, platform, tuple(map(str, types)), str(context.module_context.axis_context))
+    carried = None
+    if kind not in by_kind or closed.consts:
+        began = time.perf_counter()
+        module, wanted = _module(context, root, options, platform, types, params)
+        carried = _Carried(module, root)
+        program = _hlo_of(_bytecode(module), use_tuple_args=False).as_serialized_hlo_module_proto()
+        low, report = _lowered(program, options, params, began)
+        entry = low, report, low.stablehlo(), [str(it) for it in wanted]
+        if not carried.operations:
+            by_kind[kind] = entry
+    else:
+        entry = by_kind[kind]
+    low, report, text, wanted = entry
+    if _local.sink is not None:
+        _local.sink.append((low, report))
+    made = ir.Module.parse(text, context=root.context)
+    if carried:
+        carried.restore(made)
+    function = ir.SymbolTable(made.operation)["main"].type
+    name = _merge(root.module, f"bf16scope_{low.name}", made, dst_symtab=root.symbol_table)
+    return name, function, [ir.Type.parse(it, root.context) for it in wanted]
+
+
+def _module(context, root, options: Options, platform: str, types: list[Any], params) -> tuple[Any, list[Any]]:
+    """A module whose function `main` is what is called, and the types of its results."""
+    within = context.module_context
+    module = ir.Module.create(loc=ir.Location.unknown(root.context))
+    name = _MARK.sub("", params["name"])
+    module.operation.attributes["sym_name"] = ir.StringAttr.get(re.sub(r"\W", "_", name), root.context)
+    with ir.InsertionPoint(module.body), ir.Location.unknown(root.context):
+        main = func_dialect.FuncOp("main", (types, []))
+    block = main.add_entry_block()
+    # Functions of JAX's own cache are in the program around it.
+    caches = {name: {} for name in ("cached_primitive_lowerings", "lowering_cache") if hasattr(within, name)}
+    inner = within.replace(
+        platforms=(platform,),
+        shape_poly_state=mlir.ShapePolyLoweringState((), (platform,)),
+        module=module, ip=ir.InsertionPoint(module.body), symbol_table=ir.SymbolTable(module.operation), **caches
+    )
+    effects = list(context.tokens_in.effects())
+    tokens = mlir.TokenSet(dict(zip(effects, block.arguments)))
+    _local.regions.append(_Region(module, root, options, within.axis_context))
+    try:
+        with ir.InsertionPoint(block):
+            call_context = context.replace(module_context=inner, tokens_in=tokens, platforms=None, dim_var_values=())
+            results = _flat(_jit_lowering(call_context, *list(block.arguments)[len(effects) :], **params))
+            if effects:
+                results = [*(call_context.tokens_out.get(effect) for effect in effects), *results]
+            func_dialect.ReturnOp(results)
+    finally:
+        _local.regions.pop()
+    wanted = [result.type for result in results]
+    main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, wanted))
+    with root.context, ir.Location.unknown():
+        _unwrap(main, inner.symbol_table)
+    return module, wanted
+
+
+def _unwrap(main, symbols) -> None:
+    """Leaves the function that `main` does nothing but call, as `main`."""
+    operations = list(main.entry_block.operations)
+    if len(operations) != 2 or operations[0].operation.name != "func.call":
+        return
+    call, end = operations
+    if list(call.operands) != list(main.entry_block.arguments) or list(end.operands) != list(call.results):
+        return
+    function = symbols[call.attributes["callee"].value]
+    # One by one: Python's objects of operations within what is erased would be taken for others.
+    for operation in (end, call):
+        operation.operation.erase()
+    main.operation.erase()
+    symbols.set_symbol_name(function, "main")
+    function.attributes["sym_visibility"] = ir.StringAttr.get("public")
+
+
+def _bytecode(module) -> Any:
+    return mlir.module_to_bytecode(module)
+
+
+def _lowered(program: bytes, options: Options, params, began: float) -> tuple[Module, Report]:
+    """The module lowered, and the report."""
     made = time.perf_counter()
-    low, report = module.lower(options.policy, options.dtype, options.keep)
-    name = _function_of(jaxpr) or module.name
+    module = Module.read(program)
+    keep = [*options.keep, *([f"*/{FULL_PRECISION}/*"] if FULL_PRECISION.encode() in program else [])]
+    low, report = module.lower(options.policy, options.dtype, keep)
+    name = _function_of(params["jaxpr"]) or module.name
     seconds = made - began, time.perf_counter() - made
     log.info("%s: JAX made a module of %d instructions in %.3f s; lowered in %.3f s, %r", name, module.n_instructions, *seconds, report)
     for note in report.notes:
@@ -192,7 +547,259 @@ def lowered(jaxpr: ClosedJaxpr, options: Options, platform: str) -> tuple[Module
 def _function_of(jaxpr: ClosedJaxpr) -> str | None:
     """The user's function and its place, as JAX says them."""
     place = getattr(getattr(jaxpr.jaxpr, "debug_info", None), "func_src_info", None)
-    return "the gradient of a lowered function" if place and os.path.dirname(__file__) in place else place
+    if not place:
+        return None
+    place = _MARK.sub("", place)
+    return "the gradient of a lowered function" if os.path.dirname(__file__) in place else place
+
+
+def _cast(value, to):
+    return value if value.type == to else hlo.convert(to, value)
+
+
+#: In the frontend attributes of an operation that stands for another: the other's number.
+_PLACE = "bf16scope.operation"
+_FRONTEND = "mhlo.frontend_attributes"
+_CALL = "stablehlo.custom_call"
+#: Dialects whose operations XLA converts to HLO.
+_CONVERTED = ("stablehlo", "chlo", "mhlo", "func", "builtin")
+#: Operations of these dialects that are carried all the same.
+_CARRIED = ("stablehlo.composite", "chlo.ragged_dot")
+#: An operation that only says where its operand is: what it is of, it may be in another dtype.
+_CONSTRAINT = "sdy.sharding_constraint"
+
+
+@dataclass
+class _Carried:
+    """Operations of a module that bf16scope does not model. Each waits in a function of its own, whose parameters are its
+    operands; in the module a custom call stands for it."""
+
+    module: Any
+    root: Any
+    operations: list[Any] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.waiting = ir.Module.create(loc=ir.Location.unknown(self.root.context))
+        symbols = ir.SymbolTable(self.module.operation)
+        for function in self.module.body.operations:
+            for operation in list(_operations(function.operation, symbols)):
+                self._take(operation, symbols)
+
+    def _take(self, operation, symbols) -> None:
+        operands, types = list(operation.operands), _result_types(operation)
+        target = "Sharding" if operation.name == _CONSTRAINT else f"bf16scope.{operation.name}"
+        if operation.name == _CALL and "called_computations" not in operation.attributes:
+            # Some names say something to bf16scope.
+            target = operation.attributes["call_target_name"].value
+        if not types:
+            # HLO has no operation without a result.
+            with self.root.context:
+                types = [ir.RankedTensorType.get([], ir.IntegerType.get_signless(1))]
+        effect = "has_side_effect" in operation.attributes and operation.attributes["has_side_effect"].value
+        with self.root.context, ir.Location.unknown(), ir.InsertionPoint(operation):
+            number = ir.StringAttr.get(str(len(self.operations)))
+            attributes = {
+                "call_target_name": ir.StringAttr.get(target),
+                "has_side_effect": ir.BoolAttr.get(effect or _talks(operation)),
+                "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 2),
+                _FRONTEND: ir.DictAttr.get({_PLACE: number}),
+            }
+            place = ir.Operation.create(_CALL, results=types, operands=operands, attributes=attributes, loc=operation.location)
+        for use in [use for result in operation.results for use in result.uses if str(result.type).startswith("tuple<")]:
+            element = use.owner.operation
+            element.results[0].replace_all_uses_with(place.results[element.attributes["index"].value])
+            element.erase()
+        for old, new in zip(operation.results, place.results):
+            if not str(old.type).startswith("tuple<"):
+                old.replace_all_uses_with(new)
+        with self.root.context, ir.Location.unknown(), ir.InsertionPoint(self.waiting.body):
+            function = func_dialect.FuncOp(f"f{len(self.operations)}", ([it.type for it in operands], []))
+        block = function.add_entry_block()
+        with self.root.context, ir.Location.unknown(), ir.InsertionPoint(block):
+            end = func_dialect.ReturnOp([])
+        operation.move_before(end.operation)
+        for number, argument in enumerate(block.arguments):
+            operation.operands[number] = argument
+        self._bring(function, symbols)
+        self.operations.append(operation)
+
+    def _bring(self, function, symbols) -> None:
+        """The functions that an operation names go into the program, under names that nothing has there."""
+        for name in sorted(_symbols(function.operation)):
+            if name not in symbols or name == "main":
+                continue
+            copy = symbols[name].operation.clone(ip=ir.InsertionPoint(self.root.module.body))
+            fresh = f"bf16scope_{name}"
+            while fresh in self.root.symbol_table:
+                fresh += "_"
+            copy.attributes["sym_name"] = ir.StringAttr.get(fresh, self.root.context)
+            copy.attributes["sym_visibility"] = ir.StringAttr.get("private", self.root.context)
+            self.root.symbol_table.insert(copy.opview if hasattr(copy, "opview") else copy)
+            ir.SymbolTable.replace_all_symbol_uses(name, fresh, function.operation)
+            self._bring(copy.opview, symbols)
+
+    def restore(self, module) -> None:
+        """Each operation where the call stands that is there for it."""
+        if not self.operations:
+            return
+        for function in module.body.operations:
+            for place in list(_places(function.operation)):
+                operation = self.operations[int(place.attributes[_FRONTEND][_PLACE].value)]
+                operands, types = list(place.operands), [result.type for result in place.results]
+                at, wanted = ir.InsertionPoint(place), _result_types(operation)
+                if [it.type for it in operands] == [it.type for it in operation.operands] and wanted in (types, []):
+                    new = operation.clone(ip=at)
+                    for number, value in enumerate(operands):
+                        new.operands[number] = value
+                else:
+                    with at:
+                        new = ir.Operation.create(
+                            operation.name, types, operands, _attributes(operation), loc=operation.location
+                        )
+                results = list(new.results)
+                if results and str(results[0].type).startswith("tuple<"):
+                    with at, operation.location:
+                        results = [hlo.get_tuple_element(results[0], number) for number in range(len(wanted))]
+                for old, result in zip(place.results, results):
+                    old.replace_all_uses_with(result)
+                place.erase()
+
+
+def _result_types(operation) -> list[Any]:
+    """The types of its results; of one that is a tuple those of its elements."""
+    types = [result.type for result in operation.results]
+    if len(types) == 1 and str(types[0]).startswith("tuple<"):
+        whole = ir.TupleType(types[0])
+        return [whole.get_type(number) for number in range(whole.num_types)]
+    return types
+
+
+def _attributes(operation) -> dict[str, Any]:
+    # Newer versions go through names.
+    names = [it if isinstance(it, str) else it.name for it in operation.attributes]
+    return {name: operation.attributes[name] for name in names}
+
+
+def _walk(operation):
+    for region in operation.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+
+
+def _operations(operation, symbols):
+    """Operations within one that bf16scope does not model, and not those within these."""
+    for inner in _walk(operation):
+        dialect = inner.name.split(".")[0]
+        if inner.name == _CALL:
+            is_carried = not inner.attributes["call_target_name"].value.startswith(("mhlo.", "stablehlo."))
+        elif inner.name == "func.call":
+            is_carried = inner.attributes["callee"].value not in symbols
+        else:
+            is_carried = dialect not in _CONVERTED or inner.name in _CARRIED
+        if is_carried:
+            yield inner
+        else:
+            yield from _operations(inner, symbols)
+
+
+def _places(operation):
+    """Calls within an operation that stand for others."""
+    for inner in _walk(operation):
+        if inner.name == _CALL and _FRONTEND in inner.attributes and _PLACE in ir.DictAttr(inner.attributes[_FRONTEND]):
+            yield inner
+        yield from _places(inner)
+
+
+_SYMBOL = re.compile(r'@([\w.$-]+|"(?:[^"\\]|\\.)*")')
+
+
+def _symbols(operation) -> set[str]:
+    """Names of functions that an operation, or one within it, refers to."""
+    found = set()
+    for inner in _walk(operation):
+        for attribute in _attributes(inner).values():
+            found |= {name.strip('"') for name in _SYMBOL.findall(str(attribute))}
+        found |= _symbols(inner)
+    return found
+
+
+def _talks(operation) -> bool:
+    """Whether something within it is done for more than its results."""
+    return any(
+        ("has_side_effect" in inner.attributes and inner.attributes["has_side_effect"].value) or _talks(inner)
+        for inner in _walk(operation)
+    )
+
+
+def _emit_shard_map(context, *args, jaxpr, **params):
+    """JAX's rule; what each device computes is lowered for itself, and `shard_map` is carried."""
+    if any(it.module is context.module_context.module for it in _local.regions):
+        options = next(it.options for it in _local.regions if it.module is context.module_context.module)
+        jaxpr = _as_one_call(jaxpr, options)
+    return _shard_map_lowering(context, *args, jaxpr=jaxpr, **params)
+
+
+def _as_one_call(jaxpr, options: Options):
+    """A jaxpr whose one equation is a marked call of the whole."""
+    template = jax.make_jaxpr(jax.jit(lambda x: x + 1))(1.0).eqns[0].params
+    counts = {"in": len(jaxpr.invars), "out": len(jaxpr.outvars), "donated": len(jaxpr.invars)}
+    params = {
+        name: value * counts[name.split("_")[0]] if isinstance(value, tuple) and name.split("_")[0] in counts else value
+        for name, value in template.items()
+    }
+    params |= {"jaxpr": ClosedJaxpr(jaxpr, ()), "name": _marked("shard_map", options)}
+    outvars = [_variable(var.aval) for var in jaxpr.outvars]
+    equation = core.new_jaxpr_eqn(list(jaxpr.invars), outvars, _jit_p, params, jaxpr.effects)
+    return jaxpr.replace(eqns=[equation], outvars=outvars)
+
+
+def _partial_eval(saveable, unknown, instantiated, equation):
+    """JAX's rule of what `jax.checkpoint` keeps by its policy. What is narrow in a marked call is kept so."""
+    known, staged, *others, variables = _jit_partial_eval(saveable, unknown, instantiated, equation)
+    options = _options_in(equation.params["name"])
+    if options is None or known is None or staged is None:
+        return known, staged, *others, variables
+    kept = [var for var in known.outvars if var in staged.invars and var not in equation.outvars and var.aval.dtype == "float32"]
+    if not kept:
+        return known, staged, *others, variables
+    alone = jax.make_jaxpr(functools.partial(_jit_p.bind, **known.params))(*(struct_of(atom.aval) for atom in known.invars))
+    is_narrow = dict(zip(known.outvars, narrow_results(alone, options), strict=True))
+    low = jax.numpy.dtype(options.dtype)
+    names = {var: _variable(var.aval.update(dtype=low)) for var in kept if is_narrow.get(var)}
+    if not names:
+        return known, staged, *others, variables
+    cast = lambda values, vars, dtype: [it.astype(dtype) if var in names else it for it, var in zip(values, vars, strict=True)]
+    first = lambda *args: cast(jaxpr_as_fun(known.params["jaxpr"])(*args), known.outvars, low)
+    second = lambda *args: jaxpr_as_fun(staged.params["jaxpr"])(*cast(args, staged.invars, "float32"))
+    renamed = lambda vars: [names.get(var, var) for var in vars]
+    with_jaxpr = lambda it, fun, vars: it.params | {"jaxpr": jax.make_jaxpr(fun)(*(struct_of(var.aval) for var in vars))}
+    known_params = with_jaxpr(known, first, known.invars)
+    known = known.replace(outvars=renamed(known.outvars), params=known_params)
+    staged = staged.replace(invars=renamed(staged.invars), params=with_jaxpr(staged, second, renamed(staged.invars)))
+    return known, staged, *others, renamed(variables)
+
+
+partial_eval.partial_eval_jaxpr_custom_rules[_jit_p] = _partial_eval
+_register_lowering(_jit_p, _emit)
+_register_lowering(shard_map_p, _emit_shard_map)
+
+
+def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
+    """Of each result of a traced function, whether it could be narrow as well, where it is lowered."""
+    equation = _marked_call(jaxpr)
+    if equation is None or is_of_an_axis(jaxpr):
+        return [False] * len(jaxpr.out_avals)
+    before, _local.sink = _local.sink, []
+    try:
+        avals = [struct_of(aval) for aval in jaxpr.in_avals]
+        jax.jit(functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, ()), keep_unused=True).trace(*avals).lower()
+        # The last is the one around the others.
+        low, _ = _local.sink[-1]
+    finally:
+        _local.sink = before
+    could_be = dict(zip(equation.outvars, low._native.narrow_results(), strict=True))
+    return [is_variable(atom) and could_be.get(atom, False) for atom in jaxpr.jaxpr.outvars]
 
 
 #: Platforms of JAX that compute in bfloat16 and float16, whatever the device: XLA widens there what the device does not have.
@@ -218,176 +825,9 @@ def check_platform(platform: str, dtype: str) -> None:
         ) from error
 
 
-def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
-    """Of each result of the lowered jaxpr, whether it could be narrow as well."""
-    low, _ = lowered(jaxpr, options, jax.default_backend())
-    return low._native.narrow_results()
-
-
-def struct_of(aval) -> jax.ShapeDtypeStruct:
-    """What is traced instead of an argument of this type."""
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-
-
-lower_p = Primitive("bf16scope_lower")
-lower_p.multiple_results = True
-
-
-def call(jaxpr: ClosedJaxpr, options: Options, *args):
-    """The results of a jaxpr without constants, lowered."""
-    return lower_p.bind(*args, jaxpr=jaxpr, options=options)
-
-
-@functools.lru_cache(maxsize=256)
-def _compiled(jaxpr: ClosedJaxpr, options: Options):
-    return jax.jit(functools.partial(call, jaxpr, options))
-
-
-@lower_p.def_impl
-def _impl(*args, jaxpr, options):
-    # Under `jax.disable_jit` too, as there is nothing else to run. Of a NaN JAX would ask this again, which operation made it.
-    with jax.disable_jit(False), jax.debug_nans(False):
-        results = _compiled(jaxpr, options)(*args)
-    if jax.config.jax_debug_nans and any(_has_nan(it) for it in results):
-        jax.core.eval_jaxpr(jaxpr.jaxpr, (), *args)  # JAX names the operation
-        raise FloatingPointError(
-            f"invalid value (nan) in {_function_of(jaxpr) or 'a lowered function'}, which gives none in f32: `bf16scope.jax.audit` "
-            "of it says where"
-        )
-    return results
-
-
-def _has_nan(array) -> bool:
-    return jax.dtypes.issubdtype(array.dtype, jax.numpy.inexact) and bool(jax.numpy.isnan(array).any())
-
-
-@lower_p.def_abstract_eval
-def _abstract(*avals, jaxpr, options):
-    varying = next((aval for aval in avals if _varying(aval)), None)
-    if varying is None:
-        return jaxpr.out_avals
-    # Results vary as the arguments do, which all vary alike.
-    name = "manual_axis_type" if hasattr(varying, "manual_axis_type") else "vma"
-    return [
-        aval.update(**{name: getattr(varying, name), "sharding": varying.sharding.update(spec=_whole(aval))})
-        for aval in jaxpr.out_avals
-    ]
-
-
-def _whole(aval):
-    return jax.sharding.PartitionSpec(*[None] * len(aval.shape))
-
-
-@functools.lru_cache(maxsize=256)
-def _batched(jaxpr: ClosedJaxpr, axes: tuple, avals: tuple, axis_size: int) -> tuple[ClosedJaxpr, list[Any]]:
-    mapped = jax.vmap(jaxpr_as_fun(jaxpr), in_axes=axes, out_axes=0, axis_size=axis_size)
-    return trace(mapped, list(map(struct_of, avals)))
-
-
-def _batch(axis_size: int, args, axes, *, jaxpr, options):
-    """`vmap` of it: what `vmap` makes of the jaxpr is lowered."""
-    unmapped = getattr(batching, "not_mapped", None)
-    axes = tuple(None if axis is unmapped else axis for axis in axes)
-    avals = tuple(type_of(arg) for arg in args)
-    batched, consts = _batched(jaxpr, axes, avals, axis_size)
-    results = call(batched, options, *vary_alike([*consts, *args]))
-    return results, [0] * len(results)
-
-
-_batchers[lower_p] = lambda axis_data, args, axes, **params: _batch(
-    getattr(axis_data, "size", axis_data), args, axes, **params
-)
-
-
-def _dce(used, *rest):
-    """Leaves out unused results, and what is computed for them alone."""
-    # Newer versions of JAX tell a rule which arguments are live, too.
-    equation = rest[-1]
-    if not any(used) and not equation.effects:
-        return [False] * len(equation.invars), None
-    if all(used):
-        return [True] * len(equation.invars), equation
-    jaxpr, is_read = _dce_jaxpr(equation.params["jaxpr"].jaxpr, list(used))
-    params = {**equation.params, "jaxpr": _closed(jaxpr)}
-    invars = [var for var, read in zip(equation.invars, is_read) if read]
-    outvars = [var for var, use in zip(equation.outvars, used) if use]
-    return is_read, equation.replace(invars=invars, outvars=outvars, params=params)
-
-
-@functools.lru_cache(maxsize=256)
-def _closed(jaxpr) -> ClosedJaxpr:
-    """The same closed jaxpr for the same jaxpr, so that it is lowered once."""
-    return ClosedJaxpr(jaxpr, ())
-
-
-_dce_rules[lower_p] = _dce
-
-
-#: A module's meshes, by which the shardings in it go: `{mesh = #sdy.mesh<["x"=4]>, …}` in a string of MLIR.
-_MESHES = re.compile(r'"xla\.sdy\.meshes" = "\{((?:[^"\\]|\\.)*)\}"')
-_MESH = re.compile(r"(\w+) = #sdy\.mesh(<(?:[^<>]|<[^<>]*>)*>)")
-#: Shardings as XLA had them before meshes, which stand beside. Where there is one, XLA leaves all meshes aside and says so.
-_WITHOUT_MESH = re.compile(r', mhlo\.sharding = "(?:[^"\\]|\\.)*"|mhlo\.sharding = "(?:[^"\\]|\\.)*"(?:, )?')
-
-
-def _with_meshes(text: str) -> str:
-    """The module's text with its meshes written out wherever a sharding goes by one. Merging leaves attributes of a module
-    behind, and XLA ends the process over a sharding whose mesh is missing."""
-    found = _MESHES.search(text)
-    if not found:
-        return text
-    for name, mesh in _MESH.findall(found[1]):
-        text = text.replace(f"<@{name}, ", f"<mesh{mesh}, ")
-    return _WITHOUT_MESH.sub("", text)
-
-
-_CHANNEL = re.compile(r"(?<=channel_handle<handle = )\d+")
-
-
-def _with_channels_of(context, text: str) -> str:
-    """The module's text with channels that nobody else in the program has: each module counts its own."""
-    channels: dict[str, str] = {}
-    if not hasattr(context, "new_channel"):
-        return text
-    return _CHANNEL.sub(lambda found: channels.setdefault(found[0], str(context.new_channel())), text)
-
-
-def _emit(context, *args, jaxpr, options):
-    """Where a program is made: the lowered module is merged into it and called."""
-    within = context.module_context
-    platforms = context.platforms or within.platforms
-    if len(platforms) != 1:
-        raise Error(
-            f"a lowered function was exported for {len(platforms)} platforms ({', '.join(platforms)}) at once",
-            "export it for one platform: `jax.export.export(f, platforms=[\"tpu\"])`",
-        )
-    check_platform(platforms[0], options.dtype)
-    low, _ = lowered(jaxpr, options, platforms[0])
-    text = _with_channels_of(within, _with_meshes(low.stablehlo()))
-    module = ir.Module.parse(text, context=within.module.context)
-    types = ir.SymbolTable(module.operation)["main"].type
-    name = _merge(within.module, f"bf16scope_{low.name}", module, dst_symtab=within.symbol_table)
-    # A policy may make parameters and results narrow; the function keeps its dtypes.
-    inputs = [_cast(arg, to) for arg, to in zip(args, types.inputs, strict=True)]
-    results = func_dialect.CallOp(types.results, ir.FlatSymbolRefAttr.get(name), inputs).results
-    return [_wide(result) if aval.dtype == "float32" else result for result, aval in zip(results, context.avals_out, strict=True)]
-
-
-def _wide(value):
-    return _cast(value, ir.RankedTensorType.get(ir.RankedTensorType(value.type).shape, ir.F32Type.get()))
-
-
-def _cast(value, to):
-    return value if value.type == to else hlo.convert(to, value)
-
-
-_register_lowering(lower_p, _emit)
-
-try:
-    # Before 0.6 a `shard_map` asked each primitive how its results vary.
-    from jax.experimental.shard_map import register_norewrite, register_standard_check
-
-    register_standard_check(lower_p)
-    register_norewrite(lower_p)
-except (ImportError, AttributeError):
-    pass
+def vary_alike(args: list) -> list:
+    """The arguments, all varying along the same axes of a `shard_map`."""
+    axes = frozenset().union(*(_varying(type_of(arg)) for arg in args))
+    missing = [tuple(axis for axis in axes if axis not in _varying(type_of(arg))) for arg in args]
+    cast = functools.partial(jax.lax.pcast, to="varying") if hasattr(jax.lax, "pcast") else getattr(jax.lax, "pvary", None)
+    return [cast(arg, axes) if axes else arg for arg, axes in zip(args, missing)]

@@ -11,45 +11,88 @@ bfloat16 where it computes on in f32 (JAX allows excess precision): results are 
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import functools
+import inspect
 import os
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax
 import numpy as np
 
 from bf16scope import _jax_internals as internals
-from bf16scope import _native, _program
+from bf16scope import _native, _nnx, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
 from bf16scope._module import Module, Policy, Report, patterns, policy_text, policy_word
 
-__all__ = ["audit", "compile_for", "explain", "explain_casts", "fit", "lower", "module"]
+__all__ = ["audit", "compile_for", "explain", "explain_casts", "fit", "full_precision", "lower", "module"]
 
 
+@contextlib.contextmanager
+def _full_precision():
+    with jax.named_scope(internals.FULL_PRECISION):
+        yield
+
+
+def full_precision(fn: Callable | None = None) -> Any:
+    """What stays in f32 inside of a function that is lowered, as `torch.autocast(enabled=False)`: a function, whose operations
+    all do, and their gradients; without one, a context: `with full_precision():`."""
+    return _full_precision() if fn is None else _full_precision()(fn)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@overload
 def lower(
-    fn: Callable,
+    fn: _Function,
     policy: Policy = "default",
-    dtype: str | None = None,
+    dtype: Any = None,
     keep: str | Iterable[str] = (),
     *,
     static_argnums: int | Iterable[int] = (),
     static_argnames: str | Iterable[str] = (),
-) -> Callable:
+) -> _Function: ...
+@overload
+def lower(
+    fn: None = None,
+    policy: Policy = "default",
+    dtype: Any = None,
+    keep: str | Iterable[str] = (),
+    *,
+    static_argnums: int | Iterable[int] = (),
+    static_argnames: str | Iterable[str] = (),
+) -> Callable[[_Function], _Function]: ...
+def lower(
+    fn=None,
+    policy="default",
+    dtype=None,
+    keep=(),
+    *,
+    static_argnums=(),
+    static_argnames=(),
+):
     """The function with its inside lowered to bfloat16.
 
-    It works alone, under `jax.jit`, `jax.grad`, `jax.vmap`, `jax.checkpoint`, and inside `scan`, `cond` and `while_loop`.
+    It works alone, under `jax.jit`, `jax.grad`, `jax.vmap`, `jax.jvp`, `jax.checkpoint`, inside `scan`, `cond`, `while_loop`
+    and `shard_map`, and with modules of flax's nnx and of equinox as arguments. Without a function it is a decorator:
+    `@lower(policy="O2")`, on methods as well.
+
     Lower a training step whole, with its `value_and_grad` and update in it, or its loss: `jax.grad` of a lowered loss (a
     function whose first float result is an f32 number) is one module with its gradients, and what the backward pass keeps is
     decided with what reads it. Of any other function, and in float16, forward and backward are two modules, each lowered, and
     residuals that are bfloat16 inside are kept so.
 
     Args:
-      fn: any function of pytrees of arrays that `jax.jit` takes.
+      fn: any function of pytrees that `jax.jit` takes; functions and texts among their leaves are static.
       policy: what may be lowered: a preset (`bf16scope.policies()`), a policy document (YAML, or a dict of it), or the path of
         a file with one, such as `bf16scope lower --target` writes. Where a policy makes parameters or results narrow, they are
         cast at the function's border.
@@ -59,43 +102,153 @@ def lower(
       static_argnames: as `jax.jit`'s.
 
     Raises:
-      bf16scope.Error: what is no function; a policy that there is not, or that contradicts itself. Where the result is called:
-        a function with side effects; an op that has no StableHLO.
+      bf16scope.Error: what is no function; a policy that there is not, or that contradicts itself.
     """
+    if fn is None:
+        return functools.partial(
+            lower, policy=policy, dtype=dtype, keep=keep, static_argnums=static_argnums, static_argnames=static_argnames
+        )
     if not callable(fn):
         raise Error(f"`lower` takes a function, and was given {type(fn).__name__}", "write `lower(step)`, not `lower(step(x))`")
     text = policy_text(policy)
     options = internals.Options(text, _native.narrow_dtype(text, _name(dtype)), tuple(patterns(keep)))
+    statics = _Statics(fn, static_argnums, static_argnames)
+    plain, pure = _plain(fn, options), _nnx.Pure(fn)
+    of_arrays = _plain(pure, options)
 
     @functools.wraps(fn)
-    def traced(*args, **kwargs):
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        dynamic = [number for number, leaf in enumerate(leaves) if _is_array(leaf)]
-        results = []
+    def lowered(*args, **kwargs):
+        args, kwargs = statics.marked(args, kwargs)
+        if _nnx.has_objects((args, kwargs)):
+            return pure.of_objects(of_arrays, args, kwargs)
+        return plain(*args, **kwargs)
 
-        # By its name and place in what JAX says of it.
-        @functools.wraps(fn, updated=())
-        def flat(*arrays):
-            given = list(leaves)
-            for number, array in zip(dynamic, arrays):
-                given[number] = array
-            args, kwargs = jax.tree_util.tree_unflatten(tree, given)
-            out, out_tree = jax.tree_util.tree_flatten(fn(*args, **kwargs))
-            _warn_of_changes((args, kwargs), tree, given)
-            results[:] = [out_tree]
-            return out
+    lowered.__bf16scope__ = fn, options  # type: ignore[attr-defined]
+    return lowered
 
-        arrays = [leaves[number] for number in dynamic]
-        jaxpr, consts = internals.trace(flat, arrays)
-        out = _differentiable(jaxpr, options)(*internals.vary_alike([*consts, *arrays]))
-        return jax.tree_util.tree_unflatten(results[0], out)
 
-    return jax.jit(traced, static_argnums=static_argnums, static_argnames=static_argnames, inline=True)
+def _plain(fn: Callable, options) -> Callable:
+    """The function of pytrees, lowered."""
+    run = jax.jit(functools.partial(_run, fn, options), static_argnums=0, inline=True)
+
+    def call(*args, **kwargs):
+        given = _Leaves.of((args, kwargs))
+        return run(given.shape, *given.arrays).whole()
+
+    return call
+
+
+def _run(fn: Callable, options, shape: _Shape, *arrays) -> _Leaves:
+    """The results of a function whose arguments have this shape, lowered."""
+    results: list[_Leaves] = []
+
+    # By its name and place in what JAX says of it.
+    @functools.wraps(fn, updated=())
+    def flat(*arrays):
+        leaves = shape.leaves(arrays)
+        args, kwargs = jax.tree_util.tree_unflatten(shape.tree, leaves)
+        out = fn(*_bare(args), **_bare(kwargs))
+        _warn_of_changes((args, kwargs), shape.tree, leaves)
+        results[:] = [_Leaves.of(out)]
+        return results[0].arrays
+
+    jaxpr, consts = internals.trace(flat, options, arrays)
+    if internals.is_of_each_device(jaxpr):
+        # Then the gradient of what is the same on all is summed outside.
+        arrays = internals.vary_alike(list(arrays))
+        jaxpr, consts = internals.trace(flat, options, arrays)
+    return results[0].with_arrays(_differentiable(jaxpr, options)(*consts, *arrays))
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A pytree without its arrays."""
+
+    tree: Any
+    is_dynamic: tuple[bool, ...]
+    statics: tuple[Any, ...]
+
+    def leaves(self, arrays: Sequence[Any]) -> list[Any]:
+        dynamic, static = iter(arrays), iter(self.statics)
+        return [next(dynamic if is_dynamic else static) for is_dynamic in self.is_dynamic]
+
+
+class _Leaves:
+    """A pytree whose leaves need not be arrays: to JAX only the arrays are its leaves."""
+
+    def __init__(self, arrays: list[Any], shape: _Shape):
+        self.arrays, self.shape = arrays, shape
+
+    @staticmethod
+    def of(value: Any) -> _Leaves:
+        leaves, tree = jax.tree_util.tree_flatten(value)
+        is_dynamic = tuple(map(_is_dynamic, leaves))
+        arrays = [leaf for leaf, dynamic in zip(leaves, is_dynamic) if dynamic]
+        return _Leaves(arrays, _Shape(tree, is_dynamic, tuple(leaf for leaf, dynamic in zip(leaves, is_dynamic) if not dynamic)))
+
+    def with_arrays(self, arrays: Sequence[Any]) -> _Leaves:
+        return _Leaves(list(arrays), self.shape)
+
+    def whole(self) -> Any:
+        return jax.tree_util.tree_unflatten(self.shape.tree, self.shape.leaves(self.arrays))
+
+
+jax.tree_util.register_pytree_node(_Leaves, lambda it: (it.arrays, it.shape), lambda shape, arrays: _Leaves(list(arrays), shape))
+
+
+@dataclass(frozen=True)
+class _Static:
+    """An argument that is static, as a leaf."""
+
+    value: Any
+
+    def __call__(self):
+        return self.value
+
+
+def _bare(arguments):
+    """Arguments with static ones as they are."""
+    if isinstance(arguments, dict):
+        return {name: it.value if isinstance(it, _Static) else it for name, it in arguments.items()}
+    return tuple(it.value if isinstance(it, _Static) else it for it in arguments)
+
+
+class _Statics:
+    """Which arguments of a function are static, by number and by name, as `jax.jit` takes them."""
+
+    def __init__(self, fn: Callable, numbers: int | Iterable[int], names: str | Iterable[str]):
+        self.numbers = {numbers} if isinstance(numbers, int) else set(numbers)
+        self.names = {names} if isinstance(names, str) else set(names)
+        if not self.numbers and not self.names:
+            return
+        try:
+            parameters = list(inspect.signature(fn).parameters.values())
+        except (TypeError, ValueError):
+            return
+        positional = [it.name for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
+        by_number = {positional[number] for number in self.numbers if -len(positional) <= number < len(positional)}
+        self.numbers |= {number for number, name in enumerate(positional) if name in self.names}
+        self.names |= by_number
+
+    def marked(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        if not self.numbers and not self.names:
+            return args, kwargs
+        numbers = {number % len(args) for number in self.numbers if -len(args) <= number < len(args)} if args else set()
+        args = tuple(_Static(arg) if number in numbers else arg for number, arg in enumerate(args))
+        return args, {name: _Static(arg) if name in self.names else arg for name, arg in kwargs.items()}
+
+
+def _is_dynamic(leaf: Any) -> bool:
+    """Whether JAX computes with it. Functions, texts and the like are static, as among the leaves of equinox's modules; of
+    anything else JAX says that it is no array."""
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex, jax.core.Tracer)):
+        return True
+    is_array = hasattr(leaf, "__jax_array__") or hasattr(leaf, "aval")
+    return is_array or not (callable(leaf) or isinstance(leaf, (str, bytes, np.dtype, enum.Enum, slice)))
 
 
 def _warn_of_changes(args, tree, before: list) -> None:
-    """Says which attributes of its arguments a function has changed, as modules of flax's nnx do with their statistics. A dict
-    or a list that a function fills is its own."""
+    """Says which attributes of its arguments a function has changed. A dict or a list that a function fills is its own."""
     paths, after = jax.tree_util.tree_flatten_with_path(args)
     if after != tree:
         return
@@ -108,8 +261,7 @@ def _warn_of_changes(args, tree, before: list) -> None:
     if changed:
         warnings.warn(
             f"the function that is lowered changes {', '.join(changed)} of its arguments in place, which is lost, as in `jax.jit`: "
-            "return what changes (of flax's nnx: `nnx.split` the module, `nnx.merge(graph, state, copy=True)` inside, and return "
-            "the state)",
+            "return what changes",
             stacklevel=2,
         )
 
@@ -124,8 +276,8 @@ def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module
     if platform not in (None, *internals.PLATFORMS):
         raise Error(f"JAX has no platform `{platform}` that bf16scope knows", f"write one of {', '.join(internals.PLATFORMS)}")
     traced = jax.jit(fn, keep_unused=True, **_donated(fn, args, kwargs)).trace(*args, **kwargs)
-    internals.refuse_effects(traced.jaxpr)
-    lowered = traced.lower(lowering_platforms=(platform or jax.default_backend(),))
+    with internals.as_written():
+        lowered = traced.lower(lowering_platforms=(platform or jax.default_backend(),))
     return Module.read(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), _called(fn))
 
 
@@ -286,208 +438,181 @@ def _short(dtype: str | None) -> str:
     return {"bfloat16": "bf16", "float16": "f16"}.get(str(dtype), str(dtype))
 
 
-def _is_array(leaf: Any) -> bool:
-    """Whether it is an array; within `jax.jit` what is static is none."""
-    return isinstance(leaf, (jax.Array, np.ndarray, np.generic))
-
-
 def _is_inexact(aval) -> bool:
     return jax.dtypes.issubdtype(aval.dtype, np.inexact)
 
 
-class _Residuals:
-    """What the backward pass reads, beside how it is made of it."""
-
-    def __init__(self, arrays, backward):
-        self.arrays, self.backward = arrays, backward
-
-
-jax.tree_util.register_pytree_node(
-    _Residuals, lambda it: (it.arrays, it.backward), lambda backward, arrays: _Residuals(arrays, backward)
-)
-
-
 @functools.lru_cache(maxsize=256)
-def _differentiable(jaxpr, options, may_be_loss=True) -> Callable:
-    """The lowered jaxpr as a function of flat arguments that `jax.grad` differentiates by lowering both passes: in one module,
-    where it is a loss."""
+def _differentiable(jaxpr, options) -> Callable:
+    """A traced function of flat arguments that JAX differentiates by lowering both passes: in one module, where it is a loss."""
+    if internals.has_effects(jaxpr):
+        # Of what has effects JAX takes no derivative but its own.
+        return functools.partial(internals.call, jaxpr)
 
-    @jax.custom_vjp
+    @jax.custom_jvp
     def call(*args):
-        return internals.call(jaxpr, options, *args)
+        return internals.call(jaxpr, *args)
 
-    def forward(*args):
-        # Of all that have any: JAX wants the same residuals whichever are asked for. Unused results go before XLA.
-        args = [arg.value for arg in args]
-        if not (may_be_loss and _is_loss(jaxpr, options)):
-            return _passes(jaxpr, options).forward(args)
-        one = _one_module(jaxpr, options)
-        results, gradients = one.forward(args)
-        kept = _passes(jaxpr, options).forward(args)[1] if one.has_others else None
-        return results, _Residuals([gradients, kept], one.backward)
+    def derivative(primals, tangents):
+        wanted = tuple(number for number, it in enumerate(tangents) if _is_given(it))
+        given = [tangents[number] for number in wanted]
+        if _is_loss(jaxpr, options, wanted):
+            results, by_number = _known(_OneModule, jaxpr, options, wanted, primals).derivative(primals, given)
+        else:
+            results, by_number = _known(_Passes, jaxpr, options, wanted, primals).derivative(primals, given)
+        zero = lambda it: jax.numpy.zeros(it.shape, it.dtype) if _is_inexact(it) else np.zeros(it.shape, jax.dtypes.float0)
+        return results, [by_number[number] if number in by_number else zero(it) for number, it in enumerate(results)]
 
-    def backward(residuals, cotangents):
-        gradients = residuals.backward(residuals.arrays, cotangents)
-        return tuple(gradients.get(number) for number in range(len(jaxpr.in_avals)))
-
-    call.defvjp(forward, backward, symbolic_zeros=True)
+    call.defjvp(derivative, symbolic_zeros=True)
     return call
 
 
-def _is_loss(jaxpr, options) -> bool:
+def _is_given(tangent) -> bool:
+    """Whether it is the tangent of a float that is differentiated."""
+    return not isinstance(tangent, jax.custom_derivatives.SymbolicZero) and _is_inexact(tangent)
+
+
+def _is_loss(jaxpr, options, wanted) -> bool:
     """Whether its first result with a gradient is a number. In float16 none is: what a loss is scaled by, so that gradients do
-    not vanish on the way, comes with the cotangent and has to go through the backward pass."""
+    not vanish on the way, comes with the cotangent and has to go through the backward pass. Nor is one that devices of a
+    `shard_map` sum."""
     first = next((aval for aval in jaxpr.out_avals if _is_inexact(aval)), None)
-    return first is not None and first.shape == () and first.dtype == np.float32 and options.dtype != "float16"
+    if first is None or first.shape != () or first.dtype != np.float32 or options.dtype == "float16":
+        return False
+    is_real = all(jax.dtypes.issubdtype(jaxpr.in_avals[number].dtype, np.floating) for number in wanted)
+    return is_real and not internals.is_shared(jaxpr)
 
 
-@functools.lru_cache(maxsize=256)
-def _one_module(jaxpr, options) -> _OneModule:
-    return _OneModule(jaxpr, options)
+#: Derivatives that were traced, by traced function.
+_derivatives: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+
+
+def _known(kind, jaxpr, options, wanted, primals):
+    """The derivative of this kind of a traced function, with respect to the arguments that are wanted."""
+    by_kind = _derivatives.setdefault(jaxpr, {})
+    if (kind, wanted) not in by_kind:
+        by_kind[kind, wanted] = kind(jaxpr, options, wanted, primals)
+    return by_kind[kind, wanted]
 
 
 class _OneModule:
-    """A loss with its gradients: one module, lowered as a whole step is. Its backward pass multiplies by the cotangent."""
+    """A loss with its gradients: one module, lowered as a whole step is. Its derivative is the product with them."""
 
-    def __init__(self, jaxpr, options):
-        self.options, self.n_results = options, len(jaxpr.out_avals)
-        self.wanted = [number for number, aval in enumerate(jaxpr.in_avals) if _is_inexact(aval)]
+    def __init__(self, jaxpr, options, wanted, primals):
+        self.origin, self.options, self.wanted, self.n_results = jaxpr, options, wanted, len(jaxpr.out_avals)
         inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
-        self.loss, self.has_others = inexact[0], len(inexact) > 1
+        self.loss, self.others = inexact[0], inexact[1:]
 
+        @internals.named_as(jaxpr)
         def both(*args):
-            def of_wanted(*wanted):
+            def of_wanted(*values):
                 given = list(args)
-                for number, value in zip(self.wanted, wanted):
+                for number, value in zip(wanted, values):
                     given[number] = value
-                out = jax.core.eval_jaxpr(jaxpr.jaxpr, (), *given)
+                out = internals.inside(jaxpr, *given)
                 return out[self.loss], out
 
-            _, vjp, out = jax.vjp(of_wanted, *(args[number] for number in self.wanted), has_aux=True)
-            return list(out) + list(vjp(jax.numpy.ones((), np.float32)))
+            _, vjp, out = jax.vjp(of_wanted, *(args[number] for number in wanted), has_aux=True)
+            return list(out) + list(vjp(jax.numpy.ones_like(out[self.loss])))
 
         # JAX makes constants of its own where it differentiates.
-        self.jaxpr, self.consts = internals.trace(both, [internals.struct_of(aval) for aval in jaxpr.in_avals])
+        self.jaxpr, self.consts = internals.trace(both, options, primals)
 
-    def forward(self, args):
-        out = _differentiable(self.jaxpr, self.options, may_be_loss=False)(*internals.vary_alike([*self.consts, *args]))
-        return list(out[: self.n_results]), list(out[self.n_results :])
-
-    def backward(self, residuals, cotangents):
-        """Gradients by the number of their argument."""
-        gradients, kept = residuals
-        if any(_is_given(it) for number, it in enumerate(cotangents) if number != self.loss):
-            return kept.backward(kept.arrays, cotangents)
-        if not _is_given(cotangents[self.loss]):
-            return {}
-        return {number: it * cotangents[self.loss].astype(it.dtype) for number, it in zip(self.wanted, gradients)}
-
-
-def _is_given(cotangent) -> bool:
-    """Whether it is the cotangent of a float that is differentiated."""
-    return _is_inexact(cotangent) and not isinstance(cotangent, jax.custom_derivatives.SymbolicZero)
-
-
-@functools.lru_cache(maxsize=256)
-def _passes(jaxpr, options) -> _Passes:
-    return _Passes(jaxpr, options)
+    def derivative(self, primals, tangents):
+        """Results, and of those that are floats the tangents, by number."""
+        out = internals.call(self.jaxpr, *self.consts, *primals)
+        results, gradients = list(out[: self.n_results]), out[self.n_results :]
+        wide = lambda it: it.astype(np.float32)
+        products = [jax.numpy.sum(wide(gradient) * wide(tangent)) for gradient, tangent in zip(gradients, tangents)]
+        by_number = {self.loss: functools.reduce(lambda a, b: a + b, products)} if products else {}
+        if self.others:
+            # Unused, it goes before XLA.
+            _, others = _known(_Passes, self.origin, self.options, self.wanted, primals).derivative(primals, tangents)
+            by_number |= {number: others[number] for number in self.others}
+        return results, by_number
 
 
 class _Passes:
-    """Forward and backward pass of a jaxpr with respect to its arguments that are floats."""
+    """A function and its derivative with respect to some arguments as two functions: results with what is kept for the
+    derivative, and the derivative, which JAX transposes to the backward pass."""
 
-    def __init__(self, jaxpr, options):
-        self.jaxpr, self.options = jaxpr, options
-        self.wanted = [number for number, aval in enumerate(jaxpr.in_avals) if _is_inexact(aval)]
+    def __init__(self, jaxpr, options, wanted, primals):
+        self.jaxpr, self.options, self.wanted = jaxpr, options, wanted
         self.inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
         self.n_results = len(jaxpr.out_avals)
-        structs = [internals.struct_of(aval) for aval in jaxpr.in_avals]
-        whole, consts = internals.trace(self._forward, structs)
-        # Where each leaf of the residuals comes from: an argument, or a result of the forward pass.
-        arguments = {var: number for number, var in enumerate(whole.jaxpr.invars[len(consts) :])}
-        outvars = whole.jaxpr.outvars[self.n_results :]
+        whole, consts = internals.trace(internals.named_as(jaxpr)(self._forward), options, primals)
+        # Where each of what is kept comes from: an argument, or a result.
+        sources = internals.sources(whole)
         self.sources, self.kept = [], []
-        for number, var in enumerate(outvars):
-            position = arguments.get(var) if _is_variable(var) else None
-            if position is None:
+        for number, position in enumerate(sources[self.n_results :]):
+            position = None if position is None else position - len(consts)
+            if position is None or position < 0:
                 self.kept.append(number)
                 self.sources.append(("result", len(self.kept) - 1))
             else:
                 self.sources.append(("argument", position))
         # What both passes together, as one module, would keep narrow.
-        structs_of_results = [internals.struct_of(jaxpr.out_avals[number]) for number in self.inexact]
-        both, _ = internals.trace(self._both, structs + structs_of_results)
-        narrow = internals.narrow_results(both, options)[-len(outvars) :] if outvars else []
+        n_kept = len(sources) - self.n_results
+        narrow = [False] * n_kept
+        if n_kept and not internals.is_of_an_axis(jaxpr):
+            cotangents = [internals.struct_of(jaxpr.out_avals[number]) for number in self.inexact]
+            both, _ = internals.trace(self._both, options, [*primals, *cotangents])
+            narrow = internals.narrow_results(both, options)[-n_kept:]
         low = np.dtype(getattr(jax.numpy, options.dtype))
         self.narrow = [low if narrow[number] else None for number in self.kept]
 
+        @internals.named_as(jaxpr)
         def forward(*args):
-            out = jax.core.eval_jaxpr(whole.jaxpr, (), *consts, *args)
+            out = internals.inside(whole, *consts, *args)
             results, residuals = out[: self.n_results], out[self.n_results :]
             kept = [residuals[number] for number in self.kept]
             return results + [it.astype(to) if to else it for it, to in zip(kept, self.narrow)]
 
-        self.forward_jaxpr, self.forward_consts = internals.trace(forward, structs)
+        self.forward_jaxpr, self.forward_consts = internals.trace(forward, options, primals)
 
     def _forward(self, *args):
-        """Results and the leaves of what `jax.vjp` keeps."""
+        """Results and what their derivative reads."""
+        results, linear = self._linearized(args)
+        self.linear = internals.without_constants(linear)
+        return list(results) + list(linear.consts)
 
-        def of_wanted(*wanted):
+    def _linearized(self, args):
+        def of_wanted(*values):
             given = list(args)
-            for number, value in zip(self.wanted, wanted):
+            for number, value in zip(self.wanted, values):
                 given[number] = value
-            out = jax.core.eval_jaxpr(self.jaxpr.jaxpr, (), *given)
+            out = internals.inside(self.jaxpr, *given)
             return [out[number] for number in self.inexact], out
 
-        _, vjp, out = jax.vjp(of_wanted, *(args[number] for number in self.wanted), has_aux=True)
-        leaves, self.vjp_tree = jax.tree_util.tree_flatten(vjp)
-        self.statics = [None if _is_array(leaf) else leaf for leaf in leaves]
-        return list(out) + [leaf for leaf in leaves if _is_array(leaf)]
+        wanted = [args[number] for number in self.wanted]
+        _, linear, out = jax.linearize(of_wanted, *wanted, has_aux=True)
+        return out, jax.make_jaxpr(linear)(*wanted)
 
     def _both(self, *args):
-        """Gradients, and the leaves of what is kept for them."""
+        """Gradients, and what is kept for them."""
         n_arguments = len(self.jaxpr.in_avals)
-        kept = self._forward(*args[:n_arguments])[self.n_results :]
-        return list(self._vjp(kept)(list(args[n_arguments:]))) + kept
+        args, cotangents = args[:n_arguments], args[n_arguments:]
+        _, linear = self._linearized(args)
+        wanted = [internals.struct_of(internals.type_of(args[number])) for number in self.wanted]
+        transposed = jax.linear_transpose(lambda *it: jax.core.eval_jaxpr(linear.jaxpr, linear.consts, *it), *wanted)
+        return list(transposed(list(cotangents))) + list(linear.consts)
 
-    def _vjp(self, arrays):
-        """The backward pass over the leaves that are arrays."""
-        arrays = iter(arrays)
-        leaves = [next(arrays) if static is None else static for static in self.statics]
-        return jax.tree_util.tree_unflatten(self.vjp_tree, leaves)
+    def derivative(self, primals, tangents):
+        """Results, and of those that are floats the tangents, by number."""
+        out = internals.call(self.forward_jaxpr, *self.forward_consts, *primals)
+        results, kept = list(out[: self.n_results]), list(out[self.n_results :])
+        arguments = [primals[position] for what, position in self.sources if what == "argument"]
+        if not self.inexact:
+            return results, {}
+        n_kept, n_arguments = len(kept), len(arguments)
 
-    def forward(self, args):
-        out = _differentiable(self.forward_jaxpr, self.options)(*internals.vary_alike([*self.forward_consts, *args]))
-        results, kept = out[: self.n_results], out[self.n_results :]
-        of_arguments = [args[position] for what, position in self.sources if what == "argument"]
-        return list(results), _Residuals([list(kept), of_arguments], self.backward)
+        @internals.named_as(self.jaxpr)
+        def linear(*args):
+            wide = [it.astype(np.float32) if to else it for it, to in zip(args, self.narrow)]
+            by_result, by_argument = iter(wide), iter(args[n_kept : n_kept + n_arguments])
+            residuals = [next(by_argument if what == "argument" else by_result) for what, _ in self.sources]
+            return jax.core.eval_jaxpr(self.linear.jaxpr, (), *residuals, *args[n_kept + n_arguments :])
 
-    def backward(self, residuals, cotangents):
-        """Gradients by the number of their argument."""
-        kept, of_arguments = residuals
-        given = [number for number in self.inexact if _is_given(cotangents[number])]
-        if not given or not self.wanted:
-            return {}
-        n_kept, n_arguments = len(kept), len(of_arguments)
-
-        def of(*args):
-            kept, of_arguments, given_cotangents = args[:n_kept], args[n_kept : n_kept + n_arguments], args[n_kept + n_arguments :]
-            wide = [it.astype(np.float32) if to else it for it, to in zip(kept, self.narrow)]
-            results, arguments = iter(wide), iter(of_arguments)
-            vjp = self._vjp([next(arguments) if what == "argument" else next(results) for what, _ in self.sources])
-            by_number = dict(zip(given, given_cotangents))
-            avals = self.jaxpr.out_avals
-            whole = [
-                by_number[number] if number in by_number else jax.numpy.zeros(avals[number].shape, avals[number].dtype)
-                for number in self.inexact
-            ]
-            return list(vjp(whole))
-
-        args = [*kept, *of_arguments, *(cotangents[number] for number in given)]
-        jaxpr, consts = internals.trace(of, args)
-        gradients = _differentiable(jaxpr, self.options)(*internals.vary_alike([*consts, *args]))
-        return dict(zip(self.wanted, gradients))
-
-
-def _is_variable(var) -> bool:
-    return type(var).__name__ != "Literal"
+        args = [*kept, *arguments, *tangents]
+        jaxpr, consts = internals.trace(linear, self.options, args)
+        return results, dict(zip(self.inexact, internals.derivative(jaxpr, self.options, *consts, *args)))

@@ -1,6 +1,6 @@
 //! `Module`: a program in HLO, read, lowered, run and written.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use bf16scope::foreign::{Size, Sizes, stablehlo};
 use bf16scope::hlo::alone::runs_alone;
 use bf16scope::hlo::{self, DType, InstrId, Op, Shape, proto, text};
 use bf16scope::passes::amp::{self, LowDType, Policy, presets};
+use bf16scope::passes::name_pattern::{layers, matches};
 use bf16scope::pjrt::{Arg, ChildSpec, Client, CompileOptions, Platform, Setup};
 use bf16scope::study::{self, Converter, module_file};
 use pyo3::exceptions::PyValueError;
@@ -141,6 +142,7 @@ impl Module {
     ) -> PyResult<(Module, String)> {
         let mut policy = policy_in(policy, dtype)?;
         policy.keep.extend(keep);
+        policy.keep = policy.keep.iter().flat_map(|pattern| of_layers(&self.module, pattern)).collect();
         let module = Arc::clone(&self.module);
         work(python, move |_| {
             let (lowered, report) = amp::run(&module, &policy)?;
@@ -193,6 +195,19 @@ impl Module {
             Ok(written.map_err(|error| Failure::from(error).within("the module cannot be written as StableHLO"))?.text)
         })
     }
+}
+
+/// A pattern of names, and the scoped names that it stands for once JAX has transformed the function: those whose layers it
+/// matches.
+fn of_layers(module: &hlo::Module, pattern: &str) -> Vec<String> {
+    let instructions = module.computations.iter().flat_map(|comp| &comp.instructions);
+    let names: BTreeSet<&str> = instructions.map(|instr| instr.metadata.op_name.as_str()).collect();
+    let of_layers = |name: &&str| !matches(pattern, name) && matches(pattern, &layers(name));
+    let named: Vec<String> = names.into_iter().filter(of_layers).map(ToString::to_string).collect();
+    // It is not named where it says nothing itself, so that nobody is told that it matches nothing.
+    let is_idle = amp::Policy { keep: vec![pattern.to_string()], ..amp::Policy::default() }.idle(module);
+    let itself = (named.is_empty() || is_idle.is_empty()).then(|| pattern.to_string());
+    itself.into_iter().chain(named).collect()
 }
 
 /// A JAX program that takes a module in runs as one replica, whatever the module is for.

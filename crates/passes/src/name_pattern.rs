@@ -34,9 +34,59 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
+/// What JAX's transformations write around the scopes of a name.
+const TRANSFORMATIONS: [&str; 5] = ["jvp", "transpose", "vmap", "linearize", "remat"];
+
+/// The layers of a scoped name, from a slash on: without the transformations of JAX, which write `transpose(jvp(head))/dot` in
+/// a gradient where a forward pass has `head/dot`, and without empty scopes.
+///
+/// ```
+/// use bf16scope_passes::name_pattern::layers;
+///
+/// assert_eq!(layers("jit(f)/transpose(jvp(head))/dot"), "/jit(f)/head/dot");
+/// ```
+pub fn layers(op_name: &str) -> String {
+    let mut out = String::from("/");
+    // For each open parenthesis whether it is one of a transformation.
+    let mut open = Vec::new();
+    for c in op_name.chars() {
+        let is_after = |word: &&str| out.strip_suffix(*word).is_some_and(|rest| rest.ends_with(['/', '(']));
+        match c {
+            '(' => {
+                let word = TRANSFORMATIONS.iter().copied().find(is_after);
+                open.push(word.is_some());
+                match word {
+                    Some(word) => out.truncate(out.len() - word.len()),
+                    None => out.push('('),
+                }
+            }
+            ')' if open.pop() == Some(true) => {}
+            '/' if out.ends_with('/') => {}
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn layers_are_named_as_without_transformations() {
+        for (name, expected) in [
+            ("head/dot", "/head/dot"),
+            ("jit(f)/head/dot", "/jit(f)/head/dot"),
+            ("jit(f)/transpose(jvp(head))/inner/dot", "/jit(f)/head/inner/dot"),
+            ("vmap(transpose(vmap(jvp(head))))/dot", "/head/dot"),
+            ("jit(f)/transpose(jvp(jvp()))/checkpoint/head/dot", "/jit(f)/checkpoint/head/dot"),
+            ("jit(jvp)/jvp(a/b)/dot", "/jit(jvp)/a/b/dot"),
+            ("a)/b", "/a)/b"),
+            ("my_jvp(a)/b", "/my_jvp(a)/b"),
+        ] {
+            assert_eq!(layers(name), expected);
+        }
+    }
 
     #[test]
     fn patterns_match_whole_names() {

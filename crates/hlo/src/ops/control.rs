@@ -156,7 +156,10 @@ pub(super) fn custom_call(
         return Err(RuleError::new("custom-call/layouts", message));
     }
     for (i, (constraint, operand)) in layouts.iter().zip(operands).enumerate() {
-        let has_layout = constraint.leaves().into_iter().all(|leaf| leaf.as_array().is_none_or(|a| a.layout.is_some()));
+        let has_layout = constraint
+            .leaves()
+            .into_iter()
+            .all(|leaf| leaf.as_array().is_none_or(|a| a.dims.is_empty() || a.layout.is_some()));
         if !constraint.is_compatible(operand) || !has_layout {
             let expected = operand.without_layout();
             let message = format!("operand_layout_constraints[{i}] is {constraint}, expected {expected} with a layout");

@@ -1,0 +1,133 @@
+"""Flax's nnx, whose modules change in place: functions of modules as functions of their arrays, by nnx's own documented
+`split` and `merge`, and names for their layers. It is imported only where the program has nnx already."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+
+def _nnx() -> Any:
+    return sys.modules.get("flax.nnx")
+
+
+def has_objects(arguments: Any) -> bool:
+    """Whether modules, optimizers, generators of random numbers or the like are among the arguments."""
+    nnx = _nnx()
+    if nnx is None or not hasattr(nnx, "update_context"):
+        return False
+    kinds = tuple(getattr(nnx, name) for name in ("Object", "Pytree", "Module", "Variable") if hasattr(nnx, name))
+    is_object = lambda value: isinstance(value, kinds)
+    # Below each of its nodes are its leaves, so the first is enough.
+    return any(map(is_object, jax.tree_util.tree_leaves(arguments, is_leaf=is_object)))
+
+
+class Pure:
+    """A function of objects as a function of their structure and arrays, which gives those of what the function returns and of
+    its arguments as they are afterwards."""
+
+    def __init__(self, fn: Callable):
+        self.fn = fn
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, graph: Any, state: Any) -> tuple[Any, Any]:
+        nnx = _nnx()
+        with nnx.merge_context(self, inner=True) as context:
+            args, kwargs = context.merge(graph, state)
+        with named_layers():
+            out = self.fn(*args, **kwargs)
+        with nnx.split_context(self) as context:
+            return context.split(((args, kwargs), out))
+
+    def of_objects(self, call: Callable, args: tuple, kwargs: dict) -> Any:
+        """The result of the function by a `call` of this, and its arguments changed as it changes them."""
+        nnx = _nnx()
+        with nnx.update_context(self):
+            with nnx.split_context(self) as context:
+                graph, state = context.split((args, kwargs))
+            graph, state = call(graph, state)
+            with nnx.merge_context(self, inner=False) as context:
+                _, out = context.merge(graph, state)
+        return out
+
+
+class _Local(threading.local):
+    def __init__(self):
+        #: The modules that are being called, outermost first; None outside of a function that is lowered.
+        self.modules: list[Any] | None = None
+
+
+_local = _Local()
+_lock = threading.Lock()
+#: Methods that are replaced, with how many functions are being traced.
+_replaced: dict[type, Any] = {}
+_n_traced = 0
+
+
+@contextlib.contextmanager
+def named_layers() -> Iterator[None]:
+    """In this block the operations of a module are named as the attribute that it is of the module that calls it, or as its
+    class, as linen names them."""
+    global _n_traced
+    with _lock:
+        _n_traced += 1
+        for kind in _kinds(_nnx().Module):
+            if "__call__" in vars(kind) and kind not in _replaced:
+                _replaced[kind] = vars(kind)["__call__"]
+                kind.__call__ = _named(kind, _replaced[kind])
+    before, _local.modules = _local.modules, []
+    try:
+        yield
+    finally:
+        _local.modules = before
+        with _lock:
+            _n_traced -= 1
+            if _n_traced == 0:
+                for kind, method in _replaced.items():
+                    kind.__call__ = method
+                _replaced.clear()
+
+
+def _kinds(kind: type) -> Iterator[type]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)
+
+
+def _named(kind: type, method: Any) -> Callable:
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        bound = method.__get__(self, kind)
+        modules = _local.modules
+        # A method that calls the one of the class above it is the same layer.
+        if modules is None or modules and modules[-1] is self:
+            return bound(*args, **kwargs)
+        name = (_attribute(modules[-1], self) if modules else None) or type(self).__name__
+        modules.append(self)
+        try:
+            with jax.named_scope(name):
+                return bound(*args, **kwargs)
+        finally:
+            modules.pop()
+
+    return call
+
+
+def _attribute(module: Any, inner: Any) -> str | None:
+    """The path of a module within the one that calls it: `layers/0`."""
+    rest: list[tuple[str, Any]] = list(vars(module).items())
+    while rest:
+        path, value = rest.pop(0)
+        if value is inner:
+            return path
+        items = enumerate(value) if isinstance(value, (list, tuple)) else value.items() if isinstance(value, dict) else ()
+        if type(value).__name__ in ("List", "Dict"):
+            items = ((name.lstrip("_"), it) for name, it in vars(value).items())
+        rest += [(f"{path}/{name}", it) for name, it in items]
+    return None
