@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::as_tpu::AsArg;
 use super::child::client;
+use super::progress::Phase;
 use super::trained::{TrainedArgs, by_averages};
 use super::tune::{TuneArg, target_of};
 use super::{Context, Status, values};
@@ -65,6 +66,8 @@ pub struct Args {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.device.one_device()?;
     args.as_tpu.check(&args.device)?;
+    let named = args.experiment.display();
+    let phase = Phase::begin(format!("reading {named} and its data"), context.quiet);
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let task = experiment.task();
@@ -80,10 +83,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             path.display()
         );
     }
+    drop(phase);
+    let phase = Phase::begin(format!("compiling the evaluation of {named}"), context.quiet);
     let client = args.as_tpu.client(client(&args.device, &context.setup())?);
     let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
     let batch = u32::try_from(test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
     let evaluator = Evaluator::new(&client, &task, args.precision, batch, &tuning)?;
+    drop(phase);
+    let phase = Phase::begin(format!("evaluating {}", path.display()), context.quiet);
     let evaluation = evaluator.evaluate(&path, &checkpoint, &*test)?;
     let config = &experiment.train;
     let decay = Update { optimizer: config.optimizer, weight_decay: config.weight_decay.clone(), ..Update::default() };
@@ -96,6 +103,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
         false => None,
     };
+    drop(phase);
     if args.json {
         let mut object = json!({
             "experiment": args.experiment, "checkpoint": path, "precision": args.precision.name(), "inputs": args.inputs,

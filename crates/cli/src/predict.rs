@@ -13,6 +13,7 @@ use self::arrays::Collected;
 use self::write::{Output, PredictionFormat};
 use super::as_tpu::AsArg;
 use super::child::client;
+use super::progress::Phase;
 use super::trained::{TrainedArgs, by_averages};
 use super::tune::{TuneArg, target_of};
 use super::whole::whole;
@@ -108,6 +109,8 @@ impl Args {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.device.one_device()?;
     args.as_tpu.check(&args.device)?;
+    let named = args.experiment.display();
+    let phase = Phase::begin(format!("reading {named} and its data"), context.quiet);
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
     let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
@@ -116,6 +119,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let task = experiment.task();
     let checkpoint = args.trained.read(&path, &*task)?;
     if let Some(text) = &args.completion.complete {
+        drop(phase);
         return complete::run(args, context, &experiment, &path, &checkpoint, text);
     }
     let source = source(args, &experiment, &context.setup())?;
@@ -130,11 +134,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         (Some(path), Some(kind)) => Some(Output::begin(path, kind)?),
         _ => None,
     };
+    drop(phase);
+    let phase = Phase::begin(format!("compiling {named}"), context.quiet);
     let client = args.as_tpu.client(client(&args.device, &context.setup())?);
     let tuning = args.tune.tuning(&experiment, &target_of(&args.device));
-    let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
     let predictor = Predictor::new(&client, &*task, args.precision, batch, &tuning)?;
-    spinner.finish_and_clear();
+    drop(phase);
     let bar = progress::bar(n_examples, context.quiet);
     bar.set_prefix("predicting");
     let keep = if args.json || output.is_some() { usize::MAX } else { N_SHOWN };

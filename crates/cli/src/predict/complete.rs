@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::Args;
 use crate::child::client;
+use crate::progress::Phase;
 use crate::report::grouped;
 use crate::trained::by_averages;
 use crate::tune::target_of;
@@ -65,11 +66,11 @@ pub(super) fn run(
     };
     let prompt =
         tokenizer.encode(text).map_err(|found| anyhow::anyhow!("the tokenizer makes no ids of the text: {found}"))?;
+    let phase = Phase::begin(format!("compiling {}", args.experiment.display()), context.quiet);
     let client = args.as_tpu.client(client(&args.device, &context.setup())?);
     let tuning = args.tune.tuning(experiment, &target_of(&args.device));
-    let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
     let completer = Completer::new(&client, &*experiment.task(), args.precision, &tuning)?;
-    spinner.finish_and_clear();
+    drop(phase);
     let CompletionArgs { tokens, temperature, top_k, seed, .. } = args.completion;
     let sampling = Sampling { temperature: temperature.unwrap_or(0.0), top_k: top_k.map(|k| k as usize), seed };
     let bar = progress::bar(u64::from(tokens), context.quiet);
