@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bf16scope._words import in_python
+from bf16scope._words import in_python, visible
 
 
 class Error(Exception):
@@ -18,9 +18,9 @@ class Error(Exception):
 
     def __init__(self, message: str, help: str | None = None, causes: Sequence[str] | None = None):
         # Whatever says it, the program or the native half: this is what a user of Python reads.
-        self.message = in_python(message)
-        self.help = in_python(help) if help else None
-        self.causes = [in_python(cause) for cause in causes or []]
+        self.message = visible(in_python(message))
+        self.help = visible(in_python(help)) if help else None
+        self.causes = [visible(in_python(cause)) for cause in causes or []]
         lines = [self.message, *(f"  caused by: {cause}" for cause in self.causes)]
         super().__init__("\n".join(lines + ([f"help: {self.help}"] if self.help else [])))
 

@@ -28,6 +28,7 @@ from jax.extend.core import ClosedJaxpr, Primitive
 
 from bf16scope._errors import Error
 from bf16scope._module import Module, Report
+from bf16scope._words import visible
 
 #: The oldest and the newest version of JAX that the tests ran with.
 TRIED = ("0.4.36", "0.12.0.1")
@@ -540,7 +541,7 @@ def _lowered(program: bytes, options: Options, params, began: float) -> tuple[Mo
     seconds = made - began, time.perf_counter() - made
     log.info("%s: JAX made a module of %d instructions in %.3f s; lowered in %.3f s, %r", name, module.n_instructions, *seconds, report)
     for note in report.notes:
-        warnings.warn(f"{name}: {note.replace(f' in {module.name}', '')}", stacklevel=2)
+        warnings.warn(visible(f"{name}: {note.replace(f' in {module.name}', '')}"), stacklevel=2)
     return low, report
 
 

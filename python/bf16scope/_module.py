@@ -20,7 +20,7 @@ import numpy as np
 from bf16scope import _native, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
-from bf16scope._words import in_python
+from bf16scope._words import in_python, visible
 
 #: NumPy's dtype for each of HLO's.
 _DTYPES = {
@@ -230,7 +230,7 @@ class Module:
     def text(self) -> str:
         """HLO text. What it has no words for, of a module that came as a proto, is warned of; `proto` has it."""
         if lost := self._native.lost_in_text():
-            warnings.warn(f"HLO text has no words for fields of {', '.join(lost)}; `proto` keeps them", stacklevel=2)
+            warnings.warn(visible(f"HLO text has no words for fields of {', '.join(lost)}; `proto` keeps them"), stacklevel=2)
         return self._native.text()
 
     def proto(self) -> bytes:

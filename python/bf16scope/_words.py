@@ -45,6 +45,23 @@ _TARGET = re.compile(r"--target (tpu-[\w:.]+)")
 _FLAG = re.compile(r"`?(?<![\w-])--(" + "|".join(ARGUMENTS) + r")(?![\w-])`?")
 
 
+#: What a terminal, an editor or a notebook acts on: controls, marks that turn the direction of writing, ends of lines and paragraphs
+#: that are no line feed, tags that are never seen. The program's own list is `bf16scope_hlo::words::steers`.
+_STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+
+
+def visible(text: str) -> str:
+    """The text with such characters as the program writes them: `\\x1b`, `\\r`, `\\u{202e}`. Names of a module are anybody's."""
+
+    def written(found: re.Match[str]) -> str:
+        code = ord(found[0])
+        if found[0] == "\r":
+            return "\\r"
+        return f"\\x{code:02x}" if code < 0x80 else f"\\u{{{code:x}}}"
+
+    return _STEERS.sub(written, text)
+
+
 def in_python(text: str, names: Mapping[str, str] | None = None) -> str:
     """The text as Python says it.
 

@@ -70,8 +70,9 @@ impl Module {
     ) -> PyResult<Module> {
         let bytes = bytes.to_vec();
         let sizes = sizes.iter().map(|size| size.parse()).collect::<Result<Vec<Size>, String>>();
-        let sizes = sizes.map_err(PyValueError::new_err)?;
-        let sizes = Sizes::new(sizes).map_err(|dim| PyValueError::new_err(format!("`{dim}` has two sizes")))?;
+        let wrong = |text: String| PyValueError::new_err(hlo::words::visible(&text).into_owned());
+        let sizes = sizes.map_err(wrong)?;
+        let sizes = Sizes::new(sizes).map_err(|dim| wrong(format!("`{dim}` has two sizes")))?;
         work(python, move |stop| {
             let converter =
                 Converter { setup: Setup::from_env(), child: ChildSpec { stop, ..ChildSpec::new(program) }, sizes, fetch: None };

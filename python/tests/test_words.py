@@ -76,3 +76,16 @@ def test_errors_and_notes_are_of_python():
     path = Path(__file__).parents[2] / "tests/data/stablehlo/symbolic.jax"
     with pytest.raises(bf16scope.Error, match=r'dims=\{"b": 32\}'):
         bf16scope.Module.read(path)
+
+
+def test_what_steers_a_terminal_is_made_visible():
+    error = bf16scope.Error("main/%a\x1b[2Jb: bad\r\u202e", "rename \x07it", ["of \u2066x\U000e0041\x9b"])
+    assert error.message == "main/%a\\x1b[2Jb: bad\\r\\u{202e}"
+    assert (error.help, error.causes) == ("rename \\x07it", ["of \\u{2066}x\\u{e0041}\\u{9b}"])
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2066]", str(error))
+    # Line ends, tabs and other scripts stay.
+    assert _words.visible("a\n\té日本") == "a\n\té日本"
+    text = "HloModule m\n\nENTRY main {\n  a = f32[2]{0} parameter(0)\n  ROOT b\x1b = f32[3]{0} negate(a)\n}\n"
+    with pytest.raises(bf16scope.Error) as raised:
+        bf16scope.Module.read(text)
+    assert "\x1b" not in str(raised.value)

@@ -45,13 +45,13 @@ impl Place {
     fn run(&self, args: &[&str]) -> (String, String) {
         let output = self.output(args);
         assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
-        (text(&output.stdout), text(&output.stderr))
+        (text(&output.stdout), binary::without_progress(&text(&output.stderr)))
     }
 
     fn refused(&self, args: &[&str]) -> String {
         let output = self.output(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stdout));
-        text(&output.stderr)
+        binary::without_progress(&text(&output.stderr))
     }
 
     /// A run of a seed that ends with this loss.
@@ -134,15 +134,14 @@ fn train_leaves_a_folder_that_says_what_happened() {
     assert_eq!(losses(&again), losses(&stdout));
 
     // Nothing is overwritten: a later run has a folder of its own, and a folder named twice is refused.
-    let (stdout, _) = place.run(&["train", "mlp.yaml", "--log-every", "10"]);
+    let (stdout, _) = place.run(&["train", "mlp.yaml", "--log-every", "10", "--overwrite"]);
     assert!(stdout.contains("\nrecorded in runs/mlp-bf16-2: "), "{stdout}");
     let steps: Vec<u64> =
         jsonl(&place.path("runs/mlp-bf16-2")).iter().map(|line| line["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, [1, 10, 20, 30, 40, 44, 50, 60, 70, 80, 88]);
     assert_eq!(
-        place.refused(&["train", "mlp.yaml", "--run", "elsewhere"]),
-        "bf16scope: checkpoints/mlp-bf16.safetensors will be replaced after the first epoch; --resume goes on from it \
-         instead, if it is whole\n\
+        place.refused(&["train", "mlp.yaml", "--run", "elsewhere", "--overwrite"]),
+        "bf16scope: checkpoints/mlp-bf16.safetensors will be replaced after the first epoch, as --overwrite says\n\
          bf16scope: the run cannot be recorded\n\
          help: name another folder with --run, or record nothing with --no-run\n  \
          caused by: elsewhere: another run is recorded here\n\

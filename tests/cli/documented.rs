@@ -132,7 +132,16 @@ impl Place {
         }
         let output = process.output().unwrap();
         // What a terminal shows as a bar, and the first run's downloads.
-        let passing = [": install", ": checksum is right", ": fits, ", ": does not fit: ", "bf16scope: compared "];
+        let passing = [
+            ": install",
+            ": checksum is right",
+            ": fits, ",
+            ": does not fit: ",
+            "bf16scope: compared ",
+            "bf16scope: reading ",
+            "bf16scope: compiling ",
+            "bf16scope: evaluating ",
+        ];
         let errors = String::from_utf8(output.stderr).unwrap();
         let errors = errors.lines().filter(|line| !passing.iter().any(|part| line.contains(part)));
         let printed: Vec<String> =

@@ -15,6 +15,7 @@ mod import_cli;
 mod initialize_cli;
 mod lower;
 mod newcomer;
+mod outputs;
 mod package_cli;
 mod predict_cli;
 mod regression;

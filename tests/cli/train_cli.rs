@@ -70,7 +70,7 @@ impl Folder {
 }
 
 pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
+    binary::without_progress(std::str::from_utf8(bytes).unwrap())
 }
 
 #[test]

@@ -32,13 +32,13 @@ fn the_key_does_what_the_flag_does_and_the_flag_comes_first() {
     assert!(stdout.contains("recorded in runs/mlp-bf16: `bf16scope watch runs/mlp-bf16`, "), "{stdout}");
     // Looks before steps 1, 5, … 85: 22 of them, cut to three after 7, 11, 15 and 19.
     assert_eq!(steps(&folder, "runs/mlp-bf16"), [65, 69, 73, 77, 81, 85]);
-    let stdout = folder.stdout(&["train", "mlp.yaml", "--watch=30"]);
+    let stdout = folder.stdout(&["train", "mlp.yaml", "--watch=30", "--overwrite"]);
     assert_eq!(steps(&folder, "runs/mlp-bf16-2"), [1, 31, 61]);
     assert!(stdout.contains(" --watch=30 --resume"), "{stdout}");
     let yaml = std::fs::read_to_string(folder.path("runs/mlp-bf16-2/experiment.yaml")).unwrap();
     assert!(yaml.contains("  watch:\n    every: 30\n    keep: 3\n"), "{yaml}");
     // The flag alone leaves the file's number.
-    folder.stdout(&["train", "mlp.yaml", "--watch", "--epochs", "1"]);
+    folder.stdout(&["train", "mlp.yaml", "--watch", "--epochs", "1", "--overwrite"]);
     assert_eq!(steps(&folder, "runs/mlp-bf16-3").last(), Some(&41));
     // A run that goes on drops no look that it has, and the checkpoint does not ask.
     folder.stdout(&["train", "mlp.yaml", "--resume", "--epochs", "2"]);

@@ -186,6 +186,23 @@ impl Inputs {
     }
 }
 
+/// The arrays of a file that have the names of parameters, or their places as `inN`, by the parameters' numbers.
+///
+/// # Errors
+/// A module that takes a tuple; ambiguous names, arrays of another type or shape.
+pub(super) fn named_arrays(module: &Module, file: &Path) -> anyhow::Result<BTreeMap<i64, Literal>> {
+    ensure!(!is_tupled(module), "the entry takes a tuple, whose leaves have no names");
+    let parameters = parameters(module)?;
+    let npz = NpzReader::open(file)?;
+    let named = assign(&parameters, &npz)?;
+    // Those that are not named are not read.
+    let source = |position| named.get(&position).map_or(Source::Random(0), |name| Source::File(name.clone()));
+    let sources = (0..parameters.len()).map(source).collect();
+    let mut inputs = Inputs { parameters, sources, npz: Some(npz) };
+    inputs.check()?;
+    named.keys().map(|&position| Ok((position as i64, inputs.literal(position)?))).collect()
+}
+
 impl Parameter {
     /// The same for a batch that so many devices share.
     pub(super) fn of_all(&mut self, n_devices: usize) {
@@ -303,11 +320,12 @@ fn few(names: &[impl AsRef<str>]) -> String {
 }
 
 /// NumPy's kinds and widths that a dtype takes, the best first. 16-bit floats are also taken as f32, which is rounded
-/// to them, and as raw bits; dtypes that NumPy lacks as the bytes in which `ml_dtypes` stores them.
+/// to them; dtypes that NumPy lacks as the bytes in which `ml_dtypes` stores them. Two raw bytes are bf16's: f16 is NumPy's own.
 fn accepted(dtype: DType) -> Vec<(char, usize)> {
     let own = Header::of(dtype, Vec::new());
     let mut all = match dtype {
-        DType::BF16 | DType::F16 => vec![('f', 4), (own.kind, own.width), ('V', 2)],
+        DType::BF16 => vec![('f', 4), (own.kind, own.width), ('V', 2)],
+        DType::F16 => vec![('f', 4), (own.kind, own.width)],
         _ => vec![(own.kind, own.width)],
     };
     if own.width == 1 && dtype.bits() <= 8 && dtype != DType::Pred {
@@ -361,7 +379,15 @@ fn check_type(
         "neither dtype nor dims are the parameter's: is an array before it one too many, or one left out?".to_string()
     } else if !is_taken {
         let (kind, width) = accepted(dtype)[0];
-        format!("convert it with .astype('{kind}{width}')")
+        // NumPy does not convert what it does not interpret.
+        match (header.kind, header.width) {
+            ('V', 2) => format!("it is bf16: convert it with .view(ml_dtypes.bfloat16).astype('{kind}{width}')"),
+            ('V', 1) => format!(
+                "say which float of `ml_dtypes` it is, and convert it: .view(ml_dtypes.float8_e4m3fn).astype('{kind}{width}')"
+            ),
+            ('V', _) => "NumPy says nothing of its elements: save the array with a dtype of its own".to_string(),
+            _ => format!("convert it with .astype('{kind}{width}')"),
+        }
     } else if header.dims == expected.dims {
         return Ok(());
     } else if let Some(axes) = order_of_axes(&header.dims, &expected.dims) {

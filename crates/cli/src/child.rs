@@ -108,7 +108,7 @@ const UNITS: [(&str, u64); 9] = [
     ("GB", 1_000_000_000),
 ];
 
-fn bytes(text: &str) -> Result<u64, String> {
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = UNITS.iter().find(|(name, _)| *name == &text[digits.len()..]).map(|(_, unit)| *unit);
     let count = digits.trim_end().parse::<f64>().ok().filter(|count| *count > 0.0 && count.is_finite());

@@ -60,6 +60,7 @@ impl CompileProgress {
     pub(super) fn keep_what_is_compiled(&self) -> anyhow::Result<()> {
         let is_quiet = self.is_quiet;
         signals::on_stop(move |signal| {
+            progress::clear_all();
             // What ends meanwhile is said by nobody: this is the last line.
             let _last = std::io::stderr().lock();
             if !is_quiet {

@@ -162,6 +162,7 @@ fn words(held: &Held) -> String {
     if let (Some(heights), Some(widths)) = (held.heights, held.widths) {
         parts.push(format!("{} × {} pixels", range(heights), range(widths)));
     }
+    parts.extend(held.tensors.iter().map(|(tensor, n)| format!("{n} tensors {tensor}")));
     if let Some(n_bytes) = held.n_bytes {
         parts.push(format!("{} bytes", range(n_bytes)));
     }
@@ -192,7 +193,8 @@ fn to_json(survey: &Survey, names: &[String]) -> Json {
         .iter()
         .map(|(name, held)| {
             let object = json!({
-                "kinds": held.kinds, "n_values": held.n_values, "n_bytes": held.n_bytes, "images": held.images, "n_no_image": held.n_no_image,
+                "kinds": held.kinds, "n_values": held.n_values, "n_bytes": held.n_bytes, "images": held.images, "tensors": held.tensors,
+                "n_no_image": held.n_no_image,
                 "heights": held.heights, "widths": held.widths, "range": held.range, "counts": held.counts,
             });
             (name.clone(), object)

@@ -73,6 +73,8 @@ struct Findings {
     #[serde(flatten, serialize_with = "by_device")]
     devices: Vec<Asked>,
     instructions: Vec<Instruction>,
+    /// Why the exit status is 1, a sentence for each plugin that does not work; empty where it is 0.
+    failing: Vec<String>,
 }
 
 /// A device, and what it answered: nothing if it was not asked.
@@ -123,13 +125,31 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Some(device) => devices.iter().any(|asked| asked.platform == *device && works(asked)),
         None => devices.iter().filter(|asked| asked.platform.spec().is_some()).all(works),
     };
-    let findings = Findings { plugins: rows, devices, instructions: instructions() };
+    let failing = if all_work { Vec::new() } else { reasons(args.device.as_ref(), &devices) };
+    let findings = Findings { plugins: rows, devices, instructions: instructions(), failing };
     if args.json {
         context.print_json(&findings)?;
     } else {
         context.print(&render(&findings, context.screen))?;
     }
     Ok(if all_work { Status::Ok } else { Status::Failing })
+}
+
+/// Why the exit status is 1: of each plugin that was to work, what it said, or that it is not there.
+fn reasons(asked: Option<&Platform>, devices: &[Asked]) -> Vec<String> {
+    let counts = |platform: &Platform| match asked {
+        Some(asked) => platform == asked,
+        None => platform.spec().is_some(),
+    };
+    let reason = |Asked { platform, answers }: &Asked| {
+        let answer = answers.iter().find(|answer| answer.question == Question::Plugin);
+        match answer {
+            Some(answer) if answer.works => None,
+            Some(answer) => Some(format!("{platform} does not load: {}", answer.detail)),
+            None => Some(format!("{platform} is not installed: `bf16scope doctor --install` installs what is missing")),
+        }
+    };
+    devices.iter().filter(|asked| counts(&asked.platform)).filter_map(reason).collect()
 }
 
 /// The devices that have a place in the report.
@@ -269,6 +289,9 @@ fn render(findings: &Findings, screen: Screen) -> String {
     for table in [machines, dtypes, instructions] {
         text += &table.render(screen);
     }
+    for reason in &findings.failing {
+        text += &format!("exit status 1: {reason}\n");
+    }
     text
 }
 
@@ -337,7 +360,35 @@ mod tests {
                 instruction("avx2", true, "casts f32 to bf16 eight at a time"),
                 instruction("avx512_bf16", false, "bf16 dot products of pairs, f32 sums"),
             ],
+            failing: Vec::new(),
         };
         check_screen(|screen| render(&findings, screen), &expect_file!["../../../tests/cli/screens/doctor.txt"]);
+    }
+
+    #[test]
+    fn an_exit_status_of_1_has_its_reasons() {
+        let answer =
+            |works: bool, detail: &str| Answer { question: Question::Plugin, works, detail: detail.to_string() };
+        let asked = |platform: Platform, answers: Vec<Answer>| Asked { platform, answers };
+        let devices = vec![
+            asked(Platform::cpu(), vec![answer(false, "PJRT API 0.30, and 0.72 is asked for")]),
+            asked(Platform::tpu(), Vec::new()),
+        ];
+        let expected = [
+            "cpu does not load: PJRT API 0.30, and 0.72 is asked for",
+            "tpu is not installed: `bf16scope doctor --install` installs what is missing",
+        ];
+        assert_eq!(reasons(None, &devices), expected);
+        assert_eq!(reasons(Some(&Platform::tpu()), &devices), expected[1..]);
+        let works = vec![asked(Platform::cpu(), vec![answer(true, "cpu")])];
+        assert_eq!(reasons(None, &works), Vec::<String>::new());
+        let findings = Findings {
+            plugins: Vec::new(),
+            devices,
+            instructions: Vec::new(),
+            failing: expected.map(str::to_string).to_vec(),
+        };
+        let text = render(&findings, Screen::WIDE);
+        assert!(text.ends_with(&format!("exit status 1: {}\nexit status 1: {}\n", expected[0], expected[1])), "{text}");
     }
 }

@@ -3,17 +3,21 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
 
+use super::arrays::named_arrays;
 use super::as_tpu::AsArg;
+use super::child::bytes;
 use super::program::Choice;
 use super::{Context, Status, module_file};
+use bf16scope_data::npz::{Header, NpzWriter};
 use bf16scope_files as files;
 use bf16scope_foreign::stablehlo;
-use bf16scope_hlo::proto::{decode, encode};
+use bf16scope_hlo::proto::{assignment, decode, encode};
 use bf16scope_hlo::text::{PrintOptions, print};
-use bf16scope_hlo::{Lost, Module, graphviz, lost_in_text};
+use bf16scope_hlo::{Literal, Lost, Module, graphviz, lost_in_text};
+use bf16scope_passes::constants;
 use bf16scope_tpu::Target;
 
 const EXAMPLES: &str = "\
@@ -32,6 +36,8 @@ Examples:
           with the bf16 products that a TPU computes f32 dots and convolutions by
   bf16scope emit step.mlir -o step.hlo.pb; bf16scope emit step.hlo.pb --format stablehlo
           StableHLO, as jax.jit(f).lower(x).as_text() gives it, to HLO, and HLO to StableHLO for JAX
+  bf16scope emit traced.pb --lift-constants 1KiB --weights weights.npz -o net.pb
+          weights that a tracer wrote into the module become parameters; emit net.pb --bake weights.npz is the way back
   bf16scope emit step.hlo.pb --format dot | dot -Tsvg > step.svg
           a picture of where bf16 begins and ends; dot is Graphviz's";
 
@@ -43,6 +49,16 @@ pub struct Args {
     choice: Choice,
     #[command(flatten)]
     as_tpu: AsArg,
+    /// Make constants of the parameters that this .npz file has arrays for, by their names or as inN; the others stay, and are
+    /// counted anew
+    #[arg(long, value_name = "FILE.npz", conflicts_with = "lift_constants")]
+    bake: Option<PathBuf>,
+    /// Make parameters of the entry's constants of so many bytes and more, such as 1KiB, and write their values to --weights
+    #[arg(long, value_name = "BYTES", value_parser = bytes, requires = "weights")]
+    lift_constants: Option<u64>,
+    /// Where --lift-constants writes the values, by the names of the parameters that they became
+    #[arg(long, value_name = "FILE.npz", requires = "lift_constants")]
+    weights: Option<PathBuf>,
     /// File to write; standard output if not given
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -70,6 +86,12 @@ pub(super) enum Format {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let format = args.format.unwrap_or_else(|| format_of(args.output.as_deref()));
+    if args.bake.is_some() || args.weights.is_some() {
+        // What takes a while to read is not lost to a wrong name.
+        let read = [Some(args.choice.model.as_path()), args.bake.as_deref()];
+        let outputs = [("-o", args.output.as_deref()), ("--weights", args.weights.as_deref())];
+        check_names(&outputs, if module_file::is_module(&args.choice.model) { &read[1..] } else { &read })?;
+    }
     // What is only printed may be what a compiler has made.
     let is_shown = format != Format::StableHlo && args.as_tpu.arithmetic().is_none();
     let load = if is_shown { module_file::load_to_show } else { module_file::load };
@@ -78,6 +100,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         None => args.choice.subject(&context.setup())?.build(args.choice.precision(), &Target::Cpu)?.module,
     };
     let module = args.as_tpu.module(module, &args.choice.model)?;
+    let module = args.constants(module)?;
     let Some(path) = &args.output else {
         if format == Format::Proto {
             bail!("a proto is not for the terminal\nhelp: name a file with -o, such as -o model.pb");
@@ -93,6 +116,45 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let n_instructions = module.entry().instructions.len();
     context.print(&format!("{}: {n_instructions} instructions, {} bytes\n", path.display(), bytes.len()))?;
     Ok(Status::Ok)
+}
+
+impl Args {
+    /// The module with parameters baked into it, or with constants lifted out of it.
+    fn constants(&self, module: Module) -> anyhow::Result<Module> {
+        let shown = || self.choice.model.display();
+        if let Some(file) = &self.bake {
+            let values = named_arrays(&module, file)?;
+            ensure!(
+                !values.is_empty(),
+                "{}: no array has the name of a parameter of {}\nhelp: name arrays as the parameters are, or in0, in1, …",
+                file.display(),
+                shown()
+            );
+            let baked = constants::bake(&module, &values);
+            let (module, baked) = baked.with_context(|| format!("nothing can be baked into {}", shown()))?;
+            if baked.n_untied > 0 {
+                tracing::warn!("{} aliases and donors of what is a constant now are left out", baked.n_untied);
+            }
+            return Ok(module);
+        }
+        let (Some(min_bytes), Some(file)) = (&self.lift_constants, &self.weights) else { return Ok(module) };
+        let lifted = constants::lift(&module, min_bytes);
+        let (lifted, all) = lifted.with_context(|| format!("no constant of {} can be lifted", shown()))?;
+        ensure!(
+            !all.is_empty(),
+            "{}: the entry has no constant of {min_bytes} bytes or more\nhelp: name fewer bytes; what loops and branches have as \
+             constants stays there",
+            shown()
+        );
+        let mut npz = NpzWriter::create(file)?;
+        for one in all {
+            if let Literal::Array { shape, bytes } = one.value {
+                npz.add(&one.name, &Header::stored(shape.dtype, shape.dims), &bytes)?;
+            }
+        }
+        npz.finish()?;
+        Ok(lifted)
+    }
 }
 
 pub(super) fn format_of(path: Option<&Path>) -> Format {
@@ -111,6 +173,7 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
             print(module, &PrintOptions::default()).into_bytes()
         }
         Format::StableHlo => {
+            warn_of_loss(&lost_in_text(module));
             let written = stablehlo::write(module).context("the module cannot be written as StableHLO")?;
             if !written.lost.is_empty() {
                 let lost = written.lost.join(" and ");
@@ -124,8 +187,8 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
             let bytes = encode::to_bytes(module).context("the module cannot be encoded")?;
             // XLA reads it, and what is written here is to be read here, too.
             if let Err(error) = decode::check_size(&bytes) {
-                tracing::warn!(
-                    "what is written is not read again by bf16scope: {error}\nhelp: XLA reads it; for bf16scope, write a smaller program"
+                bail!(
+                    "as a proto it would not be read again: {error}\nhelp: write text: -o with a name that ends in .hlo or .txt"
                 );
             }
             bytes
@@ -137,8 +200,7 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
 /// with the options of a compilation.
 fn warn_of_attributes(module: &Module) {
     let attributes = &module.unmodelled.attributes;
-    let without_meaning = |name: &str, value: &str| matches!(name, "replica_count" | "num_partitions") && value == "1";
-    let lost = attributes.iter().filter(|(name, value)| !without_meaning(name, value));
+    let lost = attributes.iter().filter(|(name, value)| !assignment::keeps(name, value));
     let lost: Vec<String> = lost.map(|(name, value)| format!("{name}={value}")).collect();
     if lost.is_empty() {
         return;

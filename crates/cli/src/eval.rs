@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::progress::Phase;
 use super::trained::{RunArgs, by_averages};
 use super::{Context, Status, values};
 use crate::report::grouped;
@@ -46,6 +47,8 @@ pub struct Args {
 /// Evaluates.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.run.check()?;
+    let named = args.experiment.display();
+    let phase = Phase::begin(format!("reading {named} and its data"), context.quiet);
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.run.checkpoint(&args.experiment);
     let task = experiment.task();
@@ -61,10 +64,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             path.display()
         );
     }
+    drop(phase);
+    let phase = Phase::begin(format!("compiling the evaluation of {named}"), context.quiet);
     let client = args.run.client(context)?;
     let tuning = args.run.tuning(&experiment);
     let batch = u32::try_from(test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
     let evaluator = Evaluator::new(&client, &task, args.run.precision, batch, &tuning)?;
+    drop(phase);
+    let phase = Phase::begin(format!("evaluating {}", path.display()), context.quiet);
     let evaluation = evaluator.evaluate(&path, &checkpoint, &*test)?;
     let config = &experiment.train;
     let decay = Update { optimizer: config.optimizer, weight_decay: config.weight_decay.clone(), ..Update::default() };
@@ -77,6 +84,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         }
         false => None,
     };
+    drop(phase);
     if args.json {
         let mut object = json!({
             "experiment": args.experiment, "checkpoint": path, "precision": args.run.precision.name(), "inputs": args.inputs,

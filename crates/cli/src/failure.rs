@@ -8,7 +8,7 @@ use std::path::Path;
 use clap::ArgMatches;
 use serde::Serialize;
 
-use super::{module_file, terminal};
+use super::{module_file, progress, terminal};
 use bf16scope_audit::AuditError;
 use bf16scope_hlo::Module;
 use bf16scope_pjrt::PjrtError;
@@ -76,6 +76,7 @@ pub(super) fn report(error: &anyhow::Error, exit_code: u8, in_json: bool) {
         }
         shown = cause;
     }
+    progress::clear_all();
     // Standard error may be closed as well; there is nobody left to tell.
     drop(io::stderr().lock().write_all(terminal::message(&text).as_bytes()));
     if in_json {

@@ -7,7 +7,8 @@
 //! with its one-line help, and an arm in `Command::name` and `Command::run`. Print through [`Context::print`] and
 //! [`Context::print_json`], never with `println!`, which panics when the reader of a pipe has gone. Tables are
 //! `report::Table`s, rendered for [`Context::screen`]; `--wide`, the terminal and the environment are asked nowhere else,
-//! and `tests/cli/screens` shows each command's output on 80 columns. Warn with
+//! and `tests/cli/screens` shows each command's output on 80 columns. Arguments that are paths name outputs, which refuse URLs, unless
+//! `outputs::INPUTS` has them. Warn with
 //! `tracing::warn!`; it reaches standard error as `bf16scope: warning: …`.
 //!
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too); 128 + n stopped by signal n.
@@ -36,6 +37,7 @@ mod fit;
 mod logging;
 mod lower;
 mod mesh;
+mod outputs;
 mod package;
 mod plan;
 mod plugins;
@@ -328,7 +330,7 @@ pub fn run() -> ExitCode {
     if let Some(code) = child::serve_if_asked() {
         return code;
     }
-    let parsed = terminal::help(Cli::command()).try_get_matches().and_then(|matches| {
+    let parsed = outputs::checked(terminal::help(Cli::command())).try_get_matches().and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
         Ok((cli, failure::wants_json(&matches)))
     });
@@ -354,6 +356,7 @@ pub fn run() -> ExitCode {
 }
 
 fn execute(cli: &Cli) -> anyhow::Result<Status> {
+    outputs::check_cache()?;
     // Before any thread starts.
     prepare_environment(cli.command.purpose())?;
     let (layer, trace) = match &cli.global.trace {

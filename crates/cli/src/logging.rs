@@ -16,8 +16,8 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::terminal;
 use super::trace::TraceLayer;
+use super::{progress, terminal};
 
 /// How much is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub fn init(verbosity: Verbosity, trace: Option<TraceLayer>) -> anyhow::Result<(
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines)
         .with_ansi(false)
-        .with_writer(io::stderr)
+        .with_writer(|| Apart)
         .log_internal_errors(false)
         .with_filter(filter);
     let spans = Targets::new().with_target("bf16scope", LevelFilter::DEBUG);
@@ -82,6 +82,21 @@ fn filter(verbosity: Verbosity, env: &str) -> anyhow::Result<Targets> {
     all.join(",")
         .parse()
         .with_context(|| format!("RUST_LOG: cannot read `{env}`; expected directives such as bf16scope=debug"))
+}
+
+/// Standard error, with progress out of the way.
+struct Apart;
+
+impl io::Write for Apart {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut written = Ok(0);
+        progress::apart(|| written = io::stderr().write(bytes));
+        written
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// One event, one line.

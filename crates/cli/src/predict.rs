@@ -11,6 +11,7 @@ use serde_json::json;
 
 use self::arrays::Collected;
 use self::write::{Output, PredictionFormat};
+use super::progress::Phase;
 use super::trained::{RunArgs, by_averages};
 use super::whole::whole;
 use super::{Context, Status, emit, progress};
@@ -93,6 +94,8 @@ impl Args {
 /// Predicts.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.run.check()?;
+    let named = args.experiment.display();
+    let phase = Phase::begin(format!("reading {named} and its data"), context.quiet);
     let experiment = Experiment::read(&args.experiment)?;
     let path = args.run.checkpoint(&args.experiment);
     let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
@@ -101,6 +104,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let task = experiment.task();
     let checkpoint = args.run.trained.read(&path, &*task)?;
     if let Some(text) = &args.completion.complete {
+        drop(phase);
         return complete::run(args, context, &experiment, &path, &checkpoint, text);
     }
     let source = source(args, &experiment, &context.setup())?;
@@ -115,11 +119,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         (Some(path), Some(kind)) => Some(Output::begin(path, kind)?),
         _ => None,
     };
+    drop(phase);
+    let phase = Phase::begin(format!("compiling {named}"), context.quiet);
     let client = args.run.client(context)?;
     let tuning = args.run.tuning(&experiment);
-    let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
     let predictor = Predictor::new(&client, &*task, args.run.precision, batch, &tuning)?;
-    spinner.finish_and_clear();
+    drop(phase);
     let bar = progress::bar(n_examples, context.quiet);
     bar.set_prefix("predicting");
     let keep = if args.json || output.is_some() { usize::MAX } else { N_SHOWN };

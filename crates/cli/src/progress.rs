@@ -1,10 +1,12 @@
 //! Progress on standard error: what a plugin's installation does, objects and text on their way, and bars for work over a second.
 
 use std::io::{IsTerminal, Write};
-use std::sync::Mutex;
-use std::time::Instant;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
 
 use super::terminal;
 use bf16scope_files::{BytesDone, OnBytes};
@@ -23,6 +25,7 @@ pub(super) fn installations(quiet: bool) -> OnInstall {
             Progress::Starting(artifact) => {
                 say(&progress.to_string());
                 if std::io::stderr().is_terminal() {
+                    clear_all();
                     *bar = Some(download_bar(artifact.wheel_bytes));
                 }
             }
@@ -49,25 +52,99 @@ pub(super) fn bytes(quiet: bool) -> OnBytes {
             return;
         }
         let mut bar = bar.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (began, shown) = bar.get_or_insert_with(|| (Instant::now(), ProgressBar::hidden()));
+        let (began, drawn) = bar.get_or_insert_with(|| (Instant::now(), ProgressBar::hidden()));
         if n_bytes == of {
-            shown.finish_and_clear();
+            drawn.finish_and_clear();
             *bar = None;
-        } else if shown.is_hidden() && began.elapsed().as_secs() >= 1 {
-            *shown = download_bar(of);
+        } else if drawn.is_hidden() && began.elapsed().as_secs() >= 1 {
+            clear_all();
+            *drawn = download_bar(of);
         } else {
-            shown.set_position(n_bytes);
+            drawn.set_position(n_bytes);
         }
     })
 }
 
 /// A line on standard error. If it is closed there is nobody to tell.
 pub(super) fn say(line: &str) {
-    drop(writeln!(std::io::stderr(), "bf16scope: {}", terminal::message(line)));
+    apart(|| drop(writeln!(std::io::stderr(), "bf16scope: {}", terminal::message(line))));
+}
+
+/// Bars and spinners that are shown, or were: what is written meanwhile would end up in their line.
+static SHOWN: Mutex<Vec<WeakProgressBar>> = Mutex::new(Vec::new());
+
+/// Notes that a bar is shown.
+fn shown(bar: ProgressBar) -> ProgressBar {
+    if !bar.is_hidden() {
+        let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.retain(|bar| bar.upgrade().is_some_and(|bar| !bar.is_finished()));
+        shown.push(bar.downgrade());
+    }
+    bar
+}
+
+fn all_shown() -> Vec<ProgressBar> {
+    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    shown.iter().filter_map(WeakProgressBar::upgrade).filter(|bar| !bar.is_finished()).collect()
+}
+
+/// Writes to standard error with every bar out of the way, and draws them again below.
+pub(super) fn apart(write: impl FnOnce()) {
+    fn within(bars: &[ProgressBar], write: Box<dyn FnOnce() + '_>) {
+        match bars {
+            [] => write(),
+            [bar, rest @ ..] => bar.suspend(|| within(rest, write)),
+        }
+    }
+    within(&all_shown(), Box::new(write));
+}
+
+/// Takes every bar away: the process ends, or says its last words.
+pub(super) fn clear_all() {
+    all_shown().iter().for_each(ProgressBar::finish_and_clear);
+}
+
+/// How long work is silent before it is said what it is.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Work that takes its time before a command has anything to show: a spinner on a terminal, and elsewhere a line, if it takes
+/// longer than [`PATIENCE`]. Dropped, it is over.
+pub(super) struct Phase {
+    spinner: ProgressBar,
+    waiting: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl Phase {
+    /// Begins to do what `message` says.
+    pub(super) fn begin(message: String, quiet: bool) -> Phase {
+        let spinner = spinner(message.clone(), quiet);
+        let is_line = !quiet && spinner.is_hidden();
+        let waiting = is_line.then(|| {
+            let (sender, ended) = channel();
+            let thread = std::thread::spawn(move || {
+                if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                    say(&message);
+                }
+            });
+            (sender, thread)
+        });
+        Phase { spinner, waiting }
+    }
+}
+
+impl Drop for Phase {
+    fn drop(&mut self) {
+        self.spinner.finish_and_clear();
+        if let Some((sender, thread)) = self.waiting.take() {
+            drop(sender);
+            // It has nothing to give, and a panic of it would have been printed.
+            drop(thread.join());
+        }
+    }
 }
 
 fn download_bar(n_bytes: u64) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(n_bytes), ProgressDrawTarget::stderr());
+    let bar = shown(ProgressBar::with_draw_target(Some(n_bytes), ProgressDrawTarget::stderr()));
     let style = ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
         .expect("the template is a constant that a test renders");
     bar.set_style(drawable(style));
@@ -85,7 +162,7 @@ fn drawable(style: ProgressStyle) -> ProgressStyle {
 /// A bar on standard error that counts `n` things, with a message; hidden if `quiet` or if it is no terminal.
 pub(super) fn bar(n: u64, quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let bar = ProgressBar::with_draw_target(Some(n), target);
+    let bar = shown(ProgressBar::with_draw_target(Some(n), target));
     let style = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg} {eta}")
         .expect("the template is a constant that a test renders");
     bar.set_style(drawable(style));
@@ -96,7 +173,7 @@ pub(super) fn bar(n: u64, quiet: bool) -> ProgressBar {
 /// the caller's; hidden if `quiet` or if it is no terminal. It is drawn when its length is set.
 pub(super) fn part(quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let bar = ProgressBar::with_draw_target(None, target);
+    let bar = shown(ProgressBar::with_draw_target(None, target));
     let style = ProgressStyle::with_template("{msg} {bar:30} {percent}% {eta} left")
         .expect("the template is a constant that a test renders");
     bar.set_style(drawable(style));
@@ -106,7 +183,7 @@ pub(super) fn part(quiet: bool) -> ProgressBar {
 /// A spinner on standard error with a message and the time gone by; hidden if `quiet` or if it is no terminal.
 pub(super) fn spinner(message: String, quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let spinner = ProgressBar::with_draw_target(None, target);
+    let spinner = shown(ProgressBar::with_draw_target(None, target));
     let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}")
         .expect("the template is a constant that a test renders");
     spinner.set_style(drawable(style));
@@ -119,7 +196,7 @@ pub(super) fn spinner(message: String, quiet: bool) -> ProgressBar {
 /// hidden if `quiet` or if it is no terminal.
 pub(super) fn steps(quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let bar = ProgressBar::with_draw_target(Some(1), target);
+    let bar = shown(ProgressBar::with_draw_target(Some(1), target));
     let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {wide_msg} {elapsed}")
         .expect("the template is a constant that a test renders");
     bar.set_style(drawable(style));

@@ -18,7 +18,7 @@ use self::record::Subject;
 use self::show::Show;
 use super::as_tpu::AsArg;
 use super::child::client_of_all;
-use super::progress::say;
+use super::progress::{Phase, say};
 use super::tune::{TuneArg, target_of};
 use super::whole::whole;
 use super::{Context, Status, again, signals};
@@ -87,6 +87,9 @@ pub struct Args {
     /// Where checkpoints go [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
+    /// Replace a checkpoint that is there already and is not the one that --resume goes on from
+    #[arg(long)]
+    overwrite: bool,
     /// Go on from the checkpoint at its place, from that of the run that --run names, or from FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     resume: Option<Option<PathBuf>>,
@@ -218,13 +221,20 @@ impl Args {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let began = Instant::now();
     args.as_tpu.check(&args.device)?;
-    let wanted = args.wanted();
+    let wanted = args.wanted()?;
+    // Before the data are read; on a slice, whose other hosts write nothing, after the plugin says which host this is.
+    if args.device.is_of_one_process() {
+        wanted.check_free(args)?;
+    }
+    let phase = Phase::begin(format!("reading {} and its data", args.experiment.display()), context.quiet);
     let (experiment, examples) = args.read_experiment(context)?;
+    drop(phase);
     if let Some(from) = &args.resume {
         wanted.check_there(from.as_ref().unwrap_or(&wanted.path))?;
     }
     let existed = wanted.path.exists();
     let data = examples.data();
+    let phase = Phase::begin(format!("compiling the training step of {}", args.experiment.display()), context.quiet);
     let opened = args.open((&experiment, data), &wanted, context)?;
     let Opened { platform, client, mut session, begun, initialization, host, n_hosts } = opened;
     let (Begun { place, resumed }, is_first) = (begun, host == 0);
@@ -234,6 +244,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         false => None,
     };
     let start = begin(&mut session, resumed.as_ref(), args.resumption(), initialization)?;
+    drop(phase);
     let stop = stop_on_signals()?;
     let is_watched = experiment.train.watch.is_some();
     let mut show = Show::new(context, args.json, is_first, u64::from(experiment.train.epochs), is_watched);
@@ -299,6 +310,9 @@ impl Begun {
     fn new(args: &Args, wanted: &Wanted, is_first: bool) -> anyhow::Result<Begun> {
         // Before anything is read from there: another run could still be replacing it.
         let place = is_first.then(|| Place::claim(&wanted.path)).transpose()?;
+        if is_first {
+            wanted.check_free(args)?;
+        }
         let from = args.resume.as_ref().map(|from| from.clone().unwrap_or_else(|| wanted.path.clone()));
         let resumed = from.map(|from| Checkpoint::read(&from).map(|checkpoint| (from, checkpoint))).transpose()?;
         Ok(Begun { place, resumed })
@@ -425,17 +439,18 @@ impl Args {
     }
 
     /// Where --checkpoint says; to go on with the run that --run names, where its last checkpoint is; else the default.
-    fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> anyhow::Result<Wanted> {
         if let Some(path) = &self.checkpoint {
-            return Wanted { path: path.clone(), why: None };
+            return Ok(Wanted { path: path.clone(), why: None });
         }
         let default = default_checkpoint(&self.experiment, self.precision);
         let Some(run) = self.record.run().filter(|run| self.resume == Some(None) && run.exists()) else {
-            return Wanted { path: default, why: Some("that is the default place".to_string()) };
+            return Ok(Wanted { path: default, why: Some("that is the default place".to_string()) });
         };
         let about = run.join(ABOUT);
-        match RunFolder::last_checkpoint(run) {
+        Ok(match RunFolder::last_checkpoint(run) {
             Some(saved) => {
+                RunFolder::check_trusted(run, "name the run's checkpoint yourself: --checkpoint FILE")?;
                 let why = format!("{} names it as the last of its run", about.display());
                 Wanted { path: PathBuf::from(saved.path), why: Some(why) }
             }
@@ -443,11 +458,26 @@ impl Args {
                 let why = format!("that is the default place, and {} names no other", about.display());
                 Wanted { path: default, why: Some(why) }
             }
-        }
+        })
     }
 }
 
 impl Wanted {
+    /// Refuses to replace a checkpoint that the run does not go on from, unless that was asked for: it may be all that is left
+    /// of another run.
+    fn check_free(&self, args: &Args) -> anyhow::Result<()> {
+        let same = |from: &PathBuf| *from == self.path || from.canonicalize().ok() == self.path.canonicalize().ok();
+        let goes_on = args.resume.as_ref().is_some_and(|from| from.as_ref().is_none_or(same));
+        if goes_on || args.overwrite || !Place::holds_checkpoint(&self.path) {
+            return Ok(());
+        }
+        bail!(
+            "{}: a checkpoint is there, and this run would replace it\nhelp: --resume goes on from it, --checkpoint FILE leaves it \
+             and writes to another file, --overwrite replaces it",
+            self.path.display()
+        )
+    }
+
     /// The error of a checkpoint that is to be gone on from, and is not there.
     fn check_there(&self, from: &Path) -> anyhow::Result<()> {
         let Some(why) = self.why.as_ref().filter(|_| *from == self.path && !from.exists()) else { return Ok(()) };

@@ -5,9 +5,11 @@
 //! the network computes in is [`Loader`](super::Loader)'s, last, into the batch's own memory.
 
 mod spec;
+mod tensor;
 
 pub use spec::{FeatureSpec, RawType};
 use spec::{Scratch, is_image};
+pub(crate) use tensor::Tensor;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -240,13 +242,31 @@ impl Pipeline {
             return take(Elements::Bytes(&table.array(&words.join(" "), feature)));
         }
         let [bytes] = strings else { return Err(wrong(&shown(value), "one string of bytes")) };
-        if let Some(raw) = spec.raw {
-            let n_bytes = n_elements(&feature.dims).unwrap_or_default() * raw.dtype().n_bytes();
+        if spec.raw == Some(RawType::Tensor) {
+            let tensor = Tensor::read(bytes).map_err(|found| wrong(&found, "a tensor that TensorFlow serialized"))?;
+            return match tensor.has_dims(&feature.dims) {
+                true => take(Elements::Bytes(&tensor.bytes)),
+                false => Err(wrong(&format!("a tensor {tensor}"), &format!("dims {:?}", feature.dims))),
+            };
+        }
+        if let Some(dtype) = spec.raw.and_then(|raw| raw.dtype(bytes)) {
+            let n_bytes = n_elements(&feature.dims).unwrap_or_default() * dtype.n_bytes();
             if bytes.len() == n_bytes {
                 return take(Elements::Bytes(bytes));
             }
-            let expected = format!("{n_bytes}: {} {:?}", raw.dtype(), feature.dims);
+            let expected = format!("{n_bytes}: {dtype} {:?}", feature.dims);
             return Err(wrong(&format!("{} bytes", bytes.len()), &expected));
+        }
+        if !spec.classes.is_empty() {
+            let class = class_of(&spec.classes, bytes).map_err(|measured| {
+                wrong(&measured, &format!("one of `classes`: {}", listed(&spec.classes, MAX_LISTED)))
+            })?;
+            let n_elements = n_elements(&feature.dims).unwrap_or_default();
+            let refused = |(value, expected): (i64, String)| wrong(&value.to_string(), &expected);
+            return match spec.one_hot {
+                true => take(Elements::F32s(&one_hot(class, 0, n_elements).map_err(refused)?)),
+                false => take(Elements::Bytes(&class.to_le_bytes())),
+            };
         }
         if let Some(expected) = misfit(made, value) {
             return Err(wrong(&shown(value), &expected));
@@ -259,6 +279,13 @@ impl Pipeline {
 /// A value for a message: `3 values of int64`.
 fn shown(value: &Value) -> String {
     format!("{} of {}", counted(value.len()), value.kind())
+}
+
+/// The number of the class that a text names; or the text, as far as it is one.
+fn class_of(classes: &[String], text: &[u8]) -> Result<i64, String> {
+    let Ok(text) = str::from_utf8(text) else { return Err("bytes that are not UTF-8".to_string()) };
+    let found = classes.iter().position(|class| class == text.trim());
+    found.map(|class| class as i64).ok_or_else(|| format!("`{}`", text.trim().chars().take(40).collect::<String>()))
 }
 
 /// Zeros, and 1 at a class; or the class, and what is expected of it.
@@ -288,12 +315,25 @@ fn misfit(made: &Made, value: &Value) -> Option<String> {
         (false, dims) => format!("numbers {dims:?}"),
     };
     match value {
-        Value::Bytes(_) if spec.raw.is_none() && table.is_none() && !is_image(&feature.dims) => Some(format!(
+        Value::Bytes(_) if spec.raw.is_some() || table.is_some() || !spec.classes.is_empty() => None,
+        Value::Bytes(strings) if strings.first().is_some_and(|bytes| Tensor::dtype_of(bytes).is_some()) => {
+            Some(format!("{what}: these are bytes of `tf.io.serialize_tensor`, so add `raw: tensor`"))
+        }
+        Value::Bytes(strings) if is_whole(feature) && strings.first().is_some_and(|bytes| is_name(bytes)) => {
+            Some(format!("{what}: of text, name its classes with `classes: [NAME, …]`, of class 0 first"))
+        }
+        Value::Bytes(_) if !is_image(&feature.dims) => Some(format!(
             "{what}, for bytes are an encoded image unless `raw` says what they are: name another one with `key`, or add `raw`"
         )),
         Value::Floats(_) if is_whole(feature) && table.is_none() => Some(what),
         Value::Bytes(_) | Value::Ints(_) | Value::Floats(_) => None,
     }
+}
+
+/// Whether bytes may be a class's name: a short line of text.
+fn is_name(bytes: &[u8]) -> bool {
+    let text = str::from_utf8(bytes).unwrap_or_default();
+    (1..=100).contains(&text.len()) && !text.contains(char::is_control)
 }
 
 fn counted(n: usize) -> String {
@@ -305,7 +345,8 @@ fn dtype(made: &Made, value: &Value) -> DType {
     let spec = &made.spec;
     match (value, spec.raw) {
         (Value::Bytes(_), None) if made.table.is_some() && is_whole(&made.feature) => DType::S64,
-        (Value::Bytes(_), Some(raw)) => raw.dtype(),
+        (Value::Bytes(strings), Some(raw)) => strings.first().and_then(|bytes| raw.dtype(bytes)).unwrap_or(DType::F32),
+        (Value::Bytes(_), None) if !spec.classes.is_empty() && !spec.one_hot => DType::S64,
         (Value::Ints(_), _) if !spec.one_hot => DType::S64,
         (Value::Bytes(_) | Value::Ints(_) | Value::Floats(_), _) => DType::F32,
     }
@@ -387,6 +428,94 @@ impl Source for Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug)]
+    struct One(Values);
+
+    impl Records for One {
+        fn n_records(&self) -> u64 {
+            1
+        }
+
+        fn values(&self, _index: u64, _keys: Option<&[&str]>) -> Result<Values, DataError> {
+            Ok(self.0.clone())
+        }
+
+        fn place(&self, index: u64) -> String {
+            format!("a, record {index}")
+        }
+
+        fn fingerprint(&self) -> &str {
+            ""
+        }
+    }
+
+    /// What becomes of bytes: the array's dtype and bytes, or why there is none.
+    fn made(feature: &Feature, spec: FeatureSpec, bytes: &[u8]) -> Result<(DType, Vec<u8>), String> {
+        let records = One([(feature.name.clone(), Value::Bytes(vec![bytes.to_vec()]))].into());
+        let specs = [(feature.name.clone(), spec)].into();
+        let said = |error: DataError| error.to_string();
+        let pipeline =
+            Pipeline::new(Arc::new(records), &[feature.clone()], &specs, Options::default()).map_err(said)?;
+        let bytes = pipeline.read(0).map_err(said)?.remove(0).into_owned();
+        Ok((pipeline.arrays()[0].dtype, bytes))
+    }
+
+    #[test]
+    fn a_tensor_that_tensorflow_serialized_says_what_it_is() {
+        let spec = || FeatureSpec { raw: Some(RawType::Tensor), ..FeatureSpec::default() };
+        let x = Feature::compute("x", [2, 2]);
+        let content: Vec<u8> = [1.0f32, -2.0, 3.5, 0.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bytes = tensor::tests::serialized(1, &[2, 2], &content);
+        assert_eq!(made(&x, spec(), &bytes), Ok((DType::F32, content.clone())));
+        // Dims of 1 are no other order of elements.
+        assert_eq!(made(&Feature::compute("x", [2, 2, 1]), spec(), &bytes), Ok((DType::F32, content)));
+        let labels = tensor::tests::serialized(9, &[], &7i64.to_le_bytes());
+        let label = Feature::exact("y", DType::S32, []).label();
+        assert_eq!(made(&label, spec(), &labels), Ok((DType::S64, 7i64.to_le_bytes().to_vec())));
+        assert_eq!(
+            made(&Feature::compute("x", [4]), spec(), &bytes).unwrap_err(),
+            "a, record 0: feature `x` is a tensor f32[2,2]; expected dims [4]"
+        );
+        assert_eq!(
+            made(&x, spec(), b"\xff\xd8\xff").unwrap_err().split(": feature").nth(1).unwrap().split(" is ").next(),
+            Some(" `x`")
+        );
+        // Without the key it is said which is meant.
+        assert_eq!(
+            made(&x, FeatureSpec::default(), &bytes).unwrap_err(),
+            "a, record 0: feature `x` is 1 value of bytes; expected numbers [2, 2]: these are bytes of `tf.io.serialize_tensor`, \
+             so add `raw: tensor`"
+        );
+    }
+
+    #[test]
+    fn a_text_is_the_number_of_its_class() {
+        let classes = || vec!["cat".to_string(), "dog".to_string(), "frog".to_string()];
+        let spec = || FeatureSpec { classes: classes(), ..FeatureSpec::default() };
+        let label = Feature::exact("y", DType::S32, []).label();
+        assert_eq!(made(&label, spec(), b"frog\n"), Ok((DType::S64, 2i64.to_le_bytes().to_vec())));
+        let row = Feature::compute("y", [3]);
+        let one_hot: Vec<u8> = [0.0f32, 1.0, 0.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+        assert_eq!(made(&row, FeatureSpec { one_hot: true, ..spec() }, b"dog"), Ok((DType::F32, one_hot)));
+        assert_eq!(
+            made(&label, spec(), b"horse").unwrap_err(),
+            "a, record 0: feature `y` is `horse`; expected one of `classes`: `cat`, `dog`, `frog`"
+        );
+        assert!(made(&label, spec(), b"\xff").unwrap_err().contains("is bytes that are not UTF-8; expected one of"));
+        assert_eq!(
+            made(&label, FeatureSpec::default(), b"cat").unwrap_err(),
+            "a, record 0: feature `y` is 1 value of bytes; expected a whole number: of text, name its classes with `classes: \
+             [NAME, …]`, of class 0 first"
+        );
+        let fault = |spec: FeatureSpec, feature: &Feature| spec.fault(feature).map(|(keys, ..)| keys);
+        assert_eq!(fault(spec(), &label), None);
+        assert_eq!(fault(FeatureSpec { raw: Some(RawType::U8), ..spec() }, &label), Some(vec!["raw"]));
+        assert_eq!(fault(FeatureSpec { offset: 1, ..spec() }, &label), Some(vec!["offset"]));
+        assert_eq!(fault(spec(), &Feature::compute("y", [3])), Some(vec!["classes"]));
+        let twice = FeatureSpec { classes: vec!["a".to_string(), "a".to_string()], ..FeatureSpec::default() };
+        assert_eq!(fault(twice, &label), Some(vec!["classes"]));
+    }
 
     #[test]
     fn a_class_out_of_range_is_told_the_range_as_the_file_counts() {

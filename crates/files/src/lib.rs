@@ -23,6 +23,7 @@
 mod archive;
 mod cache;
 pub mod framing;
+mod local;
 mod offline;
 mod read;
 mod records;
@@ -32,12 +33,13 @@ mod trust;
 
 pub use archive::{MAX_UNPACKED_RATIO, UNPACKED_WITHOUT_QUESTION, ZipError, has_zip_end, is_bomb, stored_of_hollow};
 pub use cache::{BytesDone, Cache, OnBytes};
+pub use local::{NotLocal, check_input, check_output};
 pub use offline::{is_offline, refuse_downloads};
 pub use read::{is_pipe, open, read, read_text};
 pub use records::{Records, remove_one as remove_file};
 pub use replace::{Replacement, check_replaceable, make_way, open_lock, put, replace, sweep};
 pub use sums::{Damage, Summing, Sums, read_exact_at};
-pub use trust::{Untrusted, check_trusted};
+pub use trust::{Untrusted, check_trusted, check_trusted_or};
 
 use std::io;
 use std::path::Path;

@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::{FIFO, FileError, check_name, is_descriptor, not_regular};
+use super::{FIFO, FileError, check_input, check_name, is_descriptor, not_regular};
 
 /// Opens a regular file for reading. Nothing is opened that could block or never end: a FIFO, a device.
 ///
@@ -97,6 +97,7 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
 /// Bytes of the file, if it is one that may be read; none of a pipe, which does not say.
 fn check(path: &Path, takes_pipes: bool) -> io::Result<Option<u64>> {
     check_name(path)?;
+    check_input(path)?;
     let metadata = fs::metadata(path)?;
     match not_regular(metadata.file_type()) {
         None => Ok(Some(metadata.len())),

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-use super::{Untrusted, check_trusted, put, read, sums, sweep};
+use super::{Untrusted, check_output, check_trusted, put, read, sums, sweep};
 
 /// What a record with length and hash begins with: it changes with the format.
 const SEAL: &[u8; 8] = b"bfkept1\n";
@@ -61,6 +61,7 @@ impl Records {
     /// # Errors
     /// A folder that cannot be made, listed or written to; one that others may write ([`Untrusted`]).
     pub fn keep(&self, key: &str, bytes: &[u8]) -> io::Result<()> {
+        check_output(&self.dir)?;
         self.dir.parent().map_or(Ok(()), check_trusted)?;
         check_trusted(&self.dir)?;
         fs::create_dir_all(&self.dir)?;

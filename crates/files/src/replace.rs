@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use fs4::fs_std::FileExt as _;
 use tempfile::NamedTempFile;
 
-use super::{CHARACTER_DEVICE, FIFO, FileError, check_name, folder_of, is_descriptor, not_regular};
+use super::{CHARACTER_DEVICE, FIFO, FileError, check_name, check_output, folder_of, is_descriptor, not_regular};
 
 /// What marks a file as half-written.
 const MARK: &str = ".writing-";
@@ -34,8 +34,9 @@ impl Replacement {
     /// as it is until [`finish`](Replacement::finish). A symbolic link is kept, and what it leads to is replaced, or made.
     ///
     /// # Errors
-    /// What the system says; a path where something other than a regular file is; a read-only file.
+    /// What the system says; a URL; a path where something other than a regular file is; a read-only file.
     pub fn begin(path: &Path) -> io::Result<Replacement> {
+        check_output(path)?;
         let place = place_of(path)?;
         let name = place.file_name().ok_or(FileError::Taken { found: "a directory" })?;
         let mode = match fs::metadata(&place) {

@@ -47,6 +47,16 @@ pub fn check_trusted(path: &Path) -> Result<(), Untrusted> {
     }
 }
 
+/// As [`check_trusted`], of a file or a folder that is no cache's, with what to do instead of following what is in it.
+///
+/// # Errors
+/// [`Untrusted`].
+pub fn check_trusted_or(path: &Path, help: &str) -> Result<(), Untrusted> {
+    let fault = fs::metadata(path).ok().and_then(|found| fault(&found, user()));
+    let untrusted = |(what, _)| Untrusted { path: path.to_path_buf(), what, help: help.to_string() };
+    fault.map(untrusted).map_or(Ok(()), Err)
+}
+
 /// What mends a fault.
 enum Mend {
     Owner,

@@ -62,6 +62,7 @@ pub fn read_with(
 ) -> Result<Module, ForeignError> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         check_ranks(text, name)?;
+        check_elements(text, name)?;
         if has_unknown_sizes(text) && (text.contains(SYMBOLIC_TEXT) || !sizes.is_empty()) {
             return stablehlo::read_symbolic(text, name, sizes);
         } else if !sizes.is_empty() {
@@ -154,6 +155,7 @@ impl Conversion<'_> {
 fn say_devices(module: &mut Module, n_replicas: u64, n_partitions: u64) {
     for (attribute, count) in [("replica_count", n_replicas), ("num_partitions", n_partitions)] {
         if count > 1 {
+            module.unmodelled.attributes.retain(|(name, _)| name != attribute);
             module.unmodelled.attributes.push((attribute.to_string(), count.to_string()));
         }
     }
@@ -173,6 +175,29 @@ fn check_ranks(text: &str, name: &str) -> Result<(), ForeignError> {
                 return Err(ForeignError::Refused { said, help: "reshape it where the program is made".to_string() });
             }
         }
+    }
+    Ok(())
+}
+
+/// Refuses a text that leaves elements of constants out, as a printer does that shows it to people.
+fn check_elements(text: &str, name: &str) -> Result<(), ForeignError> {
+    const RESOURCE: &str = "dense_resource<";
+    let has_resources = text.contains("dialect_resources");
+    for (nth, line) in text.lines().enumerate() {
+        let named = line.find(RESOURCE).and_then(|at| line[at + RESOURCE.len()..].split('>').next());
+        let what = match named {
+            Some("__elided__") => "the elements of a constant are left out (`dense_resource<__elided__>`)".to_string(),
+            Some(resource) if !has_resources => {
+                format!("the elements of a constant are in the resource `{resource}`, which the text does not have")
+            }
+            _ if line.contains("opaque<\"elided_large_const\"") => {
+                "the elements of a constant are left out (`elided_large_const`)".to_string()
+            }
+            _ => continue,
+        };
+        let help = "write the module whole: bytecode, or text without a limit on large elements, such as \
+                    `lowered.compiler_ir().operation.get_asm()` in JAX";
+        return Err(ForeignError::Refused { said: format!("{name}:{}: {what}", nth + 1), help: help.to_string() });
     }
     Ok(())
 }
@@ -260,6 +285,25 @@ mod tests {
             check_ranks(&text(100_000), "m").unwrap_err().to_string(),
             "m:2: a tensor has 100000 dimensions; expected at most 1000\nhelp: reshape it where the program is made"
         );
+    }
+
+    #[test]
+    fn a_text_without_its_elements_is_refused_with_its_line() {
+        let text =
+            |constant: &str| format!("module @m {{\n  %0 = stablehlo.constant {constant} : tensor<64xf32>\n}}\n");
+        let refused = |text: &str| check_elements(text, "m").unwrap_err().to_string();
+        let help = "\nhelp: write the module whole: bytecode, or text without a limit on large elements, such as \
+                    `lowered.compiler_ir().operation.get_asm()` in JAX";
+        assert_eq!(
+            refused(&text("dense_resource<__elided__>")),
+            format!("m:2: the elements of a constant are left out (`dense_resource<__elided__>`){help}")
+        );
+        let said = "m:2: the elements of a constant are in the resource `w`, which the text does not have";
+        assert_eq!(refused(&text("dense_resource<w>")), format!("{said}{help}"));
+        assert!(refused(&text("opaque<\"elided_large_const\", \"0xDEADBEEF\">")).contains("are left out"));
+        for whole in [text("dense<0.0>"), text("dense_resource<w>") + "{-#\n  dialect_resources: {\n"] {
+            check_elements(&whole, "m").unwrap();
+        }
     }
 
     /// It was the last: of `["tpu", "cpu"]` a CPU.

@@ -294,8 +294,7 @@ mod tests {
         }
         let [text, proto] = said(", replica_count=2, num_partitions=4", "  ROOT y = f32[4]{0} negate(x)\n");
         assert_eq!(text, "m has replica_count=2, num_partitions=4 for 8 devices, and this is one");
-        // A proto has no field for them.
-        assert_eq!(proto, "alone");
+        assert_eq!(proto, text);
     }
 
     #[test]

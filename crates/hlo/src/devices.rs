@@ -349,13 +349,12 @@ mod tests {
     fn counts_meshes_shardings_and_groups_say_over_how_many() {
         let negate = format!("{X}  ROOT y = f32[4]{{0}} negate(x)\n");
         assert_eq!(counts("", &negate), [Some((1, 1)); 2]);
-        // A proto has no field for the counts.
-        assert_eq!(counts(", replica_count=2, num_partitions=4", &negate), [Some((2, 4)), Some((1, 1))]);
+        assert_eq!(counts(", replica_count=2, num_partitions=4", &negate), [Some((2, 4)); 2]);
         let mesh = ", frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<[\"data\"=4, \"model\"=2]>}}";
         assert_eq!(counts(mesh, &negate), [Some((1, 8)); 2]);
         let split = format!("{X}  ROOT y = f32[4]{{0}} negate(x), sharding={{devices=[4]<=[4]}}\n");
         assert_eq!(counts("", &split), [Some((1, 4)); 2]);
-        assert_eq!(counts(", replica_count=2", &split), [Some((2, 4)), Some((1, 4))]);
+        assert_eq!(counts(", replica_count=2", &split), [Some((2, 4)); 2]);
         let reduce = |with: &str| format!("{X}  ROOT y = f32[4]{{0}} all-reduce(x){with}, to_apply=add\n");
         assert_eq!(counts("", &reduce(", replica_groups={{0,1,2,3}}")), [Some((4, 1)); 2]);
         let global = ", channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true";

@@ -51,6 +51,7 @@ pub mod module;
 pub mod module_shards;
 pub mod numerics;
 pub mod ops;
+mod parameters;
 pub mod proto;
 pub mod round;
 pub mod shape;

@@ -9,13 +9,18 @@
 use prost::Message as _;
 
 use super::ops::ReplicaGroups;
-use super::proto::attributes::{encode_groups, take_groups};
+use super::proto::attributes::{
+    decode_convolution_dims, decode_window, encode_convolution_dims, encode_groups, encode_window, take_groups,
+};
 use super::proto::messages::{
     CholeskyOptions, HloComputationProto, HloInstructionProto, OpMetadata, OutputOperandAliasing, SourceTarget,
     TriangularSolveOptions,
 };
 use super::proto::shape;
-use super::text::forms::{finished, groups_text, list, replica_groups as read_groups};
+use super::text::forms::{
+    dim_labels as read_dim_labels, dim_labels_text, finished, groups_text, list, replica_groups as read_groups,
+    window as read_window, window_text,
+};
 use super::text::lex::{Cursor, Read};
 use super::text::number::escape;
 use super::text::op::{BEFORE_API_VERSION, BEFORE_TARGET};
@@ -155,6 +160,12 @@ fn transfer_text(proto: &HloInstructionProto, attributes: &mut Attributes) {
 
 /// Custom calls, fusions and asynchronous starts.
 fn call_text(proto: &HloInstructionProto, attributes: &mut Attributes) {
+    if let Some(window) = proto.window.clone().filter(|window| !window.dimensions.is_empty()) {
+        attributes.put("window", format!("{{{}}}", window_text(&decode_window(window))));
+    }
+    if let Some(dims) = proto.convolution_dimension_numbers.clone() {
+        attributes.put("dim_labels", dim_labels_text(&decode_convolution_dims(*dims)));
+    }
     attributes.put_if(proto.feature_group_count > 1, "feature_group_count", proto.feature_group_count);
     attributes.put_if(proto.batch_group_count > 1, "batch_group_count", proto.batch_group_count);
     attributes.put_if(proto.padding_type != 0, "padding_type", name_of(&PADDING_TYPES, proto.padding_type));
@@ -334,6 +345,10 @@ fn set_field(opcode: &str, name: &str, value: &mut Cursor<'_>, proto: &mut HloIn
         "infeed_config" => proto.infeed_config = value.string()?.into_bytes(),
         "outfeed_config" => proto.outfeed_config = value.string()?.into_bytes(),
         OUTFEED_SHAPE => proto.outfeed_shape = Some(Box::new(shape::encode(&value.shape()?))),
+        "window" => proto.window = Some(encode_window(&read_window(value)?)),
+        "dim_labels" => {
+            proto.convolution_dimension_numbers = Some(Box::new(encode_convolution_dims(&read_dim_labels(value)?)));
+        }
         "feature_group_count" => proto.feature_group_count = value.int()?,
         "batch_group_count" => proto.batch_group_count = value.int()?,
         "padding_type" => proto.padding_type = table(value, &PADDING_TYPES)?,
@@ -485,6 +500,34 @@ mod tests {
         let module = parse(text, "m.hlo").unwrap();
         let decoded = decode::from_bytes(&encode::to_bytes(&module).unwrap()).unwrap();
         assert_eq!([&module, &decoded].map(verify), [Ok(()), Ok(())]);
+    }
+
+    #[test]
+    fn windows_and_labels_of_a_custom_call_cross_both_ways() {
+        let said = "window={size=2x2 stride=1x2 pad=0_1x0_0}, dim_labels=b01f_01io->b01f, feature_group_count=2";
+        let text = format!(
+            "HloModule m\n\nENTRY main {{\n  x = f32[1,4,4,2]{{3,2,1,0}} parameter(0)\n  ROOT y = f32[4]{{0}} custom-call(x, x), \
+             {said}, custom_call_target=\"f\"\n}}\n"
+        );
+        let module = parse(&text, "m.hlo").unwrap();
+        let decoded = decode::from_bytes(&encode::to_bytes(&module).unwrap()).unwrap();
+        let printed = crate::text::print(&decoded, &crate::text::PrintOptions::default());
+        assert!(printed.contains(&format!("custom-call(x, x), {said}, custom_call_target=\"f\"")), "{printed}");
+    }
+
+    #[test]
+    fn a_short_form_of_text_has_no_proto() {
+        let text = "HloModule m\n\nENTRY main {\n  x = f32[4]{0} parameter(0)\n  s = ((f32[4]{0}), f32[2]{0}, s32[]) \
+                    slice-start(x), slice={[0:2]}\n  ROOT d = f32[2]{0} slice-done(s)\n}\n";
+        let module = parse(text, "m.hlo").unwrap();
+        let error = encode::to_bytes(&module).unwrap_err().to_string();
+        assert!(
+            error.starts_with(
+                "main/s: `slice-start`, text's short form of an `async-start` around `slice` (a proto has"
+            ),
+            "{error}"
+        );
+        assert!(error.ends_with("give XLA's proto of the module), is not supported"), "{error}");
     }
 
     /// Without `outfeed_shape` an outfeed gives its operand as it lies, and a message says so.

@@ -8,11 +8,12 @@
 //! - `amp`: automatic mixed precision.
 //! - `as_tpu`: f32 products as a TPU's matrix unit computes them, of bf16 parts.
 //! - `widen`: a module in f64.
+//! - `constants`: parameters become constants, and constants parameters.
 //! - `tidy`: folds exact conversions, merges common subexpressions, removes dead code.
 //!
 //! Every pass has one signature, `run(&Module, &Config) -> Result<(Module, Report), PassError>`: it takes a verified module
 //! and returns a verified module and what it changed. (The configuration of `amp` is its `Policy`, that of `as_tpu` the
-//! arithmetic.) `grad` and `remat` also have a form that appends to the computation that an emitter writes. The same input
+//! arithmetic; `constants` has two, `bake` and `lift`.) `grad` and `remat` also have a form that appends to the computation that an emitter writes. The same input
 //! gives the same output, byte for byte. No pass reads files or compiles anything.
 //!
 //! ```
@@ -40,6 +41,7 @@ use bf16scope_hlo::Instruction;
 
 pub mod amp;
 pub mod as_tpu;
+pub mod constants;
 pub mod cotangent_remat;
 mod error;
 pub mod grad;
@@ -80,6 +82,8 @@ mod tests {
     fn all_passes_have_one_signature() {
         let n_passes = pass(amp::run)
             + pass(as_tpu::run)
+            + pass(constants::bake)
+            + pass(constants::lift)
             + pass(cotangent_remat::run)
             + pass(grad::run)
             + pass(pace::run)
@@ -88,7 +92,7 @@ mod tests {
             + pass(tidy::run)
             + pass(widen::run);
         let documented = include_str!("lib.rs").lines().filter(|line| line.starts_with("//! - `")).count();
-        // `cotangent_remat` stands on the line of `remat`.
-        assert_eq!(n_passes, documented + 1);
+        // `cotangent_remat` stands on the line of `remat`, and `constants` has two.
+        assert_eq!(n_passes, documented + 2);
     }
 }

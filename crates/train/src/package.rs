@@ -322,6 +322,11 @@ impl Built {
 /// # Errors
 /// [`PackageError::Taken`]; [`PackageError::Io`].
 pub fn check_folder(folder: &Path) -> Result<(), PackageError> {
+    files::check_output(folder).map_err(|error| PackageError::Io {
+        path: folder.to_path_buf(),
+        done: "written",
+        source: error.into(),
+    })?;
     match fs::read_dir(folder) {
         Ok(entries) => {
             let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();

@@ -7,6 +7,7 @@ use anyhow::bail;
 use serde_json::json;
 
 use super::Args;
+use crate::progress::Phase;
 use crate::report::grouped;
 use crate::trained::by_averages;
 use crate::whole::whole;
@@ -63,11 +64,11 @@ pub(super) fn run(
     };
     let prompt =
         tokenizer.encode(text).map_err(|found| anyhow::anyhow!("the tokenizer makes no ids of the text: {found}"))?;
+    let phase = Phase::begin(format!("compiling {}", args.experiment.display()), context.quiet);
     let client = args.run.client(context)?;
     let tuning = args.run.tuning(experiment);
-    let spinner = progress::spinner(format!("compiling {}", args.experiment.display()), context.quiet);
     let completer = Completer::new(&client, &*experiment.task(), args.run.precision, &tuning)?;
-    spinner.finish_and_clear();
+    drop(phase);
     let CompletionArgs { tokens, temperature, top_k, seed, .. } = args.completion;
     let sampling = Sampling { temperature: temperature.unwrap_or(0.0), top_k: top_k.map(|k| k as usize), seed };
     let bar = progress::bar(u64::from(tokens), context.quiet);

@@ -99,7 +99,7 @@ impl<'a> Show<'a> {
     /// That a checkpoint which is there will go.
     pub(super) fn replaced(&self, path: &Path, config: &TrainConfig) {
         self.say(&format!(
-            "{} will be replaced {}; --resume goes on from it instead, if it is whole",
+            "{} will be replaced {}, as --overwrite says",
             path.display(),
             match config.save_checkpoints_steps.or(config.save_checkpoints_secs) {
                 _ if config.epochs == 0 => "at once",

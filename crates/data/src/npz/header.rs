@@ -59,6 +59,12 @@ impl Header {
         Header { kind, width, is_big_endian: false, is_fortran: false, dims }
     }
 
+    /// As [`of`](Header::of), but that bf16 is what NumPy does not interpret: `ml_dtypes` stores it so, and so it is read again.
+    pub fn stored(dtype: DType, dims: Vec<i64>) -> Header {
+        let header = Header::of(dtype, dims);
+        if dtype == DType::BF16 { Header { kind: 'V', ..header } } else { header }
+    }
+
     /// What the elements are to HLO; `None` of those that NumPy does not interpret, but for two bytes, which are bf16.
     pub fn dtype(&self) -> Option<DType> {
         match (self.kind, self.width) {

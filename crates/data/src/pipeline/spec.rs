@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::tensor::Tensor;
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use crate::feature::{Feature, is_whole};
 use crate::image::{self, Buffers, CenterCrop, DctMethod, RandomResizedCrop, Resize, Resizing, Window, resize};
@@ -21,7 +22,8 @@ pub struct FeatureSpec {
     /// Its name in the records. Default the feature's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Bytes are elements of this dtype, little-endian, as `tf.io.decode_raw` reads them.
+    /// Bytes are elements of this dtype, little-endian, as `tf.io.decode_raw` reads them; or `tensor`, what
+    /// `tf.io.serialize_tensor` wrote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raw: Option<RawType>,
     /// Bytes are text, and what its words are in a table: vectors, or for whole numbers their numbers from 1.
@@ -54,6 +56,9 @@ pub struct FeatureSpec {
     /// Whole numbers: what is added to each. −1 makes labels from 1 to 1,000 those from 0 to 999. Default 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub offset: i64,
+    /// Text: the names of classes, of class 0 first; a name becomes its number.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<String>,
     /// A whole number: it becomes a row of zeros with a 1 at its place. Default false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub one_hot: bool,
@@ -83,11 +88,14 @@ pub enum RawType {
     Bf16,
     F32,
     F64,
+    /// What `tf.io.serialize_tensor` wrote, which says its dtype and dims itself.
+    Tensor,
 }
 
 impl RawType {
-    pub(super) fn dtype(self) -> DType {
-        match self {
+    /// What the elements of these bytes are; none of bytes that are no tensor.
+    pub(super) fn dtype(self, bytes: &[u8]) -> Option<DType> {
+        Some(match self {
             RawType::U8 => DType::U8,
             RawType::S8 => DType::S8,
             RawType::U16 => DType::U16,
@@ -98,7 +106,8 @@ impl RawType {
             RawType::Bf16 => DType::BF16,
             RawType::F32 => DType::F32,
             RawType::F64 => DType::F64,
-        }
+            RawType::Tensor => return Tensor::dtype_of(bytes),
+        })
     }
 }
 
@@ -157,6 +166,22 @@ impl FeatureSpec {
                     format!("`{key}: {numbers:?}`"),
                     format!("{expected}, one for each of {channels} channels"),
                 );
+            }
+        }
+        if !self.classes.is_empty() {
+            let other =
+                self.of_images().or(self.raw.map(|_| "raw")).or(self.word_vectors.as_ref().map(|_| "word_vectors"));
+            if let Some(other) = other.or((self.offset != 0).then_some("offset")) {
+                let expected = "one of them: `classes` makes numbers of names".to_string();
+                return fault(other, format!("`{other}` with `classes`"), expected);
+            }
+            let names: std::collections::BTreeSet<&String> = self.classes.iter().collect();
+            if names.len() < self.classes.len() {
+                return fault("classes", "one name twice in `classes`".to_string(), "each class once".to_string());
+            }
+            if !self.one_hot && !(is_whole(feature) && feature.dims.is_empty()) {
+                let expected = format!("it of one whole number: `{}` has dims {:?}", feature.name, feature.dims);
+                return fault("classes", "`classes`".to_string(), expected);
             }
         }
         if self.half_pixel_centers && self.resize.is_none() {

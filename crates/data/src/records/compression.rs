@@ -14,6 +14,8 @@ pub(super) enum Compression {
     Gzip,
     Zlib,
     #[cfg_attr(not(feature = "records"), allow(dead_code, reason = "no such file is opened"))]
+    Zstd,
+    #[cfg_attr(not(feature = "records"), allow(dead_code, reason = "no such file is opened"))]
     Parquet,
 }
 
@@ -22,6 +24,9 @@ impl Compression {
     pub(super) fn of(head: &[u8]) -> Option<Compression> {
         match head {
             [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
+            // RFC 8878: a frame, or one that is skipped.
+            #[cfg(feature = "records")]
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Compression::Zstd),
             // RFC 1950: deflate with a window of up to 32 KiB, and a check of the two bytes.
             [cmf @ 0x08..=0x78, flg, ..] if cmf & 0x0f == 8 && (u16::from(*cmf) << 8 | u16::from(*flg)) % 31 == 0 => {
                 Some(Compression::Zlib)
@@ -34,6 +39,7 @@ impl Compression {
         match self {
             Compression::Gzip => "gzip",
             Compression::Zlib => "zlib",
+            Compression::Zstd => "Zstandard",
             Compression::Parquet => "Parquet",
         }
     }
@@ -43,6 +49,7 @@ impl Compression {
         let path = path.display();
         match self {
             Compression::Gzip => Some(format!("gunzip -c {path} > {path}.unpacked")),
+            Compression::Zstd => Some(format!("zstd -dc {path} > {path}.unpacked")),
             Compression::Zlib => Some(format!(
                 "python3 -c 'import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))' < {path} > {path}.unpacked"
             )),
@@ -54,7 +61,7 @@ impl Compression {
     /// row becomes.
     pub(super) fn form(self) -> &'static str {
         match self {
-            Compression::Gzip | Compression::Zlib => "-2",
+            Compression::Gzip | Compression::Zlib | Compression::Zstd => "-2",
             Compression::Parquet => "-rows2",
         }
     }

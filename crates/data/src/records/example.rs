@@ -1,4 +1,5 @@
-//! `tf.train.Example`: named lists of bytes, whole numbers or floats.
+//! `tf.train.Example`: named lists of bytes, whole numbers or floats; and `tf.train.SequenceExample`, whose feature lists become
+//! one list each: the values of all steps, one step after the other.
 //!
 //! Source: TensorFlow's `core/example/example.proto` and `feature.proto`. Only the features that are asked for are
 //! decoded: the others stay bytes of the record.
@@ -10,12 +11,24 @@ use super::{Value, Values};
 
 /// Features of an example at most: what bounds memory where a damaged record claims millions of empty ones.
 const MAX_FEATURES: usize = 1 << 16;
+/// Steps of a feature list at most, for the same reason.
+const MAX_STEPS: usize = 1 << 22;
 
 /// `tensorflow.Example`.
 #[derive(Clone, PartialEq, Message)]
 struct Example {
     #[prost(bytes = "bytes", tag = "1")]
     features: Bytes,
+    /// Of a `SequenceExample`, whose `context` stands where an `Example` has its features.
+    #[prost(bytes = "bytes", tag = "2")]
+    feature_lists: Bytes,
+}
+
+/// `tensorflow.FeatureList`: a feature for each step.
+#[derive(Clone, PartialEq, Message)]
+struct FeatureList {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    feature: Vec<Bytes>,
 }
 
 /// `tensorflow.Features`, of whose entries only the number is wanted.
@@ -76,28 +89,81 @@ struct Int64List {
 /// What the reader of messages says; more features than any example has.
 pub(crate) fn parse(record: Vec<u8>, keys: Option<&[&str]>) -> Result<Values, String> {
     let said = |error: prost::DecodeError| error.to_string();
-    let features = Example::decode(Bytes::from(record)).map_err(said)?.features;
-    let n_features = Count::decode(features.clone()).map_err(said)?.feature.len();
-    if n_features > MAX_FEATURES {
-        return Err(format!("{n_features} features; expected at most {MAX_FEATURES}"));
-    }
-    let mut values = Values::new();
-    for entry in Features::decode(features).map_err(said)?.feature {
-        if keys.is_some_and(|keys| !keys.contains(&entry.key.as_str())) {
-            continue;
+    let Example { features, feature_lists } = Example::decode(Bytes::from(record)).map_err(said)?;
+    let entries = |map: Bytes| {
+        let n_features = Count::decode(map.clone()).map_err(said)?.feature.len();
+        if n_features > MAX_FEATURES {
+            return Err(format!("{n_features} features; expected at most {MAX_FEATURES}"));
         }
-        let feature = Feature::decode(entry.value).map_err(|error| format!("feature `{}`: {error}", entry.key))?;
-        let value = match feature {
-            Feature { bytes_list: Some(list), float_list: None, int64_list: None } => Value::Bytes(list.value),
-            Feature { bytes_list: None, float_list: Some(list), int64_list: None } => Value::Floats(list.value),
-            Feature { bytes_list: None, float_list: None, int64_list: Some(list) } => Value::Ints(list.value),
-            Feature { bytes_list: None, float_list: None, int64_list: None } => continue,
-            Feature { .. } => return Err(format!("feature `{}` has values of two kinds; expected one", entry.key)),
-        };
+        let is_wanted = |entry: &Entry| keys.is_none_or(|keys| keys.contains(&entry.key.as_str()));
+        Ok(Features::decode(map).map_err(said)?.feature.into_iter().filter(is_wanted))
+    };
+    let mut values = Values::new();
+    for Entry { key, value } in entries(features)? {
         // The last of two with one key counts, as in every map of protocol buffers.
-        values.insert(entry.key, value);
+        if let Some(value) = value_of(&key, value)? {
+            values.insert(key, value);
+        }
+    }
+    let mut of_steps = Values::new();
+    for Entry { key, value } in entries(feature_lists)? {
+        if let Some(value) = joined(&key, value)? {
+            of_steps.insert(key, value);
+        }
+    }
+    for (key, value) in of_steps {
+        if values.contains_key(&key) {
+            return Err(format!("feature `{key}` stands in the context and in the feature lists; expected it in one"));
+        }
+        values.insert(key, value);
     }
     Ok(values)
+}
+
+/// The values of a feature; none of one of no kind.
+fn value_of(key: &str, feature: Bytes) -> Result<Option<Value>, String> {
+    let feature = Feature::decode(feature).map_err(|error| format!("feature `{key}`: {error}"))?;
+    Ok(Some(match feature {
+        Feature { bytes_list: Some(list), float_list: None, int64_list: None } => Value::Bytes(list.value),
+        Feature { bytes_list: None, float_list: Some(list), int64_list: None } => Value::Floats(list.value),
+        Feature { bytes_list: None, float_list: None, int64_list: Some(list) } => Value::Ints(list.value),
+        Feature { bytes_list: None, float_list: None, int64_list: None } => return Ok(None),
+        Feature { .. } => return Err(format!("feature `{key}` has values of two kinds; expected one")),
+    }))
+}
+
+/// The values of all steps of a feature list. Every step has as many, or its first and the others would be mixed up.
+fn joined(key: &str, list: Bytes) -> Result<Option<Value>, String> {
+    let said = |error: prost::DecodeError| format!("feature list `{key}`: {error}");
+    let n_steps = Count::decode(list.clone()).map_err(said)?.feature.len();
+    if n_steps > MAX_STEPS {
+        return Err(format!("feature list `{key}` has {n_steps} steps; expected at most {MAX_STEPS}"));
+    }
+    let list = FeatureList::decode(list).map_err(said)?;
+    let (mut all, mut n_each) = (None, None);
+    for (step, feature) in list.feature.into_iter().enumerate() {
+        let value = value_of(key, feature)?;
+        let n = value.as_ref().map_or(0, Value::len);
+        if *n_each.get_or_insert(n) != n {
+            let first = n_each.unwrap_or_default();
+            return Err(format!(
+                "feature list `{key}` has {n} values in step {step} and {first} in step 0; expected equally many in each"
+            ));
+        }
+        match (&mut all, value) {
+            (_, None) => {}
+            (None, value) => all = value,
+            (Some(Value::Bytes(all)), Some(Value::Bytes(more))) => all.extend(more),
+            (Some(Value::Ints(all)), Some(Value::Ints(more))) => all.extend(more),
+            (Some(Value::Floats(all)), Some(Value::Floats(more))) => all.extend(more),
+            (Some(_), Some(_)) => {
+                return Err(format!(
+                    "feature list `{key}` has values of two kinds, the second in step {step}; expected one"
+                ));
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// An example as bytes.
@@ -111,7 +177,7 @@ pub(crate) fn encode(values: &Values) -> Vec<u8> {
     let entry =
         |(key, value): (&String, &Value)| Entry { key: key.clone(), value: feature(value).encode_to_vec().into() };
     let features = Features { feature: values.iter().map(entry).collect() };
-    Example { features: features.encode_to_vec().into() }.encode_to_vec()
+    Example { features: features.encode_to_vec().into(), ..Example::default() }.encode_to_vec()
 }
 
 #[cfg(test)]
@@ -136,6 +202,51 @@ mod tests {
         assert_eq!(parse(Vec::new(), None).unwrap(), Values::new());
     }
 
+    /// A `SequenceExample` of the context that an example has, and of feature lists: steps, each a feature.
+    fn sequence(context: &Values, lists: &[(&str, Vec<Value>)]) -> Vec<u8> {
+        let features = |value: &Value| {
+            let one = Values::from([(String::new(), value.clone())]);
+            let features = Example::decode(Bytes::from(encode(&one))).unwrap().features;
+            Features::decode(features).unwrap().feature.remove(0).value
+        };
+        let entry = |(key, steps): &(&str, Vec<Value>)| {
+            let list = FeatureList { feature: steps.iter().map(features).collect() };
+            Entry { key: key.to_string(), value: list.encode_to_vec().into() }
+        };
+        let lists = Features { feature: lists.iter().map(entry).collect() };
+        let context = Example::decode(Bytes::from(encode(context))).unwrap();
+        Example { feature_lists: lists.encode_to_vec().into(), ..context }.encode_to_vec()
+    }
+
+    #[test]
+    fn a_sequence_example_is_read_whole() {
+        let tokens = vec![Value::Ints(vec![3]), Value::Ints(vec![1]), Value::Ints(vec![4])];
+        let frames = vec![Value::Floats(vec![0.5, 1.0]), Value::Floats(vec![2.0, 4.0])];
+        let words = vec![Value::Bytes(vec![b"a".to_vec()]), Value::Bytes(vec![b"b".to_vec()])];
+        let lists = [("tokens", tokens), ("frames", frames), ("words", words)];
+        let bytes = sequence(&values(), &lists);
+        let mut expected = values();
+        expected.insert("tokens".to_string(), Value::Ints(vec![3, 1, 4]));
+        expected.insert("frames".to_string(), Value::Floats(vec![0.5, 1.0, 2.0, 4.0]));
+        expected.insert("words".to_string(), Value::Bytes(vec![b"a".to_vec(), b"b".to_vec()]));
+        assert_eq!(parse(bytes.clone(), None).unwrap(), expected);
+        let one = parse(bytes, Some(&["tokens"])).unwrap();
+        assert_eq!(one, [("tokens".to_string(), Value::Ints(vec![3, 1, 4]))].into());
+        let refused = |lists: &[(&str, Vec<Value>)]| parse(sequence(&values(), lists), None).unwrap_err();
+        assert_eq!(
+            refused(&[("f", vec![Value::Ints(vec![1]), Value::Ints(vec![2, 3])])]),
+            "feature list `f` has 2 values in step 1 and 1 in step 0; expected equally many in each"
+        );
+        assert_eq!(
+            refused(&[("f", vec![Value::Ints(vec![1]), Value::Floats(vec![2.0])])]),
+            "feature list `f` has values of two kinds, the second in step 1; expected one"
+        );
+        assert_eq!(
+            refused(&[("label", vec![Value::Ints(vec![1])])]),
+            "feature `label` stands in the context and in the feature lists; expected it in one"
+        );
+    }
+
     #[test]
     fn what_is_no_example_is_refused() {
         let bytes = encode(&values());
@@ -147,7 +258,7 @@ mod tests {
         assert_eq!(n_refused, bytes.len() - 1);
         // Each of two bytes: a key and an empty message.
         let features = [0x0a, 0].repeat(MAX_FEATURES + 1);
-        let example = Example { features: features.into() }.encode_to_vec();
+        let example = Example { features: features.into(), ..Example::default() }.encode_to_vec();
         assert_eq!(parse(example, None).unwrap_err(), "65537 features; expected at most 65536");
     }
 }

@@ -18,6 +18,8 @@ mod survey;
 mod tfrecord;
 mod unpack;
 mod webdataset;
+#[cfg(feature = "records")]
+mod zstd;
 
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use bf16scope_files::Cache;
@@ -109,7 +111,7 @@ pub trait Records: Send + Sync + std::fmt::Debug {
 }
 
 /// The records of files or patterns of names, relative to `folder`, of the kind that their names say: one directory of images, tars
-/// (`.tar`, `.tar.gz`, `.tgz`), Parquet files (`.parquet`), else TFRecords. `cache` is as in [`TfRecords::open`].
+/// (`.tar`, packed or not), Parquet files (`.parquet`), else TFRecords. `cache` is as in [`TfRecords::open`].
 ///
 /// # Errors
 /// Those of the kind.
@@ -140,7 +142,7 @@ pub fn open_in(
     }
     let files = files(folder, patterns)?;
     let name = files[0].to_string_lossy().to_lowercase();
-    match [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end)) {
+    match [".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"].iter().any(|end| name.ends_with(end)) {
         true => Ok(Arc::new(Tars::open_in(&files, cache)?)),
         false if name.ends_with(".parquet") => Ok(Arc::new(Parquet::open_in(&files, cache)?)),
         false => match (TfRecords::open_in(&files, cache), key_of(&name)) {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{Records, Value};
 use crate::image;
 use crate::look::{look, widen};
+use crate::pipeline::Tensor;
 
 /// Distinct whole numbers that are counted of a feature; of more only the range is kept.
 const MAX_DISTINCT: usize = 10_000;
@@ -45,6 +46,8 @@ pub struct Held {
     pub heights: Option<[usize; 2]>,
     /// Of images: the least and the largest width.
     pub widths: Option<[usize; 2]>,
+    /// Of tensors that TensorFlow serialized: dtype and dims, with how many there are of each; of many the first.
+    pub tensors: BTreeMap<String, u64>,
     /// Of numbers: the least and the largest.
     pub range: Option<[f64; 2]>,
     /// Of whole numbers, one in each record: how often each comes; none where there are too many.
@@ -135,6 +138,10 @@ impl Held {
             Value::Bytes(values) => {
                 values.iter().for_each(|value| widen(&mut held.n_bytes, value.len()));
                 let [bytes] = &values[..] else { return (held, None) };
+                if let Ok(tensor) = Tensor::read(bytes) {
+                    held.tensors = [(tensor.to_string(), 1)].into();
+                    return (held, None);
+                }
                 if let Some(format) = image::format_name(bytes) {
                     held.images = [(format, 1)].into();
                 }
@@ -156,6 +163,11 @@ impl Held {
         }
         other.kinds.iter().for_each(|(kind, n)| *self.kinds.entry(kind).or_default() += n);
         other.images.iter().for_each(|(format, n)| *self.images.entry(format).or_default() += n);
+        for (tensor, n) in &other.tensors {
+            if self.tensors.len() < MAX_NAMED || self.tensors.contains_key(tensor) {
+                *self.tensors.entry(tensor.clone()).or_default() += n;
+            }
+        }
         both(&mut self.n_values, other.n_values);
         both(&mut self.n_bytes, other.n_bytes);
         both(&mut self.heights, other.heights);

@@ -181,6 +181,10 @@ impl Room {
             Compression::Parquet => rows::unpack(file, path, |bytes| take(bytes, shard.n_bytes))?,
             Compression::Gzip => stream(file, path, kind, MultiGzDecoder::new, &mut take)?,
             Compression::Zlib => stream(file, path, kind, Zlib::new, &mut take)?,
+            #[cfg(feature = "records")]
+            Compression::Zstd => stream(file, path, kind, super::zstd::Zstd::new, &mut take)?,
+            #[cfg(not(feature = "records"))]
+            Compression::Zstd => return Err(DataError::new(DataErrorKind::Format, path, "a Zstandard file")),
         }
         out.finish().map_err(cannot_keep)?;
         let sums = sums.finish();

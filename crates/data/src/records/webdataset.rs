@@ -12,6 +12,7 @@
 mod json;
 
 use std::collections::HashMap;
+use std::hash::{Hash as _, Hasher as _};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -122,6 +123,7 @@ impl Tars {
         let shards = Arc::clone(&self.shards);
         let mut archive = tar::Archive::new(BufReader::with_capacity(4096, shards.reader(shard_idx)?));
         let (mut at, mut n_other) = (0, 0);
+        let mut begun = Begun::new();
         // A name that a header of its own gives to the entry after it.
         let mut given: Option<Vec<u8>> = None;
         let first = self.samples.len();
@@ -153,7 +155,7 @@ impl Tars {
             for part in [name.as_bytes(), b".", ending.as_bytes(), b"\0", &size.to_le_bytes()] {
                 hash.update(part);
             }
-            self.add((shard_idx, first), name, &ending, start, size, &shard)?;
+            self.add((shard_idx, first), (name, &ending), (start, size), &shard, &mut begun)?;
         }
         // Two blocks of zeros say that it ends there. Writers that leave them out write tars that are read everywhere.
         if at == n_bytes && n_bytes > 0 {
@@ -206,15 +208,20 @@ impl Tars {
     fn add(
         &mut self,
         (shard_idx, first): (usize, usize),
-        name: &str,
-        ending: &str,
-        at: u64,
-        n_bytes: u64,
+        (name, ending): (&str, &str),
+        (at, n_bytes): (u64, u64),
         shard: &Shard,
+        begun: &mut Begun,
     ) -> Result<(), DataError> {
         let is_same =
             self.samples.len() > first && self.samples.last().is_some_and(|sample| self.names[sample.name..] == *name);
         if !is_same {
+            let number = self.samples.len();
+            let alike = begun.entry(hash_of(name)).or_default();
+            if alike.iter().any(|&before| self.name(before as u64) == name) {
+                return Err(apart(shard, name, ending));
+            }
+            alike.push(number);
             let (field, start) = (self.fields.len(), self.names.len());
             self.samples.push(Sample { shard: shard_idx, field, name: start });
             self.names.push_str(name);
@@ -304,6 +311,29 @@ impl Tars {
             );
         }
     }
+}
+
+/// The examples of a tar that have begun, by the hashes of their names.
+type Begun = HashMap<u64, Vec<usize>>;
+
+fn hash_of(name: &str) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// That the files of an example do not stand one after the other, as readers of WebDataset want them: each run of them would be
+/// an example of its own.
+fn apart(shard: &Shard, name: &str, ending: &str) -> DataError {
+    let path = shard.path.display();
+    let found = format!(
+        "`{name}.{ending}` stands apart from the other files of `{name}`; expected the files of an example one after the other"
+    );
+    let help = format!(
+        "sort them: `mkdir unsorted && tar -xf {path} -C unsorted && tar --sort=name -cf sorted.tar -C unsorted .`, and name \
+         sorted.tar"
+    );
+    DataError::new(DataErrorKind::Format, &shard.path, found).help(help)
 }
 
 /// Whether a block is a header, by its checksum: the sum of its bytes, with blanks in place of the sum.
@@ -564,6 +594,17 @@ mod tests {
             refused(tar(&[("a.jpg", b"1"), ("a.JPG", b"2")])),
             "a-0.tar: two files are called `a.jpg`; expected one of each name and ending"
         );
+        // Each run would be an example: two of one, and none of them whole.
+        let apart = [("./a.jpg", &b"1"[..]), ("./b.jpg", b"2"), ("./a.cls", b"3"), ("./b.cls", b"4")];
+        assert_eq!(
+            refused(tar(&apart)),
+            "a-0.tar: `a.cls` stands apart from the other files of `a`; expected the files of an example one after the other\n\
+             help: sort them: `mkdir unsorted && tar -xf a-0.tar -C unsorted && tar --sort=name -cf sorted.tar -C unsorted .`, \
+             and name sorted.tar"
+        );
+        let mut sorted = apart;
+        sorted.sort();
+        assert_eq!(opened(folder.path(), &[tar(&sorted)]).unwrap().n_records(), 2);
         assert_eq!(refused(tar(&[("notes", b"1")])), "a-0.tar: no records; expected one at least");
         // Readers stop at the end of the first: `cat a.tar b.tar`.
         let another = |fill: usize| [&whole[..], &vec![0; fill], &tar(&[("b.cls", b"1")])].concat();

@@ -25,6 +25,7 @@ pub use write::{WrittenArray, WrittenFormat, write, write_each};
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use self::region::{Region, Sink};
@@ -308,9 +309,9 @@ fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
         return bundle::open(&Region::open(&variables)?, Format::SavedModel);
     }
     // Its own file is called `checkpoint` too.
-    if ORBAX.iter().any(|name| folder.join(name).exists()) {
+    if let Some(item) = orbax_item(folder) {
         let found = "a checkpoint of Orbax, which is not read";
-        return Err(WeightsError::unsupported(folder, found).help(FROM_ORBAX));
+        return Err(WeightsError::unsupported(folder, found).help(from_orbax(&item)));
     }
     let state = folder.join("checkpoint");
     if state.exists() {
@@ -353,18 +354,60 @@ fn latest(state: &Path) -> Result<String, WeightsError> {
     })
 }
 
-/// What a folder of Orbax has, of which one is there in each of its formats; some within `default`, an item's name.
-const ORBAX: [&str; 5] =
-    ["_METADATA", "_CHECKPOINT_METADATA", "manifest.ocdbt", "default/_METADATA", "default/manifest.ocdbt"];
+/// The folder of Orbax' arrays: the folder itself, or in it an item, `default` first, or the step with the largest number, as
+/// `CheckpointManager` writes them.
+fn orbax_item(folder: &Path) -> Option<PathBuf> {
+    let has_arrays = |folder: &Path| ["_METADATA", "manifest.ocdbt"].iter().any(|name| folder.join(name).exists());
+    let in_step = |folder: &Path| {
+        let mut items: Vec<PathBuf> = folders_in(folder);
+        items.sort_by_key(|item| (!item.ends_with("default"), item.clone()));
+        items.into_iter().find(|item| has_arrays(item))
+    };
+    if has_arrays(folder) {
+        return Some(folder.to_path_buf());
+    }
+    if folder.join("_CHECKPOINT_METADATA").exists() || folder.join("default").is_dir() {
+        let item = in_step(folder);
+        return item.or_else(|| folder.join("_CHECKPOINT_METADATA").exists().then(|| folder.to_path_buf()));
+    }
+    let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u64>().ok();
+    let newest = folders_in(folder).into_iter().filter_map(|step| Some((number(&step)?, step))).max()?;
+    if has_arrays(&newest.1) { Some(newest.1) } else { in_step(&newest.1) }
+}
 
-/// How a person who has JAX writes what Orbax keeps as arrays by name.
-const FROM_ORBAX: &str = "where it was written, save its arrays by name: python -c \"import numpy, jax, orbax.checkpoint as o; \
-     leaves = jax.tree_util.tree_leaves_with_path(o.PyTreeCheckpointer().restore('FOLDER')); \
-     numpy.savez('weights.npz', **{jax.tree_util.keystr(k, simple=True, separator='/'): numpy.asarray(v) for k, v in leaves})\"";
+/// The folders in a folder; of very many the first.
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    const MOST: usize = 10_000;
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
 
-/// The same for a file of Flax.
-const FROM_FLAX: &str = "save its arrays by name: python -c \"import numpy, flax.serialization as s, flax.traverse_util as t; \
-     numpy.savez('weights.npz', **t.flatten_dict(s.msgpack_restore(open('FILE', 'rb').read()), sep='/'))\"";
+/// A path as a text of Python within a shell's double quotes.
+fn in_python(path: &Path, else_called: &str) -> String {
+    let shown = path.display().to_string();
+    let is_plain = !shown.contains(['\'', '"', '\\', '`', '$', '!']) && !shown.contains(char::is_control);
+    format!("'{}'", if is_plain { &shown } else { else_called })
+}
+
+/// How a person who has JAX writes what Orbax keeps as arrays by name. Tried with Orbax 0.12.8, which wants whole paths.
+fn from_orbax(item: &Path) -> String {
+    format!(
+        "where it was written, save its arrays by name: python -c \"import numpy, os, jax, orbax.checkpoint as o; leaves = \
+         jax.tree_util.tree_leaves_with_path(o.PyTreeCheckpointer().restore(os.path.abspath({}))); \
+         numpy.savez('weights.npz', **{{jax.tree_util.keystr(k, simple=True, separator='/'): numpy.asarray(v) for k, v in \
+         leaves}})\"",
+        in_python(item, "FOLDER")
+    )
+}
+
+/// The same for a file of Flax. Tried with Flax 0.12.8.
+fn from_flax(path: &Path) -> String {
+    format!(
+        "save its arrays by name: python -c \"import numpy, flax.serialization as s, flax.traverse_util as t; \
+         numpy.savez('weights.npz', **t.flatten_dict(s.msgpack_restore(open({}, 'rb').read()), sep='/'))\"",
+        in_python(path, "FILE")
+    )
+}
 
 /// Whether a file begins as a dict in MessagePack whose first key is a text, as Flax writes parameters.
 fn is_msgpack(head: &[u8]) -> bool {
@@ -392,7 +435,7 @@ fn not_weights(path: &Path, head: &[u8]) -> WeightsError {
         }
         None if is_msgpack(head) => {
             let found = "a dict in MessagePack, as Flax writes parameters, which is not read";
-            WeightsError::unsupported(path, found).help(FROM_FLAX)
+            WeightsError::unsupported(path, found).help(from_flax(path))
         }
         None => {
             let shown = &head[..head.len().min(8)];

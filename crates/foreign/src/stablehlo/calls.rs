@@ -215,6 +215,34 @@ mod tests {
     }
 
     #[test]
+    fn what_no_word_says_is_refused_and_not_dropped() {
+        let call = |says: &str| format!("f32[4,4] custom-call(x, x), {says}, custom_call_target=\"f\"");
+        check(&call("window={size=2x2}"), "main/%y: StableHLO has no word for `window` of a custom-call");
+        check(&call("dim_labels=b0f_0io->b0f"), "main/%y: StableHLO has no word for `dim_labels` of a custom-call");
+        check(
+            &call("feature_group_count=2"),
+            "main/%y: StableHLO has no word for `feature_group_count` of a custom-call",
+        );
+        check(&call("padding_type=PADDING_SAME"), "main/%y: StableHLO has no word for `padding_type` of a custom-call");
+        check(
+            "f32[4,4] cholesky(x), lower=true, padding_type=PADDING_SAME",
+            "main/%y: StableHLO has no word for `padding_type` of a cholesky",
+        );
+        let text = "HloModule m, is_scheduled=true, allow_spmd_sharding_propagation_to_output={true}, replica_count=1\n\n\
+                    ENTRY main {\n  x = f32[4] parameter(0)\n  ROOT y = f32[4] custom-call(x), custom_call_target=\"f\", \
+                    schedule=SCHEDULE_LATEST\n}\n";
+        let lost = write(&parse(text, "m.hlo").unwrap()).unwrap().lost;
+        assert_eq!(
+            lost,
+            [
+                "the custom_call_schedule of 1 instructions",
+                "`allow_spmd_sharding_propagation_to_output` of the module",
+                "the schedule",
+            ]
+        );
+    }
+
+    #[test]
     fn what_the_ir_does_not_model_is_written_too() {
         check(
             "c64[4,3] fft(x), fft_type=RFFT, fft_length={4}",

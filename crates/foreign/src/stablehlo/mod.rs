@@ -19,12 +19,13 @@ mod types;
 
 pub use self::read::{read, read_symbolic};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use self::attributes::{Mnemonic, mnemonic};
 use self::types::{KEEP_HLO, escaped, of_shape};
 use bf16scope_hlo::devices::{Devices, Placement, devices_of_compiled};
+use bf16scope_hlo::proto::assignment::COUNTS;
 use bf16scope_hlo::text::sharding_text;
 use bf16scope_hlo::{AliasKind, CompId, Computation, InstrId, Instruction, Metadata, Module, Op, Shape, Sharding};
 
@@ -65,8 +66,16 @@ pub fn write(module: &Module) -> Result<Written, WriteError> {
             *uses.entry(called).or_default() += if matches!(op, Op::Call { .. }) { 2 } else { 1 };
         }
     }
-    let mut writer =
-        Writer { module, uses, out: String::new(), lost: BTreeMap::new(), wanted: Vec::new(), n_values: 0 };
+    let mut writer = Writer {
+        module,
+        uses,
+        donations: donations(module),
+        out: String::new(),
+        lost: BTreeMap::new(),
+        wanted: Vec::new(),
+        is_wanted: BTreeSet::new(),
+        n_values: 0,
+    };
     writer.module_head();
     writer.function(module.entry)?;
     let mut n_written = 0;
@@ -77,6 +86,7 @@ pub fn write(module: &Module) -> Result<Written, WriteError> {
     writer.out.push_str("}\n");
     let mut lost: Vec<String> =
         writer.lost.into_iter().map(|(what, n)| format!("{what} of {n} instructions")).collect();
+    lost.extend(lost_of_module(module));
     match module.input_output_alias.iter().filter(|alias| alias.kind == AliasKind::Must).count() {
         0 => {}
         // XLA's converter makes may-alias of every `tf.aliasing_output`.
@@ -110,8 +120,11 @@ struct Writer<'m> {
     uses: BTreeMap<CompId, usize>,
     out: String,
     lost: BTreeMap<&'static str, usize>,
+    /// What each leaf of a parameter may give its memory to, by the parameter's number and the leaf's.
+    donations: BTreeMap<(i64, usize), Donation>,
     /// Functions that are called, in order of their first call.
     wanted: Vec<CompId>,
+    is_wanted: BTreeSet<CompId>,
     n_values: u32,
 }
 
@@ -205,15 +218,10 @@ impl<'m> Writer<'m> {
     /// What a parameter's leaf may give its memory to.
     fn donation(&self, instr: &Instruction, leaf: usize) -> Option<String> {
         let Op::Parameter { number, .. } = instr.op else { return None };
-        let is_leaf = |index: &[i64]| leaf_of(&instr.shape, index) == Some(leaf);
-        let mut aliases = self.module.input_output_alias.iter();
-        let alias = aliases.find(|alias| alias.parameter_number == number && is_leaf(&alias.parameter_index));
-        if let Some(output) = alias.and_then(|alias| leaf_of(self.module.entry().result_shape(), &alias.output_index)) {
-            return Some(format!("tf.aliasing_output = {output} : i32"));
-        }
-        let mut donors = self.module.buffer_donors.iter();
-        let is_donor = donors.any(|(parameter, index)| *parameter == number && is_leaf(index));
-        is_donor.then(|| "jax.buffer_donor = true".to_string())
+        Some(match self.donations.get(&(number, leaf))? {
+            Donation::Output(output) => format!("tf.aliasing_output = {output} : i32"),
+            Donation::Any => "jax.buffer_donor = true".to_string(),
+        })
     }
 
     fn function_name(&self, comp: CompId) -> String {
@@ -223,17 +231,15 @@ impl<'m> Writer<'m> {
     /// Writes the instructions of a computation whose parameters have these values; returns the root's.
     fn body(&mut self, comp: &'m Computation, parameters: &[Leaves], depth: usize) -> Result<Leaves, WriteError> {
         let mut values: Vec<Leaves> = Vec::with_capacity(comp.instructions.len());
+        let mut starts: BTreeMap<InstrId, LeafPlaces<'m>> = BTreeMap::new();
         for instr in &comp.instructions {
             let leaves = match &instr.op {
                 Op::Parameter { number, .. } => parameters.get(*number as usize).cloned().unwrap_or_default(),
                 Op::Tuple => instr.operands.iter().flat_map(|id| values[id.idx()].iter().copied()).collect(),
                 Op::GetTupleElement { index } => {
                     let tuple = instr.operands[0];
-                    let elements = comp.instr(tuple).shape.as_tuple().unwrap_or_default();
-                    let count = |shapes: &[Shape]| shapes.iter().map(|shape| shape.leaves().len()).sum::<usize>();
-                    let index = *index as usize;
-                    let start = count(&elements[..index]);
-                    values[tuple.idx()][start..start + elements[index].leaves().len()].to_vec()
+                    let places = starts.entry(tuple).or_insert_with(|| LeafPlaces::new(&comp.instr(tuple).shape));
+                    values[tuple.idx()][places.of_element(*index as usize)].to_vec()
                 }
                 _ => self.instruction(comp, instr, &values, depth)?,
             };
@@ -248,6 +254,7 @@ impl<'m> Writer<'m> {
         let says = [
             ("the control predecessors", !instr.control_predecessors.is_empty()),
             ("the backend_config", !instr.backend_config.is_empty() && !matches!(instr.op, Op::CustomCall(_))),
+            ("the custom_call_schedule", instr.unmodelled.attributes.iter().any(|(name, _)| name == SCHEDULE)),
         ];
         for (what, _) in says.into_iter().filter(|(_, is_said)| *is_said) {
             *self.lost.entry(what).or_default() += 1;
@@ -277,6 +284,10 @@ impl<'m> Writer<'m> {
             what,
             help,
         })?;
+        if let Some(name) = unsaid(instr).next() {
+            let what = format!("word for `{name}` of a {}", instr.op.opcode());
+            return Err(WriteError::NoSuch { place: place(comp, instr), what, help: KEEP_HLO });
+        }
         let mut said = attributes;
         if let Op::Call { to_apply } = &instr.op {
             said.push(format!("callee = @{}", self.wanted_name(*to_apply)));
@@ -380,7 +391,7 @@ impl<'m> Writer<'m> {
     }
 
     fn wanted_name(&mut self, id: CompId) -> String {
-        if !self.wanted.contains(&id) {
+        if self.is_wanted.insert(id) {
             self.wanted.push(id);
         }
         self.function_name(id)
@@ -397,6 +408,47 @@ impl<'m> Writer<'m> {
             help: KEEP_HLO,
         })
     }
+}
+
+/// When a custom call runs: no result depends on it.
+const SCHEDULE: &str = "schedule";
+
+/// What an instruction says that the IR does not model and `attributes`, `calls` and `collectives` do not write, though a
+/// result may depend on it.
+fn unsaid(instr: &Instruction) -> impl Iterator<Item = &str> {
+    const OF_DEVICES: &[&str] = &[
+        "channel_id",
+        "constrain_layout",
+        "dimensions",
+        "replica_groups",
+        "source_target_pairs",
+        "use_global_device_ids",
+    ];
+    // Where it comes from, and what was measured of it.
+    const OF_NO_RESULT: [&str; 5] = ["metadata", "origin", "original_value", "statistics", SCHEDULE];
+    let written: &[&str] = match &instr.op {
+        Op::CustomCall(_) => &["output_to_operand_aliasing"],
+        Op::Opaque(opaque) => match opaque.opcode.as_str() {
+            "fft" => &["fft_length", "fft_type"],
+            "cholesky" => &["lower"],
+            "triangular-solve" => &["left_side", "lower", "transpose_a", "unit_diagonal"],
+            "topk" => &["k", "largest"],
+            _ => OF_DEVICES,
+        },
+        _ => &[],
+    };
+    let names = instr.unmodelled.attributes.iter().map(|(name, _)| name.as_str());
+    names.filter(move |name| !written.contains(name) && !OF_NO_RESULT.contains(name))
+}
+
+/// What a module says of itself and no result depends on.
+fn lost_of_module(module: &Module) -> impl Iterator<Item = String> {
+    let said = module.unmodelled.attributes.iter().filter(|(name, _)| !COUNTS.contains(&name.as_str()));
+    let threads = module.computations.iter().filter(|comp| !comp.unmodelled.attributes.is_empty()).count();
+    let of_module = said.map(|(name, _)| format!("`{name}` of the module"));
+    let schedule = module.is_scheduled.then(|| "the schedule".to_string());
+    let threads = (threads > 0).then(|| format!("the execution thread of {threads} computations"));
+    of_module.chain(schedule).chain(threads)
 }
 
 const INTO_A_STRING: &str = "writing to a string cannot fail";
@@ -460,11 +512,67 @@ fn location(metadata: &Metadata) -> String {
     }
 }
 
-/// The place of a tuple's element among the leaves.
-fn leaf_of(shape: &Shape, index: &[i64]) -> Option<usize> {
-    let Some((&first, rest)) = index.split_first() else { return (shape.leaves().len() == 1).then_some(0) };
-    let elements = shape.as_tuple()?;
-    let first = usize::try_from(first).ok()?;
-    let before: usize = elements.get(..first)?.iter().map(|element| element.leaves().len()).sum();
-    Some(before + leaf_of(elements.get(first)?, rest)?)
+/// What a leaf of a parameter gives its memory to.
+enum Donation {
+    /// The leaf of this number of the result.
+    Output(usize),
+    /// Whatever the compiler likes.
+    Any,
+}
+
+/// By a parameter's number and its leaf's; of several aliases the first counts.
+fn donations(module: &Module) -> BTreeMap<(i64, usize), Donation> {
+    let entry = module.entry();
+    let outputs = LeafPlaces::new(entry.result_shape());
+    let numbered = entry.parameters().into_iter().filter_map(|id| match entry.instr(id).op {
+        Op::Parameter { number, .. } => Some((number, LeafPlaces::new(&entry.instr(id).shape))),
+        _ => None,
+    });
+    let parameters: BTreeMap<i64, LeafPlaces<'_>> = numbered.collect();
+    let leaf = |number: i64, index: &[i64]| Some((number, parameters.get(&number)?.leaf(index)?));
+    let mut donations = BTreeMap::new();
+    for alias in &module.input_output_alias {
+        let leaf = leaf(alias.parameter_number, &alias.parameter_index);
+        if let Some((leaf, output)) = leaf.zip(outputs.leaf(&alias.output_index)) {
+            donations.entry(leaf).or_insert(Donation::Output(output));
+        }
+    }
+    for (number, index) in &module.buffer_donors {
+        if let Some(leaf) = leaf(*number, index) {
+            donations.entry(leaf).or_insert(Donation::Any);
+        }
+    }
+    donations
+}
+
+/// Where each element of a tuple has its leaves among all of them.
+struct LeafPlaces<'s> {
+    shape: &'s Shape,
+    /// Leaves before each element, and at the end all.
+    starts: Vec<usize>,
+}
+
+impl<'s> LeafPlaces<'s> {
+    fn new(shape: &'s Shape) -> LeafPlaces<'s> {
+        let mut starts = vec![0];
+        let mut n_leaves = 0;
+        for element in shape.as_tuple().unwrap_or_default() {
+            n_leaves += element.leaves().len();
+            starts.push(n_leaves);
+        }
+        LeafPlaces { shape, starts }
+    }
+
+    /// The leaves of an element.
+    fn of_element(&self, index: usize) -> std::ops::Range<usize> {
+        self.starts[index]..self.starts[index + 1]
+    }
+
+    /// The leaf that an index leads to, if it leads to one.
+    fn leaf(&self, index: &[i64]) -> Option<usize> {
+        let Some((&first, rest)) = index.split_first() else { return (self.shape.leaves().len() == 1).then_some(0) };
+        let first = usize::try_from(first).ok()?;
+        let element = self.shape.as_tuple()?.get(first)?;
+        Some(self.starts[first] + LeafPlaces::new(element).leaf(rest)?)
+    }
 }

@@ -157,6 +157,14 @@ pub fn is_known(opcode: &str) -> bool {
     listed(opcode) || ASYNC.iter().any(|suffix| opcode.strip_suffix(suffix).is_some_and(listed))
 }
 
+/// The op that a short form of text stands for, such as `slice` of `slice-start`: an `async-start` whose computation is that op
+/// alone. A proto has no such opcode.
+pub fn short_async(opcode: &str) -> Option<&str> {
+    let listed = |opcode: &str| OPCODES.binary_search(&opcode).is_ok();
+    let wrapped = ASYNC.iter().find_map(|suffix| opcode.strip_suffix(suffix))?;
+    (listed(wrapped) && !listed(opcode)).then_some(wrapped)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +177,10 @@ mod tests {
             assert!(is_known(&op.opcode()), "{}", op.opcode());
         }
         assert!(is_known("custom-call-start") && is_known("dot-update"));
+        assert_eq!(
+            ["slice-start", "dot-done", "all-reduce-start", "add"].map(short_async),
+            [Some("slice"), Some("dot"), None, None]
+        );
         assert!(!is_known("addd") && !is_known("") && !is_known("-start"));
     }
 }

@@ -12,7 +12,7 @@ use crate::ops::{
 /// Groups this large are written only as an iota; below, also as a list, which every XLA of the last years reads.
 const MAX_LISTED_DEVICES: i64 = 1 << 16;
 
-pub(super) fn encode_window(window: &[WindowDim]) -> pb::Window {
+pub(crate) fn encode_window(window: &[WindowDim]) -> pb::Window {
     let dimension = |dim: &WindowDim| pb::WindowDimension {
         size: dim.size,
         stride: dim.stride,
@@ -25,7 +25,7 @@ pub(super) fn encode_window(window: &[WindowDim]) -> pb::Window {
     pb::Window { dimensions: window.iter().map(dimension).collect() }
 }
 
-pub(super) fn decode_window(window: pb::Window) -> Vec<WindowDim> {
+pub(crate) fn decode_window(window: pb::Window) -> Vec<WindowDim> {
     let dimension = |dim: pb::WindowDimension| WindowDim {
         size: dim.size,
         stride: dim.stride,
@@ -64,7 +64,7 @@ pub(super) fn decode_padding(config: pb::PaddingConfig) -> Vec<PadDim> {
     config.dimensions.into_iter().map(dimension).collect()
 }
 
-pub(super) fn encode_convolution_dims(dims: &ConvolutionDims) -> pb::ConvolutionDimensionNumbers {
+pub(crate) fn encode_convolution_dims(dims: &ConvolutionDims) -> pb::ConvolutionDimensionNumbers {
     pb::ConvolutionDimensionNumbers {
         input_batch_dimension: dims.input_batch,
         input_feature_dimension: dims.input_feature,
@@ -78,7 +78,7 @@ pub(super) fn encode_convolution_dims(dims: &ConvolutionDims) -> pb::Convolution
     }
 }
 
-pub(super) fn decode_convolution_dims(dims: pb::ConvolutionDimensionNumbers) -> ConvolutionDims {
+pub(crate) fn decode_convolution_dims(dims: pb::ConvolutionDimensionNumbers) -> ConvolutionDims {
     ConvolutionDims {
         input_batch: dims.input_batch_dimension,
         input_feature: dims.input_feature_dimension,

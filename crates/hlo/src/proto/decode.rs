@@ -7,7 +7,7 @@
 
 use super::messages::*;
 use super::order::dependencies_first;
-use super::{MAX_BYTES, ProtoError, WireError, cost, encode, op, shape, sharding};
+use super::{MAX_BYTES, ProtoError, WireError, assignment, cost, encode, op, shape, sharding};
 use crate::{self as hlo, unmodelled};
 use crate::{
     Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, Metadata, Module, Shape, StackFrames,
@@ -94,6 +94,7 @@ pub fn module(mut proto: HloModuleProto) -> Result<Module, ProtoError> {
     module.is_scheduled = schedule.is_some();
     module.stack_frames = stack_frames(proto.stack_frame_index.take());
     module.frontend_attributes = pairs(&mut proto.frontend_attributes);
+    module.unmodelled.attributes = assignment::attributes(proto.device_assignment.as_deref());
     module.unmodelled.proto = proto.encode_to_vec();
     Ok(module)
 }

@@ -3,13 +3,14 @@
 //! Computations go out callees first and instructions get ids counted through the whole module, which XLA of any age
 //! accepts. Of instructions of one name in several computations all but the first get a number appended. Arrays without a
 //! layout get the row-major one. Fields that the IR does not model come from
-//! [`Unmodelled::proto`](crate::Unmodelled). A text's unmodelled attributes of the module itself (`replica_count`
-//! and its like) have no field: they belong to the compile options. Nothing is verified here: run `hlo::verify` first.
+//! [`Unmodelled::proto`](crate::Unmodelled). A text's counts of replicas and partitions are its device assignment
+//! ([`assignment`](super::assignment)); its other unmodelled attributes have no field: they belong to the compile options. Nothing is verified here: run `hlo::verify` first.
 
 use super::messages::*;
 use super::order::dependencies_first;
-use super::{ProtoError, WireError, op, shape, sharding};
+use super::{ProtoError, WireError, assignment, op, shape, sharding};
 use crate as hlo;
+use crate::ops::opcodes;
 use crate::unmodelled::{self, NoMessage};
 use crate::{AliasKind, CompId, Computation, InstrId, Instruction, Module, Shape, StackFrames};
 use prost::Message;
@@ -128,6 +129,8 @@ fn whole(module: &Module) -> Result<Whole, ProtoError> {
     });
     proto.buffer_donor = Some(HloBufferDonorProto { entries: donors.collect() });
     proto.frontend_attributes = Some(attributes(&module.frontend_attributes));
+    let came_with = proto.device_assignment.take();
+    proto.device_assignment = assignment::encode(&module.unmodelled.attributes, came_with, &module.name)?;
     proto.stack_frame_index = stack_frame_index(&module.stack_frames);
     let renamed = renamed(module, &order);
     Ok(Whole { proto, order, ids, fused, renamed })
@@ -242,6 +245,14 @@ fn instruction(
 ) -> Result<HloInstructionProto, ProtoError> {
     let instr = computation.instr(id);
     let place = format!("{}/{}", computation.name, instr.name);
+    let opcode = instr.op.opcode();
+    if let Some(wrapped) = opcodes::short_async(&opcode) {
+        let what = format!(
+            "`{opcode}`, text's short form of an `async-start` around `{wrapped}` (a proto has that, with a computation of its \
+             own: give XLA's proto of the module),"
+        );
+        return Err(ProtoError::Unsupported { place, what });
+    }
     let mut proto = unmodelled::message(&instr.op.opcode(), &instr.unmodelled).map_err(|error| match error {
         NoMessage::Wire(error) => ProtoError::from(WireError::new(error)),
         NoMessage::Attribute(name) => {

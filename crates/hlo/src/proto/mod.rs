@@ -5,6 +5,7 @@
 //!
 //! Source: XLA's `hlo.proto` and `xla_data.proto`; what goes in which field as `HloInstruction::ToProto` has it.
 
+pub mod assignment;
 pub mod attributes;
 mod cost;
 pub mod decode;

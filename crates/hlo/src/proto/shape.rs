@@ -195,11 +195,11 @@ fn decode_layout(proto: &LayoutProto, place: &str) -> Result<Layout, ProtoError>
     })
 }
 
-/// The levels of a sparse layout as text has them; `None` for a dense one.
+/// The levels of a layout as text has them, dense ones too; `None` where it has none.
 fn decode_levels(proto: &LayoutProto, place: &str) -> Result<Option<String>, ProtoError> {
     let LayoutProto { dim_level_types, dim_unique, dim_ordered, .. } = proto;
     let is_true = |flags: &[bool]| flags.iter().all(|&flag| flag);
-    if dim_level_types.iter().all(|&level| level == 0) && is_true(dim_unique) && is_true(dim_ordered) {
+    if dim_level_types.is_empty() && is_true(dim_unique) && is_true(dim_ordered) {
         return Ok(None);
     }
     if dim_level_types.is_empty() {

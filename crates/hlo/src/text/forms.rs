@@ -50,7 +50,7 @@ pub(super) fn padding_text(dims: &[PadDim]) -> String {
 }
 
 /// What stands in `window={…}`; fields that are everywhere at their default are left out.
-pub(super) fn window_text(window: &[WindowDim]) -> String {
+pub(crate) fn window_text(window: &[WindowDim]) -> String {
     let mut out = format!("size={}", joined(window, "x", |out, dim| write_display(out, &dim.size)));
     let mut put = |name: &str, is_default: fn(&WindowDim) -> bool, text: fn(&WindowDim) -> String| {
         if !window.iter().all(is_default) {
@@ -71,7 +71,7 @@ pub(super) fn window_text(window: &[WindowDim]) -> String {
 }
 
 /// `b01f_01io->b01f`: the role of each dimension of input, kernel and output.
-pub(super) fn dim_labels_text(dims: &ConvolutionDims) -> String {
+pub(crate) fn dim_labels_text(dims: &ConvolutionDims) -> String {
     let labels = |roles: [(i64, char); 2], spatial: &[i64]| {
         let rank = roles.iter().map(|&(dim, _)| dim).chain(spatial.iter().copied()).max().unwrap_or(0) + 1;
         // A broken module may claim any dimension; it gets as many labels as it has roles.
@@ -212,7 +212,7 @@ pub(super) fn padding(value: &mut Cursor<'_>) -> Read<Vec<PadDim>> {
 }
 
 /// `{size=3x3 stride=2x2 pad=0_1x0_1}`.
-pub(super) fn window(value: &mut Cursor<'_>) -> Read<Window> {
+pub(crate) fn window(value: &mut Cursor<'_>) -> Read<Window> {
     value.expect("{")?;
     let mut window: Window = Vec::new();
     while !value.eat("}") {
@@ -252,7 +252,7 @@ pub(super) fn window(value: &mut Cursor<'_>) -> Read<Window> {
 }
 
 /// `b01f_01io->b01f`.
-pub(super) fn dim_labels(value: &mut Cursor<'_>) -> Read<ConvolutionDims> {
+pub(crate) fn dim_labels(value: &mut Cursor<'_>) -> Read<ConvolutionDims> {
     value.skip_blank();
     let start = *value;
     let bad = || {

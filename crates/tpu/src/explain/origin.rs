@@ -6,7 +6,9 @@
 //! what makes its largest result. An array of a fusion that makes several has its own root, which speaks for it.
 //!
 //! An optimizer's update is in no scope, and copies that the compiler made have no name at all: an instruction without a
-//! layer is counted to that of its largest operand that has one, so that an update is counted to its variable's layer.
+//! layer is counted to that of its largest operand that has one, so that an update is counted to its variable's layer. What an
+//! optimizer computes of no variable, as Adam's correction of bias, is the optimizer's, also in a fusion of another layer.
+//! What is rematerialised is counted to the layer that it was computed in before.
 
 use std::collections::BTreeMap;
 
@@ -44,6 +46,9 @@ pub const NO_LAYER: &str = "(no layer)";
 /// The layer of the program's parameters that belong to none: images, labels, the number of the step.
 pub const INPUTS: &str = "(inputs)";
 
+/// The layer of what an optimizer computes of no variable, such as the correction of Adam's bias.
+pub const OPTIMIZER: &str = "(optimizer)";
+
 /// The origin of every instruction of a module.
 #[derive(Debug)]
 pub struct Origins {
@@ -76,11 +81,11 @@ impl Origins {
                             origin.layer = INPUTS.to_string();
                         }
                     }
-                    _ if origin.layer == NO_LAYER => {
-                        if let Some(from) = of_operands(module, computation, instruction, &done) {
-                            adopt(&mut origin, &from);
-                        }
-                    }
+                    _ if origin.layer == NO_LAYER => match of_operands(module, computation, instruction, &done) {
+                        Some(from) => adopt(&mut origin, &from),
+                        None if is_of_optimizer(&origin) => origin.layer = OPTIMIZER.to_string(),
+                        None => {}
+                    },
                     _ => {}
                 }
                 done.push(origin);
@@ -103,7 +108,9 @@ impl Origins {
 
     /// Of one array that a step makes.
     pub fn of_leaf(&self, module: &Module, liveness: &Liveness, step: usize, leaf: usize) -> Origin {
-        of_leaf(module, liveness.instruction(module, step), leaf, self.of_step(liveness, step))
+        let comp = liveness.frames[liveness.steps[step].frame].computation;
+        let operands = (module.comp(comp), &self.of[comp.idx()][..]);
+        of_leaf(module, liveness.instruction(module, step), leaf, self.of_step(liveness, step), operands)
     }
 }
 
@@ -118,7 +125,9 @@ fn of_operands(
     for &id in &instruction.operands {
         let operand = computation.instr(id);
         let origin = match instruction.op {
-            Op::GetTupleElement { index } => of_leaf(module, operand, usize::try_from(index).ok()?, &done[id.idx()]),
+            Op::GetTupleElement { index } => {
+                of_leaf(module, operand, usize::try_from(index).ok()?, &done[id.idx()], (computation, done))
+            }
             _ => done[id.idx()].clone(),
         };
         let n_bytes = padded_bytes_of_all(&operand.shape);
@@ -158,9 +167,11 @@ fn of_metadata(module: &Module, metadata: &Metadata) -> Origin {
 }
 
 /// Splits a scoped name into its part of the step and the path within the network: our `gradient/…`, and JAX's
-/// `jit(step)/transpose(jvp(Net))/…`.
+/// `jit(step)/transpose(jvp(Net))/…`. What is rematerialised is the backward pass's: our `remat/…`, and JAX's
+/// `checkpoint/rematted_computation/…`.
 fn phase(op_name: &str) -> (Phase, String) {
-    if let Some(path) = op_name.strip_prefix("gradient/") {
+    let path = op_name.trim_start_matches("remat/");
+    if let Some(path) = path.strip_prefix("gradient/").or((path.len() < op_name.len()).then_some(path)) {
         return (Phase::Backward, path.to_string());
     }
     let mut phase = Phase::Forward;
@@ -178,22 +189,64 @@ fn phase(op_name: &str) -> (Phase, String) {
                 }
             }
         }
-        if !inner.is_empty() {
-            path.push(inner);
+        match inner {
+            "" | "checkpoint" => {}
+            "rematted_computation" => phase = Phase::Backward,
+            inner => path.push(inner),
         }
     }
     (phase, path.join("/"))
 }
 
-/// The origin of one array that an instruction makes, whose own is known.
-fn of_leaf(module: &Module, instruction: &Instruction, leaf: usize, own: &Origin) -> Origin {
-    let root = leaf_root(module, instruction, leaf).map(|(_, root)| root);
-    let Some(root) = root.filter(|root| !root.metadata.op_name.is_empty()) else { return own.clone() };
+/// The origin of one array that an instruction makes, whose origin is known and so are those of its operands.
+fn of_leaf(
+    module: &Module,
+    instruction: &Instruction,
+    leaf: usize,
+    whole: &Origin,
+    (computation, origins): (&Computation, &[Origin]),
+) -> Origin {
+    let root = leaf_root(module, instruction, leaf).filter(|(_, root)| !root.metadata.op_name.is_empty());
+    let Some((comp, root)) = root else { return whole.clone() };
     let mut origin = of_metadata(module, &root.metadata);
-    if origin.layer == NO_LAYER {
-        adopt(&mut origin, own);
+    if origin.layer != NO_LAYER {
+        return origin;
+    }
+    // A fusion's name may be of another of its arrays, so what the optimizer made is judged by what it was made of.
+    let is_of_variable = |&id: &InstrId| {
+        let layer = origins.get(id.idx()).map_or(NO_LAYER, |origin| origin.layer.as_str());
+        ![NO_LAYER, INPUTS, OPTIMIZER].contains(&layer)
+            && computation.instr(id).shape.as_array().is_some_and(|array| array.rank() > 0)
+    };
+    match is_of_optimizer(&origin) && !reached(module.comp(comp), root, instruction).iter().any(is_of_variable) {
+        true => origin.layer = OPTIMIZER.to_string(),
+        false => adopt(&mut origin, whole),
     }
     origin
+}
+
+/// The operands of a fusion that an instruction inside is computed of.
+fn reached(fused: &Computation, from: &Instruction, fusion: &Instruction) -> Vec<InstrId> {
+    let (mut open, mut seen) = (from.operands.clone(), vec![false; fused.instructions.len()]);
+    let mut operands = Vec::new();
+    while let Some(id) = open.pop() {
+        if std::mem::replace(&mut seen[id.idx()], true) {
+            continue;
+        }
+        let instruction = fused.instr(id);
+        match instruction.op {
+            Op::Parameter { number, .. } => {
+                operands.extend(usize::try_from(number).ok().and_then(|number| fusion.operands.get(number)));
+            }
+            _ => open.extend(&instruction.operands),
+        }
+    }
+    operands
+}
+
+/// Whether an optimizer's code wrote it: ours, or optax.
+fn is_of_optimizer(origin: &Origin) -> bool {
+    ["/optim/", "/optax/"].iter().any(|folder| origin.source.contains(folder))
 }
 
 /// The computation of a fusion.
@@ -297,6 +350,60 @@ mod tests {
         assert_eq!(origin(""), (NO_LAYER.to_string(), Phase::Forward));
         let jax = "jit(step)/jit(main)/transpose(jvp(ResNet))/conv_init/conv_general_dilated";
         assert_eq!(origin(jax), ("ResNet/conv_init".to_string(), Phase::Backward));
+    }
+
+    #[test]
+    fn what_is_rematerialised_is_its_layers_in_the_backward_pass() {
+        let dense = ("mlp/dense1".to_string(), Phase::Backward);
+        assert_eq!(origin("remat/mlp/dense1/dot"), dense);
+        assert_eq!(origin("remat/remat/mlp/dense1/dot"), dense);
+        assert_eq!(origin("remat/gradient/mlp/dense1/dot"), dense);
+        assert_eq!(origin("remat/dot"), (NO_LAYER.to_string(), Phase::Backward));
+        // A layer of that name is one.
+        assert_eq!(origin("mlp/remat/dot"), ("mlp/remat".to_string(), Phase::Forward));
+        let jax = "jit(step)/jit(main)/transpose(jvp(Net))/checkpoint/rematted_computation/dense_1/dot_general";
+        assert_eq!(origin(jax), ("Net/dense_1".to_string(), Phase::Backward));
+        assert_eq!(origin("jit(f)/jvp(checkpoint)/dense/tanh"), ("dense".to_string(), Phase::Forward));
+    }
+
+    #[test]
+    fn a_correction_of_bias_is_the_optimizers_also_beside_the_loss() {
+        let text = r#"
+HloModule m, is_scheduled=true
+
+fused {
+  l = f32[64] parameter(0)
+  t = f32[] parameter(1)
+  w = f32[64] parameter(2)
+  z = f32[] constant(0)
+  b = f32[] constant(0.9)
+  s = f32[] negate(z), metadata={op_name="loss/reduce_sum"}
+  c = f32[] power(b, t), metadata={op_name="power" source_file="crates/model/src/optim/optimizer/adamw.rs" source_line=97}
+  k = f32[64] broadcast(c), dimensions={}, metadata={op_name="broadcast" source_file="crates/model/src/optim/optimizer/adamw.rs" source_line=98}
+  u = f32[64] multiply(w, k), metadata={op_name="multiply" source_file="crates/model/src/optim/optimizer/adamw.rs" source_line=99}
+  ROOT r = (f32[], f32[], f32[64]) tuple(s, c, u)
+}
+
+ENTRY m {
+  labels = f32[64] parameter(0), metadata={op_name="labels"}
+  step = f32[] parameter(1), metadata={op_name="step"}
+  w = f32[64] parameter(2), metadata={op_name="net/dense/kernel"}
+  beta = f32[] constant(0.999)
+  p = f32[] power(beta, step), metadata={op_name="power" source_file="site-packages/optax/_src/transform.py" source_line=31}
+  q = f32[] power(beta, step), metadata={op_name="power" source_file="mine.py" source_line=31}
+  f = (f32[], f32[], f32[64]) fusion(labels, step, w), kind=kLoop, calls=fused, metadata={op_name="loss/reduce_sum"}
+  e = f32[] get-tuple-element(f), index=1
+  ROOT t = (f32[], f32[], f32[]) tuple(e, p, q)
+}
+"#;
+        let module = bf16scope_hlo::text::parse(text, "m").unwrap();
+        let liveness = crate::explain::analyse(&module).unwrap();
+        let origins = Origins::of(&module);
+        let layers: Vec<&str> = (4..8).map(|step| origins.of_step(&liveness, step).layer.as_str()).collect();
+        assert_eq!(layers, [OPTIMIZER, NO_LAYER, "loss", OPTIMIZER]);
+        let leaves = [0, 1, 2].map(|leaf| origins.of_leaf(&module, &liveness, 6, leaf).layer);
+        // The update is counted as its fusion is, where that has a variable's array.
+        assert_eq!(leaves, ["loss", OPTIMIZER, "loss"]);
     }
 
     #[test]

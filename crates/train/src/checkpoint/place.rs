@@ -32,6 +32,7 @@ impl Place {
     pub fn claim(path: impl AsRef<Path>) -> Result<Place, CheckpointError> {
         let path = path.as_ref();
         let failed = |doing| move |source| CheckpointError::Write { path: path.to_path_buf(), doing, source };
+        files::check_output(path).map_err(|error| failed(BEGINNING)(error.into()))?;
         fs::create_dir_all(directory_of(path)).map_err(failed("making its directory"))?;
         let target = Replacement::begin(path).map_err(failed(BEGINNING))?.place().to_path_buf();
         if is_something_else(&target) {
@@ -40,6 +41,11 @@ impl Place {
         }
         let _lock = Lock::take(path, &target)?;
         Ok(Place { path: path.to_path_buf(), target, _lock })
+    }
+
+    /// Whether a checkpoint is at `path`, by how it begins: one that a run which begins there would replace.
+    pub fn holds_checkpoint(path: impl AsRef<Path>) -> bool {
+        start_of(path.as_ref()).is_some_and(|start| start[8] == b'{')
     }
 
     /// As it was named.
@@ -162,9 +168,15 @@ fn holder_in(locks: &str, inode: u64) -> Option<u32> {
 
 /// Whether a file is there that is not even the start of a safetensors file, such as an experiment given by mistake.
 fn is_something_else(target: &Path) -> bool {
+    start_of(target).is_some_and(|start| start[8] != b'{')
+}
+
+fn start_of(path: &Path) -> Option<[u8; 9]> {
     let mut start = [0; 9];
-    let read = File::open(target).and_then(|mut file| file.read_exact(&mut start));
-    read.is_ok() && start[8] != b'{'
+    // A FIFO would wait for its writer.
+    let is_file = fs::metadata(path).is_ok_and(|there| there.is_file());
+    let mut file = is_file.then(|| File::open(path).ok()).flatten()?;
+    file.read_exact(&mut start).ok().map(|()| start)
 }
 
 pub(super) fn directory_of(path: &Path) -> &Path {

@@ -113,10 +113,12 @@ pub struct TrainConfig {
     pub slots: SlotStorage,
     /// The weights that a fresh run starts from: a checkpoint, or a file of weights, relative to the experiment's file. Default
     /// its own.
+    #[serde(deserialize_with = "local")]
     pub initialize_from: Option<PathBuf>,
     /// Patterns of variables that start afresh nevertheless.
     pub except: Vec<String>,
     /// Rules for the names in that file: a family, or a file relative to the experiment's. Default the family that fits best.
+    #[serde(deserialize_with = "local")]
     pub rules: Option<PathBuf>,
     /// Patterns of the variables that train; others are frozen. Default all train.
     #[serde(deserialize_with = "some_patterns")]
@@ -165,6 +167,15 @@ fn beside(error: ReadError) -> ReadError {
             error.with_help(help)
         }
         _ => error,
+    }
+}
+
+/// A file of this machine.
+fn local<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    let path = Option::<PathBuf>::deserialize(deserializer)?;
+    match path.as_deref().map(bf16scope_files::check_input) {
+        Some(Err(error)) => Err(serde::de::Error::custom(error)),
+        _ => Ok(path),
     }
 }
 

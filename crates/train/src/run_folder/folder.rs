@@ -39,6 +39,7 @@ impl RunFolder {
     /// [`RunError::Exists`] and [`RunError::Taken`]: what is there is never overwritten; what the system says.
     pub fn create(path: impl AsRef<Path>, about: About, experiment: Option<&str>) -> Result<RunFolder, RunError> {
         let path = path.as_ref();
+        files::check_output(path).map_err(|error| RunError::io(path, "make the folder")(error.into()))?;
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(RunError::io(parent, "make the folder"))?;
         }
@@ -143,6 +144,16 @@ impl RunFolder {
     /// The last checkpoint of the run in `path`, if there is a run that has one.
     pub fn last_checkpoint(path: &Path) -> Option<Saved> {
         About::read(path).ok()?.saved
+    }
+
+    /// Refuses to follow what a folder says of other files, if another user may have written it: a run that goes on replaces
+    /// the checkpoint that the folder names.
+    ///
+    /// # Errors
+    /// What others own or may write, with `help`.
+    pub fn check_trusted(path: &Path, help: &str) -> Result<(), files::Untrusted> {
+        files::check_trusted_or(path, help)?;
+        files::check_trusted_or(&path.join(ABOUT), help)
     }
 
     /// Where it is.

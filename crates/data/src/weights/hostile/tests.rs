@@ -546,16 +546,25 @@ fn checkpoints_of_jax_are_told_with_the_line_that_converts_them() {
     assert!(refused(folder.path(), "x").contains("flax.serialization"));
     fs::write(folder.path().join("x"), b"\x82\x01\x02\x03\x04").unwrap();
     assert!(refused(folder.path(), "x").contains("no file of weights that is known"));
-    for name in ["_METADATA", "manifest.ocdbt", "default/_METADATA"] {
+    for (name, item) in [
+        ("_METADATA", "orbax"),
+        ("manifest.ocdbt", "orbax"),
+        ("_CHECKPOINT_METADATA", "orbax"),
+        ("default/_METADATA", "orbax/default"),
+        // A step of several, of which the last is meant.
+        ("10/default/manifest.ocdbt", "orbax/10/default"),
+    ] {
         let path = folder.path().join("orbax").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, "{}").unwrap();
+        fs::create_dir_all(folder.path().join("orbax/9/default")).unwrap();
         fs::write(folder.path().join("orbax/checkpoint"), b"\x81\xa1a").unwrap();
         let said = refused(folder.path(), "orbax");
         assert!(
             said.starts_with("orbax: a checkpoint of Orbax, which is not read\nhelp: where it was written"),
             "{said}"
         );
+        assert!(said.contains(&format!("restore(os.path.abspath('{item}'))")), "{said}");
         fs::remove_dir_all(folder.path().join("orbax")).unwrap();
     }
 }

@@ -377,3 +377,21 @@ pub struct StackFrame {
     #[prost(int32, tag = "2")]
     pub parent_frame_id: i32,
 }
+
+/// The devices of a module: how many replicas, of how many computations (partitions).
+#[derive(Clone, PartialEq, Message)]
+pub struct DeviceAssignmentProto {
+    #[prost(int32, tag = "1")]
+    pub replica_count: i32,
+    #[prost(int32, tag = "2")]
+    pub computation_count: i32,
+    #[prost(message, repeated, tag = "3")]
+    pub computation_devices: Vec<ComputationDevice>,
+}
+
+/// The devices of a computation, by replica.
+#[derive(Clone, PartialEq, Message)]
+pub struct ComputationDevice {
+    #[prost(int64, repeated, tag = "1")]
+    pub replica_device_ids: Vec<i64>,
+}

@@ -20,9 +20,34 @@ pub(super) struct Choice<'a> {
     options: Vec<(&'a Key, &'a Node)>,
 }
 
+/// Which of a node's keys is its name: keys have no order.
+pub(super) struct Names<'a> {
+    /// Keys that are no name.
+    pub common: &'a [&'a str],
+    /// Whether this is a name.
+    pub is_known: &'a dyn Fn(&str) -> bool,
+    /// Whether this name has an option of that key.
+    pub has_option: &'a dyn Fn(&str, &str) -> bool,
+}
+
+impl Names<'_> {
+    /// Where the name stands: a known one that has options of all other keys, such as `dense` in `{activation: relu, dense: 10}`;
+    /// else a known one, or the first key that could be one, of which the error is.
+    fn position(&self, keys: &[&str]) -> Option<usize> {
+        let may_be = |at: &usize| !self.common.contains(&keys[*at]);
+        let is_known = |at: &usize| may_be(at) && (self.is_known)(keys[*at]);
+        let fits = |at: &usize| {
+            let mut others = keys.iter().enumerate().filter(|(other, key)| other != at && !self.common.contains(key));
+            is_known(at) && others.all(|(_, key)| (self.has_option)(keys[*at], key))
+        };
+        let all = || 0..keys.len();
+        all().find(fits).or_else(|| all().find(is_known)).or_else(|| all().find(may_be))
+    }
+}
+
 impl<'a> Choice<'a> {
-    /// Reads `node`, in which the name is the first key that is none of `common`.
-    pub fn read(node: &'a Node, common: &[&str], example: &str) -> Result<Choice<'a>, ReadError> {
+    /// Reads `node`, in which the name is the key that [`Names`] takes for one, wherever it stands.
+    pub fn read(node: &'a Node, names: &Names<'_>, example: &str) -> Result<Choice<'a>, ReadError> {
         let map = match &node.value {
             Value::Text(name) => {
                 return Ok(Choice { name, mark: node.mark, main: None, main_key: None, options: Vec::new() });
@@ -35,10 +60,10 @@ impl<'a> Choice<'a> {
             let options = map.iter().filter(|(key, _)| &**key != "kind").map(|(key, node)| (key, node)).collect();
             return Ok(Choice { name, mark: kind.mark, main: None, main_key: None, options });
         }
-        let is_common = |key: &str| common.contains(&key);
-        let Some((name, value)) = map.iter().find(|(key, _)| !is_common(key)) else {
+        let Some(at) = names.position(&map.iter().map(|(key, _)| &**key).collect::<Vec<&str>>()) else {
             return Err(node.wrong(example));
         };
+        let (name, value) = &map[at];
         let mut options: Vec<(&Key, &Node)> =
             map.iter().filter(|(key, _)| key != name).map(|(key, node)| (key, node)).collect();
         let main = match &value.value {

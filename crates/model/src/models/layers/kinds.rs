@@ -2,10 +2,10 @@
 //!
 //! A kind is added in two files: its options with their `build` in one beside this, and a line of the table here.
 
-use super::choice::{Choice, twice};
+use super::choice::{Choice, Names as ChoiceNames, twice};
 use super::layer_options::{Arity, LayerOptions};
 use super::{block, direct, elementwise, llama, merge, shape};
-use crate::document::{Mark, Node, ReadError, Value};
+use crate::document::{self, Mark, Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
 use serde::de::{Deserializer, value::StrDeserializer};
@@ -66,6 +66,14 @@ macro_rules! kinds {
                         let error = choice.unknown(&[$($name),*], None, |_| String::new());
                         Err(if is_activation(name) { error.with_help(format!("write `activation: {name}`")) } else { error })
                     }
+                }
+            }
+
+            /// The options of a kind.
+            fn keys_of(name: &str) -> Vec<&'static str> {
+                match name {
+                    $($name => document::kind::keys_of::<$Options>(),)*
+                    _ => Vec::new(),
                 }
             }
 
@@ -220,9 +228,16 @@ impl LayerKind {
     }
 }
 
+/// Which key of a layer is its kind.
+const KINDS: ChoiceNames<'static> = ChoiceNames {
+    common: &COMMON,
+    is_known: &|name| NAMES.iter().any(|(own, _)| *own == LayerKind::canonical(name)),
+    has_option: &|name, key| LayerKind::keys_of(LayerKind::canonical(name)).contains(&key),
+};
+
 impl Layer {
     fn read(node: &Node) -> Result<Layer, ReadError> {
-        let mut choice = Choice::read(node, &COMMON, "a layer, such as `flatten` or `{dense: 10}`")?;
+        let mut choice = Choice::read(node, &KINDS, "a layer, such as `flatten` or `{dense: 10}`")?;
         let canonical = LayerKind::canonical(choice.name);
         let name = choice.take::<String>("name")?;
         let dtype = choice.take::<LayerDType>("dtype")?;
@@ -250,7 +265,7 @@ impl Layer {
             LayerKind::Conv(_) => "filters",
             _ => return node.mark,
         };
-        let choice = Choice::read(node, &COMMON, "").ok();
+        let choice = Choice::read(node, &KINDS, "").ok();
         let main = choice.as_ref().and_then(|choice| choice.main).map(|main| main.mark);
         main.or_else(|| choice.and_then(|choice| choice.value_of(size)).map(|node| node.mark)).unwrap_or(node.mark)
     }

@@ -2,7 +2,7 @@
 //!
 //! A loss is added in two places: what it is, a function of `nn`, and its line here.
 
-use super::choice::Choice;
+use super::choice::{Choice, Names};
 use super::objective::{Labels, NameElsewhere, default_labels, unknown_name};
 use crate::document::{self, Node, ReadError};
 use crate::graph::Tensor;
@@ -245,11 +245,17 @@ impl From<LossKind> for Loss {
     }
 }
 
+/// Whether it is a name here or elsewhere.
+fn is_known(name: &str) -> bool {
+    NAMES.contains(&name) || ELSEWHERE.iter().any(|elsewhere| elsewhere.theirs == name)
+}
+
 impl Loss {
     fn read(node: &Node) -> Result<Loss, ReadError> {
         let keys: Vec<&str> = COMMON.iter().chain(OWN_KEYS.iter().copied().flatten()).copied().collect();
         let example = "a loss, such as `mean_squared_error` or `{mean_squared_error: , labels: y}`";
-        let mut choice = Choice::read(node, &keys, example)?;
+        let names = Names { common: &keys, is_known: &is_known, has_option: &|_, _| true };
+        let mut choice = Choice::read(node, &names, example)?;
         let kind = LossKind::read(choice.name, &mut choice)?;
         Ok(Loss { options: choice.options(kind.own_keys())?, kind })
     }

@@ -2,7 +2,7 @@
 //!
 //! A metric is added in two places: what it is of each example, a function of `nn`, and its line here.
 
-use super::choice::Choice;
+use super::choice::{Choice, Names};
 use super::objective::{Labels, NameElsewhere, default_labels, of_rows, unknown_name};
 use crate::document::{self, Node, ReadError};
 use crate::graph::Tensor;
@@ -300,11 +300,17 @@ impl From<MetricKind> for Metric {
     }
 }
 
+/// Whether it is a name here or elsewhere.
+fn is_known(name: &str) -> bool {
+    NAMES.contains(&name) || ELSEWHERE.iter().any(|elsewhere| elsewhere.theirs == name)
+}
+
 impl Metric {
     fn read(node: &Node) -> Result<Metric, ReadError> {
         let keys: Vec<&str> = COMMON.iter().chain(MAIN_KEYS).copied().collect();
         let example = "a metric, such as `accuracy`, `{top_k: 3}` or `{accuracy: , labels: y}`";
-        let mut choice = Choice::read(node, &keys, example)?;
+        let names = Names { common: &keys, is_known: &is_known, has_option: &|_, _| true };
+        let mut choice = Choice::read(node, &names, example)?;
         let kind = MetricKind::read(choice.name, &mut choice)?;
         Ok(Metric { kind, options: choice.options(&[])? })
     }
