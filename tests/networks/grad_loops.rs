@@ -165,7 +165,7 @@ fn a_loop_in_a_loop_has_the_gradients_of_its_trips() {
     assert_eq!(evaluate(&program(false)), evaluate(&program(true)));
 }
 
-/// As `lax.fori_loop` and `lax.scan` write them: indices that wrap, a bound in the state, a counter that goes down, a
+/// As `lax.fori_loop` and `lax.scan` write them: bodies that call, indices that wrap, a bound in the state, a counter that goes down, a
 /// loop of no trips; against central differences in f64 with a step of 2^-15. Third derivatives of these losses stay below 300: `h² / 6 · 300 < 5e-8`, and rounding of a
 /// loss below 8 adds `8 · 100 · 2^-53 / h < 3e-9`.
 #[test]
@@ -206,6 +206,22 @@ fn loop_text(start: i32, step: i32, end: i32, direction: &str) -> String {
     format!(
         "HloModule m
 
+ones {{
+  one.1 = f64[] constant(1)
+  ROOT ones = f64[3] broadcast(one.1), dimensions={{}}
+}}
+
+once {{
+  p.1 = f64[3] parameter(0)
+  ROOT t = f64[3] tanh(p.1)
+}}
+
+twice {{
+  p.2 = f64[3] parameter(0)
+  t.1 = f64[3] call(p.2), to_apply=once
+  ROOT t.2 = f64[3] call(t.1), to_apply=once
+}}
+
 body {{
   state = (s32[], s32[], f64[3], f64[8,3], f64[8,3]) parameter(0)
   turn = s32[] get-tuple-element(state), index=0
@@ -223,8 +239,10 @@ body {{
   row = f64[1,3] dynamic-slice(all, row_idx, zero.1), dynamic_slice_sizes={{1,3}}
   flat = f64[3] reshape(row)
   product = f64[3] multiply(x, flat)
-  y = f64[3] tanh(product)
-  sum = f64[3] add(y, x)
+  y = f64[3] call(product), to_apply=twice
+  one = f64[3] call(), to_apply=ones
+  x.3 = f64[3] multiply(x, one)
+  sum = f64[3] add(y, x.3)
   back = f64[1,3] reshape(y)
   new_out = f64[8,3] dynamic-update-slice(out, back, row_idx, zero.1)
   ROOT new = (s32[], s32[], f64[3], f64[8,3], f64[8,3]) tuple(next, end.1, sum, all, new_out)

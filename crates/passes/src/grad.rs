@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 
 mod called;
 mod custom;
+mod inline;
 mod residuals;
 mod trips;
 mod while_loop;

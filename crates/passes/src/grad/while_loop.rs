@@ -12,7 +12,7 @@
 use super::called::{Called, in_original, lend, within, write_copy};
 use super::residuals::{Body, Partition, sum_dtype};
 use super::trips::{Trips, constant, disjoint_starts, element, is_invariant, leaf};
-use super::{passes_variation, reverse};
+use super::{inline, passes_variation, reverse};
 use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::ops::grad::{Cotangent, Cotangents, Vjp, Why};
 use bf16scope_hlo::{CompId, Computation, DType, Emitter, InstrId, Instruction, Module, Op, POISON, Shape};
@@ -44,7 +44,10 @@ pub(super) fn cotangents(called: &Called<'_>, vjp: &Vjp<'_>, condition: CompId, 
         }
         _ => return Err(format!("its state is {shape}, expected a tuple of arrays").into()),
     };
-    e.with_module_mut(|module| take_from_tuples(&mut module.computations[body.idx()]));
+    e.with_module_mut(|module| {
+        inline::calls(module, body);
+        take_from_tuples(&mut module.computations[body.idx()]);
+    });
     let trips = e.with_module(|module| Trips::count(module, e.comp(), state, condition, body))?;
     if trips.n == 0 {
         return Ok(vec![vjp.cotangent.clone()]);
