@@ -310,8 +310,8 @@ fn refusals_of_attributes_say_which() {
             });
             e.get_tuple_element(e.emit(Op::While { condition, body }, &[tuple], None), 0)
         }),
-        "reverse mode needs the state of every iteration, and a loop of unknown length has no place to keep them; \
-         unroll it"
+        "its trip count is not known, and reverse mode keeps values of every trip; count an integer of its state from a \
+         constant by a constant up to a constant, as scan and fori_loop do, or unroll it"
     );
 }
 

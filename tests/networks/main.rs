@@ -11,6 +11,7 @@ mod functions_tf;
 mod grad;
 mod grad_cases;
 mod grad_finite_difference;
+mod grad_loops;
 mod grad_oracle;
 mod layers;
 mod metrics_tf;

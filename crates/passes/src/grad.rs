@@ -18,6 +18,10 @@ use std::collections::BTreeSet;
 
 mod called;
 mod custom;
+mod inline;
+mod residuals;
+mod trips;
+mod while_loop;
 
 use crate::{PassError, PassErrorKind, Place};
 use called::{Called, Written};
@@ -157,7 +161,7 @@ fn reverse(
             (Some(custom), Some(g)) => {
                 custom::cotangents(e, id, &custom, g, &wanted)?.into_iter().map(Cotangent::Array).collect()
             }
-            _ => apply_rule(e, id, &op, &operands, &wanted, &cotangents[id.idx()], written)?,
+            _ => apply_rule(e, (id, &op, &operands), &wanted, &cotangents[id.idx()], &active.varied, written)?,
         };
         if let Some(error) = e.error() {
             return Err(PassError::from(Box::new(error)));
@@ -239,11 +243,10 @@ fn passes_variation(instr: &Instruction) -> bool {
 /// Runs the rule of one instruction.
 fn apply_rule(
     e: &Emitter,
-    id: InstrId,
-    op: &Op,
-    operands: &[InstrId],
+    (id, op, operands): (InstrId, &Op, &[InstrId]),
     wanted: &[bool],
     cotangent: &Cotangent,
+    varied: &[bool],
     written: &Written,
 ) -> Result<Vec<Cotangent>, PassError> {
     let undefined = |why: &str| {
@@ -254,7 +257,7 @@ fn apply_rule(
     if let Some(why) = unsupported_shape(&e.shape(id)) {
         return Err(undefined(why));
     }
-    let called = Called { e, written };
+    let called = Called { e, varied, written };
     let vjp = Vjp { e, operands, result: id, wanted, cotangent, called: &called };
     match gradient(op) {
         Gradient::Vjp(rule) => rule(&vjp).map_err(|why| undefined(&why)),

@@ -55,10 +55,7 @@ pub fn gradient(op: &Op) -> Gradient<'_> {
         Op::Tuple => Gradient::vjp(control::grad::tuple),
         Op::GetTupleElement { index } => Gradient::vjp(|vjp| control::grad::get_tuple_element(vjp, *index)),
         Op::Call { to_apply } => Gradient::vjp(|vjp| control::grad::call(vjp, *to_apply)),
-        Op::While { .. } => Gradient::undefined(
-            "reverse mode needs the state of every iteration, and a loop of unknown length has no place to keep them; \
-             unroll it",
-        ),
+        Op::While { condition, body } => Gradient::vjp(|vjp| vjp.called.while_loop(vjp, *condition, *body)),
         Op::Conditional(attributes) => Gradient::vjp(|vjp| control::grad::conditional(vjp, attributes)),
         Op::CustomCall(call) => Gradient::Undefined {
             why: format!("what the custom call {:?} computes is known to its back end only", call.target).into(),

@@ -130,6 +130,12 @@ pub trait CalledGradient {
     /// # Errors
     /// Why something inside has no gradient, naming it.
     fn vjp_computation(&self, comp: CompId, wanted: &[bool], cotangent: &Cotangent) -> Result<CompId, Why>;
+
+    /// The cotangents of the operand of a `while`, given those of its result.
+    ///
+    /// # Errors
+    /// Why the loop has no gradient: its trip count is not known, or something inside has none.
+    fn while_loop(&self, vjp: &Vjp<'_>, condition: CompId, body: CompId) -> Cotangents;
 }
 
 /// What a rule sees: the instruction, which operands matter, and the cotangent of its result.

@@ -2,7 +2,8 @@
 //!
 //! The body of a loop is a computation of its own, and a [`Graph`] writes one. So a body is built as a graph of its own,
 //! finished, and its module is copied in here: nothing else has to know of two computations at once. Gradients are taken
-//! inside the body or not at all: `while` has none.
+//! inside the body, or of what the loop gives: the reverse of a `while` runs from the last trip to the first
+//! (`passes::grad`).
 
 use super::{Graph, Tensor};
 use bf16scope_hlo::ops::{BinaryOp, Comparison, RuleError, SliceDim};

@@ -1,9 +1,9 @@
 //! Reverse mode over called computations.
 
-use super::reverse;
+use super::{reverse, while_loop};
 use crate::PassError;
 use bf16scope_hlo::ops::control::grad::{arrays_of, float_leaves};
-use bf16scope_hlo::ops::grad::{CalledGradient, Cotangent, Why};
+use bf16scope_hlo::ops::grad::{CalledGradient, Cotangent, Cotangents, Vjp, Why};
 use bf16scope_hlo::{CompId, Emitter, InstrId, Module, Shape};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,6 +19,8 @@ pub(super) type Key = (CompId, Vec<bool>, String, Vec<Shape>);
 /// Differentiates computations of the module `e` writes.
 pub(super) struct Called<'a> {
     pub(super) e: &'a Emitter,
+    /// For each instruction of the computation that `e` writes whether it depends on a variable.
+    pub(super) varied: &'a [bool],
     pub(super) written: &'a Written,
 }
 
@@ -29,20 +31,59 @@ impl CalledGradient for Called<'_> {
         if let Some(&vjp) = self.written.borrow().get(&key) {
             return Ok(vjp);
         }
-        // The emitter lends its module to another one that writes the new computation.
-        let mut module = self.e.with_module_mut(|module| std::mem::replace(module, Module::new("")));
-        let n_computations = module.computations.len();
-        let vjp = module.add_computation(&format!("{}_gradient", module.comp(comp).name));
-        let inner = Emitter::new(module, vjp);
-        let result = write(&inner, comp, wanted, cotangent, &given, self.written);
-        let mut module = inner.with_module_mut(|module| std::mem::replace(module, Module::new("")));
-        if result.is_err() {
-            module.computations.truncate(n_computations);
-        }
-        self.e.with_module_mut(|borrowed| *borrowed = module);
-        result?;
+        let (vjp, ()) = write_copy(self.e, comp, |inner, parameters, root| {
+            write(inner, comp, (parameters, root), wanted, cotangent, &given, self.written)
+        })?;
         self.written.borrow_mut().insert(key, vjp);
         Ok(vjp)
+    }
+
+    fn while_loop(&self, vjp: &Vjp<'_>, condition: CompId, body: CompId) -> Cotangents {
+        while_loop::cotangents(self, vjp, condition, body)
+    }
+}
+
+/// Writes a computation that begins with the instructions of `comp`, whose ids stay; `write` is given its parameters by number and its
+/// root. What was written is taken back where it fails.
+pub(super) fn write_copy<R>(
+    e: &Emitter,
+    comp: CompId,
+    write: impl FnOnce(&Emitter, &[InstrId], InstrId) -> Result<R, Why>,
+) -> Result<(CompId, R), Why> {
+    let name = e.with_module(|module| format!("{}_gradient", module.comp(comp).name));
+    within(e, &name, |inner| {
+        let (parameters, root) = copy_body(inner, comp);
+        write(inner, &parameters, root)
+    })
+}
+
+/// Writes a new computation of the module that `e` writes. What was written is taken back where it fails.
+pub(super) fn within<R>(
+    e: &Emitter,
+    name: &str,
+    write: impl FnOnce(&Emitter) -> Result<R, Why>,
+) -> Result<(CompId, R), Why> {
+    let (n_computations, comp) = e.with_module_mut(|module| (module.computations.len(), module.add_computation(name)));
+    match lend(e, comp, write) {
+        Ok(result) => Ok((comp, result)),
+        Err(why) => {
+            e.with_module_mut(|module| module.computations.truncate(n_computations));
+            Err(why)
+        }
+    }
+}
+
+/// Lends the module of `e` to an emitter that writes computation `comp` of it.
+pub(super) fn lend<R>(e: &Emitter, comp: CompId, write: impl FnOnce(&Emitter) -> Result<R, Why>) -> Result<R, Why> {
+    let module = e.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+    let inner = Emitter::new(module, comp);
+    let result = write(&inner);
+    let error = inner.error();
+    let module = inner.with_module_mut(|module| std::mem::replace(module, Module::new("")));
+    e.with_module_mut(|lent| *lent = module);
+    match error {
+        Some(error) => Err(format!("in what it calls, {error}").into()),
+        None => result,
     }
 }
 
@@ -59,12 +100,12 @@ fn structure(cotangent: &Cotangent) -> String {
 fn write(
     e: &Emitter,
     comp: CompId,
+    (parameters, root): (&[InstrId], InstrId),
     wanted: &[bool],
     cotangent: &Cotangent,
     given: &[Shape],
     written: &Written,
 ) -> Result<(), Why> {
-    let (parameters, root) = copy_body(e, comp);
     let n_parameters = parameters.len() as i64;
     let mut arrays = (0..).zip(given).map(|(idx, shape)| e.parameter(n_parameters + idx, shape));
     let seed = with_arrays(cotangent, &mut arrays);
@@ -78,14 +119,11 @@ fn write(
         push_leaves(e, &e.shape(parameter), &cotangent, &mut leaves);
     }
     e.tuple(&leaves);
-    match e.error() {
-        Some(error) => Err(format!("in what it calls, {error}").into()),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// The same error, naming the instruction of `comp` instead of its copy.
-fn in_original(e: &Emitter, comp: CompId, mut error: PassError) -> PassError {
+pub(super) fn in_original(e: &Emitter, comp: CompId, mut error: PassError) -> PassError {
     error.correct_place(|at| {
         e.with_module(|module| {
             let copies = &module.comp(e.comp()).instructions;

@@ -1,0 +1,273 @@
+//! What a loop keeps of its trips for their reverse.
+//!
+//! In a body that stands with its reverse in one computation, an instruction that depends on a cotangent runs backwards. The values that those
+//! read and that depend on none are kept, or made again: where they depend on what no trip changes, where they are cheap
+//! functions of the counter, or of what is kept anyway.
+
+use super::trips::leaf;
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
+use bf16scope_hlo::{Computation, DType, InstrId, Op, Shape};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Cheap steps from what is kept to what is made again.
+const MAX_CHEAP: usize = 4;
+
+/// An array that is kept: an instruction, or an element of one that gives a tuple.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Residual {
+    pub id: InstrId,
+    pub element: Option<usize>,
+}
+
+impl Residual {
+    pub(super) fn shape(self, computation: &Computation) -> &Shape {
+        let shape = &computation.instr(self.id).shape;
+        match (self.element, shape.as_tuple()) {
+            (Some(idx), Some(elements)) => &elements[idx],
+            _ => shape,
+        }
+    }
+}
+
+/// What runs backwards, and what it needs.
+#[derive(Debug)]
+pub(super) struct Partition {
+    /// Instructions of the backward trip in their order: those that depend on a cotangent, and those that are made again.
+    pub backwards: Vec<InstrId>,
+    /// What each trip keeps.
+    pub residuals: Vec<Residual>,
+    /// Tuples that are put together again from their residuals.
+    pub tuples: BTreeSet<InstrId>,
+}
+
+/// A body with its reverse, and what is known of its state.
+pub(super) struct Body<'a> {
+    pub computation: &'a Computation,
+    /// For each element of the state whether no trip changes it.
+    pub is_invariant: &'a [bool],
+    /// The element that counts.
+    pub counter: usize,
+}
+
+impl Body<'_> {
+    /// Splits what `outputs` need at what depends on the cotangents `seeds`.
+    pub(super) fn split(&self, outputs: &[InstrId], seeds: &BTreeSet<InstrId>) -> Partition {
+        let n = self.computation.instructions.len();
+        let mut depends = vec![false; n];
+        for id in self.computation.ids() {
+            let operands = &self.computation.instr(id).operands;
+            depends[id.idx()] = seeds.contains(&id) || operands.iter().any(|it| depends[it.idx()]);
+        }
+        let mut needs = Needs { body: self, free: self.free(), split: Partition::empty(), again: BTreeSet::new() };
+        let mut live = vec![false; n];
+        outputs.iter().for_each(|id| live[id.idx()] = true);
+        for id in (0..n as u32).rev().map(InstrId).filter(|id| !seeds.contains(id)) {
+            if !live[id.idx()] {
+                continue;
+            }
+            match depends[id.idx()] {
+                true => {
+                    needs.split.backwards.push(id);
+                    self.computation.instr(id).operands.iter().for_each(|it| live[it.idx()] = true);
+                }
+                false => needs.need(id),
+            }
+        }
+        needs.finish()
+    }
+
+    /// What can be made again from what no trip changes, and cheaply from the counter.
+    fn free(&self) -> Vec<bool> {
+        let n = self.computation.instructions.len();
+        let (mut free, mut counts) = (vec![false; n], vec![false; n]);
+        for id in self.computation.ids() {
+            let instr = self.computation.instr(id);
+            let taken = match instr.op {
+                Op::GetTupleElement { .. } => leaf(self.computation, id),
+                _ => None,
+            };
+            (free[id.idx()], counts[id.idx()]) = match taken {
+                Some(idx) => (self.is_invariant[idx] || idx == self.counter, idx == self.counter),
+                None => {
+                    let counts = instr.operands.iter().any(|it| counts[it.idx()]);
+                    let is_free = is_pure(&instr.op)
+                        && instr.operands.iter().all(|it| free[it.idx()])
+                        && (!counts || is_cheap(&instr.op) || matches!(instr.op, Op::DynamicSlice { .. }));
+                    (is_free, counts)
+                }
+            };
+        }
+        free
+    }
+}
+
+/// What is needed so far.
+struct Needs<'a> {
+    body: &'a Body<'a>,
+    free: Vec<bool>,
+    split: Partition,
+    /// Made again.
+    again: BTreeSet<InstrId>,
+}
+
+impl Needs<'_> {
+    /// Values that depend on no cotangent, and which the backward trip reads.
+    fn need(&mut self, id: InstrId) {
+        let mut pending = vec![id];
+        while let Some(id) = pending.pop() {
+            let instr = self.body.computation.instr(id);
+            let is_known = self.again.contains(&id) || self.split.tuples.contains(&id);
+            if is_known || self.split.residuals.contains(&Residual { id, element: None }) {
+                continue;
+            }
+            let elements = instr.shape.as_tuple().map(<[Shape]>::len);
+            if self.free[id.idx()] || matches!(instr.op, Op::Tuple) || self.is_larger(id) {
+                self.again.insert(id);
+                if !self.is_of_state(id) {
+                    pending.extend(&instr.operands);
+                }
+            } else if let Some(n) = elements {
+                self.split.tuples.insert(id);
+                let is_given = |idx: &usize| {
+                    let is_state = matches!(instr.op, Op::Parameter { .. });
+                    is_state && (self.body.is_invariant[*idx] || *idx == self.body.counter)
+                };
+                let kept = (0..n).filter(|idx| !is_given(idx)).map(|idx| Residual { id, element: Some(idx) });
+                self.split.residuals.extend(kept);
+            } else {
+                self.split.residuals.push(Residual { id, element: None });
+            }
+        }
+    }
+
+    fn is_of_state(&self, id: InstrId) -> bool {
+        let instr = self.body.computation.instr(id);
+        matches!(instr.op, Op::GetTupleElement { .. }) && leaf(self.body.computation, id).is_some()
+    }
+
+    /// Whether a value takes more bytes than the one of which it is a copy in another form.
+    fn is_larger(&self, id: InstrId) -> bool {
+        let instr = self.body.computation.instr(id);
+        let bytes = |id: InstrId| n_bytes(&self.body.computation.instr(id).shape);
+        matches!(instr.op, Op::Convert | Op::Broadcast { .. }) && bytes(instr.operands[0]) <= bytes(id)
+    }
+
+    /// Whether a value is a function, in at most `depth` cheap steps, of what is kept and what can be made again.
+    fn is_made_of(&self, id: InstrId, kept: &BTreeSet<InstrId>, depth: usize) -> bool {
+        let instr = self.body.computation.instr(id);
+        let is_there = |id: &InstrId| {
+            self.free[id.idx()]
+                || kept.contains(id)
+                || self.again.contains(id)
+                || depth > 1 && self.is_made_of(*id, kept, depth - 1)
+        };
+        is_cheap(&instr.op) && !instr.operands.is_empty() && instr.operands.iter().all(is_there)
+    }
+
+    /// Leaves out what is a cheap function of what is kept anyway.
+    fn finish(mut self) -> Partition {
+        let computation = self.body.computation;
+        self.split.residuals.sort_unstable();
+        let mut kept: BTreeSet<InstrId> =
+            self.split.residuals.iter().filter(|it| it.element.is_none()).map(|it| it.id).collect();
+        for id in kept.clone() {
+            kept.remove(&id);
+            if self.is_made_of(id, &kept, MAX_CHEAP) {
+                self.again.insert(id);
+            } else {
+                kept.insert(id);
+            }
+        }
+        self.split.residuals.retain(|it| it.element.is_some() || kept.contains(&it.id));
+        // What is made again from what is free needs that as well.
+        let mut pending: Vec<InstrId> = self.again.iter().copied().collect();
+        while let Some(id) = pending.pop() {
+            if self.is_of_state(id) {
+                continue;
+            }
+            for &operand in &computation.instr(id).operands {
+                if !kept.contains(&operand) && !self.split.tuples.contains(&operand) && self.again.insert(operand) {
+                    pending.push(operand);
+                }
+            }
+        }
+        self.split.backwards.extend(&self.again);
+        self.split.backwards.sort_unstable();
+        self.split
+    }
+}
+
+impl Partition {
+    fn empty() -> Partition {
+        Partition { backwards: Vec::new(), residuals: Vec::new(), tuples: BTreeSet::new() }
+    }
+
+    /// What `outputs` of the forward trip need, in order: instructions of `computation`.
+    pub(super) fn forwards(computation: &Computation, outputs: impl Iterator<Item = InstrId>) -> Vec<InstrId> {
+        let mut live: BTreeMap<InstrId, bool> = outputs.map(|id| (id, true)).collect();
+        let mut pending: Vec<InstrId> = live.keys().copied().collect();
+        while let Some(id) = pending.pop() {
+            for &operand in &computation.instr(id).operands {
+                if live.insert(operand, true).is_none() {
+                    pending.push(operand);
+                }
+            }
+        }
+        live.into_keys().collect()
+    }
+}
+
+fn n_bytes(shape: &Shape) -> i64 {
+    let array = shape.as_array();
+    array.map_or(0, |array| array.dims.iter().product::<i64>().saturating_mul(array.dtype.bits() as i64))
+}
+
+/// Whether an op gives the same again for the same operands, and is worth nothing to keep.
+fn is_pure(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::Parameter { .. }
+            | Op::RngBitGenerator(_)
+            | Op::While { .. }
+            | Op::Conditional(_)
+            | Op::Call { .. }
+            | Op::CustomCall(_)
+            | Op::AllReduce(_)
+            | Op::Opaque(_)
+    )
+}
+
+/// Whether an op takes less to compute than its result takes to keep: elementwise without a transcendental function, and
+/// other forms of an array.
+fn is_cheap(op: &Op) -> bool {
+    match op {
+        Op::Constant(_)
+        | Op::Iota { .. }
+        | Op::Compare { .. }
+        | Op::Select
+        | Op::Clamp
+        | Op::Convert
+        | Op::Broadcast { .. }
+        | Op::Reshape
+        | Op::Slice(_)
+        | Op::Tuple => true,
+        Op::Unary(op) => matches!(op, UnaryOp::Copy | UnaryOp::Negate | UnaryOp::Abs | UnaryOp::Not | UnaryOp::Sign),
+        Op::Binary(op) => matches!(
+            op,
+            BinaryOp::Add
+                | BinaryOp::Subtract
+                | BinaryOp::Multiply
+                | BinaryOp::Maximum
+                | BinaryOp::Minimum
+                | BinaryOp::And
+                | BinaryOp::Or
+                | BinaryOp::Xor
+        ),
+        _ => false,
+    }
+}
+
+/// The dtype that cotangents are summed in over the trips.
+pub(super) fn sum_dtype(dtype: DType) -> DType {
+    if dtype.is_float() && dtype.bits() < 32 { DType::F32 } else { dtype }
+}
