@@ -21,6 +21,7 @@ mod nn_errors;
 mod objectives;
 mod oracle_tf;
 mod pool_first;
+mod recurrent;
 #[path = "../run/mod.rs"]
 mod run;
 mod space_to_depth;

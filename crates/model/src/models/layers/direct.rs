@@ -63,6 +63,24 @@ impl LayerOptions for nn::Attention {
     }
 }
 
+/// They read a sequence, and a mask or none.
+macro_rules! recurrent {
+    ($($function:ident: $Config:ty;)*) => {$(
+        impl LayerOptions for $Config {
+            const ARITY: Arity = Arity::OneOrTwo;
+
+            fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+                nn::$function(s, inputs[0], inputs.get(1).copied(), name, self)
+            }
+        }
+    )*};
+}
+
+recurrent! {
+    lstm: nn::Lstm;
+    gru: nn::Gru;
+}
+
 /// Options of `max_pool`; see [`nn::max_pool`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]

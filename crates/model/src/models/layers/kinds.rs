@@ -132,6 +132,10 @@ kinds! {
     PositionEmbedding(nn::PositionEmbedding) = "position_embedding", "PositionEmbedding";
     /// A learned position before the others.
     ClassToken(nn::ClassToken) = "class_token", "ClassToken";
+    /// Long short-term memory.
+    Lstm(nn::Lstm) = "lstm", "LSTM";
+    /// Gated recurrent unit.
+    Gru(nn::Gru) = "gru", "GRU";
     /// Attention over several heads.
     Attention(nn::Attention) = "attention", "MultiHeadAttention";
     /// Attention and a feed-forward network.
@@ -263,6 +267,7 @@ impl Layer {
             LayerKind::Dense(_) => "units",
             LayerKind::Embedding(_) => "input_dim",
             LayerKind::Conv(_) => "filters",
+            LayerKind::Lstm(_) | LayerKind::Gru(_) => "units",
             _ => return node.mark,
         };
         let choice = Choice::read(node, &KINDS, "").ok();
