@@ -1,4 +1,4 @@
-//! Recurrent layers against Keras' (`tests/data/recurrent_tf/make.py`): states, masks, both directions, and all gradients; and in bf16.
+//! Recurrent layers against Keras' (`tests/data/layers_tf/make_recurrent.py`): states, masks, both directions, and all gradients; and in bf16.
 //!
 //! In f32 a sum before a gate has 11 products of numbers below 4, so it is off by at most `11 · 44 · 2^-24 = 3e-5` if all roundings
 //! pulled the same way, in practice by a tenth of that; five steps and gradients of sums over 15 rows add as much again a few
@@ -16,7 +16,7 @@ use std::fs::File;
 const TOLERANCE: f32 = 1e-4;
 
 fn recorded(name: &str) -> Option<ArrayD<f32>> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/recurrent_tf/recurrent.npz");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/layers_tf/recurrent.npz");
     let mut npz = NpzReader::new(File::open(path).unwrap()).unwrap();
     npz.by_name(name).ok()
 }

@@ -150,6 +150,8 @@ mod tests {
         check("{}", BatchNorm::default());
         check("{}", LayerNorm::default());
         check("{}", RmsNorm::default());
+        check("{}", GroupNorm::default());
+        check("{filters: 3, kernel_size: 2}", Conv1d { filters: 3, kernel_size: 2, ..Conv1d::default() });
         check("{}", Pool::default());
         check("{}", ClassToken::default());
         check("{}", Rope::default());

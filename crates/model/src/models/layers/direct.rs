@@ -20,7 +20,9 @@ macro_rules! direct {
 
 direct! {
     conv2d: nn::Conv2d;
+    conv1d: nn::Conv1d;
     depthwise_conv2d: nn::DepthwiseConv2d;
+    group_norm: nn::GroupNorm;
     batch_norm: nn::BatchNorm;
     layer_norm: nn::LayerNorm;
     rms_norm: nn::RmsNorm;

@@ -1,6 +1,6 @@
 """What Keras' LSTM and GRU compute, and their gradients, in f32: `recurrent.npz` beside this.
 
-TensorFlow 2.15.1 on a CPU, without XLA: `python make.py`.
+TensorFlow 2.15.1 on a CPU, without XLA: `python make_recurrent.py`.
 """
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
