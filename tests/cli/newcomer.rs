@@ -144,7 +144,7 @@ fn a_grid_that_is_none_is_an_error_before_the_plugin_is_loaded() {
 }
 
 #[test]
-fn a_layer_that_is_an_activation_is_told_so_and_transposing_nothing_too() {
+fn an_activation_is_a_layer_and_transposing_nothing_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let said = |layers: &str, rest: &str| {
         let text = format!(
@@ -155,7 +155,8 @@ fn a_layer_that_is_an_activation_is_told_so_and_transposing_nothing_too() {
         let output = crate::binary::bf16scope(&args).current_dir(folder.path()).output().unwrap();
         String::from_utf8(output.stderr).unwrap()
     };
-    let error = said("    - {dense: {units: 4}}\n    - relu\n", "");
+    assert_eq!(said("    - {dense: {units: 4}}\n    - relu\n", ""), "");
+    let error = said("    - {dense: {units: 4}}\n    - {relu: 1}\n", "");
     assert!(error.ends_with("help: write `activation: relu`\n"), "{error}");
     let warning = said("    - {dense: {units: 4}}\n", "tune: {transpose_input: true}\n");
     assert!(warning.contains("`transpose_input` changes nothing in layers: no feature is an image"), "{warning}");

@@ -246,10 +246,10 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dens: 10}\n",
         expect![[r#"
-        model.yaml:5:6: unknown value `dens`, expected one of dense, conv, depthwise_conv, batch_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, stochastic_depth, squeeze_excite, mb_conv, activation, rescaling, embedding, position_embedding, class_token, attention, transformer_block, llama_block, flatten, reshape, take, zero_padding, upsample, concat, add, subtract, multiply, average, maximum, minimum
-          5 |   - {dens: 10}
-            |      ^^^^
-          help: did you mean `dense`?"#]],
+            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, depthwise_conv, batch_norm, group_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, stochastic_depth, squeeze_excite, mb_conv, activation, rescaling, embedding, position_embedding, class_token, lstm, gru, attention, transformer_block, llama_block, flatten, reshape, permute, take, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
+              5 |   - {dens: 10}
+                |      ^^^^
+              help: did you mean `dense`?"#]],
     );
     check_layers(
         "  - flatten\n  - {dense: {units: 10, activaton: relu}}\n",

@@ -14,6 +14,7 @@ mod grad_finite_difference;
 mod grad_loops;
 mod grad_oracle;
 mod layers;
+mod layers_tf;
 mod metrics_tf;
 mod models;
 mod nn;
@@ -21,6 +22,7 @@ mod nn_errors;
 mod objectives;
 mod oracle_tf;
 mod pool_first;
+mod recurrent;
 #[path = "../run/mod.rs"]
 mod run;
 mod space_to_depth;

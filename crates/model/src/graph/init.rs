@@ -40,6 +40,10 @@ pub enum Init {
         /// Which distribution.
         distribution: Distribution,
     },
+    /// Columns (or rows, of a matrix that is wider than high) of length one, at right angles to each other; Saxe et al. 2014.
+    Orthogonal,
+    /// Zeros, but for the second quarter, which is ones: the bias of an LSTM whose forget gate starts open.
+    ForgetGate,
     /// Raw random bits: the state of a random number generator.
     RandomBits,
 }
@@ -117,6 +121,8 @@ named! {
     RANDOM_NORMAL, RandomNormal = Init::Normal { stddev: 0.05 };
     /// Normal, standard deviation 0.02, as BERT and GPT-2 start (BERT's is truncated at two standard deviations).
     BERT_NORMAL, BertNormal = Init::Normal { stddev: 0.02 };
+    /// Orthogonal columns or rows: Keras' default for kernels of a state.
+    ORTHOGONAL, Orthogonal = Init::Orthogonal;
     /// Uniform within 0.05.
     RANDOM_UNIFORM, RandomUniform = Init::Uniform { limit: 0.05 };
 }
@@ -165,6 +171,8 @@ impl Init {
                     }
                 }
             }
+            Init::Orthogonal => orthogonal(&mut rng, dims),
+            Init::ForgetGate => (0..n).map(|idx| if (n / 4..n / 2).contains(&idx) { 1.0 } else { 0.0 }).collect(),
             Init::RandomBits => (0..n).map(|_| rng.random::<f32>()).collect(),
         }
     }
@@ -181,9 +189,36 @@ impl Init {
             | Init::Constant(_)
             | Init::Normal { .. }
             | Init::Uniform { .. }
+            | Init::Orthogonal
+            | Init::ForgetGate
             | Init::VarianceScaling { .. } => self.values(seed, name, dims).into_iter().map(word).collect(),
         }
     }
+}
+
+/// A random matrix of all but the last dim by the last, whose shorter side has vectors of length one at right angles to each other.
+fn orthogonal(rng: &mut StdRng, dims: &[i64]) -> Vec<f32> {
+    let columns = dims.last().copied().unwrap_or(1).max(1) as usize;
+    let rows = (dims.iter().product::<i64>().max(0) as usize) / columns;
+    let (n, length) = (rows.min(columns), rows.max(columns));
+    let mut vectors: Vec<Vec<f64>> = Vec::with_capacity(n);
+    while vectors.len() < n {
+        let mut vector: Vec<f64> = (0..length).map(|_| normal(rng)).collect();
+        // Twice is enough (Giraud et al. 2005): the first time leaves what rounding leaves.
+        for _ in 0..2 {
+            for other in &vectors {
+                let shared: f64 = vector.iter().zip(other).map(|(a, b)| a * b).sum();
+                vector.iter_mut().zip(other).for_each(|(a, b)| *a -= shared * b);
+            }
+        }
+        let norm = vector.iter().map(|value| value * value).sum::<f64>().sqrt();
+        // By chance one of almost nothing: another is drawn.
+        if norm > 1e-6 {
+            vectors.push(vector.into_iter().map(|value| value / norm).collect());
+        }
+    }
+    let at = |row: usize, column: usize| if rows <= columns { vectors[row][column] } else { vectors[column][row] };
+    (0..rows * columns).map(|idx| at(idx / columns, idx % columns) as f32).collect()
 }
 
 /// The word of a number: of one below zero, that of the signed integer.
@@ -242,6 +277,27 @@ mod tests {
         assert_eq!(values(1, "a"), values(1, "a"));
         assert_ne!(values(1, "a"), values(2, "a"));
         assert_ne!(values(1, "a"), values(1, "b"));
+    }
+
+    #[test]
+    fn orthogonal_vectors_are_at_right_angles() {
+        for dims in [[16, 64], [64, 16], [8, 8], [1, 5], [5, 1]] {
+            let values = Init::ORTHOGONAL.values(3, "w", &dims);
+            let (rows, columns) = (dims[0] as usize, dims[1] as usize);
+            let n = rows.min(columns);
+            let at = |vector: usize, element: usize| match rows <= columns {
+                true => f64::from(values[vector * columns + element]),
+                false => f64::from(values[element * columns + vector]),
+            };
+            for (a, b) in (0..n).flat_map(|a| (0..n).map(move |b| (a, b))) {
+                let product: f64 = (0..rows.max(columns)).map(|element| at(a, element) * at(b, element)).sum();
+                // Elements of at most 1 are rounded to f32: 64 products, each off by 2^-23 at most.
+                assert!(
+                    (product - if a == b { 1.0 } else { 0.0 }).abs() < 64.0 * 2f64.powi(-23),
+                    "{dims:?} {a} {b}: {product}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -426,6 +426,14 @@ impl Graph {
         id
     }
 
+    /// Names and places what is emitted as what `outer` emits now: for the body of a loop of it.
+    pub(crate) fn placed_as(self, outer: &Graph) -> Graph {
+        self.inner.path.open(outer.inner.path.current());
+        self.inner.layer_caller.set(outer.inner.layer_caller.get());
+        self.inner.written_at.replace(outer.inner.written_at.borrow().clone());
+        self
+    }
+
     /// Emits with the metadata of the current path, `leaf`, and the file and line of the caller, or of the layer's.
     #[track_caller]
     pub(crate) fn emit_with(&self, leaf: &str, emit: impl FnOnce(&Emitter) -> InstrId) -> Tensor {

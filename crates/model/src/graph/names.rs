@@ -30,6 +30,11 @@ impl Path {
         result
     }
 
+    /// Opens the levels of a path, for good.
+    pub(super) fn open(&self, path: String) {
+        *self.0.borrow_mut() = path;
+    }
+
     /// The open levels as one path.
     pub(super) fn current(&self) -> String {
         self.0.borrow().clone()

@@ -13,6 +13,7 @@ mod activation;
 mod attention;
 mod batch_norm;
 mod conv;
+mod conv1d;
 mod count;
 mod dense;
 mod depthwise;
@@ -20,6 +21,7 @@ mod dropout;
 mod embedding;
 mod feed_forward;
 mod focal;
+mod group_norm;
 mod layer_norm;
 mod log_sum_exp;
 mod loss;
@@ -30,6 +32,7 @@ mod overlap;
 mod paired;
 mod pool;
 mod pool_first;
+mod recurrent;
 mod reshape;
 mod rms_norm;
 mod rotary;
@@ -45,6 +48,7 @@ pub use activation::{
 pub use attention::{Attention, AttentionRemat, attention};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
+pub use conv1d::{Conv1d, Padding1d, conv1d};
 pub use count::{ClassCounts, above_thresholds, class_counts};
 pub use dense::{Dense, dense, flatten};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
@@ -55,6 +59,7 @@ pub use focal::{
     Focal, sigmoid_focal_cross_entropy_per_example, softmax_focal_cross_entropy_per_example,
     sparse_softmax_focal_cross_entropy_per_example,
 };
+pub use group_norm::{GroupNorm, group_norm};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
 pub use loss::{
     class_weights, huber_per_example, mean_absolute_error_per_example, mean_squared_error,
@@ -67,7 +72,8 @@ pub use overlap::{sigmoid_dice_per_example, softmax_dice_per_example};
 pub use paired::conv2d_paired;
 pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
-pub use reshape::{reshape_example, take, upsample, zero_padding};
+pub use recurrent::{Gru, Lstm, gru, lstm};
+pub use reshape::{crop, permute, reshape_example, take, upsample, zero_padding};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rotary::{Rope, RopeScaling};
 pub use space_to_depth::conv2d_space_to_depth;

@@ -108,6 +108,18 @@ pub(crate) fn glorot_uniform() -> Init {
     Init::GLOROT_UNIFORM
 }
 
+pub(crate) fn orthogonal() -> Init {
+    Init::ORTHOGONAL
+}
+
+pub(crate) fn tanh() -> Activation {
+    Activation::Tanh
+}
+
+pub(crate) fn sigmoid() -> Activation {
+    Activation::Sigmoid
+}
+
 pub(crate) fn random_uniform() -> Init {
     Init::RANDOM_UNIFORM
 }
@@ -138,11 +150,15 @@ mod tests {
         check("{}", BatchNorm::default());
         check("{}", LayerNorm::default());
         check("{}", RmsNorm::default());
+        check("{}", GroupNorm::default());
+        check("{filters: 3, kernel_size: 2}", Conv1d { filters: 3, kernel_size: 2, ..Conv1d::default() });
         check("{}", Pool::default());
         check("{}", ClassToken::default());
         check("{}", Rope::default());
         check("num_heads: 4", Attention { num_heads: 4, ..Attention::default() });
         check("{input_dim: 9, output_dim: 2}", Embedding { input_dim: 9, output_dim: 2, ..Embedding::default() });
+        check("units: 3", Lstm { units: 3, ..Lstm::default() });
+        check("units: 3", Gru { units: 3, ..Gru::default() });
         check("max_length: 7", PositionEmbedding { max_length: 7, ..PositionEmbedding::default() });
     }
 

@@ -103,13 +103,13 @@ pub fn avg_pool(x: &Tensor, config: &Pool) -> Tensor {
 /// The mean over height and width.
 ///
 /// # Shapes
-/// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, c]`.
+/// x `[b, h, w, c]` (or `[b, c, h, w]`), or a sequence `[b, length, c]` (or `[b, c, length]`) → `[b, c]`.
 ///
 /// # Types
 /// bf16 and f16 are summed and divided in f32 and the mean rounded once; f32 and f64 in their own dtype.
 ///
 /// # Errors
-/// x not of rank 4.
+/// x not of rank 3 or 4.
 ///
 /// # Source
 /// TensorFlow's `reduce_mean`, as ResNet uses it.
@@ -118,8 +118,8 @@ pub fn global_avg_pool(x: &Tensor, format: DataFormat) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }
-    match of_rank("global_avg_pool/rank", "x", x, 4, format.axes()) {
-        Ok(()) => x.mean(&format.spatial()),
+    match places(x, format, "global_avg_pool/rank") {
+        Ok(places) => x.mean(&places),
         Err(error) => x.graph().fail("global_avg_pool", &[x], error),
     }
 }
@@ -127,13 +127,13 @@ pub fn global_avg_pool(x: &Tensor, format: DataFormat) -> Tensor {
 /// The maximum over height and width.
 ///
 /// # Shapes
-/// x `[b, h, w, c]` (or `[b, c, h, w]`) → `[b, c]`.
+/// x `[b, h, w, c]` (or `[b, c, h, w]`), or a sequence `[b, length, c]` (or `[b, c, length]`) → `[b, c]`.
 ///
 /// # Types
 /// In the dtype of x; nothing is rounded.
 ///
 /// # Errors
-/// x not of rank 4.
+/// x not of rank 3 or 4.
 ///
 /// # Source
 /// TensorFlow's `reduce_max`, as Keras' `GlobalMaxPooling2D`.
@@ -142,9 +142,22 @@ pub fn global_max_pool(x: &Tensor, format: DataFormat) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }
-    match of_rank("global_max_pool/rank", "x", x, 4, format.axes()) {
-        Ok(()) => x.max(&format.spatial()),
+    match places(x, format, "global_max_pool/rank") {
+        Ok(places) => x.max(&places),
         Err(error) => x.graph().fail("global_max_pool", &[x], error),
+    }
+}
+
+/// The axes of places: height and width, or the length of a sequence.
+fn places(x: &Tensor, format: DataFormat, rule: &'static str) -> Result<Vec<i64>, RuleError> {
+    match (x.rank(), format) {
+        (3, DataFormat::ChannelsLast) => Ok(vec![1]),
+        (3, DataFormat::ChannelsFirst) => Ok(vec![2]),
+        (4, _) => Ok(format.spatial().to_vec()),
+        (rank, _) => {
+            let message = format!("x {} has rank {rank}, expected 4: {}, or 3 of a sequence", x.shape(), format.axes());
+            Err(RuleError::new(rule, message))
+        }
     }
 }
 

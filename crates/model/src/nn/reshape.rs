@@ -155,3 +155,68 @@ pub fn upsample(x: &Tensor, size: [i64; 2], format: DataFormat) -> Tensor {
     }
     x.broadcast_in_dim(&split, &kept).reshape(joined)
 }
+
+/// The axes of each example in another order, counted from 1.
+///
+/// # Shapes
+/// x `[batch, a, b, …]` → `[batch, …]`, axis `i` of the result being axis `order[i - 1]` of x.
+///
+/// # Types
+/// Any; nothing is computed.
+///
+/// # Errors
+/// An order that does not have each axis of an example once.
+///
+/// # Source
+/// Keras' `Permute`.
+#[track_caller]
+pub fn permute(x: &Tensor, order: &[i64]) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    let mut sorted = order.to_vec();
+    sorted.sort_unstable();
+    if sorted != (1..x.rank() as i64).collect::<Vec<i64>>() {
+        let message = format!(
+            "the order of axes is {order:?}, expected each of 1 to {} once, of {}",
+            x.rank() as i64 - 1,
+            x.shape()
+        );
+        return x.graph().fail("permute", &[x], RuleError::new("permute/order", message));
+    }
+    x.transpose(&[&[0], order].concat())
+}
+
+/// An image without what stands around: so many rows above and below, columns left and right.
+///
+/// # Shapes
+/// x `[b, h, w, c]` (or `[b, c, h, w]`) → less high and wide.
+///
+/// # Types
+/// Any; nothing is computed.
+///
+/// # Errors
+/// x not of rank 4; margins that leave nothing.
+///
+/// # Source
+/// Keras' `Cropping2D`.
+#[track_caller]
+pub fn crop(x: &Tensor, margins: [[i64; 2]; 2], format: DataFormat) -> Tensor {
+    if x.is_poison() {
+        return x.clone();
+    }
+    if let Err(error) = super::of_rank("crop/rank", "x", x, 4, format.axes()) {
+        return x.graph().fail("crop", &[x], error);
+    }
+    let whole = |&limit: &i64| SliceDim { start: 0, limit, stride: 1 };
+    let mut slices: Vec<SliceDim> = x.dims().iter().map(whole).collect();
+    for (axis, [before, after]) in format.spatial().into_iter().zip(margins) {
+        let slice = &mut slices[axis as usize];
+        if before < 0 || after < 0 || before + after >= slice.limit {
+            let message = format!("{before} and {after} of axis {axis} of {} leave nothing", x.shape());
+            return x.graph().fail("crop", &[x], RuleError::new("crop/margins", message));
+        }
+        (slice.start, slice.limit) = (before, slice.limit - after);
+    }
+    x.slice(&slices)
+}

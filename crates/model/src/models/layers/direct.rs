@@ -20,7 +20,9 @@ macro_rules! direct {
 
 direct! {
     conv2d: nn::Conv2d;
+    conv1d: nn::Conv1d;
     depthwise_conv2d: nn::DepthwiseConv2d;
+    group_norm: nn::GroupNorm;
     batch_norm: nn::BatchNorm;
     layer_norm: nn::LayerNorm;
     rms_norm: nn::RmsNorm;
@@ -61,6 +63,24 @@ impl LayerOptions for nn::Attention {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         nn::attention(s, inputs[0], inputs[inputs.len() - 1], name, self)
     }
+}
+
+/// They read a sequence, and a mask or none.
+macro_rules! recurrent {
+    ($($function:ident: $Config:ty;)*) => {$(
+        impl LayerOptions for $Config {
+            const ARITY: Arity = Arity::OneOrTwo;
+
+            fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+                nn::$function(s, inputs[0], inputs.get(1).copied(), name, self)
+            }
+        }
+    )*};
+}
+
+recurrent! {
+    lstm: nn::Lstm;
+    gru: nn::Gru;
 }
 
 /// Options of `max_pool`; see [`nn::max_pool`].

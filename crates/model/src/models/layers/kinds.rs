@@ -98,10 +98,14 @@ kinds! {
     Dense(nn::Dense) = "dense", "Dense";
     /// Convolution over height and width.
     Conv(nn::Conv2d) = "conv", "Conv2D";
+    /// Convolution along a sequence.
+    Conv1d(nn::Conv1d) = "conv1d", "Conv1D";
     /// Convolution in which every channel has kernels of its own.
     DepthwiseConv(nn::DepthwiseConv2d) = "depthwise_conv", "DepthwiseConv2D";
     /// Batch normalisation.
     BatchNorm(nn::BatchNorm) = "batch_norm", "BatchNormalization";
+    /// Normalisation of groups of channels.
+    GroupNorm(nn::GroupNorm) = "group_norm", "GroupNormalization";
     /// Layer normalisation.
     LayerNorm(nn::LayerNorm) = "layer_norm", "LayerNormalization";
     /// Normalisation by the root of the mean square.
@@ -132,6 +136,10 @@ kinds! {
     PositionEmbedding(nn::PositionEmbedding) = "position_embedding", "PositionEmbedding";
     /// A learned position before the others.
     ClassToken(nn::ClassToken) = "class_token", "ClassToken";
+    /// Long short-term memory.
+    Lstm(nn::Lstm) = "lstm", "LSTM";
+    /// Gated recurrent unit.
+    Gru(nn::Gru) = "gru", "GRU";
     /// Attention over several heads.
     Attention(nn::Attention) = "attention", "MultiHeadAttention";
     /// Attention and a feed-forward network.
@@ -142,10 +150,14 @@ kinds! {
     Flatten(shape::Flatten) = "flatten", "Flatten";
     /// Each example in other dims.
     Reshape(shape::Reshape) = "reshape", "Reshape";
+    /// The axes of an example in another order.
+    Permute(shape::Permute) = "permute", "Permute";
     /// One of an axis.
     Take(shape::Take) = "take", "Take";
     /// Zeros around images.
     ZeroPadding(shape::ZeroPadding) = "zero_padding", "ZeroPadding2D";
+    /// Images without their edges.
+    Crop(shape::Crop) = "crop", "Cropping2D";
     /// Every pixel several times.
     Upsample(shape::Upsample) = "upsample", "UpSampling2D";
     /// Several behind one another.
@@ -214,6 +226,7 @@ impl LayerKind {
         match self {
             LayerKind::Dense(options) => Some(options.activation),
             LayerKind::Conv(options) => Some(options.activation),
+            LayerKind::Conv1d(options) => Some(options.activation),
             LayerKind::Activation(options) => Some(options.activation),
             _ => None,
         }
@@ -237,6 +250,12 @@ const KINDS: ChoiceNames<'static> = ChoiceNames {
 
 impl Layer {
     fn read(node: &Node) -> Result<Layer, ReadError> {
+        // `relu` as Keras has `ReLU()`: a layer of its own.
+        if let Value::Text(name) = &node.value
+            && let Ok(activation) = nn::Activation::deserialize(StrDeserializer::<serde::de::value::Error>::new(name))
+        {
+            return Ok(Layer::from(LayerKind::Activation(elementwise::Activation { activation })));
+        }
         let mut choice = Choice::read(node, &KINDS, "a layer, such as `flatten` or `{dense: 10}`")?;
         let canonical = LayerKind::canonical(choice.name);
         let name = choice.take::<String>("name")?;
@@ -262,7 +281,8 @@ impl Layer {
         let size = match &self.kind {
             LayerKind::Dense(_) => "units",
             LayerKind::Embedding(_) => "input_dim",
-            LayerKind::Conv(_) => "filters",
+            LayerKind::Conv(_) | LayerKind::Conv1d(_) => "filters",
+            LayerKind::Lstm(_) | LayerKind::Gru(_) => "units",
             _ => return node.mark,
         };
         let choice = Choice::read(node, &KINDS, "").ok();

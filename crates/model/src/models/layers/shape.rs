@@ -1,4 +1,4 @@
-//! Layers that only move elements: `flatten`, `reshape`, `take`, `zero_padding`, `upsample`.
+//! Layers that only move elements: `flatten`, `reshape`, `permute`, `take`, `zero_padding`, `crop`, `upsample`.
 
 use super::layer_options::LayerOptions;
 use crate::document::{self, Node, Value};
@@ -50,6 +50,38 @@ fn first() -> i64 {
 impl LayerOptions for Take {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         s.layer(name, |_| nn::take(inputs[0], i64::from(self.index), self.axis))
+    }
+}
+
+/// Options of `permute`; see [`nn::permute`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Permute {
+    /// Axes of an example, from 1, in the order of the result.
+    pub dims: Vec<i64>,
+}
+
+impl LayerOptions for Permute {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |_| nn::permute(inputs[0], &self.dims))
+    }
+}
+
+/// Options of `crop`; see [`nn::crop`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Crop {
+    /// Rows above and below, columns left and right. Default 1.
+    #[serde(default = "Margins::one")]
+    pub cropping: Margins,
+    /// Where the channels stand. Default `channels_last`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub data_format: DataFormat,
+}
+
+impl LayerOptions for Crop {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |_| nn::crop(inputs[0], self.cropping.0, self.data_format))
     }
 }
 

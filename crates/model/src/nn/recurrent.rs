@@ -1,0 +1,407 @@
+//! Recurrent layers: LSTM and GRU, one way or both, of sequences with and without masks.
+//!
+//! The product of a whole sequence with the kernel is taken before the loop; the loop adds what each step's state gives.
+//! Sums are rounded where Keras' cells round them: the product with the kernel, the product with the state's kernel, their sum, and the
+//! sum with the bias. What an LSTM's cell adds up over the steps is carried in f32 in any precision.
+
+use super::options::{glorot_uniform, is_default, orthogonal, sigmoid, tanh, yes, zeros};
+use super::{Activation, at_least, is_float, of_rank};
+use crate::document;
+use crate::graph::{Graph, Init, Operand, Program, Scope, Tensor};
+use bf16scope_hlo::ops::{RuleError, SliceDim};
+use bf16scope_hlo::{DType, Op};
+use serde::{Deserialize, Serialize};
+
+macro_rules! recurrent {
+    ($(#[$doc:meta])* $Layer:ident { $($(#[$more:meta])* $field:ident: $Type:ty = $value:expr,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $Layer {
+            /// Size of the state.
+            #[serde(deserialize_with = "document::positive")]
+            pub units: i64,
+            /// Of what is new in a step. Default `tanh`.
+            #[serde(default = "tanh")]
+            pub activation: Activation,
+            /// Of the gates. Default `sigmoid`.
+            #[serde(default = "sigmoid")]
+            pub recurrent_activation: Activation,
+            /// Whether biases are added. Default true.
+            #[serde(default = "yes")]
+            pub use_bias: bool,
+            /// How the kernel starts. Default `glorot_uniform`.
+            #[serde(default = "glorot_uniform")]
+            pub kernel_initializer: Init,
+            /// How the kernel of the state starts. Default `orthogonal`.
+            #[serde(default = "orthogonal")]
+            pub recurrent_initializer: Init,
+            /// How biases start. Default `zeros`.
+            #[serde(default = "zeros")]
+            pub bias_initializer: Init,
+            $($(#[$more])* pub $field: $Type,)*
+            /// Whether the result has the state after every step, or after the last. Default false: the last.
+            #[serde(default, skip_serializing_if = "is_default")]
+            pub return_sequences: bool,
+            /// Whether the last step comes first; the states of all steps are then in that order. Default false.
+            #[serde(default, skip_serializing_if = "is_default")]
+            pub go_backwards: bool,
+            /// Whether two layers, of variables of their own, go one forwards and one backwards: their states stand behind one
+            /// another, in the order of the steps. Default false.
+            #[serde(default, skip_serializing_if = "is_default")]
+            pub bidirectional: bool,
+            /// Whether the steps are written out, one after the other, not as a loop. Default false.
+            #[serde(default, skip_serializing_if = "is_default")]
+            pub unroll: bool,
+        }
+
+        impl Default for $Layer {
+            fn default() -> $Layer {
+                $Layer {
+                    units: 0,
+                    activation: Activation::Tanh,
+                    recurrent_activation: Activation::Sigmoid,
+                    use_bias: true,
+                    kernel_initializer: Init::GLOROT_UNIFORM,
+                    recurrent_initializer: Init::ORTHOGONAL,
+                    bias_initializer: Init::Zeros,
+                    $($field: $value,)*
+                    return_sequences: false,
+                    go_backwards: false,
+                    bidirectional: false,
+                    unroll: false,
+                }
+            }
+        }
+
+        impl $Layer {
+            fn order(&self) -> Order {
+                Order {
+                    units: self.units,
+                    activations: [self.activation, self.recurrent_activation],
+                    return_sequences: self.return_sequences,
+                    go_backwards: self.go_backwards,
+                    bidirectional: self.bidirectional,
+                    unroll: self.unroll,
+                }
+            }
+        }
+    };
+}
+
+recurrent! {
+    /// Configuration of [`lstm`]. The default is Keras', but for `units`, which must be given.
+    Lstm {
+        /// Whether the bias of the forget gate starts at one. Default true.
+        #[serde(default = "yes")]
+        unit_forget_bias: bool = true,
+    }
+}
+
+recurrent! {
+    /// Configuration of [`gru`]. The default is Keras', but for `units`, which must be given.
+    Gru {}
+}
+
+/// What both layers are told of the sequence.
+struct Order {
+    units: i64,
+    activations: [Activation; 2],
+    return_sequences: bool,
+    go_backwards: bool,
+    bidirectional: bool,
+    unroll: bool,
+}
+
+/// Long short-term memory: `c' = f·c + i·g`, `h' = o·tanh(c')`, with gates i, f and o and the cell's input g from products of x
+/// and h, in this order: i, f, g, o.
+///
+/// # Shapes
+/// x `[batch, steps, inputs]` → `[batch, units]`, or `[batch, steps, units]` with `return_sequences`; twice the units where it
+/// is bidirectional. `mask` `[batch, steps]`, of any dtype: where it is 0 the state stays what it was (and the result of a
+/// bidirectional layer is 0 for that step). Variables `kernel`
+/// `[inputs, 4·units]`, `recurrent_kernel` `[units, 4·units]`, `bias` `[4·units]`; under `forward` and `backward` where it is
+/// bidirectional.
+///
+/// # Types
+/// Everything in the dtype of x, but for the cell c, which is f32 where x is narrower: it is a sum over the steps.
+///
+/// # Errors
+/// x not of rank 3, not floating or without steps; another mask; `units` below 1; an activation with a gradient of its own
+/// (gelu, softplus) or over an axis (softmax), of which loops know nothing.
+///
+/// # Source
+/// Hochreiter and Schmidhuber 1997; Keras' `LSTM`, whose cell is of the dtype of x.
+#[track_caller]
+pub fn lstm(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &Lstm) -> Tensor {
+    layer(s, x, mask, name, ("lstm", &config.order()), |s, x| {
+        let Lstm { units, .. } = *config;
+        let kernels = kernels(s, x, 4 * units, (config.kernel_initializer, config.recurrent_initializer), units);
+        let bias = config.use_bias.then(|| {
+            let init = match (config.unit_forget_bias, config.bias_initializer) {
+                (true, Init::Zeros) => Init::ForgetGate,
+                (_, init) => init,
+            };
+            s.variable("bias", x.dtype(), [4 * units], init).value
+        });
+        Cell { kernels, bias, has_memory: true, step: Box::new(lstm_step) }
+    })
+}
+
+/// Gated recurrent unit: `h' = z·h + (1 − z)·g`, where `g` reads the product of h times the gate r; gates z and r and g are from
+/// products of x and h, in this order: z, r, g.
+///
+/// # Shapes
+/// As [`lstm`], with three units for four; `bias` is `[2, 3·units]`, that of x and that of h.
+///
+/// # Types
+/// Everything in the dtype of x.
+///
+/// # Errors
+/// As [`lstm`].
+///
+/// # Source
+/// Cho et al. 2014; Keras' `GRU` with `reset_after`, its default, which is cuDNN's.
+#[track_caller]
+pub fn gru(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &Gru) -> Tensor {
+    layer(s, x, mask, name, ("gru", &config.order()), |s, x| {
+        let Gru { units, .. } = *config;
+        let kernels = kernels(s, x, 3 * units, (config.kernel_initializer, config.recurrent_initializer), units);
+        let bias =
+            config.use_bias.then(|| s.variable("bias", x.dtype(), [2, 3 * units], config.bias_initializer).value);
+        Cell { kernels, bias, has_memory: false, step: Box::new(gru_step) }
+    })
+}
+
+/// The variables of one direction, and what a step makes of them.
+struct Cell {
+    kernels: [Tensor; 2],
+    bias: Option<Tensor>,
+    /// Whether a second array is carried.
+    has_memory: bool,
+    step: Box<Step>,
+}
+
+/// From the product of a step's x, the state and what else is carried: both behind the step.
+type Step = dyn Fn(&StepInputs<'_>) -> (Tensor, Option<Tensor>);
+
+struct StepInputs<'a> {
+    of_x: &'a Tensor,
+    state: &'a Tensor,
+    memory: Option<&'a Tensor>,
+    recurrent_kernel: &'a Tensor,
+    bias: Option<&'a Tensor>,
+    units: i64,
+    activation: Activation,
+    recurrent_activation: Activation,
+}
+
+fn lstm_step(inputs: &StepInputs<'_>) -> (Tensor, Option<Tensor>) {
+    let StepInputs { of_x, state, recurrent_kernel, activation, recurrent_activation, .. } = *inputs;
+    let mut sum = of_x + state.matmul(recurrent_kernel);
+    if let Some(bias) = inputs.bias {
+        sum = &sum + bias.broadcast_in_dim(&sum.dims(), &[1]);
+    }
+    let part = |number| columns(&sum, number, inputs.units);
+    let memory = inputs.memory.expect("an LSTM carries a cell");
+    let wide = |x: &Tensor| x.cast(memory.dtype());
+    let (input, forget, output) =
+        (recurrent_activation.of(&part(0)), recurrent_activation.of(&part(1)), recurrent_activation.of(&part(3)));
+    let memory = wide(&forget) * memory + wide(&input) * wide(&activation.of(&part(2)));
+    let state = output * activation.of(&memory).cast(state.dtype());
+    (state, Some(memory))
+}
+
+fn gru_step(inputs: &StepInputs<'_>) -> (Tensor, Option<Tensor>) {
+    let StepInputs { of_x, state, recurrent_kernel, activation, recurrent_activation, units, .. } = *inputs;
+    let (mut of_x, mut of_state) = (of_x.clone(), state.matmul(recurrent_kernel));
+    if let Some(bias) = inputs.bias {
+        let row = |number: i64| bias.slice(&[range(number, 1), range(0, 3 * units)]).reshape([3 * units]);
+        of_x = &of_x + row(0).broadcast_in_dim(&of_x.dims(), &[1]);
+        of_state = &of_state + row(1).broadcast_in_dim(&of_state.dims(), &[1]);
+    }
+    let part = |x: &Tensor, number| columns(x, number, units);
+    let gate = |number| recurrent_activation.of(&(part(&of_x, number) + part(&of_state, number)));
+    let (update, reset) = (gate(0), gate(1));
+    let new = activation.of(&(part(&of_x, 2) + reset * part(&of_state, 2)));
+    let one = state.graph().full(state.dtype(), &state.dims(), 1.0);
+    (&update * state + (one - &update) * new, None)
+}
+
+/// Columns `number · units ..` of `[batch, n · units]`.
+#[track_caller]
+fn columns(x: &Tensor, number: i64, units: i64) -> Tensor {
+    x.slice(&[range(0, x.dims()[0]), range(number * units, units)])
+}
+
+fn range(start: i64, length: i64) -> SliceDim {
+    SliceDim { start, limit: start + length, stride: 1 }
+}
+
+/// The variables `kernel` and `recurrent_kernel`.
+#[track_caller]
+fn kernels(s: &Scope, x: &Tensor, width: i64, (init, recurrent): (Init, Init), units: i64) -> [Tensor; 2] {
+    let inputs = x.dims()[2];
+    let kernel = s.variable("kernel", x.dtype(), [inputs, width], init).value;
+    [kernel, s.variable("recurrent_kernel", x.dtype(), [units, width], recurrent).value]
+}
+
+/// Both directions of a layer, or the one that it has.
+#[track_caller]
+fn layer(
+    s: &Scope,
+    x: &Tensor,
+    mask: Option<&Tensor>,
+    name: &str,
+    (kind, order): (&'static str, &Order),
+    cell: impl Fn(&Scope, &Tensor) -> Cell,
+) -> Tensor {
+    s.layer(name, |s| {
+        if let Some(poison) = [Some(x), mask].into_iter().flatten().find(|tensor| tensor.is_poison()) {
+            return poison.clone();
+        }
+        if let Err(error) = check(x, mask, order) {
+            return s.graph().fail(kind, &[x], error);
+        }
+        let one = |s: &Scope, go_backwards| direction(s, x, mask, kind, order, go_backwards, &cell(s, x));
+        if !order.bidirectional {
+            return one(s, order.go_backwards);
+        }
+        let forward = s.within("forward", |s| one(s, order.go_backwards));
+        let backward = s.within("backward", |s| one(s, !order.go_backwards));
+        if forward.is_poison() || backward.is_poison() {
+            return s.graph().tensor(bf16scope_hlo::POISON);
+        }
+        // In the order of the first one's steps.
+        let backward = if order.return_sequences { reversed(&backward, 1) } else { backward };
+        Tensor::concatenate(&[&forward, &backward], -1)
+    })
+}
+
+fn check(x: &Tensor, mask: Option<&Tensor>, order: &Order) -> Result<(), RuleError> {
+    is_float("recurrent/dtype", "x", x)?;
+    of_rank("recurrent/rank", "x", x, 3, "[batch, steps, inputs]")?;
+    at_least("recurrent/units", "units", order.units, 1)?;
+    at_least("recurrent/steps", "the number of steps", x.dims()[1], 1)?;
+    if let Some(mask) = mask.filter(|mask| mask.dims() != x.dims()[..2]) {
+        let message = format!("mask {} is not of x {}, expected [batch, steps]", mask.shape(), x.shape());
+        return Err(RuleError::new("recurrent/mask", message));
+    }
+    let is_plain = |activation: &Activation| {
+        use Activation::*;
+        matches!(activation, Linear | Relu | Relu6 | LeakyRelu | Softsign | Sigmoid | HardSigmoid | Tanh | Silu)
+    };
+    match order.activations.iter().find(|activation| !is_plain(activation)) {
+        None => Ok(()),
+        Some(activation) => {
+            let name = serde_json::to_string(activation).unwrap_or_default();
+            let message =
+                format!("the activation {name} has a gradient of its own, or an axis, which a loop does not keep");
+            let help = "use linear, relu, relu6, leaky_relu, softsign, sigmoid, hard_sigmoid, tanh or silu";
+            Err(RuleError::new("recurrent/activation", message).with_help(help))
+        }
+    }
+}
+
+/// One direction: the state after the last step, or those after all.
+#[track_caller]
+fn direction(
+    s: &Scope,
+    x: &Tensor,
+    mask: Option<&Tensor>,
+    kind: &'static str,
+    order: &Order,
+    go_backwards: bool,
+    cell: &Cell,
+) -> Tensor {
+    let g = s.graph();
+    let (batch, steps, units) = (x.dims()[0], x.dims()[1], order.units);
+    let by_step = |x: Tensor, permutation: &[i64]| {
+        let x = x.transpose(permutation);
+        if go_backwards { reversed(&x, 0) } else { x }
+    };
+    // The whole sequence's product at once.
+    let of_x = by_step(x.matmul(&cell.kernels[0]), &[1, 0, 2]);
+    let mask = mask.map(|mask| {
+        let zeros = g.full(mask.dtype(), &mask.dims(), 0.0);
+        by_step(mask.not_equal(&zeros), &[1, 0])
+    });
+    if of_x.is_poison() {
+        return of_x;
+    }
+    let state = g.full(x.dtype(), &[batch, units], 0.0);
+    let is_narrow = x.dtype().bits() < 32;
+    let memory_dtype = if is_narrow { DType::F32 } else { x.dtype() };
+    let memory = cell.has_memory.then(|| g.full(memory_dtype, &[batch, units], 0.0));
+    let body = match body(s, kind, order, cell, &of_x, memory_dtype, mask.is_some()) {
+        Ok(body) => body,
+        Err(message) => return g.fail(kind, &[x], RuleError::new("recurrent/step", message)),
+    };
+    let carried = [Some(&state), memory.as_ref(), Some(&cell.kernels[1]), cell.bias.as_ref()];
+    let mut operands: Vec<Operand<'_>> = carried.into_iter().flatten().map(Operand::Carried).collect();
+    operands.push(Operand::Split(&of_x));
+    operands.extend(mask.as_ref().map(Operand::Split));
+    let n = steps as u32;
+    let results = match order.unroll {
+        true => g.scan_unrolled(n, &body.module, &operands),
+        false => g.scan(n, &body.module, &operands),
+    };
+    match order.return_sequences {
+        true => results.last().map_or_else(|| state.clone(), |states| states.transpose(&[1, 0, 2])),
+        false => results[0].clone(),
+    }
+}
+
+/// One step as a program: (state, memory, recurrent kernel, bias, product of x, mask) → (the carried, the state).
+fn body(
+    s: &Scope,
+    kind: &'static str,
+    order: &Order,
+    cell: &Cell,
+    of_x: &Tensor,
+    memory_dtype: DType,
+    is_masked: bool,
+) -> Result<Program, String> {
+    let g = Graph::new(kind).placed_as(s.graph());
+    let (batch, units, dtype) = (of_x.dims()[1], order.units, of_x.dtype());
+    let input = |name: &str, like: &Tensor| g.input(name, like.dtype(), like.dims());
+    let state = g.input("state", dtype, [batch, units]);
+    let memory = cell.has_memory.then(|| g.input("memory", memory_dtype, [batch, units]));
+    let recurrent_kernel = input("recurrent_kernel", &cell.kernels[1]);
+    let bias = cell.bias.as_ref().map(|bias| input("bias", bias));
+    let row = g.input("of_x", dtype, [1, batch, of_x.dims()[2]]);
+    let mask = is_masked.then(|| g.input("mask", DType::Pred, [1, batch]));
+    let [activation, recurrent_activation] = order.activations;
+    let (next, next_memory) = (cell.step)(&StepInputs {
+        of_x: &row.reshape([batch, of_x.dims()[2]]),
+        state: &state,
+        memory: memory.as_ref(),
+        recurrent_kernel: &recurrent_kernel,
+        bias: bias.as_ref(),
+        units,
+        activation,
+        recurrent_activation,
+    });
+    let mask = mask.map(|mask| mask.reshape([batch]).broadcast_in_dim(&[batch, units], &[0]));
+    let kept = |next: &Tensor, before: &Tensor| mask.as_ref().map_or(next.clone(), |mask| mask.select(next, before));
+    // Of both directions together a step that is masked gives zeros, as Keras' `Bidirectional` does.
+    let zeros = g.full(dtype, &[batch, units], 0.0);
+    let shown = if order.bidirectional { kept(&next, &zeros) } else { kept(&next, &state) };
+    let next = kept(&next, &state);
+    let next_memory = next_memory.zip(memory.as_ref()).map(|(next, before)| kept(&next, before));
+    let mut outputs = vec![("state", &next)];
+    outputs.extend(next_memory.as_ref().map(|memory| ("memory", memory)));
+    outputs.push(("recurrent_kernel", &recurrent_kernel));
+    outputs.extend(bias.as_ref().map(|bias| ("bias", bias)));
+    if order.return_sequences {
+        outputs.push(("states", &shown));
+    }
+    g.finish(&outputs).map_err(|error| error.to_string())
+}
+
+/// The order of an axis, turned round.
+#[track_caller]
+fn reversed(x: &Tensor, axis: i64) -> Tensor {
+    let dimensions = vec![axis];
+    x.emit("reverse", &[], |e| e.emit(Op::Reverse { dimensions }, &[x.id], None))
+}
