@@ -499,7 +499,7 @@ mod tests {
             "# Precision classes by op\n\nWritten by `BF16SCOPE_BLESS=1 cargo test --lib precision`; the rules stand in \
              `crates/hlo/src/ops/decisions.rs` and `crates/hlo/src/ops/*/precision.rs`.\n`allow`: always lowered. `infer`: lowered \
              among lowered ops. `clear`: commutes with rounding, lowered wherever that adds no error. `deny`: f32, and \
-             what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\nWhat an f32 product is on a TPU, whatever \
+             what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\nHow a dtype follows from class and context stands in [HOW_PRECISION_IS_DECIDED.md](HOW_PRECISION_IS_DECIDED.md).\nWhat an f32 product is on a TPU, whatever \
              its class here, stands in [AS_TPU.md](AS_TPU.md).\n\n| op | class \
              | why |\n| --- | --- | --- |\n{}",
             rows.concat()

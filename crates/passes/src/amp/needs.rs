@@ -30,7 +30,7 @@ pub(super) enum Need {
     Recurrence,
     /// A sine or cosine reads it, and an op in f32 made it.
     Angle,
-    /// A decomposition of a matrix reads it.
+    /// A decomposition or a Fourier transform of a matrix reads it.
     Decomposition,
     /// What it is added to cancels it, as in ‖a‖² + ‖b‖² − 2ab.
     Cancellation,
@@ -50,7 +50,8 @@ impl Need {
                 "a sine or cosine reads it, and an op in f32 made it: the angle would lose its absolute precision"
             }
             Need::Decomposition => {
-                "a decomposition reads the matrix that it belongs to, which a rounding may make indefinite or singular"
+                "a decomposition or a transform in f32 reads the matrix that it belongs to, which a rounding may make indefinite \
+                 or singular"
             }
             Need::Cancellation => {
                 "it is taken from sums of its operands' own products, as in ‖a‖² + ‖b‖² − 2ab, and what is left is small"
@@ -218,12 +219,23 @@ impl Finder<'_, '_> {
             if let Some(at) = decomposition.filter(|_| goes_on).or(decomposes(op).then_some(node)) {
                 of.operands.iter().for_each(|&value| matrix[value as usize] = Some(at));
             }
+            if matches!(op, Op::Opaque(opaque) if opaque.opcode == "fft") {
+                of.operands.iter().for_each(|&value| self.transformed(value, node));
+            }
             if exponent && made_in_f32.is_of_running_sum[of.first_result as usize] {
                 self.add(node, Need::Exponent, node);
             }
             if matches!(op, Op::Unary(UnaryOp::Exp)) || exponent && self.is_soft(node) {
                 of.operands.iter().for_each(|&value| is_exponent[value as usize] = true);
             }
+        }
+    }
+
+    /// A product that a Fourier transform alone reads, which is computed in f32.
+    fn transformed(&mut self, value: ValueId, at: NodeId) {
+        let product = self.graph.producer(value);
+        if self.graph.users[value as usize].len() == 1 && self.graph.node(product).class() == Some(Class::Allow) {
+            self.add_with_products(product, Need::Decomposition, at);
         }
     }
 

@@ -5,8 +5,8 @@
 //!    scalar of the entry, the loss, every path counts, and the denial spreads; to other results of the region, only
 //!    paths through ops of class infer and clear count. So losses and updates of parameters and optimizer state are
 //!    f32, even where several steps were unrolled into one module.
-//!    `loss` says which scalars are losses. And products whose results `decides` finds to be choices that the program
-//!    computes on with stay f32, with what is computed from them up to the choice.
+//!    `loss` says which scalars are losses. And what `needs` says that its readers need stays f32: such as products whose
+//!    results are scores of choices that the program computes on with, and what is computed from them up to the choice.
 //! 2. *Deny* spreads, where the policy says so, and from the loss always: what is computed from a spreading denied op
 //!    through ops of class infer and clear is denied too, up to the next allowed op. So a softmax is f32 from its
 //!    exponential on, and so is its gradient, while the backward dots that read that gradient are lowered. It ends where it

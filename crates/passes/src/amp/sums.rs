@@ -2,6 +2,7 @@
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::loss::of_parameters;
+use super::moved::moved_from;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::{device_sum, is_placement};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
@@ -27,10 +28,14 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
         let moves = matches!(op, Op::Reshape | Op::Transpose { .. }) || is_placement(op);
         is_end[node as usize] = is_call || moves && of.class() == Some(Class::Clear) && all_end;
         let is_narrow = |&value: &ValueId| graph.value(value).dtype == Some(graph.low);
-        // Where all of it is written out, but for what a call reads, only what is counted or averaged gains.
+        // Where all of it is written out, but for what a call reads, only what is counted or averaged gains, as the products
+        // of an array with itself do.
         let is_of_data = of.operands.iter().any(|&value| graph.value(value).is_data);
+        let is_of_one = matches!(of.operands[..], [a, b] if moved_from(graph, a) == moved_from(graph, b));
         let is_kept = all_end
-            && (is_of_data || of.results().all(|value| !is_result[value as usize] && goes_to_call[node as usize]));
+            && (is_of_data
+                || is_of_one
+                || of.results().all(|value| !is_result[value as usize] && goes_to_call[node as usize]));
         // Ops that a policy allows besides products give what they read.
         let may_be_wider = of.class() == Some(Class::Allow) && device_sum(graph.module, op) == DeviceSum::Own;
         found[node as usize] = may_be_wider && (is_kept || of.operands.iter().all(is_narrow));
