@@ -8,6 +8,8 @@ mod decided;
 mod decisions;
 mod evaluate;
 mod exact;
+mod facts_borders;
+mod facts_programs;
 mod foreign;
 mod invariants;
 mod known_failures;

@@ -213,14 +213,21 @@ pub fn precision_class(module: &Module, op: &Op) -> Class {
     decisions(op).class.of(module)
 }
 
-/// Custom calls that say how an array lies over devices, whatever its dtype: a move. The borders of `shard_map`
-/// (`SPMDFullToShardShape`, `xla.sdy.LocalToGlobalShape`, …) are not among them: Shardy asks that nothing stands between them and
-/// the body that they surround, a cast neither.
+/// Custom calls that say how an array lies over devices, whatever its dtype: a move. [`BORDERS`] are not among them.
 const PLACEMENTS: [&str; 1] = ["Sharding"];
 
 /// Whether an op only says how an array lies over devices, such as JAX's `with_sharding_constraint`.
 pub fn is_placement(op: &Op) -> bool {
     matches!(op, Op::CustomCall(call) if PLACEMENTS.contains(&&call.target[..]))
+}
+
+/// Custom calls at the borders of a body that each device runs on its part, such as that of JAX's `shard_map`.
+const BORDERS: [&str; 4] =
+    ["SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"];
+
+/// Whether an op is the border of a body that each device runs on its part. XLA aborts where a cast stands between the two.
+pub fn is_body_border(op: &Op) -> bool {
+    matches!(op, Op::CustomCall(call) if BORDERS.contains(&&call.target[..]))
 }
 
 /// What a `dot` is by its sizes.
@@ -492,7 +499,7 @@ mod tests {
             "# Precision classes by op\n\nWritten by `BF16SCOPE_BLESS=1 cargo test --lib precision`; the rules stand in \
              `crates/hlo/src/ops/decisions.rs` and `crates/hlo/src/ops/*/precision.rs`.\n`allow`: always lowered. `infer`: lowered \
              among lowered ops. `clear`: commutes with rounding, lowered wherever that adds no error. `deny`: f32, and \
-             what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\nWhat an f32 product is on a TPU, whatever \
+             what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\nHow a dtype follows from class and context stands in [HOW_PRECISION_IS_DECIDED.md](HOW_PRECISION_IS_DECIDED.md).\nWhat an f32 product is on a TPU, whatever \
              its class here, stands in [AS_TPU.md](AS_TPU.md).\n\n| op | class \
              | why |\n| --- | --- | --- |\n{}",
             rows.concat()

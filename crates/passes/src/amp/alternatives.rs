@@ -39,11 +39,9 @@ pub(super) fn alternatives(graph: &Dataflow<'_>, painted: &Painted, node: NodeId
     }
     let takes_narrow = |&reader: &NodeId| {
         let of = graph.node(reader);
-        painted.low[reader as usize]
-            || of.kind == NodeKind::ToLow
-            || painted.is_narrow_state(reader, &of.operands, value)
+        painted.low[reader as usize] || of.kind == NodeKind::ToLow || painted.is_narrow_state(reader, value)
     };
-    let is_read_narrow = readers.iter().all(takes_narrow) && !graph.results.contains(&value);
+    let is_read_narrow = readers.iter().all(takes_narrow) && !graph.is_result[value as usize];
     let floats = || of.operands.iter().filter(|&&operand| graph.value(operand).is_f32());
     let is_rounded = |&operand: &u32| painted.value_low[operand as usize];
     let moves_rounded = class == Class::Clear

@@ -51,13 +51,15 @@ impl Read {
 /// What is the same along dimensions in a region.
 pub(super) struct Candidates<'g, 'm> {
     graph: &'g Dataflow<'m>,
+    /// For each value its sizes, unless they are too many or it is one of several behind a barrier.
+    sizes: Vec<Option<&'m [i64]>>,
     /// For each value the dimensions along which all its elements are the same.
     same: Vec<Dimensions>,
 }
 
 impl<'g, 'm> Candidates<'g, 'm> {
     pub(super) fn of(graph: &'g Dataflow<'m>) -> Candidates<'g, 'm> {
-        let mut found = Candidates { graph, same: vec![0; graph.values.len()] };
+        let mut found = Candidates { graph, sizes: sizes(graph), same: vec![0; graph.values.len()] };
         for node in 0..graph.nodes.len() as NodeId {
             let same = found.same_of(node);
             for value in graph.node(node).results() {
@@ -159,14 +161,26 @@ impl<'g, 'm> Candidates<'g, 'm> {
         }
     }
 
-    /// The sizes of an array, unless they are too many or it is one of several behind a barrier.
     fn dims(&self, value: ValueId) -> Option<&'m [i64]> {
-        let of = self.graph.node(self.graph.producer(value));
-        let leaves = self.graph.instr(of).shape.leaves();
-        let is_whole = leaves.len() == of.n_results as usize;
-        let leaf = leaves.get((value - of.first_result) as usize).filter(|_| is_whole)?;
-        leaf.as_array().map(|array| &array.dims[..]).filter(|dims| dims.len() < Dimensions::BITS as usize)
+        self.sizes[value as usize]
     }
+}
+
+fn sizes<'m>(graph: &Dataflow<'m>) -> Vec<Option<&'m [i64]>> {
+    let mut sizes = vec![None; graph.values.len()];
+    for of in graph.nodes.iter() {
+        let shape = &graph.instr(of).shape;
+        // A barrier has a node for each of its values.
+        if of.n_results == 1 && shape.as_tuple().is_some_and(|elements| elements.len() > 1) {
+            continue;
+        }
+        let leaves = shape.leaves();
+        for (value, leaf) in of.results().zip(&leaves).filter(|_| leaves.len() == of.n_results as usize) {
+            let dims = leaf.as_array().map(|array| &array.dims[..]);
+            sizes[value as usize] = dims.filter(|dims| dims.len() < Dimensions::BITS as usize);
+        }
+    }
+    sizes
 }
 
 fn bit(dimension: i64) -> Dimensions {

@@ -25,6 +25,8 @@ pub(super) struct Around<'a> {
     pub decides: &'a [Option<NodeId>],
     /// For each node whether a product is computed from what it gives.
     pub leads_to_product: Vec<bool>,
+    /// For each value whether what reads it needs it in f32.
+    pub is_needed: &'a [bool],
     /// Whether what is carried between products is narrow in every loop.
     pub carried: Boundary,
 }
@@ -45,14 +47,14 @@ impl Around<'_> {
                 let is_free = graph.users[after as usize].is_empty() && !self.ends.is_result[after as usize];
                 let is_loop = loops.contains_key(&graph.producer(before));
                 let is_narrow = self.is_stored_narrow(before, out) || self.is_of_product(before) && !is_loop;
-                state[leaf] = matches!(kept, Use::Read { .. }) && is_free && is_narrow;
+                let is_needed = self.is_needed[before as usize];
+                state[leaf] = matches!(kept, Use::Read { .. }) && is_free && is_narrow && !is_needed;
             }
             let reads_narrow = state.contains(&true);
             for (leaf, ((before, after), kept)) in leaves() {
                 let &Use::Filled { is_of_product, is_of_read } = kept else { continue };
                 let is_between = is_of_product || is_of_read && reads_narrow;
-                let has_readers =
-                    !graph.users[after as usize].is_empty() || out.is_narrow_result(&graph.results, after);
+                let has_readers = !graph.users[after as usize].is_empty() || out.is_narrow_result(after);
                 state[leaf] = is_between && has_readers && graph.value(before).is_exact && !self.is_kept(after);
                 out.value_low[after as usize] |= state[leaf];
             }
@@ -75,7 +77,7 @@ impl Around<'_> {
                     out.value_low[after as usize] = true;
                     debug_assert!(graph.value(*before).is_f32());
                 }
-                out.crossings.insert(node, Crossing { taken: state.clone(), given: state });
+                out.cross(node, &of.operands, Crossing { taken: state.clone(), given: state });
             }
         }
     }
@@ -114,7 +116,7 @@ impl Around<'_> {
                 out.value_low[value as usize] = true;
             }
             if taken.contains(&true) || given.contains(&true) {
-                out.crossings.insert(node, Crossing { taken, given });
+                out.cross(node, &of.operands, Crossing { taken, given });
             }
         }
     }
@@ -172,7 +174,7 @@ impl Around<'_> {
         }
     }
 
-    /// Whether a loss or a result of the region is computed from a value, as step 1 of `paint` asks.
+    /// Whether a loss or a result of the region is computed from a value, as step 1 of `paint` asks, or it is needed in f32.
     fn is_kept(&self, value: ValueId) -> bool {
         let leads = |&user: &NodeId| {
             let class = self.graph.node(user).class();
@@ -180,6 +182,7 @@ impl Around<'_> {
             let is_soft = matches!(class, Some(Class::Infer | Class::Clear));
             to_loss || self.ends.leads_to_result[user as usize] && is_soft
         };
-        self.ends.is_result[value as usize] || self.graph.users[value as usize].iter().any(leads)
+        let is_needed = self.is_needed[value as usize];
+        is_needed || self.ends.is_result[value as usize] || self.graph.users[value as usize].iter().any(leads)
     }
 }

@@ -143,6 +143,8 @@ pub(super) struct Dataflow<'m> {
     pub frames: Vec<Frame>,
     /// Values of the region's result.
     pub results: Vec<ValueId>,
+    /// For each value whether it is one of them.
+    pub is_result: Vec<bool>,
     /// What is left of [`CALL_ROOM`].
     pub call_room: usize,
 }
@@ -164,9 +166,12 @@ impl<'m> Dataflow<'m> {
             users: Vec::new(),
             frames: Vec::new(),
             results: Vec::new(),
+            is_result: Vec::new(),
             call_room,
         };
         graph.results = graph.add_frame(comp, None, classes);
+        graph.is_result = vec![false; graph.values.len()];
+        graph.results.iter().for_each(|&value| graph.is_result[value as usize] = true);
         let is_live = graph.live(classes);
         let mut users = vec![Vec::new(); graph.values.len()];
         for (idx, node) in graph.nodes.iter().enumerate() {
@@ -215,9 +220,11 @@ impl<'m> Dataflow<'m> {
     /// For each value whether it is one of these, or is computed from them by nodes that it passes.
     pub(super) fn reached(&self, mut open: Vec<ValueId>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
         let mut found = vec![false; self.values.len()];
+        let mut is_passed = vec![false; self.nodes.len()];
         while let Some(value) = open.pop() {
             if !std::mem::replace(&mut found[value as usize], true) {
                 let users = self.users[value as usize].iter().filter(|&&user| passes(user));
+                let users = users.filter(|&&user| !std::mem::replace(&mut is_passed[user as usize], true));
                 open.extend(users.flat_map(|&user| self.node(user).results()));
             }
         }

@@ -21,6 +21,7 @@ use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::masks;
 use super::painted::RegionKind;
 use super::policy::Because;
+use super::recurrences::of_products_alone;
 use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::ops::decisions::{calls_regions, precision_class};
 use bf16scope_hlo::ops::precision::Class;
@@ -32,6 +33,8 @@ use std::collections::BTreeMap;
 pub(super) struct Told {
     /// Of each value that it takes, whether it is computed from a product.
     pub learned: Vec<bool>,
+    /// Of each value that it takes, whether it is computed from products, and from nothing that a loop or a branch gave.
+    pub of_products_alone: Vec<bool>,
     /// Of each value that it takes, whether it is the same in every run.
     pub constant: Vec<bool>,
     /// Of each value that it gives, whether a choice is made by it, with no product between.
@@ -87,10 +90,12 @@ pub(super) fn decides(graph: &Dataflow<'_>, kind: RegionKind, around: &Told, thr
     let is_backward =
         |node: NodeId| leads_to_loss.as_ref().map_or(around.is_backward, |leads_to_loss| !leads_to_loss[node as usize]);
     let is_constant = masks::constants(graph, &around.constant);
+    let of_products_alone = of_products_alone(graph, &around.of_products_alone);
     let tell = |node: NodeId, learned: &[bool], scores: Vec<bool>| {
         let taken = || graph.node(node).operands.iter().copied();
         let (learned, constant) = (flags(&mut taken(), learned), flags(&mut taken(), &is_constant));
-        Told { learned, constant, scores, is_backward: is_backward(node) }
+        let of_products_alone = flags(&mut taken(), &of_products_alone);
+        Told { learned, of_products_alone, constant, scores, is_backward: is_backward(node) }
     };
     let mut learned = vec![false; graph.values.len()];
     for node in 0..n as NodeId {

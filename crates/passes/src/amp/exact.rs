@@ -11,10 +11,10 @@
 //! exponential of differences of such sums would be off by their rounding.
 
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
-use super::facts::sums_narrow;
 use super::loss::losses;
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};
+use super::sums::sums_narrow;
 use bf16scope_hlo::ops::decisions::list_names;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, Comparison, OperandPrecision, PrecisionConfig, UnaryOp};

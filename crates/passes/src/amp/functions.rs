@@ -2,7 +2,7 @@
 //!
 //! Roots are none of these functions, as what they give is as exact as what they are given.
 
-use super::dataflow::{Dataflow, NodeId};
+use super::dataflow::{Dataflow, Node, NodeId};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::is_map;
@@ -27,15 +27,20 @@ pub(super) fn of_functions(graph: &Dataflow<'_>, ends: impl Fn(NodeId) -> bool) 
 /// gradient that `is_sum` is none of these again.
 pub(super) fn meets_functions(graph: &Dataflow<'_>, is_sum: impl Fn(NodeId) -> bool) -> Vec<bool> {
     let of_functions = of_functions(graph, is_sum);
+    // For each node one that gives an operand of functions, and whether another gives one too.
+    let functions_read = |of: &Node| {
+        let mut makers = of.operands.iter().map(|&value| graph.producer(value));
+        let first = makers.find(|&maker| of_functions[maker as usize])?;
+        Some((first, makers.any(|maker| maker != first && of_functions[maker as usize])))
+    };
+    let read: Vec<Option<(NodeId, bool)>> = graph.nodes.iter().map(functions_read).collect();
     let mut found = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len() as NodeId).rev() {
         let mut readers = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
         found[node as usize] = readers.any(|&reader| {
-            let of = graph.node(reader);
-            let is_other = |&value: &u32| graph.producer(value) != node;
-            let mut others = of.operands.iter().filter(|value| is_other(value));
-            let meets = found[reader as usize] || others.any(|&value| of_functions[graph.producer(value) as usize]);
-            matches!(of.class(), Some(Class::Infer | Class::Clear)) && meets
+            let is_soft = matches!(graph.node(reader).class(), Some(Class::Infer | Class::Clear));
+            let meets = read[reader as usize].is_some_and(|(first, has_other)| first != node || has_other);
+            is_soft && (found[reader as usize] || meets)
         });
     }
     found

@@ -20,12 +20,12 @@
 //! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
 
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
-use super::facts::factors;
 use super::moved::MAX_TERMS;
+use super::needs::{angles, factors};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a loop uses an array of its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Use {
 }
 
 /// What a loop does with its state.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Loop {
     /// For each array of the state.
     pub uses: Vec<Use>,
@@ -77,16 +77,19 @@ pub(super) struct Loop {
     pub has_product: bool,
     /// Whether a step takes logarithms, and computes no product.
     pub is_of_logarithms: bool,
-    /// For each array of the state whether a recurrence multiplies by it (`facts`).
+    /// For each array of the state whether a recurrence multiplies by it (`recurrences`).
     pub is_factor: Vec<bool>,
+    /// For each array of the state whether a sine or cosine reads it.
+    pub is_angle: Vec<bool>,
 }
 
-/// What the loop with this body and condition does with its state.
-pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>) -> Loop {
+/// What the loop with this body and condition does with its state, of which these arrays are computed from products.
+pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[bool]) -> Loop {
     let (Some(state), Some(asked)) = (parameter(body), parameter(condition)) else {
-        return Loop { uses: Vec::new(), has_product: false, is_of_logarithms: false, is_factor: Vec::new() };
+        return Loop::default();
     };
-    let is_factor = factors(body, &state.clone().collect::<Vec<ValueId>>());
+    let all: Vec<ValueId> = state.clone().collect();
+    let is_factor = factors(body, &all, taken);
     let uses: Vec<Option<Kept>> = (state.clone().zip(asked).zip(&body.results))
         .map(|((before, asked), &after)| {
             let is_open = body.value(before).is_f32() && condition.users[asked as usize].is_empty();
@@ -95,9 +98,9 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>) -> Loop {
         .collect();
     let is_product = |node: NodeId| body.node(node).class() == Some(Class::Allow);
     // What is carried comes from what the step before computed.
-    let of_product = reached(body, state.clone(), is_product, |_| false);
+    let of_product = reached(body, &all, is_product, |_| false);
     let reads: Vec<bool> = uses.iter().map(|kept| *kept == Some(Kept::Read)).collect();
-    let of_read = reached(body, state.clone(), |_| false, |leaf| reads[leaf]);
+    let of_read = reached(body, &all, |_| false, |leaf| reads[leaf]);
     let carried = (uses.iter().zip(state.clone().zip(body.results.iter().copied())))
         .filter(|(kept, (before, after))| kept.is_none() && before != after && body.value(*before).is_f32())
         .map(|(_, leaf)| leaf);
@@ -124,6 +127,7 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>) -> Loop {
         uses: uses.zip(&is_factor).map(|(of, &is_factor)| if is_factor { Use::AS_IT_IS } else { of }).collect(),
         has_product,
         is_of_logarithms: !has_product && ops.any(is_logarithm),
+        is_angle: angles(body, &all),
         is_factor,
     }
 }
@@ -131,9 +135,8 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>) -> Loop {
 /// What is computed within a step of a loop.
 struct Steps<'b> {
     body: &'b Dataflow<'b>,
-    products: Vec<NodeId>,
     /// Of what is carried and changes: what a product reads, and what it becomes, if that is computed from a product.
-    between: Vec<(ValueId, ValueId)>,
+    between: BTreeSet<(ValueId, ValueId)>,
     /// For each value whether it is computed from what is between.
     of_between: Vec<bool>,
     /// For each value whether all that reads it are products, which round it, behind what only moves it.
@@ -146,12 +149,12 @@ impl<'b> Steps<'b> {
         let products: Vec<NodeId> = (0..body.nodes.len() as NodeId).filter(is_product).collect();
         let given = |nodes: &[NodeId]| nodes.iter().flat_map(|&node| body.node(node).results()).collect();
         let of_product = body.reached(given(&products), |_| true);
+        let leads_to_product = body.leads_to_product();
         let is_between = |&(before, after): &(ValueId, ValueId)| {
-            let of_before = body.reached(vec![before], |_| true);
-            let reads = |&node: &NodeId| body.node(node).operands.iter().any(|&value| of_before[value as usize]);
-            of_product[after as usize] && products.iter().any(reads)
+            let leads = |&user: &NodeId| is_product(&user) || leads_to_product[user as usize];
+            of_product[after as usize] && body.users[before as usize].iter().any(leads)
         };
-        let between: Vec<_> = carried.into_iter().filter(is_between).collect();
+        let between: BTreeSet<_> = carried.into_iter().filter(is_between).collect();
         let of_between = body.reached(between.iter().map(|&(before, _)| before).collect(), |_| true);
         let mut is_multiplied = vec![false; body.values.len()];
         let mut is_given = vec![false; body.values.len()];
@@ -169,7 +172,7 @@ impl<'b> Steps<'b> {
             is_multiplied[value as usize] =
                 !readers.is_empty() && !is_given[value as usize] && readers.iter().all(rounds);
         }
-        Steps { body, products, between, of_between, is_multiplied }
+        Steps { body, between, of_between, is_multiplied }
     }
 
     /// Whether a product gives a value, or what moves its result does: in the narrow dtype, as any product's.
@@ -193,16 +196,28 @@ impl<'b> Steps<'b> {
         let body = self.body;
         let n_elements = |value: ValueId| body.value(value).n_elements;
         let slices = || body.users[array as usize].iter().map(|&slice| body.node(slice).first_result);
-        let of_slice = body.reached(slices().collect(), |node| body.node(node).class() == Some(Class::Clear));
-        let is_slice = |value: &ValueId| of_slice[*value as usize];
-        let is_layer = |&&node: &&NodeId| {
-            let operands = &body.node(node).operands;
-            operands.iter().any(is_slice) && operands.iter().any(|it| !is_slice(it) && self.of_between[*it as usize])
-        };
-        let layers = self.products.iter().filter(is_layer).flat_map(|&node| body.node(node).results());
-        let of_layers = body.reached(layers.collect(), |_| true);
-        slices().all(|slice| n_elements(array) <= n_elements(slice).saturating_mul(MAX_TERMS))
-            && self.between.iter().any(|&(_, after)| of_layers[after as usize])
+        let (mut open, mut of_slice, mut layers) = (slices().collect::<Vec<_>>(), BTreeSet::new(), BTreeSet::new());
+        while let Some(value) = open.pop() {
+            if !of_slice.insert(value) {
+                continue;
+            }
+            for &user in &body.users[value as usize] {
+                match body.node(user).class() {
+                    Some(Class::Clear) => open.extend(body.node(user).results()),
+                    Some(Class::Allow) => layers.extend([user]),
+                    _ => {}
+                }
+            }
+        }
+        let is_carried = |value: &ValueId| !of_slice.contains(value) && self.of_between[*value as usize];
+        layers.retain(|&node| body.node(node).operands.iter().any(is_carried));
+        let layers: Vec<ValueId> = layers.into_iter().flat_map(|node| body.node(node).results()).collect();
+        let is_in_few = slices().all(|slice| n_elements(array) <= n_elements(slice).saturating_mul(MAX_TERMS));
+        if layers.is_empty() || !is_in_few {
+            return false;
+        }
+        let of_layers = body.reached(layers, |_| true);
+        self.between.iter().any(|&(_, after)| of_layers[after as usize])
     }
 }
 
@@ -221,26 +236,29 @@ fn is_summed(body: &Dataflow<'_>, of_product: &[bool], before: ValueId, after: V
 
 /// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of the
 /// state that `is_source`, in the same step or in one before it.
-fn reached(
+pub(super) fn reached(
     body: &Dataflow<'_>,
-    state: std::ops::Range<ValueId>,
+    state: &[ValueId],
     begins: impl Fn(NodeId) -> bool,
     is_source: impl Fn(usize) -> bool,
 ) -> Vec<bool> {
     let mut found = vec![false; body.values.len()];
+    let mut is_passed = vec![false; body.nodes.len()];
     // For each result of the body the arrays of the next step's state that it becomes.
     let mut becomes: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
-    for (before, &after) in state.clone().zip(&body.results) {
+    for (&before, &after) in state.iter().zip(&body.results) {
         becomes.entry(after).or_default().push(before);
     }
     let of_nodes = (0..body.nodes.len() as NodeId).filter(|&node| begins(node));
     let mut open: Vec<ValueId> = of_nodes.flat_map(|node| body.node(node).results()).collect();
-    open.extend(state.enumerate().filter(|(leaf, _)| is_source(*leaf)).map(|(_, value)| value));
+    open.extend(state.iter().enumerate().filter(|(leaf, _)| is_source(*leaf)).map(|(_, &value)| value));
     while let Some(value) = open.pop() {
         if std::mem::replace(&mut found[value as usize], true) {
             continue;
         }
-        open.extend(body.users[value as usize].iter().flat_map(|&user| body.node(user).results()));
+        let users = body.users[value as usize].iter();
+        let users = users.filter(|&&user| !std::mem::replace(&mut is_passed[user as usize], true));
+        open.extend(users.flat_map(|&user| body.node(user).results()));
         open.extend(becomes.get(&value).into_iter().flatten().filter(|&&before| body.value(before).is_f32()));
     }
     found

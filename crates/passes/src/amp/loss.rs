@@ -52,22 +52,27 @@ fn or_all(all: Vec<ValueId>, is_kept: impl Fn(ValueId) -> bool) -> Vec<ValueId> 
 
 /// For each result whether it takes the place of a parameter.
 fn aliased(graph: &Dataflow<'_>) -> Vec<bool> {
-    let module = graph.module;
-    let mut is_aliased = vec![false; graph.results.len()];
-    for alias in &module.input_output_alias {
-        let mut shape = module.entry().result_shape();
-        let mut first = 0;
-        for &index in &alias.output_index {
-            let (Some(elements), Ok(index)) = (shape.as_tuple(), usize::try_from(index)) else { break };
-            first += elements.iter().take(index).map(|element| element.leaves().len()).sum::<usize>();
-            let Some(element) = elements.get(index) else { break };
-            shape = element;
-        }
-        if let (Some(is_aliased), Shape::Array(_)) = (is_aliased.get_mut(first), shape) {
-            *is_aliased = true;
-        }
+    let aliases: BTreeSet<&[i64]> =
+        graph.module.input_output_alias.iter().map(|alias| &alias.output_index[..]).collect();
+    let mut is_aliased = Vec::with_capacity(graph.results.len());
+    if !aliases.is_empty() {
+        mark_aliased(graph.module.entry().result_shape(), &mut Vec::new(), &aliases, &mut is_aliased);
     }
+    is_aliased.resize(graph.results.len(), false);
     is_aliased
+}
+
+/// Appends for each leaf of a shape, depth first, whether its place, behind this `path`, is one of these.
+fn mark_aliased(shape: &Shape, path: &mut Vec<i64>, aliases: &BTreeSet<&[i64]>, is_aliased: &mut Vec<bool>) {
+    let Some(elements) = shape.as_tuple() else {
+        is_aliased.push(matches!(shape, Shape::Array(_)) && aliases.contains(&path[..]));
+        return;
+    };
+    for (index, element) in (0..).zip(elements) {
+        path.push(index);
+        mark_aliased(element, path, aliases, is_aliased);
+        path.pop();
+    }
 }
 
 /// For each node whether it is a parameter that `is_open`, or computed from one of its dims element by element.

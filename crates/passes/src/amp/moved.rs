@@ -147,30 +147,31 @@ pub(super) fn pads_windows(graph: &Dataflow<'_>, node: NodeId) -> bool {
         && readers.all(|&reader| matches!(graph.instr(graph.node(reader)).op, Op::ReduceWindow { .. }))
 }
 
-/// Whether a node sums few numbers to each that it gives, and that is no statistic: it is not repeated for what was summed.
-pub(super) fn is_sum_of_few(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId) -> bool {
-    let of = graph.node(node);
-    let is_sum = is_sum_called(graph, classes, node, "reduce:add");
-    let Some(&summed) = of.operands.first().filter(|_| is_sum) else { return false };
-    let (before, after) = (graph.value(summed).n_elements, graph.value(of.first_result).n_elements);
-    if before > after.saturating_mul(FEW_TERMS) {
-        return false;
-    }
-    let mut reached = vec![false; graph.nodes.len()];
-    let mut open = vec![node];
-    while let Some(next) = open.pop() {
-        for &user in graph.node(next).results().flat_map(|value| &graph.users[value as usize]) {
-            let of = graph.node(user);
-            let is_repeated = matches!(graph.instr(of).op, Op::Broadcast { .. })
-                && of.results().any(|value| graph.value(value).n_elements >= before && before > after);
-            if is_repeated {
-                return false;
+/// For each node whether it sums few numbers to each that it gives, and that is no statistic: it is not repeated for what was
+/// summed.
+pub(super) fn sums_of_few(graph: &Dataflow<'_>, classes: &Classes<'_>) -> Vec<bool> {
+    let mut is_few = vec![false; graph.nodes.len()];
+    // For each node the most elements to which what it gives is repeated, with no product between.
+    let mut most_repeated = vec![0; graph.nodes.len()];
+    for node in (0..graph.nodes.len() as NodeId).rev() {
+        let of = graph.node(node);
+        let mut most = 0;
+        for &user in of.results().flat_map(|value| &graph.users[value as usize]) {
+            let reads = graph.node(user);
+            if matches!(graph.instr(reads).op, Op::Broadcast { .. }) {
+                most = most.max(graph.value(reads.first_result).n_elements);
             }
-            let goes_on = matches!(of.class(), Some(Class::Infer | Class::Clear | Class::Deny { .. }));
-            if goes_on && !std::mem::replace(&mut reached[user as usize], true) {
-                open.push(user);
+            if matches!(reads.class(), Some(Class::Infer | Class::Clear | Class::Deny { .. })) {
+                most = most.max(most_repeated[user as usize]);
             }
         }
+        most_repeated[node as usize] = most;
+        let Some(&summed) = of.operands.first().filter(|_| is_sum_called(graph, classes, node, "reduce:add")) else {
+            continue;
+        };
+        let (before, after) = (graph.value(summed).n_elements, graph.value(of.first_result).n_elements);
+        let is_repeated = most >= before && before > after;
+        is_few[node as usize] = before <= after.saturating_mul(FEW_TERMS) && !is_repeated;
     }
-    true
+    is_few
 }

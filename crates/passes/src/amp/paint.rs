@@ -5,8 +5,8 @@
 //!    scalar of the entry, the loss, every path counts, and the denial spreads; to other results of the region, only
 //!    paths through ops of class infer and clear count. So losses and updates of parameters and optimizer state are
 //!    f32, even where several steps were unrolled into one module.
-//!    `loss` says which scalars are losses. And products whose results `decides` finds to be choices that the program
-//!    computes on with stay f32, with what is computed from them up to the choice.
+//!    `loss` says which scalars are losses. And what `needs` says that its readers need stays f32: such as products whose
+//!    results are scores of choices that the program computes on with, and what is computed from them up to the choice.
 //! 2. *Deny* spreads, where the policy says so, and from the loss always: what is computed from a spreading denied op
 //!    through ops of class infer and clear is denied too, up to the next allowed op. So a softmax is f32 from its
 //!    exponential on, and so is its gradient, while the backward dots that read that gradient are lowered. It ends where it
@@ -44,19 +44,20 @@ use super::branches::Branch;
 use super::crossings::Around;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
-use super::facts::{Need, Needs, beyond, is_guard, keeps_sum};
 use super::functions::meets_functions;
 use super::loops::{Loop, filled};
-use super::moved::{
-    is_of_parameter, is_stored, is_sum_of_few, is_sum_of_rows, is_sum_over_windows, moved, pads_windows,
-};
+use super::moved::{is_of_parameter, is_stored, is_sum_of_rows, is_sum_over_windows, moved, pads_windows, sums_of_few};
+use super::needs::{Need, Needs};
 use super::painted::{Crossing, Ends, Painted, RegionKind, Rule};
 use super::policy::{Accumulate, Because, Boundary, Classes, Policy, Reach};
 use super::polynomials::polynomials;
+use super::range::{beyond, is_guard};
 use super::stored::stored;
+use super::sums::keeps_sum;
 use super::unstored::{Unstored, unstored};
 use super::{logits, loss, parts, tables};
 use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::decisions::is_body_border;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::BTreeMap;
@@ -83,16 +84,7 @@ pub(super) fn paint(
         classes,
         policy,
         kind,
-        out: Painted {
-            low: vec![false; n],
-            value_low: vec![false; graph.values.len()],
-            rule: graph.nodes.iter().map(initial_rule).collect(),
-            from: vec![None; n],
-            crossings: BTreeMap::new(),
-            narrow_results: Vec::new(),
-            differentiates: false,
-            beyond: beyond(graph),
-        },
+        out: Painted::new(graph.nodes.iter().map(initial_rule).collect(), graph.values.len(), beyond(graph)),
         loops,
         branches,
         is_narrow_read: vec![false; graph.values.len()],
@@ -100,21 +92,21 @@ pub(super) fn paint(
         blocked: spreads.clone(),
         spreads,
         ends: Ends {
-            is_result: vec![false; graph.values.len()],
+            is_result: graph.is_result.clone(),
             leads_to_loss: vec![false; n],
             leads_to_result: vec![false; n],
         },
-        decides: needs.iter().map(|need| need.map(|(_, at)| at)).collect(),
+        decides: needs.of_node.iter().map(|need| need.map(|(_, at)| at)).collect(),
         needs,
         keeps_sum: Vec::new(),
     };
-    graph.results.iter().for_each(|&value| painter.ends.is_result[value as usize] = true);
     painter.parameters();
     painter.state(crossing);
     painter.keeps_sum = match (kind, policy.results) {
         (RegionKind::Entry, Boundary::Keep) => keeps_sum(graph, &painter.ends.is_result),
         _ => keeps_sum(graph, &vec![false; graph.values.len()]),
     };
+    painter.keeps_sum.iter_mut().zip(&needs.sums).for_each(|(keeps, &is_needed)| *keeps |= is_needed);
     if policy.reach == Reach::None {
         for (rule, node) in painter.out.rule.iter_mut().zip(&graph.nodes) {
             if matches!(node.class(), Some(Class::Allow | Class::Infer | Class::Clear)) {
@@ -159,6 +151,7 @@ pub(super) fn paint(
             }
         }
     }
+    painter.borders();
     painter.out
 }
 
@@ -197,7 +190,7 @@ struct Painter<'g> {
     ends: Ends,
     /// For each node the one whose need it is f32 for, such as a discrete choice that it makes scores for.
     decides: Vec<Option<NodeId>>,
-    /// For each node the need.
+    /// What is f32 for what reads it.
     needs: &'g Needs,
     /// For each node whether it is a product whose f32 sum is kept.
     keeps_sum: Vec<bool>,
@@ -248,7 +241,7 @@ impl Painter<'_> {
         if state.len() != graph.results.len() {
             return;
         }
-        self.out.narrow_results = state.clone();
+        self.out.give(&graph.results, state);
         for (&result, _) in graph.results.iter().zip(state).filter(|(_, is_narrow)| **is_narrow) {
             self.ends.is_result[result as usize] = false;
             if filled(graph, result).is_some() {
@@ -332,7 +325,7 @@ impl Painter<'_> {
     /// Step 1, of choices.
     fn keep_what_decides(&mut self) {
         for node in self.nodes() {
-            let Some((need, at)) = self.needs[node as usize] else { continue };
+            let Some((need, at)) = self.needs.of_node[node as usize] else { continue };
             if matches!(self.graph.node(node).class(), Some(Class::Allow | Class::Infer)) {
                 self.deny(node, Rule::Needed(need), at);
             }
@@ -439,6 +432,7 @@ impl Painter<'_> {
                 below: &below,
                 decides: &self.decides,
                 leads_to_product: graph.leads_to_product(),
+                is_needed: &self.needs.given,
                 carried: self.policy.carried,
             };
             around.narrow_loops(self.loops, &mut self.out);
@@ -446,7 +440,7 @@ impl Painter<'_> {
         }
         let stores = |node: NodeId, value: ValueId| {
             let is_filled = self.out.rule[node as usize] == Rule::Filled;
-            let is_state = self.out.is_narrow_state(node, &graph.node(node).operands, value);
+            let is_state = self.out.is_narrow_state(node, value);
             let is_row = self.policy.tables == Boundary::Lower && tables::adds_rows(graph, self.classes, node, value);
             (is_filled || is_state || is_row).then_some(node)
         };
@@ -469,10 +463,11 @@ impl Painter<'_> {
         }
         // Of a product, by as large arrays and sums of few, so that it is no statistic.
         let mut of_array = vec![false; graph.nodes.len()];
+        let sums_of_few = sums_of_few(graph, self.classes);
         for node in self.nodes() {
             let idx = node as usize;
             let is_windowed = is_sum_over_windows(graph, self.classes, node);
-            let is_few = is_windowed || is_sum_of_few(graph, self.classes, node);
+            let is_few = is_windowed || sums_of_few[idx];
             let goes_on = (self.is_soft(node) || is_few) && self.reads_whole(node, &of_array);
             let is_padded = pads_windows(graph, node) && self.producers(node).any(|maker| of_array[maker as usize]);
             of_array[idx] = self.is(node, Class::Allow) || goes_on || is_padded;
@@ -636,6 +631,24 @@ impl Painter<'_> {
         }
     }
 
+    /// After all steps: what leaves a body that each device runs on its part is f32 where it is made, as its border takes f32
+    /// and no cast may stand before that.
+    fn borders(&mut self) {
+        let graph = self.graph;
+        let borders = graph.nodes.iter().filter(|of| is_body_border(&graph.instr(of).op));
+        for &value in borders.flat_map(|of| &of.operands) {
+            let node = graph.producer(value);
+            if !graph.value(value).is_f32() || !self.out.value_low[value as usize] {
+                continue;
+            }
+            self.out.value_low[value as usize] = false;
+            if matches!(graph.node(node).class(), Some(Class::Infer | Class::Clear | Class::Deny { .. })) {
+                self.out.low[node as usize] = false;
+                self.out.rule[node as usize] = Rule::Result;
+            }
+        }
+    }
+
     /// Step 6.
     fn tables(&mut self) {
         for node in tables::rows(self.graph, &self.out, self.classes) {
@@ -656,7 +669,7 @@ impl Painter<'_> {
     /// Whether a reader of a value takes it in the narrow dtype.
     fn takes_narrow(&self, value: ValueId, user: NodeId) -> bool {
         let of = self.graph.node(user);
-        self.out.low[user as usize] || of.kind == NodeKind::ToLow || self.out.is_narrow_state(user, &of.operands, value)
+        self.out.low[user as usize] || of.kind == NodeKind::ToLow || self.out.is_narrow_state(user, value)
     }
 
     fn lower_where_read_narrow(&mut self, node: NodeId) -> bool {
@@ -675,7 +688,7 @@ impl Painter<'_> {
         let takes_narrow = |(value, user): (ValueId, NodeId)| self.takes_narrow(value, user) || rounds_part(user);
         let bears =
             |(value, user): (ValueId, NodeId)| takes_narrow((value, user)) || self.compares_with_zero(user, node);
-        let is_given_narrow = || floats().any(|value| self.out.is_narrow_result(&graph.results, value));
+        let is_given_narrow = || floats().any(|value| self.out.is_narrow_result(value));
         let any_narrow = || (users().any(takes_narrow) || is_given_narrow()) && !is_result();
         let all_narrow = || any_narrow() && users().all(bears);
         match &of.kind {
@@ -730,7 +743,7 @@ impl Painter<'_> {
 
     /// Whether something that is no choice needs what a node moves in f32.
     fn is_needed(&self, node: NodeId) -> bool {
-        self.needs[node as usize].is_some_and(|(need, _)| need != Need::Choice)
+        self.needs.of_node[node as usize].is_some_and(|(need, _)| need != Need::Choice)
     }
 
     /// Whether a node holds a parameter back, as for a backward pass that computes a layer again. That is stored as it is; a

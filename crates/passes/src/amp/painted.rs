@@ -1,8 +1,8 @@
 //! What `paint` decides for a region: the dtype of each node and value, and the rule that decided.
 
 use super::dataflow::{NodeId, ValueId};
-use super::facts::Need;
-use std::collections::BTreeMap;
+use super::needs::Need;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a node computes in what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +90,12 @@ pub(super) struct Painted {
     pub from: Vec<Option<NodeId>>,
     /// For each loop and `conditional` what crosses its border narrow.
     pub crossings: BTreeMap<NodeId, Crossing>,
+    /// The values that each of them takes narrow.
+    taken_narrow: BTreeSet<(NodeId, ValueId)>,
     /// For each result of the region whether it is narrow for its caller.
     pub narrow_results: Vec<bool>,
+    /// The values of those that are.
+    given_narrow: BTreeSet<ValueId>,
     /// Whether an allowed op reads what the loss leads to: there is a backward pass.
     pub differentiates: bool,
     /// For each value whether a cast of it must keep what is finite finite.
@@ -99,15 +103,44 @@ pub(super) struct Painted {
 }
 
 impl Painted {
-    /// Whether a loop or a `conditional` that has these operands takes a value in the narrow dtype.
-    pub(super) fn is_narrow_state(&self, node: NodeId, operands: &[ValueId], value: ValueId) -> bool {
-        let Some(crossing) = self.crossings.get(&node) else { return false };
-        operands.iter().zip(&crossing.taken).any(|(&operand, &is_narrow)| is_narrow && operand == value)
+    /// What was assigned so far in a region of so many values, whose nodes follow these rules.
+    pub(super) fn new(rule: Vec<Rule>, n_values: usize, beyond: Vec<bool>) -> Painted {
+        Painted {
+            low: vec![false; rule.len()],
+            value_low: vec![false; n_values],
+            from: vec![None; rule.len()],
+            rule,
+            crossings: BTreeMap::new(),
+            taken_narrow: BTreeSet::new(),
+            narrow_results: Vec::new(),
+            given_narrow: BTreeSet::new(),
+            differentiates: false,
+            beyond,
+        }
     }
 
-    /// Whether the region, which has these results, gives a value in the narrow dtype to its caller.
-    pub(super) fn is_narrow_result(&self, results: &[ValueId], value: ValueId) -> bool {
-        results.iter().zip(&self.narrow_results).any(|(&result, &is_narrow)| is_narrow && result == value)
+    /// Says what crosses the border of a loop or a `conditional` that has these operands.
+    pub(super) fn cross(&mut self, node: NodeId, operands: &[ValueId], crossing: Crossing) {
+        let taken = operands.iter().zip(&crossing.taken).filter(|(_, is_narrow)| **is_narrow);
+        self.taken_narrow.extend(taken.map(|(&operand, _)| (node, operand)));
+        self.crossings.insert(node, crossing);
+    }
+
+    /// Says which of the region's results its caller gets in the narrow dtype.
+    pub(super) fn give(&mut self, results: &[ValueId], are_narrow: &[bool]) {
+        let given = results.iter().zip(are_narrow).filter(|(_, is_narrow)| **is_narrow);
+        self.given_narrow = given.map(|(&result, _)| result).collect();
+        self.narrow_results = are_narrow.to_vec();
+    }
+
+    /// Whether a loop or a `conditional` takes a value in the narrow dtype.
+    pub(super) fn is_narrow_state(&self, node: NodeId, value: ValueId) -> bool {
+        self.taken_narrow.contains(&(node, value))
+    }
+
+    /// Whether the region gives a value in the narrow dtype to its caller.
+    pub(super) fn is_narrow_result(&self, value: ValueId) -> bool {
+        self.given_narrow.contains(&value)
     }
 }
 

@@ -41,7 +41,11 @@ impl<'m> Regions<'m> {
             let mut around = told;
             let of_body = self.graph(module, classes, *body);
             let kept = of_body.parameters().zip(&of_body.results).map(|(before, &after)| before == after);
-            around.constant.iter_mut().zip(kept).for_each(|(is_constant, is_kept)| *is_constant &= is_kept);
+            let told = around.constant.iter_mut().zip(&mut around.of_products_alone);
+            told.zip(kept).for_each(|((is_constant, is_of_products), is_kept)| {
+                *is_constant &= is_kept;
+                *is_of_products &= is_kept;
+            });
             loop {
                 let (scores, learned) = self.region(module, classes, *body, &around);
                 let (learned, scores) = (either(&around.learned, &learned), either(&around.scores, &scores));
@@ -65,7 +69,8 @@ impl<'m> Regions<'m> {
             let n_taken = self.graph(module, classes, comp).parameters().count();
             let taken = |of: &[bool]| of.get(first..first + n_taken).unwrap_or_default().to_vec();
             let (learned, constant) = (taken(&told.learned), taken(&told.constant));
-            let around = Told { learned, constant, ..told.clone() };
+            let of_products_alone = taken(&told.of_products_alone);
+            let around = Told { learned, of_products_alone, constant, ..told.clone() };
             let (scores, learned) = self.region(module, classes, comp, &around);
             found.scores.extend(scores);
             found.learned = either(&found.learned, &learned);

@@ -4,9 +4,9 @@
 use super::alternatives::alternatives;
 use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind};
 use super::decided::StoredAs;
-use super::facts::Need;
 use super::frame::Origin;
 use super::narrow;
+use super::needs::Need;
 use super::painted::{Painted, Rule};
 use super::policy::{Because, Policy};
 use crate::name_pattern::bare;
@@ -313,7 +313,7 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
 }
 
 /// The rules of which each has a reason of its own.
-const RULES: [Rule; 35] = [
+const RULES: [Rule; 36] = [
     Rule::Allowed,
     Rule::Spread,
     Rule::Loss,
@@ -334,6 +334,7 @@ const RULES: [Rule; 35] = [
     Rule::Needed(Need::Angle),
     Rule::Needed(Need::Decomposition),
     Rule::Needed(Need::Cancellation),
+    Rule::Needed(Need::Exponent),
     Rule::Moved,
     Rule::MovedPart,
     Rule::Filled,

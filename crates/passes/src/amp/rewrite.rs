@@ -10,10 +10,11 @@ use super::branches::{self, Branch};
 use super::dataflow::{CALL_ROOM, Dataflow, FrameId, NodeId};
 use super::decides::{Choices, Told};
 use super::exact;
-use super::facts::needs;
+
 use super::frame::{Callees, FrameWriter, Origin};
 use super::loops::{self, Loop, Use};
 use super::narrow;
+use super::needs::{Needs, needs};
 use super::paint::paint;
 use super::painted::{Crossing, Painted, RegionKind};
 use super::policy::{Boundary, Classes, Policy};
@@ -49,8 +50,8 @@ pub(super) struct Rewriter<'m> {
     regions: BTreeMap<(CompId, Crossing, Told), CompId>,
     /// What regions do with scores.
     scores: Regions<'m>,
-    /// What loops do with their state, by body and condition.
-    loops: BTreeMap<(CompId, CompId), Loop>,
+    /// What loops do with their state, by body and condition, and which of it is computed from products.
+    loops: BTreeMap<(CompId, CompId, Vec<bool>), Loop>,
     /// What branches give.
     branches: BTreeMap<CompId, Branch>,
     /// What was decided in regions that came out as they went in.
@@ -94,15 +95,11 @@ impl<'m> Rewriter<'m> {
         };
         let loops = self.loops_of(&graph, &choices);
         let branches = self.branches_of(&graph, &choices);
-        let factors = loops.iter().map(|(&node, of_loop)| (node, of_loop.is_factor.clone())).collect();
-        let needs = needs(&graph, &choices.of_node, &factors);
-        let painted = match self.policy.choices {
-            Boundary::Keep => paint(&graph, &self.classes, kind, crossing, &loops, &branches, &needs),
-            Boundary::Lower => {
-                let none = vec![None; graph.nodes.len()];
-                paint(&graph, &self.classes, kind, crossing, &loops, &branches, &none)
-            }
+        let needs = match self.policy.choices {
+            Boundary::Keep => needs(&graph, &choices.of_node, &loops, around),
+            Boundary::Lower => Needs::of_choices(&graph, &choices.of_node),
         };
+        let painted = paint(&graph, &self.classes, kind, crossing, &loops, &branches, &needs);
         self.differentiates |= painted.differentiates;
         let done = self.frame(&graph, &painted, &choices.around, 0, Some(kind));
         self.regions.insert(key, done);
@@ -114,12 +111,16 @@ impl<'m> Rewriter<'m> {
         let mut found = BTreeMap::new();
         for (node, of) in (0..).zip(&graph.nodes) {
             let &Op::While { body, condition } = &graph.instr(of).op else { continue };
-            if !self.loops.contains_key(&(body, condition)) {
+            let taken = choices.around.get(&node).and_then(|around| around.last());
+            let taken = taken.map(|around| around.of_products_alone.clone()).unwrap_or_default();
+            let key = (body, condition, taken);
+            if !self.loops.contains_key(&key) {
                 let build = |comp| exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
                 let (body_graph, condition_graph) = (build(body), build(condition));
-                self.loops.insert((body, condition), loops::of_body(&body_graph, &condition_graph));
+                let of_loop = loops::of_body(&body_graph, &condition_graph, &key.2);
+                self.loops.insert(key.clone(), of_loop);
             }
-            let mut of_loop = self.loops[&(body, condition)].clone();
+            let mut of_loop = self.loops[&key].clone();
             if let Some((taken, given)) = choices.of_regions.get(&node) {
                 let uses = of_loop.uses.iter_mut().zip(taken.iter().zip(given));
                 uses.filter(|(_, (taken, given))| **taken || **given).for_each(|(of, _)| *of = Use::AS_IT_IS);

@@ -26,7 +26,7 @@ use bf16scope_hlo::ops::BinaryOp;
 use bf16scope_hlo::ops::decisions::precision_class;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::{InstrId, Op};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Lanes of a tile of a TPU's memory, and its rows: `T(8,128)` in layouts that its compiler prints, for f32.
 const LANES: i64 = 128;
@@ -34,10 +34,12 @@ const SUBLANES: i64 = 8;
 
 /// Lookups whose table is read behind a barrier.
 pub(super) fn lookups(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
+    let is_gather = |of: &Node| matches!(graph.instr(of).op, Op::Gather(_));
+    let is_read_whole = |value: ValueId| graph.users[value as usize].iter().any(|&user| !is_gather(graph.node(user)));
+    let tables: BTreeSet<ValueId> = graph.parameters().filter(|&value| is_read_whole(value)).collect();
     let is_lookup = |&node: &NodeId| {
         let of = graph.node(node);
         let Some(&table) = of.operands.first() else { return false };
-        let is_gather = |of: &Node| matches!(graph.instr(of).op, Op::Gather(_));
         let users = |value: u32| graph.users[value as usize].iter();
         let takes_narrow = |&user: &NodeId| {
             painted.low[user as usize] || graph.node(user).kind == NodeKind::ToLow && is_computed_with(graph, user)
@@ -46,12 +48,11 @@ pub(super) fn lookups(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind)
             && of.kind == NodeKind::Op(Class::Clear)
             && is_gather(of)
             && !painted.value_low[table as usize]
-            && graph.node(graph.producer(table)).kind == NodeKind::Parameter
+            && tables.contains(&table)
             && has_narrow_rows(graph, of, graph.instr(of).operands[0])
             && graph.value(of.first_result).n_elements <= graph.value(table).n_elements
             && !users(of.first_result).as_slice().is_empty()
             && users(of.first_result).all(takes_narrow)
-            && users(table).any(|&user| !is_gather(graph.node(user)))
     };
     (0..graph.nodes.len() as NodeId).filter(is_lookup).collect()
 }
@@ -62,7 +63,7 @@ fn is_computed_with(graph: &Dataflow<'_>, cast: NodeId) -> bool {
     let mut is_read = false;
     let mut open: Vec<ValueId> = graph.node(cast).results().collect();
     while let Some(value) = open.pop() {
-        is_read |= graph.results.contains(&value);
+        is_read |= graph.is_result[value as usize];
         for of in graph.users[value as usize].iter().map(|&user| graph.node(user)) {
             match of.kind {
                 NodeKind::FromLow => return false,

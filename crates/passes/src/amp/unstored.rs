@@ -326,7 +326,7 @@ impl Finder<'_> {
                 },
             };
             for &value in &of.operands {
-                let is_stored = self.painted.is_narrow_state(node, &of.operands, value) || stores_row(node, value);
+                let is_stored = self.painted.is_narrow_state(node, value) || stores_row(node, value);
                 let reads = Readers { is_read_narrow: reads.is_read_narrow || is_stored, ..reads };
                 readers[value as usize] = readers[value as usize].or(reads);
             }

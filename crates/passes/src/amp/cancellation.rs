@@ -1,0 +1,216 @@
+//! Products that cancel against sums of what they multiply: ‖a‖² + ‖b‖² − 2a·b, its gradient a·Σg − g·b, a covariance xᵀx/n − μμᵀ,
+//! a Gram matrix beside its own diagonal. What is left is small, so a rounding of the product is large beside it.
+
+use super::dataflow::{Dataflow, Node, NodeId, ValueId};
+use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::decisions::{DotForm, is_map, list_names};
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Ops that are looked through for what cancels, from one sum, and from one of its terms.
+const MAX_NODES: usize = 48;
+
+/// Nodes of the same operands that are told apart.
+const MAX_ALIKE: usize = 8;
+
+/// Sums that are looked through below a sum.
+const MAX_DEPTH: u32 = 4;
+
+/// What cancels in a region.
+#[derive(Default)]
+pub(super) struct Cancellations {
+    /// Products that cancel and the ops between, each with the sum in which it does.
+    pub nodes: Vec<(NodeId, NodeId)>,
+    /// For each value whether those products read it, or one that is computed alike.
+    pub is_read: Vec<bool>,
+}
+
+/// All products of a region that cancel, and the ops between.
+pub(super) fn cancellations(graph: &Dataflow<'_>) -> Cancellations {
+    let (source_of, sources) = (sources(graph), BTreeSet::new());
+    let mut finder = Finder { graph, source_of, sources, is_of_cancelled: vec![false; graph.values.len()] };
+    let mut found = Cancellations::default();
+    for (sum, of) in (0..).zip(&graph.nodes) {
+        let is_of_one = |&value: &ValueId| graph.value(value).is_f32() && finder.is_of_cancelled[value as usize];
+        let reads = of.operands.iter().any(is_of_one);
+        of.results().for_each(|value| finder.is_of_cancelled[value as usize] |= reads);
+        if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract)) {
+            found.nodes.extend(finder.cancels(sum).into_iter().map(|node| (node, sum)));
+        }
+    }
+    found.is_read = finder.source_of.iter().map(|source| finder.sources.contains(source)).collect();
+    found
+}
+
+struct Finder<'g, 'm> {
+    graph: &'g Dataflow<'m>,
+    /// For each value what was moved to make it.
+    source_of: Vec<ValueId>,
+    /// What products that cancel read.
+    sources: BTreeSet<ValueId>,
+    /// For each value whether it is computed from one of them.
+    is_of_cancelled: Vec<bool>,
+}
+
+impl Finder<'_, '_> {
+    /// Products that cancel within a sum, and the ops between; nothing where none does.
+    fn cancels(&mut self, sum: NodeId) -> Vec<NodeId> {
+        let graph = self.graph;
+        let Some(terms) = Terms::of_sum(graph, sum) else { return Vec::new() };
+        let summed: Vec<BTreeSet<ValueId>> =
+            terms.others.iter().flat_map(|&other| sums_under(graph, &self.source_of, other)).collect();
+        let cancels = |&&(product, is_whole): &&(NodeId, bool)| {
+            let operands = &graph.node(product).operands;
+            let sources: BTreeSet<ValueId> = operands.iter().map(|&value| self.source_of[value as usize]).collect();
+            // Beside a part of itself, which is its diagonal where both operands are one array.
+            let is_gram = sources.len() == 1;
+            let meets_itself = is_whole && is_gram && terms.products.contains(&(product, false));
+            // A gradient of one that cancels: it reads one operand of that, and what was computed from it.
+            let is_of_one = |&value: &ValueId| self.is_of_cancelled[value as usize];
+            let is_gradient =
+                !terms.others.is_empty() && !self.sources.is_disjoint(&sources) && operands.iter().any(is_of_one);
+            meets_itself || is_gradient || summed.iter().any(|leaves| leaves.is_subset(&sources))
+        };
+        let products: Vec<NodeId> = terms.products.iter().filter(cancels).map(|&(product, _)| product).collect();
+        if products.is_empty() {
+            return products;
+        }
+        let operands = products.iter().flat_map(|&product| &graph.node(product).operands);
+        let read = operands.map(|&value| self.source_of[value as usize]);
+        self.sources.extend(read.filter(|&value| !graph.value(value).is_data));
+        let found: Vec<NodeId> = products.into_iter().chain(terms.between).collect();
+        for value in found.iter().flat_map(|&node| graph.node(node).results()) {
+            self.is_of_cancelled[value as usize] = true;
+        }
+        found
+    }
+}
+
+/// What is added up.
+#[derive(Default)]
+struct Terms {
+    between: Vec<NodeId>,
+    /// Products, and whether all their numbers are added.
+    products: Vec<(NodeId, bool)>,
+    others: Vec<NodeId>,
+}
+
+impl Terms {
+    /// The terms of a sum, or of sums that are added to it, if they are few.
+    fn of_sum(graph: &Dataflow<'_>, sum: NodeId) -> Option<Terms> {
+        let mut terms = Terms { between: vec![sum], ..Terms::default() };
+        let mut open: Vec<(ValueId, bool)> = graph.node(sum).operands.iter().map(|&value| (value, true)).collect();
+        while let Some((value, is_whole)) = open.pop() {
+            if terms.between.len() + terms.products.len() + terms.others.len() > MAX_NODES {
+                return None;
+            }
+            let maker = graph.producer(value);
+            let of = graph.node(maker);
+            let op = &graph.instr(of).op;
+            match op {
+                Op::Dot { .. } if of.class() == Some(Class::Allow) => terms.products.push((maker, is_whole)),
+                Op::Binary(BinaryOp::Add | BinaryOp::Subtract) | Op::Unary(UnaryOp::Negate) => {
+                    terms.between.push(maker);
+                    open.extend(of.operands.iter().map(|&value| (value, is_whole)));
+                }
+                _ if is_scaling(graph, of) || of.class() == Some(Class::Clear) => {
+                    terms.between.push(maker);
+                    let is_whole = is_whole && !matches!(op, Op::Gather(_) | Op::Slice(_) | Op::DynamicSlice { .. });
+                    let learned = of.operands.iter().filter(|&&value| !graph.value(value).is_data);
+                    open.extend(learned.map(|&value| (value, is_whole)));
+                }
+                _ => terms.others.push(maker),
+            }
+        }
+        Some(terms)
+    }
+}
+
+/// Whether a node scales its operand by numbers that are the same in every run.
+fn is_scaling(graph: &Dataflow<'_>, of: &Node) -> bool {
+    let scales = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
+    scales && of.operands.iter().any(|&value| graph.value(value).is_data)
+}
+
+/// For each value the one that was moved, cast, negated or scaled to make it, and of those that are computed alike the first.
+fn sources(graph: &Dataflow<'_>) -> Vec<ValueId> {
+    let mut sources: Vec<ValueId> = (0..graph.values.len() as ValueId).collect();
+    let mut alike: BTreeMap<Vec<ValueId>, Vec<NodeId>> = BTreeMap::new();
+    for (node, of) in (0..).zip(&graph.nodes) {
+        let op = &graph.instr(of).op;
+        let is_move = match op {
+            Op::Convert
+            | Op::Transpose { .. }
+            | Op::Reshape
+            | Op::Broadcast { .. }
+            | Op::Slice(_)
+            | Op::Unary(UnaryOp::Copy | UnaryOp::Negate | UnaryOp::Abs) => true,
+            _ => of.class() == Some(Class::Clear) && of.operands.len() == 1 || is_scaling(graph, of),
+        };
+        let first = of.first_result;
+        let learned = of.operands.iter().find(|&&operand| !graph.value(operand).is_data);
+        if let Some(&operand) = learned.filter(|_| is_move) {
+            of.results().for_each(|value| sources[value as usize] = sources[operand as usize]);
+        } else if of.n_results == 1 && is_repeated(of) {
+            let operands = of.operands.iter().map(|&value| sources[value as usize]).collect();
+            let others = alike.entry(operands).or_default();
+            let same = others.iter().find(|&&other| graph.instr(graph.node(other)).op == *op);
+            match same {
+                Some(&same) => sources[first as usize] = graph.node(same).first_result,
+                None if others.len() < MAX_ALIKE => others.push(node),
+                None => {}
+            }
+        }
+    }
+    sources
+}
+
+/// Whether a node computes the same of the same.
+fn is_repeated(of: &Node) -> bool {
+    matches!(of.class(), Some(Class::Allow | Class::Infer | Class::Clear)) && !of.operands.is_empty()
+}
+
+/// For each sum that a node computes elementwise of, along an axis and not of all, the arrays that are summed.
+fn sums_under(graph: &Dataflow<'_>, sources: &[ValueId], node: NodeId) -> Vec<BTreeSet<ValueId>> {
+    let (mut seen, mut open, mut sums) = (BTreeSet::new(), vec![node], Vec::new());
+    while let Some(node) = open.pop() {
+        if !seen.insert(node) || seen.len() > MAX_NODES {
+            continue;
+        }
+        let of = graph.node(node);
+        if is_sum(graph, node) {
+            sums.push(leaves(graph, sources, node));
+        } else if is_map(&graph.instr(of).op) || of.class() == Some(Class::Clear) {
+            open.extend(of.operands.iter().map(|&value| graph.producer(value)));
+        }
+    }
+    sums.retain(|leaves| !leaves.is_empty());
+    sums
+}
+
+/// Whether a node adds up along an axis. One number for all rows cancels no row's product.
+fn is_sum(graph: &Dataflow<'_>, node: NodeId) -> bool {
+    let op = &graph.instr(graph.node(node)).op;
+    let sums =
+        list_names(graph.module, op).iter().any(|name| name == "reduce:add") || graph.dot_form(node) == DotForm::Sum;
+    sums && !graph.instr(graph.node(node)).shape.dims().is_empty()
+}
+
+/// The arrays of which, or of whose squares, a sum is: behind other sums, and one multiplication.
+fn leaves(graph: &Dataflow<'_>, sources: &[ValueId], sum: NodeId) -> BTreeSet<ValueId> {
+    let mut leaves = BTreeSet::new();
+    let mut open: Vec<(ValueId, u32)> = graph.node(sum).operands.iter().map(|&value| (value, 0)).collect();
+    while let Some((value, depth)) = open.pop() {
+        let value = sources[value as usize];
+        let maker = graph.node(graph.producer(value));
+        let multiplies = matches!(graph.instr(maker).op, Op::Binary(BinaryOp::Multiply));
+        if depth < MAX_DEPTH && (multiplies || is_sum(graph, graph.producer(value))) {
+            let depth = if multiplies { MAX_DEPTH } else { depth + 1 };
+            open.extend(maker.operands.iter().map(|&value| (value, depth)));
+        } else if !graph.value(value).is_data {
+            leaves.insert(value);
+        }
+    }
+    leaves
+}

@@ -1,0 +1,405 @@
+//! Which values have to be f32 for what reads them, whatever the program computes: where an op amplifies a rounding, or turns it
+//! into something else.
+//!
+//! | who reads it | what is f32 for it |
+//! | --- | --- |
+//! | a discrete choice | the products that its scores are made of, and all between (`decides`) |
+//! | a recurrence | its factors, back to what squashes them, and its steps (`recurrences`) |
+//! | a sine or cosine | the angle, as far back as something made it in f32: sums, loops, products of data that no parameter reached |
+//! | a decomposition | the matrix, and the products that it is made of |
+//! | a sum in which a product cancels | that product and the ops between (`cancellation`) |
+//! | an exponential | running sums, by whatever spelling |
+
+use super::cancellation::{Cancellations, cancellations};
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::decides::Told;
+use super::loops::Loop;
+use super::recurrences::{recurrences, scans};
+use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::decisions::{calls_regions, is_map};
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Why a node is f32 for what reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Need {
+    /// A choice that the program computes on with is made by its value.
+    Choice,
+    /// A recurrence multiplies by it, or adds it up, again and again.
+    Recurrence,
+    /// A sine or cosine reads it, and an op in f32 made it.
+    Angle,
+    /// A decomposition or a Fourier transform of a matrix reads it.
+    Decomposition,
+    /// What it is added to cancels it, as in ‖a‖² + ‖b‖² − 2ab.
+    Cancellation,
+    /// An exponential reads it, and it comes of a running sum.
+    Exponent,
+}
+
+impl Need {
+    /// A sentence that fits behind "because".
+    pub(super) const fn why(self) -> &'static str {
+        match self {
+            Need::Choice => "a choice that the program computes on with is made by its value",
+            Need::Recurrence => {
+                "a recurrence multiplies by it or adds it up again and again, so that one rounding becomes one for each step"
+            }
+            Need::Angle => {
+                "a sine or cosine reads it, and an op in f32 made it: the angle would lose its absolute precision"
+            }
+            Need::Decomposition => {
+                "a decomposition or a transform in f32 reads the matrix that it belongs to, which a rounding may make indefinite \
+                 or singular"
+            }
+            Need::Cancellation => {
+                "it is taken from sums of its operands' own products, as in ‖a‖² + ‖b‖² − 2ab, and what is left is small"
+            }
+            Need::Exponent => {
+                "an exponential reads it, and it comes of a running sum, whose rounding is as large as all that was added up"
+            }
+        }
+    }
+}
+
+/// What a region needs in f32.
+#[derive(Debug)]
+pub(super) struct Needs {
+    /// For each node the need that it is f32 for, and the node that has the need.
+    pub of_node: Vec<Option<(Need, NodeId)>>,
+    /// For each product whether its f32 sum is needed, though it reads the narrow dtype.
+    pub sums: Vec<bool>,
+    /// For each value whether a loop or branch has to take or give it in f32.
+    pub given: Vec<bool>,
+}
+
+impl Needs {
+    /// Nothing but choices.
+    pub(super) fn of_choices(graph: &Dataflow<'_>, choices: &[Option<NodeId>]) -> Needs {
+        Needs {
+            of_node: choices.iter().map(|at| at.map(|at| (Need::Choice, at))).collect(),
+            sums: vec![false; graph.nodes.len()],
+            given: vec![false; graph.values.len()],
+        }
+    }
+}
+
+/// The needs of a region in which choices are made by these nodes. `loops` says what its loops do with their state, and
+/// `around` what the region takes.
+pub(super) fn needs(
+    graph: &Dataflow<'_>,
+    choices: &[Option<NodeId>],
+    loops: &BTreeMap<NodeId, Loop>,
+    around: &Told,
+) -> Needs {
+    let mut finder = Finder { graph, needs: Needs::of_choices(graph, choices) };
+    for (&node, its_loop) in loops {
+        for (&value, _) in
+            graph.node(node).operands.iter().zip(&its_loop.is_factor).filter(|(_, is_factor)| **is_factor)
+        {
+            finder.until_squashed(value, node);
+        }
+    }
+    for (&node, factors) in &recurrences(graph, &around.of_products_alone) {
+        finder.add(node, Need::Recurrence, node);
+        for &value in factors {
+            finder.until_squashed(value, node);
+        }
+    }
+    for node in scans(graph) {
+        finder.add(node, Need::Recurrence, node);
+    }
+    finder.cancellations();
+    finder.reads(&MadeInF32::new(graph, loops, &around.learned), loops);
+    finder.needs
+}
+
+/// For each array of a loop's state whether a recurrence of its body multiplies by it, with nothing between that squashes it.
+pub(super) fn factors(body: &Dataflow<'_>, state: &[ValueId], taken: &[bool]) -> Vec<bool> {
+    let mut finder = Finder { graph: body, needs: Needs::of_choices(body, &vec![None; body.nodes.len()]) };
+    let mut reached = BTreeSet::new();
+    for (node, factors) in recurrences(body, taken) {
+        for value in factors {
+            reached.extend(finder.until_squashed(value, node));
+        }
+    }
+    state.iter().map(|value| reached.contains(value)).collect()
+}
+
+/// For each array of a loop's state whether a sine or cosine of its body reads it, with no product between.
+pub(super) fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
+    let mut is_angle = vec![false; body.values.len()];
+    for of in body.nodes.iter().rev() {
+        let turns = matches!(body.instr(of).op, Op::Unary(UnaryOp::Sin | UnaryOp::Cos));
+        let is_soft = matches!(of.class(), Some(Class::Infer | Class::Clear));
+        if turns || is_soft && of.results().any(|value| is_angle[value as usize]) {
+            of.operands.iter().for_each(|&value| is_angle[value as usize] = true);
+        }
+    }
+    state.iter().map(|&value| is_angle[value as usize]).collect()
+}
+
+struct Finder<'g, 'm> {
+    graph: &'g Dataflow<'m>,
+    needs: Needs,
+}
+
+impl Finder<'_, '_> {
+    fn is_soft(&self, node: NodeId) -> bool {
+        matches!(self.graph.node(node).class(), Some(Class::Infer | Class::Clear))
+    }
+
+    fn add(&mut self, node: NodeId, need: Need, at: NodeId) {
+        if self.is_soft(node) {
+            self.needs.of_node[node as usize].get_or_insert((need, at));
+        }
+    }
+
+    fn add_with_products(&mut self, node: NodeId, need: Need, at: NodeId) {
+        if self.graph.node(node).class() == Some(Class::Allow) {
+            self.needs.of_node[node as usize].get_or_insert((need, at));
+        }
+        self.add(node, need, at);
+    }
+
+    /// What sines, exponentials, decompositions and cancelling sums read, from each back to what made it.
+    fn reads(&mut self, made_in_f32: &MadeInF32, loops: &BTreeMap<NodeId, Loop>) {
+        let graph = self.graph;
+        // For each value the node that reads it as an angle, or as a matrix to decompose, and whether one reads it as an exponent.
+        let mut angle: Vec<Option<NodeId>> = vec![None; graph.values.len()];
+        let mut matrix = angle.clone();
+        let mut is_exponent = vec![false; graph.values.len()];
+        for node in (0..graph.nodes.len() as NodeId).rev() {
+            let of = graph.node(node);
+            let op = &graph.instr(of).op;
+            let made = of.results().find_map(|value| made_in_f32.how[value as usize]);
+            let is_wanted = |by: &[Option<NodeId>]| of.results().find_map(|value| by[value as usize]);
+            let (turns, decomposition) = (is_wanted(&angle), is_wanted(&matrix));
+            let exponent = of.results().any(|value| is_exponent[value as usize]);
+            if turns.is_some() || exponent {
+                match made {
+                    Some(Made::Summed) => self.needs.sums[node as usize] = true,
+                    Some(Made::Given) => {
+                        let wanted = of
+                            .results()
+                            .filter(|&value| angle[value as usize].is_some() || is_exponent[value as usize]);
+                        wanted.for_each(|value| self.needs.given[value as usize] = true);
+                    }
+                    Some(Made::Multiplied | Made::Computed) | None => {}
+                }
+            }
+            for (leaf, &value) in of.operands.iter().enumerate() {
+                let is_angle = loops.get(&node).is_some_and(|its_loop| its_loop.is_angle.get(leaf) == Some(&true));
+                if is_angle && made_in_f32.is_known(value) {
+                    angle[value as usize] = Some(node);
+                    self.needs.given[value as usize] = true;
+                }
+            }
+            let is_turned = matches!(op, Op::Unary(UnaryOp::Sin | UnaryOp::Cos));
+            let reads_angle = match made {
+                _ if is_turned && made_in_f32.is_known(of.operands[0]) => Some(node),
+                Some(Made::Computed) => turns,
+                _ => None,
+            };
+            if let Some(at) = reads_angle {
+                if is_turned {
+                    self.needs.of_node[node as usize].get_or_insert((Need::Angle, at));
+                }
+                self.add(node, Need::Angle, at);
+                let known = of.operands.iter().filter(|&&value| made_in_f32.is_known(value));
+                known.for_each(|&value| angle[value as usize] = Some(at));
+            } else if let (Some(at), Some(Made::Multiplied)) = (turns, made) {
+                self.add_with_products(node, Need::Angle, at);
+            }
+            if let Some(at) = decomposition {
+                self.add_with_products(node, Need::Decomposition, at);
+            }
+            let goes_on = of.class() != Some(Class::Allow) && (is_map(op) || of.class() == Some(Class::Clear));
+            if let Some(at) = decomposition.filter(|_| goes_on).or(decomposes(op).then_some(node)) {
+                of.operands.iter().for_each(|&value| matrix[value as usize] = Some(at));
+            }
+            if matches!(op, Op::Opaque(opaque) if opaque.opcode == "fft") {
+                of.operands.iter().for_each(|&value| self.transformed(value, node));
+            }
+            if exponent && made_in_f32.is_of_running_sum[of.first_result as usize] {
+                self.add(node, Need::Exponent, node);
+            }
+            if matches!(op, Op::Unary(UnaryOp::Exp)) || exponent && self.is_soft(node) {
+                of.operands.iter().for_each(|&value| is_exponent[value as usize] = true);
+            }
+        }
+    }
+
+    /// A product that a Fourier transform alone reads, which is computed in f32.
+    fn transformed(&mut self, value: ValueId, at: NodeId) {
+        let product = self.graph.producer(value);
+        if self.graph.users[value as usize].len() == 1 && self.graph.node(product).class() == Some(Class::Allow) {
+            self.add_with_products(product, Need::Decomposition, at);
+        }
+    }
+
+    /// Products that cancel, and what they read, back to the f32 sums of the products that it was made of.
+    fn cancellations(&mut self) {
+        let Cancellations { nodes, mut is_read } = cancellations(self.graph);
+        let Some(&(first, _)) = nodes.first() else { return };
+        nodes.into_iter().for_each(|(node, sum)| self.add_with_products(node, Need::Cancellation, sum));
+        for node in (0..self.graph.nodes.len() as NodeId).rev() {
+            let of = self.graph.node(node);
+            if !of.results().any(|value| is_read[value as usize]) {
+                continue;
+            }
+            self.needs.sums[node as usize] |= of.class() == Some(Class::Allow);
+            if self.is_soft(node) {
+                self.add(node, Need::Cancellation, first);
+                of.operands.iter().for_each(|&value| is_read[value as usize] = true);
+            }
+        }
+    }
+
+    /// The factor of a recurrence, and what it is computed from up to what squashes it: an exponential, a sigmoid. Gives the
+    /// values that the region takes for it.
+    fn until_squashed(&mut self, value: ValueId, at: NodeId) -> Vec<ValueId> {
+        let (mut open, mut taken, mut seen) = (vec![value], Vec::new(), BTreeSet::new());
+        while let Some(value) = open.pop() {
+            let maker = self.graph.producer(value);
+            let of = self.graph.node(maker);
+            if !self.graph.value(value).is_f32() || !seen.insert(value) {
+                continue;
+            }
+            if of.kind == NodeKind::Parameter {
+                taken.push(value);
+            }
+            self.add(maker, Need::Recurrence, at);
+            let op = &self.graph.instr(of).op;
+            let is_squash = matches!(op, Op::Unary(UnaryOp::Logistic | UnaryOp::Tanh | UnaryOp::Erf))
+                || is_reciprocal_of_sum(self.graph, of);
+            if self.is_soft(maker) && !is_squash {
+                open.extend(&of.operands);
+            }
+        }
+        taken
+    }
+}
+
+/// Whether a node is the last of a sigmoid's ops, 1 / (1 + e^x).
+fn is_reciprocal_of_sum(graph: &Dataflow<'_>, of: &Node) -> bool {
+    let is_division = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Divide));
+    is_division && of.operands.first().is_some_and(|&value| graph.value(value).is_data)
+}
+
+/// What makes a value that has f32's precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    /// An op of class deny, or ops on what has that precision.
+    Computed,
+    /// A product of what no product gave, and of no weight that the program updates: of positions and frequencies, or of
+    /// coordinates.
+    Multiplied,
+    /// A product with data such as a triangle of ones: it adds up the other operand, in f32.
+    Summed,
+    /// A loop that computes no product, as a running sum.
+    Given,
+}
+
+/// For each value whether it is computed from a product, given which of those that the region takes are.
+fn learned(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
+    let mut learned = vec![false; graph.values.len()];
+    graph.parameters().zip(taken).for_each(|(value, &is_learned)| learned[value as usize] = is_learned);
+    for node in graph.nodes.iter().filter(|node| node.kind != NodeKind::Parameter) {
+        let multiplies = node.class() == Some(Class::Allow) || calls_regions(&graph.instr(node).op);
+        let is_learned = multiplies || node.operands.iter().any(|&value| learned[value as usize]);
+        node.results().for_each(|value| learned[value as usize] = is_learned);
+    }
+    learned
+}
+
+/// Which values have f32's precision, with no product between that rounds.
+struct MadeInF32 {
+    how: Vec<Option<Made>>,
+    /// For each value whether it is a running sum of a product or a loop, or computed from one by ops of class infer and clear.
+    is_of_running_sum: Vec<bool>,
+}
+
+impl MadeInF32 {
+    fn new(graph: &Dataflow<'_>, loops: &BTreeMap<NodeId, Loop>, taken: &[bool]) -> MadeInF32 {
+        let learned = learned(graph, taken);
+        let dims = |value: ValueId| {
+            let of = graph.node(graph.producer(value));
+            graph.instr(of).shape.as_array().map(|array| &array.dims)
+        };
+        let updated: BTreeSet<_> = graph.results.iter().filter_map(|&value| dims(value)).collect();
+        // Positions have one axis, and no product multiplies those alone.
+        let is_trained = |value: ValueId| {
+            let is_parameter = graph.node(graph.producer(value)).kind == NodeKind::Parameter;
+            is_parameter && dims(value).is_some_and(|dims| dims.len() > 1 && updated.contains(dims))
+        };
+        let mut how = vec![None; graph.values.len()];
+        let mut is_of_running_sum = vec![false; graph.values.len()];
+        for (idx, of) in (0..).zip(&graph.nodes) {
+            let op = &graph.instr(of).op;
+            let reads_f32 = of.operands.iter().any(|&value| graph.value(value).is_f32());
+            let is_exact = |value: &ValueId| !learned[*value as usize] && !is_trained(*value);
+            let has_data = of.operands.iter().any(|&value| graph.value(value).is_data);
+            let is_angle = matches!(op, Op::Unary(UnaryOp::Sin | UnaryOp::Cos));
+            let made = match of.class() {
+                Some(Class::Allow) if of.operands.iter().all(is_exact) => Some(Made::Multiplied),
+                Some(Class::Allow) if has_data => Some(Made::Summed),
+                _ if calls_regions(op) => {
+                    let is_light = loops.get(&idx).is_some_and(|its_loop: &Loop| !its_loop.has_product);
+                    is_light.then_some(Made::Given)
+                }
+                Some(Class::Deny { .. }) if reads_f32 && !is_angle => Some(Made::Computed),
+                Some(Class::Infer | Class::Clear) if of.operands.iter().any(|&value| how[value as usize].is_some()) => {
+                    Some(Made::Computed)
+                }
+                _ => None,
+            };
+            let is_soft = matches!(of.class(), Some(Class::Infer | Class::Clear));
+            let is_of_sum = matches!(made, Some(Made::Summed | Made::Given))
+                || is_soft && of.operands.iter().any(|&value| is_of_running_sum[value as usize]);
+            for value in of.results().filter(|&value| graph.value(value).is_f32()) {
+                (how[value as usize], is_of_running_sum[value as usize]) = (made, is_of_sum);
+            }
+        }
+        MadeInF32 { how, is_of_running_sum }
+    }
+
+    fn is_known(&self, value: ValueId) -> bool {
+        self.how[value as usize].is_some()
+    }
+}
+
+/// Whether an op decomposes a matrix or solves by one. What other custom calls compute, such as a kernel, is not known to
+/// amplify anything.
+fn decomposes(op: &Op) -> bool {
+    const NAMES: [&str; 15] = [
+        "cholesky",
+        "triangular",
+        "trsm",
+        "potrf",
+        "getrf",
+        "geqrf",
+        "orgqr",
+        "syevd",
+        "heevd",
+        "gesdd",
+        "gesvd",
+        "eigh",
+        "qr",
+        "lu",
+        "geev",
+    ];
+    let names = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        // A word of its own where it is short.
+        NAMES.iter().any(|known| if known.len() > 2 { name.contains(known) } else { name == *known })
+    };
+    match op {
+        Op::Opaque(opaque) => names(&opaque.opcode),
+        Op::CustomCall(call) => {
+            names(&call.target) || call.target == "LuDecomposition" || call.target == "QrDecomposition"
+        }
+        _ => false,
+    }
+}

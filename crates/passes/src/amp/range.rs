@@ -1,0 +1,91 @@
+//! Numbers that are finite in f32 and would be infinite in the narrow dtype, and what keeps them finite.
+
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::narrow::largest;
+use bf16scope_hlo::ops::decisions::precision_class;
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
+use bf16scope_hlo::{Literal, Op};
+use std::collections::BTreeSet;
+
+/// For each value whether a finite number of it may be beyond the largest of the narrow dtype, so that a cast must saturate:
+/// f32's least number, which programs use for "minus infinity, but no NaN".
+///
+/// Known to be within are what products, exponentials and other functions give, whose numbers are as large only where f32's
+/// own overflow is near; constants, which are rounded here; parameters that are weights or biases: those that only products
+/// read, those of one axis, and those that the program gives new values of. An array that is added to something is not known.
+pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
+    let largest = largest(graph.low);
+    let is_beyond = |literal: &Literal| {
+        let elements = literal.elements::<f32>();
+        elements.is_some_and(|all| all.iter().any(|x| x.is_finite() && x.abs() > largest))
+    };
+    let is_added = added(graph);
+    let dims = |of: &Node| graph.instr(of).shape.as_array().map(|array| &array.dims);
+    let results: BTreeSet<_> = graph.results.iter().map(|&value| dims(graph.node(graph.producer(value)))).collect();
+    // How many ops that compute may still follow: one behind a parameter, and as many as there are behind a constant.
+    let mut room = vec![0_u8; graph.values.len()];
+    for (node, of) in (0..).zip(&graph.nodes) {
+        let op = &graph.instr(of).op;
+        let floats = of.operands.iter().filter(|&&value| graph.value(value).is_f32());
+        let most = floats.map(|&value| room[value as usize]).max().unwrap_or(0);
+        let is_bounded =
+            matches!(op, Op::Unary(UnaryOp::Tanh | UnaryOp::Logistic | UnaryOp::Erf | UnaryOp::Sign | UnaryOp::Sqrt));
+        let found = match (&of.kind, op) {
+            (NodeKind::Constant, Op::Constant(literal)) if is_beyond(literal) => u8::MAX,
+            (NodeKind::Parameter, _) if dims(of).is_some_and(|dims| dims.len() > 1) && !results.contains(&dims(of)) => {
+                2
+            }
+            (NodeKind::Op(Class::Clear), _) if !is_guard(graph, node) => most,
+            (NodeKind::Op(Class::Infer), _) if !is_bounded && most < u8::MAX => most.saturating_sub(1),
+            (NodeKind::Op(Class::Infer), _) if !is_bounded => most,
+            _ => 0,
+        };
+        for value in of.results() {
+            let is_open = graph.value(value).is_f32() && (of.kind != NodeKind::Parameter || is_added[value as usize]);
+            room[value as usize] = if is_open { found } else { 0 };
+        }
+    }
+    room.into_iter().map(|room| room > 0).collect()
+}
+
+/// Whether a node keeps finite numbers within the narrow dtype's range, as is written before a cast: a clamp to its ends, or
+/// what selects that for a finite number, and else the number. A cast before it would come too early.
+pub(super) fn is_guard(graph: &Dataflow<'_>, node: NodeId) -> bool {
+    let of = graph.node(node);
+    let maker = |value: ValueId| graph.node(graph.producer(value));
+    let is_end = |value: ValueId| match &graph.instr(maker(value)).op {
+        Op::Constant(literal) => {
+            literal.elements::<f32>().is_some_and(|all| all.iter().all(|x| x.abs() == largest(graph.low)))
+        }
+        _ => false,
+    };
+    match (&graph.instr(of).op, &of.operands[..]) {
+        (Op::Clamp, &[least, _, most]) => is_end(least) && is_end(most),
+        (Op::Select, &[asked, within, number]) => {
+            let (asks, within) = (maker(asked), graph.producer(within));
+            let is_finite = matches!(graph.instr(asks).op, Op::Unary(UnaryOp::IsFinite));
+            is_finite && asks.operands.first() == Some(&number) && is_guard(graph, within)
+        }
+        _ => false,
+    }
+}
+
+/// For each value whether it, or what moves it, is added to something or compared in size with it.
+fn added(graph: &Dataflow<'_>) -> Vec<bool> {
+    let mut found = vec![false; graph.values.len()];
+    for of in graph.nodes.iter().rev() {
+        let is_sum = matches!(
+            graph.instr(of).op,
+            Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Maximum | BinaryOp::Minimum)
+        );
+        // What is looked up is of a table that was learned.
+        let moves = of.class() == Some(Class::Clear) && !matches!(graph.instr(of).op, Op::Gather(_))
+            || precision_class(graph.module, &graph.instr(of).op) == Class::Clear && of.class().is_none();
+        let moves_on = moves && of.results().any(|value| found[value as usize]);
+        if is_sum || moves_on {
+            of.operands.iter().for_each(|&value| found[value as usize] = true);
+        }
+    }
+    found
+}

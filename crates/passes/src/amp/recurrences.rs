@@ -1,0 +1,174 @@
+//! Recurrences: what a loop, or a scan by halves, multiplies or adds up again and again, so that one rounding becomes one for
+//! each step.
+
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::loops::reached;
+use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::decisions::calls_regions;
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// For each value whether it is computed from products, and from nothing that a loop or a branch gave, given which of those that
+/// the region takes are.
+pub(super) fn of_products_alone(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
+    let mut of_product = vec![false; graph.values.len()];
+    let mut of_region = vec![false; graph.values.len()];
+    for (place, value) in graph.parameters().enumerate() {
+        of_product[value as usize] = taken.get(place) == Some(&true);
+    }
+    for node in graph.nodes.iter().filter(|node| node.kind != NodeKind::Parameter) {
+        let reads = |of: &[bool]| node.operands.iter().any(|&value| of[value as usize]);
+        let is_of_product = node.class() == Some(Class::Allow) || reads(&of_product);
+        let is_of_region = calls_regions(&graph.instr(node).op) || reads(&of_region);
+        for value in node.results() {
+            of_product[value as usize] = is_of_product && !is_of_region;
+            of_region[value as usize] = is_of_region;
+        }
+    }
+    of_product
+}
+
+/// Nodes that multiply what a loop carries, and by what. Two kinds of loops have such recurrences: those that compute no product
+/// of what they carry, and those that do, but not for the factor, which was computed from products before the loop, as the
+/// decay of a gated delta rule. A network whose factors are computed of what it carries, such as an LSTM, forgets its roundings.
+pub(super) fn recurrences(graph: &Dataflow<'_>, taken: &[bool]) -> BTreeMap<NodeId, Vec<ValueId>> {
+    let mut found = BTreeMap::new();
+    let state: Vec<ValueId> = graph.parameters().collect();
+    if state.len() != graph.results.len() {
+        return found;
+    }
+    let of_carried = {
+        let is_carried = |leaf: usize| state[leaf] != graph.results[leaf] && graph.value(state[leaf]).is_f32();
+        reached(graph, &state, |_| false, is_carried)
+    };
+    let reads_carried = |node: NodeId| {
+        let of = graph.node(node);
+        of.class() == Some(Class::Allow) && of.operands.iter().any(|&value| of_carried[value as usize])
+    };
+    let is_closed = reached(graph, &state, reads_carried, |_| false);
+    let is_open = of_products_alone(graph, taken);
+    for (&before, &after) in state.iter().zip(&graph.results) {
+        if before == after || !graph.value(before).is_f32() || graph.value(before).n_elements < 2 {
+            continue;
+        }
+        let is_product_of_itself = is_closed[after as usize];
+        for (node, factors) in factors_of(graph, before, after) {
+            let is_given = |&value: &ValueId| is_open[value as usize] && !is_closed[value as usize];
+            if !is_product_of_itself || factors.iter().any(is_given) {
+                found.insert(node, factors);
+            }
+        }
+    }
+    found
+}
+
+/// The multiplications of an array of the state on the way to what it becomes, by ops that are linear in it, and their other
+/// operands, where those are not constants.
+fn factors_of(graph: &Dataflow<'_>, before: ValueId, after: ValueId) -> Vec<(NodeId, Vec<ValueId>)> {
+    let (mut cone, mut open) = (BTreeSet::new(), vec![after]);
+    while let Some(value) = open.pop() {
+        let maker = graph.producer(value);
+        let of = graph.node(maker);
+        let is_linear = match &graph.instr(of).op {
+            Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply | BinaryOp::Divide)
+            | Op::Unary(UnaryOp::Negate)
+            | Op::Select => true,
+            _ => of.class() == Some(Class::Clear),
+        };
+        if is_linear && of.kind != NodeKind::Parameter && cone.insert(maker) {
+            open.extend(&of.operands);
+        }
+    }
+    let mut of_before: BTreeSet<ValueId> = [before].into();
+    for &node in &cone {
+        if graph.node(node).operands.iter().any(|value| of_before.contains(value)) {
+            of_before.extend(graph.node(node).results());
+        }
+    }
+    if !of_before.contains(&after) {
+        return Vec::new();
+    }
+    let factors = |&node: &NodeId| {
+        let of = graph.node(node);
+        let (state, others): (Vec<ValueId>, Vec<ValueId>) =
+            of.operands.iter().partition(|value| of_before.contains(value));
+        let multiplies = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
+        let is_varied = others.iter().any(|&value| !graph.value(value).is_data);
+        (multiplies && !state.is_empty() && is_varied).then_some((node, others))
+    };
+    cone.iter().filter_map(factors).collect()
+}
+
+/// Nodes of running sums and products that are spelled by halves, as JAX's `associative_scan` spells them: an op combines two
+/// strided slices of one array, or multiples of them, what it gives is combined so again, and what comes of that is put
+/// together between zeros.
+pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
+    let n = graph.nodes.len();
+    let mut level = vec![0_u32; n];
+    let mut sources: Vec<ValueId> = Vec::new();
+    for node in 0..n as NodeId {
+        let of = graph.node(node);
+        if let (Op::Binary(BinaryOp::Add | BinaryOp::Multiply), &[a, b]) = (&graph.instr(of).op, &of.operands[..])
+            && let Some(halved) = halved(graph, a, b).filter(|&value| graph.value(value).is_f32())
+        {
+            level[node as usize] = 1 + level[graph.producer(halved) as usize];
+            if level[node as usize] > 1 {
+                sources.push(graph.node(graph.producer(halved)).first_result);
+                sources.push(of.first_result);
+            }
+        }
+    }
+    if sources.is_empty() {
+        return BTreeSet::new();
+    }
+    let is_of_scan = |node: NodeId| {
+        let of = graph.node(node);
+        let op = &graph.instr(of).op;
+        let is_op = matches!(
+            op,
+            Op::Slice(_)
+                | Op::Pad(_)
+                | Op::Concatenate { .. }
+                | Op::Reshape
+                | Op::Transpose { .. }
+                | Op::Broadcast { .. }
+                | Op::Select
+                | Op::Binary(BinaryOp::Add | BinaryOp::Multiply)
+        );
+        is_op && matches!(of.class(), Some(Class::Infer | Class::Clear))
+    };
+    let is_between = |value: ValueId| {
+        let op = &graph.instr(graph.node(graph.producer(value))).op;
+        matches!(op, Op::Pad(dims) if dims.iter().any(|dim| dim.interior > 0))
+    };
+    let reached = graph.reached(sources, is_of_scan);
+    let mut ends = vec![false; n];
+    for node in (0..n as NodeId).rev().filter(|&node| is_of_scan(node)) {
+        let of = graph.node(node);
+        let is_end = level[node as usize] > 0 || of.operands.iter().any(|&value| is_between(value));
+        let mut users = of.results().flat_map(|value| &graph.users[value as usize]);
+        ends[node as usize] = is_end || users.any(|&user| ends[user as usize]);
+    }
+    let is_found = |&node: &NodeId| {
+        let is_reached = ends[node as usize] && graph.node(node).results().any(|value| reached[value as usize]);
+        is_reached || level[node as usize] > 1
+    };
+    (0..n as NodeId).filter(is_found).collect()
+}
+
+/// The array of which both values are strided slices, or multiples of some.
+fn halved(graph: &Dataflow<'_>, a: ValueId, b: ValueId) -> Option<ValueId> {
+    let sliced = |value: ValueId| {
+        let of = graph.node(graph.producer(value));
+        let is_strided = matches!(&graph.instr(of).op, Op::Slice(dims) if dims.iter().any(|dim| dim.stride > 1));
+        (is_strided && of.class() == Some(Class::Clear)).then(|| of.operands[0])
+    };
+    let sources = |value: ValueId| {
+        let of: &Node = graph.node(graph.producer(value));
+        let factors = if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Multiply)) { &of.operands[..] } else { &[] };
+        [value].into_iter().chain(factors.iter().copied()).filter_map(sliced).collect::<Vec<ValueId>>()
+    };
+    let of_b = sources(b);
+    sources(a).into_iter().find(|source| of_b.contains(source))
+}
