@@ -9,6 +9,7 @@ mod decisions;
 mod evaluate;
 mod exact;
 mod foreign;
+mod given;
 mod invariants;
 mod known_failures;
 mod logits;
