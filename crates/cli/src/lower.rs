@@ -134,7 +134,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         emit::replace(path, &json)?;
     }
     report.notes.iter().for_each(|note| tracing::warn!("{note}"));
-    report.hurts.iter().for_each(|hurt| tracing::warn!("{}", hurt.sentence()));
+    warn_of_hurts(&report);
     if report.n_lowered() == 0 {
         tracing::warn!(
             "nothing gives {} under this policy: {} computes as before; {}",
@@ -150,6 +150,17 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     context.print(&losses(&report))?;
     context.print(&said)?;
     Ok(Status::Ok)
+}
+
+/// Warnings of roundings that will hurt at most; all are in the report.
+const MAX_HURTS: usize = 8;
+
+/// Says which roundings that the policy asked for will hurt.
+fn warn_of_hurts(report: &LoweringReport) {
+    report.hurts.iter().take(MAX_HURTS).for_each(|hurt| tracing::warn!("{}", hurt.sentence()));
+    if let Some(n @ 1..) = report.hurts.len().checked_sub(MAX_HURTS) {
+        tracing::warn!("{n} more such roundings are in the report: --report writes it");
+    }
 }
 
 /// Where what was decided is written.
