@@ -132,18 +132,24 @@ impl Module {
         results.into_iter().map(could_be).collect()
     }
 
-    /// The module by a policy in a narrow dtype, and the report on every decision as JSON.
-    #[pyo3(signature = (policy, dtype, keep))]
+    /// The module by a policy in a narrow dtype, and the report on every decision as JSON. `losses` are the numbers of results
+    /// that are losses, which are guessed if it is none; `data` those of parameters that hold only positions, times, counts or
+    /// masks.
+    #[pyo3(signature = (policy, dtype, keep, losses=None, data=Vec::new()))]
     fn lower(
         &self,
         python: Python<'_>,
         policy: &str,
         dtype: Option<&str>,
         keep: Vec<String>,
+        losses: Option<Vec<usize>>,
+        data: Vec<usize>,
     ) -> PyResult<(Module, String)> {
         let mut policy = policy_in(policy, dtype)?;
         policy.keep.extend(keep);
         policy.keep = policy.keep.iter().flat_map(|pattern| of_layers(&self.module, pattern)).collect();
+        policy.losses = losses.or(policy.losses);
+        policy.data.extend(data);
         let module = Arc::clone(&self.module);
         work(python, move |_| {
             let (lowered, report) = amp::run(&module, &policy)?;

@@ -249,6 +249,60 @@ fn the_report_is_json() {
     assert_eq!(casts, ["x.bf16", "w.bf16", "b.bf16", "logits.f32"]);
 }
 
+/// A loss, and sums over a layer's features that are none.
+const TWO: &str = "\
+HloModule two
+
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+
+ENTRY main {
+  x = f32[8,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  zero = f32[] constant(0)
+  y = f32[8,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  loss = f32[] reduce(y, zero), dimensions={0,1}, to_apply=add
+  sums = f32[8] reduce(y, zero), dimensions={1}, to_apply=add
+  ROOT out = (f32[8], f32[]) tuple(sums, loss)
+}
+";
+
+#[test]
+fn what_is_taken_for_a_loss_is_said_and_may_be_given() {
+    let place = Place::new();
+    place.write("two.txt", TWO);
+    let said = |more: &[&str]| {
+        let output = place.run(&[&["lower", "two.txt", "-o", "out.txt"], more].concat());
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    let [stdout, _] = said(&[]);
+    assert!(
+        stdout.contains("taken for a loss: result 1 (%loss); if that is wrong, --loss names its number\n"),
+        "{stdout}"
+    );
+    let [stdout, _] = said(&["--loss", "0", "--loss", "1"]);
+    assert!(stdout.contains("losses: result 0 (%sums), result 1 (%loss), as given\n"), "{stdout}");
+    let [_, stderr] = said(&["--loss", "2"]);
+    assert!(stderr.contains("losses: 2 is the number of no result of two, expected one below 2"), "{stderr}");
+}
+
+#[test]
+fn the_keys_of_a_policy_are_in_the_help_and_old_ones_are_told() {
+    let place = Place::new();
+    let help = String::from_utf8(place.run(&["lower", "--help"]).stdout).unwrap();
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words(&help).contains(&words(&amp::keys::help())), "{help}");
+    place.write("old.yaml", "moved: keep\n");
+    let output = place.run(&["lower", "net.txt", "-o", "out.txt", "--policy", "old.yaml"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let warning =
+        "policy: the key `moved` is deprecated, and read as before: `moved: keep` is part of `rounds: listed`";
+    assert!(output.status.success() && stderr.contains(warning), "{stderr}");
+}
+
 #[test]
 fn an_instruction_is_explained() {
     let place = Place::new();
@@ -364,7 +418,7 @@ fn policies_come_from_files() {
     place.check(&["lower", "net.txt", "-o", "x.pb", "--policy", "key.yaml"], expect![[r#"
         exit 2
         --- stderr
-        bf16scope: key.yaml:2:1: unknown key `kepe`, expected one of preset, dtype, allow, infer, clear, deny, island, keep, min_elements, parameters, results, loss, accumulate, sums, reach, deny_spreads, unstored, logits, tables, moved, loops, carried, choices, decided
+        bf16scope: key.yaml:2:1: unknown key `kepe`, expected one of preset, dtype, allow, deny, island, keep, reach, rounds, narrow, accumulate, sums, choices, losses, data, decided, infer, clear, min_elements, parameters, results, loss, deny_spreads, unstored, logits, tables, moved, loops, carried
           2 | kepe: [dot]
             | ^^^^
           help: did you mean `keep`?

@@ -162,7 +162,7 @@ enum Command {
     /// Say why an instruction of a module is, or is not, lowered to bf16
     ExplainCast(explain_cast::Args),
     /// Compare a module with its lowered form, instruction by instruction: is it still right?
-    Audit(audit::Args),
+    Audit(Box<audit::Args>),
     /// List, install and locate the PJRT plugins (XLA's CPU client, Google's TPU compiler)
     Plugins(plugins::Args),
     /// Show or clear the TPU compiles and conversions cached on disk

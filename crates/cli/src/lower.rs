@@ -16,7 +16,7 @@ use super::{Context, Status, again, module_file};
 use crate::report::{self, Column, Screen, Table};
 use bf16scope_hlo::{DType, Module};
 use bf16scope_model::document;
-use bf16scope_passes::amp::{self, LoweringReport, Policy};
+use bf16scope_passes::amp::{self, LoweringReport, Policy, TakenLoss};
 use bf16scope_study::{LowerAnswer, LowerQuestion, LowerTrial, LoweredCost, TrialEnd, lower_for, n_in_doubt};
 use bf16scope_tpu::Target;
 
@@ -31,12 +31,6 @@ Examples:
   bf16scope lower step.hlo.pb -o step.bf16.pb --target tpu-v2 --decisions step.yaml
           where rules are in doubt, as the TPU compiler says is cheaper; `--policy step.yaml` then makes the same module
 
-A policy file holds, all optional: preset, dtype, the op lists allow, infer, clear, deny and island, keep (patterns of
-names), min_elements, parameters and results (keep or lower), loss (keep or lower), accumulate (compute or f32), sums
-(over devices: f32 or as_computed), reach (none, dots, between, all), deny_spreads, unstored, logits,
-tables, moved, loops, carried and choices (keep or lower), and decided, the forms of single instructions.
-An op in two lists, or one that no list may hold, is an error.
-
 With --target, each region (instructions of one opcode and shape that one rule decided) that could be in another form without
 another rounding is compiled in that form: in f32, rounded at another place, or behind a barrier. Kept is what takes no more
 memory and no more cycles than the policy alone makes (but for a thousandth), and the least product of both, if that is less by more than a thousandth. Every compile is cached, so the same
@@ -44,7 +38,7 @@ command goes on where it was stopped.";
 
 /// Arguments of `lower`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", amp::keys::help()))]
 pub struct Args {
     /// The module: HLO text, a serialized HloModuleProto, or StableHLO
     #[arg(value_name = "MODULE")]
@@ -140,6 +134,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         emit::replace(path, &json)?;
     }
     report.notes.iter().for_each(|note| tracing::warn!("{note}"));
+    warn_of_hurts(&report);
     if report.n_lowered() == 0 {
         tracing::warn!(
             "nothing gives {} under this policy: {} computes as before; {}",
@@ -152,8 +147,20 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         context.print(&list(&report, context.screen))?;
     }
     context.print(&totals(&report, context.screen))?;
+    context.print(&losses(&report))?;
     context.print(&said)?;
     Ok(Status::Ok)
+}
+
+/// Warnings of roundings that will hurt at most; all are in the report.
+const MAX_HURTS: usize = 8;
+
+/// Says which roundings that the policy asked for will hurt.
+fn warn_of_hurts(report: &LoweringReport) {
+    report.hurts.iter().take(MAX_HURTS).for_each(|hurt| tracing::warn!("{}", hurt.sentence()));
+    if let Some(n @ 1..) = report.hurts.len().checked_sub(MAX_HURTS) {
+        tracing::warn!("{n} more such roundings are in the report: --report writes it");
+    }
 }
 
 /// Where what was decided is written.
@@ -269,6 +276,17 @@ fn totals(report: &LoweringReport, screen: Screen) -> String {
         n_bytes(after),
         report::percent(after, before),
     )
+}
+
+/// Which results were taken for losses, and how to say otherwise.
+fn losses(report: &LoweringReport) -> String {
+    let named = |loss: &TakenLoss| format!("result {} (%{})", loss.result, loss.instruction);
+    let all: Vec<String> = report.losses.iter().map(named).collect();
+    match report.losses.first() {
+        None => String::new(),
+        Some(TakenLoss { is_given: true, .. }) => format!("losses: {}, as given\n", all.join(", ")),
+        Some(_) => format!("taken for a loss: {}; if that is wrong, --loss names its number\n", all.join(", ")),
+    }
 }
 
 /// Bytes in a unit that shows them.

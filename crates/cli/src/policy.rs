@@ -24,6 +24,12 @@ pub(super) struct PolicyArgs {
     /// Keep instructions whose name or scoped name matches in f32, besides those of the policy; may be repeated
     #[arg(long, value_name = "PATTERN")]
     keep: Vec<String>,
+    /// The number of a result that is a loss, from 0, so that losses are not guessed; may be repeated
+    #[arg(long = "loss", value_name = "RESULT")]
+    losses: Vec<usize>,
+    /// The number of a parameter that holds only positions, times, counts or masks, from 0; may be repeated
+    #[arg(long, value_name = "PARAMETER")]
+    data: Vec<usize>,
 }
 
 fn dtype(text: &str) -> Result<LowDType, String> {
@@ -40,6 +46,10 @@ impl PolicyArgs {
         let mut policy = study::policy(&self.policy)?;
         policy.dtype = self.dtype.unwrap_or(policy.dtype);
         policy.keep.extend(self.keep.iter().cloned());
+        if !self.losses.is_empty() {
+            policy.losses = Some(self.losses.clone());
+        }
+        policy.data.extend(&self.data);
         Ok(policy)
     }
 }

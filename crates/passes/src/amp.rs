@@ -22,9 +22,11 @@ mod crossings;
 mod dataflow;
 mod decided;
 mod decides;
+mod document;
 mod exact;
 mod frame;
 mod functions;
+pub mod keys;
 mod logits;
 mod loops;
 mod loss;
@@ -43,14 +45,17 @@ mod recurrences;
 mod regions;
 mod report;
 mod rewrite;
+mod second_look;
 mod stored;
 mod sums;
 mod tables;
 mod unstored;
 
 pub use decided::{Decided, StoredAs};
-pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyDocument, PolicyError, Reach, Sums};
-pub use report::{Cast, Decision, LoweringReport, Total, reasons};
+pub use document::{Narrow, PolicyDocument, Rounds};
+pub use loss::TakenLoss;
+pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach, Sums};
+pub use report::{Cast, Decision, Hurt, LoweringReport, Total, reasons};
 
 use crate::{PassError, PassErrorKind};
 use decides::Told;
@@ -66,12 +71,22 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
     verify(module).map_err(|errors| {
         PassError::new(PassErrorKind::Invalid, format!("the module does not verify, so it was not lowered:\n{errors}"))
     })?;
+    policy.check_numbers(module).map_err(|error| PassError::new(PassErrorKind::Config, error.to_string()))?;
+    let (lowered, mut report) = lowered(module, policy)?;
+    report.hurts = second_look::hurts(module, policy, &report)?;
+    Ok((lowered, report))
+}
+
+/// Lowers a module that verifies by a policy that was checked.
+fn lowered(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport), PassError> {
     let mut rewriter = Rewriter::new(module, policy);
     let entry = rewriter.region(module.entry, RegionKind::Entry, &Crossing::default(), &Told::default());
     let differentiates = rewriter.differentiates;
+    let losses = std::mem::take(&mut rewriter.losses);
     let (lowered, parts) = rewriter.finish(entry);
     verify(&lowered).map_err(|errors| PassError::broken("lowering", &errors))?;
     let mut report = report::report(policy, &lowered, parts);
+    report.losses = losses;
     if policy.dtype == LowDType::F16 && (differentiates || report.n_lowered() > 0) {
         report.notes.push(if differentiates { F16_NOTE } else { F16_RANGE_NOTE }.to_string());
     }

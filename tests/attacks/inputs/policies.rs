@@ -4,27 +4,7 @@ use std::panic::catch_unwind;
 
 use bf16scope::document::{self, ConfigError};
 use bf16scope::passes::amp::Policy;
-
-const KEYS: [&str; 18] = [
-    "preset",
-    "dtype",
-    "allow",
-    "infer",
-    "clear",
-    "deny",
-    "island",
-    "keep",
-    "min_elements",
-    "parameters",
-    "results",
-    "loss",
-    "accumulate",
-    "sums",
-    "reach",
-    "deny_spreads",
-    "unstored",
-    "tables",
-];
+use bf16scope::passes::amp::keys::{KEYS, OLD_KEYS};
 
 const VALUES: [&str; 16] = [
     "-1",
@@ -52,7 +32,7 @@ fn read(text: &str) -> Result<Policy, String> {
 #[test]
 fn every_value_of_every_key_is_refused_with_its_place_or_read() {
     let mut n_read = 0;
-    for key in KEYS {
+    for key in KEYS.iter().map(|key| key.name).chain(OLD_KEYS.iter().map(|key| key.name)) {
         for value in VALUES {
             let text = format!("{key}: {value}\n");
             let read = catch_unwind(|| read(&text)).unwrap_or_else(|_| panic!("a panic of {text}"));
@@ -62,9 +42,9 @@ fn every_value_of_every_key_is_refused_with_its_place_or_read() {
             }
         }
     }
-    // Empty lists (6 keys), patterns (`[dot, dot]` and `[1]` are names; in lists of ops the same op twice is one), counts
-    // of elements, a flag.
-    assert!((10..=20).contains(&n_read), "{n_read} are read");
+    // Empty lists (10 keys), patterns (`[dot, dot]` and `[1]` are names; in lists of ops the same op twice is one), numbers of
+    // results and parameters, counts of elements, a flag.
+    assert!((14..=26).contains(&n_read), "{n_read} are read");
 }
 
 #[test]
@@ -83,5 +63,8 @@ fn what_a_policy_cannot_mean_is_named() {
     refused("allow: dot", "found string");
     refused("- dot\n", "p.yaml:");
     refused("model: {kind: mlp}", "unknown key `model`");
+    refused("rounds: much", "unknown value `much`, expected one of stored, carried, all, listed");
+    refused("narrow: [weights]", "unknown value `weights`, expected one of parameters, results, loss");
+    refused("losses: [-1]", "-1");
     refused("reach: far", "unknown value `far`, expected one of none, dots, between, all");
 }

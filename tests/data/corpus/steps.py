@@ -45,10 +45,10 @@ def attention(x, layer, n_heads=HEADS):
     return matmul(jnp.einsum("bhqk,bkhd->bqhd", weights, split(values)).reshape(x.shape), layer["out"])
 
 
-def block(x, layer, n_heads=HEADS):
+def block(x, layer, n_heads=HEADS, bend=jax.nn.gelu):
     """A layer of a transformer."""
     x = x + attention(norm(x, layer["norm1"]), layer, n_heads)
-    return x + matmul(jax.nn.gelu(matmul(norm(x, layer["norm2"]), layer["wide"])), layer["narrow"])
+    return x + matmul(bend(matmul(norm(x, layer["norm2"]), layer["wide"])), layer["narrow"])
 
 
 def a_layer(width=WIDTH):
@@ -280,6 +280,41 @@ def accumulation(dtype):
     return step, (params, jax.eval_shape(optimizer.init, params), batch, batch)
 
 
+def remat(dtype):
+    """Layers with exact GELUs in a line of their own, each computed again in the backward pass."""
+
+    def through(x, layers):
+        exact = partial(jax.nn.gelu, approximate=False)
+        for layer in layers:
+            x = jax.checkpoint(lambda x, layer: block(x, layer, bend=exact))(x, layer)
+        return x
+
+    params = a_decoder([a_layer() for _ in range(LAYERS)])
+    return trained(partial(decoder_loss, dtype, through), params, ids(BATCH, TIME), ids(BATCH, TIME))
+
+
+def factors(dtype):
+    """A factorization machine beside dense layers, whose table has rows of 16 numbers."""
+    n_fields, width = 8, 16
+
+    def loss(params, categories, clicks):
+        rows = params["table"].astype(dtype)[categories]
+        total = rows.sum(axis=1)
+        pairs = 0.5 * jnp.sum((total * total - (rows * rows).sum(axis=1)).astype(jnp.float32), axis=-1)
+        x = rows.reshape(rows.shape[0], -1)
+        for w, b in params["dense"]:
+            x = jax.nn.relu(matmul(x, w) + b.astype(dtype))
+        logits = pairs + matmul(x, params["out"])[:, 0].astype(jnp.float32)
+        return optax.sigmoid_binary_cross_entropy(logits, clicks).mean()
+
+    params = {
+        "table": f32s(8192, width),
+        "dense": [(f32s(n_fields * width, 256), f32s(256)), (f32s(256, 256), f32s(256))],
+        "out": f32s(256, 1),
+    }
+    return trained(loss, params, ids(512, n_fields), f32s(512), optimizer=optax.adagrad(1e-2))
+
+
 STEPS = {
     "fsdp": fsdp,
     "tensor_parallel": tensor_parallel,
@@ -288,4 +323,6 @@ STEPS = {
     "muon": muon,
     "mamba2": mamba2,
     "accumulation": accumulation,
+    "remat": remat,
+    "factors": factors,
 }

@@ -62,6 +62,9 @@ fn random(seed: u64) -> Module {
     if seed.is_multiple_of(2) { small(seed) } else { differentiated(seed) }
 }
 
+/// What is wrong with a module, its lowered form and the report, if anything.
+type Asked = dyn Fn(&Module, &Module, &LoweringReport) -> Option<String> + Sync;
+
 /// Asks a rule of the corpus and of random programs; gives what fails.
 fn failures(
     steps: &[&Lowered],
@@ -382,7 +385,7 @@ mod long {
     /// Of 10,000 programs as many fail as of those that are listed, which are the first.
     #[cfg_attr(feature = "long-tests", test)]
     fn what_holds_of_few_programs_holds_of_ten_thousand() {
-        let rules: [(&str, &(dyn Fn(&Module, &Module, &LoweringReport) -> Option<String> + Sync)); 4] = [
+        let rules: [(&str, &Asked); 4] = [
             ("twice", &changes_twice),
             ("casts", &cast_twice),
             ("stored", &stores_more),

@@ -11,6 +11,7 @@ mod exact;
 mod facts_borders;
 mod facts_programs;
 mod foreign;
+mod given;
 mod invariants;
 mod known_failures;
 mod logits;

@@ -1,8 +1,11 @@
 //! Modules for several partitions: what devices sum is f32, and everything else is lowered as for one.
 
+use crate::amp::corpus::corpus;
+use crate::amp::known_failures::judge;
 use bf16scope::hlo::{DType, Module, Op, text};
 use bf16scope::passes::amp::presets::NAMES;
 use bf16scope::passes::amp::{self, LoweringReport, Policy, Sums};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A training step of two layers, exported for eight cores and for one.
 const EIGHT: &str = include_str!("../../data/several_cores/f32.hlo.txt");
@@ -161,4 +164,45 @@ fn sums_of_one_dtype_stay_f32() {
     assert_eq!(dtypes(&module, "convolution"), ["bf16 bf16 -> bf16"]);
     let is_all_reduce = |op: &Op| matches!(op, Op::AllReduce(_));
     assert!(module.entry().instructions.iter().any(|instr| is_all_reduce(&instr.op)));
+}
+
+/// Opcodes of what stands next to the borders of `shard_map`: Shardy aborts the process where it is no call of the body.
+fn beside_borders(module: &Module) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for computation in &module.computations {
+        let is_border = |op: &Op, name: &str| matches!(op, Op::CustomCall(call) if call.target == name);
+        // Through elements of tuples, up to what makes them.
+        let maker = |mut id: bf16scope::hlo::InstrId| {
+            while let Op::GetTupleElement { .. } = computation.instr(id).op {
+                id = computation.instr(id).operands[0];
+            }
+            computation.instr(id)
+        };
+        for instr in &computation.instructions {
+            if is_border(&instr.op, "xla.sdy.LocalToGlobalShape") {
+                found.extend(instr.operands.iter().map(|&id| maker(id).op.opcode().into_owned()));
+            }
+            let reads_border = instr.operands.iter().any(|&id| is_border(&maker(id).op, "xla.sdy.GlobalToLocalShape"));
+            if reads_border && !matches!(instr.op, Op::GetTupleElement { .. }) {
+                found.insert(instr.op.opcode().into_owned());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn nothing_stands_between_the_borders_of_a_shard_map_and_its_body() {
+    let step = corpus().iter().find(|step| step.name == "shard_map").unwrap();
+    let before = beside_borders(&step.module);
+    assert_eq!(before, BTreeSet::from(["call".to_string()]));
+    let mut failing = BTreeMap::new();
+    for name in NAMES {
+        let (low, _) = amp::run(&step.module, &Policy::preset(name).unwrap()).unwrap();
+        let now = beside_borders(&low);
+        if now != before {
+            failing.insert(name.to_string(), format!("{now:?} beside borders, expected {before:?}"));
+        }
+    }
+    judge("borders", &failing);
 }

@@ -147,6 +147,8 @@ pub(super) struct Dataflow<'m> {
     pub is_result: Vec<bool>,
     /// What is left of [`CALL_ROOM`].
     pub call_room: usize,
+    /// Which of the results are losses, by number, where the policy says.
+    pub losses: Option<Vec<usize>>,
 }
 
 impl<'m> Dataflow<'m> {
@@ -168,6 +170,7 @@ impl<'m> Dataflow<'m> {
             results: Vec::new(),
             is_result: Vec::new(),
             call_room,
+            losses: classes.policy().losses.clone().filter(|_| comp == module.entry),
         };
         graph.results = graph.add_frame(comp, None, classes);
         graph.is_result = vec![false; graph.values.len()];
@@ -356,6 +359,9 @@ impl<'m> Dataflow<'m> {
         };
         let is_of_data = match &instr.op {
             Op::Constant(_) | Op::Iota { .. } => true,
+            Op::Parameter { number, .. } if self.frames[frame as usize].comp == self.module.entry => {
+                classes.policy().data.iter().any(|&data| data as i64 == *number)
+            }
             Op::Parameter { .. } | Op::Opaque(_) | Op::While { .. } | Op::Conditional(_) => false,
             Op::CustomCall(_) if !is_placement(&instr.op) => false,
             _ => !operands.is_empty() && operands.iter().all(|&value| self.value(value).is_data),

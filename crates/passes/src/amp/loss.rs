@@ -1,4 +1,4 @@
-//! Which results of an entry are losses.
+//! Which results of an entry are losses: those that the policy gives, or else those that [`guess`] takes for them.
 //!
 //! A loss is one number, but not every number that a program gives is one: the bias of a layer with one output is one
 //! number, too, and so are an optimizer's slots for it. They are updates, of a parameter that is the same number: the
@@ -13,10 +13,41 @@ use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::{Op, Shape};
+use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// The results that are losses.
+/// A result of the entry that is taken for a loss.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TakenLoss {
+    /// Its number.
+    pub result: usize,
+    /// The instruction that gives it.
+    pub instruction: String,
+    /// Whether the policy said so; else it is a guess.
+    pub is_given: bool,
+}
+
+/// The results that are losses, for people.
+pub(super) fn taken(graph: &Dataflow<'_>) -> Vec<TakenLoss> {
+    let losses = losses(graph);
+    let taken = |(result, value): (usize, &ValueId)| {
+        let instruction = graph.instr(graph.node(graph.producer(*value))).name.clone();
+        losses.contains(value).then_some(TakenLoss { result, instruction, is_given: graph.losses.is_some() })
+    };
+    graph.results.iter().enumerate().filter_map(taken).collect()
+}
+
+/// The results that are losses: those that the policy names, or what [`guess`] takes for them.
 pub(super) fn losses(graph: &Dataflow<'_>) -> Vec<ValueId> {
+    match &graph.losses {
+        Some(numbers) => numbers.iter().filter_map(|&number| graph.results.get(number).copied()).collect(),
+        None => guess(graph),
+    }
+}
+
+/// The results that are losses by the form of the program.
+fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let is_number = |value: &ValueId| graph.value(*value).is_f32() && graph.value(*value).n_elements == 1;
     let is_aliased = aliased(graph);
     let given = || graph.results.iter().copied().zip(&is_aliased).filter(|(value, _)| is_number(value));

@@ -1,33 +1,13 @@
 //! Policies: what to lower, to which dtype, and how far. A policy is data; presets are named policies.
 //!
-//! As a document:
+//! A document says a policy by the keys of [`KEYS`](super::keys::KEYS); what it leaves out is its preset's.
 //!
 //! ```yaml
-//! preset: default          # what the rest changes
-//! dtype: bf16              # or f16
-//! allow: [dot]             # op lists: an op of a list has that class, whatever its own is
-//! infer: ["reduce:add"]
-//! clear: []
-//! deny: [tanh]             # f32, and what is computed from it too
-//! island: [logistic]       # f32, but what is computed from it may be rounded
-//! keep: ["*/layer_norm/*"] # names (of an instruction, or its scoped name) that stay f32
-//! min_elements: 0          # ops all of whose arrays are smaller stay f32
-//! parameters: keep         # or lower: f32 parameters of the entry become narrow
-//! results: keep            # or lower
-//! loss: keep               # or lower: what leads to results without passing an allowed op (loss, update)
-//! accumulate: compute      # or f32: products whose consumers are all f32 give f32
-//! sums: f32                # or as_computed: how devices sum what a partitioner split (dots and convolutions give f32)
-//! reach: between           # none, dots, between, all: which ops of class infer are lowered
-//! deny_spreads: false      # whether what is computed from a denied op stays f32
-//! unstored: keep           # or lower: values between two that are stored, which a fusion holds in registers
-//! logits: lower            # or keep: logits as large as any parameter are f32, and so is the gradient of their bias
-//! tables: lower            # or keep: gradients of tables with narrow rows are f32, and lookups read the table as it is
-//! moved: lower             # or keep: what a gather, a concatenate and the like give is f32 where an op of f32 reads it
-//! loops: lower             # or keep: what loops fill, read slice by slice or carry between products, and branches take or give, is f32
-//! carried: keep            # or lower: what a loop carries from product to product, such as an LSTM's state, is narrow
-//! choices: keep            # or lower: products whose scores decide something discrete, such as a router's
-//! decided:                 # forms of single instructions: f32, rounded, narrow or barrier (`decided`)
-//!   - {instruction: add.65, of: 'add f32[8,128]', as: rounded, because: 'less memory'}
+//! preset: default
+//! keep: ["*/layer_norm/*"]
+//! deny: [tanh]
+//! rounds: all
+//! narrow: [results]
 //! ```
 
 use super::decided::{self, Decided, StoredAs};
@@ -44,8 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What to lower, and how far. See the module's documentation for each key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "PolicyDocument")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The narrow dtype.
     pub dtype: LowDType,
@@ -99,9 +78,16 @@ pub struct Policy {
     /// Whether products may be lowered whose results decide what the program computes on with: through a `topk`, a `sort`,
     /// an `argmax` or a comparison of scores.
     pub choices: Boundary,
+    /// Which results of the entry are losses, by number: what they are computed from since the last product stays f32. If it
+    /// is not given, they are guessed from the program.
+    pub losses: Option<Vec<usize>>,
+    /// Which parameters of the entry hold only positions, times, counts or masks, by number: what is computed of these alone is
+    /// exact, and stays f32.
+    pub data: Vec<usize>,
     /// The forms of single instructions.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub decided: Vec<Decided>,
+    /// What the document that it was read from has to be told: of deprecated keys.
+    pub warnings: Vec<String>,
 }
 
 /// The narrow dtype.
@@ -200,7 +186,10 @@ impl Default for Policy {
             loops: Boundary::Lower,
             carried: Boundary::Keep,
             choices: Boundary::Keep,
+            losses: None,
+            data: Vec::new(),
             decided: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }
@@ -248,6 +237,20 @@ pub enum PolicyError {
     /// Two decisions on one instruction.
     #[error("`{0}` is decided twice, expected one form: take out the other")]
     DecidedTwice(String),
+    /// A number of a result or a parameter that the module does not have.
+    #[error("{key}: {number} is the number of no {what} of {module}, expected one below {n}")]
+    NoSuchNumber {
+        /// The key.
+        key: &'static str,
+        /// What it counts.
+        what: &'static str,
+        /// The number.
+        number: usize,
+        /// The module.
+        module: String,
+        /// How many there are.
+        n: usize,
+    },
     /// A floor under zero.
     #[error("min_elements is {0}, expected 0 or more")]
     NegativeFloor(i64),
@@ -264,83 +267,6 @@ fn preset_names() -> String {
 
 fn did_you_mean(nearest: &Option<String>) -> String {
     nearest.as_ref().map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
-}
-
-/// A policy as a document says it: what is left out is the preset's. [`Policy::try_from`] makes it one.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PolicyDocument {
-    preset: Option<String>,
-    dtype: Option<LowDType>,
-    allow: Option<Vec<String>>,
-    infer: Option<Vec<String>>,
-    clear: Option<Vec<String>>,
-    deny: Option<Vec<String>>,
-    island: Option<Vec<String>>,
-    keep: Option<Vec<String>>,
-    min_elements: Option<i64>,
-    parameters: Option<Boundary>,
-    results: Option<Boundary>,
-    loss: Option<Boundary>,
-    accumulate: Option<Accumulate>,
-    sums: Option<Sums>,
-    reach: Option<Reach>,
-    deny_spreads: Option<bool>,
-    unstored: Option<Boundary>,
-    logits: Option<Boundary>,
-    tables: Option<Boundary>,
-    moved: Option<Boundary>,
-    loops: Option<Boundary>,
-    carried: Option<Boundary>,
-    choices: Option<Boundary>,
-    decided: Option<Vec<Decided>>,
-}
-
-impl TryFrom<PolicyDocument> for Policy {
-    type Error = PolicyError;
-
-    fn try_from(document: PolicyDocument) -> Result<Policy, PolicyError> {
-        let base = match &document.preset {
-            Some(name) => Policy::preset(name)?,
-            None => Policy::default(),
-        };
-        // An op that the document lists leaves the preset's lists.
-        let given = [&document.allow, &document.infer, &document.clear, &document.deny, &document.island];
-        let named: Vec<&String> = given.into_iter().flatten().flatten().collect();
-        let rest = |list: &[String]| list.iter().filter(|op| !named.contains(op)).cloned().collect::<Vec<String>>();
-        let merge = |given: &Option<Vec<String>>, list: &[String]| {
-            let mut merged = rest(list);
-            merged.extend(given.iter().flatten().cloned());
-            merged
-        };
-        let policy = Policy {
-            dtype: document.dtype.unwrap_or(base.dtype),
-            allow: merge(&document.allow, &base.allow),
-            infer: merge(&document.infer, &base.infer),
-            clear: merge(&document.clear, &base.clear),
-            deny: merge(&document.deny, &base.deny),
-            island: merge(&document.island, &base.island),
-            keep: document.keep.unwrap_or(base.keep),
-            min_elements: document.min_elements.unwrap_or(base.min_elements),
-            parameters: document.parameters.unwrap_or(base.parameters),
-            results: document.results.unwrap_or(base.results),
-            loss: document.loss.unwrap_or(base.loss),
-            accumulate: document.accumulate.unwrap_or(base.accumulate),
-            sums: document.sums.unwrap_or(base.sums),
-            reach: document.reach.unwrap_or(base.reach),
-            deny_spreads: document.deny_spreads.unwrap_or(base.deny_spreads),
-            unstored: document.unstored.unwrap_or(base.unstored),
-            logits: document.logits.unwrap_or(base.logits),
-            tables: document.tables.unwrap_or(base.tables),
-            moved: document.moved.unwrap_or(base.moved),
-            loops: document.loops.unwrap_or(base.loops),
-            carried: document.carried.unwrap_or(base.carried),
-            choices: document.choices.unwrap_or(base.choices),
-            decided: document.decided.unwrap_or(base.decided),
-        };
-        policy.check()?;
-        Ok(policy)
-    }
 }
 
 impl Policy {
@@ -383,8 +309,25 @@ impl Policy {
 }
 
 impl Policy {
-    /// A line for each pattern of `keep` that keeps nothing of a module, as a typing error does, and for each decision that
-    /// is on no instruction of it.
+    /// Whether the module has the results and parameters that the policy names by number.
+    ///
+    /// # Errors
+    /// The first that it has not.
+    pub fn check_numbers(&self, module: &Module) -> Result<(), PolicyError> {
+        let n_results = module.entry().result_shape().leaves().len();
+        let n_parameters = module.entry().parameters().len();
+        let losses = self.losses.iter().flatten().map(|&number| ("losses", "result", number, n_results));
+        let data = self.data.iter().map(|&number| ("data", "parameter", number, n_parameters));
+        match losses.chain(data).find(|(_, _, number, n)| number >= n) {
+            Some((key, what, number, n)) => {
+                Err(PolicyError::NoSuchNumber { key, what, number, module: module.name.clone(), n })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A line for each pattern of `keep` that keeps nothing of a module, as a typing error does, for each decision that is on
+    /// no instruction of it, and for each deprecated key that the policy was read with.
     pub fn idle(&self, module: &Module) -> Vec<String> {
         let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
         let idle = self.keep.iter().filter(|pattern| !instructions().any(|instr| keeps(pattern, instr)));
@@ -394,7 +337,7 @@ impl Policy {
                 "keep: `{pattern}` matches no instruction's name or scoped name in {name}, and keeps nothing in f32"
             )
         };
-        idle.map(line).chain(decided::idle(&self.decided, module)).collect()
+        idle.map(line).chain(decided::idle(&self.decided, module)).chain(self.warnings.iter().cloned()).collect()
     }
 }
 

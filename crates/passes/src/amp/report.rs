@@ -5,6 +5,7 @@ use super::alternatives::alternatives;
 use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind};
 use super::decided::StoredAs;
 use super::frame::Origin;
+use super::loss::TakenLoss;
 use super::narrow;
 use super::needs::Need;
 use super::painted::{Painted, Rule};
@@ -69,6 +70,38 @@ pub struct Cast {
     pub wanted_by: String,
 }
 
+/// Values that are rounded although what reads them will enlarge the error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Hurt {
+    /// The first of the instructions, by its name.
+    pub instruction: String,
+    /// Its opcode.
+    pub opcode: String,
+    /// How many there are, for this reason and the same reader.
+    pub n: usize,
+    /// The reader that enlarges the error, if it is another.
+    pub read_by: Option<String>,
+    /// The reason, in words that fit behind "although".
+    pub why: String,
+    /// What leaves them f32.
+    pub remedy: String,
+}
+
+impl Hurt {
+    /// As a warning.
+    pub fn sentence(&self) -> String {
+        let Hurt { instruction, opcode, n, read_by, why, remedy } = self;
+        let others = match n {
+            1 => String::new(),
+            2 => " and one more value".to_string(),
+            n => format!(" and {} more values", n - 1),
+        };
+        let reader = read_by.as_ref().map(|reader| format!(" (%{reader})")).unwrap_or_default();
+        format!("the policy rounds %{instruction} ({opcode}){others}, although {why}{reader}\nhelp: {remedy}")
+    }
+}
+
 /// Instructions of one opcode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -97,6 +130,10 @@ pub struct LoweringReport {
     pub n_activation_bytes_after: i64,
     /// Bytes of the casts' results.
     pub n_cast_bytes: i64,
+    /// Which results are taken for losses.
+    pub losses: Vec<TakenLoss>,
+    /// Roundings that the policy asked for and that there is reason to think will hurt.
+    pub hurts: Vec<Hurt>,
     /// What the user should know beyond the numbers.
     pub notes: Vec<String>,
 }
@@ -377,6 +414,8 @@ pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<ComputationRep
         n_activation_bytes_before: 0,
         n_activation_bytes_after: 0,
         n_cast_bytes: 0,
+        losses: Vec::new(),
+        hurts: Vec::new(),
         notes: Vec::new(),
     };
     for (computation, part) in module.computations.iter().zip(parts) {

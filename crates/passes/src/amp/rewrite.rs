@@ -13,6 +13,7 @@ use super::exact;
 
 use super::frame::{Callees, FrameWriter, Origin};
 use super::loops::{self, Loop, Use};
+use super::loss::{self, TakenLoss};
 use super::narrow;
 use super::needs::{Needs, needs};
 use super::paint::paint;
@@ -60,6 +61,8 @@ pub(super) struct Rewriter<'m> {
     reducers: BTreeMap<CompId, CompId>,
     /// Whether the entry has a backward pass.
     pub differentiates: bool,
+    /// What is taken for the losses of the entry.
+    pub losses: Vec<TakenLoss>,
 }
 
 impl<'m> Rewriter<'m> {
@@ -78,6 +81,7 @@ impl<'m> Rewriter<'m> {
             unchanged: BTreeMap::new(),
             reducers: BTreeMap::new(),
             differentiates: false,
+            losses: Vec::new(),
         }
     }
 
@@ -89,6 +93,9 @@ impl<'m> Rewriter<'m> {
         }
         let graph = exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
         self.call_room = graph.call_room;
+        if kind == RegionKind::Entry {
+            self.losses = loss::taken(&graph);
+        }
         let choices = match self.policy.choices {
             Boundary::Keep => self.scores.choices(&self.classes, &graph, kind, around),
             Boundary::Lower => Choices { of_node: vec![None; graph.nodes.len()], ..Choices::default() },

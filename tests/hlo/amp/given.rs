@@ -1,0 +1,149 @@
+//! What the user says of a program instead of leaving it to a guess, and what the pass says back: losses, parameters that hold
+//! data, and roundings that a policy asks for and that will hurt.
+
+use bf16scope::hlo::{DType, Module, text};
+use bf16scope::passes::amp::{self, Boundary, LoweringReport, Policy, keys};
+use std::path::Path;
+
+/// A loss, sums over a layer's features, and a product that reads the layer.
+const SUMS: &str = "HloModule sums
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+ENTRY main {
+  x = f32[8,16] parameter(0)
+  w = f32[16,16] parameter(1)
+  v = f32[16,16] parameter(2)
+  zero = f32[] constant(0)
+  h = f32[8,16] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  t = f32[8,16] tanh(h)
+  y = f32[8,16] dot(t, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  squares = f32[8,16] multiply(y, y)
+  loss = f32[] reduce(squares, zero), dimensions={0,1}, to_apply=add
+  bent = f32[8,16] tanh(y)
+  sums = f32[8] reduce(bent, zero), dimensions={1}, to_apply=add
+  dv = f32[16,16] dot(t, bent), lhs_contracting_dims={0}, rhs_contracting_dims={0}
+  ROOT out = (f32[], f32[8], f32[16,16]) tuple(loss, sums, dv)
+}";
+
+fn lowered(source: &str, policy: &Policy) -> (Module, LoweringReport) {
+    let module = text::parse(source, "source.hlo").unwrap_or_else(|error| panic!("{error}"));
+    amp::run(&module, policy).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn dtype(module: &Module, name: &str) -> DType {
+    let entry = module.entry();
+    let instr = entry.instructions.iter().find(|instr| instr.name == name);
+    instr.unwrap_or_else(|| panic!("{name} is gone")).shape.dtype().unwrap()
+}
+
+fn taken(report: &LoweringReport) -> Vec<(usize, &str, bool)> {
+    report.losses.iter().map(|loss| (loss.result, &loss.instruction[..], loss.is_given)).collect()
+}
+
+#[test]
+fn a_loss_is_guessed_or_given() {
+    let (module, report) = lowered(SUMS, &Policy::default());
+    assert_eq!(taken(&report), [(0, "loss", false)]);
+    assert_eq!((dtype(&module, "squares"), dtype(&module, "bent")), (DType::F32, DType::BF16));
+    // An array may be given, too: what leads to it is f32 as what leads to a loss is, through a sum as well.
+    let given = Policy { losses: Some(vec![0, 1]), ..Policy::default() };
+    let (module, report) = lowered(SUMS, &given);
+    assert_eq!(taken(&report), [(0, "loss", true), (1, "sums", true)]);
+    assert_eq!((dtype(&module, "squares"), dtype(&module, "bent")), (DType::F32, DType::F32));
+}
+
+#[test]
+fn numbers_that_the_module_has_not_are_refused() {
+    let module = text::parse(SUMS, "source.hlo").unwrap();
+    let error = |policy: Policy| amp::run(&module, &policy).unwrap_err().to_string();
+    assert_eq!(
+        error(Policy { losses: Some(vec![0, 3]), ..Policy::default() }),
+        "losses: 3 is the number of no result of sums, expected one below 3"
+    );
+    assert_eq!(
+        error(Policy { data: vec![7], ..Policy::default() }),
+        "data: 7 is the number of no parameter of sums, expected one below 3"
+    );
+}
+
+/// Positions that are a parameter in f32: a product of them and fixed frequencies contracts two coordinates.
+#[test]
+fn products_of_data_are_exact_where_parameters_are_given_as_data() {
+    let source = "HloModule places
+ENTRY main {
+  places = f32[64,2] parameter(0)
+  w = f32[8,8] parameter(1)
+  f = f32[2,8] constant({{1,2,3,4,5,6,7,8},{8,7,6,5,4,3,2,1}})
+  angles = f32[64,8] dot(places, f), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  waves = f32[64,8] sine(angles)
+  ROOT y = f32[64,8] dot(waves, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}";
+    assert_eq!(dtype(&lowered(source, &Policy::default()).0, "angles"), DType::BF16);
+    let (module, report) = lowered(source, &Policy { data: vec![0], ..Policy::default() });
+    assert_eq!(dtype(&module, "angles"), DType::F32);
+    assert!(report.explain("angles")[0].rule.starts_with("it multiplies positions, counts, constants or masks alone"));
+}
+
+/// Scores of a router, whose choice a policy may round: the report says so, and what would leave them.
+#[test]
+fn a_rounding_that_will_hurt_is_named_where_the_policy_asks_for_it() {
+    let source = "HloModule router
+greater {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  i = s32[] parameter(2)
+  j = s32[] parameter(3)
+  ROOT c = pred[] compare(a, b), direction=GT
+}
+ENTRY main {
+  x = f32[8,16] parameter(0)
+  w = f32[16,4] parameter(1)
+  v = f32[4,4,16] parameter(2)
+  scores = f32[8,4] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  places = s32[8,4] iota(), iota_dimension=1
+  sorted = (f32[8,4], s32[8,4]) sort(scores, places), dimensions={1}, to_apply=greater
+  best = s32[8,4] get-tuple-element(sorted), index=1
+  first = s32[8,1] slice(best), slice={[0:8], [0:1]}
+  rows = f32[8,4,16] gather(v, first), offset_dims={1,2}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,4,16}
+  ROOT y = f32[8,4] dot(rows, x), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}
+}";
+    let (module, report) = lowered(source, &Policy::default());
+    assert_eq!((dtype(&module, "scores"), report.hurts.len()), (DType::F32, 0));
+    let policy = Policy { choices: Boundary::Lower, ..Policy::default() };
+    let (module, report) = lowered(source, &policy);
+    assert_eq!(dtype(&module, "scores"), DType::BF16);
+    let [hurt] = &report.hurts[..] else { panic!("one rounding hurts: {:?}", report.hurts) };
+    assert_eq!(
+        hurt.sentence(),
+        "the policy rounds %scores (dot), although a choice that the program computes on with is made by its value (%sorted)\n\
+         help: `choices: keep` in a policy leaves all scores f32, --keep 'scores' this one"
+    );
+    // Kept by its name it does not hurt.
+    let kept = Policy { keep: vec!["scores".to_string()], ..policy };
+    assert_eq!(lowered(source, &kept).1.hurts, []);
+}
+
+/// docs/GUIDE.md and docs/policy.schema.json say of a policy's keys what the table of the pass says.
+#[test]
+fn the_pages_have_the_keys_of_a_policy() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let read = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap_or_default();
+    let (guide, table) = (read("GUIDE.md"), keys::table());
+    let head = table.lines().next().unwrap();
+    let start = guide.find(head).unwrap_or_else(|| panic!("docs/GUIDE.md has no table that begins with `{head}`"));
+    let rows: usize = guide[start..].split_inclusive('\n').take_while(|line| line.starts_with('|')).map(str::len).sum();
+    if std::env::var_os("BF16SCOPE_BLESS").is_some() {
+        let guide = format!("{}{table}{}", &guide[..start], &guide[start + rows..]);
+        std::fs::write(docs.join("GUIDE.md"), guide).unwrap();
+        std::fs::write(docs.join("policy.schema.json"), keys::schema()).unwrap();
+        return;
+    }
+    let advice = "run BF16SCOPE_BLESS=1 cargo test --test hlo amp::given";
+    assert!(guide[start..start + rows] == table, "docs/GUIDE.md is stale: {advice}");
+    let schema: serde_json::Value = serde_json::from_str(&keys::schema()).expect("the schema is JSON");
+    assert_eq!(schema["properties"].as_object().unwrap().len(), keys::KEYS.len() + keys::OLD_KEYS.len());
+    assert!(read("policy.schema.json") == keys::schema(), "docs/policy.schema.json is stale: {advice}");
+}
