@@ -64,6 +64,7 @@ mod growth;
 mod host;
 mod judge;
 mod machine;
+mod noise;
 mod pairs;
 mod search;
 mod sharded;
@@ -198,6 +199,8 @@ pub struct ResultRow {
     pub judgement: Judgement,
     /// Elements that are noise in f32: of what is not floating, those that f64 decides otherwise.
     pub n_noise: u64,
+    /// Elements that are NaN in f32.
+    pub n_nan: u64,
     /// f32's own scaled error, beside f64.
     pub f32_error: Option<f64>,
     /// Its error; `None` for what is not floating.
@@ -209,6 +212,29 @@ pub struct ResultRow {
     /// Of a module for several devices, what each of them holds of it; empty for one device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardRow>,
+}
+
+/// Why a module's own results in f32 are no measure of another form's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+#[non_exhaustive]
+pub enum F32Failure {
+    /// They have NaNs.
+    Nan {
+        /// Elements of all results.
+        n_nan: u64,
+        /// The place of the first result that has one.
+        result: usize,
+        /// The first instruction that gives an infinity or a NaN in f32, where instructions are compared.
+        instruction: Option<String>,
+    },
+    /// More than half of their elements are noise.
+    Noise {
+        /// Elements that are.
+        n_noise: u64,
+        /// All.
+        n_elements: u64,
+    },
 }
 
 /// An instruction that is not compared.
@@ -244,6 +270,42 @@ impl Audit {
     /// Largest scaled error of a result that is judged: what a budget is about.
     pub fn error(&self) -> f64 {
         largest_error(&self.results)
+    }
+
+    /// Whether the results are within a budget. `None` where that is not known: where no budget says how far off they may be and
+    /// they are off, where f32's own results are no measure ([`f32_fails`](Self::f32_fails)), and where nothing is judged.
+    pub fn is_right(&self, budget: Option<f64>) -> Option<bool> {
+        let is_asked = |row: &&ResultRow| row.judgement != Judgement::Ignored;
+        let is_any_floating = self.results.iter().filter(is_asked).any(|row| row.errors.is_some());
+        if self.first_not_finite.is_some() || (self.is_judged_by_integers() && !self.differing().is_empty()) {
+            return Some(false);
+        }
+        if self.f32_fails().is_some() || (is_any_floating && self.is_judged_by_integers()) {
+            return None;
+        }
+        match (self.error(), budget) {
+            (0.0, _) => Some(true),
+            (error, Some(budget)) => Some(error <= budget),
+            (_, None) => None,
+        }
+    }
+
+    /// Why f32's own results are no measure, if they are none: a NaN in one of those that are asked about, or noise in more than
+    /// half of their elements.
+    pub fn f32_fails(&self) -> Option<F32Failure> {
+        let is_asked = |row: &&ResultRow| row.judgement != Judgement::Ignored;
+        let rows = || self.results.iter().filter(is_asked).filter(|row| row.errors.is_some());
+        if let Some(row) = rows().find(|row| row.n_nan > 0) {
+            let n_nan = rows().map(|row| row.n_nan).sum();
+            let first = self.rows.iter().find(|row| row.errors.n_not_finite > 0);
+            return Some(F32Failure::Nan {
+                n_nan,
+                result: row.index,
+                instruction: first.map(|row| row.instruction.clone()),
+            });
+        }
+        let (n_noise, n) = rows().fold((0, 0), |(noise, n), row| (noise + row.n_noise, n + row.n_elements));
+        (2 * n_noise > n).then_some(F32Failure::Noise { n_noise, n_elements: n })
     }
 
     /// Whether integers and predicates that differ are a failure: where no floating result is judged. Among such results they may
@@ -527,6 +589,7 @@ fn result_rows(judge: &Judge, makers: Vec<String>, results: &[Literal], measured
             judged: None,
             judgement: Judgement::NotFloating,
             n_noise: 0,
+            n_nan: 0,
             f32_error: None,
             errors,
             n_differing,
