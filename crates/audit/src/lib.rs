@@ -215,26 +215,15 @@ pub struct ResultRow {
 }
 
 /// Why a module's own results in f32 are no measure of another form's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "kind")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub enum F32Failure {
-    /// They have NaNs.
-    Nan {
-        /// Elements of all results.
-        n_nan: u64,
-        /// The place of the first result that has one.
-        result: usize,
-        /// The first instruction that gives an infinity or a NaN in f32, where instructions are compared.
-        instruction: Option<String>,
-    },
-    /// More than half of their elements are noise.
-    Noise {
-        /// Elements that are.
-        n_noise: u64,
-        /// All.
-        n_elements: u64,
-    },
+pub struct F32Failure {
+    /// Elements that are NaN.
+    pub n_nan: u64,
+    /// Elements that are noise.
+    pub n_noise: u64,
+    /// All.
+    pub n_elements: u64,
 }
 
 /// An instruction that is not compared.
@@ -290,22 +279,24 @@ impl Audit {
         }
     }
 
-    /// Why f32's own results are no measure, if they are none: a NaN in one of those that are asked about, or noise in more than
-    /// half of their elements.
+    /// Why f32's own results are no measure, if they are none: more than half of the elements of those that are asked about are NaN
+    /// or noise.
     pub fn f32_fails(&self) -> Option<F32Failure> {
         let is_asked = |row: &&ResultRow| row.judgement != Judgement::Ignored;
         let rows = || self.results.iter().filter(is_asked).filter(|row| row.errors.is_some());
-        if let Some(row) = rows().find(|row| row.n_nan > 0) {
-            let n_nan = rows().map(|row| row.n_nan).sum();
-            let first = self.rows.iter().find(|row| row.errors.n_not_finite > 0);
-            return Some(F32Failure::Nan {
-                n_nan,
-                result: row.index,
-                instruction: first.map(|row| row.instruction.clone()),
-            });
-        }
-        let (n_noise, n) = rows().fold((0, 0), |(noise, n), row| (noise + row.n_noise, n + row.n_elements));
-        (2 * n_noise > n).then_some(F32Failure::Noise { n_noise, n_elements: n })
+        let sum = |of_row: fn(&ResultRow) -> u64| rows().map(of_row).sum::<u64>();
+        let (n_noise, n_nan, n_elements) = (sum(|row| row.n_noise), self.n_nan(), sum(|row| row.n_elements));
+        (2 * (n_noise + n_nan) > n_elements).then_some(F32Failure { n_nan, n_noise, n_elements })
+    }
+
+    /// Elements of the results that are asked about that are NaN in f32. What to do about those no list of instructions says.
+    pub fn n_nan(&self) -> u64 {
+        self.results.iter().filter(|row| row.judgement != Judgement::Ignored).map(|row| row.n_nan).sum()
+    }
+
+    /// The first instruction that gives a NaN or an infinity in f32, where instructions are compared.
+    pub fn first_not_finite_in_f32(&self) -> Option<&str> {
+        self.rows.iter().find(|row| row.errors.n_not_finite > 0).map(|row| row.instruction.as_str())
     }
 
     /// Whether integers and predicates that differ are a failure: where no floating result is judged. Among such results they may

@@ -68,8 +68,8 @@ where f32's own error is over 2^-9 of a result's scale, the element is noise, co
 Results of integers and predicates have no such error: those that differ are named, and where no floating result is judged
 (--results classes) they are a failure.
 
-Without --budget an error is measured and not judged: how far off is right, only you know. Where f32's own results have NaNs,
-or are noise for the most part, nothing is recommended.
+Without --budget an error is measured and not judged: how far off is right, only you know. Where f32's own results are
+NaN or noise for the most part, there is no measure; where they have NaNs, nothing is recommended.
 
 Exit status: 0 right, or not judged; 1 over the budget, with a NaN or infinity that f32 does not have, all that is judged are
 integers or predicates and some differ, or f32's own results are no measure; 2 could not run.";
@@ -397,7 +397,9 @@ fn measure(args: &Args, policy: &Policy, auditor: &Auditor<'_>, context: &Contex
     spinner.finish_and_clear();
     let (f32_as, audit) = audit?;
     // What f32 itself does not know, no list of instructions mends.
-    let Some(budget) = args.budget.filter(|&budget| audit.error() > budget && audit.f32_fails().is_none()) else {
+    let Some(budget) =
+        args.budget.filter(|&budget| audit.error() > budget && audit.n_nan() == 0 && audit.f32_fails().is_none())
+    else {
         return Ok(Measured { audit, search: None, f32_as });
     };
     let limits = SearchLimits { max_runs: args.max_runs, max_kept: args.max_kept };

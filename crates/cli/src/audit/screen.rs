@@ -270,7 +270,9 @@ fn summary(outcome: &Outcome) -> String {
                 .to_string(),
         ),
         (n, n_elements) => lines.push(format!(
-            "{n} of the results' {n_elements} elements are a NaN or an infinity in f32 itself: the figures are of the others"
+            "{n} of the results' {n_elements} elements are a NaN or an infinity in f32 itself{}: the figures are of the others\nhelp: {}",
+            audit.first_not_finite_in_f32().map_or(String::new(), |first| format!(", the first of them made at %{first}")),
+            about_inputs(outcome.inputs)
         )),
     }
     // That nothing was compared says as much.
@@ -293,6 +295,11 @@ fn summary(outcome: &Outcome) -> String {
         (Some(_), None) if outcome.is_right.is_none() => {
             lines.push("not judged: no result is left that f32 knows and that is asked about".to_string());
         }
+        (Some(budget), None) if outcome.error > budget && audit.n_nan() > 0 => lines.push(format!(
+            "FAILS: over the budget of {}; f32 itself gives {} NaNs, and nothing is recommended",
+            number(budget),
+            audit.n_nan()
+        )),
         (Some(budget), None) if outcome.error > budget => lines.push(format!(
             "FAILS: over the budget of {}; what to keep in f32 is searched for where the module runs on one device",
             number(budget)
@@ -311,32 +318,26 @@ fn summary(outcome: &Outcome) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Why f32's own results are no measure, and what to do.
-pub(super) fn f32_fails(failure: &F32Failure, outcome: &Outcome) -> String {
-    let help = match outcome.inputs {
+/// What to do about results that f32 itself does not have.
+fn about_inputs(inputs: InputsFrom) -> &'static str {
+    match inputs {
         InputsFrom::Run => "audit another step of the run (--at), or look at what this one computes in f32",
-        InputsFrom::File => "look at the inputs and at what the module computes of them in f32",
+        InputsFrom::File => "look at the inputs, and at what the module computes of them in f32",
         InputsFrom::Drawn => {
             "drawn numbers may be none that the module is called with: give its arrays with --inputs; of an experiment, `bf16scope \
              audit EXPERIMENT --at STEP` has those of a step"
         }
-    };
-    match failure {
-        F32Failure::Nan { n_nan, result, instruction } => {
-            let first = instruction.as_ref().map_or(String::new(), |first| format!("; the first is made at %{first}"));
-            let row = outcome.audit.results.iter().find(|row| row.index == *result);
-            let row = row.map_or_else(|| format!("out{result}"), name);
-            format!(
-                "FAILS: f32 itself gives {n_nan} NaNs, as in {row}{first}: the lowered form has no measure, and nothing is \
-                 recommended\nhelp: {help}; --ignore out{result} does not judge that result"
-            )
-        }
-        F32Failure::Noise { n_noise, n_elements } => format!(
-            "FAILS: {n_noise} of the results' {n_elements} elements are noise in f32 itself: the lowered form has no measure, and \
-             nothing is recommended\nhelp: {help}"
-        ),
-        _ => "FAILS: f32 itself has no measure".to_string(),
     }
+}
+
+/// Why f32's own results are no measure, and what to do.
+pub(super) fn f32_fails(failure: &F32Failure, outcome: &Outcome) -> String {
+    let F32Failure { n_nan, n_noise, n_elements, .. } = failure;
+    format!(
+        "FAILS: of the results' {n_elements} elements f32 itself makes {n_nan} NaN and {n_noise} noise: the lowered form has no \
+         measure, and nothing is recommended\nhelp: {}",
+        about_inputs(outcome.inputs)
+    )
 }
 
 /// That integers or predicates differ: which results, in how many elements, and what to keep in f32.
