@@ -84,7 +84,8 @@ fn json_holds_every_instruction_and_the_page_too() {
     assert_eq!(born("difference")["flushed"], 0.5);
     assert_eq!(born("exact")["max_abs"], 0.0);
     assert_eq!(json["error"], 1.0 / 512.0);
-    assert_eq!((&json["is_right"], &json["budget"], &json["search"]), (&Value::Bool(true), &Value::Null, &Value::Null));
+    // No budget says how far off is right: it was `true` at any error.
+    assert_eq!((&json["is_right"], &json["budget"], &json["search"]), (&Value::Null, &Value::Null, &Value::Null));
     assert_eq!(json["results"].as_array().unwrap().len(), 3);
     let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
     let known = [
@@ -92,6 +93,7 @@ fn json_holds_every_instruction_and_the_page_too() {
         "error",
         "file",
         "f32_as",
+        "f32_fails",
         "first_not_finite",
         "flush_subnormals",
         "is_right",
@@ -321,4 +323,39 @@ fn a_module_over_replicas_is_compared_by_its_results() {
         said.contains("the module is for 2 replicas, and cpu:4 has 4 devices\nhelp: run it with `--device cpu:2`"),
         "{said}"
     );
+}
+
+/// Adam on a gradient. Random second moments were below 0, and all results NaN: "within inf", and advice to give real inputs
+/// where they were given.
+#[test]
+fn drawn_state_is_one_that_an_optimizer_has_and_nan_of_f32_recommends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let adam = "HloModule adam\n\nENTRY adam {\n  g = f32[64] parameter(0)\n  v = f32[64] parameter(1)\n  rate = f32[] \
+                constant(0.999)\n  decay = f32[64] broadcast(rate), dimensions={}\n  old = f32[64] multiply(decay, v)\n  square = \
+                f32[64] multiply(g, g)\n  new = f32[64] add(old, square), metadata={op_name=\"adam/v\" \
+                source_file=\"/home/me/adam.py\" source_line=7}\n  root = f32[64] sqrt(new)\n  ROOT q = f32[64] divide(g, root), \
+                metadata={op_name=\"adam/step\" source_file=\"/home/me/adam.py\" source_line=9}\n}\n";
+    std::fs::write(folder.path().join("adam.txt"), adam).unwrap();
+    std::fs::write(folder.path().join("p.yaml"), "allow: [multiply, add, divide, sqrt]\nreach: all\n").unwrap();
+    let audit = |more: &[&str]| {
+        let output = bf16scope(folder.path(), &[&["audit", "adam.txt", "--policy", "p.yaml"], more].concat());
+        (output.status.code(), text(&output.stdout))
+    };
+    let (code, said) = audit(&["--random", "1"]);
+    assert!(code == Some(0) && !said.contains("NaN") && said.contains("not judged: --budget says how far"), "{said}");
+    // Layer and line come first.
+    let head = said.lines().find(|line| line.contains("layer")).unwrap_or_default();
+    assert!(head.find("layer") < head.find("line") && head.contains("born"), "{said}");
+    assert!(said.contains("adam/step") && said.contains("adam.py:9"), "{said}");
+    // A second moment below 0, from a file.
+    let mut npz = bf16scope::data::npz::NpzWriter::create(&folder.path().join("in.npz")).unwrap();
+    let header = bf16scope::data::npz::Header::of(bf16scope::hlo::DType::F32, vec![64]);
+    let array = |value: f32| (0..64).flat_map(|_| value.to_le_bytes()).collect::<Vec<u8>>();
+    npz.add("g", &header, &array(0.5)).unwrap();
+    npz.add("v", &header, &array(-4.0)).unwrap();
+    npz.finish().unwrap();
+    let (code, said) = audit(&["--inputs", "in.npz", "--budget", "1e-3"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("FAILS: every element of the results is a NaN"), "{said}");
+    assert!(!said.contains("searched") && !said.contains("keeping"), "{said}");
 }

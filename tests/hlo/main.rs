@@ -8,6 +8,7 @@ mod as_tpu;
 mod audit;
 mod audit_alone;
 mod audit_judged;
+mod audit_theory;
 mod bits_pjrt;
 mod carried;
 mod folding;

@@ -42,4 +42,5 @@ mod transpose_input;
 mod tuning;
 mod two_tower;
 mod watch;
+mod watch_causes;
 mod watch_clean;

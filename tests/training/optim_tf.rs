@@ -423,7 +423,7 @@ fn lars() {
 #[test]
 fn clipping() {
     let clips = [
-        ("clip_global_norm", Clip::GlobalNorm { value: 4.0 }),
+        ("clip_global_norm", Clip::GlobalNorm { value: 4.0, per_replica: false }),
         ("clip_norm", Clip::Norm { value: 4.0 }),
         ("clip_value", Clip::Value { value: 1.5 }),
     ];
@@ -436,7 +436,9 @@ fn clipping() {
                 let of_one = Bounded::norm(g);
                 let clipped = |g: Bounded| match clip {
                     // TensorFlow and we multiply with a reciprocal: two roundings more.
-                    Clip::GlobalNorm { value } => (g * (Bounded::exact(value) / least(of_all, value))).rounded(2.0 * U),
+                    Clip::GlobalNorm { value, .. } => {
+                        (g * (Bounded::exact(value) / least(of_all, value))).rounded(2.0 * U)
+                    }
                     Clip::Norm { value } => g * Bounded::exact(value) / least(of_one, value),
                     Clip::Value { value } => g.clamp(-value, value),
                 };
@@ -451,7 +453,7 @@ fn clipping() {
 fn an_infinite_global_norm_makes_every_gradient_nan() {
     let graph = Graph::training("update");
     let [w, v] = ["w", "v"].map(|name| graph.scope().variable(name, DType::F32, [1], Init::Ones));
-    let update = Update { clip: Some(Clip::GlobalNorm { value: 1.0 }), ..with(Optimizer::SGD) };
+    let update = Update { clip: Some(Clip::GlobalNorm { value: 1.0, per_replica: false }), ..with(Optimizer::SGD) };
     let given = [(w.number, graph.input("x", DType::F32, [1])), (v.number, graph.full(DType::F32, &[1], 0.5))];
     update.emit(&graph, &graph.input("step", DType::S32, []), &given);
     let results = [0, 1].map(|number| graph.tensor(graph.variables()[number].update.unwrap()));

@@ -116,7 +116,7 @@ fn an_optimizer_that_takes_norms_is_within_the_rounding_of_one_sum() {
 #[test]
 fn a_global_norm_is_that_of_sharded_and_whole_variables_together() {
     let mut clipped = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!sgd {}");
-    clipped.objective.update.clip = Some(Clip::GlobalNorm { value: 1e-3 });
+    clipped.objective.update.clip = Some(Clip::GlobalNorm { value: 1e-3, per_replica: false });
     is_within_one_sum(clipped);
 }
 
@@ -253,5 +253,42 @@ mod long {
         let mut each = with_optimizer(spec(MLP, Precision::F32, 8, 4), "!sgd {}");
         each.objective.update.clip = Some(Clip::Norm { value: 1e-3 });
         [lars, adafactor, each].into_iter().for_each(is_within_one_sum);
+    }
+}
+
+/// Two replicas with the same examples: each has half of the gradient, and clips that, so that clipping to `c` before the sum is
+/// clipping the sum to `2c`.
+#[test]
+fn a_norm_is_clipped_before_the_sum_where_that_is_asked() {
+    let source = noise(&[8, 8, 1], 10, 24);
+    let with = |clip: Option<Clip>| {
+        let mut spec = with_optimizer(spec(MLP, Precision::F32, 8, 2), "!sgd {}");
+        spec.objective.update.learning_rate = LearningRate::Constant { value: 1.0 };
+        spec.objective.update.clip = clip;
+        spec
+    };
+    let mut batch = batches(&source, &with(None), 1).remove(0);
+    for array in &mut batch.arrays {
+        let half = array.bytes[..array.bytes.len() / 2].to_vec();
+        array.bytes = [half.clone(), half].concat();
+    }
+    let before = Session::new(client(), with(None)).unwrap().state().unwrap();
+    let moved = |value: f64, per_replica: bool| -> Vec<(f64, f64)> {
+        let state = trained(with(Some(Clip::GlobalNorm { value, per_replica })), std::slice::from_ref(&batch));
+        let floats = |array: &Array| -> Vec<f64> {
+            array.bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect()
+        };
+        let kernel = |state: &State| floats(&state["mlp/dense1/kernel"]);
+        kernel(&before).into_iter().zip(kernel(&state)).map(|(old, new)| (old, new - old)).collect()
+    };
+    let (c, each, of_sum, of_half) = (1e-2, moved(1e-2, true), moved(2e-2, false), moved(1e-2, false));
+    let norm = |moved: &[(f64, f64)]| moved.iter().map(|(_, step)| step * step).sum::<f64>().sqrt();
+    // The kernel has a part of the gradient, and the sum of what is clipped is twice what clipping the sum leaves.
+    assert!(norm(&each) > 0.1 * c && norm(&each) <= 2.0 * c * 1.001, "{}", norm(&each));
+    assert!((norm(&each) / norm(&of_half) - 2.0).abs() < 1e-3, "{} and {}", norm(&each), norm(&of_half));
+    for ((old, one), (_, other)) in each.iter().zip(&of_sum) {
+        // Each weight is rounded once more, and the norm is a sum of 1,600 squares in another order: each adds U.
+        let bound = 4.0 * U * old.abs().max(c) + 1600.0 * U * one.abs();
+        assert!((one - other).abs() <= bound, "{one} and {other} from {old}");
     }
 }

@@ -1,13 +1,11 @@
 //! What of a module's results is judged: not what f32 itself does not know, not what nobody asked about, and not the signs
 //! of an optimizer's first update.
 //!
-//! The f32 module also runs in f64 ([`widen`]), once. Let `r` be an element of a result in f64, `x` in f32, `y` lowered, and
-//! `s` the largest `|r|` of the array. Where `|x − r| > 2^-9 · s` the element is *noise*: f32 does not know it to half a unit
-//! of bf16's last place at the array's scale, so that how far `y` is from `x` says nothing. It is counted and not judged:
-//! the gradient of an attention's key bias is one, which is zero in theory. Of integers and predicates noise is what f64
-//! decides otherwise than f32; any other element that differs is an error of which there is no size. Of the others the judged error is the largest
-//! `|y − x|` over the largest `|x|`; for every one of them f32's own error is 2^-9 of the scale at most, so that this is
-//! the scale's floor.
+//! The f32 module also runs in f64 ([`widen`]), once. What of a result is noise, and how far off the rest is, is measured in
+//! [`noise`](super::noise). State that is computed element by element from another array, as an optimizer's moments and
+//! variables are from a gradient, is noise where that one is: its *source* runs in f32 and in f64 too. Else the state of a run
+//! in bf16, which holds the noise of earlier steps, would make a gradient that is zero in theory look known. State is what an
+//! alias takes back to a parameter.
 //!
 //! The first update of Adam and its like is `g / |g|`: of the size of the learning rate whatever the gradient, with the
 //! gradient's sign. A tiny gradient whose sign bf16 does not know then moves a weight by twice that, which says nothing that
@@ -19,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use super::noise::{Measured, Noise, decided, measure, noisy};
 use super::{AuditError, ResultRow, device, taps};
 use bf16scope_hlo::element::floats;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
@@ -27,8 +26,6 @@ use bf16scope_passes::name_pattern;
 use bf16scope_passes::widen;
 use bf16scope_pjrt::Client;
 
-/// Half a unit in the last place of bf16, of a number of the array's scale.
-const NOISE: f64 = 1.0 / 512.0;
 /// Elements of a sign-like update are of one magnitude: within a tenth of the largest.
 const OF_ONE_SIZE: f64 = 0.9;
 /// Below this share of the largest an element counts as zero: a row that a lookup does not touch, a gradient below the
@@ -55,8 +52,10 @@ pub struct ResultChoice {
 pub enum Judgement {
     /// It counts.
     Judged,
-    /// All of it is noise in f32.
+    /// All of it is noise in f32, but for zeros.
     Noise,
+    /// All of it is 0 in f32 and in f64, and it is not lowered: an error that nothing is a measure of.
+    NoScale,
     /// An optimizer's first update, of which only the sign says anything.
     SignLike,
     /// Nobody asked about it.
@@ -76,6 +75,8 @@ pub(super) struct Judge {
     op_names: Vec<String>,
     is_chosen: Vec<bool>,
     is_sign_like: Vec<bool>,
+    /// For each array of the result, which elements are noise in what it is computed from.
+    noisy: Vec<Option<Vec<bool>>>,
     /// Names of an optimizer's first updates, and of what leads from the root to the quotient.
     updates: BTreeSet<String>,
 }
@@ -93,11 +94,17 @@ impl Judge {
     ) -> Result<Judge, AuditError> {
         let mut judge = Judge::choosing(module, choice)?;
         let quotients = quotients(module);
-        let updates;
-        (judge.exact, updates) = match in_f64(client, module, inputs, &quotients) {
+        let sources = Sources::of_results(module);
+        let taps: Vec<InstrId> = quotients.iter().chain(&sources.arrays).copied().collect();
+        let mut updates;
+        (judge.exact, updates) = match in_f64(client, module, inputs, &taps) {
             Ok((exact, updates)) => (Ok(exact), updates),
             Err(why) => (Err(why), Vec::new()),
         };
+        let exact_sources = updates.split_off(quotients.len().min(updates.len()));
+        if judge.exact.is_ok() && !sources.arrays.is_empty() {
+            judge.noisy = sources.noisy(client, module, inputs, &exact_sources)?;
+        }
         let is_update =
             |(_, values): &(&InstrId, Literal)| values_of(values).is_some_and(|values| is_sign_like(&values));
         let updates: BTreeSet<InstrId> = quotients.iter().zip(updates).filter(is_update).map(|(&id, _)| id).collect();
@@ -158,6 +165,7 @@ impl Judge {
             op_names,
             is_chosen,
             is_sign_like: Vec::new(),
+            noisy: Vec::new(),
             updates: BTreeSet::new(),
         })
     }
@@ -194,17 +202,20 @@ impl Judge {
             };
             let exact = self.exact.as_ref().ok().and_then(|exact| values_of(exact.get(index)?));
             let both = values_of(&results[index]).zip(values_of(&lowered[index]));
-            let (judged, n_noise, own) = match (exact, both) {
-                (Some(exact), Some((x, y))) => scaled(&exact, &x, &y),
-                _ => (Some(errors.scaled), 0, None),
+            row.n_nan = both.as_ref().map_or(0, |(x, _)| x.iter().filter(|x| x.is_nan()).count() as u64);
+            let noisy = self.noisy.get(index).and_then(Option::as_deref);
+            let is_sign_like = self.is_sign_like.get(index).copied().unwrap_or(false);
+            let measured = match (exact, both) {
+                (Some(exact), Some((x, y))) => measure(&exact, &x, &y, noisy),
+                // Without f64 nothing is known to be noise.
+                _ => Measured { error: Ok(errors.scaled), n_noise: 0, f32_error: None },
             };
-            row.n_noise = n_noise;
-            row.f32_error = own;
-            row.judged = judged;
-            row.judgement = match judged {
-                None => Judgement::Noise,
-                Some(_) if self.is_sign_like.get(index).copied().unwrap_or(false) => Judgement::SignLike,
-                Some(_) => Judgement::Judged,
+            (row.n_noise, row.f32_error) = (measured.n_noise, measured.f32_error);
+            (row.judged, row.judgement) = match measured.error {
+                Ok(error) if is_sign_like => (Some(error), Judgement::SignLike),
+                Ok(error) => (Some(error), Judgement::Judged),
+                Err(Noise::All) => (None, Judgement::Noise),
+                Err(Noise::NoScale) => (None, Judgement::NoScale),
             };
         }
         let is = |row: &ResultRow, judgement| row.judgement == judgement;
@@ -216,70 +227,20 @@ impl Judge {
     }
 }
 
-/// Of what is not floating: the elements that differ between f32 and lowered where f64 decides as f32 does, and those where it
-/// does not. Nothing of arrays of different types.
-fn decided<'l>([exact, x, y]: [&'l Literal; 3]) -> Option<(u64, u64)> {
-    let of = |literal: &'l Literal| match literal {
-        Literal::Array { shape, bytes } => Some((shape.dtype, bytes)),
-        Literal::Tuple(_) | Literal::Token => None,
-    };
-    let ((dtype, exact), (of_x, x), (of_y, y)) = (of(exact)?, of(x)?, of(y)?);
-    let is_comparable = dtype == of_x && of_x == of_y && exact.len() == x.len() && x.len() == y.len();
-    let n = is_comparable.then(|| dtype.n_bytes())?;
-    let all = exact.chunks_exact(n).zip(x.chunks_exact(n)).zip(y.chunks_exact(n));
-    Some(all.fold((0, 0), |(n_differing, n_noise), ((r, x), y)| match (r == x, x == y) {
-        (false, _) => (n_differing, n_noise + 1),
-        (true, is_same) => (n_differing + u64::from(!is_same), n_noise),
-    }))
-}
-
-/// The error of what is not noise, how many elements are, and f32's own scaled error.
-fn scaled(exact: &[f64], x: &[f64], y: &[f64]) -> (Option<f64>, u64, Option<f64>) {
-    let greatest = |values: &[f64]| values.iter().map(|v| v.abs()).filter(|v| v.is_finite()).fold(0.0, f64::max);
-    let scale = greatest(exact);
-    let (mut n_noise, mut error, mut size, mut own) = (0, 0.0, 0.0, 0.0);
-    for ((&r, &x), &y) in exact.iter().zip(x).zip(y) {
-        if !x.is_finite() || !y.is_finite() {
-            if x != y && !(x.is_nan() && y.is_nan()) {
-                error = f64::INFINITY;
-            }
-            continue;
-        }
-        if r.is_finite() {
-            own = f64::max(own, (x - r).abs());
-        }
-        // What f64 cannot hold either says nothing of f32.
-        if r.is_finite() && (x - r).abs() > NOISE * scale {
-            n_noise += 1;
-            continue;
-        }
-        (error, size) = (f64::max(error, (y - x).abs()), f64::max(size, x.abs()));
-    }
-    let own = if own > 0.0 { own / scale } else { 0.0 };
-    if n_noise as usize == x.len() && n_noise > 0 {
-        return (None, n_noise, Some(own));
-    }
-    let judged = match (error, size) {
-        (error, _) if error.is_infinite() => error,
-        (0.0, _) => 0.0,
-        (_, 0.0) => f64::INFINITY,
-        (error, size) => error / size,
-    };
-    (Some(judged), n_noise, Some(own))
-}
-
-/// Results and quotients in f64, or why there are none.
+/// Results in f64, and these instructions, or why there are none.
 fn in_f64(
     client: &Client,
     module: &Module,
     inputs: &[Literal],
-    quotients: &[InstrId],
+    wanted: &[InstrId],
 ) -> Result<(Vec<Literal>, Vec<Literal>), String> {
-    // Names stay, and with them the quotients.
-    let names: BTreeSet<&str> = quotients.iter().map(|&id| module.entry().instr(id).name.as_str()).collect();
     let (wide, _) = widen::run(module, &widen::Config).map_err(|error| error.to_string())?;
-    let taps: Vec<InstrId> =
-        wide.entry().ids().filter(|&id| names.contains(wide.entry().instr(id).name.as_str())).collect();
+    // Names stay.
+    let by_name: BTreeMap<&str, InstrId> =
+        wide.entry().ids().map(|id| (wide.entry().instr(id).name.as_str(), id)).collect();
+    let name = |&id: &InstrId| module.entry().instr(id).name.as_str();
+    let taps: Option<Vec<InstrId>> = wanted.iter().map(|id| by_name.get(name(id)).copied()).collect();
+    let taps = taps.ok_or("an instruction has another name there")?;
     let program = taps::results_and(&wide, &taps);
     verify(&program).map_err(|errors| errors.to_string())?;
     let inputs: Vec<Literal> = inputs.iter().map(widen::widened_literal).collect();
@@ -290,6 +251,90 @@ fn in_f64(
     let mut outputs = run().map_err(|error| error.to_string())?;
     let updates = outputs.split_off(outputs.len() - taps.len());
     Ok((outputs, updates))
+}
+
+/// What state in the result is computed from element by element: moments and variables from gradients.
+struct Sources {
+    /// Each once.
+    arrays: Vec<InstrId>,
+    /// For each array of the result, those that it is computed from, by their places.
+    of_results: Vec<Vec<usize>>,
+}
+
+impl Sources {
+    /// From each result that is state back through what is computed element by element to products, sums and the like.
+    fn of_results(module: &Module) -> Sources {
+        let entry = module.entry();
+        let by_name: BTreeMap<&str, InstrId> = entry.ids().map(|id| (entry.instr(id).name.as_str(), id)).collect();
+        let mut sources = Sources { arrays: Vec::new(), of_results: Vec::new() };
+        for (maker, is_state) in taps::result_makers(module).into_iter().zip(taps::is_state(module)) {
+            let maker = by_name.get(maker.as_str()).filter(|_| is_state);
+            let behind = maker.map_or(Vec::new(), |&id| behind(module, id));
+            let places = behind.into_iter().map(|id| {
+                sources.arrays.iter().position(|&other| other == id).unwrap_or_else(|| {
+                    sources.arrays.push(id);
+                    sources.arrays.len() - 1
+                })
+            });
+            let places = places.collect();
+            sources.of_results.push(places);
+        }
+        sources
+    }
+
+    /// Which elements of each result are noise in what it is computed from.
+    fn noisy(
+        &self,
+        client: &Client,
+        module: &Module,
+        inputs: &[Literal],
+        exact: &[Literal],
+    ) -> Result<Vec<Option<Vec<bool>>>, AuditError> {
+        let program = taps::alone(module, &self.arrays);
+        let inputs = device::upload(client, &program, inputs, false, &[])?;
+        let outputs = device::run(client, &program, &device::buffers(&inputs))?;
+        let mut of_sources = Vec::with_capacity(self.arrays.len());
+        for (exact, output) in exact.iter().zip(&outputs) {
+            let both = values_of(exact).zip(values_of(&device::fetch(output)?));
+            of_sources.push(both.and_then(|(exact, x)| noisy(&exact, &x)));
+        }
+        let any = |places: &Vec<usize>| {
+            let masks = places.iter().filter_map(|&place| of_sources.get(place)?.clone());
+            masks.reduce(|one, other| one.iter().zip(&other).map(|(one, other)| *one || *other).collect())
+        };
+        Ok(self.of_results.iter().map(any).collect())
+    }
+}
+
+/// So many instructions lie between a gradient and a variable at most: a LAMB with clipping and decay has forty.
+const LONGEST_UPDATE: usize = 256;
+
+/// The arrays of floats, as large as this one, that it is computed from element by element; not itself.
+fn behind(module: &Module, id: InstrId) -> Vec<InstrId> {
+    let entry = module.entry();
+    let dims = entry.instr(id).shape.dims();
+    let (mut pending, mut seen, mut ends) = (vec![id], BTreeSet::from([id]), BTreeSet::new());
+    while let Some(next) = pending.pop() {
+        let instr = entry.instr(next);
+        let is_array = instr.shape.as_array().is_some_and(|array| taps::is_floating(array.dtype));
+        if !is_array || instr.shape.dims() != dims || matches!(instr.op, Op::Parameter { .. } | Op::Constant(_)) {
+            continue;
+        }
+        match instr.op {
+            Op::Unary(_) | Op::Binary(_) | Op::Clamp | Op::Convert | Op::Select => {
+                if seen.len() < LONGEST_UPDATE {
+                    pending.extend(instr.operands.iter().filter(|&&operand| seen.insert(operand)));
+                }
+            }
+            // One number for all of them is no array.
+            Op::Broadcast { .. } => {}
+            _ => {
+                ends.insert(next);
+            }
+        }
+    }
+    ends.remove(&id);
+    ends.into_iter().collect()
 }
 
 /// Quotients by a square root, or by one and a constant; and products with a reciprocal one.
@@ -363,25 +408,6 @@ fn values_of(literal: &Literal) -> Option<Vec<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn noise_is_counted_and_not_judged() {
-        // f32 knows the first to 2^-10 of the scale, the second not to 2^-9.
-        let (judged, n_noise, own) = scaled(&[1.0, 0.0], &[1.0 + 1.0 / 1024.0, 0.01], &[1.25, 9.0]);
-        assert_eq!((judged.unwrap(), n_noise), ((0.25 - 1.0 / 1024.0) / (1.0 + 1.0 / 1024.0), 1));
-        assert_eq!(own, Some(0.01));
-        assert_eq!(scaled(&[0.0, 1e-20], &[1e-9, -1e-9], &[1e-3, 0.0]).0, None);
-        assert_eq!(scaled(&[0.0], &[0.0], &[0.0]), (Some(0.0), 0, Some(0.0)));
-        // A number that f32 knows, and that is lost.
-        assert_eq!(scaled(&[1.0], &[1.0], &[f64::NAN]).0, Some(f64::INFINITY));
-    }
-
-    #[test]
-    fn what_f64_decides_otherwise_is_noise_and_the_rest_differs_or_not() {
-        let of = |values: [i32; 4]| Literal::from_elements([4], &values);
-        assert_eq!(decided([&of([1, 2, 3, 4]), &of([1, 2, 9, 9]), &of([1, 0, 9, 0])]), Some((1, 2)));
-        assert_eq!(decided([&of([1; 4]), &of([1; 4]), &Literal::from_elements([4], &[1u8; 4])]), None);
-    }
 
     #[test]
     fn updates_of_one_size_are_sign_like() {

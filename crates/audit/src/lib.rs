@@ -64,6 +64,7 @@ mod growth;
 mod host;
 mod judge;
 mod machine;
+mod noise;
 mod pairs;
 mod search;
 mod sharded;
@@ -198,6 +199,8 @@ pub struct ResultRow {
     pub judgement: Judgement,
     /// Elements that are noise in f32: of what is not floating, those that f64 decides otherwise.
     pub n_noise: u64,
+    /// Elements that are NaN in f32.
+    pub n_nan: u64,
     /// f32's own scaled error, beside f64.
     pub f32_error: Option<f64>,
     /// Its error; `None` for what is not floating.
@@ -209,6 +212,18 @@ pub struct ResultRow {
     /// Of a module for several devices, what each of them holds of it; empty for one device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<ShardRow>,
+}
+
+/// Why a module's own results in f32 are no measure of another form's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct F32Failure {
+    /// Elements that are NaN.
+    pub n_nan: u64,
+    /// Elements that are noise.
+    pub n_noise: u64,
+    /// All.
+    pub n_elements: u64,
 }
 
 /// An instruction that is not compared.
@@ -244,6 +259,44 @@ impl Audit {
     /// Largest scaled error of a result that is judged: what a budget is about.
     pub fn error(&self) -> f64 {
         largest_error(&self.results)
+    }
+
+    /// Whether the results are within a budget. `None` where that is not known: where no budget says how far off they may be and
+    /// they are off, where f32's own results are no measure ([`f32_fails`](Self::f32_fails)), and where nothing is judged.
+    pub fn is_right(&self, budget: Option<f64>) -> Option<bool> {
+        let is_asked = |row: &&ResultRow| row.judgement != Judgement::Ignored;
+        let is_any_floating = self.results.iter().filter(is_asked).any(|row| row.errors.is_some());
+        if self.first_not_finite.is_some() || (self.is_judged_by_integers() && !self.differing().is_empty()) {
+            return Some(false);
+        }
+        if self.f32_fails().is_some() || (is_any_floating && self.is_judged_by_integers()) {
+            return None;
+        }
+        match (self.error(), budget) {
+            (0.0, _) => Some(true),
+            (error, Some(budget)) => Some(error <= budget),
+            (_, None) => None,
+        }
+    }
+
+    /// Why f32's own results are no measure, if they are none: more than half of the elements of those that are asked about are NaN
+    /// or noise.
+    pub fn f32_fails(&self) -> Option<F32Failure> {
+        let is_asked = |row: &&ResultRow| row.judgement != Judgement::Ignored;
+        let rows = || self.results.iter().filter(is_asked).filter(|row| row.errors.is_some());
+        let sum = |of_row: fn(&ResultRow) -> u64| rows().map(of_row).sum::<u64>();
+        let (n_noise, n_nan, n_elements) = (sum(|row| row.n_noise), self.n_nan(), sum(|row| row.n_elements));
+        (2 * (n_noise + n_nan) > n_elements).then_some(F32Failure { n_nan, n_noise, n_elements })
+    }
+
+    /// Elements of the results that are asked about that are NaN in f32. What to do about those no list of instructions says.
+    pub fn n_nan(&self) -> u64 {
+        self.results.iter().filter(|row| row.judgement != Judgement::Ignored).map(|row| row.n_nan).sum()
+    }
+
+    /// The first instruction that gives a NaN or an infinity in f32, where instructions are compared.
+    pub fn first_not_finite_in_f32(&self) -> Option<&str> {
+        self.rows.iter().find(|row| row.errors.n_not_finite > 0).map(|row| row.instruction.as_str())
     }
 
     /// Whether integers and predicates that differ are a failure: where no floating result is judged. Among such results they may
@@ -527,6 +580,7 @@ fn result_rows(judge: &Judge, makers: Vec<String>, results: &[Literal], measured
             judged: None,
             judgement: Judgement::NotFloating,
             n_noise: 0,
+            n_nan: 0,
             f32_error: None,
             errors,
             n_differing,

@@ -123,6 +123,12 @@ fn result_leaves(module: &Module) -> Vec<Leaf> {
     arrays.into_iter().map(|(path, _)| Leaf { instr: root, path }).collect()
 }
 
+/// For each array of the result, whether a next step starts from it: it goes back to a parameter.
+pub(super) fn is_state(module: &Module) -> Vec<bool> {
+    let goes_back = |leaf: &Leaf| module.input_output_alias.iter().any(|alias| alias.output_index == leaf.path);
+    result_leaves(module).iter().map(goes_back).collect()
+}
+
 /// A copy of the module that gives the arrays of its result one by one.
 pub(super) fn results(module: &Module) -> Module {
     tapped(module, &result_leaves(module))
@@ -132,6 +138,12 @@ pub(super) fn results(module: &Module) -> Module {
 pub(super) fn results_and(module: &Module, more: &[InstrId]) -> Module {
     let more = more.iter().map(|&instr| Leaf { instr, path: Vec::new() });
     tapped(module, &result_leaves(module).into_iter().chain(more).collect::<Vec<Leaf>>())
+}
+
+/// A copy of the module that gives these arrays alone.
+pub(super) fn alone(module: &Module, arrays: &[InstrId]) -> Module {
+    let leaves: Vec<Leaf> = arrays.iter().map(|&instr| Leaf { instr, path: Vec::new() }).collect();
+    tapped(module, &leaves)
 }
 
 /// For each array of the result the name of the instruction that makes it.

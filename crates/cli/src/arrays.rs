@@ -3,6 +3,8 @@
 //! [`Inputs`] decides for every parameter where its array comes from before any is read, and reads them one at a time.
 //! The file format is `data::npz`.
 
+mod roots;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -11,9 +13,11 @@ use anyhow::{Context as _, bail, ensure};
 use bf16scope_data::npz::{Header, NpzReader, NpzWriter};
 use bf16scope_hlo::element::{f32s, f64s};
 use bf16scope_hlo::numerics::bf16::{bf16_from_f32, f16_from_f32};
-use bf16scope_hlo::{ArrayShape, DType, Literal, Module, Shape};
+use bf16scope_hlo::{ArrayShape, DType, Literal, Module, Op, Shape};
 use bf16scope_model::graph::Init;
 use bf16scope_pjrt::available_memory;
+
+use roots::Drawing;
 
 /// Random integers are below this: small enough to be labels and indices of most programs, and never negative.
 const RANDOM_INTS: u64 = 8;
@@ -32,6 +36,8 @@ pub(super) struct Parameter {
     op_name: String,
     /// What it must be.
     pub(super) shape: ArrayShape,
+    /// How numbers are drawn for it.
+    drawing: Drawing,
 }
 
 /// Where a parameter's array comes from.
@@ -62,8 +68,13 @@ pub(super) fn is_tupled(module: &Module) -> bool {
 pub(super) fn parameters(module: &Module) -> anyhow::Result<Vec<Parameter>> {
     let entry = module.entry();
     let mut parameters = Vec::new();
+    let drawings = roots::drawings(module);
     for id in entry.parameters() {
         let instr = entry.instr(id);
+        let drawing = match &instr.op {
+            Op::Parameter { number, .. } => drawings.get(number).copied().unwrap_or_default(),
+            _ => Drawing::default(),
+        };
         let leaves = instr.shape.leaves();
         let is_tuple = matches!(instr.shape, Shape::Tuple(_));
         for (number, leaf) in leaves.into_iter().enumerate() {
@@ -73,7 +84,8 @@ pub(super) fn parameters(module: &Module) -> anyhow::Result<Vec<Parameter>> {
             };
             ensure!(!shape.has_dynamic(), "parameter `{name}` is {shape}: a size that varies cannot be run here");
             let op_name = if is_tuple { String::new() } else { instr.metadata.op_name.clone() };
-            parameters.push(Parameter { name, op_name, shape: ArrayShape { layout: None, ..shape.clone() } });
+            let shape = ArrayShape { layout: None, ..shape.clone() };
+            parameters.push(Parameter { name, op_name, shape, drawing });
         }
     }
     // A name that several have names none of them: TensorFlow calls every argument `XLA_Args`.
@@ -473,12 +485,15 @@ fn from_numpy(dtype: DType, header: &Header, bytes: Vec<u8>) -> Result<Vec<u8>, 
     }
 }
 
-/// Values that depend on the seed, the position and the shape alone: floats are standard normal, integers are
-/// uniform below [`RANDOM_INTS`] (or below what the dtype holds), `pred` is a fair coin.
+/// Values that depend on the seed, the position, the shape and on what the module takes roots of: floats are standard normal, or
+/// as [`Drawing`] has them, integers are uniform below [`RANDOM_INTS`] (or below what the dtype holds), `pred` is a fair coin.
 fn random(parameter: &Parameter, position: usize, seed: u64) -> anyhow::Result<Literal> {
     let ArrayShape { dtype, dims, .. } = &parameter.shape;
     let stream = format!("in{position}");
-    let normals = |dims: &[i64]| Init::Normal { stddev: 1.0 }.values(seed, &stream, dims);
+    let normals = |dims: &[i64]| -> Vec<f32> {
+        let values = Init::Normal { stddev: 1.0 }.values(seed, &stream, dims);
+        values.into_iter().map(|value| parameter.drawing.number(value)).collect()
+    };
     let words = |bound: u64| Init::RandomBits.words(seed, &stream, dims).into_iter().map(move |word| word % bound);
     let bytes: Vec<u8> = match dtype {
         DType::F32 => normals(dims).into_iter().flat_map(f32::to_le_bytes).collect(),

@@ -24,8 +24,8 @@ use super::whole::whole;
 use super::{Context, Status, again, emit, failure, module_file, progress};
 use crate::report::seconds;
 use bf16scope_audit::{
-    Audit, AuditError, AuditRow, Auditor, Config, FirstBeyond, Progress, ResultChoice, ResultRow, Search, SearchEnd,
-    SearchLimits, Searched, ShardedAuditor, after_steps,
+    Audit, AuditError, AuditRow, Auditor, Config, F32Failure, FirstBeyond, Progress, ResultChoice, ResultRow, Search,
+    SearchEnd, SearchLimits, Searched, ShardedAuditor, after_steps,
 };
 use bf16scope_hlo::devices::Placement;
 use bf16scope_hlo::module_shards::without_shardings;
@@ -68,8 +68,11 @@ where f32's own error is over 2^-9 of a result's scale, the element is noise, co
 Results of integers and predicates have no such error: those that differ are named, and where no floating result is judged
 (--results classes) they are a failure.
 
-Exit status: 0 right; 1 over the budget, with a NaN or infinity that f32 does not have, or all that is judged are integers
-or predicates, and some differ; 2 could not run.";
+Without --budget an error is measured and not judged: how far off is right, only you know. Where f32's own results are
+NaN or noise for the most part, there is no measure; where they have NaNs, nothing is recommended.
+
+Exit status: 0 right, or not judged; 1 over the budget, with a NaN or infinity that f32 does not have, all that is judged are
+integers or predicates and some differ, or f32's own results are no measure; 2 could not run.";
 
 /// Arguments of `audit`.
 #[derive(Debug, clap::Args)]
@@ -166,8 +169,14 @@ struct Outcome {
     error: f64,
     budget: Option<f64>,
     /// Whether the results are within the budget, or the same where they are integers and predicates alone, and no instruction
-    /// has a NaN or infinity of its own.
-    is_right: bool,
+    /// has a NaN or infinity of its own. `null` where that is not judged: without a budget, of results that are off; where f32's
+    /// own results are no measure; where nothing is judged.
+    is_right: Option<bool>,
+    /// Why f32's own results are no measure, if they are none: nothing is recommended then.
+    f32_fails: Option<F32Failure>,
+    /// Where the inputs are from, for what is said of them.
+    #[serde(skip)]
+    inputs: InputsFrom,
     /// The file that the found policy was written to.
     saved_policy: Option<PathBuf>,
     search: Option<Search>,
@@ -178,6 +187,17 @@ struct Outcome {
     f32_as: Option<F32As>,
     #[serde(flatten)]
     audit: Audit,
+}
+
+/// Where an audit's inputs are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum InputsFrom {
+    /// A step of a run.
+    Run,
+    /// All of them a file.
+    File,
+    /// Some are drawn.
+    Drawn,
 }
 
 /// What f32 is on a TPU.
@@ -287,9 +307,13 @@ fn judge(
     let error = audit.error();
     let (n_not_finite, n_elements) = audit.n_not_finite();
     let has_numbers = n_not_finite < n_elements || n_elements == 0;
-    let is_sound = has_numbers && audit.first_not_finite.is_none();
-    let is_as_decided = !audit.is_judged_by_integers() || audit.differing().is_empty();
-    let is_right = is_sound && is_as_decided && args.budget.is_none_or(|budget| error <= budget);
+    let (is_right, f32_fails) = (if has_numbers { audit.is_right(args.budget) } else { None }, audit.f32_fails());
+    let is_failing = is_right == Some(false) || !has_numbers || f32_fails.is_some();
+    let inputs = match (subject.at.is_some(), args.random) {
+        (true, _) => InputsFrom::Run,
+        (false, None) => InputsFrom::File,
+        (false, Some(_)) => InputsFrom::Drawn,
+    };
     let saved_policy = search.as_ref().map(|search| save(args, search, subject.at.as_ref())).transpose()?.flatten();
     let is_found = subject.found.is_some();
     let outcome = Outcome {
@@ -301,6 +325,8 @@ fn judge(
         error,
         budget: args.budget,
         is_right,
+        f32_fails,
+        inputs,
         saved_policy,
         search,
         cycles,
@@ -316,7 +342,7 @@ fn judge(
             context.print(&render(&outcome, if args.all { usize::MAX } else { args.top as usize }, context.screen))?
         }
     }
-    Ok(if is_right && !is_found { Status::Ok } else { Status::Failing })
+    Ok(if is_failing || is_found { Status::Failing } else { Status::Ok })
 }
 
 /// What was measured.
@@ -370,7 +396,10 @@ fn measure(args: &Args, policy: &Policy, auditor: &Auditor<'_>, context: &Contex
     bar.finish_and_clear();
     spinner.finish_and_clear();
     let (f32_as, audit) = audit?;
-    let Some(budget) = args.budget.filter(|&budget| audit.error() > budget) else {
+    // What f32 itself does not know, no list of instructions mends.
+    let Some(budget) =
+        args.budget.filter(|&budget| audit.error() > budget && audit.n_nan() == 0 && audit.f32_fails().is_none())
+    else {
         return Ok(Measured { audit, search: None, f32_as });
     };
     let limits = SearchLimits { max_runs: args.max_runs, max_kept: args.max_kept };

@@ -332,7 +332,7 @@ fn run_accumulate(args: &Args, operands: &[TypedNumber], context: &Context) -> a
         .map(|&format| Accumulated::new(&accumulate(format, start, update, n_steps), &exact))
         .collect();
     let has_bf16 = args.formats.iter().any(|format| format.name() == "bf16");
-    let variables = has_bf16.then(|| storage::rows(start, update, n_steps));
+    let variables = has_bf16.then(|| storage::rows(start, update, n_steps, &exact));
     if args.json {
         return context.print_json(&serde_json::json!({
             "start": start.to_string(),

@@ -193,6 +193,13 @@ fn render(
         let named: Vec<(&str, &CompileReport)> =
             entries.iter().filter_map(|entry| Some((entry.label.as_str(), entry.outcome.report()?))).collect();
         text += &several::notes(&named, &args.target, screen);
+        for (name, report) in named.iter().filter(|(_, report)| report.n_without_cycles > 0) {
+            text += &format!(
+                "{name}: the compiler has no estimate for {} kernels: their cycles are unknown, and cycles and times are without \
+                 them\n",
+                report::grouped(report.n_without_cycles as i64)
+            );
+        }
     }
     for entry in entries {
         if let Some(problem) = entry.problem() {

@@ -21,6 +21,8 @@ Examples:
           all of them on one page, loss, metrics, learning rate and examples/s over steps; open it in any browser
   bf16scope curves runs/bf16-seed* --against runs/f32-seed*
           is bf16 as good? seed by seed: means, a paired test, and how many seeds would tell a difference of so much
+  bf16scope curves runs/bf16-seed* --against runs/f32-seed* --scalar test/accuracy
+          by the scalar that was chosen before, which needs fewer seeds than all of them together
   tensorboard --logdir runs
           the same folders in TensorBoard (pip install tensorboard)
 
@@ -40,6 +42,9 @@ pub struct Args {
     /// The difference that is to be told, in the scalars' unit [default: the standard deviation over the seeds of --against]
     #[arg(long, value_name = "SIZE", requires = "against")]
     difference: Option<f64>,
+    /// Compare these scalars alone, by patterns of their names: p-values are corrected for as many as are compared
+    #[arg(long, value_name = "PATTERN", requires = "against", value_delimiter = ',')]
+    scalar: Vec<String>,
     /// Write a page for the browser: a plot of each scalar, with a line for each run
     #[arg(short = 'o', long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -105,7 +110,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     if !args.against.is_empty() {
         let (first, second) = runs.split_at(args.runs.len());
-        let compared = against::compare(first, second, args.difference)?;
+        let compared = against::compare(first, second, args.difference, &args.scalar)?;
         match args.json {
             true => context.print_json(&serde_json::json!({ "compared": compared }))?,
             false => context.print(&against::render(&compared, context.screen))?,

@@ -44,6 +44,20 @@ pub struct Args {
     json: bool,
 }
 
+/// Keys of `--json` that are not metrics. A metric may be called `precision`.
+const OWN_KEYS: [&str; 10] = [
+    "experiment",
+    "checkpoint",
+    "precision",
+    "inputs",
+    "steps",
+    "same_test_data",
+    "n_examples",
+    "by_averages",
+    "confusion",
+    "metrics",
+];
+
 /// Evaluates.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.run.check()?;
@@ -93,7 +107,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             "same_test_data": same_test_data, "n_examples": evaluation.n_examples,
             "by_averages": checkpoint.has_averages(),
         });
-        for (name, value) in values {
+        // All of them, whatever they are called; beside the run's own keys those that have none of their names.
+        object["metrics"] = values.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+        for (name, value) in values.iter().filter(|(name, _)| !OWN_KEYS.contains(&name.as_str())) {
             object[name] = json!(value);
         }
         match confusion.as_deref() {

@@ -290,8 +290,10 @@ fn render(plan: &PlanAnswer, screen: Screen) -> String {
     text += &format!(
         "Efficiency is {unit}/s of a core over the most that one core of its TPU and dtype does alone. On the front are rows \
          that no row of their TPU beats on as few cores. Time is cycles at the core's clock, then collectives by their bytes \
-         over the links: estimates, and no TPU has run anything. Steps of published runs took {:.2} to {:.2} times as long as \
-         estimates of this kind (docs/ESTIMATES.md).\n",
+         over the links, and latency: a microsecond a hop of each collective, and 50 µs to start a step, which is assumed (`steps_per_call` \
+         has it once for several): estimates, and no TPU has run anything. Steps of six published runs, all of ResNet-50 and of 8 ms or more, \
+         took {:.2} to {:.2} times as long as estimates of this kind (docs/ESTIMATES.md): of another network, and of shorter steps, \
+         nothing is known.\n",
         SPREAD.0, SPREAD.1
     );
     text

@@ -39,7 +39,7 @@ fn communication(of: &str, report: &CompileReport, links: Option<Links>, screen:
     let n_bytes = |n_bytes: u64| i64::try_from(n_bytes).unwrap_or(i64::MAX);
     let total: u64 = collectives.iter().map(|it| it.n_bytes).sum();
     let total = if total < 1024 { format!("{total} bytes") } else { report::mib(n_bytes(total)) };
-    let time: Option<f64> = collectives.iter().map(|it| it.seconds).sum();
+    let time = report.collective_seconds();
     let takes = time.map_or(String::new(), |time| format!(", {}", report::seconds(time)));
     let mut text = format!("\n{of}collectives of one run, {total} a core{takes}\n");
     let mut table = Table::new([

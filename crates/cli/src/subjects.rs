@@ -103,7 +103,7 @@ pub(super) fn with_accuracy(judged: Judged, labels: &[&str], choice: &Choice, ru
             let policy = again::word(Path::new(if is_first { *second } else { chosen.as_str() }));
             format!("`bf16scope audit {file} --random 1 --policy {policy}` compares the results with f32's")
         } else {
-            format!("train in both, or audit the f32 program: `bf16scope emit {file} --precision f32 -o step.pb`")
+            format!("train in both, or compare a step of a run with f32's: `bf16scope audit {file} --at STEP`")
         };
         sentences.push(format!("Accuracy was not measured: {check}."));
     }

@@ -349,6 +349,7 @@ mod tests {
             flops: 1.544e12,
             bytes_accessed: 2.003e10 + 0.1,
             cycles: 95_299_378,
+            n_without_cycles: 0,
             step: None,
             optimal_seconds: 0.1 + 0.2,
             examples_per_second: 64.0 / (0.1 + 0.2),

@@ -23,15 +23,28 @@ pub struct StepTime {
     pub compute_seconds: f64,
     /// The collectives.
     pub collective_seconds: f64,
+    /// What a step and its collectives take however little they compute and send, where that is modelled: in a `plan`.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub latency_seconds: f64,
+}
+
+fn is_nothing(seconds: &f64) -> bool {
+    *seconds == 0.0
 }
 
 impl StepTime {
     /// Of so many cycles of a core of the target, and collectives that take so long. `None` where the target's clock is not
     /// known here, or where there is nothing to time.
     pub fn new(target: &Target, cycles: f64, collective_seconds: Option<f64>) -> Option<StepTime> {
-        let (compute_seconds, collective_seconds) = (cycles / Rates::of(target)?.cycles, collective_seconds?);
+        // The sum of no collectives is -0.0.
+        let (compute_seconds, collective_seconds) = (cycles / Rates::of(target)?.cycles, collective_seconds? + 0.0);
         let seconds = compute_seconds + collective_seconds;
-        (seconds > 0.0).then_some(StepTime { seconds, compute_seconds, collective_seconds })
+        (seconds > 0.0).then_some(StepTime { seconds, compute_seconds, collective_seconds, latency_seconds: 0.0 })
+    }
+
+    /// The same with so much latency besides.
+    pub(super) fn with_latency(self, latency_seconds: f64) -> StepTime {
+        StepTime { seconds: self.seconds + latency_seconds, latency_seconds, ..self }
     }
 }
 
@@ -59,6 +72,9 @@ mod tests {
         };
         assert_eq!(of("tpu-v2", 70e6, Some(0.0)), Some((0.1, 0.1, 0.0)));
         assert_eq!(of("tpu-v3", 94e6, Some(0.025)), Some((0.125, 0.1, 0.025)));
+        // Of no collectives: `-0.0` in JSON.
+        let (_, _, none) = of("tpu-v3", 94e6, Some(std::iter::empty::<f64>().sum())).unwrap();
+        assert!(none == 0.0 && none.is_sign_positive());
         // No clock, no model of the links, nothing to do.
         assert_eq!(of("tpu-v4", 94e6, Some(0.0)), None);
         assert_eq!(of("tpu-v3", 94e6, None), None);

@@ -107,7 +107,7 @@ pub(super) fn collectives(optimized: &HloModuleProto, devices: Devices) -> Vec<C
                 });
                 collective.n = collective.n.saturating_add(n_runs);
                 collective.n_bytes = collective.n_bytes.saturating_add(n_bytes.saturating_mul(n_runs));
-                let cycles = estimated_cycles(&instr.backend_config).saturating_mul(n_runs);
+                let cycles = estimated_cycles(&instr.backend_config).known().saturating_mul(n_runs);
                 collective.cycles = collective.cycles.saturating_add(cycles);
                 if n_bytes >= *largest {
                     *largest = n_bytes;

@@ -415,6 +415,7 @@ mod tests {
                 flops,
                 bytes_accessed: 0.0,
                 cycles,
+                n_without_cycles: 0,
                 step: None,
                 optimal_seconds: 1.0,
                 examples_per_second: 1.0,

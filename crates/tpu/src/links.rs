@@ -31,6 +31,13 @@ use super::collectives::Collective;
 use super::explain::Rates;
 use bf16scope_hlo::devices::Devices;
 
+/// Seconds from a chip to the next: about a microsecond, by Austin et al., "How to Scale Your Model" (2025), on TPU networks. Of
+/// v2 and v3 none is published.
+const HOP_SECONDS: f64 = 1e-6;
+/// Seconds from a step to the next at least, in which a host starts a program. An assumption, of the order of what a dispatch takes;
+/// steps in a loop on the device take less.
+pub const STEP_START_SECONDS: f64 = 50e-6;
+
 /// What connects the chips of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -100,6 +107,19 @@ impl Links {
             "all-to-all" | "ragged-all-to-all" => (n / 8.0).max(1.0) * once,
             _ => once,
         }
+    }
+
+    /// Seconds that one collective over so many devices takes however few its bytes are: hops around the rings of its chips, both ways
+    /// at once, twice of an all-reduce.
+    pub fn latency(&self, op: &str, participants: u64, devices: Devices) -> f64 {
+        if participants < 2 {
+            return 0.0;
+        }
+        let n_chips = self.group(participants, devices).n_chips as f64;
+        // A ring along each axis of a grid, one after the other, half of it each way.
+        let n_hops = if self.is_line { (n_chips - 1.0).max(0.0) } else { n_chips.sqrt().ceil() };
+        let n_times = if op == "all-reduce" { 2.0 } else { 1.0 };
+        n_times * n_hops * HOP_SECONDS
     }
 
     /// Devices are numbered replica by replica, the partitions of each one after the other, and the cores of a chip too.

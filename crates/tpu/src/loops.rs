@@ -37,6 +37,8 @@ pub(super) struct Cycles {
     pub(super) once: u64,
     /// Each as often as it runs.
     pub(super) all: u64,
+    /// Instructions without an estimate, each as often as it runs.
+    pub(super) n_unknown: u64,
 }
 
 impl Cycles {
@@ -50,11 +52,17 @@ impl Cycles {
 /// Of an optimized program.
 pub(super) fn cycles(optimized: &HloModuleProto) -> Cycles {
     let n_executions = n_executions(optimized);
-    let mut cycles = Cycles { once: 0, all: 0 };
+    let mut cycles = Cycles { once: 0, all: 0, n_unknown: 0 };
     for computation in &optimized.computations {
-        let once: u64 = computation.instructions.iter().map(|instr| estimated_cycles(&instr.backend_config)).sum();
-        cycles.once += once;
-        cycles.all += once.saturating_mul(n_executions.get(&computation.id).copied().unwrap_or(1));
+        let estimates = computation.instructions.iter().map(|instr| estimated_cycles(&instr.backend_config));
+        let (once, n_unknown) = estimates.fold((0u64, 0u64), |(sum, n), estimate| match estimate {
+            Estimate::Cycles(cycles) => (sum.saturating_add(cycles), n),
+            Estimate::Unknown => (sum, n + 1),
+        });
+        let n_runs = n_executions.get(&computation.id).copied().unwrap_or(1);
+        cycles.once = cycles.once.saturating_add(once);
+        cycles.all = cycles.all.saturating_add(once.saturating_mul(n_runs));
+        cycles.n_unknown = cycles.n_unknown.saturating_add(n_unknown.saturating_mul(n_runs));
     }
     cycles
 }
@@ -120,25 +128,61 @@ fn constant(computation: &HloComputationProto, id: i64) -> Option<i64> {
     }
 }
 
+/// What the compiler says of one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Estimate {
+    /// So many cycles; 0 where it says nothing.
+    Cycles(u64),
+    /// That it does not know: the largest int64, as of a custom kernel.
+    Unknown,
+}
+
+impl Estimate {
+    /// The cycles that are known.
+    pub(super) fn known(self) -> u64 {
+        match self {
+            Estimate::Cycles(cycles) => cycles,
+            Estimate::Unknown => 0,
+        }
+    }
+
+    fn plus(self, other: Estimate) -> Estimate {
+        match (self, other) {
+            (Estimate::Cycles(one), Estimate::Cycles(other)) => Estimate::Cycles(one.saturating_add(other)),
+            (Estimate::Unknown, _) | (_, Estimate::Unknown) => Estimate::Unknown,
+        }
+    }
+
+    /// Of a figure as the compiler writes it. No kernel takes a quarter of the largest int64: 77 years at 940 MHz.
+    pub(super) fn new(cycles: u64) -> Estimate {
+        if cycles > i64::MAX as u64 / 4 { Estimate::Unknown } else { Estimate::Cycles(cycles) }
+    }
+}
+
 /// Cycles in one instruction's `backend_config`, which is JSON: the figure may stand in any object of it.
-pub(super) fn estimated_cycles(backend_config: &[u8]) -> u64 {
-    fn sum(value: &serde_json::Value) -> u64 {
+pub(super) fn estimated_cycles(backend_config: &[u8]) -> Estimate {
+    fn sum(value: &serde_json::Value) -> Estimate {
+        let nothing = Estimate::Cycles(0);
         match value {
-            serde_json::Value::Object(members) => members
-                .iter()
-                .map(|(name, value)| match name.as_str() {
-                    // int64 is a string in protobuf's JSON.
+            serde_json::Value::Object(members) => members.iter().fold(nothing, |total, (name, value)| {
+                total.plus(match name.as_str() {
+                    // int64 is a string in protobuf's JSON; what is below 0 is not known either.
                     "estimated_cycles" => {
-                        value.as_str().and_then(|text| text.parse().ok()).or(value.as_u64()).unwrap_or(0)
+                        match value.as_str().and_then(|text| text.parse::<i64>().ok()).or(value.as_i64()) {
+                            Some(cycles) => u64::try_from(cycles).map_or(Estimate::Unknown, Estimate::new),
+                            None => value.as_u64().map_or(nothing, Estimate::new),
+                        }
                     }
                     _ => sum(value),
                 })
-                .sum(),
-            serde_json::Value::Array(elements) => elements.iter().map(sum).sum(),
-            _ => 0,
+            }),
+            serde_json::Value::Array(elements) => {
+                elements.iter().fold(nothing, |total, element| total.plus(sum(element)))
+            }
+            _ => nothing,
         }
     }
-    serde_json::from_slice(backend_config).map_or(0, |config| sum(&config))
+    serde_json::from_slice(backend_config).map_or(Estimate::Cycles(0), |config| sum(&config))
 }
 
 #[cfg(test)]
@@ -194,7 +238,11 @@ ENTRY main {{
     #[test]
     fn cycles_are_found_where_they_stand() {
         let config = br#"{"window_config":{"estimated_cycles":"1470","x":["1"]},"list":[{"estimated_cycles":30}]}"#;
-        assert_eq!(estimated_cycles(config), 1500);
-        assert_eq!(estimated_cycles(b""), 0);
+        assert_eq!(estimated_cycles(config), Estimate::Cycles(1500));
+        assert_eq!(estimated_cycles(b""), Estimate::Cycles(0));
+        // A kernel of a v6e: 9,223,372,036,856,358,017 cycles were reported of its program.
+        let unknown =
+            br#"{"window_config":{"estimated_cycles":"9223372036854775807"},"list":[{"estimated_cycles":30}]}"#;
+        assert_eq!((estimated_cycles(unknown), estimated_cycles(unknown).known()), (Estimate::Unknown, 0));
     }
 }

@@ -6,10 +6,12 @@
 //! [`next`] chooses what to compile next, [`front`] which settings no other beats. All of it is arithmetic over what a
 //! compiler said; nothing here compiles.
 //!
-//! Seconds of a step are [`StepTime`]'s.
+//! Seconds of a step are [`StepTime`]'s, and its latency besides: a network whose step is computed in microseconds takes what
+//! starting it does.
 
 use serde::Serialize;
 
+use super::links::STEP_START_SECONDS;
 use super::{Collective, CompileOutcome, CompileReport, Links, StepTime, Target};
 use bf16scope_hlo::devices::Devices;
 
@@ -251,14 +253,29 @@ fn collective_seconds(setting: &Setting, collectives: &[Collective]) -> Option<f
     let links = Links::of(&setting.target)?;
     let devices = Devices { replicas: setting.n_cores as usize, partitions: 1 };
     let all = u64::from(setting.n_cores);
-    Some(collectives.iter().map(|it| links.of_bytes(&it.op, it.n_bytes as f64, all, devices)).sum())
+    Some(collectives.iter().fold(0.0, |sum, it| sum + links.of_bytes(&it.op, it.n_bytes as f64, all, devices)))
+}
+
+/// Seconds that a step of a setting takes however little it computes and sends: its start, and what its collectives take before
+/// their bytes count.
+fn latency_seconds(setting: &Setting, collectives: &[Collective]) -> f64 {
+    let devices = Devices { replicas: setting.n_cores as usize, partitions: 1 };
+    let links = Links::of(&setting.target);
+    let each = |it: &Collective| {
+        let latency = links.map_or(0.0, |links| links.latency(&it.op, u64::from(setting.n_cores), devices));
+        it.n as f64 * latency
+    };
+    collectives.iter().fold(STEP_START_SECONDS, |sum, it| sum + each(it))
 }
 
 /// Memory that accumulation adds: a sum in f32 of every gradient, which are what the cores sum.
 fn accumulators(setting: &Setting, collectives: &[Collective]) -> f64 {
     match setting.accumulate {
         0 | 1 => 0.0,
-        _ => collectives.iter().filter(|it| it.reduction.as_deref() == Some("add")).map(|it| it.n_bytes as f64).sum(),
+        _ => collectives
+            .iter()
+            .filter(|it| it.reduction.as_deref() == Some("add"))
+            .fold(0.0, |sum, it| sum + it.n_bytes as f64),
     }
 }
 
@@ -311,6 +328,7 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
         }
         Some(Point { outcome: CompileOutcome::Fits(report), .. }) => {
             let step = StepTime::new(&setting.target, report.cycles as f64, report.collective_seconds());
+            let step = step.map(|step| step.with_latency(latency_seconds(setting, &report.collectives)));
             let (hbm, limit) = (report.hbm.total as f64, report.hbm.limit as f64);
             let figures = step.map(|step| Figures { hbm, limit, step });
             (figures, Known::Compiled, Fit::Yes)
@@ -328,6 +346,7 @@ fn row(setting: &Setting, points: &[Point]) -> SliceRow {
             let hbm = hbm + accumulators(setting, said) + arguments_beyond(&samples, setting);
             let cycles = cycles * f64::from(setting.accumulate.max(1));
             let step = StepTime::new(&setting.target, cycles, collective_seconds(setting, said));
+            let step = step.map(|step| step.with_latency(latency_seconds(setting, said)));
             let figures = step.map(|step| Figures { hbm, limit, step });
             let off = bounds.map_or(UNTRIED, |it| it.0);
             let fits = match hbm {

@@ -50,6 +50,10 @@ pub struct CompileReport {
     /// Cycles of one run: the sum of `estimated_cycles` over the optimized program, multiplied by the trip count in
     /// loops where that is known.
     pub cycles: u64,
+    /// Kernels, as often as they run, of which the compiler says that it has no estimate: `cycles` is without them, and so is
+    /// every time that is made of it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub n_without_cycles: u64,
     /// How long one run takes: the estimate that every command shows. `None` where the target's clock is not known here.
     #[serde(default)]
     pub step: Option<StepTime>,
@@ -73,10 +77,15 @@ pub struct CompileReport {
     pub narrow_sums: Vec<NarrowSum>,
 }
 
+/// Whether a count is 0, which needs no word.
+fn is_none(n: &u64) -> bool {
+    *n == 0
+}
+
 impl CompileReport {
     /// Seconds of its collectives ([`Collective::seconds`]); `None` where they cannot be said.
     pub fn collective_seconds(&self) -> Option<f64> {
-        self.collectives.iter().map(|collective| collective.seconds).sum()
+        self.collectives.iter().try_fold(0.0, |sum, collective| Some(sum + collective.seconds?))
     }
 
     /// The same report for a target and so many examples in a run: how long collectives and the step take is not the
@@ -254,6 +263,7 @@ pub(super) fn compile_whole(
         flops: ((cost("flops") + n_unknown) * cycles.share()).max(0.0),
         bytes_accessed: cost("bytes accessed") * cycles.share(),
         cycles: cycles.all,
+        n_without_cycles: cycles.n_unknown,
         step: None,
         optimal_seconds,
         examples_per_second: 0.0,
@@ -277,7 +287,7 @@ fn narrow_sums_of(collectives: &[Collective], optimized: &[u8]) -> Vec<NarrowSum
 }
 
 /// What the figures of a report count, as a number that changes when that does: figures kept on disk are then not reused.
-pub(super) const FIGURES: u32 = 3;
+pub(super) const FIGURES: u32 = 4;
 
 /// How every program is compiled here: for the cores that it is for, the first of the target, and, without excess precision,
 /// with every rounding kept.

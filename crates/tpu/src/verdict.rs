@@ -116,6 +116,12 @@ pub fn verdict(candidates: &[Candidate]) -> Verdict {
     if let Some((at, _)) = fitting.iter().find(|(_, report)| report.cycles == 0) {
         sentences.push(format!("Cycles were left out: the compiler estimates none for {}.", candidates[*at].name));
     }
+    if let Some((at, report)) = fitting.iter().find(|(_, report)| report.n_without_cycles > 0) {
+        sentences.push(format!(
+            "Of {} the compiler has no estimate for {} kernels, which cycles are without.",
+            candidates[*at].name, report.n_without_cycles
+        ));
+    }
     Verdict { choice: Some(choice), sentences }
 }
 
@@ -127,7 +133,10 @@ impl Candidate {
 
 /// The best of those that fit. A program without cycles would win by a factor of 0: then time alone counts.
 fn best(fitting: &[(usize, &CompileReport)]) -> Option<usize> {
-    let has_cycles = fitting.iter().all(|(_, report)| report.cycles > 0);
+    let known = |report: &CompileReport| (report.cycles > 0).then_some(report.n_without_cycles);
+    let first = fitting.first().and_then(|(_, report)| known(report));
+    // What is left out of one and not of the other is no gain.
+    let has_cycles = first.is_some() && fitting.iter().all(|(_, report)| known(report) == first);
     let cycles = |report: &CompileReport| if has_cycles { report.cycles as f64 } else { report.optimal_seconds };
     let fast = ties(fitting, |report| (cycles(report) * report.optimal_seconds).sqrt());
     ties(&fast, |report| report.hbm.total as f64).first().map(|(at, _)| *at)

@@ -110,7 +110,7 @@ fn look_again(
         is_asked()?;
         let before = session.step();
         let call = session.feeder().put(&batch, before, 1)?;
-        let record = session.observe(observer, &call, replica)?;
+        let record = session.observe(observer, &call, replica, before.saturating_sub(WINDOW))?;
         if replica != 0 || !is_known(before + 1) {
             observe(OnTheWay::Watched(&record));
         }

@@ -53,7 +53,12 @@ fn not_watched(way: &'static [&'static str], why: &str, help: &str) -> TrainErro
 pub(super) struct Observer {
     loaded: Loaded,
     rows: Vec<RowOf>,
+    /// What a step keeps of running statistics that keep more than 0.999.
+    pub slow_statistics: Vec<(String, f64)>,
 }
+
+/// What a step keeps of a running statistic is worth a word from here on: its last thousand steps count.
+const SLOW: f64 = 0.999;
 
 impl Observer {
     /// Compiles the observing program of `spec`, whose objective is as `objective` has it on these devices.
@@ -62,9 +67,12 @@ impl Observer {
     /// A run that cannot be watched; a task that cannot be built or compiled.
     pub fn new(client: &Client, spec: &Spec, objective: &Objective, site: Site) -> Result<Observer, TrainError> {
         check_observed(objective)?;
-        let Observing { program, rows } = observing(&*spec.task, spec.numbers(), i64::from(spec.batch), objective)?;
+        let Observing { program, rows, mut statistics } =
+            observing(&*spec.task, spec.numbers(), i64::from(spec.batch), objective)?;
         let loaded = Loaded::new(client, program, 0, spec.task.features(), spec.batch, site)?;
-        Ok(Observer { loaded, rows })
+        // As f32 has it.
+        statistics.retain(|(_, kept)| *kept > SLOW + 1e-6);
+        Ok(Observer { loaded, rows, slow_statistics: statistics })
     }
 
     /// The rows of a replica, of the step that so many come before, with its state and batch, which stay.

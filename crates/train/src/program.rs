@@ -12,6 +12,7 @@ pub use super::objective::Objective;
 pub use super::program_error::ProgramError;
 use bf16scope_hlo::{Alias, AliasKind, DType, InstrId, Module};
 use bf16scope_model::graph::{Graph, Numbers, Program, Tensor};
+use bf16scope_model::optim::Clip;
 use bf16scope_model::task::{Loss, Mode, Task};
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_passes::{cotangent_remat, pace};
@@ -141,13 +142,20 @@ pub(super) fn emit_step(
         scaling = objective.loss_scale.begin(&graph, &step);
         Accumulated { sums, gradients } = micro_batch.emit(&graph, &inputs, &scaling, mesh);
     }
+    let (numbers, gradients): (Vec<usize>, Vec<Tensor>) = gradients.into_iter().unzip();
+    let per_replica = objective.update.clip.filter(|clip| matches!(clip, Clip::GlobalNorm { per_replica: true, .. }));
+    // Each is unscaled and summed before the next, but for a norm over all of them.
+    let gradients = match per_replica {
+        Some(clip) => clip.of_replica(gradients.iter().map(|gradient| scaling.unscale(gradient)).collect()),
+        None => gradients,
+    };
     let summed = |(number, gradient): (usize, Tensor)| {
-        let unscaled = scaling.unscale(&gradient);
+        let unscaled = if per_replica.is_some() { gradient } else { scaling.unscale(&gradient) };
         // Named after its variable, so that a reader of the collectives knows it.
         let sum = graph.scope().within(&graph.variable(number).name, |_| mesh.sum_gradient(&unscaled));
         (number, sum)
     };
-    let gradients: Vec<_> = gradients.into_iter().map(summed).collect();
+    let gradients: Vec<_> = numbers.into_iter().zip(gradients).map(summed).collect();
     let in_parts: Vec<_> =
         gradients.iter().map(|(number, gradient)| (*number, own_part(&graph, *number, gradient))).collect();
     objective.update.emit(&graph, scaling.step(), &in_parts);

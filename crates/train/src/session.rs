@@ -19,7 +19,7 @@ use super::resume::function_of;
 use super::spec::Spec;
 use super::steps_per_call::several_steps;
 use super::totals::Totals;
-use super::watch::WatchRecord;
+use super::watch::{RateJump, WatchRecord};
 use bf16scope_data::{Batch, DrawVersion};
 use bf16scope_model::graph::{Program, VariableInfo};
 use bf16scope_model::optim::LossScale;
@@ -314,14 +314,24 @@ impl Session {
         Observer::new(&self.client, &self.spec, &objective_on(&self.client, &self.spec)?, self.site.clone())
     }
 
-    /// Looks at what a replica has of the step that is about to be made with a batch of one step, which stays.
-    pub(super) fn observe(&self, observer: &Observer, call: &Call, replica: usize) -> Result<WatchRecord, TrainError> {
+    /// Looks at what a replica has of the step that is about to be made with a batch of one step, which stays. A rise of
+    /// the learning rate is looked for after the step `last`, counted from 1.
+    pub(super) fn observe(
+        &self,
+        observer: &Observer,
+        call: &Call,
+        replica: usize,
+        last: u64,
+    ) -> Result<WatchRecord, TrainError> {
         let state = self.state.buffers()?;
         let step = i32::try_from(self.step).map_err(|_| TrainError::counted(self.step))?;
         let rows = observer.observe(state, &call.fed, step, replica)?;
         let is_scale = |variable: &VariableInfo| variable.name == "loss_scale/scale";
         let loss_scale = match self.variables().iter().position(is_scale) {
-            None => None,
+            None => match self.spec.objective.loss_scale {
+                LossScale::Static { scale } => Some(scale),
+                LossScale::None | LossScale::Dynamic { .. } => None,
+            },
             Some(number) => {
                 let mut word = [0; 4];
                 state[0][number].copy_to_host(&mut word)?;
@@ -336,6 +346,10 @@ impl Session {
             loss_scale,
             decay: self.learning_rate() * self.spec.objective.update.plain_decay(),
             n_skipped: self.n_skipped()?,
+            epsilon: self.spec.objective.update.optimizer.epsilon(),
+            rate_jump: RateJump::steepest(last, self.step + 1, |step| self.learning_rate_of(step - 1)),
+            never_moves: (0..=self.step).all(|step| self.learning_rate_of(step) == 0.0),
+            slow_statistics: observer.slow_statistics.clone(),
             rows,
         })
     }

@@ -536,7 +536,9 @@ impl Run<'_> {
         if let (Some(observer), Some(watch)) = (&self.observer, self.plan.watch)
             && watch.is_due(self.session.step())
         {
-            let record = self.session.observe(observer, call, 0)?;
+            // What changed at the step of a look is seen at the next one.
+            let last = (self.session.step() + 1).saturating_sub(2 * u64::from(watch.every.get()));
+            let record = self.session.observe(observer, call, 0, last)?;
             (self.observe)(Event::Watched(&record));
         }
         Ok(())

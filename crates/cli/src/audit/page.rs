@@ -2,7 +2,9 @@
 
 use super::cycles::Cycles;
 use super::made::AtStep;
-use super::screen::{beyond, dtypes, f32_title, found, found_line, name, number, remarks, shape, ulps};
+use super::screen::{
+    beyond, dtypes, f32_fails, f32_title, found, found_line, layer, name, number, remarks, shape, ulps,
+};
 use super::{F32As, Outcome};
 use crate::report::html::{Cell, Column, Fact, Page, Table};
 use crate::report::plot::{Series, along, histogram};
@@ -28,8 +30,9 @@ pub(super) fn page(outcome: &Outcome) -> Page {
 fn notes(outcome: &Outcome) -> Vec<String> {
     let at = outcome.first_beyond.iter().map(found_line).chain(outcome.at.iter().map(AtStep::line));
     let f32_as = outcome.f32_as.iter().map(|f32_as| beyond(outcome.error, f32_as));
+    let fails = outcome.f32_fails.iter().map(|failure| f32_fails(failure, outcome));
     let search = outcome.search.iter().map(|search| found(search, outcome.saved_policy.as_deref()));
-    at.chain(f32_as).chain(search).chain(outcome.cycles.iter().map(Cycles::line)).collect()
+    at.chain(fails).chain(f32_as).chain(search).chain(outcome.cycles.iter().map(Cycles::line)).collect()
 }
 
 fn facts(outcome: &Outcome) -> Vec<Fact> {
@@ -41,6 +44,12 @@ fn facts(outcome: &Outcome) -> Vec<Fact> {
     if let Some(budget) = outcome.budget {
         facts.push(fact("budget", number(budget), false));
     }
+    let judged = match outcome.is_right {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "not judged",
+    };
+    facts.push(fact("right", judged.to_string(), outcome.is_right == Some(false)));
     let first = audit.first_not_finite.clone();
     facts.push(fact("first NaN or infinity of its own", first.clone().unwrap_or("none".to_string()), first.is_some()));
     facts.push(fact("instructions compared", audit.rows.len().to_string(), false));
@@ -82,6 +91,8 @@ fn figures(outcome: &Outcome) -> Vec<(String, String)> {
 
 /// Of which that of f32 on a TPU comes after the error, where it was asked for.
 const INSTRUCTION_COLUMNS: [Column; 18] = [
+    Column { title: "layer", help: "its scoped name: op_name of its metadata" },
+    Column { title: "source", help: "file and line it was written in, as its metadata says" },
     Column { title: "instruction", help: "its name in both modules" },
     Column { title: "op", help: "opcode" },
     Column { title: "dtype", help: "before → now" },
@@ -101,8 +112,6 @@ const INSTRUCTION_COLUMNS: [Column; 18] = [
     Column { title: "cosine", help: "of the angle between x and r" },
     Column { title: "values", help: "shares that overflowed, went subnormal or became 0" },
     Column { title: "place", help: "place in the f32 module" },
-    Column { title: "scoped name", help: "op_name of its metadata" },
-    Column { title: "source", help: "file and line it was written in, as its metadata says" },
 ];
 
 /// The column of what f32 loses on a TPU.
@@ -123,6 +132,8 @@ fn instructions(outcome: &Outcome) -> Table {
     columns.splice(after_error..after_error, outcome.f32_as.iter().map(|_| f32_column()));
     let row = |row: &AuditRow| {
         let mut cells = vec![
+            Cell::Text(layer(row)),
+            Cell::Text(row.source.clone()),
             Cell::Text(row.instruction.clone()),
             Cell::Text(row.opcode.clone()),
             Cell::Text(dtypes(row)),
@@ -139,8 +150,6 @@ fn instructions(outcome: &Outcome) -> Table {
             Cell::Number(row.errors.cosine, format!("{:.6}", row.errors.cosine)),
             Cell::Text(remarks(&row.errors)),
             Cell::Number(row.position as f64, row.position.to_string()),
-            Cell::Text(row.op_name.clone()),
-            Cell::Text(row.source.clone()),
         ];
         cells.splice(after_error..after_error, outcome.f32_as.iter().map(|f32_as| of_f32(f32_as, &row.instruction)));
         cells

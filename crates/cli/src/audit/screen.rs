@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::cycles::Cycles;
 use super::made::AtStep;
-use super::{F32As, Outcome};
+use super::{F32As, InputsFrom, Outcome};
 use crate::report::{Column, Screen, Table};
-use bf16scope_audit::{Audit, AuditRow, FirstBeyond, Judgement, ResultRow, Search, SearchEnd, ShardRow};
+use bf16scope_audit::{Audit, AuditRow, F32Failure, FirstBeyond, Judgement, ResultRow, Search, SearchEnd, ShardRow};
 use bf16scope_hlo::numerics::compare::Errors;
 
 /// An error for eyes.
@@ -63,22 +63,34 @@ pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String
     let found = outcome.first_beyond.iter().map(found_line);
     let lines: Vec<String> = found.chain(outcome.at.iter().map(AtStep::line)).collect();
     text += &lines.into_iter().map(|line| line + "\n").collect::<String>();
-    let mut columns = vec![
-        Column::name("instruction"),
-        Column::name("op").extra(1),
-        Column::text("dtype"),
+    let rows = audit.worst_first();
+    let shown: Vec<&AuditRow> = rows.iter().take(n_rows).copied().collect();
+    let has_lines = shown.iter().any(|row| !row.source.is_empty());
+    let has_layers = has_lines || shown.iter().any(|row| !row.op_name.is_empty());
+    // Where a person wrote it comes before what a compiler called it.
+    let mut columns: Vec<Column> = Vec::new();
+    columns.extend(has_layers.then(|| Column::name("layer")));
+    columns.extend(has_lines.then(|| Column::name("line")));
+    let instruction = Column::name("instruction");
+    columns.push(if has_lines { instruction.extra(1) } else { instruction });
+    columns.extend([
+        Column::name("op").extra(5),
+        if has_layers { Column::text("dtype").extra(2) } else { Column::text("dtype") },
         Column::number("born"),
-        Column::number("born ulp").extra(2),
+        Column::number("born ulp").extra(6),
         Column::number("grown"),
         Column::number("error"),
-    ];
+    ]);
     // Beside the error of the lowered form.
     columns.extend(outcome.f32_as.iter().map(|f32_as| Column::number(f32_title(f32_as))));
-    columns.extend([Column::number("ulp").extra(4), Column::number("cosine").extra(3), Column::text("values")]);
+    let values = Column::text("values");
+    let values = if has_layers { values.extra(3) } else { values };
+    columns.extend([Column::number("ulp").extra(8), Column::number("cosine").extra(7), values]);
     let mut table = Table::new(columns);
-    let rows = audit.worst_first();
-    for row in rows.iter().take(n_rows) {
-        let mut cells = vec![
+    for row in shown {
+        let mut cells: Vec<String> = has_layers.then(|| layer(row)).into_iter().collect();
+        cells.extend(has_lines.then(|| line(row)));
+        cells.extend([
             row.instruction.clone(),
             row.opcode.clone(),
             dtypes(row),
@@ -86,7 +98,7 @@ pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String
             ulps(row.born.max_ulp),
             number(row.grown),
             number(row.errors.scaled),
-        ];
+        ]);
         let f32_error =
             |f32_as: &F32As| f32_as.of(&row.instruction).map_or("-".into(), |row| number(row.errors.scaled));
         cells.extend(outcome.f32_as.iter().map(f32_error));
@@ -100,6 +112,19 @@ pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String
     text += &results(&audit.results, outcome.f32_as.as_ref(), n_rows, screen);
     text += &summary(outcome);
     text
+}
+
+/// The scoped name of an instruction; its own where it has none.
+pub(super) fn layer(row: &AuditRow) -> String {
+    if row.op_name.is_empty() { format!("%{}", row.instruction) } else { row.op_name.clone() }
+}
+
+/// The file, without its folders, and the line.
+fn line(row: &AuditRow) -> String {
+    match row.source.rsplit(['/', '\\']).next() {
+        Some(line) if !line.is_empty() => line.to_string(),
+        _ => "-".to_string(),
+    }
 }
 
 /// The results; of many, those with the largest error.
@@ -167,6 +192,7 @@ fn judged(row: &ResultRow) -> String {
     match (row.judged, row.judgement) {
         (Some(error), _) => number(error),
         (None, Judgement::Noise) => "noise".to_string(),
+        (None, Judgement::NoScale) => "no scale".to_string(),
         (None, Judgement::SignLike) => "signs".to_string(),
         (None, _) => "ignored".to_string(),
     }
@@ -199,6 +225,14 @@ fn unjudged(audit: &Audit) -> Vec<String> {
             "signs: {} results are an optimizer's first update, the gradient over its own size, of which only the sign says \
              anything; the other results judge them (--steps N audits a later step)",
             count(Judgement::SignLike)
+        ));
+    }
+    for row in audit.results.iter().filter(|row| row.judgement == Judgement::NoScale) {
+        let max_abs = number(row.errors.map_or(0.0, |errors| errors.max_abs));
+        lines.push(format!(
+            "no scale: {} is 0 in f32 and in f64, and up to {max_abs} lowered: nothing says whether that is much, and it is not \
+             judged",
+            name(row)
         ));
     }
     if let Some(why) = &audit.no_f64 {
@@ -236,10 +270,14 @@ fn summary(outcome: &Outcome) -> String {
                 .to_string(),
         ),
         (n, n_elements) => lines.push(format!(
-            "{n} of the results' {n_elements} elements are a NaN or an infinity in f32 itself: the figures are of the others; \
-             random numbers may be none that a step is called with, such as a second moment below 0: --inputs takes real ones"
+            "{n} of the results' {n_elements} elements are a NaN or an infinity in f32 itself{}: the figures are of the others\nhelp: {}",
+            audit.first_not_finite_in_f32().map_or(String::new(), |first| format!(", the first of them made at %{first}")),
+            about_inputs(outcome.inputs)
         )),
     }
+    // That nothing was compared says as much.
+    let fails = outcome.f32_fails.as_ref().filter(|_| n_not_finite < n_elements);
+    lines.extend(fails.map(|failure| f32_fails(failure, outcome)));
     if !audit.skipped.is_empty() {
         let first = &audit.skipped[0];
         lines.push(format!("{} not compared, such as %{}: {}", audit.skipped.len(), first.instruction, first.why));
@@ -249,12 +287,24 @@ fn summary(outcome: &Outcome) -> String {
     }
     lines.extend(differing(audit));
     match (outcome.budget, &outcome.search) {
+        (None, _) if outcome.is_right.is_none() && outcome.f32_fails.is_none() => {
+            lines.push("not judged: --budget says how far off a result may be".to_string());
+        }
         (None, _) => {}
+        (Some(_), None) if outcome.f32_fails.is_some() => {}
+        (Some(_), None) if outcome.is_right.is_none() => {
+            lines.push("not judged: no result is left that f32 knows and that is asked about".to_string());
+        }
+        (Some(budget), None) if outcome.error > budget && audit.n_nan() > 0 => lines.push(format!(
+            "FAILS: over the budget of {}; f32 itself gives {} NaNs, and nothing is recommended",
+            number(budget),
+            audit.n_nan()
+        )),
         (Some(budget), None) if outcome.error > budget => lines.push(format!(
             "FAILS: over the budget of {}; what to keep in f32 is searched for where the module runs on one device",
             number(budget)
         )),
-        (Some(budget), None) if audit.n_not_finite().0 == 0 || outcome.is_right => {
+        (Some(budget), None) if audit.n_not_finite().0 == 0 || outcome.is_right == Some(true) => {
             lines.push(format!("within the budget of {}", number(budget)));
         }
         (Some(_), None) => {}
@@ -266,6 +316,28 @@ fn summary(outcome: &Outcome) -> String {
         }
     }
     lines.join("\n") + "\n"
+}
+
+/// What to do about results that f32 itself does not have.
+fn about_inputs(inputs: InputsFrom) -> &'static str {
+    match inputs {
+        InputsFrom::Run => "audit another step of the run (--at), or look at what this one computes in f32",
+        InputsFrom::File => "look at the inputs, and at what the module computes of them in f32",
+        InputsFrom::Drawn => {
+            "drawn numbers may be none that the module is called with: give its arrays with --inputs; of an experiment, `bf16scope \
+             audit EXPERIMENT --at STEP` has those of a step"
+        }
+    }
+}
+
+/// Why f32's own results are no measure, and what to do.
+pub(super) fn f32_fails(failure: &F32Failure, outcome: &Outcome) -> String {
+    let F32Failure { n_nan, n_noise, n_elements, .. } = failure;
+    format!(
+        "FAILS: of the results' {n_elements} elements f32 itself makes {n_nan} NaN and {n_noise} noise: the lowered form has no \
+         measure, and nothing is recommended\nhelp: {}",
+        about_inputs(outcome.inputs)
+    )
 }
 
 /// That integers or predicates differ: which results, in how many elements, and what to keep in f32.

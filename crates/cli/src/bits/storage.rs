@@ -24,6 +24,9 @@ pub(super) struct StorageRow {
     last: Option<f64>,
     /// The standard deviation of a weight from that.
     spread: f64,
+    /// How far a weight is off after the last step: where chance decides, the root of the mean square over the weights, which is
+    /// what one weight is off by. None after an overflow.
+    off_by: Option<f64>,
 }
 
 /// Weights and steps that are followed at most where chance decides: what takes no time to speak of.
@@ -33,9 +36,10 @@ const MOST: usize = 1 << 20;
 const MOST_WEIGHTS: usize = 4096;
 
 /// A row for each storage.
-pub(super) fn rows(start: &Decimal, update: &Decimal, n_steps: usize) -> Vec<StorageRow> {
+pub(super) fn rows(start: &Decimal, update: &Decimal, n_steps: usize, exact: &Decimal) -> Vec<StorageRow> {
+    let exact = f64::from(nearest(exact));
     let [start, update] = [start, update].map(nearest);
-    Storage::ALL.iter().map(|&storage| follow(storage, start, update, n_steps)).collect()
+    Storage::ALL.iter().map(|&storage| follow(storage, start, update, n_steps, exact)).collect()
 }
 
 /// The f32 nearest to a number.
@@ -43,7 +47,7 @@ fn nearest(number: &Decimal) -> f32 {
     f32::from_bits(Format::F32.encode(&Number::Finite(number.clone())) as u32)
 }
 
-fn follow(storage: Storage, start: f32, update: f32, n_steps: usize) -> StorageRow {
+fn follow(storage: Storage, start: f32, update: f32, n_steps: usize, exact: f64) -> StorageRow {
     let is_chance = storage == Storage::Bf16Stochastic;
     let n_weights = if is_chance { (MOST / n_steps.max(1)).clamp(1, MOST_WEIGHTS) } else { 1 };
     // A variable starts rounded to nearest, whatever its storage.
@@ -72,6 +76,7 @@ fn follow(storage: Storage, start: f32, update: f32, n_steps: usize) -> StorageR
         changed: n_changed as f64 / n,
         last: Some(mean).filter(|mean| mean.is_finite()),
         spread: square.sqrt(),
+        off_by: Some((square + (mean - exact).powi(2)).sqrt()).filter(|off| off.is_finite()),
     }
 }
 
@@ -82,14 +87,18 @@ fn small(distance: f64) -> String {
 /// A table, and what it says.
 pub(super) fn render(rows: &[StorageRow], n_steps: usize, exact: &Decimal, screen: Screen) -> String {
     let exact = f64::from(nearest(exact));
+    let mut mean_off = String::new();
     let titles = ["variables", "bytes", "steps that change it"].map(Column::text);
     let ends = [Column::text(format!("after {n_steps}")), Column::text("off by")];
     let mut table = Table::new(titles.into_iter().chain(ends));
     for row in rows {
         let (last, error) = match row.last {
-            Some(last) => (format!("{:?}", last as f32), small((last - exact).abs())),
+            Some(last) => (format!("{:?}", last as f32), row.off_by.map_or("-".to_owned(), small)),
             None => ("overflow".to_owned(), "-".to_owned()),
         };
+        if let (2.., Some(last)) = (row.weights, row.last) {
+            mean_off = small((last - exact).abs());
+        }
         let spread = if row.spread > 0.0 { format!(" ± {:.1e}", row.spread) } else { String::new() };
         let changed = match row.weights {
             1 => format!("{:.0}", row.changed),
@@ -98,7 +107,10 @@ pub(super) fn render(rows: &[StorageRow], n_steps: usize, exact: &Decimal, scree
         table.row([row.storage.to_owned(), row.bytes.to_string(), changed, last + &spread, error]);
     }
     let several = match rows.iter().map(|row| row.weights).max() {
-        Some(n) if n > 1 => format!("bf16_stochastic is the mean of {n} weights, ± their standard deviation. "),
+        Some(n) if n > 1 => format!(
+            "bf16_stochastic is {n} weights: their mean, ± their standard deviation, and what one of them is off by (the root of the \
+             mean square). Their mean is off by {mean_off}: errors of single weights cancel, which those of the other rows do not. "
+        ),
         _ => String::new(),
     };
     format!(

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::{Named, curve, figure, last_step, scalars};
 use crate::report::{Column, Screen, Table};
 use bf16scope_hlo::numerics::paired::{LEVEL, Paired};
+use bf16scope_passes::name_pattern;
 
 /// A scalar's last values in both ways, seed by seed.
 #[derive(Debug, Serialize)]
@@ -19,13 +20,23 @@ pub(super) struct Compared {
     paired: Paired,
     /// The difference that `seeds_to_tell` is about.
     difference_to_tell: f64,
-    /// How many seeds would tell it at 5 % in four of five times.
+    /// How many seeds would tell it in four of five times, at 5 % for all scalars together, the spread being known from these
+    /// seeds alone.
     seeds_to_tell: Option<u64>,
+    /// Scalars that are judged together.
+    n_scalars: usize,
+    /// The p-value times their number, 1 at most.
+    p_of_all: f64,
     verdict: String,
 }
 
 /// Compares the scalars that both ways recorded, of the seeds that both have.
-pub(super) fn compare(runs: &[Named], against: &[Named], difference: Option<f64>) -> anyhow::Result<Vec<Compared>> {
+pub(super) fn compare(
+    runs: &[Named],
+    against: &[Named],
+    difference: Option<f64>,
+    patterns: &[String],
+) -> anyhow::Result<Vec<Compared>> {
     let (first, second) = (by_seed(runs)?, by_seed(against)?);
     let seeds: Vec<u64> = first.keys().filter(|seed| second.contains_key(seed)).copied().collect();
     let alone = first.len() + second.len() - 2 * seeds.len();
@@ -43,7 +54,18 @@ pub(super) fn compare(runs: &[Named], against: &[Named], difference: Option<f64>
         tracing::warn!("{alone} runs have a seed that the other side has not, and are left out");
     }
     let mut compared = Vec::new();
-    for scalar in scalars(runs) {
+    let is_chosen =
+        |scalar: &&str| patterns.is_empty() || patterns.iter().any(|pattern| name_pattern::matches(pattern, scalar));
+    let chosen: Vec<&str> = scalars(runs).into_iter().filter(is_chosen).collect();
+    if let Some(idle) =
+        patterns.iter().find(|pattern| !chosen.iter().any(|scalar| name_pattern::matches(pattern, scalar)))
+    {
+        bail!("--scalar {idle} is no scalar of the runs, expected one of {}", scalars(runs).join(", "));
+    }
+    let has = |named: &Named, scalar: &str| curve(&named.run, scalar).is_some();
+    let in_all = |scalar: &&&str| seeds.iter().all(|seed| has(first[seed], scalar) && has(second[seed], scalar));
+    let n_scalars = chosen.iter().filter(|scalar| is_measured(scalar)).filter(in_all).count().max(1);
+    for scalar in chosen {
         let last = |named: &Named| Some(curve(&named.run, scalar)?.points.last()?.value);
         let pairs = seeds.iter().map(|seed| last(first[seed]).zip(last(second[seed])));
         let Some(pairs) = pairs.collect::<Option<Vec<(f64, f64)>>>() else { continue };
@@ -52,10 +74,20 @@ pub(super) fn compare(runs: &[Named], against: &[Named], difference: Option<f64>
             continue;
         };
         let difference_to_tell = difference.unwrap_or(paired.second.deviation);
-        let seeds_to_tell = paired.n_to_tell(difference_to_tell);
-        let verdict = verdict(scalar, &paired, difference_to_tell, seeds_to_tell);
+        let seeds_to_tell = paired.n_to_tell(difference_to_tell, n_scalars);
+        let verdict = verdict(scalar, &paired, n_scalars, (difference_to_tell, seeds_to_tell));
         let (scalar, seeds) = (scalar.to_string(), seeds.clone());
-        compared.push(Compared { scalar, seeds, paired, difference_to_tell, seeds_to_tell, verdict });
+        let p_of_all = (paired.p_value * n_scalars as f64).min(1.0);
+        compared.push(Compared {
+            scalar,
+            seeds,
+            paired,
+            difference_to_tell,
+            seeds_to_tell,
+            n_scalars,
+            p_of_all,
+            verdict,
+        });
     }
     let steps: Vec<u64> =
         seeds.iter().flat_map(|seed| [first[seed], second[seed]]).map(|n| last_step(&n.run)).collect();
@@ -87,27 +119,40 @@ fn by_seed(runs: &[Named]) -> anyhow::Result<BTreeMap<u64, &Named>> {
     Ok(by_seed)
 }
 
-/// What can be said, and what not.
-fn verdict(scalar: &str, paired: &Paired, difference: f64, n_to_tell: Option<u64>) -> String {
+/// What can be said, and what not, of one of so many scalars.
+fn verdict(scalar: &str, paired: &Paired, n_scalars: usize, (difference, n_to_tell): (f64, Option<u64>)) -> String {
     let Paired { n, difference: found, half_interval, p_value, .. } = *paired;
     let size = figure(found.mean.abs());
     let (low, high) = (figure(found.mean - half_interval), figure(found.mean + half_interval));
-    let said = if paired.tells() {
+    let of_all = match n_scalars {
+        1 => String::new(),
+        n_scalars => format!("; {:.3} for {n_scalars} scalars together", (p_value * n_scalars as f64).min(1.0)),
+    };
+    let said = if paired.tells_among(n_scalars) {
         let side = if found.mean > 0.0 { "higher" } else { "lower" };
-        format!("{scalar}: the first is {side} by {size}, which chance does not explain (p = {p_value:.3}, {n} seeds)")
-    } else if paired.least_p_value() > LEVEL {
         format!(
-            "{scalar}: {n} seeds cannot tell at {} %, whatever they give (p is {:.3} at least): the difference is between \
+            "{scalar}: the first is {side} by {size}, which chance does not explain (p = {p_value:.3}{of_all}, {n} seeds)"
+        )
+    } else if paired.least_p_value() * n_scalars as f64 > LEVEL {
+        let together = if n_scalars > 1 { format!(" for {n_scalars} scalars together") } else { String::new() };
+        format!(
+            "{scalar}: {n} seeds cannot tell at {} %{together}, whatever they give (p is {:.3} at least): the difference is between \
              {low} and {high}",
             100.0 * LEVEL,
             paired.least_p_value()
         )
     } else {
-        format!("{scalar}: no difference that {n} seeds tell (p = {p_value:.3}): it is between {low} and {high} (95 %)")
+        format!(
+            "{scalar}: no difference that {n} seeds tell (p = {p_value:.3}{of_all}): it is between {low} and {high} (95 %)"
+        )
     };
     match n_to_tell {
-        Some(n) => format!("{said}; {n} seeds would tell a difference of {} in four of five times", figure(difference)),
-        None => said,
+        Some(u64::MAX) | None => said,
+        Some(n_needed) => format!(
+            "{said}; about {n_needed} seeds tell a difference of {} in four of five times, where these {n} are all that says how \
+             much seeds spread",
+            figure(difference)
+        ),
     }
 }
 

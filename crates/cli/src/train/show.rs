@@ -16,7 +16,7 @@ use bf16scope_model::graph::{Precision, Storage};
 use bf16scope_pjrt::Platform;
 use bf16scope_train::checkpoint::Checkpoint;
 use bf16scope_train::experiment::{Experiment, TrainConfig, default_checkpoint};
-use bf16scope_train::watch::{Anomaly, WatchRecord, anomalies, telling_steps};
+use bf16scope_train::watch::{Anomaly, WatchRecord, anomalies, explains, telling_steps};
 use bf16scope_train::{Data, EpochReport, Event, Session, StateOf, Summary, TOTAL_LOSS};
 
 /// Progress: a bar on a terminal, a line for each epoch everywhere.
@@ -201,6 +201,10 @@ impl<'a> Show<'a> {
         watched.push(record.clone());
         let looks: Vec<u64> = watched.iter().map(|look| look.step).collect();
         for anomaly in anomalies(watched) {
+            // What an earlier look showed may be the cause.
+            if self.alarms.iter().any(|(cause, _)| explains(cause, anomaly.rule)) {
+                continue;
+            }
             if !self.alarms.insert((anomaly.rule, anomaly.layer.clone())) {
                 continue;
             }

@@ -11,6 +11,7 @@ pub mod compare;
 pub mod decimal;
 pub mod formats;
 pub mod paired;
+pub mod power;
 
 pub use accumulate::{Accumulation, accumulate};
 pub use decimal::{Decimal, Number, ParseNumberError};

@@ -11,14 +11,16 @@
 
 use serde::Serialize;
 
+use super::power::n_to_tell;
+
 /// Choices of signs are counted up to as many pairs, and drawn beyond.
 const MAX_COUNTED: usize = 16;
 /// As many are drawn, from a fixed seed.
 const N_DRAWN: u64 = 1 << 16;
 /// What is called telling: two-sided.
 pub const LEVEL: f64 = 0.05;
-/// Quantiles of the normal distribution: of a two-sided level of 5 %, and of a power of 80 %.
-const Z: [f64; 2] = [1.959_964, 0.841_621];
+/// The quantile 0.975 of the normal distribution.
+const Z: f64 = 1.959_964;
 /// Quantiles 0.975 of Student's t for 1 to 30 degrees of freedom.
 const T: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
@@ -73,7 +75,7 @@ impl Paired {
         let (firsts, seconds): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
         let differences: Vec<f64> = pairs.iter().map(|(a, b)| a - b).collect();
         let difference = Spread::of(&differences);
-        let t = T.get(n - 2).copied().unwrap_or(Z[0] + 2.4 / (n - 1) as f64);
+        let t = T.get(n - 2).copied().unwrap_or(Z + 2.4 / (n - 1) as f64);
         Some(Paired {
             n,
             first: Spread::of(&firsts),
@@ -94,20 +96,26 @@ impl Paired {
         2.0 * 0.5f64.powi(i32::try_from(self.n).unwrap_or(i32::MAX))
     }
 
-    /// How many pairs tell a mean difference of so much at 5 % in four of five times, if differences spread as these do:
-    /// `((1.96 + 0.84) · deviation / difference)²` and two more, for the deviation is known from few; six at least, below
-    /// which the test cannot tell. `None` of no difference.
-    pub fn n_to_tell(&self, difference: f64) -> Option<u64> {
+    /// Whether chance explains it in fewer than one of twenty times, of so many scalars that are looked at together: its p-value
+    /// times their number is 5 % at most (Bonferroni).
+    pub fn tells_among(&self, n_scalars: usize) -> bool {
+        self.p_value * n_scalars.max(1) as f64 <= LEVEL
+    }
+
+    /// How many pairs tell a mean difference of so much in four of five times, at 5 % for so many scalars together. That
+    /// differences spread as those of these few pairs do is an estimate, and is counted in: see [`power`](super::power). `None`
+    /// of no difference.
+    pub fn n_to_tell(&self, difference: f64, n_scalars: usize) -> Option<u64> {
         if !(difference.abs() > 0.0 && difference.is_finite()) {
             return None;
         }
-        let ratio = Z.iter().sum::<f64>() * self.difference.deviation / difference.abs();
-        Some((ratio.powi(2).ceil() as u64).saturating_add(2).max(6))
+        let ratio = difference.abs() / self.difference.deviation;
+        Some(n_to_tell(ratio, Some(self.n - 1), LEVEL / n_scalars.max(1) as f64))
     }
 }
 
 /// The share of choices of signs whose sum is as far from zero.
-fn p_value(differences: &[f64]) -> f64 {
+pub(super) fn p_value(differences: &[f64]) -> f64 {
     let magnitudes: f64 = differences.iter().map(|difference| difference.abs()).sum();
     // Sums in another order round otherwise.
     let seen = differences.iter().sum::<f64>().abs() - 1e-12 * magnitudes;
@@ -146,7 +154,9 @@ mod tests {
         let (five, six) = (Paired::of(&pairs(5)).unwrap(), Paired::of(&pairs(6)).unwrap());
         assert_eq!((five.p_value, five.tells()), (2.0 / 32.0, false));
         assert_eq!((six.p_value, six.tells(), six.least_p_value()), (2.0 / 64.0, true, 2.0 / 64.0));
-        assert_eq!((six.difference.mean, six.difference.deviation, six.n_to_tell(0.5)), (0.5, 0.0, Some(6)));
+        assert_eq!((six.difference.mean, six.difference.deviation, six.n_to_tell(0.5, 1)), (0.5, 0.0, Some(6)));
+        // Of two scalars one of six signs is no longer rare, and seven pairs are the fewest.
+        assert_eq!((six.tells_among(1), six.tells_among(2), six.n_to_tell(0.5, 2)), (true, false, Some(7)));
     }
 
     /// Differences 3, −1, 1: of the eight choices of signs, those with a sum of 3 or more in magnitude are ±5 (two), ±3 (four).
@@ -156,8 +166,10 @@ mod tests {
         assert_eq!(found.p_value, 6.0 / 8.0);
         assert_eq!((found.difference.mean, found.difference.deviation), (1.0, 2.0));
         assert!((found.half_interval - 4.303 * 2.0 / 3f64.sqrt()).abs() < 1e-9);
-        // (2.80 · 2 / 1)² is 31.4.
-        assert_eq!((found.n_to_tell(1.0), found.n_to_tell(0.0)), (Some(34), None));
+        // (2.80 · 2 / 1)² is 31.4 of a known spread; of one that three pairs tell, several times as many.
+        let n = found.n_to_tell(1.0, 1).unwrap();
+        assert!((60..200).contains(&n), "{n}");
+        assert_eq!(found.n_to_tell(0.0, 1), None);
     }
 
     #[test]

@@ -19,6 +19,11 @@ pub enum Clip {
         /// The largest norm.
         #[serde(deserialize_with = "number::positive")]
         value: f64,
+        /// Whether each replica's gradients are clipped before they are summed, as a `model_fn` of TPUEstimator does that clips
+        /// between `compute_gradients` and `apply_gradients`: those of its loss over the number of replicas, without a weight
+        /// decay that is added. Default false: the sum is.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        per_replica: bool,
     },
     /// Each variable's, so that its norm is at most `value`: `g · value / max(norm, value)`.
     ///
@@ -45,12 +50,9 @@ impl Clip {
     #[track_caller]
     pub(super) fn emit(self, variables: &[Updated<'_>], gradients: &[Tensor]) -> Vec<Tensor> {
         match self {
-            Clip::GlobalNorm { value } => {
+            Clip::GlobalNorm { value, .. } => {
                 let Some(first) = gradients.first() else { return vec![] };
-                let square = |gradient: &Tensor| {
-                    let axes: Vec<i64> = (0..gradient.rank() as i64).collect();
-                    (gradient * gradient).sum(&axes).cast(first.dtype())
-                };
+                let square = |gradient: &Tensor| square(gradient).cast(first.dtype());
                 let sum_of = |in_parts: bool| {
                     let both = variables.iter().zip(gradients);
                     // Beyond the whole a part's gradient is zeros.
@@ -61,13 +63,7 @@ impl Clip {
                 let Some(sum) = [sum_of(false), of_parts].into_iter().flatten().reduce(|a, b| a + b) else {
                     return vec![];
                 };
-                let norm = sum.sqrt();
-                let scalar = |value: f64| norm.graph().scalar(norm.dtype(), value);
-                let factor = (scalar(1.0) / &norm).minimum(&scalar(1.0 / value)) * value;
-                // 0, or NaN of an infinite norm, whose factor is 0.
-                #[expect(clippy::eq_op, reason = "a norm that is not finite makes NaN, as in TensorFlow")]
-                let factor = factor + (&norm - &norm);
-                gradients.iter().map(|gradient| gradient * &factor.cast(gradient.dtype())).collect()
+                scaled_down(gradients, &sum.sqrt(), value)
             }
             Clip::Norm { value } => {
                 let clipped = |(variable, gradient): (&Updated<'_>, &Tensor)| {
@@ -81,4 +77,42 @@ impl Clip {
                 .collect(),
         }
     }
+
+    /// The gradients of one replica, clipped before they are summed; as they are where the sum is clipped.
+    #[track_caller]
+    pub fn of_replica(self, gradients: Vec<Tensor>) -> Vec<Tensor> {
+        match (self, gradients.first().map(Tensor::dtype)) {
+            (Clip::GlobalNorm { value, per_replica: true }, Some(dtype)) => {
+                let squares = gradients.iter().map(|gradient| square(gradient).cast(dtype));
+                match squares.reduce(|sum, square| sum + square) {
+                    Some(sum) => scaled_down(&gradients, &sum.sqrt(), value),
+                    None => gradients,
+                }
+            }
+            _ => gradients,
+        }
+    }
+
+    /// Whether it is the sum over replicas that is clipped.
+    pub(super) fn is_of_sum(self) -> bool {
+        !matches!(self, Clip::GlobalNorm { per_replica: true, .. })
+    }
+}
+
+/// Σg².
+#[track_caller]
+fn square(gradient: &Tensor) -> Tensor {
+    let axes: Vec<i64> = (0..gradient.rank() as i64).collect();
+    (gradient * gradient).sum(&axes)
+}
+
+/// `g · value · min(1 / norm, 1 / value)`.
+#[track_caller]
+fn scaled_down(gradients: &[Tensor], norm: &Tensor, value: f64) -> Vec<Tensor> {
+    let scalar = |value: f64| norm.graph().scalar(norm.dtype(), value);
+    let factor = (scalar(1.0) / norm).minimum(&scalar(1.0 / value)) * value;
+    // 0, or NaN of an infinite norm, whose factor is 0.
+    #[expect(clippy::eq_op, reason = "a norm that is not finite makes NaN, as in TensorFlow")]
+    let factor = factor + (norm - norm);
+    gradients.iter().map(|gradient| gradient * &factor.cast(gradient.dtype())).collect()
 }

@@ -54,6 +54,24 @@ macro_rules! optimizers {
                 }
             }
 
+            /// What is added to the size of a gradient, the root of a mean of squares, before it is divided by; where ε is inside
+            /// of the root, the root of ε. Nothing of a rule without such a quotient.
+            pub fn epsilon(&self) -> Option<f64> {
+                match *self {
+                    Optimizer::Adam(Adam { epsilon, .. })
+                    | Optimizer::AdamW(AdamW { epsilon, .. })
+                    | Optimizer::Lamb(Lamb { epsilon, .. })
+                    | Optimizer::Adagrad(Adagrad { epsilon, .. }) => Some(epsilon),
+                    Optimizer::RmsProp(RmsProp { epsilon, .. }) => Some(epsilon.sqrt()),
+                    Optimizer::Sgd(_)
+                    | Optimizer::Momentum(_)
+                    | Optimizer::Adafactor(_)
+                    | Optimizer::Adadelta(_)
+                    | Optimizer::Ftrl(_)
+                    | Optimizer::Lars(_) => None,
+                }
+            }
+
             /// What weight decay is in its rule.
             pub fn decay_form(&self) -> DecayForm {
                 match self {

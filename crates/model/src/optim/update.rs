@@ -116,7 +116,8 @@ impl Update {
             weight_decay.emit(&variable.name, &variable.value, gradient)
         };
         let given = || updated.iter().zip(gradients);
-        let clipped = self.clip.map(|clip| clip.emit(&updated, &given().map(decayed).collect::<Vec<_>>()));
+        let clip = self.clip.filter(|clip| clip.is_of_sum());
+        let clipped = clip.map(|clip| clip.emit(&updated, &given().map(decayed).collect::<Vec<_>>()));
         for (at, given) in given().enumerate() {
             let variable = given.0;
             let gradient = match &clipped {

@@ -7,6 +7,7 @@
 use serde_json::Value;
 
 use super::layout::HBM;
+use crate::loops::Estimate;
 use bf16scope_hlo::{Instruction, Module, Shape};
 
 /// For which back end XLA has compiled a module.
@@ -100,7 +101,9 @@ pub fn scratch_in_hbm(instruction: &Instruction) -> u64 {
 /// Cycles by the compiler's estimate; none where it gives none.
 pub fn estimated_cycles(instruction: &Instruction) -> Option<u64> {
     let config = config(instruction)?;
-    config.pointer("/window_config/estimated_cycles").and_then(number)
+    let cycles = config.pointer("/window_config/estimated_cycles").and_then(number)?;
+    // The largest int64 says that there is none.
+    (Estimate::new(cycles) != Estimate::Unknown).then_some(cycles)
 }
 
 fn config(instruction: &Instruction) -> Option<Value> {

@@ -131,7 +131,7 @@ pub fn of_instruction(module: &Module, computation: &Computation, instruction: &
         return Cost::default();
     }
     let operands = instruction.operands.iter().map(|id| &computation.instr(*id).shape);
-    let bytes = operands.chain([&instruction.shape]).map(bytes_in_hbm).sum();
+    let bytes = operands.chain([&instruction.shape]).map(bytes_in_hbm).fold(0.0, std::ops::Add::add);
     Cost {
         cycles: backend::estimated_cycles(instruction).unwrap_or(0),
         flops: flops(module, computation, instruction),
@@ -140,7 +140,7 @@ pub fn of_instruction(module: &Module, computation: &Computation, instruction: &
 }
 
 fn bytes_in_hbm(shape: &Shape) -> f64 {
-    leaves(shape).into_iter().filter(|leaf| is_in_hbm(leaf)).map(|leaf| padded_bytes(leaf) as f64).sum()
+    leaves(shape).into_iter().filter(|leaf| is_in_hbm(leaf)).fold(0.0, |sum, leaf| sum + padded_bytes(leaf) as f64)
 }
 
 /// Floating-point operations of an instruction; of a fusion, of all that is in it.

@@ -40,6 +40,7 @@ fn fits(setting: &Setting, fixed: i64, each: i64, start: u64) -> Point {
         flops: 1.0,
         bytes_accessed: 1.0,
         cycles: start + 1000 * u64::from(part),
+        n_without_cycles: 0,
         step: None,
         optimal_seconds: 1.0,
         examples_per_second: 1.0,

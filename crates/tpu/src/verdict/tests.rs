@@ -21,6 +21,7 @@ fn report(cycles: f64, seconds: f64, temporaries: i64) -> CompileReport {
         flops: 1e9,
         bytes_accessed: 1e9 * seconds,
         cycles: (1_000_000.0 * cycles) as u64,
+        n_without_cycles: 0,
         step: None,
         optimal_seconds: 0.1 * seconds,
         examples_per_second: 1.0,

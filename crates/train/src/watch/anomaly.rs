@@ -1,8 +1,12 @@
-//! What is wrong with the numbers of a run: rules, and what they find.
+//! What is wrong with the numbers of a run: the table of causes, and what they find.
 //!
-//! Each rule is a row of [`RULES`] with the reason for its threshold. A rule looks at one record and at the one before.
+//! Each cause is a row of [`RULES`] with the evidence that it asks for, and the reason for its threshold; the rules themselves
+//! are in [`causes`](super::causes). A rule looks at one record and at the one before. What one cause explains is not said as
+//! well: features that nobody scaled saturate softmaxes, explode, and shut what has a bounded slope.
 
-use super::row::{Quantity, Role, WatchRecord, WatchRow};
+use super::causes::{finite, gradients, scale, updates};
+use super::look::{Found, Look};
+use super::row::{Quantity, WatchRecord, WatchRow};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -10,7 +14,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Anomaly {
-    /// The step that was looked at, counted from 1.
+    /// The step that was looked at, counted from 1; of a setting that changed, the first step that has it.
     pub step: u64,
     /// The rule, by its name.
     pub rule: &'static str,
@@ -36,45 +40,117 @@ pub struct Rule {
     pub why: &'static str,
     /// What to do.
     pub remedy: &'static str,
+    /// Rules whose findings follow from this one.
+    pub explains: &'static [&'static str],
     judge: fn(&Look<'_>) -> Vec<Found>,
 }
 
-/// Two looks.
-struct Look<'a> {
-    now: &'a WatchRecord,
-    before: Option<&'a WatchRecord>,
-}
+/// What numbers of a wrong size do to what computes with them.
+const BY_SIZE: &[&str] =
+    &["saturated_softmax", "exploding", "saturated", "saturated_activation", "vanishing", "dead", "stalled", "epsilon"];
+/// What a layer that gives nothing does to the others.
+const BY_ZEROS: &[&str] = &["dead", "vanishing", "flushed", "stalled", "saturated_activation", "epsilon"];
 
-/// A row that a rule found, by its number, with the measurement; and another remedy where that is more to the point.
-struct Found {
-    row: usize,
-    what: String,
-    remedy: Option<&'static str>,
-}
-
-/// All rules. Of what is found in one step, what comes first in the program is said first.
-pub const RULES: [Rule; 11] = [
+/// All rules, causes before what they explain. Of what is found in one step, what comes first in the program is said first.
+pub const RULES: [Rule; 23] = [
+    Rule {
+        name: "loss_scale",
+        why: "activations are finite, and cotangents or gradients are not, under a constant loss scale above 1: the scaled loss \
+              overflows",
+        remedy: "`loss_scale: dynamic`, which halves until gradients are finite, or a smaller constant: `loss_scale: \
+                 'static:1024'`",
+        explains: &["not_finite", "dead", "stalled"],
+        judge: finite::loss_scale,
+    },
+    Rule {
+        name: "rate_jump",
+        why: "between two looks the learning rate rises eightfold or more from one step to the next, and after it the loss is twice \
+              what it was, or a layer's rms eight times, or a layer is 0 that was not",
+        remedy: "look at `learning_rate` at that step (`bf16scope schedule` draws it), and let it rise over steps: `warm_up: \
+                 {steps: 500}`",
+        explains: BY_SIZE,
+        judge: updates::rate_jump,
+    },
+    Rule {
+        name: "zero_rate",
+        why: "no step so far had a learning rate above 0. One that begins at 0, as a warm-up's does, is above it at the second step",
+        remedy: "`learning_rate: 0.001`; `bf16scope schedule` draws the rate of every step",
+        explains: &["dead", "vanishing", "stalled"],
+        judge: updates::zero_rate,
+    },
+    Rule {
+        name: "unscaled_input",
+        why: "a feature has an rms of 32 or more, and a layer multiplies it by its kernel as it is, not normalised before: \
+              initial values are for an rms of 1, and 32 of them are half of the range of a byte's pixels",
+        remedy: "scale the feature to an rms of about 1, such as `data: {scale: 0.01}`, or let a `batch_norm` be the first layer \
+                 where its columns differ",
+        explains: BY_SIZE,
+        judge: scale::unscaled_input,
+    },
+    Rule {
+        name: "label_scale",
+        why: "labels have an rms of 64 or more, and the loss or its gradients are infinite, or the loss grows fourfold between two \
+              looks: gradients of squares grow with the labels",
+        remedy: "train on labels divided by their standard deviation (in the data, for `scale` is for features), or use `{huber: , \
+                 delta: 1}` or `mean_absolute_error` and `clip: {kind: global_norm, value: 1}`",
+        explains: &["exploding", "not_finite"],
+        judge: scale::label_scale,
+    },
+    Rule {
+        name: "weight_decay",
+        why: "weight decay takes a tenth or more of every variable in a step: what a step learns is half gone after seven",
+        remedy: "lower `weight_decay`, which is multiplied by the learning rate: 1e-4 to 0.1 are usual",
+        explains: &["dead", "vanishing", "zero_kernel"],
+        judge: updates::weight_decay,
+    },
+    Rule {
+        name: "loss_scale_stuck",
+        why: "nine of ten steps since the look before were left out, and eight or more: from 2^15 a scale is at 1 \
+              after fifteen halvings, and then smaller scales cannot help",
+        remedy: "the numbers overflow whatever the scale is: compute in bf16, or lower the learning rate",
+        explains: &["dead", "stalled"],
+        judge: finite::loss_scale_stuck,
+    },
     Rule {
         name: "not_finite",
         why: "an infinity or a NaN is in everything computed from it. Where the loss scale is dynamic, gradients may \
               be infinite: such a step is left out",
-        remedy: "lower the learning rate, clip gradients, or compute this layer in f32",
-        judge: not_finite,
+        remedy: "lower the learning rate, clip gradients (`clip: {kind: global_norm, value: 1}`), or compute this layer in f32 \
+                 (`dtype: float32`)",
+        explains: &[],
+        judge: finite::not_finite,
     },
     Rule {
         name: "saturated",
         why: "one number of 1,000 is the largest finite one of its dtype; of numbers in a range of exponents, one of \
               2^15 at most is that by chance",
         remedy: "scale what goes into this layer, or compute it in bf16 or f32, which reach 3e38",
-        judge: saturated,
+        explains: &[],
+        judge: finite::saturated,
     },
     Rule {
-        name: "saturated_softmax",
-        why: "half of the logits, masked ones left out, are 16 or more below the largest: e^-16 is 2^-23, half an ulp \
-              of f32 beside 1, so the sum and the gradient do not see them. Of a loss only where the loss is 1 or more: \
-              one that is sure and right does so too",
-        remedy: "divide the logits by the root of their features, or lower the learning rate",
-        judge: saturated_softmax,
+        name: "rescaled",
+        why: "a layer without variables, and which no dropout turned off, gives 2^13 times what it takes, or 2^-13 of it: no \
+              activation, pool or softmax of a usual network does",
+        remedy: "look at what this layer multiplies by and adds: `{rescaling: 1.0}`",
+        explains: BY_SIZE,
+        judge: scale::rescaled,
+    },
+    Rule {
+        name: "zero_kernel",
+        why: "all of a layer's kernel, or of a norm's gamma, is 0 at two looks in a row with an update between, and nothing goes \
+              through it. Zeros that are left at the first update, as those of a last layer are, are not meant",
+        remedy: "give it initial values: `kernel_initializer: glorot_uniform`",
+        explains: BY_ZEROS,
+        judge: gradients::zero_kernel,
+    },
+    Rule {
+        name: "norm_of_one",
+        why: "a norm takes numbers, gives nothing but its offset and passes 2^-14 of its cotangent on, or less: it normalises over \
+              one number, as a batch norm of dense features does at a batch of 1",
+        remedy: "`batch: 32`, a `layer_norm` in its place, or, over replicas, `batch_norm: {across: 8}` of `mesh`",
+        explains: BY_ZEROS,
+        judge: gradients::norm_of_one,
     },
     Rule {
         name: "unscaled_residual",
@@ -82,29 +158,61 @@ pub const RULES: [Rule; 11] = [
               in all. Blocks that each add as much as the first grow by the root of (k+1)/k, which is below 1.3 from \
               the second on",
         remedy: "normalise before each block, or scale its last layer by 1 / √(2 · layers)",
-        judge: unscaled_residual,
+        explains: &["exploding"],
+        judge: scale::unscaled_residual,
     },
     Rule {
         name: "exploding",
-        why: "an rms of 64 or more that is 64 times the median layer's or that of what comes before it, or 16 times what it \
-              was at the look before. Initial values and normalisation aim at an rms of 1; 64 is six doublings",
-        remedy: "look at this layer's initial values, lower the learning rate, or clip gradients",
-        judge: exploding,
+        why: "a layer's rms is 64 or more, and of a network with labels that are floats as many times theirs, and 64 times the \
+              median layer's or that of what it takes, or 16 times what it was at the look before. Initial values and normalisation \
+              aim at an rms of 1; 64 is six doublings",
+        remedy: "look at this layer's initial values (`kernel_initializer: glorot_uniform`), lower the learning rate, or clip \
+                 gradients (`clip: {kind: global_norm, value: 1}`)",
+        explains: &["saturated_softmax", "saturated_activation"],
+        judge: scale::exploding,
     },
     Rule {
-        name: "dead",
-        why: "all of a layer's activations, or of a variable's 16 or more gradients, are 0 at two looks in a row, with \
-              an update between",
-        remedy: "lower the learning rate, or use another activation or another initial bias: a ReLU below 0 for all \
-                 examples learns nothing any more",
-        judge: dead,
+        name: "saturated_activation",
+        why: "a sigmoid or a tanh passes 2^-14 of its cotangent on at two looks in a row, or less: what it takes is 10 or more away \
+              from 0 nearly everywhere, where its slope is e^-10",
+        remedy: "normalise what goes into it (`batch_norm`), give the layer smaller initial values (`bias_initializer: zeros`), or \
+                 use `activation: relu`",
+        explains: BY_ZEROS,
+        judge: gradients::saturated_activation,
+    },
+    Rule {
+        name: "saturated_softmax",
+        why: "half of the logits, masked ones left out, are 16 or more below the largest: e^-16 is 2^-23, half an ulp \
+              of f32 beside 1, so the sum and the gradient do not see them. Of a loss only where the loss is 1 or more: \
+              one that is sure and right does so too",
+        remedy: "divide the logits by the root of their features, or lower the learning rate",
+        explains: &[],
+        judge: scale::saturated_softmax,
     },
     Rule {
         name: "flushed",
         why: "half of the cotangents that are not 0 are below the smallest normal number of their dtype, or, in f16, \
               all are 0 and those of the layer before in the backward pass were that small",
         remedy: "use `loss_scale: dynamic`, or compute in bf16, which has f32's exponents",
-        judge: flushed,
+        explains: &["dead", "vanishing", "stalled"],
+        judge: finite::flushed,
+    },
+    Rule {
+        name: "dead",
+        why: "all that a layer gives is 0 at two looks in a row, with an update between, though what it takes is not; or all of a \
+              variable's 16 or more gradients are, and no stochastic depth turned its branch off",
+        remedy: "look at what the layer computes: nothing of what it takes goes through it",
+        explains: BY_ZEROS,
+        judge: gradients::dead,
+    },
+    Rule {
+        name: "vanishing",
+        why: "at two looks in a row the cotangent of the first layers is 2^-16 of the last one's or less, by its norm, which \
+              pools and widths change little, and four layers with kernels or more lie between; or one layer passes 2^-14 of it on",
+        remedy: "normalise between the layers (`batch_norm`, `layer_norm`), add residual connections (`{add: [a, b]}`), or give \
+                 kernels larger initial values (`kernel_initializer: he_normal`)",
+        explains: &["stalled", "epsilon"],
+        judge: gradients::vanishing,
     },
     Rule {
         name: "epsilon",
@@ -112,47 +220,68 @@ pub const RULES: [Rule; 11] = [
               a gradient and its own size is 1/√(1-β2) at most, 32 for 0.999; or gradients below 2^-40 move \
               variables by a quarter of a learning rate: only an ε below them lets them",
         remedy: "raise the optimizer's epsilon to 1e-8 or more",
-        judge: epsilon,
+        explains: &[],
+        judge: updates::epsilon,
     },
     Rule {
-        name: "weight_decay",
-        why: "weight decay takes a tenth or more of every variable in a step: what a step learns is half gone after seven",
-        remedy: "lower `weight_decay`, which is multiplied by the learning rate: 1e-4 to 0.1 are usual",
-        judge: weight_decay,
+        name: "large_epsilon",
+        why: "at two looks in a row each variable of 16 or more numbers moves by an eighth of the learning rate or less, and by a \
+              thousandth of the largest weight, and ε, 0.1 or more, is four times its gradients: their quotient is their size then, \
+              where noise alone makes it 0.23",
+        remedy: "lower ε: `optimizer: {kind: adam, epsilon: 1.0e-8}`",
+        explains: &["stalled"],
+        judge: updates::large_epsilon,
+    },
+    Rule {
+        name: "slow_statistics",
+        why: "a batch norm keeps more than 0.999 of its running statistics in a step, and more than half of them is still their \
+              initial value: an evaluation normalises by that, whatever the training loss is",
+        remedy: "lower the layer's momentum: `{batch_norm: , momentum: 0.99}`",
+        explains: &[],
+        judge: updates::slow_statistics,
     },
     Rule {
         name: "stalled",
         why: "at two looks in a row more than half of a variable's elements that have a gradient are stored as they \
               were: the update is below half an ulp of what is stored. Stochastic rounding keeps the mean, and is not judged",
-        remedy: "store variables as f32, bf16_compensated or bf16_stochastic, or raise the learning rate",
-        judge: stalled,
-    },
-    Rule {
-        name: "loss_scale_stuck",
-        why: "nine of ten steps since the look before were left out, and eight or more: from 2^15 a scale is at 1 \
-              after fifteen halvings, and then smaller scales cannot help",
-        remedy: "the numbers overflow whatever the scale is: compute in bf16, or lower the learning rate",
-        judge: loss_scale_stuck,
+        remedy: "store variables as f32 (`variables: f32`), bf16_compensated or bf16_stochastic, or raise the learning rate",
+        explains: &[],
+        judge: updates::stalled,
     },
 ];
 
+/// Whether what one rule finds follows from what another one did.
+pub fn explains(cause: &str, follows: &str) -> bool {
+    RULES.iter().any(|rule| rule.name == cause && rule.explains.contains(&follows))
+}
+
 /// What is wrong in records, which are in the order of their steps: each thing once, where it is first seen, the first
-/// first.
+/// first; and nothing that another cause, seen before or at the same step, explains.
 pub fn anomalies(records: &[WatchRecord]) -> Vec<Anomaly> {
     let mut seen = BTreeSet::new();
+    let mut causes: BTreeSet<&str> = BTreeSet::new();
     let mut all = Vec::new();
     for (number, now) in records.iter().enumerate() {
         let look = Look { now, before: number.checked_sub(1).map(|before| &records[before]) };
         let found = RULES.iter().flat_map(|rule| (rule.judge)(&look).into_iter().map(move |found| (rule, found)));
-        let mut found: Vec<_> = found.collect();
+        let mut found: Vec<(&Rule, Found)> = found.collect();
+        // In the order of the table: what is explained explains nothing.
+        found.retain(|(rule, _)| {
+            let is_cause = !causes.iter().any(|cause| *cause != rule.name && explains(cause, rule.name));
+            if is_cause {
+                causes.insert(rule.name);
+            }
+            is_cause
+        });
         found.sort_by_key(|(_, found)| found.row);
-        for (rule, Found { row, what, remedy }) in found {
-            let WatchRow { layer, quantity, .. } = &now.rows[row];
+        for (rule, Found { row, what, remedy, layer, step }) in found {
+            let WatchRow { layer: of_row, quantity, .. } = &now.rows[row];
+            let layer = layer.unwrap_or_else(|| of_row.clone());
             if seen.insert((rule.name, layer.clone(), *quantity)) {
                 all.push(Anomaly {
-                    step: now.step,
+                    step: step.unwrap_or(now.step),
                     rule: rule.name,
-                    layer: layer.clone(),
+                    layer,
                     quantity: *quantity,
                     direction: quantity.direction(),
                     found: what,
@@ -167,270 +296,9 @@ pub fn anomalies(records: &[WatchRecord]) -> Vec<Anomaly> {
 /// The steps of looks that anomalies were found by: each one's, and the look before it.
 pub fn telling_steps(records: &[WatchRecord]) -> BTreeSet<u64> {
     let places = anomalies(records).into_iter().filter_map(|anomaly| {
-        let at = records.iter().position(|record| record.step == anomaly.step)?;
+        // A setting may change between two looks.
+        let at = records.iter().position(|record| record.step >= anomaly.step)?;
         Some(at.saturating_sub(1)..at + 1)
     });
     places.flatten().map(|at| records[at].step).collect()
-}
-
-impl Look<'_> {
-    /// Rows with their numbers, of a quantity.
-    fn rows(&self, quantity: Quantity) -> impl Iterator<Item = (usize, &WatchRow)> {
-        self.now.rows.iter().enumerate().filter(move |(_, row)| row.quantity == quantity)
-    }
-
-    /// The same row of the look before.
-    fn before(&self, row: &WatchRow) -> Option<&WatchRow> {
-        let is_same =
-            |other: &&WatchRow| (&other.layer, other.quantity, other.role) == (&row.layer, row.quantity, row.role);
-        self.before?.rows.iter().find(is_same)
-    }
-
-    /// Whether variables moved between the looks.
-    fn has_moved(&self) -> bool {
-        self.before.is_some_and(|before| before.learning_rate > 0.0)
-    }
-
-    /// The row of a variable's gradient.
-    fn gradient_of(&self, variable: &str) -> Option<&WatchRow> {
-        self.rows(Quantity::Gradient).map(|(_, row)| row).find(|row| row.layer == variable)
-    }
-
-    fn are_gradients_finite(&self) -> bool {
-        self.rows(Quantity::Gradient).all(|(_, row)| row.not_finite == 0.0)
-    }
-}
-
-fn found(row: usize, what: String) -> Found {
-    Found { row, what, remedy: None }
-}
-
-fn percent(share: f64) -> String {
-    match 100.0 * share {
-        all if all > 99.95 => "all".to_string(),
-        share if share >= 1.0 => format!("{share:.1} %"),
-        share => format!("{share:.2} %"),
-    }
-}
-
-fn not_finite(look: &Look<'_>) -> Vec<Found> {
-    let is_retried = |row: &WatchRow| look.now.n_skipped.is_some() && row.quantity != Quantity::Activation;
-    let is_bad = |row: &WatchRow| row.not_finite > 0.0 && row.role != Some(Role::Softmax) && !is_retried(row);
-    let Some((number, row)) = look.now.rows.iter().enumerate().find(|(_, row)| is_bad(row)) else {
-        return Vec::new();
-    };
-    let what = format!(
-        "{} of {} numbers are infinite or NaN; all that comes before is finite",
-        percent(row.not_finite),
-        row.n
-    );
-    let remedy = (row.quantity == Quantity::Update).then_some(
-        "its gradient is finite: raise the optimizer's epsilon, which divides by 0, or lower the learning rate",
-    );
-    vec![Found { row: number, what, remedy }]
-}
-
-fn saturated(look: &Look<'_>) -> Vec<Found> {
-    let rows = look.now.rows.iter().enumerate().filter(|(_, row)| row.saturated >= 1e-3);
-    rows.map(|(number, row)| {
-        found(number, format!("{} of them are {:e}, the largest finite {}", percent(row.saturated), row.max, row.dtype))
-    })
-    .collect()
-}
-
-fn saturated_softmax(look: &Look<'_>) -> Vec<Found> {
-    let with_variables: BTreeSet<&str> = look.rows(Quantity::Gradient).map(|(_, row)| row.scope()).collect();
-    let last_layer = look.rows(Quantity::Activation).filter(|(_, row)| with_variables.contains(row.layer.as_str()));
-    let last_layer = last_layer.map(|(number, _)| number).max().unwrap_or(0);
-    let is_costly = look.now.loss().is_none_or(|loss| loss >= 1.0);
-    let rows = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Softmax));
-    let of = |(number, row): (usize, &WatchRow)| {
-        // From 2^12 on it is a mask.
-        let masked = row.not_finite + row.bins[14] + row.bins[15];
-        let others = 1.0 - row.zero - masked;
-        let far = (row.bins[12] + row.bins[13]) / others;
-        let is_bad = others > 1e-9 && far >= 0.5 && (number < last_layer || is_costly);
-        is_bad.then(|| found(number, format!("{} of the logits are 16 or more below the largest", percent(far))))
-    };
-    rows.filter_map(of).collect()
-}
-
-fn unscaled_residual(look: &Look<'_>) -> Vec<Found> {
-    let rows = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Residual));
-    let rows: Vec<(usize, &WatchRow)> = rows.collect();
-    let mut begin = 0;
-    for (at, (number, row)) in rows.iter().enumerate().skip(1) {
-        let (_, last) = rows[at - 1];
-        if row.n != last.n || row.rms < 1.3 * last.rms {
-            begin = at;
-        }
-        let (_, first) = rows[begin];
-        if at - begin >= 3 && row.rms >= 8.0 * first.rms && first.rms > 0.0 {
-            let what =
-                format!("the rms grew from {:.3} to {:.3} over {} residual blocks", first.rms, row.rms, at - begin + 1);
-            return vec![found(*number, what)];
-        }
-    }
-    Vec::new()
-}
-
-/// Where an rms is large.
-const LARGE: f32 = 64.0;
-
-fn exploding(look: &Look<'_>) -> Vec<Found> {
-    let is_layer = |row: &WatchRow| matches!(row.role, None | Some(Role::Residual));
-    let mut all: Vec<f32> =
-        look.rows(Quantity::Activation).filter(|(_, row)| is_layer(row)).map(|(_, row)| row.rms).collect();
-    all.sort_by(f32::total_cmp);
-    let median = all.get(all.len() / 2).copied().unwrap_or(0.0);
-    let of = |(number, row): (usize, &WatchRow)| {
-        if row.rms < LARGE || !is_layer(row) {
-            return None;
-        }
-        let before = look.before(row).map(|before| before.rms).filter(|before| *before > 0.0);
-        if let Some(before) = before.filter(|before| row.rms >= 16.0 * before) {
-            let what = format!("the rms is {:.3e}, and was {before:.3e} at the look before", row.rms);
-            return Some(found(number, what));
-        }
-        if row.quantity != Quantity::Activation {
-            return None;
-        }
-        let is_what_it_takes = |row: &&WatchRow| is_layer(row) || row.role == Some(Role::Input);
-        let last = look.now.rows[..number].iter().rfind(is_what_it_takes).filter(|last| last.rms > 0.0);
-        let is_over = |row: &WatchRow| median > 0.0 && row.rms >= LARGE * median;
-        // A layer that gives what it takes is not what is wrong.
-        let is_large_input =
-            |input: &&WatchRow| input.role == Some(Role::Input) && is_over(input) && row.rms < LARGE * input.rms;
-        if let (true, Some(input)) = (is_over(row), look.now.rows[..number].iter().position(|row| is_large_input(&row)))
-        {
-            let what = format!(
-                "the rms of this feature is {:.3e}, that of the median layer {median:.3e}",
-                look.now.rows[input].rms
-            );
-            return Some(Found {
-                row: input,
-                what,
-                remedy: Some("scale the feature, as `data: {scale: …}` does, to an rms of about 1"),
-            });
-        }
-        if is_over(row) {
-            return Some(found(number, format!("the rms is {:.3e}, that of the median layer {median:.3e}", row.rms)));
-        }
-        let last = last.filter(|last| row.rms >= LARGE * last.rms)?;
-        Some(found(number, format!("the rms is {:.3e}, that of {} before it {:.3e}", row.rms, last.layer, last.rms)))
-    };
-    let rows = look.rows(Quantity::Activation).chain(look.rows(Quantity::Gradient));
-    rows.filter_map(of).take(1).collect()
-}
-
-fn dead(look: &Look<'_>) -> Vec<Found> {
-    if !look.has_moved() {
-        return Vec::new();
-    }
-    let is_dead = |row: &&WatchRow| row.is_zero();
-    let any_gradient = look.rows(Quantity::Gradient).any(|(_, row)| !row.is_zero());
-    let rows = look.now.rows.iter().enumerate().filter(|(_, row)| match row.quantity {
-        Quantity::Activation => matches!(row.role, None | Some(Role::Activated)),
-        Quantity::Gradient => row.n >= 16 && any_gradient,
-        Quantity::Cotangent | Quantity::Update => false,
-    });
-    let dead = rows.filter(|(_, row)| row.is_zero() && look.before(row).as_ref().is_some_and(is_dead));
-    // What is dead because this is, is not said as well.
-    dead.take(1)
-        .map(|(number, row)| found(number, format!("all {} numbers are 0, as at the look before", row.n)))
-        .collect()
-}
-
-fn flushed(look: &Look<'_>) -> Vec<Found> {
-    let rows: Vec<(usize, &WatchRow)> = look.rows(Quantity::Cotangent).collect();
-    let has_loss = look.now.loss().is_some_and(|loss| loss > 1e-3);
-    let smallest_normal = |row: &WatchRow| if row.dtype == "f16" { 2f32.powi(-14) } else { f32::MIN_POSITIVE };
-    for (at, (number, row)) in rows.iter().enumerate() {
-        let nonzero = 1.0 - row.zero - row.not_finite;
-        if nonzero > 0.0 && row.subnormal >= 0.5 * nonzero {
-            let share = percent(row.subnormal / nonzero);
-            let what = format!("{share} of those that are not 0 are below the smallest normal {}", row.dtype);
-            return vec![found(*number, what)];
-        }
-        let was_small = match at.checked_sub(1).map(|last| rows[last].1) {
-            None => has_loss,
-            Some(last) => !last.is_zero() && last.max < smallest_normal(row),
-        };
-        if row.dtype == "f16" && row.is_zero() && was_small {
-            return vec![found(*number, format!("all {} are 0 in f16, whose least number is 2^-24", row.n))];
-        }
-    }
-    Vec::new()
-}
-
-fn epsilon(look: &Look<'_>) -> Vec<Found> {
-    let rate = look.now.learning_rate as f32;
-    let is_of_a_quotient = ["adam", "adamw", "rmsprop", "adagrad"].contains(&look.now.optimizer.as_str());
-    // Weight decay moves variables past the quotient.
-    if !is_of_a_quotient || rate <= 0.0 || look.now.decay >= MOST_DECAY {
-        return Vec::new();
-    }
-    let of = |(number, row): (usize, &WatchRow)| {
-        let gradient = look.gradient_of(&row.layer)?;
-        if row.max > LARGE * rate {
-            return Some(found(
-                number,
-                format!("an element moves by {:.3e}, and the learning rate is {rate:.3e}", row.max),
-            ));
-        }
-        let is_noise = gradient.max > 0.0 && gradient.max < 2f32.powi(-40) && gradient.not_finite == 0.0;
-        let what = || format!("gradients of {:.1e} at most move it by {:.3e}", gradient.max, row.rms);
-        (is_noise && row.rms >= rate / 4.0).then(|| found(number, what()))
-    };
-    look.rows(Quantity::Update).filter_map(of).collect()
-}
-
-/// The share of a variable that decays in a step.
-const MOST_DECAY: f64 = 0.1;
-
-fn weight_decay(look: &Look<'_>) -> Vec<Found> {
-    let decay = look.now.decay;
-    let largest = look.rows(Quantity::Update).max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms));
-    let found_in = largest.filter(|_| decay >= MOST_DECAY);
-    found_in
-        .map(|(number, _)| found(number, format!("each step takes {} of it away", percent(decay))))
-        .into_iter()
-        .collect()
-}
-
-fn stalled(look: &Look<'_>) -> Vec<Found> {
-    if !look.has_moved() || look.now.learning_rate <= 0.0 || look.now.variables == "bf16_stochastic" {
-        return Vec::new();
-    }
-    if !look.are_gradients_finite() {
-        return Vec::new();
-    }
-    let share = |row: &WatchRow, gradient: &WatchRow| {
-        let moved = 1.0 - gradient.zero;
-        (moved * row.n as f64 >= 16.0).then(|| row.lost.unwrap_or(0.0) / moved)
-    };
-    let of = |(number, row): (usize, &WatchRow)| {
-        let now = share(row, look.gradient_of(&row.layer)?)?;
-        let before = look.before(row)?.lost?;
-        let is_stalled = now > 0.5 && before > 0.25;
-        let what = || format!("{} of the updates are below half an ulp of {}, and lost", percent(now), row.dtype);
-        let remedy =
-            (row.dtype == "f32").then_some("raise the learning rate, or the norm that gradients are clipped to");
-        is_stalled.then(|| Found { row: number, what: what(), remedy })
-    };
-    look.rows(Quantity::Update).filter_map(of).collect()
-}
-
-fn loss_scale_stuck(look: &Look<'_>) -> Vec<Found> {
-    let both = look.now.n_skipped.zip(look.before.and_then(|before| before.n_skipped));
-    let Some(((now, before), look_before)) = both.zip(look.before) else { return Vec::new() };
-    let (n_skipped, n_steps) = (now.saturating_sub(before), look.now.step.saturating_sub(look_before.step));
-    if n_skipped < 8 || 10 * n_skipped < 9 * n_steps {
-        return Vec::new();
-    }
-    let overflowing = look.now.rows.iter().position(|row| row.not_finite > 0.0 && row.role != Some(Role::Softmax));
-    let row = overflowing.or_else(|| look.rows(Quantity::Gradient).map(|(number, _)| number).next());
-    let scale = look.now.loss_scale.unwrap_or(1.0);
-    let what = format!("{n_skipped} of the last {n_steps} steps were left out, and the loss scale is {scale}");
-    row.map(|row| found(row, what)).into_iter().collect()
 }

@@ -7,13 +7,16 @@
 //! [`WatchRecord`] is what one look gives, [`anomalies`] judges a row of them by a table of [`RULES`].
 
 mod anomaly;
+mod causes;
+mod forward;
+mod look;
 mod program;
 mod row;
 mod statistics;
 
-pub use anomaly::{Anomaly, RULES, Rule, anomalies, telling_steps};
+pub use anomaly::{Anomaly, RULES, Rule, anomalies, explains, telling_steps};
 pub(super) use program::{Observing, observing, words_of};
-pub use row::{Bins, Quantity, Role, WatchRecord, WatchRow};
+pub use row::{Bins, Function, Quantity, RateJump, Role, WatchRecord, WatchRow};
 pub(super) use statistics::{RowOf, read_row};
 
 use std::num::NonZeroU32;

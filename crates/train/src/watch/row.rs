@@ -55,6 +55,8 @@ impl fmt::Display for Quantity {
 pub enum Role {
     /// A feature of the batch, which no layer made.
     Input,
+    /// A label of the batch, which the loss alone reads.
+    Label,
     /// The loss.
     Loss,
     /// The sum of a block's input and its output.
@@ -63,6 +65,21 @@ pub enum Role {
     Activated,
     /// What a softmax raises e to: logits less their greatest, or less the logarithm of their sum.
     Softmax,
+    /// What dropout or stochastic depth leaves: what it turned off is 0.
+    Dropped,
+}
+
+/// A function whose slope may be 0, and that gives an activation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Function {
+    /// 0 below 0, ReLU6 included.
+    Relu,
+    /// Its slope is 1/4 at most, and 0 far from 0.
+    Sigmoid,
+    /// Its slope is 0 far from 0.
+    Tanh,
 }
 
 /// Numbers by the exponents of their magnitudes.
@@ -122,6 +139,18 @@ pub struct WatchRow {
     /// Of an update: the same of the number that the network reads, in the dtype that it computes in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unseen: Option<f64>,
+    /// Of an update: the largest magnitude of the variable before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stored: Option<f32>,
+    /// Of an activation: the places of the rows that it is computed from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub takes: Vec<u32>,
+    /// Of an activation: what gives it, where that can shut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<Function>,
+    /// Of a gradient: stochastic depth turns it off with its branch.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_gated: bool,
 }
 
 impl WatchRow {
@@ -139,7 +168,8 @@ impl WatchRow {
             Some(Role::Softmax) => format!("{} (softmax)", self.layer),
             Some(Role::Residual) => format!("{} (sum)", self.layer),
             Some(Role::Activated) => format!("{} (activated)", self.layer),
-            Some(Role::Input | Role::Loss) | None => self.layer.clone(),
+            Some(Role::Dropped) => format!("{} (dropped)", self.layer),
+            Some(Role::Input | Role::Label | Role::Loss) | None => self.layer.clone(),
         }
     }
 
@@ -161,7 +191,7 @@ pub struct WatchRecord {
     pub optimizer: String,
     /// What variables are stored in: `f32`.
     pub variables: String,
-    /// The loss scale before the step, where there is one.
+    /// The loss scale before the step, where there is one: a constant too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
     /// The share of a variable that weight decay takes away in the step, where it does not go through the optimizer's quotient.
@@ -170,8 +200,41 @@ pub struct WatchRecord {
     /// Steps before this one whose update was left out, where the loss scale is dynamic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_skipped: Option<u64>,
+    /// What the optimizer adds to the size of a gradient before it divides by it, where it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epsilon: Option<f64>,
+    /// The steepest rise of the learning rate since the last look but one, from one step to the next, where it is at least twofold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_jump: Option<RateJump>,
+    /// Whether no step so far has a learning rate above 0, this one included.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_moves: bool,
+    /// The share that a step keeps of running statistics, of those that keep more than 0.999.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow_statistics: Vec<(String, f64)>,
     /// In program order: inputs, activations forward, cotangents backward, then gradients and updates by variable.
     pub rows: Vec<WatchRow>,
+}
+
+/// A learning rate that rises from one step to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RateJump {
+    /// The first step at the higher rate, counted from 1.
+    pub step: u64,
+    /// The rate of the step before.
+    pub before: f64,
+    /// The rate of this one.
+    pub now: f64,
+}
+
+impl RateJump {
+    /// The steepest rise among steps, counted from 1, that come after `from`, up to `to`.
+    pub(crate) fn steepest(from: u64, to: u64, rate: impl Fn(u64) -> f64) -> Option<RateJump> {
+        let rises = (from.max(1) + 1..=to).map(|step| RateJump { step, before: rate(step - 1), now: rate(step) });
+        let rises = rises.filter(|jump| jump.before > 0.0 && jump.now >= 2.0 * jump.before);
+        rises.max_by(|a, b| (a.now / a.before).total_cmp(&(b.now / b.before)))
+    }
 }
 
 fn is_no_share(share: &f64) -> bool {

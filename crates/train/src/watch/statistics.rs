@@ -4,7 +4,7 @@
 //! of a magnitude are in the order of the magnitudes, so each count is of those from a bound on, and all bounds are
 //! counted in one reduction. Counts are s32, exact to 2^31 elements.
 
-use super::row::{Bins, Quantity, Role, WatchRow};
+use super::row::{Bins, Function, Quantity, Role, WatchRow};
 use bf16scope_hlo::ops::{BinaryOp, Comparison};
 use bf16scope_hlo::{DType, Emitter, InstrId, Literal, Metadata, Op, Shape};
 
@@ -68,15 +68,16 @@ fn read_as(dtype: DType) -> DType {
     }
 }
 
-/// Words of a row: the largest magnitude, the mean square relative to it, a count for each bound, two of updates.
-pub(super) const N_WORDS: usize = 4 + N_BOUNDS;
+/// Words of a row: the largest magnitude, the mean square relative to it, a count for each bound, three of updates.
+pub(super) const N_WORDS: usize = 5 + N_BOUNDS;
 const N_BOUNDS: usize = Bins::N - 1 + 4;
 
-/// A row `s32[1, N_WORDS]` of the floats `x`; `lost` and `unseen` are `pred` arrays that are counted.
+/// A row `s32[1, N_WORDS]` of the floats `x`; `lost` and `unseen` are `pred` arrays that are counted; of `beside` the largest
+/// magnitude is there, as f32.
 ///
 /// All is counted in one pass, by a reduction of as many arrays as there are words, which a fusion computes element by
 /// element; squares take a second, for they need the largest.
-pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2]) -> InstrId {
+pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2], beside: Option<InstrId>) -> InstrId {
     // No reduction is of a scalar.
     let shaped = |x: InstrId| if e.dims(x).is_empty() { e.reshape(x, &[1]) } else { x };
     let x = shaped(e.convert(x, read_as(e.dtype(x))));
@@ -109,9 +110,22 @@ pub(super) fn emit(e: &Emitter, x: InstrId, counted: [Option<InstrId>; 2]) -> In
     let ratio = e.div(finite, e.broadcast(scale, &[], &dims));
     let mean = e.mul_scalar(e.reduce_sum(e.mul(ratio, ratio), &axes), 1.0 / n.max(1) as f64);
     let mean = e.emit(Op::BitcastConvert, &[mean], Some(&Shape::scalar(DType::S32)));
-    let words = [&[greatest, mean], counts, &[lost, unseen]].concat();
+    let beside = beside.map_or_else(|| e.constant(Literal::scalar(0i32)), |beside| largest_bits(e, shaped(beside)));
+    let words = [&[greatest, mean], counts, &[lost, unseen, beside]].concat();
     let words: Vec<InstrId> = words.into_iter().map(|word| e.reshape(word, &[1])).collect();
     e.reshape(e.concatenate(&words, 0), &[1, N_WORDS as i64])
+}
+
+/// The bits of the largest magnitude of an array, as f32.
+fn largest_bits(e: &Emitter, x: InstrId) -> InstrId {
+    let (x, dims) = (e.convert(x, DType::F32), e.dims(x));
+    let bits = e.emit(Op::BitcastConvert, &[x], Some(&Shape::array(DType::S32, &dims[..])));
+    let mask = e.broadcast(e.constant(Literal::scalar(i32::MAX)), &[], &dims);
+    let magnitude = e.binary(BinaryOp::And, bits, mask);
+    let zero = e.broadcast(e.constant(Literal::scalar(0i32)), &[], &dims);
+    let axes: Vec<i64> = (0..dims.len() as i64).collect();
+    // One computation for all reductions: the second maximum is of zeros.
+    reduce_all(e, &[(BinaryOp::Maximum, magnitude), (BinaryOp::Maximum, zero)], &axes)[0]
 }
 
 /// Reductions of arrays of `s32` that take one pass together, each by its operation.
@@ -149,6 +163,10 @@ pub(crate) struct RowOf {
     /// What the row is said to be in.
     pub said: DType,
     pub n: u64,
+    /// Rows that it is computed from.
+    pub takes: Vec<u32>,
+    pub function: Option<Function>,
+    pub is_gated: bool,
 }
 
 /// A row as the host reads it.
@@ -178,7 +196,11 @@ pub(crate) fn read_row(of: &RowOf, words: &[i32]) -> WatchRow {
         saturated: share(largest - infinite),
         not_finite: share(infinite),
         bins,
-        lost: of_update(words[N_WORDS - 2]),
-        unseen: of_update(words[N_WORDS - 1]),
+        lost: of_update(words[N_WORDS - 3]),
+        unseen: of_update(words[N_WORDS - 2]),
+        stored: (of.quantity == Quantity::Update).then(|| f32::from_bits(words[N_WORDS - 1] as u32)),
+        takes: of.takes.clone(),
+        function: of.function,
+        is_gated: of.is_gated,
     }
 }

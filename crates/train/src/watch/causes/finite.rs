@@ -1,0 +1,79 @@
+//! Numbers that are infinite, at the ends of their dtype's range, or below it.
+
+use crate::watch::look::{Found, Look, percent};
+use crate::watch::row::{Quantity, Role, WatchRow};
+
+pub(in crate::watch) fn not_finite(look: &Look<'_>) -> Vec<Found> {
+    let is_retried = |row: &WatchRow| look.now.n_skipped.is_some() && row.quantity != Quantity::Activation;
+    let is_bad = |row: &WatchRow| row.not_finite > 0.0 && row.role != Some(Role::Softmax) && !is_retried(row);
+    let Some((number, row)) = look.now.rows.iter().enumerate().find(|(_, row)| is_bad(row)) else {
+        return Vec::new();
+    };
+    let what = format!(
+        "{} of {} numbers are infinite or NaN; all that comes before is finite",
+        percent(row.not_finite),
+        row.n
+    );
+    let other = (row.quantity == Quantity::Update).then_some(
+        "its gradient is finite: raise the optimizer's epsilon, which divides by 0, or lower the learning rate",
+    );
+    vec![Found { remedy: other, ..Found::new(number, what) }]
+}
+
+pub(in crate::watch) fn loss_scale(look: &Look<'_>) -> Vec<Found> {
+    let is_bad = |row: &WatchRow| row.not_finite > 0.0 && row.role != Some(Role::Softmax);
+    let first = look.now.rows.iter().enumerate().find(|(_, row)| is_bad(row));
+    let Some((number, row)) = first.filter(|(_, row)| row.quantity != Quantity::Activation) else { return Vec::new() };
+    let scale = look.now.loss_scale.filter(|scale| *scale > 1.0 && look.now.n_skipped.is_none());
+    let what = |scale: f64| {
+        format!("under a loss scale of {scale} {} of {} numbers are infinite or NaN", percent(row.not_finite), row.n)
+    };
+    scale.map(|scale| Found::new(number, what(scale))).into_iter().collect()
+}
+
+pub(in crate::watch) fn saturated(look: &Look<'_>) -> Vec<Found> {
+    let rows = look.now.rows.iter().enumerate().filter(|(_, row)| row.saturated >= 1e-3);
+    rows.map(|(number, row)| {
+        Found::new(
+            number,
+            format!("{} of them are {:e}, the largest finite {}", percent(row.saturated), row.max, row.dtype),
+        )
+    })
+    .collect()
+}
+
+pub(in crate::watch) fn flushed(look: &Look<'_>) -> Vec<Found> {
+    let rows: Vec<(usize, &WatchRow)> = look.rows(Quantity::Cotangent).collect();
+    let has_loss = look.now.loss().is_some_and(|loss| loss > 1e-3);
+    let smallest_normal = |row: &WatchRow| if row.dtype == "f16" { 2f32.powi(-14) } else { f32::MIN_POSITIVE };
+    for (at, (number, row)) in rows.iter().enumerate() {
+        let nonzero = 1.0 - row.zero - row.not_finite;
+        if nonzero > 0.0 && row.subnormal >= 0.5 * nonzero {
+            let share = percent(row.subnormal / nonzero);
+            let what = format!("{share} of those that are not 0 are below the smallest normal {}", row.dtype);
+            return vec![Found::new(*number, what)];
+        }
+        let was_small = match at.checked_sub(1).map(|last| rows[last].1) {
+            None => has_loss,
+            Some(last) => !last.is_zero() && last.max < smallest_normal(row),
+        };
+        if row.dtype == "f16" && row.is_zero() && was_small {
+            return vec![Found::new(*number, format!("all {} are 0 in f16, whose least number is 2^-24", row.n))];
+        }
+    }
+    Vec::new()
+}
+
+pub(in crate::watch) fn loss_scale_stuck(look: &Look<'_>) -> Vec<Found> {
+    let both = look.now.n_skipped.zip(look.before.and_then(|before| before.n_skipped));
+    let Some(((now, before), look_before)) = both.zip(look.before) else { return Vec::new() };
+    let (n_skipped, n_steps) = (now.saturating_sub(before), look.now.step.saturating_sub(look_before.step));
+    if n_skipped < 8 || 10 * n_skipped < 9 * n_steps {
+        return Vec::new();
+    }
+    let overflowing = look.now.rows.iter().position(|row| row.not_finite > 0.0 && row.role != Some(Role::Softmax));
+    let row = overflowing.or_else(|| look.rows(Quantity::Gradient).map(|(number, _)| number).next());
+    let scale = look.now.loss_scale.unwrap_or(1.0);
+    let what = format!("{n_skipped} of the last {n_steps} steps were left out, and the loss scale is {scale}");
+    row.map(|row| Found::new(row, what)).into_iter().collect()
+}

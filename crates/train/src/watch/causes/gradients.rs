@@ -1,0 +1,203 @@
+//! What reaches the first layers: layers that give nothing, and gradients that do not come back.
+
+use crate::watch::look::{Found, Look, norm};
+use crate::watch::row::{Function, Quantity, Role, WatchRow};
+
+/// What a layer passes on at least, of its cotangent's norm.
+const PASSED: f64 = 1.0 / 16384.0;
+
+/// A layer that passes next to nothing of its cotangent on, at this look and at the one before: its number, and the share.
+struct Block<'a> {
+    number: usize,
+    row: &'a WatchRow,
+    share: f64,
+}
+
+/// The share of the largest cotangent among the readers of an activation that arrives at it; and that reader.
+fn passed<'l>(look: &'l Look<'_>, number: usize, row: &WatchRow) -> Option<(usize, &'l WatchRow, f64)> {
+    let arrived = norm(look.cotangent(row)?);
+    let readers = look.layers().filter(|(_, reader)| reader.takes.contains(&(number as u32)));
+    let given = readers.map(|(at, reader)| look.cotangent(reader).map(|cotangent| (at, reader, norm(cotangent))));
+    // A reader of which nothing is known, such as a dropped branch, may pass it on.
+    let given: Vec<(usize, &WatchRow, f64)> = given.collect::<Option<_>>()?;
+    let (at, reader, most) = given.into_iter().max_by(|a, b| a.2.total_cmp(&b.2))?;
+    (most > 0.0 && most.is_finite() && arrived.is_finite()).then(|| (at, reader, arrived / most))
+}
+
+/// The layers that pass nothing on, the last of the network first.
+fn blocks<'l>(look: &'l Look<'_>) -> Vec<Block<'l>> {
+    if !look.has_moved() || !look.are_gradients_finite() {
+        return Vec::new();
+    }
+    let Some(before) = look.before else { return Vec::new() };
+    let earlier = Look { now: before, before: None };
+    let mut blocks = Vec::new();
+    for (number, row) in look.layers() {
+        let Some((at, reader, share)) = passed(look, number, row).filter(|(_, _, share)| *share <= PASSED) else {
+            continue;
+        };
+        let was_so = passed(&earlier, number, row).is_some_and(|(other, _, share)| other == at && share <= PASSED);
+        if was_so && !blocks.iter().any(|block: &Block<'_>| block.number == at) {
+            blocks.push(Block { number: at, row: reader, share });
+        }
+    }
+    blocks.sort_by_key(|block| std::cmp::Reverse(block.number));
+    blocks
+}
+
+fn of_cotangent(share: f64) -> String {
+    if share == 0.0 { "nothing".to_string() } else { format!("{share:.1e}") }
+}
+
+pub(in crate::watch) fn zero_kernel(look: &Look<'_>) -> Vec<Found> {
+    let was_zero = |scope: &str| {
+        look.before.is_some_and(|before| Look { now: before, before: None }.is_zero_kernel(scope)) && look.has_moved()
+    };
+    let found = look.layers().find(|(_, row)| look.is_zero_kernel(&row.layer) && was_zero(&row.layer));
+    let what = "all that this layer multiplies by is 0, as at the look before".to_string();
+    found.map(|(number, _)| Found::new(number, what)).into_iter().collect()
+}
+
+pub(in crate::watch) fn norm_of_one(look: &Look<'_>) -> Vec<Found> {
+    let blocks = blocks(look);
+    let is_one = |row: &WatchRow| look.is_norm(&row.layer) && !look.is_zero_kernel(&row.layer);
+    // Of an offset that is 0 still, nothing comes, and a ReLU behind it passes nothing on either.
+    let is_shut = |(number, row): &(usize, &WatchRow)| {
+        let was_zero = look.before(row).is_some_and(WatchRow::is_zero);
+        let takes_numbers = look.taken(*number, row).iter().any(|(_, taken)| !taken.is_zero());
+        look.has_moved() && row.role.is_none() && row.is_zero() && was_zero && takes_numbers && is_one(row)
+    };
+    if let Some((number, row)) = look.layers().find(is_shut) {
+        return vec![Found::new(number, format!("all {} numbers are 0: it normalises one number", row.n))];
+    }
+    let found = blocks.iter().find(|block| is_one(block.row));
+    let what = |block: &Block<'_>| {
+        format!("it passes {} of its cotangent on: it normalises one number", of_cotangent(block.share))
+    };
+    found.map(|block| Found::new(block.number, what(block))).into_iter().collect()
+}
+
+pub(in crate::watch) fn saturated_activation(look: &Look<'_>) -> Vec<Found> {
+    let blocks = blocks(look);
+    let found = blocks.iter().find(|block| matches!(block.row.function, Some(Function::Sigmoid | Function::Tanh)));
+    let what = |block: &Block<'_>| {
+        let taken = look.taken(block.number, block.row);
+        let taken = taken
+            .first()
+            .map_or(String::new(), |(_, taken)| format!(", and takes numbers of an rms of {:.1}", taken.rms));
+        format!("its function passes {} of its cotangent on{taken}", of_cotangent(block.share))
+    };
+    found.map(|block| Found::new(block.number, what(block))).into_iter().collect()
+}
+
+const SHUT: &str = "lower the learning rate, or use another activation (`activation: gelu`, `leaky_relu`) or another initial bias \
+                    (`bias_initializer: zeros`): a ReLU below 0 for all examples learns nothing any more";
+const OFFSET: &str = "look at what the layer before multiplies by and adds: `{rescaling: 1.0, offset: 0}`; a ReLU below 0 for all \
+                      examples learns nothing any more";
+const UNUSED: &str = "the loss does not depend on it: use it, or leave it out, or freeze it (`trainable`)";
+
+pub(in crate::watch) fn dead(look: &Look<'_>) -> Vec<Found> {
+    if !look.has_moved() {
+        return Vec::new();
+    }
+    let was_dead = |row: &WatchRow| look.before(row).is_some_and(WatchRow::is_zero);
+    let is_shut = |row: &WatchRow| matches!(row.role, None | Some(Role::Activated | Role::Residual)) && row.is_zero();
+    let layer = look.layers().find(|(_, row)| is_shut(row) && was_dead(row));
+    if let Some((number, row)) = layer {
+        let taken = look.taken(number, row);
+        // What takes nothing, or a branch that was dropped, gives nothing.
+        let takes_nothing = !taken.is_empty() && taken.iter().all(|(_, taken)| taken.is_zero());
+        if takes_nothing || taken.iter().any(|(_, taken)| taken.role == Some(Role::Dropped)) {
+            return Vec::new();
+        }
+        let found = Found::new(number, format!("all {} numbers are 0, as at the look before", row.n));
+        let is_of_no_variable = |taken: &WatchRow| look.variables(&taken.layer).is_empty() && taken.role.is_none();
+        return vec![match row.function {
+            Some(Function::Relu) if taken.iter().all(|(_, taken)| is_of_no_variable(taken)) => {
+                found.with_remedy(OFFSET)
+            }
+            Some(Function::Relu) => found.with_remedy(SHUT),
+            Some(_) | None => found,
+        }];
+    }
+    let any_gradient = look.rows(Quantity::Gradient).any(|(_, row)| !row.is_zero());
+    let is_unused = |row: &WatchRow| row.n >= 16 && any_gradient && !row.is_gated && row.is_zero();
+    let variable = look.rows(Quantity::Gradient).find(|(_, row)| is_unused(row) && was_dead(row));
+    let Some((number, row)) = variable else { return Vec::new() };
+    let is_used = look.layers().any(|(_, layer)| layer.layer == row.scope() && look.cotangent(layer).is_some());
+    let found = Found::new(number, format!("all {} gradients are 0, as at the look before", row.n));
+    vec![if is_used { found } else { found.with_remedy(UNUSED) }]
+}
+
+const SIGMOIDS: &str = "the slope of a sigmoid is 1/4 at most, and as many factors as layers come together: use `activation: relu` or \
+                        `gelu`, or a `batch_norm` between the layers";
+const BLOCKS: &str = "normalise before each block (`norm: pre`, `normalize_first: true`), or begin with a lower rate: `warm_up: {steps: \
+                      1000}`";
+const SMALL: &str = "give its kernel larger initial values: `kernel_initializer: he_normal`";
+
+/// What arrives at the first layers, of what the last one is given.
+const ARRIVED: f64 = 1.0 / 65536.0;
+/// Layers with kernels between, at least.
+const MANY: usize = 4;
+
+pub(in crate::watch) fn vanishing(look: &Look<'_>) -> Vec<Found> {
+    if let Some(block) =
+        blocks(look).into_iter().find(|block| block.row.function.is_none() && !look.is_norm(&block.row.layer))
+    {
+        let found = Found::new(block.number, format!("it passes {} of its cotangent on", of_cotangent(block.share)));
+        let is_multiplied = look.has_kernel(&block.row.layer);
+        return vec![if is_multiplied { found.with_remedy(SMALL) } else { found }];
+    }
+    let (Some(now), true) = (arrived(look), look.has_moved() && look.are_gradients_finite()) else { return Vec::new() };
+    let before = look.before.and_then(|before| arrived(&Look { now: before, before: None }).map(|then| then.share));
+    if now.share > ARRIVED || before.is_none_or(|before| before > ARRIVED) || now.n_layers < MANY {
+        return Vec::new();
+    }
+    let functions = |function: Function| look.layers().filter(|(_, row)| row.function == Some(function)).count();
+    let has_blocks = look.layers().any(|(_, row)| row.role == Some(Role::Residual));
+    let gradient = look.rows(Quantity::Gradient).find(|(_, row)| row.scope() == now.first.layer && row.n >= 2);
+    let (number, rms) = gradient.map_or((now.number, now.first.rms), |(number, row)| (number, row.rms));
+    let what = format!(
+        "the cotangent of {} has {:.1e} of the norm of that of {}, {} layers later: its gradient's rms is {rms:.1e}",
+        now.first.layer, now.share, now.last, now.n_layers
+    );
+    let found = Found::new(number, what);
+    vec![match (functions(Function::Sigmoid) >= MANY, has_blocks) {
+        (true, _) => found.with_remedy(SIGMOIDS),
+        (false, true) => found.with_remedy(BLOCKS),
+        (false, false) => found,
+    }]
+}
+
+/// What arrives at the first layers.
+struct Arrived<'a> {
+    number: usize,
+    first: &'a WatchRow,
+    last: String,
+    share: f64,
+    /// Layers with kernels after the first.
+    n_layers: usize,
+}
+
+/// Of the layers that take no other one the one at which most arrives.
+fn arrived<'l>(look: &'l Look<'_>) -> Option<Arrived<'l>> {
+    let with_cotangents: Vec<(usize, &WatchRow, f64)> =
+        look.layers().filter_map(|(number, row)| Some((number, row, norm(look.cotangent(row)?)))).collect();
+    let is_layer = |number: u32| with_cotangents.iter().any(|(other, ..)| *other == number as usize);
+    let (last_number, last, most) = *with_cotangents.last()?;
+    let firsts = with_cotangents
+        .iter()
+        .filter(|(_, row, _)| look.has_kernel(&row.layer) && !row.takes.iter().any(|&taken| is_layer(taken)));
+    let &(number, first, least) = firsts.max_by(|a, b| a.2.total_cmp(&b.2))?;
+    let between = with_cotangents
+        .iter()
+        .filter(|(other, row, _)| *other > number && row.role.is_none() && look.has_kernel(&row.layer));
+    let n_layers = between.count();
+    (number != last_number && most > 0.0 && most.is_finite()).then(|| Arrived {
+        number,
+        first,
+        last: last.layer.clone(),
+        share: least / most,
+        n_layers,
+    })
+}

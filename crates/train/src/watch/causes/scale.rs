@@ -1,0 +1,145 @@
+//! Numbers that are too large or too small for what computes with them: features, labels, layers.
+
+use std::collections::BTreeSet;
+
+use crate::watch::look::{Found, Look, percent};
+use crate::watch::row::{Quantity, Role, WatchRow};
+
+/// A feature is scaled below this rms.
+const SCALED: f32 = 32.0;
+
+/// A feature that a kernel reads as it is.
+pub(in crate::watch) fn unscaled_input(look: &Look<'_>) -> Vec<Found> {
+    let is_large = |row: &WatchRow| row.rms >= SCALED && row.not_finite == 0.0;
+    let inputs = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Input) && is_large(row));
+    for (input, of_input) in inputs {
+        // What has no variables hands it on, unless it makes it small.
+        let mut handed = BTreeSet::from([input]);
+        for (number, row) in look.layers().filter(|(number, _)| *number > input) {
+            if !look.taken(number, row).iter().any(|(taken, _)| handed.contains(taken)) {
+                continue;
+            }
+            match look.variables(&row.layer).is_empty() {
+                true if is_large(row) => drop(handed.insert(number)),
+                true => {}
+                false if look.is_norm(&row.layer) => {}
+                false => {
+                    let what = format!(
+                        "the rms of this feature is {:.3e} and its largest number {:.3e}, and {} multiplies it by its kernel as \
+                         it is",
+                        of_input.rms, of_input.max, row.layer
+                    );
+                    return vec![Found::new(input, what)];
+                }
+            }
+        }
+    }
+    Vec::new()
+}
+
+/// Labels that the loss does not bear.
+pub(in crate::watch) fn label_scale(look: &Look<'_>) -> Vec<Found> {
+    let labels = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Label));
+    let Some((number, row)) = labels.max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms)) else { return Vec::new() };
+    let is_finite = look.now.loss().is_some() && look.are_gradients_finite();
+    let has_grown = look.now.loss().zip(look.before.and_then(|before| before.loss()));
+    let has_grown = has_grown.is_some_and(|(now, before)| now >= 4.0 * before && before > 0.0);
+    let is_bad = row.rms >= LARGE && row.not_finite == 0.0 && (!is_finite || has_grown) && look.now.rate_jump.is_none();
+    let loss = look.now.loss().map_or("infinite or NaN".to_string(), |loss| format!("{loss:.3e}"));
+    let what = || format!("the rms of this label is {:.3e}, and the loss is {loss}", row.rms);
+    is_bad.then(|| Found::new(number, what())).into_iter().collect()
+}
+
+/// A layer without variables that makes numbers of another size.
+pub(in crate::watch) fn rescaled(look: &Look<'_>) -> Vec<Found> {
+    const FACTOR: f32 = 8192.0;
+    let found = look.layers().find_map(|(number, row)| {
+        let taken = look.taken(number, row);
+        let [(_, taken)] = taken[..] else { return None };
+        let is_of_it = row.role.is_none() && row.not_finite == 0.0 && taken.rms > 0.0 && row.function.is_none();
+        let is_other = row.rms >= FACTOR * taken.rms || row.rms <= taken.rms / FACTOR;
+        if !is_of_it || !is_other || !look.variables(&row.layer).is_empty() || row.layer.starts_with('(') {
+            return None;
+        }
+        Some(Found::new(
+            number,
+            format!("the rms is {:.3e}, that of {}, which it takes, {:.3e}", row.rms, taken.name(), taken.rms),
+        ))
+    });
+    found.into_iter().collect()
+}
+
+pub(in crate::watch) fn saturated_softmax(look: &Look<'_>) -> Vec<Found> {
+    let with_variables: BTreeSet<&str> = look.rows(Quantity::Gradient).map(|(_, row)| row.scope()).collect();
+    let last_layer = look.rows(Quantity::Activation).filter(|(_, row)| with_variables.contains(row.layer.as_str()));
+    let last_layer = last_layer.map(|(number, _)| number).max().unwrap_or(0);
+    let is_costly = look.now.loss().is_none_or(|loss| loss >= 1.0);
+    let rows = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Softmax));
+    let of = |(number, row): (usize, &WatchRow)| {
+        // From 2^12 on it is a mask.
+        let masked = row.not_finite + row.bins[14] + row.bins[15];
+        let others = 1.0 - row.zero - masked;
+        let far = (row.bins[12] + row.bins[13]) / others;
+        let is_bad = others > 1e-9 && far >= 0.5 && (number < last_layer || is_costly);
+        is_bad.then(|| Found::new(number, format!("{} of the logits are 16 or more below the largest", percent(far))))
+    };
+    rows.filter_map(of).collect()
+}
+
+pub(in crate::watch) fn unscaled_residual(look: &Look<'_>) -> Vec<Found> {
+    let rows = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Residual));
+    let rows: Vec<(usize, &WatchRow)> = rows.collect();
+    let mut begin = 0;
+    for (at, (number, row)) in rows.iter().enumerate().skip(1) {
+        let (_, last) = rows[at - 1];
+        if row.n != last.n || row.rms < 1.3 * last.rms {
+            begin = at;
+        }
+        let (_, first) = rows[begin];
+        if at - begin >= 3 && row.rms >= 8.0 * first.rms && first.rms > 0.0 {
+            let what =
+                format!("the rms grew from {:.3} to {:.3} over {} residual blocks", first.rms, row.rms, at - begin + 1);
+            return vec![Found::new(*number, what)];
+        }
+    }
+    Vec::new()
+}
+
+/// Where an rms is large.
+const LARGE: f32 = 64.0;
+
+pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
+    let is_layer = |row: &WatchRow| matches!(row.role, None | Some(Role::Residual));
+    let mut all: Vec<f32> = look.layers().filter(|(_, row)| is_layer(row)).map(|(_, row)| row.rms).collect();
+    all.sort_by(f32::total_cmp);
+    let median = all.get(all.len() / 2).copied().unwrap_or(0.0);
+    // What predicts a price is as large as one, and the gradient of its square as large as that.
+    let label = look.label_scale();
+    let judged = |(number, row): (usize, &WatchRow)| {
+        let large = match row.quantity {
+            Quantity::Activation => LARGE * label,
+            _ => LARGE * label * label,
+        };
+        if row.rms < large || !is_layer(row) {
+            return None;
+        }
+        let before = look.before(row).map(|before| before.rms).filter(|before| *before > 0.0);
+        if let Some(before) = before.filter(|before| row.rms >= 16.0 * before) {
+            let what = format!("the rms is {:.3e}, and was {before:.3e} at the look before", row.rms);
+            return Some(Found::new(number, what));
+        }
+        if row.quantity != Quantity::Activation {
+            return None;
+        }
+        let taken = look.taken(number, row).into_iter().filter(|(_, taken)| taken.role != Some(Role::Label));
+        let largest = taken.max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms)).map(|(_, taken)| taken);
+        if let Some(taken) = largest.filter(|taken| taken.rms > 0.0 && row.rms >= LARGE * taken.rms) {
+            let what =
+                format!("the rms is {:.3e}, that of {}, which it takes, {:.3e}", row.rms, taken.name(), taken.rms);
+            return Some(Found::new(number, what));
+        }
+        (median > 0.0 && row.rms >= LARGE * median * label)
+            .then(|| Found::new(number, format!("the rms is {:.3e}, that of the median layer {median:.3e}", row.rms)))
+    };
+    look.layers().chain(look.rows(Quantity::Gradient)).filter_map(judged).take(1).collect()
+}

@@ -1,0 +1,156 @@
+//! What a step makes of gradients: rates, ε, decay, and what a variable's dtype loses.
+
+use crate::watch::look::{Found, Look, percent};
+use crate::watch::row::{Quantity, Role, WatchRow};
+
+/// Updates of so many learning rates are none that an optimizer with a quotient makes.
+const LARGE: f32 = 64.0;
+
+/// Optimizers that divide a gradient by its own size.
+const QUOTIENTS: [&str; 4] = ["adam", "adamw", "rmsprop", "adagrad"];
+
+pub(in crate::watch) fn epsilon(look: &Look<'_>) -> Vec<Found> {
+    let rate = look.now.learning_rate as f32;
+    let is_of_a_quotient = QUOTIENTS.contains(&look.now.optimizer.as_str());
+    // Weight decay moves variables past the quotient.
+    if !is_of_a_quotient || rate <= 0.0 || look.now.decay >= MOST_DECAY {
+        return Vec::new();
+    }
+    let of = |(number, row): (usize, &WatchRow)| {
+        let gradient = look.gradient_of(&row.layer)?;
+        if row.max > LARGE * rate {
+            return Some(Found::new(
+                number,
+                format!("an element moves by {:.3e}, and the learning rate is {rate:.3e}", row.max),
+            ));
+        }
+        let is_noise = gradient.max > 0.0 && gradient.max < 2f32.powi(-40) && gradient.not_finite == 0.0;
+        let what = || format!("gradients of {:.1e} at most move it by {:.3e}", gradient.max, row.rms);
+        (is_noise && row.rms >= rate / 4.0).then(|| Found::new(number, what()))
+    };
+    look.rows(Quantity::Update).filter_map(of).collect()
+}
+
+/// An ε that may be larger than gradients are.
+const LARGE_EPSILON: f64 = 0.1;
+
+pub(in crate::watch) fn large_epsilon(look: &Look<'_>) -> Vec<Found> {
+    let rate = look.now.learning_rate as f32;
+    let epsilon = look.now.epsilon.filter(|epsilon| *epsilon >= LARGE_EPSILON);
+    let (Some(epsilon), true) = (epsilon, look.has_moved() && rate > 0.0) else { return Vec::new() };
+    if !QUOTIENTS.contains(&look.now.optimizer.as_str()) || look.now.decay >= MOST_DECAY {
+        return Vec::new();
+    }
+    // Of a bias that is 0 still every update is large.
+    let largest = look.rows(Quantity::Update).filter_map(|(_, row)| row.stored).fold(0.0, f32::max);
+    let is_damped = |(_, row): (usize, &WatchRow)| {
+        let before = look.before(row).map_or(0.0, |before| before.rms);
+        let is_little = |rms: f32| rms <= rate / 8.0;
+        let is_below = look.gradient_of(&row.layer).is_some_and(|gradient| f64::from(gradient.rms) <= epsilon / 4.0);
+        is_little(row.rms) && is_little(before) && is_below && row.max <= 1e-3 * largest
+    };
+    let has_gradients = look.rows(Quantity::Gradient).any(|(_, row)| !row.is_zero());
+    let mut kernels = look.rows(Quantity::Update).filter(|(_, row)| row.n >= 16).peekable();
+    if !has_gradients || kernels.peek().is_none() || !kernels.all(is_damped) {
+        return Vec::new();
+    }
+    let largest = look.rows(Quantity::Update).max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms));
+    let found = largest.map(|(number, row)| {
+        let gradient = look.gradient_of(&row.layer).map_or(0.0, |gradient| gradient.rms);
+        let what = format!(
+            "it moves by {:.1e} at a learning rate of {rate:.1e}: its gradients are {gradient:.1e} beside an ε of {epsilon:.1e}",
+            row.rms
+        );
+        Found::new(number, what)
+    });
+    found.into_iter().collect()
+}
+
+/// The share of a variable that decays in a step.
+const MOST_DECAY: f64 = 0.1;
+
+pub(in crate::watch) fn weight_decay(look: &Look<'_>) -> Vec<Found> {
+    let decay = look.now.decay;
+    let largest = look.rows(Quantity::Update).max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms));
+    let found_in = largest.filter(|_| decay >= MOST_DECAY);
+    found_in
+        .map(|(number, _)| Found::new(number, format!("each step takes {} of it away", percent(decay))))
+        .into_iter()
+        .collect()
+}
+
+pub(in crate::watch) fn stalled(look: &Look<'_>) -> Vec<Found> {
+    if !look.has_moved() || look.now.learning_rate <= 0.0 || look.now.variables == "bf16_stochastic" {
+        return Vec::new();
+    }
+    if !look.are_gradients_finite() {
+        return Vec::new();
+    }
+    let share = |row: &WatchRow, gradient: &WatchRow| {
+        let moved = 1.0 - gradient.zero;
+        (moved * row.n as f64 >= 16.0).then(|| row.lost.unwrap_or(0.0) / moved)
+    };
+    let of = |(number, row): (usize, &WatchRow)| {
+        let now = share(row, look.gradient_of(&row.layer)?)?;
+        let before = look.before(row)?.lost?;
+        let is_stalled = now > 0.5 && before > 0.25;
+        let what = || format!("{} of the updates are below half an ulp of {}, and lost", percent(now), row.dtype);
+        let remedy =
+            (row.dtype == "f32").then_some("raise the learning rate, or the norm that gradients are clipped to");
+        is_stalled.then(|| Found { remedy, ..Found::new(number, what()) })
+    };
+    look.rows(Quantity::Update).filter_map(of).collect()
+}
+
+pub(in crate::watch) fn zero_rate(look: &Look<'_>) -> Vec<Found> {
+    let has_stayed = look.now.never_moves && look.before.is_some();
+    let update = look.rows(Quantity::Update).map(|(number, _)| number).next();
+    let what = format!("the learning rate is 0 from step 1 to step {}", look.now.step);
+    update.filter(|_| has_stayed).map(|number| Found::new(number, what)).into_iter().collect()
+}
+
+pub(in crate::watch) fn rate_jump(look: &Look<'_>) -> Vec<Found> {
+    let jump = look.now.rate_jump.filter(|jump| jump.now >= 8.0 * jump.before);
+    let (Some(jump), Some(before)) = (jump, look.before) else { return Vec::new() };
+    let loss = look.rows(Quantity::Activation).find(|(_, row)| row.role == Some(Role::Loss));
+    let Some((number, _)) = loss else { return Vec::new() };
+    let (now, then) = (look.now.loss(), before.loss());
+    let is_worse = match (now, then) {
+        (Some(now), Some(then)) => now >= 2.0 * then,
+        (None, _) => true,
+        (Some(_), None) => false,
+    };
+    let has_changed = look.layers().any(|(_, row)| {
+        let before = look.before(row);
+        before.is_some_and(|before| row.rms >= 8.0 * before.rms || row.is_zero() && !before.is_zero())
+    });
+    if !is_worse && !has_changed {
+        return Vec::new();
+    }
+    let loss = |loss: Option<f32>| loss.map_or("infinite or NaN".to_string(), |loss| format!("{loss:.3e}"));
+    let what = format!(
+        "the learning rate rises from {:.3e} to {:.3e} at step {}; the loss is {} at step {} and {} at step {}",
+        jump.before,
+        jump.now,
+        jump.step,
+        loss(then),
+        before.step,
+        loss(now),
+        look.now.step
+    );
+    vec![Found { step: Some(jump.step), ..Found::new(number, what) }]
+}
+
+pub(in crate::watch) fn slow_statistics(look: &Look<'_>) -> Vec<Found> {
+    let steps = look.now.step.saturating_sub(1) as f64;
+    let left = |kept: f64| kept.powf(steps);
+    let slow = look.now.slow_statistics.iter().find(|(_, kept)| look.before.is_some() && left(*kept) > 0.5);
+    let Some((name, kept)) = slow else { return Vec::new() };
+    let scope = name.rsplit_once('/').map_or("", |(scope, _)| scope);
+    let number = look.rows(Quantity::Activation).find(|(_, row)| row.layer == scope).map_or(0, |(number, _)| number);
+    let what = format!(
+        "after {steps} steps that keep {kept:.6} of it, {} of {name} is what it was at first",
+        percent(left(*kept))
+    );
+    vec![Found { layer: Some(scope.to_string()), ..Found::new(number, what) }]
+}

@@ -1,0 +1,130 @@
+//! A look beside the one before it, as rules ask for it: rows by quantity, what a layer takes, what stands behind a scope.
+
+use super::row::{Quantity, Role, WatchRecord, WatchRow};
+
+/// Two looks.
+pub(super) struct Look<'a> {
+    pub now: &'a WatchRecord,
+    pub before: Option<&'a WatchRecord>,
+}
+
+/// A row that a rule found, by its number, with the measurement; and another remedy where that is more to the point.
+pub(super) struct Found {
+    pub row: usize,
+    pub what: String,
+    pub remedy: Option<&'static str>,
+    /// Another layer than the row's.
+    pub layer: Option<String>,
+    /// The step that did it, where that is known and is not the look's.
+    pub step: Option<u64>,
+}
+
+impl Found {
+    pub(super) fn new(row: usize, what: String) -> Found {
+        Found { row, what, remedy: None, layer: None, step: None }
+    }
+
+    pub(super) fn with_remedy(self, remedy: &'static str) -> Found {
+        Found { remedy: Some(remedy), ..self }
+    }
+}
+
+/// A share for people.
+pub(super) fn percent(share: f64) -> String {
+    match 100.0 * share {
+        all if all > 99.95 => "all".to_string(),
+        share if share >= 1.0 => format!("{share:.1} %"),
+        share => format!("{share:.2} %"),
+    }
+}
+
+/// Variables of a layer that multiply what it takes.
+const KERNELS: [&str; 2] = ["kernel", "embeddings"];
+
+impl Look<'_> {
+    /// Rows with their numbers, of a quantity.
+    pub(super) fn rows(&self, quantity: Quantity) -> impl Iterator<Item = (usize, &WatchRow)> {
+        self.now.rows.iter().enumerate().filter(move |(_, row)| row.quantity == quantity)
+    }
+
+    /// The network's activations: neither inputs nor the loss, nor what a softmax raises e to.
+    pub(super) fn layers(&self) -> impl Iterator<Item = (usize, &WatchRow)> {
+        let is_layer =
+            |row: &WatchRow| matches!(row.role, None | Some(Role::Residual | Role::Activated | Role::Dropped));
+        self.rows(Quantity::Activation).filter(move |(_, row)| is_layer(row))
+    }
+
+    /// The same row of the look before.
+    pub(super) fn before(&self, row: &WatchRow) -> Option<&WatchRow> {
+        let is_same =
+            |other: &&WatchRow| (&other.layer, other.quantity, other.role) == (&row.layer, row.quantity, row.role);
+        self.before?.rows.iter().find(is_same)
+    }
+
+    /// Whether variables moved between the looks.
+    pub(super) fn has_moved(&self) -> bool {
+        self.before.is_some_and(|before| before.learning_rate > 0.0)
+    }
+
+    /// The row of a variable's gradient.
+    pub(super) fn gradient_of(&self, variable: &str) -> Option<&WatchRow> {
+        self.rows(Quantity::Gradient).map(|(_, row)| row).find(|row| row.layer == variable)
+    }
+
+    pub(super) fn are_gradients_finite(&self) -> bool {
+        self.rows(Quantity::Gradient).all(|(_, row)| row.not_finite == 0.0)
+    }
+
+    /// The cotangent of an activation, which has its layer and role.
+    pub(super) fn cotangent(&self, activation: &WatchRow) -> Option<&WatchRow> {
+        let is_it = |row: &&WatchRow| (&row.layer, row.role) == (&activation.layer, activation.role);
+        self.rows(Quantity::Cotangent).map(|(_, row)| row).find(is_it)
+    }
+
+    /// Rows that an activation is computed from. A look of an older version does not say: the row before it then.
+    pub(super) fn taken<'s>(&'s self, number: usize, row: &'s WatchRow) -> Vec<(usize, &'s WatchRow)> {
+        if row.takes.is_empty() && self.now.rows.iter().all(|row| row.takes.is_empty()) {
+            return number.checked_sub(1).map(|last| (last, &self.now.rows[last])).into_iter().collect();
+        }
+        let at = |place: &u32| Some((*place as usize, self.now.rows.get(*place as usize)?));
+        row.takes.iter().filter_map(at).collect()
+    }
+
+    /// Variables of a scope itself, by their last names, with their largest magnitudes.
+    pub(super) fn variables(&self, scope: &str) -> Vec<(&str, Option<f32>)> {
+        let gradients = self.rows(Quantity::Gradient).filter(|(_, row)| row.scope() == scope);
+        let stored =
+            |name: &str| self.rows(Quantity::Update).find(|(_, row)| row.layer == name).and_then(|(_, row)| row.stored);
+        gradients.map(|(_, row)| (row.layer.rsplit('/').next().unwrap_or(&row.layer), stored(&row.layer))).collect()
+    }
+
+    /// Whether a layer multiplies what it takes by a kernel.
+    pub(super) fn has_kernel(&self, scope: &str) -> bool {
+        self.variables(scope).iter().any(|(name, _)| KERNELS.contains(name))
+    }
+
+    /// Whether a layer normalises: it has a scale or an offset, and no kernel.
+    pub(super) fn is_norm(&self, scope: &str) -> bool {
+        let variables = self.variables(scope);
+        let is_of_norm = |(name, _): &(&str, _)| ["gamma", "beta", "scale"].contains(name);
+        variables.iter().any(is_of_norm) && !self.has_kernel(scope)
+    }
+
+    /// Whether all that a layer multiplies by is 0.
+    pub(super) fn is_zero_kernel(&self, scope: &str) -> bool {
+        let variables = self.variables(scope);
+        let mut kernels = variables.iter().filter(|(name, _)| KERNELS.contains(name) || *name == "gamma").peekable();
+        kernels.peek().is_some() && kernels.all(|(_, stored)| *stored == Some(0.0))
+    }
+
+    /// The largest rms of labels that are floats; 1 where there are none, or less.
+    pub(super) fn label_scale(&self) -> f32 {
+        let labels = self.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Label));
+        labels.map(|(_, row)| row.rms).fold(1.0, f32::max)
+    }
+}
+
+/// √Σx² of a row: what a layer's size says nothing of.
+pub(super) fn norm(row: &WatchRow) -> f64 {
+    f64::from(row.rms) * (row.n as f64).sqrt()
+}
