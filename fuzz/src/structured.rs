@@ -370,6 +370,11 @@ pub fn bundle_index(draw: &mut Draw<'_>) -> Vec<u8> {
     block.extend(trailer(&block));
     let mut handle = Vec::new();
     [0, n_block].into_iter().for_each(|n| varint(n, &mut handle));
+    // A block of nothing says that there are no filters.
+    let (meta, n_meta) = (block.len() as u64, 8);
+    let none = [0, 0, 0, 0, 1, 0, 0, 0];
+    block.extend(none);
+    block.extend(trailer(&none));
     let (start, mut index) = (block.len() as u64, Vec::new());
     [0, 1, handle.len() as u64].into_iter().for_each(|n| varint(n, &mut index));
     index.push(b'z');
@@ -380,7 +385,7 @@ pub fn bundle_index(draw: &mut Draw<'_>) -> Vec<u8> {
     block.extend(index);
     block.extend(behind);
     let mut footer = Vec::new();
-    [0, 0, start, n_index].into_iter().for_each(|n| varint(n, &mut footer));
+    [meta, n_meta, start, n_index].into_iter().for_each(|n| varint(n, &mut footer));
     footer.resize(40, 0);
     block.extend(footer);
     block.extend(0xdb47_7524_8b80_fb57u64.to_le_bytes());

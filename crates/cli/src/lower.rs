@@ -130,6 +130,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             let given = module.clone();
             let (lowered, report, said) = asked(args, target, module, policy, context)?;
             let lost = lost::warning(&given, &report);
+            lost::check_layouts(&given, &lowered)?;
             (lowered, report, said, lost)
         }
         None => {
@@ -137,6 +138,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             let (lowered, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
             let said = in_doubt(n_in_doubt(&module, &report));
             let lost = lost::warning(&module, &report);
+            lost::check_layouts(&module, &lowered)?;
             (lowered, report, said, lost)
         }
     };

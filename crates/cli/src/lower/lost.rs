@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bf16scope_hlo::element::f32s;
 use bf16scope_hlo::numerics::bf16::{bf16_from_f32, f16_from_f32};
-use bf16scope_hlo::{DType, Literal, Module, Op};
+use bf16scope_hlo::{DType, Literal, Module, Op, Shape};
 use bf16scope_passes::amp::LoweringReport;
 
 /// As many are named.
@@ -42,6 +42,32 @@ pub(super) fn warning(module: &Module, report: &LoweringReport) -> Option<String
             shown.join("; ")
         )
     })
+}
+
+/// Refuses to lower what would give a parameter or a result another form: levels of a sparse layout, which a narrow array loses.
+pub(super) fn check_layouts(module: &Module, lowered: &Module) -> anyhow::Result<()> {
+    // Levels that are all dense say what none says.
+    let is_dense = |extra: &str| extra.trim_start_matches("D(").chars().all(|c| "D,)".contains(c));
+    let entries = module.entry().instructions.iter().filter(|instr| matches!(instr.op, Op::Parameter { .. }));
+    let levels = |shape: &Shape| -> Vec<String> {
+        let layouts = shape.leaves().into_iter().filter_map(Shape::as_array).filter_map(|array| array.layout.as_ref());
+        layouts.map(|layout| layout.extra.clone()).filter(|extra| !is_dense(extra)).collect()
+    };
+    for before in entries {
+        let after = lowered.entry().instructions.iter().find(|instr| instr.name == before.name);
+        let was = levels(&before.shape);
+        if after.is_some_and(|after| levels(&after.shape) != was) {
+            anyhow::bail!(
+                "parameter `{}` is {}, and the lowered one would not have its layout ({})\nhelp: keep it: --keep '{}', or a \
+                 policy that keeps parameters",
+                before.name,
+                before.shape,
+                was.join(", "),
+                before.name
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The one number of a constant of f32.
@@ -94,6 +120,22 @@ ENTRY main {
         let module = parse(ADAM, "adam").unwrap();
         let (_, report) = amp::run(&module, policy).unwrap();
         warning(&module, &report)
+    }
+
+    #[test]
+    fn a_sparse_layout_is_not_lost_without_a_word() {
+        let text = "HloModule m\n\nENTRY main {\n  x = f32[4,4]{1,0:D(D,C~)} parameter(0)\n  ROOT r = f32[4,4]{1,0} dot(x, x), \
+                    lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n";
+        let module = parse(text, "m").unwrap();
+        let lowered = |policy: &Policy| amp::run(&module, policy).unwrap().0;
+        check_layouts(&module, &lowered(&Policy::default())).unwrap();
+        let dense = parse(&text.replace("C~", "D"), "m").unwrap();
+        check_layouts(&dense, &amp::run(&dense, &Policy::preset("O3").unwrap()).unwrap().0).unwrap();
+        let refused = check_layouts(&module, &lowered(&Policy::preset("O3").unwrap())).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("parameter `x` is f32[4,4]{1,0:D(D,C~)}, and the lowered one would not have"),
+            "{refused}"
+        );
     }
 
     #[test]
