@@ -129,7 +129,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         Some(target) => {
             let given = module.clone();
             let (lowered, report, said) = asked(args, target, module, policy, context)?;
-            let lost = lost::warning(&given, &report);
+            let lost = lost::warning(&given, &lowered, &report);
             lost::check_layouts(&given, &lowered)?;
             (lowered, report, said, lost)
         }
@@ -137,7 +137,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             let lowered = amp::run(&module, &policy);
             let (lowered, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
             let said = in_doubt(n_in_doubt(&module, &report));
-            let lost = lost::warning(&module, &report);
+            let lost = lost::warning(&module, &lowered, &report);
             lost::check_layouts(&module, &lowered)?;
             (lowered, report, said, lost)
         }

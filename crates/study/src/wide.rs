@@ -13,7 +13,7 @@ pub(super) fn remark(program: &[u8], refusal: &str) -> Option<String> {
     let is_about_them = refusal.contains("X64") || refusal.contains("64-bit");
     let mut all = if floats.is_empty() && is_about_them { wide(&module, &[DType::S64, DType::U64]) } else { floats };
     // A stable sort: what is named first, then constants, at which such types often begin.
-    all.sort_by_key(|one| (!refusal.contains(&one.name), !one.begins));
+    all.sort_by_key(|one| (!names(refusal, &one.name), !one.begins));
     let (first, more) = (all.first()?, all.len().saturating_sub(N_NAMED));
     let named: Vec<&str> = all.iter().take(N_NAMED).map(|one| one.shown.as_str()).collect();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -23,6 +23,13 @@ pub(super) fn remark(program: &[u8], refusal: &str) -> Option<String> {
         _ => "make it int32 there; in JAX without `jax_enable_x64`",
     };
     Some(format!("a TPU has no types of 64 bits, and these have them: {}{more}\nhelp: {remedy}", named.join(", ")))
+}
+
+/// Whether a text of the compiler names an instruction: `%fft.3`, and not of a longer name.
+fn names(text: &str, name: &str) -> bool {
+    let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || "._-".contains(c));
+    let marked = format!("%{name}");
+    text.match_indices(&marked).any(|(at, _)| ends(&text[at + marked.len()..]))
 }
 
 struct Wide {

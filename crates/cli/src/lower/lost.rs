@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use bf16scope_hlo::element::f32s;
 use bf16scope_hlo::numerics::bf16::{bf16_from_f32, f16_from_f32};
-use bf16scope_hlo::{DType, Literal, Module, Op, Shape};
+use bf16scope_hlo::{DType, Instruction, Literal, Module, Op, Shape};
 use bf16scope_passes::amp::LoweringReport;
 
 /// As many are named.
 const N_NAMED: usize = 3;
 
 /// What to warn of: each constant that became 0, 1 or infinite, what it was, and what keeps it.
-pub(super) fn warning(module: &Module, report: &LoweringReport) -> Option<String> {
+pub(super) fn warning(module: &Module, lowered: &Module, report: &LoweringReport) -> Option<String> {
     let low = report.policy.dtype.dtype();
     let scalars: BTreeMap<(&str, &str), f32> = module
         .computations
@@ -20,19 +20,33 @@ pub(super) fn warning(module: &Module, report: &LoweringReport) -> Option<String
         .flat_map(|computation| computation.instructions.iter().map(move |instr| (computation, instr)))
         .filter_map(|(computation, instr)| Some(((computation.name.as_str(), instr.name.as_str()), scalar(&instr.op)?)))
         .collect();
-    let lost: Vec<String> = (report.casts.iter())
-        .filter(|cast| cast.to == low.name())
-        .filter_map(|cast| {
-            let value = *scalars.get(&(cast.computation.as_str(), cast.of.as_str()))?;
-            let rounded = rounded(value, low);
-            is_lost(value, rounded).then(|| {
-                format!(
-                    "{value} is {rounded} in {low} ({}/%{}, read by %{})",
-                    cast.computation, cast.of, cast.wanted_by
-                )
-            })
-        })
-        .collect();
+    // What it became, if that is another number.
+    let lost = |place: (&str, &str)| {
+        let value = *scalars.get(&place)?;
+        let rounded = rounded(value, low);
+        is_lost(value, rounded).then_some((value, rounded))
+    };
+    let said = |(computation, name): (&str, &str), (value, rounded): (f32, f32), reader: &str| {
+        format!("{value} is {rounded} in {low} ({computation}/%{name}, read by %{reader})")
+    };
+    let of_casts = report.casts.iter().filter(|cast| cast.to == low.name()).filter_map(|cast| {
+        let place = (cast.computation.as_str(), cast.of.as_str());
+        Some(said(place, lost(place)?, &cast.wanted_by))
+    });
+    // Those that are narrow themselves now.
+    let narrow = lowered.computations.iter().flat_map(|computation| {
+        let is_narrow = |instr: &&Instruction| matches!(instr.op, Op::Constant(_)) && instr.shape.dtype() == Some(low);
+        computation.instructions.iter().filter(is_narrow).map(move |instr| (computation, instr))
+    });
+    let of_constants = narrow.filter_map(|(computation, constant)| {
+        let place = (computation.name.as_str(), constant.name.as_str());
+        let numbers = lost(place)?;
+        let reads =
+            |instr: &&Instruction| instr.operands.iter().any(|id| std::ptr::eq(computation.instr(*id), constant));
+        let reader = computation.instructions.iter().find(reads).map_or("ROOT", |reader| reader.name.as_str());
+        Some(said(place, numbers, reader))
+    });
+    let lost: Vec<String> = of_casts.chain(of_constants).collect();
     let (shown, more) = (lost.iter().take(N_NAMED).cloned().collect::<Vec<_>>(), lost.len().saturating_sub(N_NAMED));
     let more = if more > 0 { format!("; {more} more") } else { String::new() };
     (!lost.is_empty()).then(|| {
@@ -54,8 +68,11 @@ pub(super) fn check_layouts(module: &Module, lowered: &Module) -> anyhow::Result
         layouts.map(|layout| layout.extra.clone()).filter(|extra| !is_dense(extra)).collect()
     };
     for before in entries {
-        let after = lowered.entry().instructions.iter().find(|instr| instr.name == before.name);
         let was = levels(&before.shape);
+        if was.is_empty() {
+            continue;
+        }
+        let after = lowered.entry().instructions.iter().find(|instr| instr.name == before.name);
         if after.is_some_and(|after| levels(&after.shape) != was) {
             anyhow::bail!(
                 "parameter `{}` is {}, and the lowered one would not have its layout ({})\nhelp: keep it: --keep '{}', or a \
@@ -118,8 +135,8 @@ ENTRY main {
 
     fn said(policy: &Policy) -> Option<String> {
         let module = parse(ADAM, "adam").unwrap();
-        let (_, report) = amp::run(&module, policy).unwrap();
-        warning(&module, &report)
+        let (lowered, report) = amp::run(&module, policy).unwrap();
+        warning(&module, &lowered, &report)
     }
 
     #[test]
