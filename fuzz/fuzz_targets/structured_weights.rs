@@ -21,7 +21,8 @@ fuzz_target!(|bytes: &[u8]| {
         }
         _ => {
             std::fs::write(at("b.index"), structured::bundle_index(&mut draw)).expect("it is writable");
-            std::fs::write(at("b.data-00000-of-00001"), draw.0).expect("it is writable");
+            let data = [draw.0, &[0; 4096]].concat();
+            std::fs::write(at("b.data-00000-of-00001"), data).expect("it is writable");
             "b.index"
         }
     };

@@ -322,24 +322,29 @@ fn number(tag: u64, value: u64, out: &mut Vec<u8>) {
 
 /// The index of a tensor bundle: a table of keys in order, and entries that share, overlap or leave their data.
 pub fn bundle_index(draw: &mut Draw<'_>) -> Vec<u8> {
+    // A bundle that holds together but for what is drawn of places; or one of any numbers.
+    let is_whole = draw.byte() < 160;
     let mut header = Vec::new();
-    number(1, draw.of(&[1, 1, 2, 0]), &mut header);
-    number(2, draw.of(&[0, 0, 1]), &mut header);
+    number(1, if is_whole { 1 } else { draw.of(&[1, 2, 0]) }, &mut header);
+    number(2, if is_whole { 0 } else { draw.of(&[0, 1]) }, &mut header);
     let mut entries = vec![(String::new(), header)];
     for at in 0..1 + draw.below(12) {
         let mut value = Vec::new();
-        number(1, draw.of(&[1, 2, 3, 7, 9, 14, 19, 99]), &mut value);
-        let mut shape = Vec::new();
+        let (dtype, width) = draw.of(&[(1u64, 4u64), (2, 8), (3, 4), (9, 8), (14, 2), (19, 2), (10, 1)]);
+        number(1, if is_whole { dtype } else { draw.of(&[dtype, 7, 99]) }, &mut value);
+        let (mut shape, mut n_bytes) = (Vec::new(), width);
         for _ in 0..draw.below(4) {
+            let size = if is_whole { draw.below(5) as u64 } else { draw.number() };
+            n_bytes = n_bytes.saturating_mul(size);
             let mut dim = Vec::new();
-            number(1, draw.number(), &mut dim);
+            number(1, size, &mut dim);
             field(2, &dim, &mut shape);
         }
         field(2, &shape, &mut value);
-        number(3, draw.of(&[0, 0, 0, 1]), &mut value);
-        number(4, draw.number(), &mut value);
-        number(5, draw.number(), &mut value);
-        for _ in 0..draw.below(3) {
+        number(3, if is_whole { 0 } else { draw.of(&[0, 1]) }, &mut value);
+        number(4, if is_whole { at as u64 * 256 } else { draw.number() }, &mut value);
+        number(5, if is_whole { n_bytes } else { draw.number() }, &mut value);
+        for _ in 0..if is_whole { 0 } else { draw.below(3) } {
             let mut slice = Vec::new();
             for _ in 0..draw.below(3) {
                 let mut extent = Vec::new();
@@ -350,13 +355,13 @@ pub fn bundle_index(draw: &mut Draw<'_>) -> Vec<u8> {
             field(7, &slice, &mut value);
         }
         let key = match draw.below(5) {
-            0 => "_CHECKPOINTABLE_OBJECT_GRAPH".to_string(),
+            0 if !is_whole => "_CHECKPOINTABLE_OBJECT_GRAPH".to_string(),
             1 => format!("v{at}/.ATTRIBUTES/VARIABLE_VALUE"),
             _ => format!("w{at:02}"),
         };
         entries.push((key, value));
     }
-    if draw.byte() < 230 {
+    if is_whole || draw.byte() < 230 {
         entries.sort();
     }
     let mut block = Vec::new();
