@@ -12,8 +12,8 @@ use bf16scope::passes::amp::{self, Policy};
 use std::fmt::Write as _;
 use std::hint::black_box;
 
-/// Sizes, the largest last.
-const SIZES: [usize; 4] = [10_000, 20_000, 40_000, 80_000];
+/// The smallest size, unless `BF16SCOPE_SLOPES` says another; the largest is eight times as much.
+const SMALLEST: usize = 10_000;
 /// Slope beyond which something is not linear: sorting, maps and caches that grow out of a processor's take some of it.
 const MAX_SLOPE: f64 = 1.2;
 /// What takes less at the largest size is not judged: its slope is noise.
@@ -246,11 +246,13 @@ fn main() {
     let folder = tempfile::tempdir().expect("a folder for experiments can be made");
     let path = folder.path().join("e.yaml");
     let mut table = format!("{:<20} {:<14}", "kind", "work");
-    SIZES.iter().for_each(|n| write!(table, " {n:>9}").expect("a string takes everything"));
+    let smallest = std::env::var("BF16SCOPE_SLOPES").ok().and_then(|n| n.parse().ok()).unwrap_or(SMALLEST);
+    let sizes: [usize; 4] = [1, 2, 4, 8].map(|times| times * smallest);
+    sizes.iter().for_each(|n| write!(table, " {n:>9}").expect("a string takes everything"));
     println!("{table} {:>7}", "slope");
     let mut steep = Vec::new();
     let mut judge = |kind: &str, work: &str, seconds: Vec<f64>| {
-        let slope = slope(&SIZES, &seconds);
+        let slope = slope(&sizes, &seconds);
         let shown: String = seconds.iter().map(|t| format!(" {t:>9.4}")).collect();
         println!("{kind:<20} {work:<14}{shown} {slope:>7.2}");
         if slope > MAX_SLOPE && seconds.last().is_some_and(|last| *last > MIN_SECONDS) {
@@ -258,7 +260,7 @@ fn main() {
         }
     };
     for (kind, make) in MODULES.into_iter().filter(|(kind, _)| kind.contains(&part)) {
-        let modules: Vec<(String, Module)> = SIZES
+        let modules: Vec<(String, Module)> = sizes
             .iter()
             .map(|&n| {
                 let text = make(n);
@@ -283,7 +285,7 @@ fn main() {
             std::fs::write(&path, make(n)).expect("an experiment can be written");
             seconds(|| Experiment::read(&path).map(drop).map_err(drop))
         };
-        judge(kind, "read YAML", SIZES.iter().map(read).collect());
+        judge(kind, "read YAML", sizes.iter().map(read).collect());
     }
     assert!(steep.is_empty(), "slopes over {MAX_SLOPE}:\n{}", steep.join("\n"));
 }

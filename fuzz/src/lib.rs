@@ -1,5 +1,7 @@
 //! What several fuzz targets share.
 
+pub mod structured;
+
 use bf16scope::data::records::Records;
 use bf16scope::hlo::Module;
 

@@ -17,6 +17,7 @@ mod files;
 mod graphs;
 mod inputs;
 mod kills;
+mod meaning;
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "../support/random.rs"]
 mod modules;
@@ -34,5 +35,6 @@ mod scale;
 mod sessions;
 mod stablehlo;
 mod streams;
+mod structured;
 mod terminal;
 mod tokenizers;

@@ -119,7 +119,7 @@ fn work_of_seconds_says_what_it_is() {
     let raw = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let folder = Folder::new();
     // Each layer of its own width, so that the compiler sees each once.
-    let hidden: Vec<String> = (0..30).map(|layer| (64 + layer).to_string()).collect();
+    let hidden: Vec<String> = (0..12).map(|layer| (64 + layer).to_string()).collect();
     folder.write(
         "deep.yaml",
         &format!("model: {{kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [{}]}}", hidden.join(", ")),

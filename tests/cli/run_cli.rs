@@ -682,6 +682,49 @@ fn a_module_over_partitions_gives_what_one_device_gives() {
     );
 }
 
+/// JAX says how some arrays lie, and leaves the others to the partitioner: where those lie the compiled program says. All numbers
+/// are whole, so that sums have the same bits in any order.
+#[test]
+fn a_module_that_says_how_some_arrays_lie_gives_what_one_device_gives() {
+    const ROWS: &str = " {sdy.sharding = #sdy.sharding<@mesh, [{\"d\"}, {}]>}";
+    const COLUMNS: &str = " {sdy.sharding = #sdy.sharding<@mesh, [{}, {\"d\"}]>}";
+    let module = |n: usize, mesh: &str, [x, w, y]: [&str; 3]| {
+        format!(
+            "module @jit_step attributes {{mhlo.num_partitions = {n} : i32, mhlo.num_replicas = 1 : i32}} {{\n{mesh}  func.func \
+             public @main(%arg0: tensor<8x16xf32>{x}, %arg1: tensor<16x4xf32>{w}, %arg2: tensor<4xf32>) -> \
+             (tensor<8x4xf32>{y}, tensor<4xf32>, tensor<8x16xf32>) {{\n    %0 = stablehlo.dot_general %arg0, %arg1, \
+             contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x16xf32>, tensor<16x4xf32>) -> \
+             tensor<8x4xf32>\n    %1 = stablehlo.broadcast_in_dim %arg2, dims = [1] : (tensor<4xf32>) -> tensor<8x4xf32>\n    %2 \
+             = stablehlo.add %0, %1 : tensor<8x4xf32>\n    %cst = stablehlo.constant dense<0.000000e+00> : tensor<f32>\n    %3 = \
+             stablehlo.reduce(%2 init: %cst) applies stablehlo.add across dimensions = [0] : (tensor<8x4xf32>, tensor<f32>) -> \
+             tensor<4xf32>\n    %4 = stablehlo.transpose %arg1, dims = [1, 0] : (tensor<16x4xf32>) -> tensor<4x16xf32>\n    %5 = \
+             stablehlo.dot_general %2, %4, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x4xf32>, \
+             tensor<4x16xf32>) -> tensor<8x16xf32>\n    return %2, %3, %5 : tensor<8x4xf32>, tensor<4xf32>, \
+             tensor<8x16xf32>\n  }}\n}}\n"
+        )
+    };
+    let folder = Folder::new();
+    folder.text("one.mlir", &module(1, "", [""; 3]));
+    let mut npz = NpzWriter::new(File::create(folder.path("in.npz")).unwrap());
+    for (position, dims) in [&[8, 16][..], &[16, 4], &[4]].into_iter().enumerate() {
+        let n = dims.iter().product::<usize>();
+        let values = (0..n).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
+        npz.add_array(format!("in{position}"), &ArrayD::from_shape_vec(IxDyn(dims), values).unwrap()).unwrap();
+    }
+    npz.finish().unwrap();
+    folder.stdout(&["run", "one.mlir", "--inputs", "in.npz", "--outputs", "one.npz"]);
+    let mesh = "  sdy.mesh @mesh = <[\"d\"=4]>\n";
+    for said in [[ROWS, "", ""], [ROWS, COLUMNS, COLUMNS], ["", COLUMNS, ""], ["", "", ROWS]] {
+        folder.text("four.mlir", &module(4, mesh, said));
+        folder.stdout(&["run", "four.mlir", "--inputs", "in.npz", "--outputs", "four.npz", "--device", "cpu:4"]);
+        let [mut one, mut four] = ["one.npz", "four.npz"].map(|name| folder.npz(name));
+        for name in ["out0", "out1", "out2"] {
+            assert_eq!(f32s(&mut one, name), f32s(&mut four, name), "{name} of {said:?}");
+        }
+        folder.stdout(&["audit", "four.mlir", "--inputs", "in.npz", "--device", "cpu:4"]);
+    }
+}
+
 /// Replicas sum over each other, and each one's own result is there where they differ.
 #[test]
 fn a_module_over_replicas_gives_each_ones_result() {

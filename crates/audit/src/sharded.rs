@@ -12,7 +12,7 @@ use bf16scope_hlo::alone::runs_by_itself;
 use bf16scope_hlo::devices::Placement;
 use bf16scope_hlo::module_shards::{Shards, without_shardings};
 use bf16scope_hlo::numerics::compare::Errors;
-use bf16scope_hlo::proto::encode;
+use bf16scope_hlo::proto::{decode, encode};
 use bf16scope_hlo::shards::ShardBox;
 use bf16scope_hlo::{ArrayShape, Literal, Module, Shape, verify};
 use bf16scope_passes::amp::{self, Policy};
@@ -210,7 +210,15 @@ fn over_devices(
     if leaves.len() != literals.len() {
         return Err(AuditError::InputCount { measured: literals.len(), expected: leaves.len() });
     }
-    let shards = Shards::of(module, placement.devices);
+    let parameter_is_tupled = parameters.iter().any(|&id| matches!(entry.instr(id).shape, Shape::Tuple(_)));
+    let options = CompileOptions { parameter_is_tupled, ..CompileOptions::over(placement) };
+    let executable = client.compile(&encode::to_bytes(module)?, &options)?;
+    // What the module leaves to the partitioner lies as the compiled program says, where the plugin shows it.
+    let compiled = executable.compiled().optimized_program().ok().and_then(|bytes| decode::from_bytes(&bytes).ok());
+    let shards = match &compiled {
+        Some(compiled) => Shards::of_compiled(module, placement.devices, compiled),
+        None => Shards::of(module, placement.devices),
+    };
     let mut lists: Vec<Vec<Arg<'_>>> = (0..placement.devices.n()).map(|_| Vec::new()).collect();
     for (number, (input, (name, wanted))) in literals.iter().zip(leaves).enumerate() {
         let unfit = || AuditError::InputType {
@@ -230,9 +238,6 @@ fn over_devices(
             list.push(Arg::Donate(client.buffer_from_host(&bytes, wanted.dtype, &part.dims, device)?));
         }
     }
-    let parameter_is_tupled = parameters.iter().any(|&id| matches!(entry.instr(id).shape, Shape::Tuple(_)));
-    let options = CompileOptions { parameter_is_tupled, ..CompileOptions::over(placement) };
-    let executable = client.compile(&encode::to_bytes(module)?, &options)?;
     let outputs = executable.execute_sharded(lists)?;
     result_arrays(module)
         .into_iter()

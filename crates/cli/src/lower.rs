@@ -1,5 +1,7 @@
 //! `bf16scope lower`: puts the heavy work of any HLO module into bf16 or f16, and shows what was decided.
 
+mod lost;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -117,13 +119,21 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         );
     }
     let _span = tracing::info_span!("lower").entered();
-    let (lowered, report, said) = match &args.asked.target {
-        Some(target) => asked(args, target, module, policy, context)?,
+    let (lowered, report, said, lost) = match &args.asked.target {
+        Some(target) => {
+            let given = module.clone();
+            let (lowered, report, said) = asked(args, target, module, policy, context)?;
+            let lost = lost::warning(&given, &lowered, &report);
+            lost::check_layouts(&given, &lowered)?;
+            (lowered, report, said, lost)
+        }
         None => {
             let lowered = amp::run(&module, &policy);
             let (lowered, report) = lowered.with_context(|| format!("{} cannot be lowered", args.module.display()))?;
             let said = in_doubt(n_in_doubt(&module, &report));
-            (lowered, report, said)
+            let lost = lost::warning(&module, &lowered, &report);
+            lost::check_layouts(&module, &lowered)?;
+            (lowered, report, said, lost)
         }
     };
     let format = args.format.unwrap_or_else(|| emit::format_of(Some(&args.output)));
@@ -135,6 +145,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     report.notes.iter().for_each(|note| tracing::warn!("{note}"));
     warn_of_hurts(&report);
+    if let Some(lost) = lost {
+        tracing::warn!("{lost}");
+    }
     if report.n_lowered() == 0 {
         tracing::warn!(
             "nothing gives {} under this policy: {} computes as before; {}",

@@ -168,7 +168,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let whole = buffers.into_iter().map(|buffer| vec![buffer]).collect();
         (results(whole, |_| None, npz.as_mut(), args.raw_bf16).map_err(explained)?, run_seconds)
     } else {
-        let over = devices::Over { module: &module, devices: placement.devices };
+        let shards = devices::shards(&module, placement.devices, &executable);
+        let over = devices::Over { module: &module, devices: placement.devices, shards };
         let (found, run_seconds) = over.execute(&client, &executable, &mut inputs).map_err(explained)?;
         let write = |(name, shape, bytes): devices::Found| output(name, shape, &bytes, npz.as_mut(), args.raw_bf16);
         (found.into_iter().map(write).collect::<anyhow::Result<Vec<Output>>>()?, run_seconds)

@@ -35,7 +35,7 @@ pub use archive::{MAX_UNPACKED_RATIO, UNPACKED_WITHOUT_QUESTION, ZipError, has_z
 pub use cache::{BytesDone, Cache, OnBytes};
 pub use local::{NotLocal, check_input, check_output};
 pub use offline::{is_offline, refuse_downloads};
-pub use read::{is_pipe, open, read, read_text};
+pub use read::{folders_in, is_pipe, open, read, read_text};
 pub use records::{Records, remove_one as remove_file};
 pub use replace::{Replacement, check_replaceable, make_way, open_lock, put, replace, sweep};
 pub use sums::{Damage, Summing, Sums, read_exact_at};

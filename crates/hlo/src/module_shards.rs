@@ -1,11 +1,15 @@
 //! Which shard of each array that a module takes or gives a device holds; and a module without its shardings.
 //!
-//! Source: XLA's `OpSharding`; what [`Placement`](super::devices::Placement) leaves to the partitioner is not asked here.
+//! Source: XLA's `OpSharding`; `spmd_parameters_shardings` and `spmd_output_sharding` of a compiled program, which say how arrays
+//! lie that a module leaves to the partitioner.
 
 use super::alone::runs_alone;
 use super::devices::Devices;
+use super::proto::messages::HloModuleProto;
+use super::proto::sharding;
 use super::shards::ShardBox;
 use super::{ArrayShape, Module, Op, Shape, Sharding};
+use prost::Message as _;
 
 /// How the arrays that a module takes and gives lie over its devices.
 #[derive(Clone, Debug)]
@@ -52,6 +56,23 @@ impl Shards {
         let parameters = parameters.flat_map(|instr| per_leaf(instr.sharding.as_deref(), &instr.shape)).collect();
         let root = entry.instr(entry.root);
         Shards { devices, parameters, results: per_leaf(root.sharding.as_deref(), &root.shape) }
+    }
+
+    /// What the compiled program of a module says of its arrays; of one that says nothing, what the module says.
+    pub fn of_compiled(module: &Module, devices: Devices, compiled: &Module) -> Shards {
+        let said = Shards::of(module, devices);
+        let Ok(proto) = HloModuleProto::decode(compiled.unmodelled.proto.as_slice()) else { return said };
+        let entry = module.entry();
+        let numbered = entry.parameters().into_iter().zip(&proto.spmd_parameters_shardings);
+        let parameters: Vec<Option<Sharding>> =
+            numbered.flat_map(|(id, found)| per_leaf(Some(&sharding::decode(found)), &entry.instr(id).shape)).collect();
+        let root = &entry.instr(entry.root).shape;
+        let results = proto.spmd_output_sharding.as_ref().map(|found| per_leaf(Some(&sharding::decode(found)), root));
+        Shards {
+            parameters: if parameters.len() == said.parameters.len() { parameters } else { said.parameters },
+            results: results.unwrap_or(said.results),
+            devices,
+        }
     }
 
     /// The part of array `position` that the program takes.

@@ -104,7 +104,10 @@ pub(super) fn argument_specs(program: &[u8], options: &CompileOptions) -> Result
     };
     let Some(wholes) = header.host_program_shape.and_then(specs) else { return Ok(None) };
     let shardings = if options.n_partitions > 1 { Shardings::read(program, is_tupled)? } else { Shardings::default() };
+    // Shardy splits what the program says nothing of, as it likes.
+    let is_free = |number: usize| options.is_shardy || options.free_parameters.get(number) == Some(&true);
     let shard = |number: usize, whole: &OutputSpec| match shardings.of(number) {
+        None if options.n_partitions > 1 && is_free(number) => None,
         None => Some(whole.clone()),
         Some(sharding) => {
             Some(OutputSpec { dtype: whole.dtype, dims: sharding::decode(sharding).shard_dims(&whole.dims)? })

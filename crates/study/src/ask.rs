@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::StudyError;
+use super::{StudyError, wide};
 use bf16scope_hlo::devices::Placement;
 use bf16scope_pjrt::{ChildError, ChildSpec, Setup};
 use bf16scope_tpu::{CompileOutcome, Compiled, Compiler, Target, TpuError};
@@ -96,7 +96,12 @@ impl fmt::Display for Event<'_> {
 /// Asks. What the compiler refuses of this program is an outcome; a compiler that cannot be had is an error.
 pub(super) fn ask(compiler: &Compiler, target: &Target, program: &[u8], batch: u32) -> Result<Compiled, StudyError> {
     let _span = tracing::info_span!("compile", batch, target = %target).entered();
-    let refused = |text: String| Compiled { outcome: CompileOutcome::Failed(text), is_cached: false };
+    let refused = |mut text: String| {
+        if let Some(remark) = wide::remark(program, &text) {
+            text += &format!("\n{remark}");
+        }
+        Compiled { outcome: CompileOutcome::Failed(text), is_cached: false }
+    };
     match compiler.compile(target, program, batch as usize) {
         Ok(compiled) => Ok(compiled),
         Err(TpuError::Pjrt(error)) if error.call() == Some("PJRT_Compile") => {

@@ -49,6 +49,7 @@ mod shell;
 mod subject;
 mod sums;
 mod tune;
+mod wide;
 
 pub use ask::{Asking, Compiling, Event};
 pub use compare::{Comparison, CompiledSubject, Judged, compare, judge};

@@ -9,6 +9,7 @@ use crate::arrays::Inputs;
 use bf16scope_hlo::alone::{runs_alone, runs_by_itself, several_devices};
 use bf16scope_hlo::devices::{Devices, Placement};
 use bf16scope_hlo::module_shards::Shards;
+use bf16scope_hlo::proto::decode;
 use bf16scope_hlo::{ArrayShape, Literal, Module};
 use bf16scope_pjrt::{Arg, Buffer, Client, Executable, Platform};
 
@@ -17,8 +18,7 @@ pub(super) type Found = (String, ArrayShape, Vec<u8>);
 
 /// How a module lies over the devices of a platform: over all of them, or on one.
 ///
-/// Neither arguments nor results are left to the partitioner here: what the module says of none is whole on each device, so
-/// that it is known what each device holds.
+/// How arrays lie that the module leaves to the partitioner is known once it is compiled ([`shards`]).
 ///
 /// # Errors
 /// A module for another number of devices, and what [`runs_alone`] refuses.
@@ -42,10 +42,23 @@ pub(crate) fn placement(module: &Module, platform: &Platform) -> anyhow::Result<
     Ok(Placement { devices, is_shardy, ..Placement::default() })
 }
 
+/// How a module's arrays lie over the devices, by its compiled program; by the module itself where the plugin shows no program.
+pub(super) fn shards(module: &Module, devices: Devices, executable: &Executable) -> Shards {
+    let compiled = executable.compiled().optimized_program().map_err(|error| error.to_string());
+    match compiled.and_then(|bytes| decode::from_bytes(&bytes).map_err(|error| error.to_string())) {
+        Ok(compiled) => Shards::of_compiled(module, devices, &compiled),
+        Err(error) => {
+            tracing::debug!("how the compiled program splits arrays is not known: {error}");
+            Shards::of(module, devices)
+        }
+    }
+}
+
 /// A module that runs over devices.
 pub(super) struct Over<'m> {
     pub(super) module: &'m Module,
     pub(super) devices: Devices,
+    pub(super) shards: Shards,
 }
 
 impl Over<'_> {
@@ -57,7 +70,7 @@ impl Over<'_> {
         inputs: &mut Inputs,
     ) -> anyhow::Result<(Vec<Found>, f64)> {
         let _span = tracing::info_span!("execute").entered();
-        let shards = Shards::of(self.module, self.devices);
+        let shards = &self.shards;
         let mut lists: Vec<Vec<Arg<'_>>> = (0..self.devices.n()).map(|_| Vec::new()).collect();
         for position in 0..inputs.parameters.len() {
             let Literal::Array { shape, bytes } = inputs.literal(position)? else {
@@ -79,7 +92,7 @@ impl Over<'_> {
     fn whole(&self, results: &[Vec<Buffer>]) -> anyhow::Result<Vec<Found>> {
         let entry = self.module.entry();
         let root = entry.instr(entry.root);
-        let shards = Shards::of(self.module, self.devices);
+        let shards = &self.shards;
         let mut found = Vec::new();
         for (position, shape) in root.shape.leaves().into_iter().enumerate() {
             let Some(array) = shape.as_array() else { bail!("result {position} is {shape}, expected an array") };

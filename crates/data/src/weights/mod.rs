@@ -25,7 +25,6 @@ pub use write::{WrittenArray, WrittenFormat, write, write_each};
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use self::region::{Region, Sink};
@@ -359,7 +358,7 @@ fn latest(state: &Path) -> Result<String, WeightsError> {
 fn orbax_item(folder: &Path) -> Option<PathBuf> {
     let has_arrays = |folder: &Path| ["_METADATA", "manifest.ocdbt"].iter().any(|name| folder.join(name).exists());
     let in_step = |folder: &Path| {
-        let mut items: Vec<PathBuf> = folders_in(folder);
+        let mut items = files::folders_in(folder);
         items.sort_by_key(|item| (!item.ends_with("default"), item.clone()));
         items.into_iter().find(|item| has_arrays(item))
     };
@@ -371,15 +370,8 @@ fn orbax_item(folder: &Path) -> Option<PathBuf> {
         return item.or_else(|| folder.join("_CHECKPOINT_METADATA").exists().then(|| folder.to_path_buf()));
     }
     let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u64>().ok();
-    let newest = folders_in(folder).into_iter().filter_map(|step| Some((number(&step)?, step))).max()?;
+    let newest = files::folders_in(folder).into_iter().filter_map(|step| Some((number(&step)?, step))).max()?;
     if has_arrays(&newest.1) { Some(newest.1) } else { in_step(&newest.1) }
-}
-
-/// The folders in a folder; of very many the first.
-fn folders_in(folder: &Path) -> Vec<PathBuf> {
-    const MOST: usize = 10_000;
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MOST);
-    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
 /// A path as a text of Python within a shell's double quotes.

@@ -5,6 +5,7 @@ use crate::document::{ConfigProblem, Key, Mark, Node, ReadError, Value, nearest}
 use serde::de::value::StrDeserializer;
 use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, Visitor};
 use serde::forward_to_deserialize_any;
+use std::collections::HashSet;
 
 /// A name and its options, as they are written.
 pub(super) struct Choice<'a> {
@@ -74,8 +75,9 @@ impl<'a> Choice<'a> {
             }
             _ => Some(value),
         };
-        for (number, (key, _)) in options.iter().enumerate() {
-            if options[..number].iter().any(|(other, _)| other == key) {
+        let mut seen = HashSet::new();
+        for (key, _) in &options {
+            if !seen.insert(&***key) {
                 return Err(twice(key, key.mark));
             }
         }

@@ -1,0 +1,175 @@
+//! Constants that a narrow dtype makes another number altogether: a decay of 0.999 is 1 in bf16, so that Adam's correction of bias
+//! divides by 0; an epsilon of 1e-8 is 0 in f16.
+
+use std::collections::BTreeMap;
+
+use bf16scope_hlo::element::f32s;
+use bf16scope_hlo::numerics::bf16::{bf16_from_f32, f16_from_f32};
+use bf16scope_hlo::{DType, Instruction, Literal, Module, Op, Shape};
+use bf16scope_passes::amp::LoweringReport;
+
+/// As many are named.
+const N_NAMED: usize = 3;
+
+/// What to warn of: each constant that became 0, 1 or infinite, what it was, and what keeps it.
+pub(super) fn warning(module: &Module, lowered: &Module, report: &LoweringReport) -> Option<String> {
+    let low = report.policy.dtype.dtype();
+    let scalars: BTreeMap<(&str, &str), f32> = module
+        .computations
+        .iter()
+        .flat_map(|computation| computation.instructions.iter().map(move |instr| (computation, instr)))
+        .filter_map(|(computation, instr)| Some(((computation.name.as_str(), instr.name.as_str()), scalar(&instr.op)?)))
+        .collect();
+    // What it became, if that is another number.
+    let lost = |place: (&str, &str)| {
+        let value = *scalars.get(&place)?;
+        let rounded = rounded(value, low);
+        is_lost(value, rounded).then_some((value, rounded))
+    };
+    let said = |(computation, name): (&str, &str), (value, rounded): (f32, f32), reader: &str| {
+        format!("{value} is {rounded} in {low} ({computation}/%{name}, read by %{reader})")
+    };
+    let of_casts = report.casts.iter().filter(|cast| cast.to == low.name()).filter_map(|cast| {
+        let place = (cast.computation.as_str(), cast.of.as_str());
+        Some(said(place, lost(place)?, &cast.wanted_by))
+    });
+    // Those that are narrow themselves now.
+    let narrow = lowered.computations.iter().flat_map(|computation| {
+        let is_narrow = |instr: &&Instruction| matches!(instr.op, Op::Constant(_)) && instr.shape.dtype() == Some(low);
+        computation.instructions.iter().filter(is_narrow).map(move |instr| (computation, instr))
+    });
+    let of_constants = narrow.filter_map(|(computation, constant)| {
+        let place = (computation.name.as_str(), constant.name.as_str());
+        let numbers = lost(place)?;
+        let reads =
+            |instr: &&Instruction| instr.operands.iter().any(|id| std::ptr::eq(computation.instr(*id), constant));
+        let reader = computation.instructions.iter().find(reads).map_or("ROOT", |reader| reader.name.as_str());
+        Some(said(place, numbers, reader))
+    });
+    let lost: Vec<String> = of_casts.chain(of_constants).collect();
+    let (shown, more) = (lost.iter().take(N_NAMED).cloned().collect::<Vec<_>>(), lost.len().saturating_sub(N_NAMED));
+    let more = if more > 0 { format!("; {more} more") } else { String::new() };
+    (!lost.is_empty()).then(|| {
+        format!(
+            "constants become other numbers: {}{more}: what divides by them, or by 1 less them, is no longer finite\nhelp: keep in \
+             f32 what reads them: `keep` in a policy or --keep, with its layer's name; or lower by another policy than O3",
+            shown.join("; ")
+        )
+    })
+}
+
+/// Refuses to lower what would give a parameter or a result another form: levels of a sparse layout, which a narrow array loses.
+pub(super) fn check_layouts(module: &Module, lowered: &Module) -> anyhow::Result<()> {
+    // Levels that are all dense say what none says.
+    let is_dense = |extra: &str| extra.trim_start_matches("D(").chars().all(|c| "D,)".contains(c));
+    let entries = module.entry().instructions.iter().filter(|instr| matches!(instr.op, Op::Parameter { .. }));
+    let levels = |shape: &Shape| -> Vec<String> {
+        let layouts = shape.leaves().into_iter().filter_map(Shape::as_array).filter_map(|array| array.layout.as_ref());
+        layouts.map(|layout| layout.extra.clone()).filter(|extra| !is_dense(extra)).collect()
+    };
+    for before in entries {
+        let was = levels(&before.shape);
+        if was.is_empty() {
+            continue;
+        }
+        let after = lowered.entry().instructions.iter().find(|instr| instr.name == before.name);
+        if after.is_some_and(|after| levels(&after.shape) != was) {
+            anyhow::bail!(
+                "parameter `{}` is {}, and the lowered one would not have its layout ({})\nhelp: keep it: --keep '{}', or a \
+                 policy that keeps parameters",
+                before.name,
+                before.shape,
+                was.join(", "),
+                before.name
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The one number of a constant of f32.
+fn scalar(op: &Op) -> Option<f32> {
+    let Op::Constant(Literal::Array { shape, bytes }) = op else { return None };
+    if shape.dtype != DType::F32 || shape.n_elements() != 1 {
+        return None;
+    }
+    f32s(DType::F32, bytes)?.next()
+}
+
+fn rounded(value: f32, low: DType) -> f32 {
+    let bits = |bits: u16| f32s(low, &bits.to_le_bytes()).and_then(|mut values| values.next());
+    let narrow = match low {
+        DType::F16 => bits(f16_from_f32(value)),
+        _ => bits(bf16_from_f32(value)),
+    };
+    narrow.unwrap_or(value)
+}
+
+/// Whether a rounding made a number 0, infinite, or 1 in magnitude, which it was not.
+fn is_lost(value: f32, rounded: f32) -> bool {
+    value.is_finite() && value != rounded && (rounded == 0.0 || rounded.is_infinite() || rounded.abs() == 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_hlo::text::parse;
+    use bf16scope_passes::amp::{self, LowDType, Policy};
+
+    const ADAM: &str = "HloModule adam
+
+ENTRY main {
+  m = f32[64]{0} parameter(0)
+  t = f32[] parameter(1)
+  beta = f32[] constant(0.999)
+  epsilon = f32[] constant(1e-08)
+  one = f32[] constant(1)
+  power = f32[] power(beta, t)
+  left = f32[] subtract(one, power)
+  wide = f32[64]{0} broadcast(left), dimensions={}
+  small = f32[64]{0} broadcast(epsilon), dimensions={}
+  mean = f32[64]{0} divide(m, wide)
+  ROOT update = f32[64]{0} add(mean, small)
+}
+";
+
+    fn said(policy: &Policy) -> Option<String> {
+        let module = parse(ADAM, "adam").unwrap();
+        let (lowered, report) = amp::run(&module, policy).unwrap();
+        warning(&module, &lowered, &report)
+    }
+
+    #[test]
+    fn a_sparse_layout_is_not_lost_without_a_word() {
+        let text = "HloModule m\n\nENTRY main {\n  x = f32[4,4]{1,0:D(D,C~)} parameter(0)\n  ROOT r = f32[4,4]{1,0} dot(x, x), \
+                    lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n";
+        let module = parse(text, "m").unwrap();
+        let lowered = |policy: &Policy| amp::run(&module, policy).unwrap().0;
+        check_layouts(&module, &lowered(&Policy::default())).unwrap();
+        let dense = parse(&text.replace("C~", "D"), "m").unwrap();
+        check_layouts(&dense, &amp::run(&dense, &Policy::preset("O3").unwrap()).unwrap().0).unwrap();
+        let refused = check_layouts(&module, &lowered(&Policy::preset("O3").unwrap())).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("parameter `x` is f32[4,4]{1,0:D(D,C~)}, and the lowered one would not have"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_decay_that_becomes_1_is_warned_of() {
+        let all = Policy::preset("O3").unwrap();
+        let warning = said(&all).unwrap();
+        assert!(
+            warning.starts_with("constants become other numbers: 0.999 is 1 in bf16 (main/%beta, read by %power): "),
+            "{warning}"
+        );
+        // 1e-8 is a number of bf16, and none of f16.
+        assert!(!warning.contains("epsilon"), "{warning}");
+        let f16 = said(&Policy { dtype: LowDType::F16, ..all.clone() }).unwrap();
+        assert!(f16.contains("0.00000001 is 0 in f16 (main/%epsilon, read by %"), "{f16}");
+        assert!(!f16.contains("%beta"), "{f16}");
+        assert_eq!(said(&Policy::default()), None);
+        assert!(is_lost(0.999, 1.0) && is_lost(1e-8, 0.0) && is_lost(1e5, f32::INFINITY) && is_lost(-0.9999, -1.0));
+        assert!(!is_lost(1.0, 1.0) && !is_lost(0.1, 0.100_097_656) && !is_lost(0.0, 0.0));
+    }
+}
