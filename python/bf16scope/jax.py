@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-import jax
 import numpy as np
 
-from bf16scope import _jax_internals as internals
+from bf16scope import _jax_internals as internals  # says what is missing where JAX is not installed
+
+import jax  # isort: skip
 from bf16scope import _native, _nnx, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
@@ -157,7 +158,11 @@ def _run(fn: Callable, options, shape: _Shape, *arrays) -> _Leaves:
         # Then the gradient of what is the same on all is summed outside.
         arrays = internals.vary_alike(list(arrays))
         jaxpr, consts = internals.trace(flat, options, arrays)
-    return results[0].with_arrays(_differentiable(jaxpr, options)(*consts, *arrays))
+    # JAX differentiates functions sooner than what it has traced of them. One that closes over values of another trace, or
+    # that is of objects that are open at this time alone, cannot be traced later.
+    is_lasting = not isinstance(fn, _nnx.Pure) and not any(isinstance(it, jax.core.Tracer) for it in consts)
+    again = (lambda *args: flat(*args[len(consts) :])) if is_lasting else functools.partial(internals.inside, jaxpr)
+    return results[0].with_arrays(_differentiable(jaxpr, options, again)(*consts, *arrays))
 
 
 @dataclass(frozen=True)
@@ -306,9 +311,19 @@ def explain_casts(
     keep: str | Iterable[str] = (),
     **kwargs,
 ) -> Report:
-    """What `lower` decides for each operation of the function over such arguments, and why."""
+    """What `lower` decides for each operation of the function over such arguments, and why; of a lowered function, what was
+    decided with the policy that it has."""
+    fn, options = _as_written(fn)
+    if options and (policy, dtype, keep) == ("default", None, ()):
+        policy, dtype, keep = options.policy, options.dtype, options.keep
     _, report = module(fn, *args, **kwargs).lower(policy, _name(dtype), keep)
     return report
+
+
+def _as_written(fn: Callable) -> tuple[Callable, Any]:
+    """The function that `lower` was given, and how it is lowered."""
+    fn, options = getattr(fn, "__bf16scope__", (fn, None))
+    return fn, options
 
 
 def audit(
@@ -442,9 +457,12 @@ def _is_inexact(aval) -> bool:
     return jax.dtypes.issubdtype(aval.dtype, np.inexact)
 
 
-@functools.lru_cache(maxsize=256)
-def _differentiable(jaxpr, options) -> Callable:
-    """A traced function of flat arguments that JAX differentiates by lowering both passes: in one module, where it is a loss."""
+def _differentiable(jaxpr, options, again: Callable) -> Callable:
+    """A traced function of flat arguments that JAX differentiates by lowering both passes: in one module, where it is a loss.
+
+    Args:
+      again: the function itself.
+    """
     if internals.has_effects(jaxpr):
         # Of what has effects JAX takes no derivative but its own.
         return functools.partial(internals.call, jaxpr)
@@ -457,9 +475,9 @@ def _differentiable(jaxpr, options) -> Callable:
         wanted = tuple(number for number, it in enumerate(tangents) if _is_given(it))
         given = [tangents[number] for number in wanted]
         if _is_loss(jaxpr, options, wanted):
-            results, by_number = _known(_OneModule, jaxpr, options, wanted, primals).derivative(primals, given)
+            results, by_number = _known(_OneModule, jaxpr, options, wanted, again, primals).derivative(primals, given)
         else:
-            results, by_number = _known(_Passes, jaxpr, options, wanted, primals).derivative(primals, given)
+            results, by_number = _known(_Passes, jaxpr, options, wanted, again, primals).derivative(primals, given)
         zero = lambda it: jax.numpy.zeros(it.shape, it.dtype) if _is_inexact(it) else np.zeros(it.shape, jax.dtypes.float0)
         return results, [by_number[number] if number in by_number else zero(it) for number, it in enumerate(results)]
 
@@ -487,19 +505,20 @@ def _is_loss(jaxpr, options, wanted) -> bool:
 _derivatives: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
 
-def _known(kind, jaxpr, options, wanted, primals):
+def _known(kind, jaxpr, options, wanted, again, primals):
     """The derivative of this kind of a traced function, with respect to the arguments that are wanted."""
     by_kind = _derivatives.setdefault(jaxpr, {})
     if (kind, wanted) not in by_kind:
-        by_kind[kind, wanted] = kind(jaxpr, options, wanted, primals)
+        by_kind[kind, wanted] = kind(jaxpr, options, wanted, again, primals)
     return by_kind[kind, wanted]
 
 
 class _OneModule:
     """A loss with its gradients: one module, lowered as a whole step is. Its derivative is the product with them."""
 
-    def __init__(self, jaxpr, options, wanted, primals):
-        self.origin, self.options, self.wanted, self.n_results = jaxpr, options, wanted, len(jaxpr.out_avals)
+    def __init__(self, jaxpr, options, wanted, again, primals):
+        self.origin, self.options, self.wanted, self.again = jaxpr, options, wanted, again
+        self.n_results = len(jaxpr.out_avals)
         inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
         self.loss, self.others = inexact[0], inexact[1:]
 
@@ -509,7 +528,7 @@ class _OneModule:
                 given = list(args)
                 for number, value in zip(wanted, values):
                     given[number] = value
-                out = internals.inside(jaxpr, *given)
+                out = again(*given)
                 return out[self.loss], out
 
             _, vjp, out = jax.vjp(of_wanted, *(args[number] for number in wanted), has_aux=True)
@@ -522,12 +541,10 @@ class _OneModule:
         """Results, and of those that are floats the tangents, by number."""
         out = internals.call(self.jaxpr, *self.consts, *primals)
         results, gradients = list(out[: self.n_results]), out[self.n_results :]
-        wide = lambda it: it.astype(np.float32)
-        products = [jax.numpy.sum(wide(gradient) * wide(tangent)) for gradient, tangent in zip(gradients, tangents)]
-        by_number = {self.loss: functools.reduce(lambda a, b: a + b, products)} if products else {}
+        by_number = {self.loss: internals.Products().apply(*gradients, *tangents)[0]} if gradients else {}
         if self.others:
             # Unused, it goes before XLA.
-            _, others = _known(_Passes, self.origin, self.options, self.wanted, primals).derivative(primals, tangents)
+            _, others = _known(_Passes, self.origin, self.options, self.wanted, self.again, primals).derivative(primals, tangents)
             by_number |= {number: others[number] for number in self.others}
         return results, by_number
 
@@ -536,8 +553,8 @@ class _Passes:
     """A function and its derivative with respect to some arguments as two functions: results with what is kept for the
     derivative, and the derivative, which JAX transposes to the backward pass."""
 
-    def __init__(self, jaxpr, options, wanted, primals):
-        self.jaxpr, self.options, self.wanted = jaxpr, options, wanted
+    def __init__(self, jaxpr, options, wanted, again, primals):
+        self.jaxpr, self.options, self.wanted, self.again = jaxpr, options, wanted, again
         self.inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
         self.n_results = len(jaxpr.out_avals)
         whole, consts = internals.trace(internals.named_as(jaxpr)(self._forward), options, primals)
@@ -581,7 +598,7 @@ class _Passes:
             given = list(args)
             for number, value in zip(self.wanted, values):
                 given[number] = value
-            out = internals.inside(self.jaxpr, *given)
+            out = self.again(*given)
             return [out[number] for number in self.inexact], out
 
         wanted = [args[number] for number in self.wanted]
@@ -615,4 +632,4 @@ class _Passes:
 
         args = [*kept, *arguments, *tangents]
         jaxpr, consts = internals.trace(linear, self.options, args)
-        return results, dict(zip(self.inexact, internals.derivative(jaxpr, self.options, *consts, *args)))
+        return results, dict(zip(self.inexact, internals.Linear(jaxpr, self.options).apply(*consts, *args)))
