@@ -10,7 +10,6 @@ Tried with the versions that `TRIED` names; others work as long as the names tha
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
@@ -23,10 +22,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-try:
-    import jax
-except ImportError as error:
-    raise ImportError(f"bf16scope.jax needs JAX ({error}): pip install 'bf16scope[jax]'") from error
+import jax
 from jax.extend.core import ClosedJaxpr, Primitive
 
 from bf16scope._errors import Error
@@ -416,8 +412,6 @@ class _Region:
 class _Local(threading.local):
     def __init__(self):
         self.regions: list[_Region] = []
-        #: Whether programs are made as they are written.
-        self.as_written = False
         #: Where lowered modules are noted, for who asks.
         self.sink: list[tuple[Module, Report]] | None = None
 
@@ -425,20 +419,10 @@ class _Local(threading.local):
 _local = _Local()
 
 
-@contextlib.contextmanager
-def as_written():
-    """Programs that are made in this block are not lowered."""
-    before, _local.as_written = _local.as_written, True
-    try:
-        yield
-    finally:
-        _local.as_written = before
-
-
 def _emit(context, *args, **params):
     """JAX's rule for `jax.jit` within a program, and for a marked call ours."""
     options, within = _options_in(params["name"]), context.module_context
-    if options is None or _local.as_written:
+    if options is None:
         return _jit_lowering(context, *args, **params)
     around = next((it for it in _local.regions if it.module is within.module), None)
     if around and (around.options, around.axes) == (options, within.axis_context):

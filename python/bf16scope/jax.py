@@ -26,15 +26,30 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 
-from bf16scope import _jax_internals as internals  # says what is missing where JAX is not installed
+try:
+    import jax
+except ImportError as error:
+    raise ImportError(f"bf16scope.jax needs JAX ({error}): pip install 'bf16scope[jax]'") from error
 
-import jax  # isort: skip
+from bf16scope import _jax_internals as internals
 from bf16scope import _native, _nnx, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
 from bf16scope._module import Module, Policy, Report, patterns, policy_text, policy_word
+from bf16scope._scale import LossScale, scaled
 
-__all__ = ["audit", "compile_for", "explain", "explain_casts", "fit", "full_precision", "lower", "module"]
+__all__ = [
+    "LossScale",
+    "audit",
+    "compile_for",
+    "explain",
+    "explain_casts",
+    "fit",
+    "full_precision",
+    "lower",
+    "module",
+    "scaled",
+]
 
 
 @contextlib.contextmanager
@@ -280,10 +295,26 @@ def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module
     """
     if platform not in (None, *internals.PLATFORMS):
         raise Error(f"JAX has no platform `{platform}` that bf16scope knows", f"write one of {', '.join(internals.PLATFORMS)}")
-    traced = jax.jit(fn, keep_unused=True, **_donated(fn, args, kwargs)).trace(*args, **kwargs)
-    with internals.as_written():
-        lowered = traced.lower(lowering_platforms=(platform or jax.default_backend(),))
+    pure, (args, kwargs) = _of_arrays(fn, args, kwargs)
+    donated = _donated(fn, args, kwargs) if pure is fn else {}
+    lowered = jax.jit(pure, keep_unused=True, **donated).trace(*args, **kwargs).lower(lowering_platforms=(platform or jax.default_backend(),))
     return Module.read(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), _called(fn))
+
+
+def _of_arrays(fn: Callable, args: tuple, kwargs: dict) -> tuple[Callable, tuple[tuple, dict]]:
+    """The function as one that JAX traces: of the arrays alone, where some leaves of its arguments are none, or are objects."""
+    if _nnx.has_objects((args, kwargs)):
+        return _nnx.Pure(fn).alone(args, kwargs)
+    given = _Leaves.of((args, kwargs))
+    if all(given.shape.is_dynamic):
+        return fn, (args, kwargs)
+
+    @functools.wraps(fn, updated=())
+    def of_arrays(*arrays):
+        args, kwargs = given.with_arrays(arrays).whole()
+        return _Leaves.of(fn(*args, **kwargs)).arrays
+
+    return of_arrays, (tuple(given.arrays), {})
 
 
 def _donated(fn: Callable, args: tuple, kwargs: dict) -> dict:
@@ -339,8 +370,12 @@ def audit(
 
     Args:
       policy, dtype, keep: as `lower`'s.
-      budget: the largest scaled error that a result may have; if one exceeds it, what to keep in f32 is searched.
+      budget: the largest scaled error that a result may have; if one exceeds it, what to keep in f32 is searched. Without one
+        `is_right` is None: nothing says how near is near enough. `search["policy"]` is None where no policy was found.
     """
+    fn, options = _as_written(fn)
+    if options and (policy, dtype, keep) == ("default", None, ()):
+        policy, dtype, keep = options.policy, options.dtype, options.keep
     leaves: list[Any] = [_numbers(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs))]
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         raise Error("`audit` computes the function, and was given shapes", "give arrays; `explain_casts` takes shapes")
@@ -352,6 +387,10 @@ def audit(
         if budget is not None:
             options += ["--budget", str(budget), "--save-policy", Path(folder) / "policy.yaml"]
         answer = _asked("audit", fn, folder, module(fn, *args, **kwargs), *options, page=True, allow=(0, 1))
+    if budget is None and answer.is_right:
+        answer.to_dict()["is_right"] = None
+    if answer.search and answer.search["end"] in ("nothing_left", "too_many"):
+        answer.search["policy"] = None
     # As JAX names the leaves of what the function gives.
     paths = jax.tree_util.tree_flatten_with_path(jax.eval_shape(fn, *args, **kwargs))[0]
     for result in answer.results:
