@@ -490,7 +490,7 @@ def _function(context, root, options: Options, platform: str, types: list[Any], 
         program = _hlo_of(_bytecode(module), use_tuple_args=False).as_serialized_hlo_module_proto()
         low, report = _lowered(program, options, params, began)
         entry = low, report, low.stablehlo(), [str(it) for it in wanted]
-        if not carried.operations:
+        if not carried.operations and not carried.groups:
             by_kind[kind] = entry
     else:
         entry = by_kind[kind]
@@ -627,6 +627,8 @@ def _cast(value, to):
 
 #: In the frontend attributes of an operation that stands for another: the other's number.
 _PLACE = "bf16scope.operation"
+#: And of a collective the number of its groups.
+_GROUPS = "bf16scope.groups"
 _FRONTEND = "mhlo.frontend_attributes"
 _CALL = "stablehlo.custom_call"
 #: Dialects whose operations XLA converts to HLO.
@@ -645,6 +647,8 @@ class _Carried:
     module: Any
     root: Any
     operations: list[Any] = field(default_factory=list)
+    #: Groups of collectives that are not said by numbers.
+    groups: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
         self.waiting = ir.Module.create(loc=ir.Location.unknown(self.root.context))
@@ -654,6 +658,9 @@ class _Carried:
                 _widen(product)
             for operation in list(_operations(function.operation, symbols)):
                 self._take(operation, symbols)
+            for operation in _all(function.operation):
+                if "replica_groups" in operation.attributes and not str(operation.attributes["replica_groups"]).startswith("dense"):
+                    self._number(operation)
 
     def _take(self, operation, symbols) -> None:
         operands, types = list(operation.operands), _result_types(operation)
@@ -693,6 +700,20 @@ class _Carried:
         self._bring(function, symbols)
         self.operations.append(operation)
 
+    def _number(self, operation) -> None:
+        """Gives a collective groups of as many devices by their numbers, instead of those that it names by axes of a mesh."""
+        dims = lambda value: ir.RankedTensorType(value.type).shape
+        sizes = [(a, b) for a, b in zip(dims(operation.operands[0]), dims(operation.results[0])) if a != b]
+        size = max(sizes[0]) // min(sizes[0]) if sizes else 2
+        if "split_count" in operation.attributes:
+            size = operation.attributes["split_count"].value
+        with self.root.context:
+            number = ir.StringAttr.get(str(len(self.groups)))
+            self.groups.append(operation.attributes["replica_groups"])
+            text = f"dense<[{list(range(size))}]> : tensor<1x{size}xi64>"
+            operation.attributes["replica_groups"] = ir.Attribute.parse(text)
+            operation.attributes[_FRONTEND] = ir.DictAttr.get({_GROUPS: number})
+
     def _bring(self, function, symbols) -> None:
         """The functions that an operation names go into the program, under names that nothing has there."""
         for name in sorted(_symbols(function.operation)):
@@ -710,11 +731,16 @@ class _Carried:
 
     def restore(self, module) -> None:
         """Each operation where the call stands that is there for it."""
+        if self.groups:
+            for operation in [it for function in module.body.operations for it in _all(function.operation)]:
+                if number := _frontend(operation, _GROUPS):
+                    operation.attributes["replica_groups"] = self.groups[int(number)]
+                    del operation.attributes[_FRONTEND]
         if not self.operations:
             return
         for function in module.body.operations:
             for place in list(_places(function.operation)):
-                operation = self.operations[int(place.attributes[_FRONTEND][_PLACE].value)]
+                operation = self.operations[int(_frontend(place, _PLACE))]
                 operands, types = list(place.operands), [result.type for result in place.results]
                 at, wanted = ir.InsertionPoint(place), _result_types(operation)
                 if [it.type for it in operands] == [it.type for it in operation.operands] and wanted in (types, []):
@@ -798,10 +824,18 @@ def _operations(operation, symbols):
             yield from _operations(inner, symbols)
 
 
+def _frontend(operation, name: str) -> str:
+    """What a frontend attribute of an operation says; nothing where it has none of this name."""
+    if _FRONTEND not in operation.attributes:
+        return ""
+    all_of_them = ir.DictAttr(operation.attributes[_FRONTEND])
+    return all_of_them[name].value if name in all_of_them else ""
+
+
 def _places(operation):
     """Calls within an operation that stand for others."""
     for inner in _walk(operation):
-        if inner.name == _CALL and _FRONTEND in inner.attributes and _PLACE in ir.DictAttr(inner.attributes[_FRONTEND]):
+        if inner.name == _CALL and _frontend(inner, _PLACE):
             yield inner
         yield from _places(inner)
 
