@@ -18,7 +18,6 @@ import inspect
 import os
 import tempfile
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -510,13 +509,26 @@ def _differentiable(jaxpr, options, again: Callable) -> Callable:
     def call(*args):
         return internals.call(jaxpr, *args)
 
+    # Derivatives that were traced. They last as long as the function does.
+    known: dict[Any, Any] = {}
+
+    def derivative_of(kind, wanted, primals):
+        if (kind, wanted) not in known:
+            known[kind, wanted] = kind(jaxpr, options, wanted, again, primals)
+        return known[kind, wanted]
+
     def derivative(primals, tangents):
         wanted = tuple(number for number, it in enumerate(tangents) if _is_given(it))
         given = [tangents[number] for number in wanted]
         if _is_loss(jaxpr, options, wanted):
-            results, by_number = _known(_OneModule, jaxpr, options, wanted, again, primals).derivative(primals, given)
+            results, by_number = derivative_of(_OneModule, wanted, primals).derivative(primals, given)
+            others = [number for number, it in enumerate(results) if _is_inexact(it) and number not in by_number]
+            if others:
+                # Unused, it goes before XLA.
+                _, of_others = derivative_of(_Passes, wanted, primals).derivative(primals, given)
+                by_number |= {number: of_others[number] for number in others}
         else:
-            results, by_number = _known(_Passes, jaxpr, options, wanted, again, primals).derivative(primals, given)
+            results, by_number = derivative_of(_Passes, wanted, primals).derivative(primals, given)
         zero = lambda it: jax.numpy.zeros(it.shape, it.dtype) if _is_inexact(it) else np.zeros(it.shape, jax.dtypes.float0)
         return results, [by_number[number] if number in by_number else zero(it) for number, it in enumerate(results)]
 
@@ -540,26 +552,12 @@ def _is_loss(jaxpr, options, wanted) -> bool:
     return is_real and not internals.is_shared(jaxpr)
 
 
-#: Derivatives that were traced, by traced function.
-_derivatives: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
-
-
-def _known(kind, jaxpr, options, wanted, again, primals):
-    """The derivative of this kind of a traced function, with respect to the arguments that are wanted."""
-    by_kind = _derivatives.setdefault(jaxpr, {})
-    if (kind, wanted) not in by_kind:
-        by_kind[kind, wanted] = kind(jaxpr, options, wanted, again, primals)
-    return by_kind[kind, wanted]
-
-
 class _OneModule:
     """A loss with its gradients: one module, lowered as a whole step is. Its derivative is the product with them."""
 
     def __init__(self, jaxpr, options, wanted, again, primals):
-        self.origin, self.options, self.wanted, self.again = jaxpr, options, wanted, again
         self.n_results = len(jaxpr.out_avals)
-        inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
-        self.loss, self.others = inexact[0], inexact[1:]
+        self.loss = next(number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval))
 
         @internals.named_as(jaxpr)
         def both(*args):
@@ -581,10 +579,6 @@ class _OneModule:
         out = internals.call(self.jaxpr, *self.consts, *primals)
         results, gradients = list(out[: self.n_results]), out[self.n_results :]
         by_number = {self.loss: internals.Products().apply(*gradients, *tangents)[0]} if gradients else {}
-        if self.others:
-            # Unused, it goes before XLA.
-            _, others = _known(_Passes, self.origin, self.options, self.wanted, self.again, primals).derivative(primals, tangents)
-            by_number |= {number: others[number] for number in self.others}
         return results, by_number
 
 
