@@ -520,6 +520,17 @@ def _differentiable(jaxpr, options, again: Callable) -> Callable:
     def derivative(primals, tangents):
         wanted = tuple(number for number, it in enumerate(tangents) if _is_given(it))
         given = [tangents[number] for number in wanted]
+        try:
+            results, by_number = of_both_modes(wanted, primals, given)
+        except ValueError as error:
+            if "Reverse-mode" not in str(error):
+                raise
+            # Such as a `while_loop`, which has forward mode alone.
+            results, by_number = _forward_mode(jaxpr, wanted, primals, given)
+        zero = lambda it: jax.numpy.zeros(it.shape, it.dtype) if _is_inexact(it) else np.zeros(it.shape, jax.dtypes.float0)
+        return results, [by_number[number] if number in by_number else zero(it) for number, it in enumerate(results)]
+
+    def of_both_modes(wanted, primals, given):
         if _is_loss(jaxpr, options, wanted):
             results, by_number = derivative_of(_OneModule, wanted, primals).derivative(primals, given)
             others = [number for number, it in enumerate(results) if _is_inexact(it) and number not in by_number]
@@ -529,11 +540,25 @@ def _differentiable(jaxpr, options, again: Callable) -> Callable:
                 by_number |= {number: of_others[number] for number in others}
         else:
             results, by_number = derivative_of(_Passes, wanted, primals).derivative(primals, given)
-        zero = lambda it: jax.numpy.zeros(it.shape, it.dtype) if _is_inexact(it) else np.zeros(it.shape, jax.dtypes.float0)
-        return results, [by_number[number] if number in by_number else zero(it) for number, it in enumerate(results)]
+        return results, by_number
 
     call.defjvp(derivative, symbolic_zeros=True)
     return call
+
+
+def _forward_mode(jaxpr, wanted, primals, given):
+    """The results of a traced function, and the tangents of those that are floats, by number."""
+    inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
+
+    def of_wanted(*values):
+        args = list(primals)
+        for number, value in zip(wanted, values):
+            args[number] = value
+        out = internals.call(jaxpr, *args)
+        return [out[number] for number in inexact], out
+
+    _, tangents, out = jax.jvp(of_wanted, tuple(primals[number] for number in wanted), tuple(given), has_aux=True)
+    return list(out), dict(zip(inexact, tangents))
 
 
 def _is_given(tangent) -> bool:

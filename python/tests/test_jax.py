@@ -171,6 +171,11 @@ def test_forward_mode_and_transposition():
         for name, case in cases.items():
             same_types(case(f), case(low))
             assert 0 < far(case(f), jax.jit(case, static_argnums=0)(low)) <= 16 * ROUNDING, name
+    # What has no reverse mode in f32 has none here.
+    loop = lambda w: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.tanh(c[1] @ w)), (0, x))[1]
+    assert 0 < far(jax.jacfwd(loop)(w), jax.jacfwd(bf16scope.jax.lower(loop))(w)) <= 16 * ROUNDING
+    with pytest.raises(ValueError, match="Reverse-mode"):
+        jax.grad(lambda w: jnp.sum(bf16scope.jax.lower(loop)(w)))(w)
     pulled = lambda f: jax.linear_transpose(f, x)(x)
     assert 0 < far(pulled(lambda x: x @ w), pulled(bf16scope.jax.lower(lambda x: x @ w))) <= 4 * ROUNDING
 
