@@ -34,6 +34,10 @@ class Answer:
         """All of it, as JSON has it."""
         return self._answer
 
+    def __str__(self) -> str:
+        """What it says, in lines."""
+        return "\n".join([f"bf16scope {self._command}", *_lines(self._answer)])
+
     def __repr__(self) -> str:
         return f"<bf16scope {self._command}: {', '.join(self._answer)}>"
 
@@ -41,6 +45,41 @@ class Answer:
         if self._page is not None:
             return f'<iframe srcdoc="{html.escape(self._page)}" style="width:100%;height:40em;border:0"></iframe>'
         return _shown(self._answer)
+
+
+#: Rows of a list that `print` shows, and letters of one.
+MOST_LINES, WIDTH = 10, 150
+
+
+def _lines(value: dict[str, Any], depth: int = 1) -> list[str]:
+    """A value of JSON as lines: what it says of itself, and below it what its parts say. What is empty is left out."""
+    lines, indent = [], "  " * depth
+    for key, item in value.items():
+        name = f"{indent}{key.replace('_', ' ')}:"
+        if item in (None, [], {}, ""):
+            continue
+        if isinstance(item, dict):
+            lines += [name, *_lines(item, depth + 1)]
+        elif isinstance(item, list) and any(isinstance(it, (dict, list)) for it in item):
+            rows = [f"{indent}  {_line(it)}" for it in item[:MOST_LINES]]
+            more = [f"{indent}  and {len(item) - MOST_LINES} more"] if len(item) > MOST_LINES else []
+            lines += [name, *(row if len(row) <= WIDTH else f"{row[: WIDTH - 1]}…" for row in rows), *more]
+        else:
+            lines.append(f"{name} {_line(item)}")
+    return lines
+
+
+def _line(value: Any) -> str:
+    """A value of JSON in one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {_line(item)}" for key, item in value.items() if item not in (None, [], {}, ""))
+    if isinstance(value, list):
+        return ", ".join(map(_line, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return str(value)
 
 
 def _shown(value: Any) -> str:

@@ -10,7 +10,6 @@ Tried with the versions that `TRIED` names; others work as long as the names tha
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
@@ -266,63 +265,118 @@ def is_varying(jaxpr: ClosedJaxpr) -> bool:
     return any(_varying(aval) for aval in (*jaxpr.in_avals, *jaxpr.out_avals))
 
 
-# Derivatives: a marked call that is linear in its last arguments. JAX would compute all of it that depends on the others where it
-# computes these, and keep that, in f32, instead of them.
+# Derivatives: functions that are linear in some of their arguments, as one operation. JAX would compute all of one that depends on
+# the others where it computes these, and keep that, in f32, instead of them.
 
 _derivative_p = Primitive("bf16scope_derivative")
 _derivative_p.multiple_results = True
 
 
-def derivative(jaxpr: ClosedJaxpr, options: Options, *args) -> list[Any]:
-    """The results of a traced function that is linear in some of its arguments."""
-    return _derivative_p.bind(*args, jaxpr=jaxpr, options=options)
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A traced function that is linear in some of its arguments."""
+
+    jaxpr: ClosedJaxpr
+    options: Options
+
+    def __call__(self, *args):
+        """Its results where there are values."""
+        return call(self.jaxpr, *args)
+
+    def apply(self, *args) -> list[Any]:
+        """Its results, which JAX can transpose."""
+        return _derivative_p.bind(*args, function=self)
+
+    def batched(self, args, axes, size: int) -> list[Any]:
+        mapped = jax.vmap(functools.partial(inside, self.jaxpr), in_axes=axes, out_axes=0, axis_size=size)
+        traced, consts = trace(named_as(self.jaxpr)(mapped), self.options, args)
+        return Linear(traced, self.options).apply(*consts, *args)
+
+    def transposed(self, cotangents: dict[int, Any], args, wanted: list[int]) -> list[Any]:
+        """The backward pass, as a marked call of its own."""
+        known = {number: arg for number, arg in enumerate(args) if number not in wanted}
+
+        @named_as(self.jaxpr)
+        def backward(*values):
+            residuals = dict(zip(known, values))
+
+            def linear(*tangents):
+                by_number = residuals | dict(zip(wanted, tangents))
+                results = inside(self.jaxpr, *(by_number[number] for number in range(len(args))))
+                return [results[number] for number in cotangents]
+
+            types = [struct_of(args[number].aval) for number in wanted]
+            return list(jax.linear_transpose(linear, *types)(list(values[len(known) :])))
+
+        values = [*known.values(), *cotangents.values()]
+        traced, consts = trace(backward, self.options, values)
+        return call(traced, *consts, *values)
+
+
+@dataclass(frozen=True, eq=False)
+class Products(Linear):
+    """The sum of the products of gradients, which come first, with as many tangents."""
+
+    jaxpr: Any = None
+    options: Any = None
+
+    def __call__(self, *args):
+        half = len(args) // 2
+        wide = lambda it: jax.lax.convert_element_type(it, jax.numpy.float32)
+        products = [jax.numpy.sum(wide(gradient) * wide(tangent)) for gradient, tangent in zip(args[:half], args[half:])]
+        return [functools.reduce(jax.lax.add, products)]
+
+    def batched(self, args, axes, size):
+        results = jax.vmap(self, in_axes=axes, out_axes=0, axis_size=size)(*args)
+        return results
+
+    def transposed(self, cotangents, args, wanted):
+        (cotangent,) = cotangents.values()
+        half = len(args) // 2
+        gradient = lambda number: args[number - half]
+        if any(number < half for number in wanted):
+            raise NotImplementedError("a product with gradients is transposed in its tangents")
+        return [gradient(number) * cotangent.astype(gradient(number).dtype) for number in wanted]
 
 
 @_derivative_p.def_impl
-def _derivative(*args, jaxpr, options):
-    return call(jaxpr, *args)
+def _derivative(*args, function):
+    return function(*args)
 
 
 @_derivative_p.def_abstract_eval
-def _derivative_types(*avals, jaxpr, options):
-    return jaxpr.out_avals
+def _derivative_types(*avals, function):
+    if function.jaxpr is not None:
+        return function.jaxpr.out_avals
+    # A number of the kind of the gradients.
+    with_shape = jax.eval_shape(lambda: jax.numpy.zeros((), jax.numpy.float32))
+    aval = jax.core.ShapedArray(with_shape.shape, with_shape.dtype)
+    return [_varying_as(aval, avals)]
 
 
-def _derivative_jvp(primals, tangents, *, jaxpr, options):
-    return jax.jvp(functools.partial(call, jaxpr), primals, list(map(ad.instantiate_zeros, tangents)))
+def _varying_as(aval, models):
+    varying = next((it for it in models if _varying(it)), None)
+    if varying is None:
+        return aval
+    name = "manual_axis_type" if hasattr(varying, "manual_axis_type") else "vma"
+    return aval.update(**{name: getattr(varying, name), "sharding": varying.sharding.update(spec=jax.sharding.PartitionSpec())})
 
 
-def _derivative_transpose(cotangents, *args, jaxpr, options):
-    """The backward pass, as a marked call of its own."""
+def _derivative_jvp(primals, tangents, *, function):
+    return jax.jvp(function, primals, list(map(ad.instantiate_zeros, tangents)))
+
+
+def _derivative_transpose(cotangents, *args, function):
     wanted = [number for number, arg in enumerate(args) if ad.is_undefined_primal(arg)]
     by_number = {number: it for number, it in enumerate(cotangents) if type(it) is not ad.Zero}
-    if not by_number:
-        return [None] * len(args)
-    known = {number: arg for number, arg in enumerate(args) if number not in wanted}
-
-    @named_as(jaxpr)
-    def backward(*values):
-        residuals = dict(zip(known, values))
-
-        def linear(*tangents):
-            results = inside(jaxpr, *((residuals | dict(zip(wanted, tangents)))[number] for number in range(len(args))))
-            return [results[number] for number in by_number]
-
-        types = [struct_of(args[number].aval) for number in wanted]
-        return list(jax.linear_transpose(linear, *types)(list(values[len(known) :])))
-
-    values = [*known.values(), *by_number.values()]
-    traced, consts = trace(backward, options, values)
-    gradients = dict(zip(wanted, call(traced, *consts, *values), strict=True))
-    return [gradients.get(number) for number in range(len(args))]
+    found = dict(zip(wanted, function.transposed(by_number, args, wanted), strict=True)) if by_number else {}
+    return [found.get(number) for number in range(len(args))]
 
 
-def _derivative_batch(axis_data, args, axes, *, jaxpr, options):
+def _derivative_batch(axis_data, args, axes, *, function):
     size = getattr(axis_data, "size", axis_data)
     axes = tuple(None if axis is getattr(batching, "not_mapped", None) else axis for axis in axes)
-    mapped = jax.vmap(functools.partial(inside, jaxpr), in_axes=axes, out_axes=0, axis_size=size)
-    traced, consts = trace(named_as(jaxpr)(mapped), options, args)
-    results = derivative(traced, options, *consts, *args)
+    results = function.batched(args, axes, size)
     return results, [0] * len(results)
 
 
@@ -359,8 +413,6 @@ class _Region:
 class _Local(threading.local):
     def __init__(self):
         self.regions: list[_Region] = []
-        #: Whether programs are made as they are written.
-        self.as_written = False
         #: Where lowered modules are noted, for who asks.
         self.sink: list[tuple[Module, Report]] | None = None
 
@@ -368,20 +420,10 @@ class _Local(threading.local):
 _local = _Local()
 
 
-@contextlib.contextmanager
-def as_written():
-    """Programs that are made in this block are not lowered."""
-    before, _local.as_written = _local.as_written, True
-    try:
-        yield
-    finally:
-        _local.as_written = before
-
-
 def _emit(context, *args, **params):
     """JAX's rule for `jax.jit` within a program, and for a marked call ours."""
     options, within = _options_in(params["name"]), context.module_context
-    if options is None or _local.as_written:
+    if options is None:
         return _jit_lowering(context, *args, **params)
     around = next((it for it in _local.regions if it.module is within.module), None)
     if around and (around.options, around.axes) == (options, within.axis_context):
@@ -393,7 +435,9 @@ def _emit(context, *args, **params):
         )
     # An export for several platforms has a branch for each.
     platforms = context.platforms or within.platforms
-    if hasattr(jax.interpreters.pxla, "xla_pmap_p") and "xla_pmap" in _primitives(params["jaxpr"].jaxpr):
+    if hasattr(jax.interpreters.pxla, "xla_pmap_p") and any(
+        it.primitive.name == "xla_pmap" for it in _equations(params["jaxpr"].jaxpr)
+    ):
         raise Error(
             "a lowered function has a `jax.pmap`, which is a program of replicas in this version of JAX",
             "use `jax.shard_map` instead of `jax.pmap`",
@@ -403,19 +447,6 @@ def _emit(context, *args, **params):
         return rules[platforms[0]](context, *args, **params)
     context = context.replace(avals_out=list(context.avals_out))
     return mlir.lower_per_platform(context, "bf16scope", rules, None, params["jaxpr"].effects, *args, **params)
-
-
-def _primitives(jaxpr) -> set[str]:
-    """Names of the primitives of a jaxpr, and of those within."""
-    found = set()
-    for equation in jaxpr.eqns:
-        found.add(equation.primitive.name)
-        for value in equation.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    found |= _primitives(inner)
-    return found
 
 
 def _emit_for(platform: str, options: Options, around: _Region | None, context, *args, **params):
@@ -460,7 +491,7 @@ def _function(context, root, options: Options, platform: str, types: list[Any], 
         program = _hlo_of(_bytecode(module), use_tuple_args=False).as_serialized_hlo_module_proto()
         low, report = _lowered(program, options, params, began)
         entry = low, report, low.stablehlo(), [str(it) for it in wanted]
-        if not carried.operations:
+        if not carried.operations and not carried.groups:
             by_kind[kind] = entry
     else:
         entry = by_kind[kind]
@@ -540,9 +571,46 @@ def _lowered(program: bytes, options: Options, params, began: float) -> tuple[Mo
     name = _function_of(params["jaxpr"]) or module.name
     seconds = made - began, time.perf_counter() - made
     log.info("%s: JAX made a module of %d instructions in %.3f s; lowered in %.3f s, %r", name, module.n_instructions, *seconds, report)
-    for note in report.notes:
+    # What looks whether gradients are finite scales its loss.
+    is_scaled = b"is-finite" in program
+    notes = [note for note in report.notes if not (is_scaled and note.startswith(("f16 ends at", "this program differentiates")))]
+    if report.n_lowered and _goes_on_by_floats(params["jaxpr"].jaxpr):
+        notes.append(
+            "a `while_loop` with products goes on by a comparison of floats: rounded to a narrow dtype they may never come as near as "
+            "it asks, so bound its steps, or leave the loop in f32 (`with bf16scope.jax.full_precision():`)"
+        )
+    for note in notes:
         warnings.warn(visible(f"{name}: {note.replace(f' in {module.name}', '')}"), stacklevel=2)
     return low, report
+
+
+_ORDER = {"lt", "le", "gt", "ge"}
+_PRODUCT_NAMES = {"dot_general", "conv_general_dilated", "ragged_dot", "ragged_dot_general"}
+
+
+def _goes_on_by_floats(jaxpr) -> bool:
+    """Whether there is a `while_loop` of products that ends where floats compare as it asks."""
+    for equation in _equations(jaxpr):
+        if equation.primitive.name != "while":
+            continue
+        condition, body = equation.params["cond_jaxpr"].jaxpr, equation.params["body_jaxpr"].jaxpr
+        is_float = lambda it: jax.dtypes.issubdtype(it.invars[0].aval.dtype, jax.numpy.floating)
+        compares = any(it.primitive.name in _ORDER and is_float(it) for it in _equations(condition))
+        products = [it for it in _equations(body) if it.primitive.name in _PRODUCT_NAMES and is_float(it)]
+        if compares and any(FULL_PRECISION not in str(it.source_info.name_stack) for it in products):
+            return True
+    return False
+
+
+def _equations(jaxpr):
+    """The equations of a jaxpr, and of those within."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in equation.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _equations(inner)
 
 
 def _function_of(jaxpr: ClosedJaxpr) -> str | None:
@@ -560,6 +628,8 @@ def _cast(value, to):
 
 #: In the frontend attributes of an operation that stands for another: the other's number.
 _PLACE = "bf16scope.operation"
+#: And of a collective the number of its groups.
+_GROUPS = "bf16scope.groups"
 _FRONTEND = "mhlo.frontend_attributes"
 _CALL = "stablehlo.custom_call"
 #: Dialects whose operations XLA converts to HLO.
@@ -578,13 +648,20 @@ class _Carried:
     module: Any
     root: Any
     operations: list[Any] = field(default_factory=list)
+    #: Groups of collectives that are not said by numbers.
+    groups: list[Any] = field(default_factory=list)
 
     def __post_init__(self):
         self.waiting = ir.Module.create(loc=ir.Location.unknown(self.root.context))
         symbols = ir.SymbolTable(self.module.operation)
         for function in self.module.body.operations:
+            for product in [it for it in _all(function.operation) if it.name in _PRODUCTS]:
+                _widen(product)
             for operation in list(_operations(function.operation, symbols)):
                 self._take(operation, symbols)
+            for operation in _all(function.operation):
+                if "replica_groups" in operation.attributes and not str(operation.attributes["replica_groups"]).startswith("dense"):
+                    self._number(operation)
 
     def _take(self, operation, symbols) -> None:
         operands, types = list(operation.operands), _result_types(operation)
@@ -624,6 +701,20 @@ class _Carried:
         self._bring(function, symbols)
         self.operations.append(operation)
 
+    def _number(self, operation) -> None:
+        """Gives a collective groups of as many devices by their numbers, instead of those that it names by axes of a mesh."""
+        dims = lambda value: ir.RankedTensorType(value.type).shape
+        sizes = [(a, b) for a, b in zip(dims(operation.operands[0]), dims(operation.results[0])) if a != b]
+        size = max(sizes[0]) // min(sizes[0]) if sizes else 2
+        if "split_count" in operation.attributes:
+            size = operation.attributes["split_count"].value
+        with self.root.context:
+            number = ir.StringAttr.get(str(len(self.groups)))
+            self.groups.append(operation.attributes["replica_groups"])
+            text = f"dense<[{list(range(size))}]> : tensor<1x{size}xi64>"
+            operation.attributes["replica_groups"] = ir.Attribute.parse(text)
+            operation.attributes[_FRONTEND] = ir.DictAttr.get({_GROUPS: number})
+
     def _bring(self, function, symbols) -> None:
         """The functions that an operation names go into the program, under names that nothing has there."""
         for name in sorted(_symbols(function.operation)):
@@ -641,11 +732,16 @@ class _Carried:
 
     def restore(self, module) -> None:
         """Each operation where the call stands that is there for it."""
+        if self.groups:
+            for operation in [it for function in module.body.operations for it in _all(function.operation)]:
+                if number := _frontend(operation, _GROUPS):
+                    operation.attributes["replica_groups"] = self.groups[int(number)]
+                    del operation.attributes[_FRONTEND]
         if not self.operations:
             return
         for function in module.body.operations:
             for place in list(_places(function.operation)):
-                operation = self.operations[int(place.attributes[_FRONTEND][_PLACE].value)]
+                operation = self.operations[int(_frontend(place, _PLACE))]
                 operands, types = list(place.operands), [result.type for result in place.results]
                 at, wanted = ir.InsertionPoint(place), _result_types(operation)
                 if [it.type for it in operands] == [it.type for it in operation.operands] and wanted in (types, []):
@@ -688,6 +784,31 @@ def _walk(operation):
                 yield inner.operation
 
 
+#: Operations that may give a narrower dtype than that of their operands, which HLO does not say.
+_PRODUCTS = ("stablehlo.dot_general", "stablehlo.convolution")
+
+
+def _widen(product) -> None:
+    """A product as wide as its operands, and a conversion of it."""
+    element = lambda value: ir.RankedTensorType(value.type).element_type
+    result, wide = product.results[0], element(product.operands[0])
+    width = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
+    if width.get(str(element(result)), 9) >= width.get(str(wide), 0):
+        return
+    with ir.InsertionPoint(product), product.location:
+        types = [ir.RankedTensorType.get(ir.RankedTensorType(result.type).shape, wide)]
+        whole = ir.Operation.create(product.name, types, list(product.operands), _attributes(product))
+        narrow = hlo.convert(result.type, whole.results[0])
+    result.replace_all_uses_with(narrow)
+    product.erase()
+
+
+def _all(operation):
+    for inner in _walk(operation):
+        yield inner
+        yield from _all(inner)
+
+
 def _operations(operation, symbols):
     """Operations within one that bf16scope does not model, and not those within these."""
     for inner in _walk(operation):
@@ -704,10 +825,18 @@ def _operations(operation, symbols):
             yield from _operations(inner, symbols)
 
 
+def _frontend(operation, name: str) -> str:
+    """What a frontend attribute of an operation says; nothing where it has none of this name."""
+    if _FRONTEND not in operation.attributes:
+        return ""
+    all_of_them = ir.DictAttr(operation.attributes[_FRONTEND])
+    return all_of_them[name].value if name in all_of_them else ""
+
+
 def _places(operation):
     """Calls within an operation that stand for others."""
     for inner in _walk(operation):
-        if inner.name == _CALL and _FRONTEND in inner.attributes and _PLACE in ir.DictAttr(inner.attributes[_FRONTEND]):
+        if inner.name == _CALL and _frontend(inner, _PLACE):
             yield inner
         yield from _places(inner)
 

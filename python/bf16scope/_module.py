@@ -256,7 +256,7 @@ def policy_text(policy: Policy) -> str:
       Error: what is no policy; a file that cannot be read.
     """
     if isinstance(policy, Mapping):
-        return json.dumps(policy, indent=1)  # which is YAML
+        return json.dumps(policy, indent=1) if policy else "default"  # which is YAML
     if not isinstance(policy, (str, os.PathLike)):
         raise Error(f"`policy` is {policy!r}", "write a preset's name (`bf16scope.policies()`), a policy document, or a file's path")
     if isinstance(policy, str):

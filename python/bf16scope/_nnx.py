@@ -57,6 +57,21 @@ class Pure:
         return out
 
 
+    def alone(self, args: tuple, kwargs: dict) -> tuple[Callable, tuple[tuple, dict]]:
+        """The function of arrays alone, and these; what it changes is left as it is."""
+        nnx = _nnx()
+        graph, state = nnx.split((args, kwargs))
+
+        def of_state(state):
+            args, kwargs = nnx.merge(graph, state)
+            with named_layers():
+                out = self.fn(*args, **kwargs)
+            return nnx.state(out) if has_objects(out) else out
+
+        functools.update_wrapper(of_state, self.fn, updated=())
+        return of_state, ((state,), {})
+
+
 class _Local(threading.local):
     def __init__(self):
         #: The modules that are being called, outermost first; None outside of a function that is lowered.

@@ -18,22 +18,37 @@ import inspect
 import os
 import tempfile
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-import jax
 import numpy as np
+
+try:
+    import jax
+except ImportError as error:
+    raise ImportError(f"bf16scope.jax needs JAX ({error}): pip install 'bf16scope[jax]'") from error
 
 from bf16scope import _jax_internals as internals
 from bf16scope import _native, _nnx, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
 from bf16scope._module import Module, Policy, Report, patterns, policy_text, policy_word
+from bf16scope._scale import LossScale, scaled
 
-__all__ = ["audit", "compile_for", "explain", "explain_casts", "fit", "full_precision", "lower", "module"]
+__all__ = [
+    "LossScale",
+    "audit",
+    "compile_for",
+    "explain",
+    "explain_casts",
+    "fit",
+    "full_precision",
+    "lower",
+    "module",
+    "scaled",
+]
 
 
 @contextlib.contextmanager
@@ -157,7 +172,11 @@ def _run(fn: Callable, options, shape: _Shape, *arrays) -> _Leaves:
         # Then the gradient of what is the same on all is summed outside.
         arrays = internals.vary_alike(list(arrays))
         jaxpr, consts = internals.trace(flat, options, arrays)
-    return results[0].with_arrays(_differentiable(jaxpr, options)(*consts, *arrays))
+    # JAX differentiates functions sooner than what it has traced of them. One that closes over values of another trace, or
+    # that is of objects that are open at this time alone, cannot be traced later.
+    is_lasting = not isinstance(fn, _nnx.Pure) and not any(isinstance(it, jax.core.Tracer) for it in consts)
+    again = (lambda *args: flat(*args[len(consts) :])) if is_lasting else functools.partial(internals.inside, jaxpr)
+    return results[0].with_arrays(_differentiable(jaxpr, options, again)(*consts, *arrays))
 
 
 @dataclass(frozen=True)
@@ -275,10 +294,26 @@ def module(fn: Callable, *args, platform: str | None = None, **kwargs) -> Module
     """
     if platform not in (None, *internals.PLATFORMS):
         raise Error(f"JAX has no platform `{platform}` that bf16scope knows", f"write one of {', '.join(internals.PLATFORMS)}")
-    traced = jax.jit(fn, keep_unused=True, **_donated(fn, args, kwargs)).trace(*args, **kwargs)
-    with internals.as_written():
-        lowered = traced.lower(lowering_platforms=(platform or jax.default_backend(),))
+    pure, (args, kwargs) = _of_arrays(fn, args, kwargs)
+    donated = _donated(fn, args, kwargs) if pure is fn else {}
+    lowered = jax.jit(pure, keep_unused=True, **donated).trace(*args, **kwargs).lower(lowering_platforms=(platform or jax.default_backend(),))
     return Module.read(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto(), _called(fn))
+
+
+def _of_arrays(fn: Callable, args: tuple, kwargs: dict) -> tuple[Callable, tuple[tuple, dict]]:
+    """The function as one that JAX traces: of the arrays alone, where some leaves of its arguments are none, or are objects."""
+    if _nnx.has_objects((args, kwargs)):
+        return _nnx.Pure(fn).alone(args, kwargs)
+    given = _Leaves.of((args, kwargs))
+    if all(given.shape.is_dynamic):
+        return fn, (args, kwargs)
+
+    @functools.wraps(fn, updated=())
+    def of_arrays(*arrays):
+        args, kwargs = given.with_arrays(arrays).whole()
+        return _Leaves.of(fn(*args, **kwargs)).arrays
+
+    return of_arrays, (tuple(given.arrays), {})
 
 
 def _donated(fn: Callable, args: tuple, kwargs: dict) -> dict:
@@ -306,9 +341,19 @@ def explain_casts(
     keep: str | Iterable[str] = (),
     **kwargs,
 ) -> Report:
-    """What `lower` decides for each operation of the function over such arguments, and why."""
+    """What `lower` decides for each operation of the function over such arguments, and why; of a lowered function, what was
+    decided with the policy that it has."""
+    fn, options = _as_written(fn)
+    if options and (policy, dtype, keep) == ("default", None, ()):
+        policy, dtype, keep = options.policy, options.dtype, options.keep
     _, report = module(fn, *args, **kwargs).lower(policy, _name(dtype), keep)
     return report
+
+
+def _as_written(fn: Callable) -> tuple[Callable, Any]:
+    """The function that `lower` was given, and how it is lowered."""
+    fn, options = getattr(fn, "__bf16scope__", (fn, None))
+    return fn, options
 
 
 def audit(
@@ -324,8 +369,12 @@ def audit(
 
     Args:
       policy, dtype, keep: as `lower`'s.
-      budget: the largest scaled error that a result may have; if one exceeds it, what to keep in f32 is searched.
+      budget: the largest scaled error that a result may have; if one exceeds it, what to keep in f32 is searched. Without one
+        `is_right` is None: nothing says how near is near enough. `search["policy"]` is None where no policy was found.
     """
+    fn, options = _as_written(fn)
+    if options and (policy, dtype, keep) == ("default", None, ()):
+        policy, dtype, keep = options.policy, options.dtype, options.keep
     leaves: list[Any] = [_numbers(leaf) for leaf in jax.tree_util.tree_leaves((args, kwargs))]
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         raise Error("`audit` computes the function, and was given shapes", "give arrays; `explain_casts` takes shapes")
@@ -337,6 +386,10 @@ def audit(
         if budget is not None:
             options += ["--budget", str(budget), "--save-policy", Path(folder) / "policy.yaml"]
         answer = _asked("audit", fn, folder, module(fn, *args, **kwargs), *options, page=True, allow=(0, 1))
+    if budget is None and answer.is_right:
+        answer.to_dict()["is_right"] = None
+    if answer.search and answer.search["end"] in ("nothing_left", "too_many"):
+        answer.search["policy"] = None
     # As JAX names the leaves of what the function gives.
     paths = jax.tree_util.tree_flatten_with_path(jax.eval_shape(fn, *args, **kwargs))[0]
     for result in answer.results:
@@ -442,9 +495,12 @@ def _is_inexact(aval) -> bool:
     return jax.dtypes.issubdtype(aval.dtype, np.inexact)
 
 
-@functools.lru_cache(maxsize=256)
-def _differentiable(jaxpr, options) -> Callable:
-    """A traced function of flat arguments that JAX differentiates by lowering both passes: in one module, where it is a loss."""
+def _differentiable(jaxpr, options, again: Callable) -> Callable:
+    """A traced function of flat arguments that JAX differentiates by lowering both passes: in one module, where it is a loss.
+
+    Args:
+      again: the function itself.
+    """
     if internals.has_effects(jaxpr):
         # Of what has effects JAX takes no derivative but its own.
         return functools.partial(internals.call, jaxpr)
@@ -453,18 +509,56 @@ def _differentiable(jaxpr, options) -> Callable:
     def call(*args):
         return internals.call(jaxpr, *args)
 
+    # Derivatives that were traced. They last as long as the function does.
+    known: dict[Any, Any] = {}
+
+    def derivative_of(kind, wanted, primals):
+        if (kind, wanted) not in known:
+            known[kind, wanted] = kind(jaxpr, options, wanted, again, primals)
+        return known[kind, wanted]
+
     def derivative(primals, tangents):
         wanted = tuple(number for number, it in enumerate(tangents) if _is_given(it))
         given = [tangents[number] for number in wanted]
-        if _is_loss(jaxpr, options, wanted):
-            results, by_number = _known(_OneModule, jaxpr, options, wanted, primals).derivative(primals, given)
-        else:
-            results, by_number = _known(_Passes, jaxpr, options, wanted, primals).derivative(primals, given)
+        try:
+            results, by_number = of_both_modes(wanted, primals, given)
+        except ValueError as error:
+            if "Reverse-mode" not in str(error):
+                raise
+            # Such as a `while_loop`, which has forward mode alone.
+            results, by_number = _forward_mode(jaxpr, wanted, primals, given)
         zero = lambda it: jax.numpy.zeros(it.shape, it.dtype) if _is_inexact(it) else np.zeros(it.shape, jax.dtypes.float0)
         return results, [by_number[number] if number in by_number else zero(it) for number, it in enumerate(results)]
 
+    def of_both_modes(wanted, primals, given):
+        if _is_loss(jaxpr, options, wanted):
+            results, by_number = derivative_of(_OneModule, wanted, primals).derivative(primals, given)
+            others = [number for number, it in enumerate(results) if _is_inexact(it) and number not in by_number]
+            if others:
+                # Unused, it goes before XLA.
+                _, of_others = derivative_of(_Passes, wanted, primals).derivative(primals, given)
+                by_number |= {number: of_others[number] for number in others}
+        else:
+            results, by_number = derivative_of(_Passes, wanted, primals).derivative(primals, given)
+        return results, by_number
+
     call.defjvp(derivative, symbolic_zeros=True)
     return call
+
+
+def _forward_mode(jaxpr, wanted, primals, given):
+    """The results of a traced function, and the tangents of those that are floats, by number."""
+    inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
+
+    def of_wanted(*values):
+        args = list(primals)
+        for number, value in zip(wanted, values):
+            args[number] = value
+        out = internals.call(jaxpr, *args)
+        return [out[number] for number in inexact], out
+
+    _, tangents, out = jax.jvp(of_wanted, tuple(primals[number] for number in wanted), tuple(given), has_aux=True)
+    return list(out), dict(zip(inexact, tangents))
 
 
 def _is_given(tangent) -> bool:
@@ -483,25 +577,12 @@ def _is_loss(jaxpr, options, wanted) -> bool:
     return is_real and not internals.is_shared(jaxpr)
 
 
-#: Derivatives that were traced, by traced function.
-_derivatives: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
-
-
-def _known(kind, jaxpr, options, wanted, primals):
-    """The derivative of this kind of a traced function, with respect to the arguments that are wanted."""
-    by_kind = _derivatives.setdefault(jaxpr, {})
-    if (kind, wanted) not in by_kind:
-        by_kind[kind, wanted] = kind(jaxpr, options, wanted, primals)
-    return by_kind[kind, wanted]
-
-
 class _OneModule:
     """A loss with its gradients: one module, lowered as a whole step is. Its derivative is the product with them."""
 
-    def __init__(self, jaxpr, options, wanted, primals):
-        self.origin, self.options, self.wanted, self.n_results = jaxpr, options, wanted, len(jaxpr.out_avals)
-        inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
-        self.loss, self.others = inexact[0], inexact[1:]
+    def __init__(self, jaxpr, options, wanted, again, primals):
+        self.n_results = len(jaxpr.out_avals)
+        self.loss = next(number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval))
 
         @internals.named_as(jaxpr)
         def both(*args):
@@ -509,7 +590,7 @@ class _OneModule:
                 given = list(args)
                 for number, value in zip(wanted, values):
                     given[number] = value
-                out = internals.inside(jaxpr, *given)
+                out = again(*given)
                 return out[self.loss], out
 
             _, vjp, out = jax.vjp(of_wanted, *(args[number] for number in wanted), has_aux=True)
@@ -522,13 +603,7 @@ class _OneModule:
         """Results, and of those that are floats the tangents, by number."""
         out = internals.call(self.jaxpr, *self.consts, *primals)
         results, gradients = list(out[: self.n_results]), out[self.n_results :]
-        wide = lambda it: it.astype(np.float32)
-        products = [jax.numpy.sum(wide(gradient) * wide(tangent)) for gradient, tangent in zip(gradients, tangents)]
-        by_number = {self.loss: functools.reduce(lambda a, b: a + b, products)} if products else {}
-        if self.others:
-            # Unused, it goes before XLA.
-            _, others = _known(_Passes, self.origin, self.options, self.wanted, primals).derivative(primals, tangents)
-            by_number |= {number: others[number] for number in self.others}
+        by_number = {self.loss: internals.Products().apply(*gradients, *tangents)[0]} if gradients else {}
         return results, by_number
 
 
@@ -536,8 +611,8 @@ class _Passes:
     """A function and its derivative with respect to some arguments as two functions: results with what is kept for the
     derivative, and the derivative, which JAX transposes to the backward pass."""
 
-    def __init__(self, jaxpr, options, wanted, primals):
-        self.jaxpr, self.options, self.wanted = jaxpr, options, wanted
+    def __init__(self, jaxpr, options, wanted, again, primals):
+        self.jaxpr, self.options, self.wanted, self.again = jaxpr, options, wanted, again
         self.inexact = [number for number, aval in enumerate(jaxpr.out_avals) if _is_inexact(aval)]
         self.n_results = len(jaxpr.out_avals)
         whole, consts = internals.trace(internals.named_as(jaxpr)(self._forward), options, primals)
@@ -581,7 +656,7 @@ class _Passes:
             given = list(args)
             for number, value in zip(self.wanted, values):
                 given[number] = value
-            out = internals.inside(self.jaxpr, *given)
+            out = self.again(*given)
             return [out[number] for number in self.inexact], out
 
         wanted = [args[number] for number in self.wanted]
@@ -615,4 +690,4 @@ class _Passes:
 
         args = [*kept, *arguments, *tangents]
         jaxpr, consts = internals.trace(linear, self.options, args)
-        return results, dict(zip(self.inexact, internals.derivative(jaxpr, self.options, *consts, *args)))
+        return results, dict(zip(self.inexact, internals.Linear(jaxpr, self.options).apply(*consts, *args)))

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
@@ -170,6 +171,11 @@ def test_forward_mode_and_transposition():
         for name, case in cases.items():
             same_types(case(f), case(low))
             assert 0 < far(case(f), jax.jit(case, static_argnums=0)(low)) <= 16 * ROUNDING, name
+    # What has no reverse mode in f32 has none here.
+    loop = lambda w: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.tanh(c[1] @ w)), (0, x))[1]
+    assert 0 < far(jax.jacfwd(loop)(w), jax.jacfwd(bf16scope.jax.lower(loop))(w)) <= 16 * ROUNDING
+    with pytest.raises(ValueError, match="Reverse-mode"):
+        jax.grad(lambda w: jnp.sum(bf16scope.jax.lower(loop)(w)))(w)
     pulled = lambda f: jax.linear_transpose(f, x)(x)
     assert 0 < far(pulled(lambda x: x @ w), pulled(bf16scope.jax.lower(lambda x: x @ w))) <= 4 * ROUNDING
 
@@ -775,3 +781,37 @@ def test_decorators():
         ours = Network().apply(w, x, power=2)
     assert 0 < far((x @ w) ** 2, ours) <= 8 * ROUNDING
     assert Network.apply.__doc__ == "Its own words."
+
+
+def test_answers_are_said_and_judged():
+    f = lambda x: jnp.tanh(x @ x) @ x
+    x = draw(0, 16, 16)
+    low = bf16scope.jax.lower(f, keep="*/tanh")
+    assert bf16scope.jax.explain_casts(low, x).n_lowered == bf16scope.jax.explain_casts(f, x, keep="*/tanh").n_lowered > 0
+    answer = bf16scope.jax.audit(f, x)
+    assert answer.is_right is None and "results:" in str(answer) and "error: " in str(answer)
+    assert bf16scope.jax.audit(f, x, budget=1.0).is_right is True
+    strict = bf16scope.jax.audit(f, x, budget=1e-9)
+    assert strict.is_right is False and strict.search["policy"] is None
+    assert 0 < far(f(x), bf16scope.jax.lower(f, policy={})(x)) <= 16 * ROUNDING
+
+
+def test_a_loop_to_a_tolerance_warns():
+    w, x = draw(0, 8, 8) / 8, draw(1, 4, 8)
+
+    def fixed_point(w, x, body=lambda h, w, x: jnp.tanh(h @ w + x)):
+        go_on = lambda c: (jnp.max(jnp.abs(c[0] - c[1])) > 1e-2) & (c[2] < 100)
+        return jax.lax.while_loop(go_on, lambda c: (body(c[0], w, x), c[0], c[2] + 1), (x, x + 1, 0))[0]
+
+    with pytest.warns(UserWarning, match="comparison of floats"):
+        bf16scope.jax.lower(fixed_point)(w, x)
+    in_full = bf16scope.jax.full_precision(lambda h, w, x: jnp.tanh(h @ w + x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bf16scope.jax.lower(lambda w, x: fixed_point(w, x, in_full) @ w)(w, x)
+
+
+def test_without_jax_the_extra_is_named():
+    program = "import sys; sys.modules['jax'] = None; import bf16scope.jax"
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and "pip install 'bf16scope[jax]'" in done.stderr, done.stderr

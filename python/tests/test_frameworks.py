@@ -1,0 +1,214 @@
+"""The tutorials of flax, equinox and optax with the one line changed: trained in f32 and lowered, side by side."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bf16scope.jax
+
+ROUNDING = 2.0**-8
+lower = bf16scope.jax.lower
+
+
+def draw(seed, *dims):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(dims), jnp.float32)
+
+
+X, LABELS = draw(0, 32, 16), jnp.arange(32) % 4
+
+
+def cross_entropy(logits, labels=LABELS):
+    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], -1))
+
+
+def alike(exact, ours):
+    """Losses of a training that falls as f32's does: half a unit of bf16 in each logit, which are of a size of about four, and so
+    in a loss, and what some steps make of it."""
+    exact, ours = np.asarray(exact), np.asarray(ours)
+    assert exact[-1] < exact[0] / 2 and ours[-1] < ours[0] / 2
+    assert np.any(exact != ours) and np.max(abs(exact - ours)) <= 16 * ROUNDING * max(1, exact.max())
+
+
+@pytest.fixture
+def nnx():
+    nnx = pytest.importorskip("flax.nnx", reason="only with flax")
+    if not hasattr(nnx, "Pytree"):
+        pytest.skip("this version of flax says its tutorial otherwise")
+    return nnx
+
+
+@pytest.fixture
+def optax():
+    return pytest.importorskip("optax", reason="only with optax")
+
+
+def network(nnx):
+    class Network(nnx.Module):
+        def __init__(self, rngs):
+            self.first = nnx.Linear(16, 32, rngs=rngs)
+            self.norm = nnx.BatchNorm(32, rngs=rngs)
+            self.dropout = nnx.Dropout(0.1, rngs=rngs)
+            self.head = nnx.Linear(32, 4, rngs=rngs)
+
+        def __call__(self, x):
+            return self.head(self.dropout(nnx.relu(self.norm(self.first(x)))))
+
+    return Network(nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("where", ["step", "jitted step", "loss", "network"])
+def test_nnx(nnx, optax, where):
+    """Parameters, batch statistics and the count of dropout change in place, wherever the line stands."""
+
+    def train(lower):
+        model = network(nnx)
+        optimizer = nnx.Optimizer(model, optax.adam(3e-2), wrt=nnx.Param)
+        apply = lower(lambda model: model(X)) if where == "network" else lambda model: model(X)
+        loss_of = lambda model: cross_entropy(apply(model))
+        loss_of = lower(loss_of) if where == "loss" else loss_of
+
+        def step(model, optimizer):
+            loss, gradients = nnx.value_and_grad(loss_of)(model)
+            optimizer.update(model, gradients)
+            return loss
+
+        step = nnx.jit(lower(step) if where == "jitted step" else step) if where != "step" else lower(step)
+        losses = [float(step(model, optimizer)) for _ in range(12)]
+        return losses, model.norm.mean[...] / jnp.sqrt(model.norm.var[...]), int(model.dropout.rngs.count[...])
+
+    (exact, mean, count), (ours, our_mean, our_count) = train(lambda f: f), train(lower)
+    alike(exact, ours)
+    assert count == our_count == 12
+    # In units of what is averaged.
+    assert 0 < float(jnp.max(abs(mean - our_mean))) <= 16 * ROUNDING
+
+
+def test_layers_of_nnx_have_names(nnx):
+    before = vars(nnx.Linear)["__call__"]
+    model = nnx.Sequential(nnx.Linear(8, 8, rngs=nnx.Rngs(0)), nnx.Linear(8, 8, rngs=nnx.Rngs(1)))
+    loss = lambda model, x: jnp.mean(model(x) ** 2)
+    low = lambda f, keep=(): {
+        (it["op_name"], it["new"][:4] == "bf16") for it in bf16scope.jax.explain_casts(f, model, draw(0, 4, 8), keep=keep).decisions if it["opcode"] == "dot"
+    }
+    names = {name.split("/", 1)[1] for name, _ in low(loss)}
+    assert names == {"Sequential/layers/0/dot_general", "Sequential/layers/1/dot_general"}
+    kept = {is_low for name, is_low in low(nnx.grad(loss), "*/layers/1/*") if "layers/1" in name}
+    assert kept == {False} and True in {is_low for _, is_low in low(nnx.grad(loss), "*/layers/1/*")}
+    # What stands in for the methods meanwhile does not stay.
+    assert vars(nnx.Linear)["__call__"] is before
+
+
+def test_nnx_with_remat_does_not_warn(nnx):
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.inner = nnx.Linear(16, 16, rngs=rngs)
+
+        @nnx.remat
+        def __call__(self, x):
+            return nnx.relu(self.inner(x))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gradient = nnx.grad(lower(lambda model: jnp.mean(model(X) ** 2)))(Block(nnx.Rngs(0)))
+    assert bool(jnp.any(gradient["inner"]["kernel"][...] != 0))
+
+
+def test_equinox(optax):
+    eqx = pytest.importorskip("equinox", reason="only with equinox")
+
+    def train(lower, is_step):
+        model = eqx.nn.MLP(16, 4, 32, 2, key=jax.random.key(0))
+        loss_of = lambda model, x: cross_entropy(jax.vmap(model)(x))
+        loss_of = loss_of if is_step else lower(loss_of)
+        optimizer = optax.adam(1e-2)
+        state = optimizer.init(eqx.filter(model, eqx.is_array))
+
+        def step(model, state):
+            loss, gradients = eqx.filter_value_and_grad(loss_of)(model, X)
+            updates, state = optimizer.update(gradients, state, model)
+            return eqx.apply_updates(model, updates), state, loss
+
+        step, losses = eqx.filter_jit(lower(step) if is_step else step), []
+        for _ in range(20):
+            model, state, loss = step(model, state)
+            losses.append(float(loss))
+        return losses
+
+    exact = train(lambda f: f, True)
+    alike(exact, train(lower, True))
+    alike(exact, train(lower, False))
+
+
+def test_equinox_checks(capfd):
+    eqx = pytest.importorskip("equinox", reason="only with equinox")
+    f = lambda x: eqx.error_if(x @ x, jnp.any(x > 1e3), "too large")
+    x = draw(0, 4, 4)
+    assert 0 < float(jnp.linalg.norm(f(x) - lower(f)(x))) <= 4 * ROUNDING * float(jnp.linalg.norm(f(x)))
+    for it in (f, lower(f)):
+        with pytest.raises(Exception, match="too large"):
+            jax.block_until_ready(jax.jit(it)(x * 1e4))
+
+
+def test_linen(optax):
+    linen = pytest.importorskip("flax.linen", reason="only with flax")
+
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            x = linen.relu(linen.BatchNorm(use_running_average=False)(linen.Dense(32)(x)))
+            return linen.Dense(4, name="head")(x)
+
+    def train(lower):
+        variables = Network().init(jax.random.key(0), X)
+        optimizer = optax.adam(1e-2)
+        params, statistics, state = variables["params"], variables["batch_stats"], optimizer.init(variables["params"])
+
+        def loss_of(params, statistics):
+            logits, changed = Network().apply({"params": params, "batch_stats": statistics}, X, mutable=["batch_stats"])
+            return cross_entropy(logits), changed["batch_stats"]
+
+        def step(params, statistics, state):
+            (loss, statistics), gradients = jax.value_and_grad(loss_of, has_aux=True)(params, statistics)
+            updates, state = optimizer.update(gradients, state, params)
+            return optax.apply_updates(params, updates), statistics, state, loss
+
+        step, losses = jax.jit(lower(step)), []
+        for _ in range(20):
+            params, statistics, state, loss = step(params, statistics, state)
+            losses.append(float(loss))
+        return losses
+
+    alike(train(lambda f: f), train(lower))
+
+
+def test_a_scaled_loss_in_float16(optax):
+    """By an optimizer of optax, and by a value of the state: the factor comes down to where gradients are finite, and training
+    goes on; a step whose gradients are not finite changes nothing."""
+    params = {"w": draw(1, 16, 32) / 4, "v": draw(2, 32, 4) / 6}
+    loss_of = lambda params: cross_entropy(jnp.tanh(X @ params["w"]) @ params["v"])
+    optimizer = bf16scope.jax.scaled(optax.adam(1e-2), bf16scope.jax.LossScale(2.0**24, period=10))
+
+    def step(params, state):
+        loss, gradients = jax.value_and_grad(lambda params: state.scale.scaled(loss_of(params)))(params)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, loss / state.scale.value
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        low = jax.jit(lower(step, dtype="float16"))
+        state, scales, first = optimizer.init(params), [], params
+        for number in range(40):
+            params, state, _ = low(params, state)
+            scales.append(float(state.scale.value))
+            if number == 0:
+                assert scales == [2.0**23] and all(np.array_equal(params[name], first[name]) for name in first)
+    assert float(loss_of(params)) < float(loss_of(first)) / 2
+    assert min(scales) >= 2.0**8 and max(b / a for a, b in zip(scales, scales[1:])) == 2.0
+    assert int(state.inner[0].count) < 40
+
+    scale = bf16scope.jax.LossScale(4.0, period=2)
+    assert float(scale.next(True).next(True).value) == 8.0 and float(scale.next(True).next(False).value) == 2.0
+    assert float(bf16scope.jax.LossScale(1.0).next(False).value) == 1.0
