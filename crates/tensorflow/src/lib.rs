@@ -36,6 +36,7 @@ mod outputs;
 mod ported;
 mod scan;
 mod schema;
+mod script;
 mod tensor;
 mod text;
 
@@ -46,3 +47,4 @@ pub use kind::GraphKind;
 pub use lower::{InputInfo, Lowered, ResultInfo, Roles, known_ops, lower};
 pub use node::{Edge, Node};
 pub use ported::{LayerLine, NetworkPort, Note, Ported, Slip, SlipKind, TrainingPort, VariableCount, port, slips};
+pub use script::{Finding, ScriptReading, read_script};

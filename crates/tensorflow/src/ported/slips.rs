@@ -197,7 +197,8 @@ fn of_node(
                     "Placeholder" | "PlaceholderV2" | "IteratorGetNext" | "InfeedDequeueTuple" | "InfeedDequeue"
                 )
             });
-            if from == Some(DType::F32) && is_input && is_bf16_network {
+            // What only predicts may be fed whatever its caller has.
+            if from == Some(DType::F32) && is_input && is_bf16_network && !graph.collection("train_op").is_empty() {
                 found.push((SlipKind::CastOnDevice, idx));
             }
             let is_counter = source
