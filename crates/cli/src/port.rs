@@ -24,6 +24,8 @@ Examples:
           what the graph of a TPUEstimator's or Saver's run becomes, on one screen
   bf16scope port model.ckpt-112590.meta --checkpoint model.ckpt-112590 -o resnet
           and as a folder: experiment.yaml, step.hlo.pb, start.safetensors
+  bf16scope port train.py
+          without a graph: what the script's words show, such as a cast whose result is not used
   bf16scope compile model.ckpt-112590.meta --target tpu-v2
           what its step takes on a TPU, without porting a line
 
@@ -33,7 +35,7 @@ Nothing is run, and no TensorFlow is needed. Exit status 1: the graph shows slip
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A Saver's .meta, a SavedModel, a frozen .pb or a .pbtxt
+    /// A Saver's .meta, a SavedModel, a frozen .pb or a .pbtxt; or a script, SCRIPT.py, which is read and not run
     #[arg(value_name = "GRAPH")]
     graph: PathBuf,
     /// The checkpoint that training starts from: a prefix (model.ckpt-1000), or whatever `weights` reads
@@ -97,6 +99,9 @@ struct SlipSaid {
 
 /// Runs it.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    if args.graph.extension().is_some_and(|ending| ending == "py") {
+        return lint(args, context);
+    }
     let graph = Graph::open(&args.graph)?;
     let ported = tensorflow::port(&graph);
     let batch = args.batch.map(i64::from).or(ported.network.batch).or(Some(8));
@@ -122,6 +127,73 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         false => context.print(&text)?,
     }
     Ok(if report.slips.is_empty() { Status::Ok } else { Status::Failing })
+}
+
+/// A script longer than this is none.
+const MAX_SCRIPT: u64 = 16 << 20;
+
+/// What is read of a script. Nothing of it is shown for sure, so the exit status is 0.
+fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let (path, shown) = (&args.graph, args.graph.display());
+    if let Some(flag) =
+        [("-o", args.output.is_some()), ("--checkpoint", args.checkpoint.is_some()), ("--html", args.html.is_some())]
+            .iter()
+            .find_map(|(flag, is_there)| is_there.then_some(*flag))
+    {
+        bail!(
+            "{flag} is for a graph, and {shown} is a script\nhelp: make its graph, `python -m bf16scope.tf {shown}:model_fn …`, \
+             or take the .meta of a run"
+        );
+    }
+    let bytes = files::read(path, MAX_SCRIPT).with_context(|| format!("cannot read {shown}"))?;
+    // A byte of another encoding is in a comment or a text, which change nothing.
+    let reading = tensorflow::read_script(&String::from_utf8_lossy(&bytes));
+    if args.json {
+        let finding = |finding: &tensorflow::Finding| LintSaid {
+            line: finding.line,
+            what: finding.what,
+            why: finding.why,
+            mend: finding.mend,
+            is_slip: finding.is_slip,
+            certainty: "read from the source",
+        };
+        let findings = reading.findings.iter().map(finding).collect();
+        context.print_json(&LintReport { script: shown.to_string(), findings, not_followed: reading.not_followed })?;
+        return Ok(Status::Ok);
+    }
+    let mut text = String::new();
+    for finding in &reading.findings {
+        let _ = writeln!(text, "{shown}:{}: {}: {}\n  help: {}", finding.line, finding.what, finding.why, finding.mend);
+    }
+    if reading.findings.is_empty() {
+        let _ = writeln!(text, "{shown}: its words show no slip.");
+    }
+    if !reading.not_followed.is_empty() {
+        let _ = writeln!(text, "Not followed: {}.", reading.not_followed.join(", "));
+    }
+    let _ = writeln!(
+        text,
+        "Read from the source, and not run. Dtypes are in its graph: a run's .meta, or `python -m bf16scope.tf {shown}:model_fn`."
+    );
+    context.print(&text)?;
+    Ok(Status::Ok)
+}
+
+#[derive(Debug, Serialize)]
+struct LintReport {
+    script: String,
+    findings: Vec<LintSaid>,
+    not_followed: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct LintSaid {
+    line: u32,
+    what: &'static str,
+    why: &'static str,
+    mend: &'static str,
+    is_slip: bool,
+    certainty: &'static str,
 }
 
 fn step_in_words(lowered: &Lowered) -> String {
