@@ -14,6 +14,8 @@ mod frames;
 mod ops;
 mod order;
 mod program;
+#[cfg(test)]
+mod tests;
 
 pub use ops::known_ops;
 pub use program::{InputInfo, Lowered, ResultInfo, Roles, lower};

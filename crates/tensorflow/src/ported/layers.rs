@@ -570,6 +570,9 @@ impl Porting<'_, '_> {
                 _ => self.unclaimed(node),
             };
         };
+        if values.len() > 1 && self.port.inputs.iter().any(|(name, ..)| *name == x) {
+            return self.normalised(node, &x, &values);
+        }
         let [value] = values[..] else { return self.unclaimed(node) };
         let (scale, offset) = match (node.op.as_str(), is_swapped) {
             ("Mul", _) => (value, 0.0),
@@ -580,6 +583,19 @@ impl Porting<'_, '_> {
         };
         let options = if offset == 0.0 { Vec::new() } else { vec![("offset", format!("{offset:?}"))] };
         self.push(node, "rescaling", format!("{scale:?}"), options, vec![x])
+    }
+
+    /// An input less its channels' means, or divided by their deviations: here that is the data's, on the host.
+    fn normalised(&mut self, node: &Node, x: &str, values: &[f64]) -> Symbol {
+        let key = if matches!(node.op.as_str(), "Sub" | "Add" | "AddV2") { "mean" } else { "std" };
+        let dtype = node.dtype("T").map_or("", DType::name);
+        let shown: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
+        let text =
+            format!("`{key}` [{}] is taken on the device, in {dtype}; here on the host, in f32", shown.join(", "));
+        let at = self.symbols.graph.body.find(&node.name);
+        let help = format!("write it under `data: features: {x}: {key}`, these numbers for the same bits");
+        self.notes.differs.push(Note::new(self.symbols.graph, at, text, help));
+        Symbol::Layer(x.to_string())
     }
 
     /// The rate of a mask that is drawn: what uniform numbers are compared with.
