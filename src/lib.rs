@@ -179,7 +179,7 @@
 //! | [`interop`] | xla-rs's objects and ours, both ways (feature `xla`) |
 //! | [`audit`] | where a module and its lowered form part |
 //! | [`tpu`] | targets, what the TPU compiler reports, the batch that fits |
-//! | [`port`] | which array of a file of weights is which variable of a network, by rules |
+//! | [`weight_names`] | which array of a file of weights is which variable of a network, by rules |
 //! | [`train`] | training programs, the loop, checkpoints |
 //! | [`run_folder`] | folders of recorded runs: read, and written |
 //! | [`experiment`] | what an experiment file says: model, data, training, mesh, tuning |
@@ -256,7 +256,7 @@ pub use bf16scope_study as study;
 pub use bf16scope_tensorflow as tensorflow;
 pub use bf16scope_tpu as tpu;
 pub use bf16scope_train as train;
-pub use bf16scope_train::{experiment, port, run_folder};
+pub use bf16scope_train::{experiment, run_folder, weight_names};
 
 pub mod prelude;
 

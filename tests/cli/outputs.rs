@@ -6,7 +6,7 @@ use std::fs;
 
 /// A command for each argument that names an output, whose file stands at the end. None of what they read is there: a URL is
 /// refused before it is looked for.
-const OUTPUTS: [&[&str]; 22] = [
+const OUTPUTS: [&[&str]; 24] = [
     &["train", "none.yaml", "--checkpoint"],
     &["train", "none.yaml", "--resume", "--checkpoint"],
     &["train", "none.yaml", "--run"],
@@ -21,6 +21,8 @@ const OUTPUTS: [&[&str]; 22] = [
     &["fit", "none.yaml", "--html"],
     &["fit", "none.yaml", "--svg"],
     &["plan", "none.yaml", "--html"],
+    &["port", "none.meta", "-o"],
+    &["port", "none.meta", "--html"],
     &["emit", "none.pb", "-o"],
     &["run", "none.pb", "--outputs"],
     &["lower", "none.pb", "-o"],

@@ -235,6 +235,7 @@ fn helps() {
         "package",
         "plan",
         "plugins",
+        "port",
         "predict",
         "run",
         "schedule",

@@ -42,6 +42,7 @@ mod package;
 mod plan;
 mod plugins;
 mod policy;
+mod port;
 mod predict;
 mod probe;
 mod program;
@@ -151,6 +152,8 @@ enum Command {
     Fit(fit::Args),
     /// Plan a training on slices of TPUs, 8 to 2,048 cores: what fits, how fast, at which efficiency
     Plan(plan::Args),
+    /// Port a TensorFlow graph: what it becomes as an experiment, what differs, what is missing, and slips of its dtypes
+    Port(port::Args),
     /// Check plugins, devices, dtypes that really run, TPU targets, and this CPU
     Doctor(doctor::Args),
     /// Write a model's program, or a module, as HLO (text, proto) or StableHLO
@@ -190,6 +193,7 @@ impl Command {
             Command::Emit(_) => "emit",
             Command::Fit(_) => "fit",
             Command::Plan(_) => "plan",
+            Command::Port(_) => "port",
             Command::Lower(_) => "lower",
             Command::ExplainCast(_) => "explain-cast",
             Command::Audit(_) => "audit",
@@ -215,6 +219,7 @@ impl Command {
             | Command::Bits(_)
             | Command::Emit(_)
             | Command::Run(_)
+            | Command::Port(_)
             | Command::Lower(_)
             | Command::ExplainCast(_)
             | Command::Audit(_)
@@ -242,6 +247,7 @@ impl Command {
             Command::Emit(args) => emit::run(args, context),
             Command::Fit(args) => fit::run(args, context),
             Command::Plan(args) => plan::run(args, context),
+            Command::Port(args) => port::run(args, context),
             Command::Lower(args) => lower::run(args, context),
             Command::ExplainCast(args) => explain_cast::run(args, context),
             Command::Audit(args) => audit::run(args, context),

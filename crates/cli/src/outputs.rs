@@ -11,13 +11,14 @@ use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use bf16scope_files as files;
 
 /// Arguments that name what is read. Every other argument that is a path names an output.
-const INPUTS: [&str; 14] = [
+const INPUTS: [&str; 15] = [
     "against",
     "bake",
     "check",
     "checkpoint",
     "experiment",
     "file",
+    "graph",
     "initialize_from",
     "inputs",
     "model",
@@ -99,6 +100,8 @@ mod tests {
                 "fit --html",
                 "fit --svg",
                 "plan --html",
+                "port --output",
+                "port --html",
                 "emit --weights",
                 "emit --output",
                 "run --outputs",

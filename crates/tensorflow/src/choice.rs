@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::error::GraphError;
 use super::graph::{Graph, Signature};
-use super::lower::is_host;
+use super::host::is_host;
 use super::node::Edge;
 use bf16scope_hlo::words::nearest;
 use bf16scope_hlo::{ArrayShape, DType};

@@ -118,6 +118,12 @@ impl Node {
         }
     }
 
+    /// The name of the variable that a handle is for: of a resource the one it is shared by.
+    pub(crate) fn variable_name(&self) -> String {
+        let shared = self.text("shared_name");
+        if self.op == "VarHandleOp" && !shared.is_empty() { shared.to_string() } else { self.name.clone() }
+    }
+
     /// Where the user wrote it, if the graph says so: `model.py:12`.
     pub fn source(&self) -> Option<&str> {
         Some(self.text(SOURCE)).filter(|source| !source.is_empty())

@@ -13,8 +13,16 @@ fn lowered(name: &str) -> Lowered {
     lower(&graph, &Choice { name: None, size_of: &|_, _| None }).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs three steps; `bound` as `terms` of [`difference`].
-fn check(name: &str, bound: f64) {
+/// How far two results may be apart.
+enum Bound {
+    /// As `terms` of [`difference`].
+    Terms(f64),
+    /// A share of the most that the variable changed in three steps.
+    Change(f64),
+}
+
+/// Runs three steps.
+fn check(name: &str, bound: &Bound) {
     let lowered = lowered(name);
     verify(&lowered.module).unwrap_or_else(|errors| panic!("{name}: {errors}"));
     let (arrays, _) = arrays(name);
@@ -46,8 +54,20 @@ fn check(name: &str, bound: f64) {
     let mut n = 0;
     for (key, theirs) in arrays.iter().filter_map(|(key, array)| Some((key.strip_prefix("after/")?, array))) {
         n += 1;
-        // An array that is all but zero is compared at the size that its change has elsewhere.
-        wrong.extend(difference(&state[key], theirs, bound).map(|text| format!("{key}: {text}")));
+        match bound {
+            Bound::Terms(terms) => {
+                wrong.extend(difference(&state[key], theirs, *terms).map(|text| format!("{key}: {text}")))
+            }
+            Bound::Change(share) => {
+                let (ours, theirs, before) =
+                    (values(&state[key]), values(theirs), values(&arrays[&format!("before/{key}")]));
+                let most = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                let (apart, change) = (most(&ours, &theirs), most(&theirs, &before));
+                if apart > share * change {
+                    wrong.push(format!("{key}: {apart:e} apart, of a change of {change:e}"));
+                }
+            }
+        }
     }
     assert_eq!(n, state.len());
     assert!(wrong.is_empty(), "{name}: {} of {n} variables\n{}", wrong.len(), wrong.join("\n"));
@@ -56,15 +76,17 @@ fn check(name: &str, bound: f64) {
 #[test]
 fn three_steps_are_tensorflows() {
     for name in ["mlp_adam", "cnn", "resnet"] {
-        check(name, 1000.0);
+        check(name, &Bound::Terms(1000.0));
     }
 }
 
 #[test]
 fn three_steps_in_a_bf16_scope_are_tensorflows() {
-    for name in ["mlp", "resnet_bf16"] {
-        check(name, 1000.0);
-    }
+    // A gradient passes a rounding to bf16 (2^-8) at each product and activation of its way, forward and back, and each may
+    // fall the other way where sums are ordered otherwise: 8 of them in the two layers.
+    check("mlp", &Bound::Change(8.0 / 256.0));
+    // 70 in the network of 11 convolutions with their activations.
+    check("resnet_bf16", &Bound::Change(70.0 / 256.0));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use super::checkpoint::CheckpointError;
 use super::program::ProgramError;
-use crate::port::PortError;
+use crate::weight_names::WeightNameError;
 use bf16scope_data::DataError;
 use bf16scope_hlo::proto::ProtoError;
 use bf16scope_hlo::verify::VerifyErrors;
@@ -204,7 +204,7 @@ passes_on! {
     ProtoError => Model,
     PjrtError => Device,
     CheckpointError => Checkpoint,
-    PortError => Checkpoint,
+    WeightNameError => Checkpoint,
 }
 
 /// A program that we built does not verify: a bug of ours.

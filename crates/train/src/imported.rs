@@ -7,7 +7,7 @@ use super::error::TrainError;
 use super::initialize::{InitializeFrom, mapping, open, variables_of};
 use super::resume::{INITIALIZED, function_of, settings};
 use super::spec::Spec;
-use crate::port::{self, Arrays, Found, Mapping, PortError, Role, Scale, Wanted};
+use crate::weight_names::{self, Arrays, Found, Mapping, Role, Scale, Wanted, WeightNameError};
 use bf16scope_data::{DrawVersion, ORDER_VERSION};
 use bf16scope_hlo::DType;
 use bf16scope_model::graph::Storage;
@@ -40,7 +40,7 @@ impl InitializeFrom {
         let has_slots = keeps_slots(&mut mapping, spec, step);
         let step = step.filter(|_| has_slots).unwrap_or_default();
         let rate = spec.objective.update.rate_at(u32::try_from(step).unwrap_or(u32::MAX));
-        let mut values = port::values(&*arrays, &mapping, rate)?;
+        let mut values = weight_names::values(&*arrays, &mapping, rate)?;
         for (info, mapped) in infos.iter().zip(&mapping.variables) {
             let starts = match mapped.found {
                 Found::Excepted => true,
@@ -123,7 +123,7 @@ fn keeps_slots(mapping: &mut Mapping, spec: &Spec, step: Option<u64>) -> bool {
 
 /// The number of updates: an integer alone, or what PyTorch counts in, a float that is one.
 fn step(arrays: &dyn Arrays, name: &str) -> Result<u64, TrainError> {
-    let failed = |source| PortError::Read { file: arrays.name(), theirs: name.to_string(), source };
+    let failed = |source| WeightNameError::Read { file: arrays.name(), theirs: name.to_string(), source };
     let bytes = arrays.read(name).map_err(failed)?;
     let dtype = arrays.given().into_iter().find(|given| given.name == name).and_then(|given| given.dtype);
     let step = match (dtype, &bytes[..]) {

@@ -8,7 +8,7 @@ use super::device::shape_of;
 use super::error::TrainError;
 use super::program;
 use super::spec::Spec;
-use crate::port::{self, Arrays, Given, Mapping, MappingSummary, PortError, Role, Rules, Wanted};
+use crate::weight_names::{self, Arrays, Given, Mapping, MappingSummary, Role, Rules, Wanted, WeightNameError};
 use bf16scope_data::weights::{self, Format};
 use bf16scope_hlo::words::nearest;
 use bf16scope_model::graph::{Init, VariableInfo};
@@ -74,7 +74,7 @@ impl InitializeFrom {
         let is_excepted = self.excepted(wanted)?;
         let mapping = mapping(self.rules.as_deref(), wanted, arrays, &is_excepted)?;
         mapping.check(&arrays.name())?;
-        let values = port::values(arrays, &mapping, 1.0)?;
+        let values = weight_names::values(arrays, &mapping, 1.0)?;
         let record = self.record(&mapping, &values);
         let values = values.into_iter().map(|(name, (shape, bytes))| (name, Array { shape, bytes })).collect();
         Ok(Initialization { file: self.file.clone(), mapping, values, record })
@@ -84,17 +84,17 @@ impl InitializeFrom {
     ///
     /// # Errors
     /// A pattern that is for none.
-    pub(super) fn excepted(&self, wanted: &[Wanted]) -> Result<impl Fn(&str) -> bool, PortError> {
+    pub(super) fn excepted(&self, wanted: &[Wanted]) -> Result<impl Fn(&str) -> bool, WeightNameError> {
         let names = || wanted.iter().map(|wanted| wanted.name.as_str());
         if let Some(pattern) = self.except.iter().find(|pattern| !names().any(|name| name_matches(pattern, name))) {
             let near = nearest(pattern, names()).map(str::to_string);
-            return Err(PortError::Idle { pattern: pattern.clone(), near });
+            return Err(WeightNameError::Idle { pattern: pattern.clone(), near });
         }
         Ok(|name: &str| self.except.iter().any(|pattern| name_matches(pattern, name)))
     }
 
     /// What a checkpoint remembers: the hash is of names, shapes and values, whatever becomes of the file.
-    pub(super) fn record(&self, mapping: &Mapping, values: &BTreeMap<String, port::Value>) -> Value {
+    pub(super) fn record(&self, mapping: &Mapping, values: &BTreeMap<String, weight_names::Value>) -> Value {
         let mut hash = Sha256::new();
         for (name, (shape, bytes)) in values {
             hash.update(format!("{name} {shape}\n"));
@@ -118,7 +118,9 @@ pub(super) fn mapping(
 ) -> Result<Mapping, TrainError> {
     let given = arrays.given();
     Ok(match rules {
-        Some(rules) => Mapping::from_rules(&Rules::read(rules).map_err(PortError::from)?, wanted, &given, is_excepted),
+        Some(rules) => {
+            Mapping::from_rules(&Rules::read(rules).map_err(WeightNameError::from)?, wanted, &given, is_excepted)
+        }
         None => Mapping::from_best_family(wanted, &given, is_excepted),
     })
 }
@@ -215,7 +217,7 @@ fn with_roles(variables: &[VariableInfo], network: &[VariableInfo]) -> Vec<Wante
 
 /// Opens a file of weights: a checkpoint of ours, which is checked whole, or of another kind.
 pub(super) fn open(file: &Path) -> Result<Box<dyn Arrays>, TrainError> {
-    let opened = weights::open(file).map_err(PortError::from)?;
+    let opened = weights::open(file).map_err(WeightNameError::from)?;
     if opened.format() != Format::Checkpoint {
         return Ok(Box::new(opened));
     }

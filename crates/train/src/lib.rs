@@ -33,7 +33,6 @@ mod model_axis;
 mod objective;
 mod observer;
 pub mod package;
-pub mod port;
 mod predictions;
 pub mod program;
 mod program_error;
@@ -49,6 +48,7 @@ mod totals;
 mod trainer;
 mod training_loop;
 pub mod watch;
+pub mod weight_names;
 
 pub use batches::Data;
 pub use change::Change;

@@ -14,7 +14,9 @@ use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_train::checkpoint::Checkpoint;
 use bf16scope_train::experiment::Experiment;
-use bf16scope_train::port::{Cast, Found, Mapped, Mapping, Role, Rules, Scale, TheirArray, families, their_arrays};
+use bf16scope_train::weight_names::{
+    Cast, Found, Mapped, Mapping, Role, Rules, Scale, TheirArray, families, their_arrays,
+};
 use bf16scope_train::{Imported, InitializeFrom, Spec, wanted_of};
 
 /// What `weights` is asked about a model.

@@ -14,8 +14,9 @@ mod frames;
 mod ops;
 mod order;
 mod program;
+#[cfg(test)]
+mod tests;
 
-pub(crate) use ops::is_host;
 pub use ops::known_ops;
 pub use program::{InputInfo, Lowered, ResultInfo, Roles, lower};
 
@@ -28,13 +29,14 @@ use self::constant::{Known, Memory};
 use self::frames::Frames;
 use super::error::{GraphError, Problem};
 use super::graph::{Body, Graph};
+use super::host::is_left_out;
 use super::node::{Edge, Node};
 use bf16scope_hlo::{ArrayShape, DType, Emitter, InstrId, Metadata, POISON};
 
 /// Functions call each other no deeper.
 const MAX_CALLS: usize = 48;
 /// Nodes that are lowered at most, those of functions as often as they are called.
-const MAX_NODES: usize = 4_000_000;
+const MAX_NODES: usize = 1_000_000;
 
 /// What an output of a node is.
 #[derive(Clone, Debug, PartialEq)]
@@ -171,7 +173,7 @@ impl<'g> Lowering<'g> {
         if let Some(function) = self.graph.functions.get(&node.op) {
             return self.call(node, function, inputs, gates);
         }
-        if ops::is_left_out(&node.op) {
+        if is_left_out(&node.op) {
             *self.left_out.entry(node.op.clone()).or_default() += 1;
             return Ok(Vec::new());
         }

@@ -138,7 +138,7 @@ impl<'g> Lowering<'g> {
         let nodes = &self.graph.body.nodes;
         for &idx in needed.iter().filter(|idx| is_variable(&nodes[**idx].op)) {
             let node = &nodes[idx];
-            let name = variable_name(node);
+            let name = node.variable_name();
             if self.variable_of.contains_key(&name) {
                 continue;
             }
@@ -277,12 +277,6 @@ impl<'g> Lowering<'g> {
             .collect();
         Ok(Lowered { module, roles, left_out: self.left_out })
     }
-}
-
-/// The name of a variable: of a resource the one it is shared by.
-pub(crate) fn variable_name(node: &Node) -> String {
-    let shared = node.text("shared_name");
-    if node.op == "VarHandleOp" && !shared.is_empty() { shared.to_string() } else { node.name.clone() }
 }
 
 /// Removes instructions that nothing reads, but for parameters, and computations that nothing calls.

@@ -1,5 +1,7 @@
 //! Runs a module on the CPU plugin.
 
+#![allow(dead_code)] // Each test crate uses its part.
+
 use bf16scope_hlo::proto::encode;
 use bf16scope_hlo::{Array, ArrayShape, Literal, Module};
 use bf16scope_pjrt::{Arg, Client, CompileOptions, OptionValue, Platform, Setup};

@@ -1,7 +1,7 @@
 //! Errors that show the line of the experiment that they are about.
 
 use super::Experiment;
-use crate::port::PortError;
+use crate::weight_names::WeightNameError;
 use crate::{ProgramError, TrainError, TrainPlace};
 use bf16scope_data::{DataError, DataErrorKind};
 use bf16scope_model::document::{Document, Mark, NodeError, Origin, ReadError, Step};
@@ -100,7 +100,7 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
         let mut ways = ways.iter().map(|way| way.iter().map(|name| key(name)).collect::<Vec<Step>>());
         return ways.find(|way| root.is_some_and(|root| root.place_of(way).is_some()));
     }
-    if let Some(error) = error.cause::<PortError>() {
+    if let Some(error) = error.cause::<WeightNameError>() {
         return way_to_weights(experiment, error);
     }
     if let Some(error) = error.cause::<ProgramError>() {
@@ -113,11 +113,11 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
     }
 }
 
-fn way_to_weights(experiment: &Experiment, error: &PortError) -> Option<Vec<Step>> {
+fn way_to_weights(experiment: &Experiment, error: &WeightNameError) -> Option<Vec<Step>> {
     match error {
-        PortError::Idle { pattern, .. } => element("except", &experiment.train.except, pattern),
+        WeightNameError::Idle { pattern, .. } => element("except", &experiment.train.except, pattern),
         // A flag may name another file, of which the experiment says nothing.
-        PortError::Weights(error) => {
+        WeightNameError::Weights(error) => {
             let file = experiment.train.initialize_from.as_ref()?;
             error.path().ends_with(file).then(|| vec![key("train"), key("initialize_from")])
         }

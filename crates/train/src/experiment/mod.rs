@@ -31,7 +31,7 @@ use crate::RunPlan;
 use crate::Spec;
 use crate::StepsPerCall;
 use crate::checkpoint::Place;
-use crate::port::families;
+use crate::weight_names::families;
 use crate::{TrainError, TrainErrorKind};
 use bf16scope_data::Source;
 use bf16scope_files as files;

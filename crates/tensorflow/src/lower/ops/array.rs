@@ -140,6 +140,9 @@ pub(super) const TABLE: Table = &[
         let x = c.array(0)?;
         let pads = c.ints(1)?;
         let skip = i64::from(c.node.text("mode") == "REFLECT");
+        if pads.len() != 2 * c.dims(x).len() {
+            return Err(Problem::new(format!("an array of dims {:?} is mirrored by {pads:?}", c.dims(x))));
+        }
         let mut x = x;
         for (axis, pad) in pads.chunks(2).enumerate() {
             let (n, axis) = (c.dims(x)[axis], axis as i64);
@@ -354,7 +357,7 @@ impl Call<'_, '_> {
     /// Space to depth, or back: blocks of pixels become channels.
     fn blocks(&mut self, to_depth: bool) -> Outputs {
         let mut x = self.array(0)?;
-        let block = self.node.int("block_size").unwrap_or(1).max(1);
+        let block = self.node.int("block_size").unwrap_or(1).clamp(1, 1 << 15);
         let is_nchw = match self.node.text("data_format") {
             "NCHW" => true,
             "" | "NHWC" => false,

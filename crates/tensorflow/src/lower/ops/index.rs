@@ -94,7 +94,7 @@ impl Call<'_, '_> {
     fn gathered(&mut self, x: InstrId, indices: InstrId, axis: i64, n_batch: i64) -> Outputs {
         let (dims, of_indices) = (self.dims(x), self.dims(indices));
         let rank = of_indices.len() as i64;
-        if n_batch > rank || n_batch > axis || axis as usize >= dims.len() {
+        if n_batch < 0 || n_batch > rank || n_batch > axis || axis as usize >= dims.len() {
             return Err(Problem::new(format!(
                 "its batch_dims are {n_batch}, its axis is {axis}, its indices have rank {rank}"
             )));

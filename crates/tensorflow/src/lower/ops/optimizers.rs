@@ -18,10 +18,10 @@ pub(super) const TABLE: Table = &[
     ("ResourceApplyKerasMomentum", keras_momentum),
     ("ApplyAdam", adam),
     ("ResourceApplyAdam", adam),
-    ("ApplyAdagrad", adagrad),
-    ("ResourceApplyAdagrad", adagrad),
-    ("ApplyAdagradV2", adagrad_v2),
-    ("ResourceApplyAdagradV2", adagrad_v2),
+    ("ApplyAdagrad", by_sum_of_squares),
+    ("ResourceApplyAdagrad", by_sum_of_squares),
+    ("ApplyAdagradV2", by_sum_of_squares_v2),
+    ("ResourceApplyAdagradV2", by_sum_of_squares_v2),
     ("ApplyRMSProp", rms_prop),
     ("ResourceApplyRMSProp", rms_prop),
     ("ApplyCenteredRMSProp", centred_rms_prop),
@@ -124,7 +124,7 @@ fn adam(c: &mut Call<'_, '_>) -> Outputs {
     c.update(&variables, &[new, new_m, new_v])
 }
 
-fn adagrad(c: &mut Call<'_, '_>) -> Outputs {
+fn by_sum_of_squares(c: &mut Call<'_, '_>) -> Outputs {
     let (variables, [var, accum]) = c.slots::<2>()?;
     let (rate, grad) = (c.wide(2, var)?, c.array(3)?);
     let is_updated = c.node.kind("update_slots").is_none() || c.node.flag("update_slots");
@@ -134,7 +134,7 @@ fn adagrad(c: &mut Call<'_, '_>) -> Outputs {
     c.update(&variables, &[new, accum])
 }
 
-fn adagrad_v2(c: &mut Call<'_, '_>) -> Outputs {
+fn by_sum_of_squares_v2(c: &mut Call<'_, '_>) -> Outputs {
     let (variables, [var, accum]) = c.slots::<2>()?;
     let (rate, epsilon, grad) = (c.wide(2, var)?, c.wide(3, var)?, c.array(4)?);
     let is_updated = c.node.kind("update_slots").is_none() || c.node.flag("update_slots");

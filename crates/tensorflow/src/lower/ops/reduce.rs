@@ -75,7 +75,7 @@ impl Call<'_, '_> {
         self.shaped(reduced, x, &axes)
     }
 
-    /// Where the greatest or least element is: the first of equal ones, and the first NaN.
+    /// Argmax or argmin: the first of equal ones, and the first NaN.
     fn arg(&mut self, direction: Comparison, op: BinaryOp) -> Outputs {
         let x = self.array(0)?;
         let axis = if self.inputs.len() > 1 { self.int(1)? } else { 0 };
@@ -176,7 +176,7 @@ fn top_k(c: &mut Call<'_, '_>) -> Outputs {
     let axis = c.dims(x).len() as i64 - 1;
     let n = c.dims(x).last().copied().unwrap_or(0);
     if !(0..=n).contains(&k) {
-        return Err(Problem::new(format!("it takes the {k} greatest of {n} elements")));
+        return Err(Problem::new(format!("it takes {k} of {n} elements")));
     }
     let (values, places) = c.sorted(x);
     Ok(vec![Value::Array(c.slice_axis(values, axis, 0, k)), Value::Array(c.slice_axis(places, axis, 0, k))])

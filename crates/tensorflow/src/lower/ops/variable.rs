@@ -7,7 +7,6 @@ use super::super::Value;
 use super::super::call::Outputs;
 use super::Table;
 use crate::error::Problem;
-use crate::lower::program::variable_name;
 use bf16scope_hlo::{BinaryOp, InstrId, Literal};
 
 pub(super) const TABLE: Table = &[
@@ -34,7 +33,7 @@ pub(super) const TABLE: Table = &[
 ];
 
 fn handle(c: &mut Call<'_, '_>) -> Outputs {
-    let name = variable_name(c.node);
+    let name = c.node.variable_name();
     match c.lowering.variable_of.get(&name) {
         Some(variable) => Ok(vec![Value::Variable(*variable)]),
         None => Err(Problem::new(format!("variable `{name}` is made inside a function"))

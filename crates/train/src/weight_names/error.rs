@@ -9,7 +9,7 @@ use std::fmt;
 /// Why weights do not go into a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum PortError {
+pub enum WeightNameError {
     /// Rules that cannot be had.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn weights_that_are_not_finite_say_where_and_what_to_do() {
-        let error = |is_rounded| PortError::NotFinite {
+        let error = |is_rounded| WeightNameError::NotFinite {
             file: "a.npz".to_string(),
             theirs: "dense/kernel".to_string(),
             ours: "net/dense/kernel".to_string(),

@@ -16,7 +16,7 @@ mod values;
 mod variable;
 
 pub use backwards::{TheirArray, their_arrays};
-pub use error::{Misfit, PortError};
+pub use error::{Misfit, WeightNameError};
 pub use layout::Layout;
 pub use mapping::{Cast, Found, Mapped, Mapping};
 pub use numbering::{Indexed, SlotOrder, SlotsBy};

@@ -1,6 +1,6 @@
 //! The values of a mapping: read from theirs one array after another, laid out as ours, in our dtype, finite.
 
-use super::error::PortError;
+use super::error::WeightNameError;
 use super::layout::Layout;
 use super::mapping::{Found, Mapping};
 use super::variable::{Given, Scale};
@@ -57,7 +57,7 @@ pub type Value = (ArrayShape, Vec<u8>);
 ///
 /// # Errors
 /// A file that does not give them; a number that is not finite.
-pub fn values(arrays: &dyn Arrays, mapping: &Mapping, rate: f64) -> Result<BTreeMap<String, Value>, PortError> {
+pub fn values(arrays: &dyn Arrays, mapping: &Mapping, rate: f64) -> Result<BTreeMap<String, Value>, WeightNameError> {
     let dtypes: BTreeMap<String, DType> =
         arrays.given().into_iter().filter_map(|given| Some((given.name, given.dtype?))).collect();
     let mut values = BTreeMap::new();
@@ -66,7 +66,7 @@ pub fn values(arrays: &dyn Arrays, mapping: &Mapping, rate: f64) -> Result<BTree
     for mapped in &mapping.variables {
         let Found::Taken { theirs, layout, scale, .. } = &mapped.found else { continue };
         if last.as_ref().is_none_or(|(name, _)| name != theirs) {
-            let bytes = arrays.read(theirs).map_err(|source| PortError::Read {
+            let bytes = arrays.read(theirs).map_err(|source| WeightNameError::Read {
                 file: arrays.name(),
                 theirs: theirs.clone(),
                 source,
@@ -78,12 +78,12 @@ pub fn values(arrays: &dyn Arrays, mapping: &Mapping, rate: f64) -> Result<BTree
         let shape = mapped.wanted.shape.clone();
         let factor = if *scale == Scale::Step { -1.0 / rate } else { 1.0 };
         let value = value((bytes, from), layout, &shape, factor).map_err(|problem| match problem {
-            Problem::Length => PortError::Read {
+            Problem::Length => WeightNameError::Read {
                 file: arrays.name(),
                 theirs: theirs.clone(),
                 source: format!("it has {} bytes, which its shape has not", bytes.len()).into(),
             },
-            Problem::NotFinite { idx, value, is_rounded } => PortError::NotFinite {
+            Problem::NotFinite { idx, value, is_rounded } => WeightNameError::NotFinite {
                 file: arrays.name(),
                 theirs: theirs.clone(),
                 ours: mapped.wanted.name.clone(),

@@ -1,7 +1,7 @@
 //! Which of their arrays is which of our variables: names by rules, shapes compared, everything said. Nothing is read here,
 //! and nothing is found by its shape: a shape is only told of a name that is missing.
 
-use super::error::{Misfit, PortError};
+use super::error::{Misfit, WeightNameError};
 use super::layout::Layout;
 use super::numbering::Numbering;
 use super::pattern::{Standing, Template};
@@ -260,8 +260,8 @@ impl Mapping {
     /// Whether every variable of the network is there or starts afresh because it was asked for.
     ///
     /// # Errors
-    /// [`PortError::Unfit`] with all that is not; `file` is named in it.
-    pub fn check(&self, file: &str) -> Result<(), PortError> {
+    /// [`WeightNameError::Unfit`] with all that is not; `file` is named in it.
+    pub fn check(&self, file: &str) -> Result<(), WeightNameError> {
         let misfits: Vec<(Wanted, Misfit)> = self
             .variables
             .iter()
@@ -274,7 +274,7 @@ impl Mapping {
             return Ok(());
         }
         let n_variables = self.variables.iter().filter(|it| it.wanted.role == Role::Weight).count();
-        Err(PortError::Unfit {
+        Err(WeightNameError::Unfit {
             file: file.to_string(),
             family: self.family.clone(),
             n_variables,

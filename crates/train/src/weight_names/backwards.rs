@@ -1,6 +1,6 @@
 //! Rules read backwards: the arrays of theirs that hold variables of ours.
 
-use super::error::PortError;
+use super::error::WeightNameError;
 use super::layout::{Layout, joined_parts};
 use super::mapping::Index;
 use super::rules::Rules;
@@ -41,11 +41,14 @@ impl TheirArray {
 /// such as states of random numbers, has no place there.
 ///
 /// # Errors
-/// [`PortError::Backwards`]: a variable that no rule is for; one of several parts without the others; two that would be one.
-pub fn their_arrays(rules: &Rules, variables: &[Wanted]) -> Result<Vec<TheirArray>, PortError> {
+/// [`WeightNameError::Backwards`]: a variable that no rule is for; one of several parts without the others; two that would be one.
+pub fn their_arrays(rules: &Rules, variables: &[Wanted]) -> Result<Vec<TheirArray>, WeightNameError> {
     let index = Index::new(rules, variables, &[]);
-    let failed =
-        |ours: &str, why: String| PortError::Backwards { family: rules.family.clone(), ours: ours.to_string(), why };
+    let failed = |ours: &str, why: String| WeightNameError::Backwards {
+        family: rules.family.clone(),
+        ours: ours.to_string(),
+        why,
+    };
     let mut counts = vec![0; rules.rules.len()];
     let mut places: BTreeMap<&str, (String, Layout, bool)> = BTreeMap::new();
     let mut arrays: BTreeMap<String, TheirArray> = BTreeMap::new();

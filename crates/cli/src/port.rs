@@ -1,0 +1,412 @@
+//! `bf16scope port`: what a TensorFlow graph becomes here, what differs, what is missing, and slips that it shows.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+
+use super::{Context, Status};
+use crate::report::html::Page;
+use crate::report::{Column, Screen, Table, html};
+use bf16scope_data::weights::{self, WrittenFormat};
+use bf16scope_files as files;
+use bf16scope_hlo::proto::encode;
+use bf16scope_hlo::{Literal, verify};
+use bf16scope_model::graph::Precision;
+use bf16scope_study::ModelSubject;
+use bf16scope_tensorflow::{self as tensorflow, Choice, Graph, Lowered, Note, Ported};
+use bf16scope_tpu::Target;
+
+const EXAMPLES: &str = "\
+Examples:
+  bf16scope port model.ckpt-112590.meta
+          what the graph of a TPUEstimator's or Saver's run becomes, on one screen
+  bf16scope port model.ckpt-112590.meta --checkpoint model.ckpt-112590 -o resnet
+          and as a folder: experiment.yaml, step.hlo.pb, start.safetensors
+  bf16scope port train.py
+          without a graph: what the script's words show, such as a cast whose result is not used
+  bf16scope compile model.ckpt-112590.meta --target tpu-v2
+          what its step takes on a TPU, without porting a line
+
+Nothing is run, and no TensorFlow is needed. Exit status 1: the graph shows slips.";
+
+/// Arguments of `port`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A Saver's .meta, a SavedModel, a frozen .pb or a .pbtxt; or a script, SCRIPT.py, which is read and not run
+    #[arg(value_name = "GRAPH")]
+    graph: PathBuf,
+    /// The checkpoint that training starts from: a prefix (model.ckpt-1000), or whatever `weights` reads
+    #[arg(long, value_name = "PREFIX")]
+    checkpoint: Option<PathBuf>,
+    /// Write experiment.yaml, step.hlo.pb and, with a checkpoint, start.safetensors into this folder
+    #[arg(short = 'o', long = "output", value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// Batch, where the graph leaves it open
+    #[arg(long, value_name = "N", value_parser = super::whole::whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
+    batch: Option<u32>,
+    /// Write a page for the browser
+    #[arg(long, value_name = "PAGE")]
+    html: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is known at the end.
+#[derive(Debug, Serialize)]
+struct PortReport {
+    graph: String,
+    tensorflow: String,
+    n_nodes: usize,
+    becomes: Vec<Becomes>,
+    differs: Vec<SaidOf>,
+    missing: Vec<SaidOf>,
+    slips: Vec<SlipSaid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    experiment: Option<String>,
+    /// The step as HLO, or why it is none.
+    step: String,
+    written: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Becomes {
+    section: &'static str,
+    text: String,
+}
+
+#[derive(Debug, Serialize)]
+struct SaidOf {
+    node: String,
+    place: String,
+    text: String,
+    help: String,
+}
+
+#[derive(Debug, Serialize)]
+struct SlipSaid {
+    node: String,
+    place: String,
+    n_nodes: usize,
+    what: &'static str,
+    why: &'static str,
+    mend: &'static str,
+    certainty: &'static str,
+}
+
+/// Runs it.
+pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    if args.graph.extension().is_some_and(|ending| ending == "py") {
+        return lint(args, context);
+    }
+    let graph = Graph::open(&args.graph)?;
+    let ported = tensorflow::port(&graph);
+    let batch = args.batch.map(i64::from).or(ported.network.batch).or(Some(8));
+    let size_of = |_: usize, dim: usize| batch.filter(|_| dim == 0);
+    let lowered = tensorflow::lower(&graph, &Choice { name: None, size_of: &size_of });
+    let step = match &lowered {
+        Ok(lowered) => step_in_words(lowered),
+        Err(error) => format!("does not become HLO: {error}"),
+    };
+    let mut report = report(&graph, ported, step);
+    if let Some(folder) = &args.output {
+        write(args, folder, &mut report, lowered.ok().as_ref(), context)?;
+    } else if args.checkpoint.is_some() {
+        bail!("--checkpoint is for the folder that -o names\nhelp: add `-o FOLDER`");
+    }
+    let text = screen(&report, context.screen);
+    if let Some(path) = &args.html {
+        let page = page(&report).render();
+        files::replace(path, page.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    match args.json {
+        true => context.print_json(&report)?,
+        false => context.print(&text)?,
+    }
+    Ok(if report.slips.is_empty() { Status::Ok } else { Status::Failing })
+}
+
+/// A script longer than this is none.
+const MAX_SCRIPT: u64 = 16 << 20;
+
+/// What is read of a script. Nothing of it is shown for sure, so the exit status is 0.
+fn lint(args: &Args, context: &Context) -> anyhow::Result<Status> {
+    let (path, shown) = (&args.graph, args.graph.display());
+    if let Some(flag) =
+        [("-o", args.output.is_some()), ("--checkpoint", args.checkpoint.is_some()), ("--html", args.html.is_some())]
+            .iter()
+            .find_map(|(flag, is_there)| is_there.then_some(*flag))
+    {
+        bail!(
+            "{flag} is for a graph, and {shown} is a script\nhelp: make its graph, `python -m bf16scope.tf {shown}:model_fn …`, \
+             or take the .meta of a run"
+        );
+    }
+    let bytes = files::read(path, MAX_SCRIPT).with_context(|| format!("cannot read {shown}"))?;
+    // A byte of another encoding is in a comment or a text, which change nothing.
+    let reading = tensorflow::read_script(&String::from_utf8_lossy(&bytes));
+    if args.json {
+        let finding = |finding: &tensorflow::Finding| LintSaid {
+            line: finding.line,
+            what: finding.what,
+            why: finding.why,
+            mend: finding.mend,
+            is_slip: finding.is_slip,
+            certainty: "read from the source",
+        };
+        let findings = reading.findings.iter().map(finding).collect();
+        context.print_json(&LintReport { script: shown.to_string(), findings, not_followed: reading.not_followed })?;
+        return Ok(Status::Ok);
+    }
+    let mut text = String::new();
+    for finding in &reading.findings {
+        let _ = writeln!(text, "{shown}:{}: {}: {}\n  help: {}", finding.line, finding.what, finding.why, finding.mend);
+    }
+    if reading.findings.is_empty() {
+        let _ = writeln!(text, "{shown}: its words show no slip.");
+    }
+    if !reading.not_followed.is_empty() {
+        let _ = writeln!(text, "Not followed: {}.", reading.not_followed.join(", "));
+    }
+    let _ = writeln!(
+        text,
+        "Read from the source, and not run. Dtypes are in its graph: a run's .meta, or `python -m bf16scope.tf {shown}:model_fn`."
+    );
+    context.print(&text)?;
+    Ok(Status::Ok)
+}
+
+#[derive(Debug, Serialize)]
+struct LintReport {
+    script: String,
+    findings: Vec<LintSaid>,
+    not_followed: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct LintSaid {
+    line: u32,
+    what: &'static str,
+    why: &'static str,
+    mend: &'static str,
+    is_slip: bool,
+    certainty: &'static str,
+}
+
+fn step_in_words(lowered: &Lowered) -> String {
+    let roles = &lowered.roles;
+    let n: usize = lowered.module.computations.iter().map(|computation| computation.instructions.len()).sum();
+    let assigned = roles.results.iter().filter(|result| result.variable.is_some()).count();
+    let left_out: Vec<String> = lowered.left_out.iter().map(|(op, n)| format!("{n} {op}")).collect();
+    let left_out = if left_out.is_empty() { String::new() } else { format!("; left out: {}", left_out.join(", ")) };
+    format!(
+        "{n} instructions of HLO, {} variables ({assigned} assigned), {} inputs{left_out}",
+        roles.variables.len(),
+        roles.inputs.len()
+    )
+}
+
+fn report(graph: &Graph, ported: Ported, step: String) -> PortReport {
+    let Ported { network, training, differs, missing, slips, experiment, variables, .. } = ported;
+    let mut becomes = Vec::new();
+    let mut add = |section, text: String| {
+        if !text.is_empty() {
+            becomes.push(Becomes { section, text });
+        }
+    };
+    if !network.layers.is_empty() {
+        let unmapped = match variables.unmapped.len() {
+            0 => String::new(),
+            n => format!(", {n} not"),
+        };
+        add(
+            "network",
+            format!(
+                "kind: layers, {} layers; {} variables of {} elements under their names{unmapped}",
+                network.layers.len(),
+                variables.n_mapped,
+                crate::report::grouped(variables.n_elements)
+            ),
+        );
+    }
+    add("loss", network.loss);
+    if network.label_smoothing > 0.0 {
+        add("smoothing", format!("label_smoothing: {:?}", network.label_smoothing));
+    }
+    add("optimizer", training.optimizer);
+    add("rate", training.learning_rate);
+    add("decay", training.weight_decay);
+    add("clipping", training.clip);
+    add("averages", training.average);
+    add("mesh", training.n_cores.filter(|n| *n > 1).map(|n| format!("mesh: {{data: {n}}}")).unwrap_or_default());
+    let said = |notes: Vec<Note>| {
+        let said = |note: Note| SaidOf { node: note.node, place: note.place, text: note.text, help: note.help };
+        notes.into_iter().map(said).collect()
+    };
+    let slips = slips.into_iter().map(|slip| SlipSaid {
+        what: slip.kind.what(),
+        why: slip.kind.why(),
+        node: slip.node,
+        place: slip.place,
+        n_nodes: slip.n_nodes,
+        mend: slip.mend,
+        certainty: "shown by the graph",
+    });
+    PortReport {
+        graph: graph.file.clone(),
+        tensorflow: graph.version.clone(),
+        n_nodes: graph.body.nodes.len(),
+        becomes,
+        differs: said(differs),
+        missing: said(missing),
+        slips: slips.collect(),
+        experiment,
+        step,
+        written: Vec::new(),
+    }
+}
+
+/// Writes the folder; the experiment is read back, and its variables compared with the graph's.
+fn write(
+    args: &Args,
+    folder: &Path,
+    report: &mut PortReport,
+    lowered: Option<&Lowered>,
+    context: &Context,
+) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let put = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        files::replace(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        anyhow::Ok(path.display().to_string())
+    };
+    if let Some(lowered) = lowered {
+        verify(&lowered.module)
+            .context("the module of the graph is broken, which is an error of bf16scope's: report it")?;
+        report.written.push(put("step.hlo.pb", &encode::to_bytes(&lowered.module)?)?);
+    }
+    let Some(text) = &report.experiment else {
+        if args.checkpoint.is_some() {
+            bail!(
+                "the network has no words here, so no variables start from the checkpoint\nhelp: see what is missing, without --checkpoint"
+            );
+        }
+        return Ok(());
+    };
+    let path = PathBuf::from(put("experiment.yaml", text.as_bytes())?);
+    let subject = ModelSubject::read(&path, &context.setup())
+        .with_context(|| format!("{} is not read back, which is an error of bf16scope's: report it", path.display()))?;
+    let program = subject.build(Precision::Bf16, &Target::Cpu)?;
+    let theirs = lowered.map(|lowered| &lowered.roles.variables);
+    let mut n_same = 0;
+    let own: Vec<_> = program.variables.iter().filter(|variable| variable.name.contains('/')).collect();
+    for variable in theirs.into_iter().flatten() {
+        n_same += usize::from(own.iter().any(|own| own.name == variable.name && own.dims == variable.shape.dims));
+    }
+    report.written.push(format!("{} ({n_same} of its variables have the graph's names and dims)", path.display()));
+    if let Some(prefix) = &args.checkpoint {
+        let start = folder.join("start.safetensors");
+        let checkpoint = weights::open(prefix)?;
+        let mut arrays: Vec<(String, Literal)> = Vec::new();
+        for variable in &program.variables {
+            if let Some(entry) = checkpoint.find(&variable.name).map(|entry| entry.name.clone()) {
+                let array = checkpoint.read(&entry)?;
+                if array.shape().dims() == variable.dims {
+                    arrays.push((variable.name.clone(), array));
+                }
+            }
+        }
+        let n = arrays.len();
+        weights::write(&start, WrittenFormat::Safetensors, arrays)?;
+        report.written.push(format!("{} ({n} of {} variables and slots)", start.display(), program.variables.len()));
+    }
+    Ok(())
+}
+
+/// The screen.
+fn screen(report: &PortReport, screen: Screen) -> String {
+    let version =
+        if report.tensorflow.is_empty() { String::new() } else { format!(", TensorFlow {}", report.tensorflow) };
+    let mut text = format!("{}: {} nodes{version}\n\nBecomes\n", report.graph, report.n_nodes);
+    let mut table = Table::new([Column::text("of the graph"), Column::text("here")]);
+    for line in &report.becomes {
+        table.row([line.section.to_string(), line.text.clone()]);
+    }
+    table.row(["step".to_string(), report.step.clone()]);
+    let _ = writeln!(text, "{}", table.render(screen));
+    for (title, notes) in [("Differs", &report.differs), ("Missing", &report.missing)] {
+        if !notes.is_empty() {
+            let _ = writeln!(text, "{title}");
+            for note in notes {
+                let _ = writeln!(text, "  {}{}", place(&note.place, &note.node), note.text);
+                if !note.help.is_empty() {
+                    let _ = writeln!(text, "    help: {}", note.help);
+                }
+            }
+            text.push('\n');
+        }
+    }
+    match report.slips.is_empty() {
+        true => text.push_str("Slips: the graph shows none.\n"),
+        false => {
+            text.push_str("Slips, shown by the graph\n");
+            for slip in &report.slips {
+                let more = if slip.n_nodes > 1 { format!(" ({} nodes)", slip.n_nodes) } else { String::new() };
+                let _ = writeln!(text, "  {}{}{more}: {}", place(&slip.place, &slip.node), slip.what, slip.why);
+                let _ = writeln!(text, "    help: {}", slip.mend);
+            }
+        }
+    }
+    for written in &report.written {
+        let _ = writeln!(text, "wrote {written}");
+    }
+    text
+}
+
+fn place(place: &str, node: &str) -> String {
+    match (place, node) {
+        ("", "") => String::new(),
+        ("", node) => format!("{node}: "),
+        (place, node) => format!("{place} ({node}): "),
+    }
+}
+
+fn page(report: &PortReport) -> Page {
+    let column = |title, help| html::Column { title, help };
+    let text = |text: &str| html::Cell::Text(text.to_string());
+    let table = |heading: &str, rows: Vec<Vec<html::Cell>>| html::Table {
+        heading: heading.to_string(),
+        lead: String::new(),
+        columns: vec![
+            column("where", "section, node or line"),
+            column("what", "of the graph"),
+            column("what to do", "here or in the script"),
+        ],
+        rows,
+    };
+    let becomes = report.becomes.iter().map(|line| vec![text(line.section), text(&line.text), text("")]);
+    let said = |notes: &[SaidOf]| -> Vec<Vec<html::Cell>> {
+        notes
+            .iter()
+            .map(|note| vec![text(&place(&note.place, &note.node)), text(&note.text), text(&note.help)])
+            .collect()
+    };
+    let slips = report.slips.iter().map(|slip| {
+        vec![text(&place(&slip.place, &slip.node)), text(&format!("{}: {}", slip.what, slip.why)), text(slip.mend)]
+    });
+    let tables = [
+        table("Becomes", becomes.collect()),
+        table("Differs", said(&report.differs)),
+        table("Missing", said(&report.missing)),
+        table("Slips, shown by the graph", slips.collect()),
+    ];
+    Page {
+        title: format!("{}: what it becomes", report.graph),
+        lead: format!("The step: {}.", report.step),
+        tables: tables.into_iter().filter(|table| !table.rows.is_empty()).collect(),
+        ..Page::default()
+    }
+}

@@ -1,0 +1,86 @@
+//! Parts of a graph: the loss, the forward part, and what lies between the last layer and the loss.
+
+use std::collections::HashSet;
+
+use crate::graph::Graph;
+use crate::host::is_host;
+
+/// Whether a node was made by `tf.gradients`, or by an optimizer's update.
+pub(super) fn is_backward(name: &str) -> bool {
+    name.split('/').any(|part| part == "gradients" || part.starts_with("gradients_") || part.ends_with("_grad"))
+}
+
+/// The node whose gradient is taken: from the names that `tf.gradients` gives; else of a collection or a summary.
+pub(super) fn loss(graph: &Graph) -> Option<usize> {
+    let nodes = &graph.body.nodes;
+    // `gradients/NAME_grad/…` reads `gradients/grad_ys_0` or `gradients/Fill`.
+    let is_seed = |idx: usize| {
+        let name = nodes[idx].name.as_str();
+        let last = name.rsplit('/').next().unwrap_or(name);
+        is_backward(name) && (last.starts_with("grad_ys_") || last == "Fill" || last.starts_with("grad_ys"))
+    };
+    let from_gradients = nodes.iter().find_map(|node| {
+        let reads_seed =
+            node.inputs.iter().any(|edge| is_seed(edge.node)) || node.controls.iter().any(|node| is_seed(*node));
+        let (_, rest) = node.name.split_once("gradients/")?;
+        // The name of the forward node may hold slashes, and the gradient's parts come after `_grad`.
+        let (forward, _) = rest.split_once("_grad/").filter(|_| reads_seed)?;
+        let prefix = node.name.split_once("gradients/")?.0;
+        graph.body.find(&format!("{prefix}{forward}")).or_else(|| graph.body.find(forward))
+    });
+    let listed = || graph.collection("losses").last().and_then(|name| graph.body.edge(name)).map(|edge| edge.node);
+    let summed = || {
+        let is_loss = |name: &str| name.rsplit('/').next().is_some_and(|last| last.starts_with("loss"));
+        nodes
+            .iter()
+            .filter(|node| node.op == "ScalarSummary" && is_loss(&node.name))
+            .find_map(|node| Some(node.inputs.get(1)?.node))
+    };
+    from_gradients.or_else(summed).or_else(listed)
+}
+
+/// All that a node is computed from.
+pub(super) fn ancestors(graph: &Graph, from: impl IntoIterator<Item = usize>) -> HashSet<usize> {
+    let mut seen = HashSet::new();
+    let mut pending: Vec<usize> = from.into_iter().collect();
+    while let Some(node) = pending.pop() {
+        if seen.insert(node) && !is_host(&graph.body.nodes[node].op) {
+            pending.extend(graph.body.nodes[node].inputs.iter().map(|edge| edge.node));
+        }
+    }
+    seen
+}
+
+/// Whether an op makes a layer's product with a variable, or normalises with some.
+pub(super) fn is_weighted(op: &str) -> bool {
+    matches!(
+        op,
+        "Conv2D"
+            | "Conv3D"
+            | "MatMul"
+            | "BatchMatMul"
+            | "BatchMatMulV2"
+            | "BatchMatMulV3"
+            | "DepthwiseConv2dNative"
+            | "FusedBatchNorm"
+            | "FusedBatchNormV2"
+            | "FusedBatchNormV3"
+            | "BiasAdd"
+            | "Einsum"
+            | "Conv2DBackpropInput"
+            | "Conv3DBackpropInputV2"
+    )
+}
+
+/// What lies between the last layers and the loss: ancestors of the loss that no layer reads.
+pub(super) fn behind_layers(graph: &Graph, loss: usize) -> HashSet<usize> {
+    let all = ancestors(graph, [loss]);
+    let weighted = all.iter().copied().filter(|node| is_weighted(&graph.body.nodes[*node].op));
+    let before = ancestors(graph, weighted);
+    all.difference(&before).copied().collect()
+}
+
+/// Whether a node reads what `tf.gradients` made.
+pub(super) fn is_backward_reader(graph: &Graph, node: &crate::node::Node) -> bool {
+    node.inputs.iter().any(|edge| is_backward(&graph.body.nodes[edge.node].name))
+}

@@ -1,0 +1,260 @@
+//! Slips that dtypes show: places where a program in bf16 computes or keeps in bf16 what has to be f32, or is not in bf16 at
+//! all. Each is a fact of the graph; what only a script would show is not looked for.
+//!
+//! Source: the recipe of TensorFlow's TPU models: bf16 between the input pipeline's cast and the logits' cast back, f32
+//! variables, statistics, loss, updates and sums over cores.
+
+use std::collections::HashSet;
+
+use super::region;
+use super::symbols::Symbols;
+use crate::graph::Graph;
+use crate::node::Node;
+use bf16scope_hlo::DType;
+
+/// A slip that the graph shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Slip {
+    /// Which.
+    pub kind: SlipKind,
+    /// The node.
+    pub node: String,
+    /// Where it was written, if the graph says it.
+    pub place: String,
+    /// How many nodes show it; the first is named.
+    pub n_nodes: usize,
+    /// The mended line, in words or TensorFlow.
+    pub mend: &'static str,
+}
+
+/// A kind of slip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum SlipKind {
+    /// A variable that trains is bf16.
+    Bf16Variable,
+    /// A softmax or cross-entropy in bf16.
+    Bf16Loss,
+    /// Sums and means behind the last layer in bf16.
+    Bf16LossSum,
+    /// A batch norm's statistics in bf16.
+    Bf16Statistics,
+    /// Moving statistics that are assigned through a cast.
+    RoundedStatistics,
+    /// An optimizer's update in bf16.
+    Bf16Update,
+    /// Gradients summed over cores in bf16.
+    Bf16GradientSum,
+    /// Gradients of cores that are summed and not averaged.
+    SumOverCores,
+    /// Features that come as f32 and are cast on the device.
+    CastOnDevice,
+    /// A step counter in bf16.
+    Bf16Counter,
+    /// float16, which no TPU has.
+    Float16,
+}
+
+impl SlipKind {
+    /// In words.
+    pub fn what(self) -> &'static str {
+        match self {
+            SlipKind::Bf16Variable => "a variable is bf16",
+            SlipKind::Bf16Loss => "softmax or cross-entropy in bf16",
+            SlipKind::Bf16LossSum => "the loss is summed in bf16",
+            SlipKind::Bf16Statistics => "batch-norm statistics in bf16",
+            SlipKind::RoundedStatistics => "moving statistics are rounded to bf16 before they are assigned",
+            SlipKind::Bf16Update => "an optimizer's update in bf16",
+            SlipKind::Bf16GradientSum => "gradients are summed over cores in bf16",
+            SlipKind::SumOverCores => "gradients are summed over cores, not averaged",
+            SlipKind::CastOnDevice => "features come as f32 and are cast on the device",
+            SlipKind::Bf16Counter => "a counter becomes bf16",
+            SlipKind::Float16 => "float16 on a TPU",
+        }
+    }
+
+    /// Why it matters.
+    pub fn why(self) -> &'static str {
+        match self {
+            SlipKind::Bf16Variable => "updates below 1/256 of a weight are lost; the scope keeps f32 and casts",
+            SlipKind::Bf16Loss => "probabilities keep three digits, and their differences less",
+            SlipKind::Bf16LossSum => "a sum of more than 256 terms in bf16 stops growing",
+            SlipKind::Bf16Statistics => "means of many values keep three digits, and E(x²) - E(x)² none",
+            SlipKind::RoundedStatistics => "a moving average with momentum 0.99 takes no change below 1/256 of itself",
+            SlipKind::Bf16Update => "moments and steps keep three digits, and small ones are lost",
+            SlipKind::Bf16GradientSum => "each addition rounds to three digits, once per core",
+            SlipKind::SumOverCores => "the step is as many times too large as there are cores",
+            SlipKind::CastOnDevice => "twice the bytes go to the device, and the host casts nothing",
+            SlipKind::Bf16Counter => "whole numbers above 256 are rounded",
+            SlipKind::Float16 => "a TPU computes f16 slowly or not, and f16 ends at 65504",
+        }
+    }
+
+    fn mend(self) -> &'static str {
+        match self {
+            SlipKind::Bf16Variable => {
+                "make it by tf.get_variable inside bfloat16_scope (tf.keras layers do not), or dtype=tf.float32 and a cast"
+            }
+            SlipKind::Bf16Loss => "logits = tf.cast(logits, tf.float32), right after the scope",
+            SlipKind::Bf16LossSum => "cast the network's output to tf.float32 before the loss",
+            SlipKind::Bf16Statistics => "tf.nn.fused_batch_norm, or cast to tf.float32 before tf.nn.moments",
+            SlipKind::RoundedStatistics => "keep batch norm's variables f32 and assign them f32 values",
+            SlipKind::Bf16Update => "f32 variables, whose gradients come through the cast in f32",
+            SlipKind::Bf16GradientSum => "cast gradients to tf.float32 before CrossShardOptimizer sums them",
+            SlipKind::SumOverCores => {
+                "use optimizer.compute_gradients or minimize of CrossShardOptimizer, which scale the loss by 1/cores"
+            }
+            SlipKind::CastOnDevice => "images = tf.cast(images, tf.bfloat16) as the last step of input_fn",
+            SlipKind::Bf16Counter => "tf.cast(global_step, tf.float32)",
+            SlipKind::Float16 => "tf.bfloat16",
+        }
+    }
+}
+
+/// The slips of a graph, each kind once, in the order of [`SlipKind`].
+pub fn slips(graph: &Graph) -> Vec<Slip> {
+    let mut found: Vec<(SlipKind, usize)> = Vec::new();
+    let symbols = Symbols::new(graph);
+    let nodes = &graph.body.nodes;
+    let loss = region::loss(graph);
+    let behind = loss.map(|loss| region::behind_layers(graph, loss)).unwrap_or_default();
+    let is_bf16_network =
+        nodes.iter().any(|node| region::is_weighted(&node.op) && node.dtype("T") == Some(DType::BF16));
+    let is_tpu = is_bf16_network || nodes.iter().any(|node| node.op.starts_with("TPU") || node.op == "CrossReplicaSum");
+    for (idx, node) in nodes.iter().enumerate() {
+        of_node(&symbols, node, idx, &behind, is_bf16_network, &mut found);
+        let is_half = node.dtype("T") == Some(DType::F16) && region::is_weighted(&node.op);
+        if is_half && is_tpu {
+            found.push((SlipKind::Float16, idx));
+        }
+    }
+    if let Some(sum) = summed_over_cores(&symbols, loss) {
+        found.push((SlipKind::SumOverCores, sum));
+    }
+    found.sort();
+    let mut slips: Vec<Slip> = Vec::new();
+    for (kind, idx) in found {
+        match slips.last_mut() {
+            Some(last) if last.kind == kind => last.n_nodes += 1,
+            _ => {
+                let node = &nodes[idx];
+                let place = node.source().unwrap_or_default().to_string();
+                slips.push(Slip { kind, node: node.name.clone(), place, n_nodes: 1, mend: kind.mend() });
+            }
+        }
+    }
+    slips
+}
+
+fn is_variable(op: &str) -> bool {
+    matches!(op, "VarHandleOp" | "VariableV2" | "Variable")
+}
+
+fn of_node(
+    symbols: &Symbols<'_>,
+    node: &Node,
+    idx: usize,
+    behind: &HashSet<usize>,
+    is_bf16_network: bool,
+    found: &mut Vec<(SlipKind, usize)>,
+) {
+    let is_bf16 = |attribute: &str| node.dtype(attribute) == Some(DType::BF16);
+    let graph = symbols.graph;
+    let is_forward = !region::is_backward(&node.name);
+    match node.op.as_str() {
+        op if is_variable(op) && is_bf16("dtype") => found.push((SlipKind::Bf16Variable, idx)),
+        "Softmax" | "LogSoftmax" if is_bf16("T") && is_forward && behind.contains(&idx) => {
+            found.push((SlipKind::Bf16Loss, idx));
+        }
+        "SoftmaxCrossEntropyWithLogits" | "SparseSoftmaxCrossEntropyWithLogits" if is_bf16("T") => {
+            found.push((SlipKind::Bf16Loss, idx));
+        }
+        "Sum" | "Mean" if is_bf16("T") && is_forward && behind.contains(&idx) => {
+            found.push((SlipKind::Bf16LossSum, idx))
+        }
+        "Log" | "Log1p" if is_bf16("T") && is_forward && behind.contains(&idx) => found.push((SlipKind::Bf16Loss, idx)),
+        "FusedBatchNorm" if is_bf16("T") => found.push((SlipKind::Bf16Statistics, idx)),
+        "FusedBatchNormV2" | "FusedBatchNormV3" if is_bf16("U") => found.push((SlipKind::Bf16Statistics, idx)),
+        // tf.nn.moments: the variance is a mean of squared differences.
+        "SquaredDifference" if is_bf16("T") && is_forward && node.name.contains("moments/") => {
+            found.push((SlipKind::Bf16Statistics, idx));
+        }
+        "CrossReplicaSum" if is_bf16("T") => found.push((SlipKind::Bf16GradientSum, idx)),
+        op if (op.starts_with("Apply") || op.starts_with("ResourceApply")) && is_bf16("T") => {
+            found.push((SlipKind::Bf16Update, idx));
+        }
+        op if op.starts_with("Assign") && is_rounded_statistics(symbols, node) => {
+            found.push((SlipKind::RoundedStatistics, idx));
+        }
+        "Cast" if is_bf16("DstT") => {
+            let from = node.dtype("SrcT");
+            let source = node.inputs.first().map(|edge| symbols.behind(*edge).node);
+            let source = source.map(|source| &graph.body.nodes[source]);
+            let is_input = source.is_some_and(|source| {
+                matches!(
+                    source.op.as_str(),
+                    "Placeholder" | "PlaceholderV2" | "IteratorGetNext" | "InfeedDequeueTuple" | "InfeedDequeue"
+                )
+            });
+            // What only predicts may be fed whatever its caller has.
+            if from == Some(DType::F32) && is_input && is_bf16_network && !graph.collection("train_op").is_empty() {
+                found.push((SlipKind::CastOnDevice, idx));
+            }
+            let is_counter = source
+                .is_some_and(|source| is_variable(&source.op) && source.dtype("dtype").is_some_and(DType::is_integer));
+            if from.is_some_and(DType::is_integer) && is_counter {
+                found.push((SlipKind::Bf16Counter, idx));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether moving statistics are assigned a value that went through bf16.
+fn is_rounded_statistics(symbols: &Symbols<'_>, node: &Node) -> bool {
+    let variable = node.inputs.first().map(|edge| symbols.node(symbols.behind(*edge).node));
+    let is_statistics = variable.is_some_and(|variable| {
+        let name = variable.variable_name();
+        is_variable(&variable.op) && (name.contains("moving_mean") || name.contains("moving_var"))
+    });
+    let mut edge = node.inputs.get(1).copied();
+    for _ in 0..4 {
+        let Some(at) = edge else { return false };
+        let value = symbols.node(at.node);
+        if is_statistics && value.op == "Cast" && value.dtype("SrcT") == Some(DType::BF16) {
+            return true;
+        }
+        edge = match value.op.as_str() {
+            "Mul" | "Sub" | "Cast" | "Identity" => value.inputs.first().copied(),
+            _ => return false,
+        };
+    }
+    false
+}
+
+/// A sum of gradients over cores, where no loss is scaled by one over their number.
+fn summed_over_cores(symbols: &Symbols<'_>, loss: Option<usize>) -> Option<usize> {
+    let nodes = &symbols.graph.body.nodes;
+    let n_cores =
+        nodes.iter().filter(|node| node.op == "TPUReplicateMetadata").find_map(|node| node.int("num_replicas"));
+    let n_cores = n_cores.filter(|n| *n > 1)? as f64;
+    let of_gradients = |node: &Node| {
+        node.op == "CrossReplicaSum"
+            && region::ancestors(symbols.graph, node.inputs.first().map(|edge| edge.node))
+                .iter()
+                .any(|idx| region::is_backward(&nodes[*idx].name))
+    };
+    let sum = nodes.iter().position(of_gradients)?;
+    // Of what is differentiated, or what it is made of.
+    let is_scaled = region::ancestors(symbols.graph, loss).iter().any(|idx| {
+        let node = &nodes[*idx];
+        let numbers = || (0..node.inputs.len()).filter_map(|number| symbols.scalar(node, number));
+        match node.op.as_str() {
+            "Mul" => numbers().any(|value| (value * n_cores - 1.0).abs() < 1e-6),
+            "RealDiv" | "Div" => symbols.scalar(node, 1) == Some(n_cores),
+            _ => false,
+        }
+    });
+    (!is_scaled).then_some(sum)
+}

@@ -1,0 +1,346 @@
+//! How a graph trains: the optimizer's op and its numbers, the learning rate's form, weight decay, clipping, averages, cores.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::layers::NetworkPort;
+use super::symbols::{Symbols, constant, shortest};
+use super::{Note, Notes, region};
+use crate::graph::Graph;
+use crate::node::{Edge, Node};
+
+/// How a network is trained, as YAML has it; empty where the graph has no optimizer.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct TrainingPort {
+    /// `{kind: momentum, momentum: 0.9}`.
+    pub optimizer: String,
+    /// `0.1`, or `{kind: exponential, …}`.
+    pub learning_rate: String,
+    /// `{value: 0.0001, except: [batch_normalization]}`.
+    pub weight_decay: String,
+    /// `{kind: global_norm, value: 1}`.
+    pub clip: String,
+    /// `{decay: 0.9999}`.
+    pub average: String,
+    /// How many cores the graph is for.
+    pub n_cores: Option<i64>,
+}
+
+/// Reads how a graph trains.
+pub(super) fn training(graph: &Graph, network: &NetworkPort, notes: &mut Notes) -> TrainingPort {
+    let symbols = Symbols::new(graph);
+    let nodes = &graph.body.nodes;
+    let update = nodes.iter().position(|node| node.op.starts_with("ResourceApply") || node.op.starts_with("Apply"));
+    let mut port = TrainingPort { n_cores: cores(graph), ..TrainingPort::default() };
+    match update {
+        Some(update) => {
+            port.optimizer = optimizer(&symbols, update, notes);
+            port.learning_rate =
+                rate_of(&nodes[update]).map(|number| rate(&symbols, update, number, notes)).unwrap_or_default();
+        }
+        None if !graph.collection("train_op").is_empty() => {
+            let text = "its optimizer is written with plain ops, not with one of TensorFlow's own";
+            let help = "name it: `optimizer: adamw` (BERT's), `lars`, `lamb`; the step runs as HLO all the same";
+            notes.missing.push(Note::new(graph, None, text, help));
+        }
+        None => {}
+    }
+    port.weight_decay = decay(&symbols, network);
+    port.clip = clip(&symbols, notes);
+    port.average = average(&symbols, notes);
+    if port.n_cores.is_some_and(|n| n > 1) && !port.clip.is_empty() {
+        let text = "TensorFlow clips on each core, before the sum over cores; here the sum is clipped";
+        notes.differs.push(Note::new(
+            graph,
+            None,
+            text,
+            "with one core there is no difference; a norm over all cores is what papers mean",
+        ));
+    }
+    port
+}
+
+/// How many replicas a TPU program says it has.
+fn cores(graph: &Graph) -> Option<i64> {
+    graph.body.nodes.iter().filter(|node| node.op == "TPUReplicateMetadata").find_map(|node| node.int("num_replicas"))
+}
+
+/// Which input of an update is the learning rate.
+fn rate_of(update: &Node) -> Option<usize> {
+    Some(match update.op.trim_start_matches("Resource") {
+        "ApplyGradientDescent" => 1,
+        "ApplyMomentum" | "ApplyKerasMomentum" | "ApplyAdagrad" | "ApplyAdagradV2" => 2,
+        "ApplyRMSProp" | "ApplyAdadelta" => 3,
+        "ApplyCenteredRMSProp" => 4,
+        "ApplyAdam" => 5,
+        _ => return None,
+    })
+}
+
+fn optimizer(symbols: &Symbols<'_>, update: usize, notes: &mut Notes) -> String {
+    let node = symbols.node(update);
+    let mut options: Vec<(&str, String)> = Vec::new();
+    let mut unknown = Vec::new();
+    let mut number =
+        |key: &'static str, input: usize, options: &mut Vec<(&str, String)>| match symbols.scalar(node, input) {
+            Some(value) => options.push((key, yaml_number(value))),
+            None => unknown.push(key),
+        };
+    let kind = match node.op.trim_start_matches("Resource") {
+        "ApplyGradientDescent" => "sgd",
+        "ApplyMomentum" => {
+            number("momentum", 4, &mut options);
+            if node.flag("use_nesterov") {
+                options.push(("nesterov", "true".to_string()));
+            }
+            "momentum"
+        }
+        "ApplyAdam" => {
+            number("beta1", 6, &mut options);
+            number("beta2", 7, &mut options);
+            number("epsilon", 8, &mut options);
+            let epsilon = symbols.scalar(node, 8).unwrap_or(1e-8);
+            let text = format!(
+                "TensorFlow 1 adds ε = {epsilon:e} to √v before its correction (`epsilon_hat`); here it is added after it"
+            );
+            let help = "over the first steps ε counts up to 30 times less here; `epsilon` can be raised by as much";
+            notes.differs.push(Note::new(symbols.graph, Some(update), text, help));
+            "adam"
+        }
+        "ApplyRMSProp" | "ApplyCenteredRMSProp" => {
+            let first = if node.op.contains("Centered") { 5 } else { 4 };
+            number("decay", first, &mut options);
+            number("momentum", first + 1, &mut options);
+            number("epsilon", first + 2, &mut options);
+            if node.op.contains("Centered") {
+                options.push(("centered", "true".to_string()));
+            }
+            "rmsprop"
+        }
+        "ApplyAdagrad" => {
+            options.push(("epsilon", "0".to_string()));
+            SUM_OF_SQUARES
+        }
+        "ApplyAdagradV2" => {
+            number("epsilon", 3, &mut options);
+            SUM_OF_SQUARES
+        }
+        "ApplyAdadelta" => {
+            number("rho", 4, &mut options);
+            number("epsilon", 5, &mut options);
+            "adadelta"
+        }
+        other => {
+            let text = format!("the optimizer's `{other}` has no word");
+            notes.missing.push(Note::new(symbols.graph, Some(update), text, "the step runs as HLO all the same"));
+            return String::new();
+        }
+    };
+    if !unknown.is_empty() {
+        let text = format!("{kind}'s {} changes while it trains, and is a number here", unknown.join(" and "));
+        notes.missing.push(Note::new(symbols.graph, Some(update), text, "write the number that is meant"));
+    }
+    let options: Vec<String> = options.into_iter().map(|(key, value)| format!(", {key}: {value}")).collect();
+    format!("{{kind: {kind}{}}}", options.concat())
+}
+
+/// Its word in YAML.
+const SUM_OF_SQUARES: &str = "adagrad";
+
+/// A number as YAML reads it back: with a point where it has an exponent.
+pub(super) fn yaml_number(value: f64) -> String {
+    let text = format!("{value:?}");
+    match text.split_once('e') {
+        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
+        _ => text,
+    }
+}
+
+/// The learning rate's form: a number, or an exponential decay; of others their nodes.
+fn rate(symbols: &Symbols<'_>, update: usize, number: usize, notes: &mut Notes) -> String {
+    let node = symbols.node(update);
+    if let Some(value) = symbols.scalar(node, number) {
+        return yaml_number(value);
+    }
+    let Some(edge) = node.inputs.get(number).map(|edge| symbols.behind(*edge)) else { return String::new() };
+    if let Some(text) = exponential(symbols, edge) {
+        return text;
+    }
+    let forward = region::ancestors(symbols.graph, [edge.node]);
+    let mut constants: Vec<f64> =
+        forward.iter().filter_map(|idx| constant(symbols.node(*idx))).flat_map(|(_, values)| values).collect();
+    constants.sort_by(f64::total_cmp);
+    constants.dedup();
+    let shown: Vec<String> = constants.iter().take(12).map(|value| yaml_number(*value)).collect();
+    let text = format!("the learning rate is computed by {} nodes of the numbers {}", forward.len(), shown.join(", "));
+    let help = "write its form under `learning_rate` (docs/EXPERIMENTS.md has exponential, cosine, linear, polynomial, piecewise, \
+                warm_up_step); `bf16scope schedule` draws it";
+    notes.missing.push(Note::new(symbols.graph, Some(edge.node), text, help));
+    String::new()
+}
+
+/// `value * rate ^ (step / steps)`, with a floor or not.
+fn exponential(symbols: &Symbols<'_>, edge: Edge) -> Option<String> {
+    let product = symbols.node(edge.node);
+    if product.op != "Mul" {
+        return None;
+    }
+    let value = symbols.scalar(product, 0)?;
+    let power = symbols.node(symbols.behind(*product.inputs.get(1)?).node);
+    if power.op != "Pow" {
+        return None;
+    }
+    let base = symbols.scalar(power, 0)?;
+    let mut exponent = symbols.node(symbols.behind(*power.inputs.get(1)?).node);
+    let is_stepped = exponent.op == "Floor";
+    if is_stepped {
+        exponent = symbols.node(symbols.behind(*exponent.inputs.first()?).node);
+    }
+    if !matches!(exponent.op.as_str(), "RealDiv" | "Div") {
+        return None;
+    }
+    let steps = symbols.scalar(exponent, 1)?;
+    let stepped = if is_stepped { ", staircase: true" } else { "" };
+    let (value, base) = (yaml_number(value), yaml_number(base));
+    Some(format!("{{kind: exponential, value: {value}, decay_steps: {}, decay_rate: {base}{stepped}}}", steps as i64))
+}
+
+/// Half squares of variables, times a number, in the loss.
+fn decay(symbols: &Symbols<'_>, network: &NetworkPort) -> String {
+    let nodes = &symbols.graph.body.nodes;
+    let forward = |node: &&Node| node.op == "L2Loss" && !region::is_backward(&node.name);
+    let decayed: BTreeSet<String> = nodes
+        .iter()
+        .filter(forward)
+        .filter_map(|node| {
+            let variable = symbols.node(symbols.behind(*node.inputs.first()?).node);
+            matches!(variable.op.as_str(), "VarHandleOp" | "VariableV2" | "Variable").then(|| variable.variable_name())
+        })
+        .collect();
+    if decayed.is_empty() {
+        return String::new();
+    }
+    // The number stands behind the sums.
+    let value = nodes.iter().find_map(|node| {
+        let is_sum =
+            |edge: &Edge| matches!(symbols.node(symbols.behind(*edge).node).op.as_str(), "AddN" | "L2Loss" | "AddV2");
+        let is_product = node.op == "Mul" && !region::is_backward(&node.name) && node.inputs.iter().any(is_sum);
+        let from_decay = || {
+            region::ancestors(symbols.graph, node.inputs.iter().map(|edge| edge.node))
+                .iter()
+                .any(|idx| nodes[*idx].op == "L2Loss")
+        };
+        (is_product && from_decay()).then(|| symbols.scalar(node, 0).or_else(|| symbols.scalar(node, 1))).flatten()
+    });
+    let trained: BTreeSet<&str> = symbols
+        .graph
+        .variables
+        .iter()
+        .filter(|variable| variable.is_trainable)
+        .map(|variable| variable.name.as_str())
+        .collect();
+    let spared: Vec<&str> = trained
+        .iter()
+        .copied()
+        .filter(|name| !decayed.contains(*name) && network.variables.contains_key(*name))
+        .collect();
+    let except = excepted(&spared, &decayed);
+    let except = if except.is_empty() { String::new() } else { format!(", except: [{}]", except.join(", ")) };
+    format!("{{value: {}{except}}}", yaml_number(value.unwrap_or(1.0)))
+}
+
+/// Parts of names that all spared variables have and no decayed one; else the names themselves.
+fn excepted(spared: &[&str], decayed: &BTreeSet<String>) -> Vec<String> {
+    const PARTS: [&str; 9] = [
+        "batch_normalization",
+        "batch_norm",
+        "BatchNorm",
+        "tpu_batch_norm",
+        "/bn",
+        "/gamma",
+        "/beta",
+        "/bias",
+        "LayerNorm",
+    ];
+    let mut rest: Vec<&str> = spared.to_vec();
+    let mut parts = Vec::new();
+    for part in PARTS {
+        let is_safe = !decayed.iter().any(|name| name.contains(part));
+        if is_safe && rest.iter().any(|name| name.contains(part)) {
+            rest.retain(|name| !name.contains(part));
+            parts.push(part.to_string());
+        }
+    }
+    parts.extend(rest.into_iter().map(str::to_string));
+    parts
+}
+
+/// `tf.clip_by_global_norm` and `tf.clip_by_norm`, by the names of their nodes.
+fn clip(symbols: &Symbols<'_>, notes: &mut Notes) -> String {
+    let nodes = &symbols.graph.body.nodes;
+    for (part, kind) in [("clip_by_global_norm", "global_norm"), ("clip_by_norm", "norm"), ("clip_by_value", "value")] {
+        let Some(at) = nodes.iter().position(|node| {
+            node.name.split('/').any(|name| name == part) && region::is_backward_reader(symbols.graph, node)
+        }) else {
+            continue;
+        };
+        let prefix = nodes[at].name.split(part).next().unwrap_or_default().to_string() + part;
+        let numbers = nodes
+            .iter()
+            .filter(|node| node.name.starts_with(&prefix))
+            .filter_map(constant)
+            .flat_map(|(_, values)| values);
+        let numbers: BTreeMap<String, f64> = numbers
+            .filter(|value| *value > 0.0 && value.is_finite())
+            .map(|value| (yaml_number(value), value))
+            .collect();
+        let values: Vec<&String> = numbers.keys().filter(|text| text.as_str() != "1.0").collect();
+        return match values[..] {
+            [] => format!("{{kind: {kind}, value: 1.0}}"),
+            [one] => format!("{{kind: {kind}, value: {one}}}"),
+            _ => {
+                let text = format!("gradients are clipped ({part}), and by which number is not plain");
+                notes.missing.push(Note::new(
+                    symbols.graph,
+                    Some(at),
+                    text,
+                    format!("write `clip: {{kind: {kind}, value: …}}`"),
+                ));
+                String::new()
+            }
+        };
+    }
+    String::new()
+}
+
+/// `tf.train.ExponentialMovingAverage`, by the names of its variables.
+fn average(symbols: &Symbols<'_>, notes: &mut Notes) -> String {
+    let nodes = &symbols.graph.body.nodes;
+    let is_average = |node: &Node| node.variable_name().ends_with("/ExponentialMovingAverage");
+    let update = nodes.iter().position(|node| {
+        node.op.starts_with("AssignSub")
+            && node.inputs.first().is_some_and(|edge| is_average(symbols.node(symbols.behind(*edge).node)))
+    });
+    let Some(update) = update else { return String::new() };
+    let product = nodes[update].inputs.get(1).map(|edge| symbols.node(symbols.behind(*edge).node));
+    let rate = product.and_then(|product| (0..product.inputs.len()).find_map(|number| symbols.scalar(product, number)));
+    match rate {
+        Some(rate) => format!("{{decay: {}}}", yaml_number(shortest((1.0 - rate) as f32))),
+        None => {
+            // With num_updates the decay is the minimum of a constant and of (1 + n) / (10 + n).
+            let before = region::ancestors(symbols.graph, nodes[update].inputs.get(1).map(|edge| edge.node));
+            let limit = before
+                .iter()
+                .filter(|idx| nodes[**idx].op == "Minimum")
+                .find_map(|idx| symbols.scalar(&nodes[*idx], 0).or_else(|| symbols.scalar(&nodes[*idx], 1)));
+            match limit {
+                Some(limit) => format!("{{decay: {}, num_updates: true}}", yaml_number(limit)),
+                None => {
+                    let text = "variables are averaged, and by which decay is not plain";
+                    notes.missing.push(Note::new(symbols.graph, Some(update), text, "write `average: {decay: …}`"));
+                    String::new()
+                }
+            }
+        }
+    }
+}

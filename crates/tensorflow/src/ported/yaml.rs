@@ -1,0 +1,81 @@
+//! The experiment in YAML: model and training, with what is missing left to the defaults and said above it.
+
+use std::fmt::Write as _;
+
+use super::layers::{LayerLine, NetworkPort};
+use super::training::TrainingPort;
+use crate::graph::Graph;
+
+/// Text in quotes where YAML would read something else.
+fn quoted(text: &str) -> String {
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '/' | '.' | '-'))
+        && text.starts_with(|c: char| c.is_ascii_alphabetic());
+    if is_plain { text.to_string() } else { format!("{text:?}") }
+}
+
+fn line(layer: &LayerLine, before: Option<&str>) -> String {
+    let mut text = format!("    - {{{}: ", layer.kind);
+    match layer.kind {
+        "concat" | "add" | "subtract" | "multiply" | "maximum" => {
+            let reads: Vec<String> = layer.reads.iter().map(|name| quoted(name)).collect();
+            let _ = write!(text, "[{}]", reads.join(", "));
+        }
+        _ => text.push_str(&layer.first),
+    }
+    for (option, value) in &layer.options {
+        let _ = write!(text, ", {option}: {value}");
+    }
+    let _ = write!(text, ", name: {}", quoted(&layer.name));
+    if let [one] = &layer.reads[..]
+        && before != Some(one)
+    {
+        let _ = write!(text, ", inputs: {}", quoted(one));
+    }
+    text + "}\n"
+}
+
+/// The experiment.
+pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &TrainingPort) -> String {
+    let file = graph.file.rsplit('/').next().unwrap_or_default();
+    let mut text = format!("# From {file}, by `bf16scope port`.\nmodel:\n  kind: layers\n  inputs:\n");
+    for (name, dims, is_whole) in &network.inputs {
+        let _ = match is_whole {
+            true => writeln!(text, "    {}: {{shape: {dims:?}, dtype: int32}}", quoted(name)),
+            false => writeln!(text, "    {}: {dims:?}", quoted(name)),
+        };
+    }
+    text.push_str("  layers:\n");
+    // The first layer reads the only input without being told.
+    let mut before = match &network.inputs[..] {
+        [(name, ..)] => Some(name.as_str()),
+        _ => None,
+    };
+    for layer in &network.layers {
+        text.push_str(&line(layer, before));
+        before = Some(&layer.name);
+    }
+    if network.layers.last().is_some_and(|last| last.name != network.output) {
+        let _ = writeln!(text, "  outputs: {{logits: {}}}", quoted(&network.output));
+    }
+    let loss = if network.loss.is_empty() { "sparse_softmax_cross_entropy" } else { &network.loss };
+    let _ = writeln!(text, "  loss: {loss}");
+    if loss == "sparse_softmax_cross_entropy" {
+        text.push_str("  metrics: [accuracy]\n");
+    }
+    text.push_str("train:\n");
+    let _ = writeln!(text, "  batch: {}", network.batch.unwrap_or(32));
+    let pairs = [
+        ("optimizer", &training.optimizer),
+        ("learning_rate", &training.learning_rate),
+        ("weight_decay", &training.weight_decay),
+        ("clip", &training.clip),
+        ("average", &training.average),
+    ];
+    for (key, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
+        let _ = writeln!(text, "  {key}: {value}");
+    }
+    if network.label_smoothing > 0.0 {
+        let _ = writeln!(text, "  label_smoothing: {:?}", network.label_smoothing);
+    }
+    text
+}

@@ -1,0 +1,511 @@
+//! What the words of a script show: each rule a function of its lines.
+
+use super::tokens::{self, Line, Lines, Token};
+
+/// Something that was read from a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The line, from 1.
+    pub line: u32,
+    /// What there is.
+    pub what: &'static str,
+    /// Why it matters.
+    pub why: &'static str,
+    /// The mended line, or the line that it becomes here.
+    pub mend: &'static str,
+    /// Whether it is wrong; else it is a line that has another form here.
+    pub is_slip: bool,
+}
+
+/// What was read from a script.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScriptReading {
+    /// In the order of their lines.
+    pub findings: Vec<Finding>,
+    /// Modules that it imports and that were not followed.
+    pub not_followed: Vec<String>,
+}
+
+/// Reads a script.
+pub fn read_script(text: &str) -> ScriptReading {
+    let script = Script::new(tokens::read(text));
+    let mut findings = Vec::new();
+    for rule in RULES {
+        findings.extend(rule(&script));
+    }
+    findings.sort_by_key(|finding| finding.line);
+    findings.dedup();
+    ScriptReading { findings, not_followed: script.not_followed() }
+}
+
+type RuleOfScript = fn(&Script) -> Vec<Finding>;
+
+const RULES: [RuleOfScript; 14] = [
+    scope_around_compile,
+    scope_in_a_comment,
+    cast_without_use,
+    statistics_through_a_cast,
+    scaling_with_bf16,
+    half_on_a_tpu,
+    optimizer_without_shards,
+    rate_without_use,
+    remainder_kept,
+    batch_of_all_hosts,
+    long_labels,
+    probabilities_as_logits,
+    regulariser_without_use,
+    other_forms,
+];
+
+struct Script {
+    lines: Lines,
+    is_tpu: bool,
+}
+
+impl Script {
+    fn new(lines: Lines) -> Script {
+        let words = [
+            "TPUEstimator",
+            "TPUEstimatorSpec",
+            "TPUStrategy",
+            "TPUClusterResolver",
+            "CrossShardOptimizer",
+            "xla_device",
+            "torch_xla",
+        ];
+        let is_tpu = lines.lines.iter().any(|line| words.iter().any(|word| has(line, word)));
+        Script { lines, is_tpu }
+    }
+
+    fn lines(&self) -> &[Line] {
+        &self.lines.lines
+    }
+
+    fn any(&self, word: &str) -> bool {
+        self.lines().iter().any(|line| has(line, word))
+    }
+
+    /// The lines inside of the block that a line opens.
+    fn block(&self, at: usize) -> &[Line] {
+        let rest = &self.lines()[at + 1..];
+        let end = rest.iter().position(|line| line.indent <= self.lines()[at].indent).unwrap_or(rest.len());
+        &rest[..end]
+    }
+
+    fn not_followed(&self) -> Vec<String> {
+        const KNOWN: [&str; 24] = [
+            "__future__",
+            "absl",
+            "argparse",
+            "collections",
+            "copy",
+            "functools",
+            "itertools",
+            "json",
+            "keras",
+            "logging",
+            "math",
+            "numpy",
+            "os",
+            "random",
+            "re",
+            "six",
+            "sys",
+            "tensorflow",
+            "tensorflow_datasets",
+            "tf_slim",
+            "time",
+            "torch",
+            "typing",
+            "yaml",
+        ];
+        let module = |line: &Line| match line.tokens.first()?.name()? {
+            "import" | "from" => line.tokens.get(1)?.name().map(str::to_string),
+            _ => None,
+        };
+        let mut names: Vec<String> =
+            self.lines().iter().filter_map(module).filter(|name| !KNOWN.contains(&name.as_str())).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+}
+
+fn has(line: &Line, word: &str) -> bool {
+    line.tokens.iter().any(|token| token.name() == Some(word))
+}
+
+fn has_text(line: &Line, part: &str) -> bool {
+    line.tokens.iter().any(|token| matches!(token, Token::Text(text) if text.contains(part)))
+}
+
+/// Whether a line calls `….word(`.
+fn calls(line: &Line, word: &str) -> bool {
+    line.tokens.windows(2).any(|pair| pair[0].name() == Some(word) && pair[1].is("("))
+}
+
+/// The tokens of the arguments of the first call of `word`.
+fn arguments<'l>(line: &'l Line, word: &str) -> &'l [Token] {
+    let Some(at) = line.tokens.windows(2).position(|pair| pair[0].name() == Some(word) && pair[1].is("(")) else {
+        return &[];
+    };
+    let inside = &line.tokens[at + 2..];
+    let mut depth = 1;
+    for (n, token) in inside.iter().enumerate() {
+        match token {
+            Token::Sign("(" | "[" | "{") => depth += 1,
+            Token::Sign(")" | "]" | "}") => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return &inside[..n];
+        }
+    }
+    inside
+}
+
+fn says_bf16(line: &Line) -> bool {
+    has(line, "bfloat16") || has_text(line, "bfloat16")
+}
+
+fn slip(line: u32, what: &'static str, why: &'static str, mend: &'static str) -> Finding {
+    Finding { line, what, why, mend, is_slip: true }
+}
+
+fn scope_around_compile(script: &Script) -> Vec<Finding> {
+    let is_scope =
+        |line: &Line| line.tokens.first().and_then(Token::name) == Some("with") && has(line, "bfloat16_scope");
+    let around = (0..script.lines().len()).filter(|at| {
+        is_scope(&script.lines()[*at]) && {
+            let block = script.block(*at);
+            block.iter().any(|line| calls(line, "compile"))
+                || (!block.is_empty() && block.iter().all(|line| calls(line, "fit")))
+        }
+    });
+    let what = "bfloat16_scope around a Keras model's compile";
+    let why = "compile asks for no variables, so the scope changes nothing";
+    let mend = "tf.keras.mixed_precision.set_global_policy('mixed_bfloat16'), before the layers are made";
+    around.map(|at| slip(script.lines()[at].number, what, why, mend)).collect()
+}
+
+fn scope_in_a_comment(script: &Script) -> Vec<Finding> {
+    let is_scope = |text: &str| text.contains("bfloat16_scope") && text.trim_start().starts_with("with ");
+    let found = script.lines.comments.iter().filter(|(_, text)| is_scope(text));
+    let why = "the network is then float32, whatever the flag says";
+    let what = "a bfloat16_scope that is commented out";
+    found.map(|(line, _)| slip(*line, what, why, "take the # away, and indent what it is about")).collect()
+}
+
+fn cast_without_use(script: &Script) -> Vec<Finding> {
+    let is_alone = |line: &&Line| {
+        let names =
+            line.tokens.iter().take_while(|token| !token.is("(")).filter(|token| token.name().is_some()).count();
+        let is_call =
+            matches!(&line.tokens[..], [Token::Name(_), ..]) && line.tokens.last().is_some_and(|token| token.is(")"));
+        let starts_cast =
+            line.tokens.iter().take_while(|token| !token.is("(")).last().and_then(Token::name) == Some("cast");
+        let starts_to =
+            line.tokens.iter().take_while(|token| !token.is("(")).last().and_then(Token::name) == Some("to");
+        is_call
+            && names > 1
+            && (starts_cast || starts_to)
+            && says_bf16(line)
+            && !line
+                .tokens
+                .iter()
+                .any(|token| token.is("=") && line.tokens.first() != Some(token) && !in_brackets(line, token))
+    };
+    let what = "a cast whose result is not used";
+    let found = script.lines().iter().filter(is_alone);
+    found
+        .map(|line| {
+            slip(line.number, what, "a cast gives a new tensor; the old one stays f32", "x = tf.cast(x, tf.bfloat16)")
+        })
+        .collect()
+}
+
+/// Whether the first token like this one stands in brackets.
+fn in_brackets(line: &Line, wanted: &Token) -> bool {
+    let mut depth = 0;
+    for token in &line.tokens {
+        match token {
+            Token::Sign("(" | "[" | "{") => depth += 1,
+            Token::Sign(")" | "]" | "}") => depth -= 1,
+            token if token == wanted => return depth > 0,
+            _ => {}
+        }
+    }
+    false
+}
+
+fn statistics_through_a_cast(script: &Script) -> Vec<Finding> {
+    let is_statistics = |line: &&Line| {
+        let assigns =
+            ["assign", "assign_sub", "assign_add", "assign_moving_average"].iter().any(|word| calls(line, word));
+        let names = line
+            .tokens
+            .iter()
+            .filter_map(Token::name)
+            .any(|name| name.contains("moving_mean") || name.contains("moving_var"));
+        assigns && names && says_bf16(line) && calls(line, "cast")
+    };
+    let what = "moving statistics assigned through a cast to bf16";
+    let why = "an average with momentum 0.99 takes no change below 1/256 of itself";
+    let found = script.lines().iter().filter(is_statistics);
+    found
+        .map(|line| {
+            slip(line.number, what, why, "assign the f32 value; batch norm's variables stay f32 in a bf16 scope")
+        })
+        .collect()
+}
+
+fn scaling_with_bf16(script: &Script) -> Vec<Finding> {
+    let is_bf16 =
+        script.lines().iter().any(|line| has_text(line, "mixed_bfloat16") || (script.any("torch") && says_bf16(line)));
+    let scales =
+        |line: &&Line| calls(line, "LossScaleOptimizer") || calls(line, "GradScaler") || calls(line, "scale_loss");
+    if !is_bf16 {
+        return Vec::new();
+    }
+    let what = "loss scaling with bfloat16";
+    let why = "bfloat16 has f32's range, so no gradient underflows for want of a scale";
+    script.lines().iter().filter(scales).map(|line| slip(line.number, what, why, "leave the scaling out")).collect()
+}
+
+fn half_on_a_tpu(script: &Script) -> Vec<Finding> {
+    let is_half = |line: &&Line| {
+        has_text(line, "mixed_float16")
+            || has(line, "float16")
+            || has_text(line, "float16") && !has_text(line, "bfloat16")
+    };
+    if !script.is_tpu {
+        return Vec::new();
+    }
+    let what = "float16 on a TPU";
+    script
+        .lines()
+        .iter()
+        .filter(is_half)
+        .map(|line| {
+            slip(line.number, what, "a TPU's units take bfloat16; f16 ends at 65504", "mixed_bfloat16, or tf.bfloat16")
+        })
+        .collect()
+}
+
+fn optimizer_without_shards(script: &Script) -> Vec<Finding> {
+    let is_estimator = script.any("TPUEstimatorSpec") || script.any("TPUEstimator");
+    if !is_estimator || script.any("CrossShardOptimizer") {
+        return Vec::new();
+    }
+    let is_optimizer = |line: &&Line| {
+        line.tokens.windows(2).any(|pair| {
+            pair[1].is("(") && pair[0].name().is_some_and(|name| name.ends_with("Optimizer") && name.len() > 9)
+        }) && line.tokens.first().and_then(Token::name) != Some("class")
+    };
+    let what = "an optimizer that is not wrapped in CrossShardOptimizer";
+    let why = "each core then trains on its own part of the batch";
+    let mend = "optimizer = tf.contrib.tpu.CrossShardOptimizer(optimizer)";
+    script.lines().iter().filter(is_optimizer).take(1).map(|line| slip(line.number, what, why, mend)).collect()
+}
+
+fn rate_without_use(script: &Script) -> Vec<Finding> {
+    let decays = [
+        "exponential_decay",
+        "polynomial_decay",
+        "cosine_decay",
+        "piecewise_constant",
+        "piecewise_constant_decay",
+        "inverse_time_decay",
+        "natural_exp_decay",
+        "linear_cosine_decay",
+    ];
+    let assigned = script.lines().iter().enumerate().filter_map(|(at, line)| match &line.tokens[..] {
+        [Token::Name(name), equals, ..] if equals.is("=") && decays.iter().any(|decay| calls(line, decay)) => {
+            Some((at, name, line))
+        }
+        _ => None,
+    });
+    let is_used = |name: &str, at: usize| {
+        script.lines().iter().enumerate().any(|(other, line)| {
+            let first = usize::from(
+                matches!(&line.tokens[..], [Token::Name(known), equals, ..] if known == name && equals.is("=")),
+            );
+            other != at && line.tokens[first.min(line.tokens.len())..].iter().any(|token| token.name() == Some(name))
+        })
+    };
+    let what = "a learning rate that is computed and not used";
+    let why = "the optimizer then has another one, often a constant";
+    assigned
+        .filter(|(at, name, _)| !is_used(name, *at))
+        .map(|(_, _, line)| slip(line.number, what, why, "give it to the optimizer: …Optimizer(learning_rate=…)"))
+        .collect()
+}
+
+fn remainder_kept(script: &Script) -> Vec<Finding> {
+    if !script.is_tpu || !script.any("TPUEstimator") && !script.any("TPUStrategy") {
+        return Vec::new();
+    }
+    let keeps = |line: &&Line| {
+        ["batch", "map_and_batch", "padded_batch"].iter().any(|word| {
+            let after_dot = line
+                .tokens
+                .windows(3)
+                .any(|three| three[0].is(".") && three[1].name() == Some(word) && three[2].is("("));
+            after_dot && !arguments(line, word).iter().any(|token| token.name() == Some("drop_remainder"))
+        })
+    };
+    let what = "a batch without drop_remainder";
+    let why = "the last batch is smaller, and a TPU's program has one shape";
+    script
+        .lines()
+        .iter()
+        .filter(keeps)
+        .map(|line| slip(line.number, what, why, ".batch(batch_size, drop_remainder=True)"))
+        .collect()
+}
+
+fn batch_of_all_hosts(script: &Script) -> Vec<Finding> {
+    if !script.any("TPUEstimator") {
+        return Vec::new();
+    }
+    let takes_all = |line: &&Line| {
+        ["batch", "map_and_batch"].iter().any(|word| {
+            let given = arguments(line, word);
+            given.iter().any(|token| token.name() == Some("FLAGS"))
+                && given.iter().any(|token| token.name().is_some_and(|name| name.ends_with("batch_size")))
+        })
+    };
+    let what = "the global batch in input_fn";
+    let why = "TPUEstimator calls input_fn for each host or core, and gives its share in params['batch_size']";
+    script
+        .lines()
+        .iter()
+        .filter(takes_all)
+        .map(|line| slip(line.number, what, why, "batch_size = params['batch_size']"))
+        .collect()
+}
+
+fn long_labels(script: &Script) -> Vec<Finding> {
+    if !script.is_tpu {
+        return Vec::new();
+    }
+    let is_long = |line: &&Line| {
+        calls(line, "cast")
+            && has(line, "int64")
+            && line.tokens.iter().filter_map(Token::name).any(|name| name.starts_with("label"))
+    };
+    let what = "labels cast to int64";
+    script
+        .lines()
+        .iter()
+        .filter(is_long)
+        .map(|line| slip(line.number, what, "a TPU has no 64-bit integers but in pairs", "tf.cast(labels, tf.int32)"))
+        .collect()
+}
+
+fn probabilities_as_logits(script: &Script) -> Vec<Finding> {
+    let losses = [
+        "softmax_cross_entropy",
+        "sparse_softmax_cross_entropy",
+        "softmax_cross_entropy_with_logits",
+        "softmax_cross_entropy_with_logits_v2",
+        "sparse_softmax_cross_entropy_with_logits",
+    ];
+    let mut found = Vec::new();
+    for (at, line) in script.lines().iter().enumerate() {
+        let Some(loss) = losses.iter().find(|loss| calls(line, loss)) else { continue };
+        let given: Vec<&str> = arguments(line, loss).iter().filter_map(Token::name).collect();
+        let is_probability = |earlier: &&Line| match &earlier.tokens[..] {
+            [Token::Name(name), equals, ..] if equals.is("=") => {
+                given.contains(&name.as_str()) && (calls(earlier, "softmax") || calls(earlier, "Softmax"))
+            }
+            _ => false,
+        };
+        let last = script.lines()[..at].iter().rev().find(|earlier| {
+            matches!(&earlier.tokens[..], [Token::Name(name), equals, ..] if equals.is("=") && given.contains(&name.as_str()) && name.contains("logit"))
+        });
+        let from_last = last.filter(is_probability);
+        if from_last.is_some() || given.contains(&"softmax") {
+            let why = "the loss takes a softmax itself: of probabilities it is flat";
+            found.push(slip(line.number, "probabilities given as logits", why, "give what goes into the softmax"));
+        }
+    }
+    let is_keras = script.lines().iter().find(|line| {
+        line.tokens
+            .windows(3)
+            .any(|three| three[0].name() == Some("from_logits") && three[1].is("=") && three[2].name() == Some("True"))
+    });
+    let has_softmax = script.lines().iter().any(|line| {
+        line.tokens.windows(3).any(|three| {
+            three[0].name() == Some("activation") && three[1].is("=") && three[2] == Token::Text("softmax".to_string())
+        })
+    });
+    if let (Some(line), true) = (is_keras, has_softmax) {
+        found.push(slip(
+            line.number,
+            "from_logits=True behind a softmax",
+            "the loss takes a softmax itself: of probabilities it is flat",
+            "leave the activation of the last layer out",
+        ));
+    }
+    found
+}
+
+fn regulariser_without_use(script: &Script) -> Vec<Finding> {
+    let takes = ["get_regularization_loss", "get_regularization_losses", "REGULARIZATION_LOSSES", "get_total_loss"];
+    let is_taken = script.lines().iter().any(|line| {
+        takes.iter().any(|word| has(line, word))
+            || calls(line, "fit")
+            || line
+                .tokens
+                .windows(3)
+                .any(|three| three[0].is(".") && three[1].name() == Some("losses") && !three[2].is("."))
+    });
+    let asks = |line: &&Line| {
+        has(line, "kernel_regularizer") || has(line, "weights_regularizer") || calls(line, "l2_regularizer")
+    };
+    if is_taken {
+        return Vec::new();
+    }
+    let what = "a regulariser whose loss is never added";
+    let why = "it is kept in a collection, and changes nothing until the loss has it";
+    let mend = "loss += tf.losses.get_regularization_loss()";
+    let found = script.lines().iter().filter(asks).take(1);
+    found.map(|line| slip(line.number, what, why, mend)).collect()
+}
+
+/// Lines of other frameworks that have another form here.
+fn other_forms(script: &Script) -> Vec<Finding> {
+    const FORMS: [(&str, &str, &str); 7] = [
+        (
+            "initialize",
+            "amp",
+            "Apex: `bf16scope.jax.lower(step, policy=…)`, or in YAML the bf16 network that is the default; O0 is `--precision f32`",
+        ),
+        ("scale_loss", "amp", "Apex: `train: {loss_scale: dynamic}` in f16; bf16 needs none"),
+        ("init", "amp", "MXNet: `bf16scope lower step.hlo.pb`, or the bf16 network that is the default in YAML"),
+        ("init_trainer", "amp", "MXNet: `train: {loss_scale: dynamic}` in f16; bf16 needs none"),
+        ("enable_mixed_precision_graph_rewrite", "mixed_precision", "TensorFlow AMP: `bf16scope lower GRAPH`"),
+        ("enable_mixed_precision_graph_rewrite", "train", "TensorFlow AMP: `bf16scope lower GRAPH`"),
+        (
+            "set_global_policy",
+            "mixed_precision",
+            "Keras: `--precision bf16`, the default of `train`; `dtype: float32` on a layer is the same key",
+        ),
+    ];
+    let form = |line: &Line| {
+        let called = FORMS.iter().find(|(name, owner, _)| {
+            line.tokens.windows(4).any(|four| {
+                four[0].name() == Some(owner) && four[1].is(".") && four[2].name() == Some(name) && four[3].is("(")
+            })
+        });
+        let by_variable = has_text(line, "TF_ENABLE_AUTO_MIXED_PRECISION");
+        let becomes =
+            called.map(|(.., becomes)| *becomes).or(by_variable.then_some("TensorFlow AMP: `bf16scope lower GRAPH`"))?;
+        let (what, why) = ("mixed precision of another framework", "it has another form here");
+        Some(Finding { line: line.number, what, why, mend: becomes, is_slip: false })
+    };
+    script.lines().iter().filter_map(form).collect()
+}

@@ -1,0 +1,184 @@
+//! Tokens and logical lines of Python, tolerantly.
+//!
+//! Source: the lexical analysis of Python's reference, versions 2.7 and 3.
+
+/// A token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    Name(String),
+    Number(String),
+    /// Without its quotes.
+    Text(String),
+    /// A sign: one letter, but for `==` and its like.
+    Sign(&'static str),
+}
+
+impl Token {
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Token::Name(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is(&self, sign: &str) -> bool {
+        matches!(self, Token::Sign(known) if *known == sign)
+    }
+}
+
+/// A logical line: a statement, or as much of one as there is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Line {
+    /// Where it begins, from 1.
+    pub number: u32,
+    /// Columns of blanks before it; a tab is eight.
+    pub indent: u32,
+    pub tokens: Vec<Token>,
+}
+
+/// What a script holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lines {
+    pub lines: Vec<Line>,
+    /// Comments with their lines.
+    pub comments: Vec<(u32, String)>,
+}
+
+/// A logical line has no more tokens: brackets that are never closed end there.
+const MAX_TOKENS: usize = 20_000;
+
+const SIGNS: [&str; 42] = [
+    "**=", "//=", ">>=", "<<=", "...", "==", "!=", "<=", ">=", "->", ":=", "+=", "-=", "*=", "/=", "%=", "&=", "|=",
+    "^=", "**", "//", "<<", ">>", "(", ")", "[", "]", "{", "}", ",", ":", ".", ";", "=", "+", "-", "*", "/", "%", "@",
+    "<", ">",
+];
+
+/// Words that begin a statement, and stand in no bracket: a bracket that is open before them was never closed.
+const STARTS: [&str; 5] = ["def", "class", "import", "return", "with"];
+
+/// Reads a script.
+pub(super) fn read(text: &str) -> Lines {
+    let mut out = Lines::default();
+    let mut line = Line::default();
+    let mut depth = 0u32;
+    let mut number = 1u32;
+    let mut rest = text;
+    let mut is_start = true;
+    while !rest.is_empty() {
+        if is_start && (depth == 0 || ends_brackets(rest)) {
+            flush(&mut line, &mut out);
+            depth = 0;
+            let blanks = rest.len() - rest.trim_start_matches([' ', '\t']).len();
+            line.indent = rest[..blanks].chars().map(|c| if c == '\t' { 8 } else { 1 }).sum();
+            line.number = number;
+            rest = &rest[blanks..];
+        }
+        is_start = false;
+        let Some(first) = rest.chars().next() else { break };
+        if first == '\n' {
+            number += 1;
+            is_start = true;
+            rest = &rest[1..];
+        } else if first == '\\' && rest[1..].trim_start_matches('\r').starts_with('\n') {
+            number += 1;
+            rest = &rest[rest.find('\n').unwrap_or(0) + 1..];
+        } else if first.is_whitespace() {
+            rest = &rest[first.len_utf8()..];
+        } else if first == '#' {
+            let end = rest.find('\n').unwrap_or(rest.len());
+            out.comments.push((number, rest[1..end].to_string()));
+            rest = &rest[end..];
+        } else if let Some((text, after)) = string(rest) {
+            number += rest[..rest.len() - after.len()].matches('\n').count() as u32;
+            push(&mut line, Token::Text(text), &mut out);
+            rest = after;
+        } else if first.is_alphabetic() || first == '_' {
+            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            push(&mut line, Token::Name(rest[..end].to_string()), &mut out);
+            rest = &rest[end..];
+        } else if first.is_ascii_digit() {
+            let is_of_number = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '_';
+            let end = rest.find(|c: char| !is_of_number(c)).unwrap_or(rest.len());
+            push(&mut line, Token::Number(rest[..end].to_string()), &mut out);
+            rest = &rest[end..];
+        } else if let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
+            match *sign {
+                "(" | "[" | "{" => depth += 1,
+                ")" | "]" | "}" => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            push(&mut line, Token::Sign(sign), &mut out);
+            rest = &rest[sign.len()..];
+        } else {
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    flush(&mut line, &mut out);
+    out
+}
+
+fn push(line: &mut Line, token: Token, out: &mut Lines) {
+    if line.tokens.len() >= MAX_TOKENS {
+        let (number, indent) = (line.number, line.indent);
+        flush(line, out);
+        (line.number, line.indent) = (number, indent);
+    }
+    line.tokens.push(token);
+}
+
+fn flush(line: &mut Line, out: &mut Lines) {
+    let line = std::mem::take(line);
+    if !line.tokens.is_empty() {
+        out.lines.push(line);
+    }
+}
+
+/// Whether a physical line can stand in no bracket.
+fn ends_brackets(rest: &str) -> bool {
+    let line = rest.trim_start_matches([' ', '\t']);
+    STARTS.iter().any(|word| line.strip_prefix(word).is_some_and(|after| after.starts_with([' ', '\t'])))
+        && (line.starts_with("def ") || line.starts_with("class ") || rest.len() == line.len())
+}
+
+/// A text at the start, with its prefix and quotes; what comes after it. One that is not closed ends with its line, or, of
+/// three quotes, with the script.
+fn string(rest: &str) -> Option<(String, &str)> {
+    let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+    let is_prefix = letters <= 2 && rest[..letters].chars().all(|c| "rRbBuUfF".contains(c));
+    let quoted = &rest[if is_prefix { letters } else { return None }..];
+    let quote = ["\"\"\"", "'''", "\"", "'"].into_iter().find(|quote| quoted.starts_with(quote))?;
+    let body = &quoted[quote.len()..];
+    let mut at = 0;
+    let bytes = body.as_bytes();
+    while at < bytes.len() {
+        if bytes[at] == b'\\' {
+            at += 2;
+        } else if body.as_bytes()[at..].starts_with(quote.as_bytes()) {
+            return Some((body[..at].to_string(), &body[at + quote.len()..]));
+        } else if bytes[at] == b'\n' && quote.len() == 1 {
+            return Some((body[..at].to_string(), &body[at..]));
+        } else {
+            at += 1;
+        }
+    }
+    Some((body.to_string(), ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_far_as_they_go() {
+        let read = |text| {
+            let lines = read(text).lines;
+            lines.into_iter().map(|line| (line.number, line.indent, line.tokens.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(read("x = f(1,\n   2)\nprint 'a' # b\n"), [(1, 0, 8), (3, 0, 2)]);
+        // A bracket that is never closed, and a text without an end.
+        assert_eq!(read("x = f(1,\ndef g():\n  return 'a\n"), [(1, 0, 6), (2, 0, 5), (3, 2, 2)]);
+        assert_eq!(read("'''\n\n'''\ny\\\n= 1"), [(1, 0, 1), (4, 0, 3)]);
+        assert_eq!(read("é = 1"), [(1, 0, 3)]);
+        assert_eq!(read("'\\"), [(1, 0, 1)]);
+    }
+}

@@ -1,0 +1,142 @@
+//! Scripts read as a lint: what is found at which line, and no alarm on those without.
+
+use bf16scope_tensorflow::read_script;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+
+/// Lines on which something is found, and what.
+fn found(text: &str) -> Vec<(u32, &'static str)> {
+    read_script(text).findings.into_iter().map(|finding| (finding.line, finding.what)).collect()
+}
+
+const CLEAN: [&str; 6] = [
+    // A TPUEstimator's model_fn as TensorFlow's own models write it.
+    "import tensorflow as tf
+def model_fn(features, labels, mode, params):
+  with tf.contrib.tpu.bfloat16_scope():
+    logits = build_network(features)
+  logits = tf.cast(logits, tf.float32)
+  loss = tf.losses.softmax_cross_entropy(one_hot, logits, label_smoothing=0.1)
+  learning_rate = tf.train.exponential_decay(0.1, step, 100, 0.9)
+  optimizer = tf.train.MomentumOptimizer(learning_rate=learning_rate, momentum=0.9)
+  optimizer = tf.contrib.tpu.CrossShardOptimizer(optimizer)
+  train_op = optimizer.minimize(loss, step)
+  return tf.contrib.tpu.TPUEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
+def input_fn(params):
+  return dataset.batch(params['batch_size'], drop_remainder=True)
+",
+    // Python 2, and a batch of a list that is no data set's.
+    "print 'training', FLAGS.name\nx = tf.cast(x, tf.bfloat16)\nbatch(a, b)\n",
+    // Keras by its policy.
+    "tf.keras.mixed_precision.Policy('mixed_bfloat16')\nmodel.add(Dense(10, kernel_regularizer=l2(1e-4)))\nmodel.fit(x, y)\n",
+    // A comment about the scope, and a text with code in it.
+    "# the bfloat16_scope keeps variables in f32\ns = '''\nwith bfloat16_scope():\n  model.compile()\n'''\n",
+    // A probability beside the loss.
+    "probabilities = tf.nn.softmax(logits)\nloss = tf.losses.softmax_cross_entropy(labels, logits)\n",
+    // f16 where no TPU is meant.
+    "policy = tf.keras.mixed_precision.Policy('mixed_float16')\nopt = LossScaleOptimizer(opt)\n",
+];
+
+#[test]
+fn clean_scripts_raise_no_alarm() {
+    for text in CLEAN {
+        assert_eq!(found(text), [], "{text}");
+    }
+}
+
+#[test]
+fn slips_are_found_at_their_line() {
+    let estimator = "e = tf.estimator.tpu.TPUEstimator(model_fn)\n";
+    for (text, line, what) in [
+        (
+            "with tpu.bfloat16_scope():\n  model.compile('sgd', loss='mse')\n",
+            1,
+            "bfloat16_scope around a Keras model's compile",
+        ),
+        (
+            "x = 1\n#  with tf.contrib.tpu.bfloat16_scope():\nlogits = f(x)\n",
+            2,
+            "a bfloat16_scope that is commented out",
+        ),
+        ("def f(x):\n  tf.cast(x, tf.bfloat16)\n  return x\n", 2, "a cast whose result is not used"),
+        ("tf.cast(x, dtype=tf.bfloat16)\n", 1, "a cast whose result is not used"),
+        (
+            "a = tf.assign(moving_mean,\n   tf.cast(mean, tf.bfloat16))\n",
+            1,
+            "moving statistics assigned through a cast to bf16",
+        ),
+        ("p = Policy('mixed_bfloat16')\n\nopt = LossScaleOptimizer(opt)\n", 3, "loss scaling with bfloat16"),
+        ("s = TPUStrategy(r)\nset_policy('mixed_float16')\n", 2, "float16 on a TPU"),
+        (
+            &format!("{estimator}opt = tf.train.AdamOptimizer(1e-3)\n"),
+            2,
+            "an optimizer that is not wrapped in CrossShardOptimizer",
+        ),
+        (
+            "rate = tf.train.cosine_decay(0.1, step, 100)\nopt = tf.train.AdamOptimizer(0.1)\n",
+            1,
+            "a learning rate that is computed and not used",
+        ),
+        (
+            &format!("{estimator}d = d.repeat().batch(\n    params['batch_size'])\n"),
+            2,
+            "a batch without drop_remainder",
+        ),
+        (
+            &format!("{estimator}d = d.batch(FLAGS.train_batch_size, drop_remainder=True)\n"),
+            2,
+            "the global batch in input_fn",
+        ),
+        (&format!("{estimator}labels = tf.cast(labels, tf.int64)\n"), 2, "labels cast to int64"),
+        (
+            "logits = tf.nn.softmax(x)\nloss = tf.losses.softmax_cross_entropy(labels, logits)\n",
+            2,
+            "probabilities given as logits",
+        ),
+        (
+            "y = Dense(3, activation='softmax')(x)\nloss = CategoricalCrossentropy(from_logits=True)\n",
+            2,
+            "from_logits=True behind a softmax",
+        ),
+        (
+            "w = tf.layers.dense(x, 3,\n  kernel_regularizer=tf.contrib.layers.l2_regularizer(1e-4))\nloss = f(w)\n",
+            1,
+            "a regulariser whose loss is never added",
+        ),
+        ("model, opt = amp.initialize(model, opt, opt_level='O2')\n", 1, "mixed precision of another framework"),
+        ("os.environ['TF_ENABLE_AUTO_MIXED_PRECISION'] = '1'\n", 1, "mixed precision of another framework"),
+    ] {
+        assert_eq!(found(text), [(line, what)], "{text}");
+    }
+}
+
+#[test]
+fn what_is_not_followed_is_listed() {
+    let reading =
+        read_script("import os\nimport resnet_model\nfrom official.utils import flags\nimport tensorflow as tf\n");
+    assert_eq!(reading.not_followed, ["official", "resnet_model"]);
+}
+
+/// Scripts with letters changed, moved and cut off: read, without a panic.
+#[test]
+fn mutated_scripts_are_read() {
+    let mut rng = StdRng::seed_from_u64(56);
+    let n = std::env::var("BF16SCOPE_TEST_MUTATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(500);
+    let letters: Vec<char> = "()[]{}'\"#\\\n\t =:,.xé".chars().collect();
+    for at in 0..n {
+        let mut text: Vec<char> = CLEAN[at % CLEAN.len()].chars().collect();
+        for _ in 0..rng.random_range(1..8) {
+            let place = rng.random_range(0..text.len());
+            match rng.random_range(0..4) {
+                0 => text[place] = letters[rng.random_range(0..letters.len())],
+                1 => text.insert(place, letters[rng.random_range(0..letters.len())]),
+                2 => drop(text.remove(place)),
+                _ => text.truncate(place.max(1)),
+            }
+            if text.is_empty() {
+                text.push('x');
+            }
+        }
+        read_script(&text.into_iter().collect::<String>());
+    }
+}
