@@ -12,8 +12,8 @@
 //! Every emitted instruction carries the source line of its primal, and the name of its primal under `gradient/`.
 
 use bf16scope_hlo::ops::decisions::gradient;
-use bf16scope_hlo::ops::grad::{Cotangent, Gradient, Vjp};
-use bf16scope_hlo::{DType, Emitter, InstrId, Instruction, Metadata, Module, Op, POISON, Shape, Value};
+use bf16scope_hlo::ops::grad::{CalledGradient, Cotangent, Cotangents, Gradient, Vjp, Why};
+use bf16scope_hlo::{CompId, DType, Emitter, InstrId, Instruction, Metadata, Module, Op, POISON, Shape, Value};
 use std::collections::BTreeSet;
 
 mod called;
@@ -263,6 +263,16 @@ fn apply_rule(
         Gradient::Vjp(rule) => rule(&vjp).map_err(|why| undefined(&why)),
         Gradient::Zero { .. } => Ok(vec![Cotangent::Zero; operands.len()]),
         Gradient::Undefined { why } => Err(undefined(&why)),
+    }
+}
+
+impl CalledGradient for Called<'_> {
+    fn vjp_computation(&self, comp: CompId, wanted: &[bool], cotangent: &Cotangent) -> Result<CompId, Why> {
+        self.reversed(comp, wanted, cotangent)
+    }
+
+    fn while_loop(&self, vjp: &Vjp<'_>, condition: CompId, body: CompId) -> Cotangents {
+        while_loop::cotangents(self, vjp, condition, body)
     }
 }
 

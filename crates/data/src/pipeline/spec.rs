@@ -179,7 +179,7 @@ impl FeatureSpec {
             if names.len() < self.classes.len() {
                 return fault("classes", "one name twice in `classes`".to_string(), "each class once".to_string());
             }
-            if !self.one_hot && !(is_whole(feature) && feature.dims.is_empty()) {
+            if !(self.one_hot || is_whole(feature) && feature.dims.is_empty()) {
                 let expected = format!("it of one whole number: `{}` has dims {:?}", feature.name, feature.dims);
                 return fault("classes", "`classes`".to_string(), expected);
             }

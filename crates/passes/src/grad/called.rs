@@ -1,9 +1,9 @@
 //! Reverse mode over called computations.
 
-use super::{reverse, while_loop};
+use super::reverse;
 use crate::PassError;
 use bf16scope_hlo::ops::control::grad::{arrays_of, float_leaves};
-use bf16scope_hlo::ops::grad::{CalledGradient, Cotangent, Cotangents, Vjp, Why};
+use bf16scope_hlo::ops::grad::{Cotangent, Why};
 use bf16scope_hlo::{CompId, Emitter, InstrId, Module, Shape};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,8 +24,9 @@ pub(super) struct Called<'a> {
     pub(super) written: &'a Written,
 }
 
-impl CalledGradient for Called<'_> {
-    fn vjp_computation(&self, comp: CompId, wanted: &[bool], cotangent: &Cotangent) -> Result<CompId, Why> {
+impl Called<'_> {
+    /// As [`CalledGradient::vjp_computation`](bf16scope_hlo::ops::grad::CalledGradient::vjp_computation).
+    pub(super) fn reversed(&self, comp: CompId, wanted: &[bool], cotangent: &Cotangent) -> Result<CompId, Why> {
         let given: Vec<Shape> = arrays_of(cotangent).into_iter().map(|id| self.e.shape(id)).collect();
         let key = (comp, wanted.to_vec(), structure(cotangent), given.clone());
         if let Some(&vjp) = self.written.borrow().get(&key) {
@@ -36,10 +37,6 @@ impl CalledGradient for Called<'_> {
         })?;
         self.written.borrow_mut().insert(key, vjp);
         Ok(vjp)
-    }
-
-    fn while_loop(&self, vjp: &Vjp<'_>, condition: CompId, body: CompId) -> Cotangents {
-        while_loop::cotangents(self, vjp, condition, body)
     }
 }
 
