@@ -63,6 +63,16 @@ fn folder() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hlo/amp/facts_programs")
 }
 
+fn program(name: &str) -> Module {
+    let source = std::fs::read_to_string(folder().join(format!("{name}.hlo"))).unwrap();
+    text::parse(&source, name).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// All programs.
+pub fn modules() -> Vec<Module> {
+    PROGRAMS.iter().map(|(name, _)| program(name)).collect()
+}
+
 #[test]
 fn amplified_roundings_are_left_out() {
     let products = Policy {
@@ -73,8 +83,7 @@ fn amplified_roundings_are_left_out() {
         ..Policy::default()
     };
     for (name, bound) in PROGRAMS {
-        let source = std::fs::read_to_string(folder().join(format!("{name}.hlo"))).unwrap();
-        let module = text::parse(&source, name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let module = program(name);
         let arguments = arguments(&module);
         let results = |policy: &Policy| {
             let (low, _) = amp::run(&module, policy).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -364,7 +364,8 @@ fn each_reason_is_reached_by_a_real_module() {
         |report: &LoweringReport| reached.extend(report.decisions.iter().map(|decision| decision.rule.clone()));
     corpus().iter().for_each(|step| note(&step.report));
     let small = ["oracle_jax/cnn_momentum_step", "oracle_jax/encoder_forward", "oracle_jax/mlp_adam_step"];
-    let modules: Vec<Module> = small.map(oracle::module).into_iter().chain(super::reports::modules()).collect();
+    let small = small.map(oracle::module).into_iter().chain(super::reports::modules());
+    let modules: Vec<Module> = small.chain(super::facts_programs::modules()).collect();
     for preset in presets::NAMES {
         let policy = Policy::preset(preset).unwrap();
         modules.iter().for_each(|module| note(&lowered(module, &policy).1));

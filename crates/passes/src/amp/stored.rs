@@ -16,9 +16,6 @@
 //!   what the f32 gradient is computed of, too.
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
 //!   No fusion makes its parts one by one, so the whole is stored.
-//! - An update may be computed by products of matrices, as Newton–Schulz's iteration computes Muon's: x is multiplied by a
-//!   polynomial of x·xᵀ, and added to that. The product reads x rounded, so x is stored so, and the sum reads that. But not the
-//!   new value of a parameter, as where several steps are unrolled: it is f32 whatever reads it.
 
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::functions::of_functions;
@@ -27,9 +24,7 @@ use super::moved::{changes_lanes, is_stored};
 use super::needs::Need;
 use super::painted::{Painted, RegionKind, Rule};
 use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::BinaryOp;
 use bf16scope_hlo::ops::precision::Class;
-use std::collections::BTreeSet;
 
 /// The nodes that compute in f32 for a result, and whose values are rounded once for all that reads them.
 pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
@@ -67,10 +62,9 @@ pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) 
                         || feeds_layer(of.first_result);
                     is_read && of_product[node as usize] && !of_function[node as usize]
                 }
-                Rule::Result if kind == RegionKind::Entry => {
-                    is_read_narrow[node as usize] && is_iterate(graph, of.first_result)
+                Rule::Result => {
+                    kind == RegionKind::Body && of_product[node as usize] && is_taken_apart(graph, of.first_result)
                 }
-                Rule::Result => of_product[node as usize] && is_taken_apart(graph, of.first_result),
                 Rule::Spread => {
                     let is_large = kind == RegionKind::Entry && value.n_elements >= largest;
                     is_large && !of_denied[node as usize] && is_summed(graph, painted, of.first_result)
@@ -133,40 +127,4 @@ fn is_taken_apart(graph: &Dataflow<'_>, value: ValueId) -> bool {
     let is_part = |&reader: &NodeId| matches!(graph.instr(graph.node(reader)).op, Op::Slice(_));
     let readers = &graph.users[value as usize];
     readers.len() > 1 && readers.iter().all(is_part)
-}
-
-/// Nodes that are followed from a value to the sum of it and its product.
-const MAX_FOLLOWED: usize = 16;
-
-/// Whether a value is added to a product that reads it, each scaled or moved, and is no new value of a parameter.
-fn is_iterate(graph: &Dataflow<'_>, value: ValueId) -> bool {
-    let is_soft = |node: NodeId| matches!(graph.node(node).class(), Some(Class::Infer | Class::Clear));
-    // The sums that are computed from values by ops of class infer and clear, and the products that read what moves them.
-    let follow = |from: ValueId, passes: &dyn Fn(NodeId) -> bool| {
-        let (mut open, mut nodes) = (vec![from], BTreeSet::new());
-        while let Some(value) = open.pop().filter(|_| nodes.len() < MAX_FOLLOWED) {
-            for &user in &graph.users[value as usize] {
-                if nodes.insert(user) && passes(user) {
-                    open.extend(graph.node(user).results());
-                }
-            }
-        }
-        nodes
-    };
-    let is_sum =
-        |node: NodeId| matches!(graph.instr(graph.node(node)).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
-    let is_move = |node: NodeId| graph.node(node).class() == Some(Class::Clear);
-    let is_given = |node: &NodeId| graph.node(*node).results().any(|value| graph.is_result[value as usize]);
-    // What is added up alone, and given, is a new value.
-    let added = follow(value, &|node| is_sum(node) || is_move(node));
-    if graph.is_result[value as usize] || added.iter().any(|node| (is_sum(*node) || is_move(*node)) && is_given(node)) {
-        return false;
-    }
-    let sums = follow(value, &is_soft);
-    let products = follow(value, &is_move).into_iter().filter(|&node| graph.node(node).class() == Some(Class::Allow));
-    let n_elements = |node: NodeId| graph.value(graph.node(node).first_result).n_elements;
-    let meets =
-        |&node: &NodeId| is_sum(node) && sums.contains(&node) && n_elements(node) == graph.value(value).n_elements;
-    let mut results = products.flat_map(|product| graph.node(product).results());
-    results.any(|result| follow(result, &is_soft).iter().any(meets))
 }
