@@ -244,11 +244,11 @@ fn a_lost_update() {
             │ variables        ┆ bytes ┆ steps that change it ┆ after 100          ┆ off by │
             ╞══════════════════╪═══════╪══════════════════════╪════════════════════╪════════╡
             │ f32              ┆ 4     ┆ 100                  ┆ 1.1669974          ┆ 1.5e-6 │
-            │ bf16_stochastic  ┆ 2     ┆ 5.4 on average       ┆ 1.1671677 ± 1.8e-2 ┆ 1.7e-4 │
+            │ bf16_stochastic  ┆ 2     ┆ 5.4 on average       ┆ 1.1671677 ± 1.8e-2 ┆ 1.8e-2 │
             │ bf16_compensated ┆ 4     ┆ 100                  ┆ 1.1673126          ┆ 3.1e-4 │
             │ bf16_nearest     ┆ 2     ┆ 0                    ┆ 1.125              ┆ 4.2e-2 │
             └──────────────────┴───────┴──────────────────────┴────────────────────┴────────┘
-            bf16_stochastic is the mean of 4096 weights, ± their standard deviation. docs/BF16_WEIGHTS.md says when to use which.
+            bf16_stochastic is 4096 weights: their mean, ± their standard deviation, and what one of them is off by (the root of the mean square). Their mean is off by 1.7e-4: errors of single weights cancel, which those of the other rows do not. docs/BF16_WEIGHTS.md says when to use which.
         "#]],
     );
 }
@@ -377,6 +377,7 @@ fn accumulated_json() {
                   "bytes": 4,
                   "changed": 2.0,
                   "final": 258.0,
+                  "off_by": 0.0,
                   "spread": 0.0,
                   "storage": "f32",
                   "weights": 1
@@ -385,6 +386,7 @@ fn accumulated_json() {
                   "bytes": 2,
                   "changed": 1.018310546875,
                   "final": 258.03662109375,
+                  "off_by": 1.4145587872195344,
                   "spread": 1.414084671436811,
                   "storage": "bf16_stochastic",
                   "weights": 4096
@@ -393,6 +395,7 @@ fn accumulated_json() {
                   "bytes": 4,
                   "changed": 2.0,
                   "final": 258.0,
+                  "off_by": 0.0,
                   "spread": 0.0,
                   "storage": "bf16_compensated",
                   "weights": 1
@@ -401,6 +404,7 @@ fn accumulated_json() {
                   "bytes": 2,
                   "changed": 0.0,
                   "final": 256.0,
+                  "off_by": 2.0,
                   "spread": 0.0,
                   "storage": "bf16_nearest",
                   "weights": 1

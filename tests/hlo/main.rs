@@ -20,6 +20,7 @@ mod products;
 mod random_modules;
 #[path = "../run/mod.rs"]
 mod run;
+mod seeds;
 mod stablehlo;
 mod stablehlo_collectives;
 mod tidy;

@@ -6,7 +6,7 @@ use super::error::TrainError;
 use super::observer::Observer;
 use super::replay::{ReplayFrom, state_at};
 use super::session::Session;
-use super::watch::{Anomaly, WatchRecord, anomalies};
+use super::watch::{Anomaly, WatchRecord, anomalies, explains};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// So many steps before the one whose loss is not finite are looked at too, where what the run is made again from comes
@@ -115,7 +115,9 @@ fn look_again(
             observe(OnTheWay::Watched(&record));
         }
         if before + 1 == step {
-            return Ok(anomalies(&[record]).into_iter().find(|anomaly| anomaly.rule == "not_finite"));
+            // Or what makes numbers infinite.
+            let is_it = |rule: &str| rule == "not_finite" || explains(rule, "not_finite");
+            return Ok(anomalies(&[record]).into_iter().find(|anomaly| is_it(anomaly.rule)));
         }
         session.advance(call)?;
         observe(OnTheWay::Made { step: before + 1, from_step });

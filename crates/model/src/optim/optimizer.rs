@@ -57,18 +57,8 @@ macro_rules! optimizers {
             /// What is added to the size of a gradient, the root of a mean of squares, before it is divided by; where ε is inside
             /// of the root, the root of ε. Nothing of a rule without such a quotient.
             pub fn epsilon(&self) -> Option<f64> {
-                match *self {
-                    Optimizer::Adam(Adam { epsilon, .. })
-                    | Optimizer::AdamW(AdamW { epsilon, .. })
-                    | Optimizer::Lamb(Lamb { epsilon, .. })
-                    | Optimizer::Adagrad(Adagrad { epsilon, .. }) => Some(epsilon),
-                    Optimizer::RmsProp(RmsProp { epsilon, .. }) => Some(epsilon.sqrt()),
-                    Optimizer::Sgd(_)
-                    | Optimizer::Momentum(_)
-                    | Optimizer::Adafactor(_)
-                    | Optimizer::Adadelta(_)
-                    | Optimizer::Ftrl(_)
-                    | Optimizer::Lars(_) => None,
+                match self {
+                    $(Optimizer::$Kind(settings) => settings.added_to_size(),)*
                 }
             }
 

@@ -11,6 +11,12 @@ use bf16scope_hlo::DType;
 
 /// The settings of an optimizer, and the rule that they are of.
 pub(super) trait Rule {
+    /// What it adds to the size of a gradient, the root of a mean of squares, before it divides by it; where ε is inside of the root,
+    /// the root of ε.
+    fn added_to_size(&self) -> Option<f64> {
+        None
+    }
+
     /// What weight decay is in the rule.
     const DECAY: DecayForm = DecayForm::Gradient;
 

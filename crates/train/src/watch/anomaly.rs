@@ -168,7 +168,7 @@ pub const RULES: [Rule; 23] = [
               aim at an rms of 1; 64 is six doublings",
         remedy: "look at this layer's initial values (`kernel_initializer: glorot_uniform`), lower the learning rate, or clip \
                  gradients (`clip: {kind: global_norm, value: 1}`)",
-        explains: &["saturated_softmax", "saturated_activation"],
+        explains: &["saturated_activation"],
         judge: scale::exploding,
     },
     Rule {

@@ -33,6 +33,10 @@ impl Default for Adagrad {
 }
 
 impl Rule for Adagrad {
+    fn added_to_size(&self) -> Option<f64> {
+        Some(self.epsilon)
+    }
+
     fn first_moments(&mut self) -> FirstMoments<'_> {
         FirstMoments::None { why: "adagrad keeps no first moments" }
     }

@@ -53,6 +53,10 @@ impl Default for Adam {
 }
 
 impl Rule for Adam {
+    fn added_to_size(&self) -> Option<f64> {
+        Some(self.epsilon)
+    }
+
     fn reads_step(&self) -> bool {
         true
     }

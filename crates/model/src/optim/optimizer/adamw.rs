@@ -61,6 +61,10 @@ impl Default for AdamW {
 }
 
 impl Rule for AdamW {
+    fn added_to_size(&self) -> Option<f64> {
+        Some(self.epsilon)
+    }
+
     const DECAY: DecayForm = DecayForm::Beside;
 
     fn reads_step(&self) -> bool {

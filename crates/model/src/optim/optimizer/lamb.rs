@@ -43,6 +43,10 @@ impl Default for Lamb {
 }
 
 impl Rule for Lamb {
+    fn added_to_size(&self) -> Option<f64> {
+        Some(self.epsilon)
+    }
+
     const DECAY: DecayForm = DecayForm::InRule;
 
     fn reads_step(&self) -> bool {

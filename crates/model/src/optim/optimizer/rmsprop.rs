@@ -55,6 +55,10 @@ impl Default for RmsProp {
 }
 
 impl Rule for RmsProp {
+    fn added_to_size(&self) -> Option<f64> {
+        Some(self.epsilon.sqrt())
+    }
+
     fn first_moments(&mut self) -> FirstMoments<'_> {
         match self.momentum {
             0.0 => FirstMoments::None { why: "rmsprop without momentum keeps no first moments" },
