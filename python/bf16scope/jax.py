@@ -15,7 +15,6 @@ import contextlib
 import enum
 import functools
 import inspect
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -370,7 +369,7 @@ def audit(
     Args:
       policy, dtype, keep: as `lower`'s.
       budget: the largest scaled error that a result may have; if one exceeds it, what to keep in f32 is searched. Without one
-        `is_right` is None: nothing says how near is near enough. `search["policy"]` is None where no policy was found.
+        `is_right` is None unless nothing is off. `search["policy"]` is None where no policy was found.
     """
     fn, options = _as_written(fn)
     if options and (policy, dtype, keep) == ("default", None, ()):
@@ -386,8 +385,6 @@ def audit(
         if budget is not None:
             options += ["--budget", str(budget), "--save-policy", Path(folder) / "policy.yaml"]
         answer = _asked("audit", fn, folder, module(fn, *args, **kwargs), *options, page=True, allow=(0, 1))
-    if budget is None and answer.is_right:
-        answer.to_dict()["is_right"] = None
     if answer.search and answer.search["end"] in ("nothing_left", "too_many"):
         answer.search["policy"] = None
     # As JAX names the leaves of what the function gives.

@@ -74,8 +74,12 @@ impl Module {
         let sizes = sizes.map_err(wrong)?;
         let sizes = Sizes::new(sizes).map_err(|dim| wrong(format!("`{dim}` has two sizes")))?;
         work(python, move |stop| {
-            let converter =
-                Converter { setup: Setup::from_env(), child: ChildSpec { stop, ..ChildSpec::new(program) }, sizes, fetch: None };
+            let converter = Converter {
+                setup: Setup::from_env(),
+                child: ChildSpec { stop, ..ChildSpec::new(program) },
+                sizes,
+                fetch: None,
+            };
             let path = Path::new(&name);
             let module = module_file::decode_bytes(&bytes, path, &converter)?;
             module_file::check(&module, path)?;

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "--features",  # how other builds are made
     "--devices", "--batch",  # of `plan`, and of packages
     "--max", "--precision", "--program", "--tune", "--split", "--mesh", "--steps", "--at", "--levers",  # of models, not of modules
+    "--fetch",  # of graphs of TensorFlow, whose results Python does not choose
     "--html", "--svg", "--save", "--inputs",  # names of files
 }  # fmt: skip
 

@@ -1,0 +1,272 @@
+"""Operations of a StableHLO module that bf16scope does not model: each waits, while the module is lowered, and comes back as it was.
+
+These are MLIR's Python objects, which JAX brings along; Python's objects of operations within what is erased would be taken for
+others, so operations are erased one by one, the inner ones first.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import func as func_dialect
+from jax._src.lib.mlir.dialects import hlo
+
+
+def cast(value, to):
+    return value if value.type == to else hlo.convert(to, value)
+
+
+def unwrap(main, symbols) -> None:
+    """Leaves the function that `main` does nothing but call, as `main`."""
+    operations = list(main.entry_block.operations)
+    if len(operations) != 2 or operations[0].operation.name != "func.call":
+        return
+    call, end = operations
+    if list(call.operands) != list(main.entry_block.arguments) or list(end.operands) != list(call.results):
+        return
+    function = symbols[call.attributes["callee"].value]
+    # One by one: Python's objects of operations within what is erased would be taken for others.
+    for operation in (end, call):
+        operation.operation.erase()
+    main.operation.erase()
+    symbols.set_symbol_name(function, "main")
+    function.attributes["sym_visibility"] = ir.StringAttr.get("public")
+
+
+#: In the frontend attributes of an operation that stands for another: the other's number.
+_PLACE = "bf16scope.operation"
+#: And of a collective the number of its groups.
+_GROUPS = "bf16scope.groups"
+_FRONTEND = "mhlo.frontend_attributes"
+_CALL = "stablehlo.custom_call"
+#: Dialects whose operations XLA converts to HLO.
+_CONVERTED = ("stablehlo", "chlo", "mhlo", "func", "builtin")
+#: Operations of these dialects that are carried all the same.
+_CARRIED = ("stablehlo.composite", "chlo.ragged_dot")
+#: An operation that only says where its operand is: what it is of, it may be in another dtype.
+_CONSTRAINT = "sdy.sharding_constraint"
+
+
+@dataclass
+class Carried:
+    """Operations of a module that bf16scope does not model. Each waits in a function of its own, whose parameters are its
+    operands; in the module a custom call stands for it."""
+
+    module: Any
+    root: Any
+    operations: list[Any] = field(default_factory=list)
+    #: Groups of collectives that are not said by numbers.
+    groups: list[Any] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.waiting = ir.Module.create(loc=ir.Location.unknown(self.root.context))
+        symbols = ir.SymbolTable(self.module.operation)
+        for function in self.module.body.operations:
+            for product in [it for it in _all(function.operation) if it.name in _PRODUCTS]:
+                _widen(product)
+            for operation in list(_operations(function.operation, symbols)):
+                self._take(operation, symbols)
+            for operation in _all(function.operation):
+                if "replica_groups" in operation.attributes and not str(operation.attributes["replica_groups"]).startswith("dense"):
+                    self._number(operation)
+
+    def _take(self, operation, symbols) -> None:
+        operands, types = list(operation.operands), _result_types(operation)
+        target = "Sharding" if operation.name == _CONSTRAINT else f"bf16scope.{operation.name}"
+        if operation.name == _CALL and "called_computations" not in operation.attributes:
+            # Some names say something to bf16scope.
+            target = operation.attributes["call_target_name"].value
+        if not types:
+            # HLO has no operation without a result.
+            with self.root.context:
+                types = [ir.RankedTensorType.get([], ir.IntegerType.get_signless(1))]
+        effect = "has_side_effect" in operation.attributes and operation.attributes["has_side_effect"].value
+        with self.root.context, ir.Location.unknown(), ir.InsertionPoint(operation):
+            number = ir.StringAttr.get(str(len(self.operations)))
+            attributes = {
+                "call_target_name": ir.StringAttr.get(target),
+                "has_side_effect": ir.BoolAttr.get(effect or _talks(operation)),
+                "api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 2),
+                _FRONTEND: ir.DictAttr.get({_PLACE: number}),
+            }
+            place = ir.Operation.create(_CALL, results=types, operands=operands, attributes=attributes, loc=operation.location)
+        for use in [use for result in operation.results for use in result.uses if str(result.type).startswith("tuple<")]:
+            element = use.owner.operation
+            element.results[0].replace_all_uses_with(place.results[element.attributes["index"].value])
+            element.erase()
+        for old, new in zip(operation.results, place.results):
+            if not str(old.type).startswith("tuple<"):
+                old.replace_all_uses_with(new)
+        with self.root.context, ir.Location.unknown(), ir.InsertionPoint(self.waiting.body):
+            function = func_dialect.FuncOp(f"f{len(self.operations)}", ([it.type for it in operands], []))
+        block = function.add_entry_block()
+        with self.root.context, ir.Location.unknown(), ir.InsertionPoint(block):
+            end = func_dialect.ReturnOp([])
+        operation.move_before(end.operation)
+        for number, argument in enumerate(block.arguments):
+            operation.operands[number] = argument
+        self._bring(function, symbols)
+        self.operations.append(operation)
+
+    def _number(self, operation) -> None:
+        """Gives a collective groups of as many devices by their numbers, instead of those that it names by axes of a mesh."""
+        dims = lambda value: ir.RankedTensorType(value.type).shape
+        sizes = [(a, b) for a, b in zip(dims(operation.operands[0]), dims(operation.results[0])) if a != b]
+        size = max(sizes[0]) // min(sizes[0]) if sizes else 2
+        if "split_count" in operation.attributes:
+            size = operation.attributes["split_count"].value
+        with self.root.context:
+            number = ir.StringAttr.get(str(len(self.groups)))
+            self.groups.append(operation.attributes["replica_groups"])
+            text = f"dense<[{list(range(size))}]> : tensor<1x{size}xi64>"
+            operation.attributes["replica_groups"] = ir.Attribute.parse(text)
+            operation.attributes[_FRONTEND] = ir.DictAttr.get({_GROUPS: number})
+
+    def _bring(self, function, symbols) -> None:
+        """The functions that an operation names go into the program, under names that nothing has there."""
+        for name in sorted(_symbols(function.operation)):
+            if name not in symbols or name == "main":
+                continue
+            copy = symbols[name].operation.clone(ip=ir.InsertionPoint(self.root.module.body))
+            fresh = f"bf16scope_{name}"
+            while fresh in self.root.symbol_table:
+                fresh += "_"
+            copy.attributes["sym_name"] = ir.StringAttr.get(fresh, self.root.context)
+            copy.attributes["sym_visibility"] = ir.StringAttr.get("private", self.root.context)
+            self.root.symbol_table.insert(copy.opview if hasattr(copy, "opview") else copy)
+            ir.SymbolTable.replace_all_symbol_uses(name, fresh, function.operation)
+            self._bring(copy.opview, symbols)
+
+    def restore(self, module) -> None:
+        """Each operation where the call stands that is there for it."""
+        if self.groups:
+            for operation in [it for function in module.body.operations for it in _all(function.operation)]:
+                if number := _frontend(operation, _GROUPS):
+                    operation.attributes["replica_groups"] = self.groups[int(number)]
+                    del operation.attributes[_FRONTEND]
+        if not self.operations:
+            return
+        for function in module.body.operations:
+            for place in list(_places(function.operation)):
+                operation = self.operations[int(_frontend(place, _PLACE))]
+                operands, types = list(place.operands), [result.type for result in place.results]
+                at, wanted = ir.InsertionPoint(place), _result_types(operation)
+                if [it.type for it in operands] == [it.type for it in operation.operands] and wanted in (types, []):
+                    new = operation.clone(ip=at)
+                    for number, value in enumerate(operands):
+                        new.operands[number] = value
+                else:
+                    with at:
+                        new = ir.Operation.create(
+                            operation.name, types, operands, _attributes(operation), loc=operation.location
+                        )
+                results = list(new.results)
+                if results and str(results[0].type).startswith("tuple<"):
+                    with at, operation.location:
+                        results = [hlo.get_tuple_element(results[0], number) for number in range(len(wanted))]
+                for old, result in zip(place.results, results):
+                    old.replace_all_uses_with(result)
+                place.erase()
+
+
+def _result_types(operation) -> list[Any]:
+    """The types of its results; of one that is a tuple those of its elements."""
+    types = [result.type for result in operation.results]
+    if len(types) == 1 and str(types[0]).startswith("tuple<"):
+        whole = ir.TupleType(types[0])
+        return [whole.get_type(number) for number in range(whole.num_types)]
+    return types
+
+
+def _attributes(operation) -> dict[str, Any]:
+    # Newer versions go through names.
+    names = [it if isinstance(it, str) else it.name for it in operation.attributes]
+    return {name: operation.attributes[name] for name in names}
+
+
+def _walk(operation):
+    for region in operation.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+
+
+#: Operations that may give a narrower dtype than that of their operands, which HLO does not say.
+_PRODUCTS = ("stablehlo.dot_general", "stablehlo.convolution")
+
+
+def _widen(product) -> None:
+    """A product as wide as its operands, and a conversion of it."""
+    element = lambda value: ir.RankedTensorType(value.type).element_type
+    result, wide = product.results[0], element(product.operands[0])
+    width = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
+    if width.get(str(element(result)), 9) >= width.get(str(wide), 0):
+        return
+    with ir.InsertionPoint(product), product.location:
+        types = [ir.RankedTensorType.get(ir.RankedTensorType(result.type).shape, wide)]
+        whole = ir.Operation.create(product.name, types, list(product.operands), _attributes(product))
+        narrow = hlo.convert(result.type, whole.results[0])
+    result.replace_all_uses_with(narrow)
+    product.erase()
+
+
+def _all(operation):
+    for inner in _walk(operation):
+        yield inner
+        yield from _all(inner)
+
+
+def _operations(operation, symbols):
+    """Operations within one that bf16scope does not model, and not those within these."""
+    for inner in _walk(operation):
+        dialect = inner.name.split(".")[0]
+        if inner.name == _CALL:
+            is_carried = not inner.attributes["call_target_name"].value.startswith(("mhlo.", "stablehlo."))
+        elif inner.name == "func.call":
+            is_carried = inner.attributes["callee"].value not in symbols
+        else:
+            is_carried = dialect not in _CONVERTED or inner.name in _CARRIED
+        if is_carried:
+            yield inner
+        else:
+            yield from _operations(inner, symbols)
+
+
+def _frontend(operation, name: str) -> str:
+    """What a frontend attribute of an operation says; nothing where it has none of this name."""
+    if _FRONTEND not in operation.attributes:
+        return ""
+    all_of_them = ir.DictAttr(operation.attributes[_FRONTEND])
+    return all_of_them[name].value if name in all_of_them else ""
+
+
+def _places(operation):
+    """Calls within an operation that stand for others."""
+    for inner in _walk(operation):
+        if inner.name == _CALL and _frontend(inner, _PLACE):
+            yield inner
+        yield from _places(inner)
+
+
+_SYMBOL = re.compile(r'@([\w.$-]+|"(?:[^"\\]|\\.)*")')
+
+
+def _symbols(operation) -> set[str]:
+    """Names of functions that an operation, or one within it, refers to."""
+    found = set()
+    for inner in _walk(operation):
+        for attribute in _attributes(inner).values():
+            found |= {name.strip('"') for name in _SYMBOL.findall(str(attribute))}
+        found |= _symbols(inner)
+    return found
+
+
+def _talks(operation) -> bool:
+    """Whether something within it is done for more than its results."""
+    return any(
+        ("has_side_effect" in inner.attributes and inner.attributes["has_side_effect"].value) or _talks(inner)
+        for inner in _walk(operation)
+    )
