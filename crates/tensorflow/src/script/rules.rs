@@ -170,6 +170,11 @@ fn says_bf16(line: &Line) -> bool {
     has(line, "bfloat16") || has_text(line, "bfloat16")
 }
 
+/// Whether a text is Keras' policy of a dtype.
+fn is_policy_of(line: &Line, dtype: &str) -> bool {
+    line.tokens.iter().any(|token| matches!(token, Token::Text(text) if text.strip_prefix("mixed_") == Some(dtype)))
+}
+
 fn slip(line: u32, what: &'static str, why: &'static str, mend: &'static str) -> Finding {
     Finding { line, what, why, mend, is_slip: true }
 }
@@ -186,7 +191,7 @@ fn scope_around_compile(script: &Script) -> Vec<Finding> {
     });
     let what = "bfloat16_scope around a Keras model's compile";
     let why = "compile asks for no variables, so the scope changes nothing";
-    let mend = "tf.keras.mixed_precision.set_global_policy('mixed_bfloat16'), before the layers are made";
+    let mend = "Keras' own bfloat16 policy, by tf.keras.mixed_precision.set_global_policy before the layers are made";
     around.map(|at| slip(script.lines()[at].number, what, why, mend)).collect()
 }
 
@@ -261,7 +266,7 @@ fn statistics_through_a_cast(script: &Script) -> Vec<Finding> {
 
 fn scaling_with_bf16(script: &Script) -> Vec<Finding> {
     let is_bf16 =
-        script.lines().iter().any(|line| has_text(line, "mixed_bfloat16") || (script.any("torch") && says_bf16(line)));
+        script.lines().iter().any(|line| is_policy_of(line, "bfloat16") || (script.any("torch") && says_bf16(line)));
     let scales =
         |line: &&Line| calls(line, "LossScaleOptimizer") || calls(line, "GradScaler") || calls(line, "scale_loss");
     if !is_bf16 {
@@ -287,7 +292,12 @@ fn half_on_a_tpu(script: &Script) -> Vec<Finding> {
         .iter()
         .filter(is_half)
         .map(|line| {
-            slip(line.number, what, "a TPU's units take bfloat16; f16 ends at 65504", "mixed_bfloat16, or tf.bfloat16")
+            slip(
+                line.number,
+                what,
+                "a TPU's units take bfloat16; f16 ends at 65504",
+                "tf.bfloat16, or Keras' policy of it",
+            )
         })
         .collect()
 }
