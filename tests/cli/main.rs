@@ -17,6 +17,7 @@ mod lower;
 mod newcomer;
 mod outputs;
 mod package_cli;
+mod port_cli;
 mod predict_cli;
 mod regression;
 #[path = "../run/mod.rs"]

@@ -12,9 +12,9 @@ use crate::{Choice, Graph, lower};
 use bf16scope_hlo::verify;
 
 fn graph() -> GraphDef {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/ops.pb.gz");
+    let packed = include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/ops.pb.gz"));
     let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(&std::fs::read(file).unwrap()[..]).read_to_end(&mut bytes).unwrap();
+    flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut bytes).unwrap();
     GraphDef::decode(&bytes[..]).unwrap()
 }
 

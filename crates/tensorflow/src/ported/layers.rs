@@ -426,10 +426,10 @@ impl Porting<'_, '_> {
         for variable in ["moving_mean", "moving_variance"] {
             let full = format!("{name}/{variable}");
             let nodes = &self.symbols.graph.body.nodes;
-            let found = nodes.iter().find(|node| {
+            let variable = nodes.iter().find(|node| {
                 matches!(node.op.as_str(), "VarHandleOp" | "VariableV2" | "Variable") && node.variable_name() == full
             });
-            if let Some(dims) = found.and_then(|node| node.dims("shape")) {
+            if let Some(dims) = variable.and_then(|node| node.dims("shape")) {
                 self.port.variables.insert(full, dims);
             }
         }

@@ -114,7 +114,7 @@ impl SlipKind {
 
 /// The slips of a graph, each kind once, in the order of [`SlipKind`].
 pub fn slips(graph: &Graph) -> Vec<Slip> {
-    let mut found: Vec<(SlipKind, usize)> = Vec::new();
+    let mut shown: Vec<(SlipKind, usize)> = Vec::new();
     let symbols = Symbols::new(graph);
     let nodes = &graph.body.nodes;
     let loss = region::loss(graph);
@@ -123,18 +123,18 @@ pub fn slips(graph: &Graph) -> Vec<Slip> {
         nodes.iter().any(|node| region::is_weighted(&node.op) && node.dtype("T") == Some(DType::BF16));
     let is_tpu = is_bf16_network || nodes.iter().any(|node| node.op.starts_with("TPU") || node.op == "CrossReplicaSum");
     for (idx, node) in nodes.iter().enumerate() {
-        of_node(&symbols, node, idx, &behind, is_bf16_network, &mut found);
+        of_node(&symbols, node, idx, &behind, is_bf16_network, &mut shown);
         let is_half = node.dtype("T") == Some(DType::F16) && region::is_weighted(&node.op);
         if is_half && is_tpu {
-            found.push((SlipKind::Float16, idx));
+            shown.push((SlipKind::Float16, idx));
         }
     }
     if let Some(sum) = summed_over_cores(&symbols, loss) {
-        found.push((SlipKind::SumOverCores, sum));
+        shown.push((SlipKind::SumOverCores, sum));
     }
-    found.sort();
+    shown.sort();
     let mut slips: Vec<Slip> = Vec::new();
-    for (kind, idx) in found {
+    for (kind, idx) in shown {
         match slips.last_mut() {
             Some(last) if last.kind == kind => last.n_nodes += 1,
             _ => {
@@ -157,35 +157,35 @@ fn of_node(
     idx: usize,
     behind: &HashSet<usize>,
     is_bf16_network: bool,
-    found: &mut Vec<(SlipKind, usize)>,
+    shown: &mut Vec<(SlipKind, usize)>,
 ) {
     let is_bf16 = |attribute: &str| node.dtype(attribute) == Some(DType::BF16);
     let graph = symbols.graph;
     let is_forward = !region::is_backward(&node.name);
     match node.op.as_str() {
-        op if is_variable(op) && is_bf16("dtype") => found.push((SlipKind::Bf16Variable, idx)),
+        op if is_variable(op) && is_bf16("dtype") => shown.push((SlipKind::Bf16Variable, idx)),
         "Softmax" | "LogSoftmax" if is_bf16("T") && is_forward && behind.contains(&idx) => {
-            found.push((SlipKind::Bf16Loss, idx));
+            shown.push((SlipKind::Bf16Loss, idx));
         }
         "SoftmaxCrossEntropyWithLogits" | "SparseSoftmaxCrossEntropyWithLogits" if is_bf16("T") => {
-            found.push((SlipKind::Bf16Loss, idx));
+            shown.push((SlipKind::Bf16Loss, idx));
         }
         "Sum" | "Mean" if is_bf16("T") && is_forward && behind.contains(&idx) => {
-            found.push((SlipKind::Bf16LossSum, idx))
+            shown.push((SlipKind::Bf16LossSum, idx))
         }
-        "Log" | "Log1p" if is_bf16("T") && is_forward && behind.contains(&idx) => found.push((SlipKind::Bf16Loss, idx)),
-        "FusedBatchNorm" if is_bf16("T") => found.push((SlipKind::Bf16Statistics, idx)),
-        "FusedBatchNormV2" | "FusedBatchNormV3" if is_bf16("U") => found.push((SlipKind::Bf16Statistics, idx)),
+        "Log" | "Log1p" if is_bf16("T") && is_forward && behind.contains(&idx) => shown.push((SlipKind::Bf16Loss, idx)),
+        "FusedBatchNorm" if is_bf16("T") => shown.push((SlipKind::Bf16Statistics, idx)),
+        "FusedBatchNormV2" | "FusedBatchNormV3" if is_bf16("U") => shown.push((SlipKind::Bf16Statistics, idx)),
         // tf.nn.moments: the variance is a mean of squared differences.
         "SquaredDifference" if is_bf16("T") && is_forward && node.name.contains("moments/") => {
-            found.push((SlipKind::Bf16Statistics, idx));
+            shown.push((SlipKind::Bf16Statistics, idx));
         }
-        "CrossReplicaSum" if is_bf16("T") => found.push((SlipKind::Bf16GradientSum, idx)),
+        "CrossReplicaSum" if is_bf16("T") => shown.push((SlipKind::Bf16GradientSum, idx)),
         op if (op.starts_with("Apply") || op.starts_with("ResourceApply")) && is_bf16("T") => {
-            found.push((SlipKind::Bf16Update, idx));
+            shown.push((SlipKind::Bf16Update, idx));
         }
         op if op.starts_with("Assign") && is_rounded_statistics(symbols, node) => {
-            found.push((SlipKind::RoundedStatistics, idx));
+            shown.push((SlipKind::RoundedStatistics, idx));
         }
         "Cast" if is_bf16("DstT") => {
             let from = node.dtype("SrcT");
@@ -199,12 +199,12 @@ fn of_node(
             });
             // What only predicts may be fed whatever its caller has.
             if from == Some(DType::F32) && is_input && is_bf16_network && !graph.collection("train_op").is_empty() {
-                found.push((SlipKind::CastOnDevice, idx));
+                shown.push((SlipKind::CastOnDevice, idx));
             }
             let is_counter = source
                 .is_some_and(|source| is_variable(&source.op) && source.dtype("dtype").is_some_and(DType::is_integer));
             if from.is_some_and(DType::is_integer) && is_counter {
-                found.push((SlipKind::Bf16Counter, idx));
+                shown.push((SlipKind::Bf16Counter, idx));
             }
         }
         _ => {}

@@ -170,6 +170,11 @@ fn says_bf16(line: &Line) -> bool {
     has(line, "bfloat16") || has_text(line, "bfloat16")
 }
 
+/// Whether a text is Keras' policy of a dtype.
+fn is_policy_of(line: &Line, dtype: &str) -> bool {
+    line.tokens.iter().any(|token| matches!(token, Token::Text(text) if text.strip_prefix("mixed_") == Some(dtype)))
+}
+
 fn slip(line: u32, what: &'static str, why: &'static str, mend: &'static str) -> Finding {
     Finding { line, what, why, mend, is_slip: true }
 }
@@ -186,16 +191,16 @@ fn scope_around_compile(script: &Script) -> Vec<Finding> {
     });
     let what = "bfloat16_scope around a Keras model's compile";
     let why = "compile asks for no variables, so the scope changes nothing";
-    let mend = "tf.keras.mixed_precision.set_global_policy('mixed_bfloat16'), before the layers are made";
+    let mend = "Keras' own bfloat16 policy, by tf.keras.mixed_precision.set_global_policy before the layers are made";
     around.map(|at| slip(script.lines()[at].number, what, why, mend)).collect()
 }
 
 fn scope_in_a_comment(script: &Script) -> Vec<Finding> {
     let is_scope = |text: &str| text.contains("bfloat16_scope") && text.trim_start().starts_with("with ");
-    let found = script.lines.comments.iter().filter(|(_, text)| is_scope(text));
+    let hits = script.lines.comments.iter().filter(|(_, text)| is_scope(text));
     let why = "the network is then float32, whatever the flag says";
     let what = "a bfloat16_scope that is commented out";
-    found.map(|(line, _)| slip(*line, what, why, "take the # away, and indent what it is about")).collect()
+    hits.map(|(line, _)| slip(*line, what, why, "take the # away, and indent what it is about")).collect()
 }
 
 fn cast_without_use(script: &Script) -> Vec<Finding> {
@@ -218,12 +223,11 @@ fn cast_without_use(script: &Script) -> Vec<Finding> {
                 .any(|token| token.is("=") && line.tokens.first() != Some(token) && !in_brackets(line, token))
     };
     let what = "a cast whose result is not used";
-    let found = script.lines().iter().filter(is_alone);
-    found
-        .map(|line| {
-            slip(line.number, what, "a cast gives a new tensor; the old one stays f32", "x = tf.cast(x, tf.bfloat16)")
-        })
-        .collect()
+    let hits = script.lines().iter().filter(is_alone);
+    hits.map(|line| {
+        slip(line.number, what, "a cast gives a new tensor; the old one stays f32", "x = tf.cast(x, tf.bfloat16)")
+    })
+    .collect()
 }
 
 /// Whether the first token like this one stands in brackets.
@@ -253,17 +257,16 @@ fn statistics_through_a_cast(script: &Script) -> Vec<Finding> {
     };
     let what = "moving statistics assigned through a cast to bf16";
     let why = "an average with momentum 0.99 takes no change below 1/256 of itself";
-    let found = script.lines().iter().filter(is_statistics);
-    found
-        .map(|line| {
-            slip(line.number, what, why, "assign the f32 value; batch norm's variables stay f32 in a bf16 scope")
-        })
-        .collect()
+    let hits = script.lines().iter().filter(is_statistics);
+    hits.map(|line| {
+        slip(line.number, what, why, "assign the f32 value; batch norm's variables stay f32 in a bf16 scope")
+    })
+    .collect()
 }
 
 fn scaling_with_bf16(script: &Script) -> Vec<Finding> {
     let is_bf16 =
-        script.lines().iter().any(|line| has_text(line, "mixed_bfloat16") || (script.any("torch") && says_bf16(line)));
+        script.lines().iter().any(|line| is_policy_of(line, "bfloat16") || (script.any("torch") && says_bf16(line)));
     let scales =
         |line: &&Line| calls(line, "LossScaleOptimizer") || calls(line, "GradScaler") || calls(line, "scale_loss");
     if !is_bf16 {
@@ -289,7 +292,12 @@ fn half_on_a_tpu(script: &Script) -> Vec<Finding> {
         .iter()
         .filter(is_half)
         .map(|line| {
-            slip(line.number, what, "a TPU's units take bfloat16; f16 ends at 65504", "mixed_bfloat16, or tf.bfloat16")
+            slip(
+                line.number,
+                what,
+                "a TPU's units take bfloat16; f16 ends at 65504",
+                "tf.bfloat16, or Keras' policy of it",
+            )
         })
         .collect()
 }
@@ -372,9 +380,9 @@ fn batch_of_all_hosts(script: &Script) -> Vec<Finding> {
     }
     let takes_all = |line: &&Line| {
         ["batch", "map_and_batch"].iter().any(|word| {
-            let given = arguments(line, word);
-            given.iter().any(|token| token.name() == Some("FLAGS"))
-                && given.iter().any(|token| token.name().is_some_and(|name| name.ends_with("batch_size")))
+            let passed = arguments(line, word);
+            passed.iter().any(|token| token.name() == Some("FLAGS"))
+                && passed.iter().any(|token| token.name().is_some_and(|name| name.ends_with("batch_size")))
         })
     };
     let what = "the global batch in input_fn";
@@ -413,23 +421,23 @@ fn probabilities_as_logits(script: &Script) -> Vec<Finding> {
         "softmax_cross_entropy_with_logits_v2",
         "sparse_softmax_cross_entropy_with_logits",
     ];
-    let mut found = Vec::new();
+    let mut hits = Vec::new();
     for (at, line) in script.lines().iter().enumerate() {
         let Some(loss) = losses.iter().find(|loss| calls(line, loss)) else { continue };
-        let given: Vec<&str> = arguments(line, loss).iter().filter_map(Token::name).collect();
+        let passed: Vec<&str> = arguments(line, loss).iter().filter_map(Token::name).collect();
         let is_probability = |earlier: &&Line| match &earlier.tokens[..] {
             [Token::Name(name), equals, ..] if equals.is("=") => {
-                given.contains(&name.as_str()) && (calls(earlier, "softmax") || calls(earlier, "Softmax"))
+                passed.contains(&name.as_str()) && (calls(earlier, "softmax") || calls(earlier, "Softmax"))
             }
             _ => false,
         };
         let last = script.lines()[..at].iter().rev().find(|earlier| {
-            matches!(&earlier.tokens[..], [Token::Name(name), equals, ..] if equals.is("=") && given.contains(&name.as_str()) && name.contains("logit"))
+            matches!(&earlier.tokens[..], [Token::Name(name), equals, ..] if equals.is("=") && passed.contains(&name.as_str()) && name.contains("logit"))
         });
         let from_last = last.filter(is_probability);
-        if from_last.is_some() || given.contains(&"softmax") {
+        if from_last.is_some() || passed.contains(&"softmax") {
             let why = "the loss takes a softmax itself: of probabilities it is flat";
-            found.push(slip(line.number, "probabilities given as logits", why, "give what goes into the softmax"));
+            hits.push(slip(line.number, "probabilities given as logits", why, "give what goes into the softmax"));
         }
     }
     let is_keras = script.lines().iter().find(|line| {
@@ -443,14 +451,14 @@ fn probabilities_as_logits(script: &Script) -> Vec<Finding> {
         })
     });
     if let (Some(line), true) = (is_keras, has_softmax) {
-        found.push(slip(
+        hits.push(slip(
             line.number,
             "from_logits=True behind a softmax",
             "the loss takes a softmax itself: of probabilities it is flat",
             "leave the activation of the last layer out",
         ));
     }
-    found
+    hits
 }
 
 fn regulariser_without_use(script: &Script) -> Vec<Finding> {
@@ -472,8 +480,8 @@ fn regulariser_without_use(script: &Script) -> Vec<Finding> {
     let what = "a regulariser whose loss is never added";
     let why = "it is kept in a collection, and changes nothing until the loss has it";
     let mend = "loss += tf.losses.get_regularization_loss()";
-    let found = script.lines().iter().filter(asks).take(1);
-    found.map(|line| slip(line.number, what, why, mend)).collect()
+    let hits = script.lines().iter().filter(asks).take(1);
+    hits.map(|line| slip(line.number, what, why, mend)).collect()
 }
 
 /// Lines of other frameworks that have another form here.
