@@ -24,7 +24,7 @@ fn npy(version: u8, descr: &str, is_fortran: bool, dims: &[i64], bytes: &[u8]) -
     let order = if is_fortran { "True" } else { "False" };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': ({shape}), }}");
     let n_head = if version == 1 { 10 } else { 12 };
-    while (n_head + header.len() + 1) % 64 != 0 {
+    while !(n_head + header.len() + 1).is_multiple_of(64) {
         header.push(' ');
     }
     header.push('\n');

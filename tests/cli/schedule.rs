@@ -101,7 +101,9 @@ fn what_a_training_never_reaches_is_a_warning() {
     .assert_eq(&said(&["schedule"], change));
     let lines = "  epochs: 1\n  warm_up: {epochs: 12}\n";
     let of_flag = "  epochs: 10\n  warm_up: {epochs: 12}\n";
-    for said in [said(&["train", "--no-run"], lines), said(&["train", "--no-run", "--epochs", "1"], of_flag)] {
+    for said in
+        [said(&["train", "--no-run"], lines), said(&["train", "--no-run", "--epochs", "1", "--overwrite"], of_flag)]
+    {
         let warning = "warning: e.yaml:5:21: the warm-up of 528 steps is longer than the training, which has 44\n";
         assert!(said.contains(warning), "{said}");
     }

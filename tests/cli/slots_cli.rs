@@ -37,7 +37,9 @@ fn losses(folder: &Folder, file: &str, precision: &str) -> Vec<f64> {
     assert_eq!((&said["has_slots"], &said["about_slots"]), (&true.into(), &about), "{said}");
     let run = format!("run-{precision}");
     let train = ["train", "net.yaml", "--precision", precision, "--resume=in.safetensors", "--log-every", "1"];
-    folder.stdout(&[&train[..], &["--epochs", "25", "--checkpoint", "out.safetensors", "--run", &run]].concat());
+    folder.stdout(
+        &[&train[..], &["--epochs", "25", "--checkpoint", "out.safetensors", "--overwrite", "--run", &run]].concat(),
+    );
     let lines = std::fs::read_to_string(folder.path(&run).join("metrics.jsonl")).unwrap();
     let found = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64());
     found.take(20).collect()

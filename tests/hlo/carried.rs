@@ -1,6 +1,6 @@
 //! What the IR does not model, or models only to carry it, crosses from text to proto and back unharmed.
 
-use bf16scope::hlo::proto::messages::{HloModuleProto, Window, WindowDimension};
+use bf16scope::hlo::proto::messages::{HloModuleProto, PaddingConfig, Window, WindowDimension};
 use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::text::{self, PrintOptions};
 use bf16scope::hlo::verify::verify;
@@ -115,11 +115,16 @@ fn what_text_leaves_out_is_known() {
     let (_, _, mut proto) = through_proto(&custom_call("f32[3]{0}", ""));
     let module = decode::from_bytes(&proto.encode_to_vec()).unwrap();
     assert_eq!(lost_in_text(&module), []);
-    // A custom call may have a window, for which HLO text has no words outside convolutions and their like.
+    // A custom call may have a window, as convolutions and their like.
     let window = Window { dimensions: vec![WindowDimension { size: 3, stride: 1, ..Default::default() }] };
     proto.computations[0].instructions[1].window = Some(window);
     let module = decode::from_bytes(&proto.encode_to_vec()).unwrap();
-    let lost = Lost { place: "m/%y".to_string(), opcode: "custom-call".to_string(), fields: vec![15] };
+    assert_eq!(lost_in_text(&module), []);
+    assert!(printed(&module).contains("window={size=3"), "{}", printed(&module));
+    // And the padding of a convolution, for which HLO text has no words there.
+    proto.computations[0].instructions[1].padding_config = Some(PaddingConfig::default());
+    let module = decode::from_bytes(&proto.encode_to_vec()).unwrap();
+    let lost = Lost { place: "m/%y".to_string(), opcode: "custom-call".to_string(), fields: vec![21] };
     assert_eq!(lost_in_text(&module), [lost]);
     assert_eq!(encode::to_bytes(&module).unwrap(), proto.encode_to_vec());
     // A kind of transform that this build has no name for was printed as `fft_type=`, which no reader takes.
