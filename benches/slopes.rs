@@ -66,8 +66,11 @@ fn operands(n: usize) -> String {
     joined(n, |at| format!("p{at}"))
 }
 
+/// A text of about so many parts.
+type Text = fn(usize) -> String;
+
 /// Kinds of modules of about so many instructions, as text.
-const MODULES: [(&str, fn(usize) -> String); 14] = [
+const MODULES: [(&str, Text); 14] = [
     ("chain", |n| {
         let step = |at: usize| format!("  x{} = f32[4] add(x{at}, x{at})\n", at + 1);
         format!(
@@ -198,8 +201,11 @@ const MODULES: [(&str, fn(usize) -> String); 14] = [
     }),
 ];
 
+/// Does something with a module, whose text it is given too.
+type Work = fn(&str, &Module);
+
 /// What is done with a module.
-const WORK: [(&str, fn(&str, &Module)); 6] = [
+const WORK: [(&str, Work); 6] = [
     ("read text", |text, _| drop(black_box(parse(text, "m").expect("the text was read before")))),
     ("verify", |_, module| verify(module).expect("the module was verified before")),
     ("write text", |_, module| drop(black_box(print(module, &PrintOptions::default())))),
@@ -209,7 +215,7 @@ const WORK: [(&str, fn(&str, &Module)); 6] = [
 ];
 
 /// Kinds of experiments of about so many keys.
-const DOCUMENTS: [(&str, fn(usize) -> String); 6] = [
+const DOCUMENTS: [(&str, Text); 6] = [
     ("unknown keys", |n| {
         let keys = joined(n, |at| format!("k{at}: {at}"));
         format!("model: {{kind: mlp, input: [4], n_classes: 2, hidden: [4], {keys}}}\n")

@@ -256,8 +256,8 @@ pub fn torch(draw: &mut Draw<'_>) -> Vec<u8> {
             9 => pickle.push(b'}'),
             10 => pickle.push(b']'),
             11 => pickle.push(b')'),
-            12 => pickle.push(draw.of(&[b's', b'u'])),
-            13 => pickle.push(draw.of(&[b'a', b'e'])),
+            12 => pickle.push(draw.of(b"su")),
+            13 => pickle.push(draw.of(b"ae")),
             14 => pickle.extend([b'q', draw.byte()]),
             15 => pickle.extend([b'h', draw.byte()]),
             16 => pickle.push(draw.of(&[0x85, 0x86, 0x87])),
@@ -267,7 +267,7 @@ pub fn torch(draw: &mut Draw<'_>) -> Vec<u8> {
             }
             // A whole tensor, as torch writes one.
             19..=21 => tensor(draw, &mut pickle),
-            22 => pickle.push(draw.of(&[b'0', b'2', b'1'])),
+            22 => pickle.push(draw.of(b"021")),
             _ => pickle.push(draw.byte()),
         }
     }

@@ -400,7 +400,7 @@ fn amplifications() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
         ("lines.yaml", (0..2000).map(|at| format!("{}a:\n", " ".repeat(at))).collect::<String>().into_bytes(), SCHEDULE),
         ("keys.yaml", (0..200_000).map(|at| format!("k{at}: 1\n")).collect::<String>().into_bytes(), SCHEDULE),
         ("hidden.yaml", mlp("[4294967296]"), EMIT),
-        ("hidden2.yaml", mlp(&format!("[{}]", vec!["2000000000"; 8].join(", "))), EMIT),
+        ("hidden2.yaml", mlp(&format!("[{}]", ["2000000000"; 8].join(", "))), EMIT),
         ("hidden3.yaml", mlp(&format!("[{}]", vec!["4"; 300_000].join(", "))), SCHEDULE),
         ("large.npz", Vec::new(), WEIGHTS),
         ("w1.npy", array("<f4", &[i64::MAX]), WEIGHTS),

@@ -70,7 +70,7 @@ fn parquet_of_any_schema() {
     let path = folder.path().join("a.parquet");
     for seed in 0..n_draws() {
         fs::write(&path, files::parquet(&mut Draw(&bytes(seed)))).unwrap();
-        match Parquet::open(&[path.clone()], Some(&folder.path().join("cache"))) {
+        match Parquet::open(std::slice::from_ref(&path), Some(&folder.path().join("cache"))) {
             Ok(records) => (0..records.n_records().min(3)).for_each(|index| drop(records.values(index, None))),
             Err(error) => assert!(!error.to_string().is_empty()),
         }

@@ -348,7 +348,7 @@ fn drawn_state_is_one_that_an_optimizer_has_and_nan_of_f32_recommends_nothing() 
     assert!(head.find("layer") < head.find("line") && head.contains("born"), "{said}");
     assert!(said.contains("adam/step") && said.contains("adam.py:9"), "{said}");
     // A second moment below 0, from a file.
-    let mut npz = bf16scope::data::npz::NpzWriter::create(&folder.path().join("in.npz")).unwrap();
+    let mut npz = bf16scope::data::npz::NpzWriter::create(folder.path().join("in.npz")).unwrap();
     let header = bf16scope::data::npz::Header::of(bf16scope::hlo::DType::F32, vec![64]);
     let array = |value: f32| (0..64).flat_map(|_| value.to_le_bytes()).collect::<Vec<u8>>();
     npz.add("g", &header, &array(0.5)).unwrap();

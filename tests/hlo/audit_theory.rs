@@ -218,7 +218,7 @@ fn check(network: &Network, rows: &[ResultRow], which: &str) -> f64 {
         let matches = |pattern: &&str| {
             name_pattern::matches(pattern, variable) || name_pattern::matches(&format!("{pattern}/*"), variable)
         };
-        network.zero.iter().any(|pattern| matches(pattern))
+        network.zero.iter().any(matches)
     };
     let zeros: Vec<&ResultRow> = rows.iter().filter(is_zero).collect();
     assert!(zeros.len() >= 2 * network.zero.len(), "{}: {rows:#?}", network.name);

@@ -115,7 +115,7 @@ fn a_recurrent_layer_says_what_is_wrong() {
     let gelu = Lstm { activation: bf16scope::nn::Activation::Gelu, ..six };
     let error = error(&[3, 5, 4], None, gelu);
     assert!(
-        error.contains("the activation \"gelu\" has a gradient of its own, or an axis, which a loop does not keep"),
+        error.contains("the activation \"gelu\" has a custom VJP, or an axis, which a loop does not keep"),
         "{error}"
     );
 }

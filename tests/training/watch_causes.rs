@@ -31,11 +31,14 @@ struct Plan {
     train: &'static str,
     precision: Precision,
     /// Variables whose names end so, and what is put there.
-    change: &'static [(&'static str, fn(f32) -> f32)],
+    change: &'static [(&'static str, Change)],
     /// The rule, and a part of the layer's name; nothing is wrong with a healthy run.
     fault: Option<(&'static str, &'static str)>,
     is_short: bool,
 }
+
+/// What becomes of a number.
+type Change = fn(f32) -> f32;
 
 const PLAN: Plan = Plan {
     name: "",

@@ -455,8 +455,8 @@ mod tests {
         let records = One([(feature.name.clone(), Value::Bytes(vec![bytes.to_vec()]))].into());
         let specs = [(feature.name.clone(), spec)].into();
         let said = |error: DataError| error.to_string();
-        let pipeline =
-            Pipeline::new(Arc::new(records), &[feature.clone()], &specs, Options::default()).map_err(said)?;
+        let pipeline = Pipeline::new(Arc::new(records), std::slice::from_ref(feature), &specs, Options::default())
+            .map_err(said)?;
         let bytes = pipeline.read(0).map_err(said)?.remove(0).into_owned();
         Ok((pipeline.arrays()[0].dtype, bytes))
     }

@@ -33,6 +33,7 @@ mod loss;
 mod masks;
 mod moved;
 mod narrow;
+mod need;
 mod needs;
 mod paint;
 mod painted;

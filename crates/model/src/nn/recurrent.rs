@@ -127,7 +127,7 @@ struct Order {
 /// Everything in the dtype of x, but for the cell c, which is f32 where x is narrower: it is a sum over the steps.
 ///
 /// # Errors
-/// x not of rank 3, not floating or without steps; another mask; `units` below 1; an activation with a gradient of its own
+/// x not of rank 3, not floating or without steps; another mask; `units` below 1; an activation with a custom VJP
 /// (gelu, softplus) or over an axis (softmax), of which loops know nothing.
 ///
 /// # Source
@@ -295,8 +295,7 @@ fn check(x: &Tensor, mask: Option<&Tensor>, order: &Order) -> Result<(), RuleErr
         None => Ok(()),
         Some(activation) => {
             let name = serde_json::to_string(activation).unwrap_or_default();
-            let message =
-                format!("the activation {name} has a gradient of its own, or an axis, which a loop does not keep");
+            let message = format!("the activation {name} has a custom VJP, or an axis, which a loop does not keep");
             let help = "use linear, relu, relu6, leaky_relu, softsign, sigmoid, hard_sigmoid, tanh or silu";
             Err(RuleError::new("recurrent/activation", message).with_help(help))
         }

@@ -507,3 +507,33 @@ fn sigmoids(graph: &Dataflow<'_>) -> Vec<NodeId> {
     };
     (0..graph.nodes.len() as NodeId).filter(is_sigmoid).collect()
 }
+
+/// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of the
+/// state that `is_source`, in the same step or in one before it.
+pub(super) fn reached(
+    body: &Dataflow<'_>,
+    state: &[ValueId],
+    begins: impl Fn(NodeId) -> bool,
+    is_source: impl Fn(usize) -> bool,
+) -> Vec<bool> {
+    let mut found = vec![false; body.values.len()];
+    let mut is_passed = vec![false; body.nodes.len()];
+    // For each result of the body the arrays of the next step's state that it becomes.
+    let mut becomes: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
+    for (&before, &after) in state.iter().zip(&body.results) {
+        becomes.entry(after).or_default().push(before);
+    }
+    let of_nodes = (0..body.nodes.len() as NodeId).filter(|&node| begins(node));
+    let mut open: Vec<ValueId> = of_nodes.flat_map(|node| body.node(node).results()).collect();
+    open.extend(state.iter().enumerate().filter(|(leaf, _)| is_source(*leaf)).map(|(_, &value)| value));
+    while let Some(value) = open.pop() {
+        if std::mem::replace(&mut found[value as usize], true) {
+            continue;
+        }
+        let users = body.users[value as usize].iter();
+        let users = users.filter(|&&user| !std::mem::replace(&mut is_passed[user as usize], true));
+        open.extend(users.flat_map(|&user| body.node(user).results()));
+        open.extend(becomes.get(&value).into_iter().flatten().filter(|&&before| body.value(before).is_f32()));
+    }
+    found
+}

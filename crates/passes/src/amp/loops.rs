@@ -19,13 +19,13 @@
 //! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
 //! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
 
-use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId, reached};
 use super::moved::MAX_TERMS;
-use super::needs::{angles, factors};
+use super::recurrences::factors;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// How a loop uses an array of its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,34 +234,17 @@ fn is_summed(body: &Dataflow<'_>, of_product: &[bool], before: ValueId, after: V
         && others().all(|&value| of_product[value as usize])
 }
 
-/// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of the
-/// state that `is_source`, in the same step or in one before it.
-pub(super) fn reached(
-    body: &Dataflow<'_>,
-    state: &[ValueId],
-    begins: impl Fn(NodeId) -> bool,
-    is_source: impl Fn(usize) -> bool,
-) -> Vec<bool> {
-    let mut found = vec![false; body.values.len()];
-    let mut is_passed = vec![false; body.nodes.len()];
-    // For each result of the body the arrays of the next step's state that it becomes.
-    let mut becomes: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
-    for (&before, &after) in state.iter().zip(&body.results) {
-        becomes.entry(after).or_default().push(before);
-    }
-    let of_nodes = (0..body.nodes.len() as NodeId).filter(|&node| begins(node));
-    let mut open: Vec<ValueId> = of_nodes.flat_map(|node| body.node(node).results()).collect();
-    open.extend(state.iter().enumerate().filter(|(leaf, _)| is_source(*leaf)).map(|(_, &value)| value));
-    while let Some(value) = open.pop() {
-        if std::mem::replace(&mut found[value as usize], true) {
-            continue;
+/// For each array of a loop's state whether a sine or cosine of its body reads it, with no product between.
+fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
+    let mut is_angle = vec![false; body.values.len()];
+    for of in body.nodes.iter().rev() {
+        let turns = matches!(body.instr(of).op, Op::Unary(UnaryOp::Sin | UnaryOp::Cos));
+        let is_soft = matches!(of.class(), Some(Class::Infer | Class::Clear));
+        if turns || is_soft && of.results().any(|value| is_angle[value as usize]) {
+            of.operands.iter().for_each(|&value| is_angle[value as usize] = true);
         }
-        let users = body.users[value as usize].iter();
-        let users = users.filter(|&&user| !std::mem::replace(&mut is_passed[user as usize], true));
-        open.extend(users.flat_map(|&user| body.node(user).results()));
-        open.extend(becomes.get(&value).into_iter().flatten().filter(|&&before| body.value(before).is_f32()));
     }
-    found
+    state.iter().map(|&value| is_angle[value as usize]).collect()
 }
 
 /// The values of a region's only parameter.

@@ -11,57 +11,16 @@
 //! | an exponential | running sums, by whatever spelling |
 
 use super::cancellation::{Cancellations, cancellations};
-use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::decides::Told;
 use super::loops::Loop;
-use super::recurrences::{recurrences, scans};
+use super::need::Need;
+use super::recurrences::{recurrences, scans, until_squashed};
 use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::{calls_regions, is_map};
 use bf16scope_hlo::ops::precision::Class;
-use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Why a node is f32 for what reads it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Need {
-    /// A choice that the program computes on with is made by its value.
-    Choice,
-    /// A recurrence multiplies by it, or adds it up, again and again.
-    Recurrence,
-    /// A sine or cosine reads it, and an op in f32 made it.
-    Angle,
-    /// A decomposition or a Fourier transform of a matrix reads it.
-    Decomposition,
-    /// What it is added to cancels it, as in ‖a‖² + ‖b‖² − 2ab.
-    Cancellation,
-    /// An exponential reads it, and it comes of a running sum.
-    Exponent,
-}
-
-impl Need {
-    /// A sentence that fits behind "because".
-    pub(super) const fn why(self) -> &'static str {
-        match self {
-            Need::Choice => "a choice that the program computes on with is made by its value",
-            Need::Recurrence => {
-                "a recurrence multiplies by it or adds it up again and again, so that one rounding becomes one for each step"
-            }
-            Need::Angle => {
-                "a sine or cosine reads it, and an op in f32 made it: the angle would lose its absolute precision"
-            }
-            Need::Decomposition => {
-                "a decomposition or a transform in f32 reads the matrix that it belongs to, which a rounding may make indefinite \
-                 or singular"
-            }
-            Need::Cancellation => {
-                "it is taken from sums of its operands' own products, as in ‖a‖² + ‖b‖² − 2ab, and what is left is small"
-            }
-            Need::Exponent => {
-                "an exponential reads it, and it comes of a running sum, whose rounding is as large as all that was added up"
-            }
-        }
-    }
-}
 
 /// What a region needs in f32.
 #[derive(Debug)]
@@ -113,31 +72,6 @@ pub(super) fn needs(
     finder.cancellations();
     finder.reads(&MadeInF32::new(graph, loops, &around.learned), loops);
     finder.needs
-}
-
-/// For each array of a loop's state whether a recurrence of its body multiplies by it, with nothing between that squashes it.
-pub(super) fn factors(body: &Dataflow<'_>, state: &[ValueId], taken: &[bool]) -> Vec<bool> {
-    let mut finder = Finder { graph: body, needs: Needs::of_choices(body, &vec![None; body.nodes.len()]) };
-    let mut reached = BTreeSet::new();
-    for (node, factors) in recurrences(body, taken) {
-        for value in factors {
-            reached.extend(finder.until_squashed(value, node));
-        }
-    }
-    state.iter().map(|value| reached.contains(value)).collect()
-}
-
-/// For each array of a loop's state whether a sine or cosine of its body reads it, with no product between.
-pub(super) fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
-    let mut is_angle = vec![false; body.values.len()];
-    for of in body.nodes.iter().rev() {
-        let turns = matches!(body.instr(of).op, Op::Unary(UnaryOp::Sin | UnaryOp::Cos));
-        let is_soft = matches!(of.class(), Some(Class::Infer | Class::Clear));
-        if turns || is_soft && of.results().any(|value| is_angle[value as usize]) {
-            of.operands.iter().for_each(|&value| is_angle[value as usize] = true);
-        }
-    }
-    state.iter().map(|&value| is_angle[value as usize]).collect()
 }
 
 struct Finder<'g, 'm> {
@@ -257,35 +191,12 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// The factor of a recurrence, and what it is computed from up to what squashes it: an exponential, a sigmoid. Gives the
-    /// values that the region takes for it.
-    fn until_squashed(&mut self, value: ValueId, at: NodeId) -> Vec<ValueId> {
-        let (mut open, mut taken, mut seen) = (vec![value], Vec::new(), BTreeSet::new());
-        while let Some(value) = open.pop() {
-            let maker = self.graph.producer(value);
-            let of = self.graph.node(maker);
-            if !self.graph.value(value).is_f32() || !seen.insert(value) {
-                continue;
-            }
-            if of.kind == NodeKind::Parameter {
-                taken.push(value);
-            }
-            self.add(maker, Need::Recurrence, at);
-            let op = &self.graph.instr(of).op;
-            let is_squash = matches!(op, Op::Unary(UnaryOp::Logistic | UnaryOp::Tanh | UnaryOp::Erf))
-                || is_reciprocal_of_sum(self.graph, of);
-            if self.is_soft(maker) && !is_squash {
-                open.extend(&of.operands);
-            }
+    /// The factor of a recurrence, and what it is computed from up to what squashes it.
+    fn until_squashed(&mut self, value: ValueId, at: NodeId) {
+        for node in until_squashed(self.graph, value).0 {
+            self.add(node, Need::Recurrence, at);
         }
-        taken
     }
-}
-
-/// Whether a node is the last of a sigmoid's ops, 1 / (1 + e^x).
-fn is_reciprocal_of_sum(graph: &Dataflow<'_>, of: &Node) -> bool {
-    let is_division = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Divide));
-    is_division && of.operands.first().is_some_and(|&value| graph.value(value).is_data)
 }
 
 /// What makes a value that has f32's precision.

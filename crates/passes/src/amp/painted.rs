@@ -1,7 +1,7 @@
 //! What `paint` decides for a region: the dtype of each node and value, and the rule that decided.
 
 use super::dataflow::{NodeId, ValueId};
-use super::needs::Need;
+use super::need::Need;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a node computes in what it does.

@@ -1,8 +1,7 @@
 //! Recurrences: what a loop, or a scan by halves, multiplies or adds up again and again, so that one rounding becomes one for
 //! each step.
 
-use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
-use super::loops::reached;
+use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId, reached};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::calls_regions;
 use bf16scope_hlo::ops::precision::Class;
@@ -171,4 +170,42 @@ fn halved(graph: &Dataflow<'_>, a: ValueId, b: ValueId) -> Option<ValueId> {
     };
     let of_b = sources(b);
     sources(a).into_iter().find(|source| of_b.contains(source))
+}
+
+/// The nodes that compute the factor of a recurrence, up to what squashes it (an exponential, a sigmoid), and the values that
+/// the region takes for it.
+pub(super) fn until_squashed(graph: &Dataflow<'_>, value: ValueId) -> (Vec<NodeId>, Vec<ValueId>) {
+    let (mut open, mut seen) = (vec![value], BTreeSet::new());
+    let (mut nodes, mut taken) = (Vec::new(), Vec::new());
+    while let Some(value) = open.pop() {
+        let maker = graph.producer(value);
+        let node = graph.node(maker);
+        if !graph.value(value).is_f32() || !seen.insert(value) {
+            continue;
+        }
+        if node.kind == NodeKind::Parameter {
+            taken.push(value);
+        }
+        nodes.push(maker);
+        let op = &graph.instr(node).op;
+        let is_squash = matches!(op, Op::Unary(UnaryOp::Logistic | UnaryOp::Tanh | UnaryOp::Erf))
+            || is_reciprocal_of_sum(graph, node);
+        if matches!(node.class(), Some(Class::Infer | Class::Clear)) && !is_squash {
+            open.extend(&node.operands);
+        }
+    }
+    (nodes, taken)
+}
+
+/// Whether a node is the last of a sigmoid's ops, 1 / (1 + e^x).
+fn is_reciprocal_of_sum(graph: &Dataflow<'_>, of: &Node) -> bool {
+    let is_division = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Divide));
+    is_division && of.operands.first().is_some_and(|&value| graph.value(value).is_data)
+}
+
+/// For each array of a loop's state whether a recurrence of its body multiplies by it, with nothing between that squashes it.
+pub(super) fn factors(body: &Dataflow<'_>, state: &[ValueId], taken: &[bool]) -> Vec<bool> {
+    let factors = recurrences(body, taken).into_values().flatten();
+    let reached: BTreeSet<ValueId> = factors.flat_map(|value| until_squashed(body, value).1).collect();
+    state.iter().map(|value| reached.contains(value)).collect()
 }

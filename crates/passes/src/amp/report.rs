@@ -7,7 +7,7 @@ use super::decided::StoredAs;
 use super::frame::Origin;
 use super::loss::TakenLoss;
 use super::narrow;
-use super::needs::Need;
+use super::need::Need;
 use super::painted::{Painted, Rule};
 use super::policy::{Because, Policy};
 use crate::name_pattern::bare;

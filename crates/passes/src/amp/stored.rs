@@ -21,7 +21,7 @@ use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::functions::of_functions;
 use super::loss::leads_to_loss_by_product;
 use super::moved::{changes_lanes, is_stored};
-use super::needs::Need;
+use super::need::Need;
 use super::painted::{Painted, RegionKind, Rule};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::precision::Class;

@@ -1,0 +1,43 @@
+//! The reasons for which a node is f32 for what reads it.
+
+/// Why a node is f32 for what reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Need {
+    /// A choice that the program computes on with is made by its value.
+    Choice,
+    /// A recurrence multiplies by it, or adds it up, again and again.
+    Recurrence,
+    /// A sine or cosine reads it, and an op in f32 made it.
+    Angle,
+    /// A decomposition or a Fourier transform of a matrix reads it.
+    Decomposition,
+    /// What it is added to cancels it, as in ‖a‖² + ‖b‖² − 2ab.
+    Cancellation,
+    /// An exponential reads it, and it comes of a running sum.
+    Exponent,
+}
+
+impl Need {
+    /// A sentence that fits behind "because".
+    pub(super) const fn why(self) -> &'static str {
+        match self {
+            Need::Choice => "a choice that the program computes on with is made by its value",
+            Need::Recurrence => {
+                "a recurrence multiplies by it or adds it up again and again, so that one rounding becomes one for each step"
+            }
+            Need::Angle => {
+                "a sine or cosine reads it, and an op in f32 made it: the angle would lose its absolute precision"
+            }
+            Need::Decomposition => {
+                "a decomposition or a transform in f32 reads the matrix that it belongs to, which a rounding may make indefinite \
+                 or singular"
+            }
+            Need::Cancellation => {
+                "it is taken from sums of its operands' own products, as in ‖a‖² + ‖b‖² − 2ab, and what is left is small"
+            }
+            Need::Exponent => {
+                "an exponential reads it, and it comes of a running sum, whose rounding is as large as all that was added up"
+            }
+        }
+    }
+}
