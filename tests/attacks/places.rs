@@ -13,7 +13,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 fn refused(tiny: &Tiny, expected: &str) {
-    let output = tiny.train(&[]);
+    let output = tiny.train(&["--overwrite"]);
     assert_eq!((text(&output.stderr).as_str(), output.status.code()), (expected, Some(2)));
 }
 
@@ -46,7 +46,7 @@ fn a_second_run_on_the_same_checkpoint_says_so_and_stops() {
     let others = [".run.safetensors.writing", ".other.safetensors.writing-aB3dE9", "run.safetensors.writing-aB3dE9"];
     others.iter().for_each(|name| std::fs::write(tiny.path(name), "another's").unwrap());
     symlink("rows.csv", tiny.path(".run.safetensors.writing-aB3dE8")).unwrap();
-    let output = tiny.train(&["--epochs", "1"]);
+    let output = tiny.train(&["--epochs", "1", "--overwrite"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(
         names(tiny.folder()),

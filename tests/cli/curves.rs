@@ -45,13 +45,13 @@ impl Place {
     fn run(&self, args: &[&str]) -> (String, String) {
         let output = self.output(args);
         assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
-        (text(&output.stdout), binary::without_progress(&text(&output.stderr)))
+        (text(&output.stdout), text(&output.stderr))
     }
 
     fn refused(&self, args: &[&str]) -> String {
         let output = self.output(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stdout));
-        binary::without_progress(&text(&output.stderr))
+        text(&output.stderr)
     }
 
     /// A run of a seed that ends with this loss.
@@ -197,7 +197,7 @@ fn a_training_outlives_its_folder() {
     let args = ["train", "mlp.yaml", "--epochs", "40"];
     let mut command = binary::started_by(&["sh", "-c", script, "sh"], &args);
     let output = command.current_dir(place.0.path()).output().unwrap();
-    let (stdout, stderr) = (text(&output.stdout), binary::without_progress(&text(&output.stderr)));
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     let said = "bf16scope: runs/mlp-bf16/metrics.jsonl: cannot write to it: File too large (os error 27); the training goes \
                 on, and is not recorded any more\n";

@@ -126,18 +126,19 @@ fn work_of_seconds_says_what_it_is() {
         "deep.yaml",
         &format!("model: {{kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [{}]}}", hidden.join(", ")),
     );
-    let output = folder.run(&["train", "deep.yaml", "--epochs", "0", "--no-run"]);
-    let said = raw(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("bf16scope: compiling the training step of deep.yaml\n"), "{said}");
-    let quiet = folder.run(&["train", "deep.yaml", "--epochs", "0", "--no-run", "--overwrite", "--quiet"]);
-    assert_eq!(raw(&quiet.stderr), "");
-    for command in [["eval", "deep.yaml"], ["predict", "deep.yaml"]] {
-        let output = folder.run(&command);
-        let said = raw(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        assert!(said.contains("bf16scope: compiling "), "{command:?}: {said}");
+    let train = ["train", "deep.yaml", "--epochs", "0", "--no-run", "--overwrite"];
+    let shown = |args: &[&str]| {
+        let (shown, is_ok) = folder.on_a_terminal(args);
+        assert!(is_ok, "{shown}");
+        shown
+    };
+    assert!(shown(&train).contains("compiling the training step of deep.yaml"));
+    for command in ["eval", "predict"] {
+        assert!(shown(&[command, "deep.yaml"]).contains("compiling "), "{command}");
     }
+    // Neither where it was asked for silence, nor where nobody looks.
+    assert!(!shown(&[&train[..], &["--quiet"]].concat()).contains("compiling"));
+    assert!(!raw(&folder.run(&train).stderr).contains("compiling"));
 }
 
 /// Another user may write a run's folder, whose file names the checkpoint that a run which goes on replaces.

@@ -50,6 +50,14 @@ impl Folder {
         self.command(args).output().unwrap()
     }
 
+    /// What a terminal shows of a command, and whether it succeeds.
+    pub fn on_a_terminal(&self, args: &[&str]) -> (String, bool) {
+        let spawn = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
+        let mut command = self.command_by(&["python3", "-c", spawn], args);
+        let output = command.env("TERM", "xterm").stdin(std::process::Stdio::null()).output().unwrap();
+        (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.success())
+    }
+
     /// Standard output of a command that succeeds.
     pub fn stdout(&self, args: &[&str]) -> String {
         let output = self.run(args);
@@ -70,7 +78,7 @@ impl Folder {
 }
 
 pub fn text(bytes: &[u8]) -> String {
-    binary::without_progress(std::str::from_utf8(bytes).unwrap())
+    std::str::from_utf8(bytes).unwrap().to_string()
 }
 
 #[test]

@@ -235,6 +235,7 @@ fn a_plugin_in_a_file_runs_what_the_pinned_one_does() {
             "--epochs",
             "1",
             "--no-run",
+            "--overwrite",
             "--json",
             "--device",
             device,

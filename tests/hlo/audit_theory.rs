@@ -223,7 +223,9 @@ fn check(network: &Network, rows: &[ResultRow], which: &str) -> f64 {
     let zeros: Vec<&ResultRow> = rows.iter().filter(is_zero).collect();
     assert!(zeros.len() >= 2 * network.zero.len(), "{}: {rows:#?}", network.name);
     for row in zeros {
-        assert_ne!(row.judgement, Judgement::Judged, "{}, {which}: {row:#?}", network.name);
+        // What is the same to the last bit may be judged: it is right whatever its scale.
+        let is_judged = row.judgement == Judgement::Judged && row.n_differing > 0;
+        assert!(!is_judged, "{}, {which}: {row:#?}", network.name);
     }
     let error = largest_error(rows);
     let worst = rows.iter().max_by(|a, b| a.judged.unwrap_or(0.0).total_cmp(&b.judged.unwrap_or(0.0)));

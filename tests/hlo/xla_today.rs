@@ -90,9 +90,10 @@ const OF_OPTIONS: [&str; 5] = [
     "replica_count",
 ];
 
-/// The module of a text without what its proto does not say.
-fn without_options(mut module: Module) -> Module {
-    module.unmodelled.attributes.retain(|(name, _)| !OF_OPTIONS.contains(&name.as_str()));
+/// The module of a text without what its proto does not say. Of counts of devices a proto says as many as its device assignment has.
+fn without_options(mut module: Module, proto: &Module) -> Module {
+    let is_said = |attribute: &(String, String)| proto.unmodelled.attributes.contains(attribute);
+    module.unmodelled.attributes.retain(|it| is_said(it) || !OF_OPTIONS.contains(&it.0.as_str()));
     without_configs(module)
 }
 
@@ -110,7 +111,7 @@ fn protos_print_as_xla_printed_them() {
         let module = decode::from_bytes(&proto_of(&stage)).unwrap_or_else(|error| panic!("{stage}: {error}"));
         let module = without_configs(module);
         let text = text_of(&stage);
-        let expected = without_options(text::parse(&text, &stage).unwrap());
+        let expected = without_options(text::parse(&text, &stage).unwrap(), &module);
         let options = dialect(&text);
         // A text has computations in the module's order, a proto has them callees first, and sometimes more that nobody
         // calls.
@@ -191,7 +192,6 @@ fn without_compilation(module: HloModuleProto) -> HloModuleProto {
         spmd_output_sharding: None,
         spmd_parameters_shardings: Vec::new(),
         profile_info: Vec::new(),
-        device_assignment: None,
         device_type: String::new(),
         payloads: Vec::new(),
         cross_program_prefetches: Vec::new(),

@@ -122,7 +122,7 @@ fn pools_say_what_is_wrong() {
     check(
         |_, _, y| global_avg_pool(y, DataFormat::ChannelsLast),
         expect![[r#"
-            global_avg_pool: x s32[2] has rank 1, expected 4: [batch, height, width, channels]
+            global_avg_pool: x s32[2] has rank 1, expected 4: [batch, height, width, channels], or 3 of a sequence
               operand 0: s32[2] y"#]],
     );
 }

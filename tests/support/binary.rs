@@ -7,12 +7,6 @@ use std::process::Command;
 /// The subcommands that run programs, and so take `--device`.
 const RUNNING: [&str; 5] = ["audit", "eval", "predict", "run", "train"];
 
-/// Standard error without the lines that say what work of more than half a second is: a slow machine has them.
-pub fn without_progress(text: &str) -> String {
-    let passing = ["reading ", "compiling ", "evaluating "].map(|doing| format!("bf16scope: {doing}"));
-    text.split_inclusive('\n').filter(|line| !passing.iter().any(|start| line.starts_with(start))).collect()
-}
-
 /// The device named; `cpu` if none is.
 pub fn device() -> String {
     std::env::var("BF16SCOPE_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_string())

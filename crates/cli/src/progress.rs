@@ -1,10 +1,8 @@
 //! Progress on standard error: what a plugin's installation does, objects and text on their way, and bars for work over a second.
 
 use std::io::{IsTerminal, Write};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
 
@@ -104,42 +102,19 @@ pub(super) fn clear_all() {
     all_shown().iter().for_each(ProgressBar::finish_and_clear);
 }
 
-/// How long work is silent before it is said what it is.
-const PATIENCE: Duration = Duration::from_millis(500);
-
-/// Work that takes its time before a command has anything to show: a spinner on a terminal, and elsewhere a line, if it takes
-/// longer than [`PATIENCE`]. Dropped, it is over.
-pub(super) struct Phase {
-    spinner: ProgressBar,
-    waiting: Option<(Sender<()>, JoinHandle<()>)>,
-}
+/// Work that takes its time before a command has anything to show: a spinner, on a terminal. Dropped, it is over.
+pub(super) struct Phase(ProgressBar);
 
 impl Phase {
     /// Begins to do what `message` says.
     pub(super) fn begin(message: String, quiet: bool) -> Phase {
-        let spinner = spinner(message.clone(), quiet);
-        let is_line = !quiet && spinner.is_hidden();
-        let waiting = is_line.then(|| {
-            let (sender, ended) = channel();
-            let thread = std::thread::spawn(move || {
-                if ended.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                    say(&message);
-                }
-            });
-            (sender, thread)
-        });
-        Phase { spinner, waiting }
+        Phase(spinner(message, quiet))
     }
 }
 
 impl Drop for Phase {
     fn drop(&mut self) {
-        self.spinner.finish_and_clear();
-        if let Some((sender, thread)) = self.waiting.take() {
-            drop(sender);
-            // It has nothing to give, and a panic of it would have been printed.
-            drop(thread.join());
-        }
+        self.0.finish_and_clear();
     }
 }
 
