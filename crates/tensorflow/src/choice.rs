@@ -14,7 +14,7 @@ pub type SizeOf<'a> = dyn Fn(usize, usize) -> Option<i64> + 'a;
 
 /// What of a graph becomes a module.
 pub struct Choice<'a> {
-    /// A signature's name, or tensors and ops by name, with commas between; `None`: the graph's own choice, see [`Choice::targets`].
+    /// A signature's name, or tensors and ops by name, with commas between; `None`: the graph's own choice.
     pub name: Option<String>,
     /// Sizes that the graph leaves open.
     pub size_of: &'a SizeOf<'a>,

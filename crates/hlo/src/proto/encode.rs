@@ -4,7 +4,7 @@
 //! accepts. Of instructions of one name in several computations all but the first get a number appended. Arrays without a
 //! layout get the row-major one. Fields that the IR does not model come from
 //! [`Unmodelled::proto`](crate::Unmodelled). A text's counts of replicas and partitions are its device assignment
-//! ([`assignment`](super::assignment)); its other unmodelled attributes have no field: they belong to the compile options. Nothing is verified here: run `hlo::verify` first.
+//! ([`assignment`]); its other unmodelled attributes have no field: they belong to the compile options. Nothing is verified here: run `hlo::verify` first.
 
 use super::messages::*;
 use super::order::dependencies_first;
