@@ -76,9 +76,13 @@ def test_policies_are_read_in_one_way(tmp_path, monkeypatch):
 
 def test_what_an_audit_found_is_a_policy():
     step = lambda params, x: {"params": params - X.sum(), "loss": f(params, x)}
-    answer = bf16scope.jax.audit(step, W, X, budget=1e-7)
+    answer = bf16scope.jax.audit(step, W, X, budget=1e-3)
     assert [it["name"] for it in answer.results] == ["['loss']", "['params']"]
-    assert bf16scope.jax.explain_casts(step, W, X, policy=answer.search["policy"]).n_lowered == 0
+    policy = answer.search["policy"]
+    assert bf16scope.jax.audit(step, W, X, policy=policy).error == answer.search["error"] <= 1e-3 < answer.error
+    assert 0 < bf16scope.jax.explain_casts(step, W, X, policy=policy).n_lowered < bf16scope.jax.explain_casts(step, W, X).n_lowered
+    # All of what is lowered would have to be kept: that is no policy.
+    assert bf16scope.jax.audit(step, W, X, budget=1e-7).search["policy"] is None
 
 
 def test_a_policy_document_and_wrong_arguments():
