@@ -685,7 +685,7 @@ fn a_module_over_partitions_gives_what_one_device_gives() {
 /// JAX says how some arrays lie, and leaves the others to the partitioner: where those lie the compiled program says. All numbers
 /// are whole, so that sums have the same bits in any order.
 #[test]
-fn a_module_that_says_how_some_arrays_lie_gives_what_one_device_gives() {
+fn a_module_over_devices_whose_arrays_lie_partly_as_it_says_gives_what_one_gives() {
     const ROWS: &str = " {sdy.sharding = #sdy.sharding<@mesh, [{\"d\"}, {}]>}";
     const COLUMNS: &str = " {sdy.sharding = #sdy.sharding<@mesh, [{}, {\"d\"}]>}";
     let module = |n: usize, mesh: &str, [x, w, y]: [&str; 3]| {
