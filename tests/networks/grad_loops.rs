@@ -98,7 +98,7 @@ fn a_recurrent_network_in_a_loop_has_the_gradients_of_its_trips() {
         (Kind::Split, "x", DType::F32, &[5, 2, 4]),
     ];
     let (looped, unrolled) = (gradients(5, &body, &operands, false), gradients(5, &body, &operands, true));
-    assert_eq!(evaluate(&looped), evaluate(&unrolled));
+    run::assert_same(&evaluate(&looped), &evaluate(&unrolled), "");
 }
 
 /// Gates, two arrays that are carried, and the number of the trip as data.
@@ -123,7 +123,7 @@ fn an_lstm_in_a_loop_has_the_gradients_of_its_trips() {
         (Kind::Counted, "step", DType::S32, &[]),
     ];
     let (looped, unrolled) = (gradients(6, &body, &operands, false), gradients(6, &body, &operands, true));
-    assert_eq!(evaluate(&looped), evaluate(&unrolled));
+    run::assert_same(&evaluate(&looped), &evaluate(&unrolled), "");
     // Each trip keeps what its reverse reads and cannot make again: what the product reads; four gates, the cell before and
     // the tanh of the cell. Beside them stand the cotangents of all `y`, and of all inputs.
     assert_eq!(stacks(&looped), [vec!["f32[6,2,7]", "f32[6,2,4]"], vec!["f32[6,2,3]"; 6 + 1]].concat());
@@ -162,7 +162,7 @@ fn a_loop_in_a_loop_has_the_gradients_of_its_trips() {
         let operands: [Described; 2] = [(Kind::Carried, "x", DType::F32, &[3]), (Kind::Carried, "w", DType::F32, &[3])];
         gradients(4, &body, &operands, is_unrolled)
     };
-    assert_eq!(evaluate(&program(false)), evaluate(&program(true)));
+    run::assert_same(&evaluate(&program(false)), &evaluate(&program(true)), "");
 }
 
 /// As `lax.fori_loop` and `lax.scan` write them: bodies that call, indices that wrap, a bound in the state, a counter that goes down, a

@@ -33,6 +33,25 @@ pub fn quick(client: Client) -> Client {
     client.with_flags([("xla_backend_optimization_level".to_string(), OptionValue::Int(0))])
 }
 
+/// That two programs of the same arithmetic give the same: to the bit as [`quick`] compiles, and where a compiler makes one rounding of
+/// a product and a sum, as it does in one program and not in the other, as near as 200 roundings to f32 are.
+pub fn assert_same(left: &[Literal], right: &[Literal], what: &str) {
+    let contracts =
+        ["BF16SCOPE_TEST_DEVICE", "BF16SCOPE_TEST_OPTIMIZED"].iter().any(|name| std::env::var_os(name).is_some());
+    if !contracts {
+        assert_eq!(left, right, "{what}");
+        return;
+    }
+    assert_eq!(left.len(), right.len(), "{what}");
+    for (left, right) in left.iter().zip(right) {
+        let (left, right) = (f32s(left), f32s(right));
+        let scale = right.iter().fold(0f32, |most, value| most.max(value.abs()));
+        for (left, right) in left.iter().zip(&right) {
+            assert!((left - right).abs() <= 200.0 * 2f32.powi(-24) * scale, "{what}: {left}, {right} of {scale}");
+        }
+    }
+}
+
 /// Programs that a client of the tests keeps.
 pub const KEPT: usize = 128;
 
