@@ -16,13 +16,13 @@ use std::hint::black_box;
 const SMALLEST: usize = 10_000;
 /// Slope beyond which something is not linear: sorting, maps and caches that grow out of a processor's take some of it.
 const MAX_SLOPE: f64 = 1.2;
-/// What takes less at the largest size is not judged: its slope is noise.
+/// Shorter measurements at the largest size are not judged: their slope is noise.
 const MIN_SECONDS: f64 = 0.02;
 
 /// Seconds that this thread has been on a processor.
 fn processor_seconds() -> f64 {
-    let said = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says how long a thread ran");
-    said.split(' ').next().and_then(|n| n.parse::<f64>().ok()).expect("nanoseconds come first") * 1e-9
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says how long a thread ran");
+    schedstat.split(' ').next().and_then(|n| n.parse::<f64>().ok()).expect("nanoseconds come first") * 1e-9
 }
 
 /// The least seconds of three runs.
@@ -204,7 +204,7 @@ const MODULES: [(&str, Text); 14] = [
 /// Does something with a module, whose text it is given too.
 type Work = fn(&str, &Module);
 
-/// What is done with a module.
+/// Operations on a module that are timed.
 const WORK: [(&str, Work); 6] = [
     ("read text", |text, _| drop(black_box(parse(text, "m").expect("the text was read before")))),
     ("verify", |_, module| verify(module).expect("the module was verified before")),

@@ -103,7 +103,7 @@ recurrent! {
     Gru {}
 }
 
-/// What both layers are told of the sequence.
+/// Options that both layers share.
 struct Order {
     units: i64,
     activations: [Activation; 2],
@@ -173,7 +173,7 @@ pub fn gru(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &Gr
     })
 }
 
-/// The variables of one direction, and what a step makes of them.
+/// The variables of one direction, and its step.
 struct Cell {
     kernels: [Tensor; 2],
     bias: Option<Tensor>,

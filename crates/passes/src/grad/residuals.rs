@@ -1,4 +1,4 @@
-//! What a loop keeps of its trips for their reverse.
+//! Residuals of a loop: the values of each trip that its reverse reads.
 //!
 //! In a body that stands with its reverse in one computation, an instruction that depends on a cotangent runs backwards. The values that those
 //! read and that depend on none are kept, or made again: where they depend on what no trip changes, where they are cheap
@@ -29,18 +29,18 @@ impl Residual {
     }
 }
 
-/// What runs backwards, and what it needs.
+/// The split of a body and its reverse into a forward and a backward trip.
 #[derive(Debug)]
 pub(super) struct Partition {
     /// Instructions of the backward trip in their order: those that depend on a cotangent, and those that are made again.
     pub backwards: Vec<InstrId>,
-    /// What each trip keeps.
+    /// Values stored by each forward trip.
     pub residuals: Vec<Residual>,
     /// Tuples that are put together again from their residuals.
     pub tuples: BTreeSet<InstrId>,
 }
 
-/// A body with its reverse, and what is known of its state.
+/// A body with its reverse, and the invariants of its state.
 pub(super) struct Body<'a> {
     pub computation: &'a Computation,
     /// For each element of the state whether no trip changes it.
@@ -76,7 +76,7 @@ impl Body<'_> {
         needs.finish()
     }
 
-    /// What can be made again from what no trip changes, and cheaply from the counter.
+    /// For each instruction whether it can be recomputed from loop invariants, or cheaply from the counter.
     fn free(&self) -> Vec<bool> {
         let n = self.computation.instructions.len();
         let (mut free, mut counts) = (vec![false; n], vec![false; n]);
@@ -101,7 +101,7 @@ impl Body<'_> {
     }
 }
 
-/// What is needed so far.
+/// The values found so far that the backward trip reads.
 struct Needs<'a> {
     body: &'a Body<'a>,
     free: Vec<bool>,
@@ -164,7 +164,7 @@ impl Needs<'_> {
         is_cheap(&instr.op) && !instr.operands.is_empty() && instr.operands.iter().all(is_there)
     }
 
-    /// Leaves out what is a cheap function of what is kept anyway.
+    /// Drops residuals that are cheap functions of other residuals.
     fn finish(mut self) -> Partition {
         let computation = self.body.computation;
         self.split.residuals.sort_unstable();

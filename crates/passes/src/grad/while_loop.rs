@@ -157,7 +157,7 @@ fn roles(
     (0..leaves.len()).map(role).collect()
 }
 
-/// What reads the elements of the state, but for the result.
+/// The instructions that read each element of the state, except the result.
 struct Uses {
     of_leaf: Vec<Vec<InstrId>>,
     readers: BTreeMap<InstrId, usize>,
@@ -311,7 +311,7 @@ impl Reversed {
         Ok(Reversed { comp, results, is_invariant, seeds, cotangents })
     }
 
-    /// What of it runs backwards, and what that needs.
+    /// Splits it into instructions of the forward and of the backward trip.
     fn split(&self, computation: &Computation, roles: &[Role], counter: usize) -> Partition {
         let body = Body { computation, is_invariant: &self.is_invariant, counter };
         let places = roles.iter().filter_map(|role| match role {
