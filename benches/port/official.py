@@ -14,6 +14,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -268,7 +269,7 @@ def trace(args, name):
             settings.graph_options.optimizer_options.global_jit_level = v1.OptimizerOptions.ON_2
         return v1.Session(graph=graph, config=settings)
 
-    def run(jit, before):
+    def run(jit, before, feeds=feeds):
         losses = []
         with session(jit) as running:
             running.run(initial)
@@ -294,6 +295,9 @@ def trace(args, name):
             arrays.update({f"step{at}/{n}": value for n, value in feed.items()})
             arrays[f"step{at}/loss"] = np.asarray(losses[at], np.float32)
         arrays.update({f"after/{n}": v for n, v in after.items()})
+        # An experiment shuffles: it gets one batch again and again.
+        repeated = run(False, before, feeds[:1] * N_STEPS)[2]
+        write_safetensors(os.path.join(args.output, f"{name}.repeated.safetensors"), repeated)
         if not args.no_xla:
             _, xla_losses, xla_after = run(True, before)
             arrays.update({f"xla/{n}": v for n, v in xla_after.items()})
@@ -311,8 +315,7 @@ def trace(args, name):
                 facts["logits"] = f"{name}.logits.npz"
                 np.savez(os.path.join(args.output, facts["logits"]), features=feeds[0]["features"],
                          logits=running.run(logits[-1], {names[n]: value for n, value in feeds[0].items()}))
-            stack = lambda n: np.concatenate([feed[n] for feed in feeds])
-            np.savez(os.path.join(args.output, f"{name}.data.npz"), **{n: stack(n) for n in places})
+            np.savez(os.path.join(args.output, f"{name}.data.npz"), **feeds[0])
     with open(os.path.join(args.output, f"{name}.facts.json"), "w") as file:
         json.dump(facts, file)
 
@@ -343,31 +346,85 @@ def compare(args, name):
         row["steps"] = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr.strip().splitlines()[-1:]}
     experiment = os.path.join(out(""), "experiment.yaml")
     if facts.get("logits") and os.path.exists(experiment) and not args.no_run:
-        row["logits"] = of_experiment(args, name, experiment, log)
+        row["logits"] = of_experiment(args, name, report, experiment, log)
     return row
 
 
-def of_experiment(args, name, experiment, log):
-    """The experiment's logits beside TensorFlow's, and its training's variables."""
+def read_safetensors(path):
+    import numpy as np
+
+    dtypes = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U64": "<u8", "U32": "<u4", "U8": "u1", "BOOL": "?"}
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    arrays = {key: np.frombuffer(data[slice(*info["data_offsets"])], dtypes[info["dtype"]]).reshape(info["shape"])
+              for key, info in header.items() if key != "__metadata__" and info["dtype"] in dtypes}
+    return arrays
+
+
+def normalised(report, arrays):
+    """What the graph does to its features first is the host's here."""
+    import numpy as np
+
+    for note in report["differs"]:
+        of = re.match(r"`(mean|std)` \[(.*)\] is taken on the device", note["text"])
+        if of:
+            numbers = np.array([float(number) for number in of[2].split(",")], np.float32)
+            arrays["features"] = arrays["features"] - numbers if of[1] == "mean" else arrays["features"] / numbers
+    return arrays
+
+
+SLOTS = {"momentum": ["Momentum", "RMSProp_1"], "adam_m": ["Adam"], "adam_v": ["Adam_1"], "rms": ["RMSProp"], "average": ["ExponentialMovingAverage"]}
+
+
+def of_experiment(args, name, report, experiment, log):
+    """The experiment's logits beside TensorFlow's, and the variables and slots of ten steps of its training."""
     import numpy as np
 
     out = lambda ending: os.path.join(args.output, f"{name}{ending}")
+    inside = lambda file: os.path.join(out(""), file)
     with np.load(out(".logits.npz")) as arrays:
-        expected = arrays["logits"]
-    checkpoint = os.path.join(out(""), "checkpoint.safetensors")
-    start = os.path.join(out(""), "start.safetensors")
-    done = command([args.bf16scope, "weights", start, "--model", experiment, "--rules", "names", "-o", checkpoint, "--precision", "f32"], log)
+        given = normalised(report, dict(arrays))
+    expected = given.pop("logits")
+    np.savez(inside("inputs.npz"), **given)
+    done = command([args.bf16scope, "weights", inside("start.safetensors"), "--model", experiment, "--rules", "names",
+                    "-o", inside("checkpoint.safetensors"), "--precision", "f32"], log)
     if done.returncode:
-        return {"error": done.stderr.strip()[:200]}
-    predictions = os.path.join(out(""), "predictions.npz")
-    done = command([args.bf16scope, "predict", experiment, "--inputs", out(".logits.npz"), "--precision", "f32",
-                    "--checkpoint", checkpoint, "-o", predictions], log)
+        return {"error": "weights: " + done.stderr.strip()[:200]}
+    done = command([args.bf16scope, "predict", experiment, "--inputs", inside("inputs.npz"), "--precision", "f32",
+                    "--checkpoint", inside("checkpoint.safetensors"), "-o", inside("predictions.npz")]
+                   + ["--without-averages"] * any(line["section"] == "averages" for line in report["becomes"]), log)
     if done.returncode:
-        return {"error": done.stderr.strip()[:200]}
-    with np.load(predictions) as arrays:
-        key = "logits" if "logits" in arrays.files else arrays.files[0]
-        ours = arrays[key]
-    return {"apart": float(np.abs(ours - expected).max()), "most": float(np.abs(expected).max())}
+        return {"error": "predict: " + done.stderr.strip()[:200]}
+    with np.load(inside("predictions.npz")) as arrays:
+        shaped = [arrays[key] for key in arrays.files if arrays[key].shape == expected.shape]
+    facts = {"apart": min(float(np.abs(ours - expected).max()) for ours in shaped), "most": float(np.abs(expected).max())}
+    with np.load(out(".data.npz")) as arrays:
+        np.savez(inside("data.npz"), **normalised(report, dict(arrays)))
+    with open(experiment) as file:
+        text = file.read()
+    with open(inside("train.yaml"), "w") as file:
+        text = text.replace("train:\n", "data: {npz: data.npz, test: {npz: data.npz}}\ntrain:\n  epochs: %d\n" % N_STEPS)
+        file.write(re.sub("  average:.*\n", lambda line: line[0].replace("}", ", evaluate: false}"), text))
+    done = command([args.bf16scope, "train", inside("train.yaml"), "--precision", "f32", "--initialize-from", inside("start.safetensors"),
+                    "--checkpoint", inside("trained.safetensors"), "--overwrite", "--no-run"], log)
+    if done.returncode:
+        return dict(facts, train_error="train: " + done.stderr.strip()[:200])
+    ours, theirs, before = (read_safetensors(path) for path in (inside("trained.safetensors"), out(".repeated.safetensors"), out(".start.safetensors")))
+    with open(inside("rules.yaml")) as file:
+        names = dict(re.findall('ours: "([^{"]*)", theirs: "([^{"]*)"', file.read()))
+    shares = {}
+    for key, value in ours.items():
+        variable, _, slot = key.rpartition("/")
+        keys = [names.get(key, key)] + [f"{names.get(variable, variable)}/{theirs}" for theirs in SLOTS.get(slot, [])]
+        found = next((key for key in keys if key in theirs and theirs[key].shape == value.shape), None)
+        if found is None:
+            continue
+        change = np.linalg.norm((theirs[found].astype(np.float64) - before[found]).ravel())
+        if change > 1e-6 * np.linalg.norm(theirs[found].astype(np.float64).ravel()):
+            shares[found] = float(np.linalg.norm((value.astype(np.float64) - theirs[found]).ravel()) / change)
+    ordered = sorted(shares.items(), key=lambda share: share[1])
+    return dict(facts, n=len(ordered), change=ordered[len(ordered) // 2][1], worst=ordered[-1][1], worst_variable=ordered[-1][0])
 
 
 def main():
@@ -404,16 +461,20 @@ def main():
         file.write(HEAD + "".join(line(row) + "\n" for row in rows))
 
 
-HEAD = ("| program | nodes | variables, parameters in layers | step as HLO | loss at step 10, apart | change of variables and slots, apart | "
-        "TensorFlow's XLA apart | logits apart | differs | missing | slips |\n|" + " --- |" * 11 + "\n")
+HEAD = ("| program | nodes | trained variables, parameters | in layers | step as HLO: loss, variables and slots (median, worst) | TensorFlow's own XLA | "
+        "logits of the experiment | its training (median, worst) | differs | missing | slips |\n|" + " --- |" * 11 + "\n")
 
 
 def line(row):
-    report, facts, steps, logits = row["report"], row["facts"], row.get("steps", {}), row.get("logits", {})
+    report, facts, steps, ours = row["report"], row["facts"], row.get("steps", {}), row.get("logits", {})
     network = next((becomes["text"] for becomes in report["becomes"] if becomes["section"] == "network"), "none")
-    number = lambda value: "" if value is None else f"{value:.1e}"
-    cells = [row["program"], facts["nodes"], network, report["step"].split(";")[0][:90], steps.get("error") or number(steps.get("loss")),
-             number(steps.get("change")), number(steps.get("xla_change")), logits.get("error") or number(logits.get("apart")),
+    number = lambda value: "" if value is None else f"{value:.0e}".replace("e-0", "e-")
+    several = lambda facts, *keys: ", ".join(number(facts.get(key)) for key in keys) if keys[-1] in facts else ""
+    hlo = steps.get("error") or several(steps, "loss", "change", "worst") or facts.get("cannot_run", report["step"])[:60]
+    layers = re.sub(r"kind: layers, (\d+) layers; (\d+) variables of ([\d,]+) elements under their names", r"\1 layers: \2, \3", network)
+    xla = several(steps, "xla_loss", "xla_change", "xla_worst") if steps.get("xla_worst") else ""
+    cells = [row["program"], facts["nodes"], f"{facts['n_trained']}, {facts['parameters']:,}", layers, hlo, xla,
+             ours.get("error") or several(ours, "apart"), ours.get("train_error") or several(ours, "change", "worst"),
              len(report["differs"]), len(report["missing"]), ", ".join(slip["what"] for slip in report["slips"]) or "none"]
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 

@@ -71,3 +71,80 @@ fn slips_are_those_that_the_dtypes_show() {
     assert_eq!(kinds("clean_bf16"), []);
     assert_eq!(kinds("clean_cores"), []);
 }
+
+/// Each form as people write it, and what it becomes; `schedules.txt` has the rates that TensorFlow computes.
+#[test]
+fn learning_rates_are_said_in_words() {
+    let exponential = "{kind: exponential, value: 0.05, decay_steps: 300, decay_rate: 0.9}";
+    let staircase = "{kind: exponential, value: 0.66, decay_steps: 3753, decay_rate: 0.94, staircase: true}";
+    let drops = "{kind: piecewise, value: 0.4, changes: [{step: 37535, value: 0.04}, {step: 75069, value: 0.004}, \
+                 {step: 100092, value: 0.0004}]}";
+    let decays = "{kind: exponential, value: 0.128, decay_steps: 2400, decay_rate: 0.97, staircase: true}";
+    for (name, rate, warm_up, differs) in [
+        (
+            "piecewise",
+            "{kind: piecewise, value: 0.1, changes: [{step: 101, value: 0.01}, {step: 251, value: 0.002}]}",
+            "",
+            "",
+        ),
+        ("cosine", "{kind: cosine, value: 0.2, decay_steps: 5000, alpha: 0.01}", "", ""),
+        ("polynomial", "{kind: polynomial, value: 0.03, decay_steps: 800, power: 2.0, end_value: 0.005}", "", ""),
+        ("exponential", exponential, "", ""),
+        ("staircase_floor", staircase, "", "the rate stays at 6.6e-5 from about step "),
+        ("epochs", drops, "{steps: 6256, overlap: true}", "the warm-up is not of a whole number of steps there"),
+        ("bert", "{kind: linear, value: 0.0001, decay_steps: 1000}", "{steps: 100, overlap: true}", ""),
+        ("efficientnet", decays, "{steps: 500, overlap: true}", ""),
+        ("warm_then_cosine", "{kind: cosine, value: 0.5, decay_steps: 4800}", "{steps: 200}", ""),
+    ] {
+        let ported = ported(&format!("schedule_{name}"));
+        let said = (ported.training.learning_rate.as_str(), ported.training.warm_up.as_str());
+        assert_eq!(said, (rate, warm_up), "{name}: {:?}", ported.missing);
+        let about_rates =
+            ported.differs.iter().filter(|note| note.text.contains("rate")).map(|note| note.text.as_str());
+        let about_rates: Vec<&str> = about_rates.collect();
+        match differs {
+            "" => assert_eq!(about_rates, [""; 0], "{name}"),
+            text => assert!(about_rates[0].starts_with(text), "{name}: {about_rates:?}"),
+        }
+    }
+    // A form of none of ours: its values are said.
+    let noam = ported("schedule_noam");
+    assert_eq!(noam.training.learning_rate, "");
+    assert!(noam.missing[0].text.contains("it is 4.941059e-7 at step 0, 0.0004946 at step 1000"), "{:?}", noam.missing);
+}
+
+/// What two losses weigh, and which labels they read.
+#[test]
+fn several_losses_are_outputs_with_weights() {
+    let ported = ported("two_heads");
+    let text = ported.experiment.unwrap();
+    let expected = "  outputs: {classes: classes, price: price}
+  loss:
+    - {sparse_softmax_cross_entropy: , output: classes, labels: class}
+    - {mean_squared_error: , output: price, labels: price_label, weight: 0.25}
+";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!(ported.variables.unmapped, [""; 0]);
+}
+
+/// Batch norms of plain ops, squeeze-and-excitation's gates, slim's names, initializers.
+#[test]
+fn plain_ops_become_the_layers_that_they_are() {
+    let ported = ported("plain_ops");
+    let text = ported.experiment.unwrap();
+    for line in [
+        "{batch_norm: , momentum: 0.9, epsilon: 0.001, name: unfused}",
+        "{batch_norm: , momentum: 0.999, epsilon: 0.001, scale: false, name: slim/BatchNorm}",
+        "{layer_norm: , epsilon: 1e-6, name: norm}",
+        "{activation: silu, name: Sigmoid}",
+        "{reshape: [1, 1, 4], name: Mean_1}",
+        "{upsample: [6, 6], name: Sigmoid_1/upsample}",
+        "{conv: 4, kernel_size: 3, padding: same, kernel_initializer: he_normal_fan_out, name: conv}",
+        "{dense: 3, kernel_initializer: glorot_normal, bias_initializer: ones, name: logits}",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    assert_eq!(ported.missing, [], "{text}");
+    assert_eq!(ported.network.names["slim/weights"], "slim/kernel");
+    assert_eq!(ported.variables.unmapped, [""; 0]);
+}

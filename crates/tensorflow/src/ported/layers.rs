@@ -3,68 +3,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::initial::{Initial, initial};
+use super::network::{HeadLine, LayerLine, NetworkPort};
 use super::norms::{self, Norm, NormKind};
 use super::symbols::{Symbol, Symbols, shortest};
-use super::{Note, Notes, heads, region, shapes};
+use super::{Note, Notes, heads, network, region, shapes};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 use bf16scope_hlo::DType;
-
-/// A network in lines.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct NetworkPort {
-    /// Inputs: name, dims without the batch, and whether they are whole numbers.
-    pub inputs: Vec<(String, Vec<i64>, bool)>,
-    /// Layers, in order.
-    pub layers: Vec<LayerLine>,
-    /// The losses, those that weigh most first.
-    pub heads: Vec<HeadLine>,
-    /// The layer that the first loss reads.
-    pub output: String,
-    /// The loss, as YAML calls it; empty where it has no word.
-    pub loss: String,
-    /// What of the labels is smoothed.
-    pub label_smoothing: f64,
-    /// The batch, where the graph says it.
-    pub batch: Option<i64>,
-    /// What variables are called here, by the graph's names; statistics of batch norms keep theirs.
-    pub names: BTreeMap<String, String>,
-    /// The variables that layers have, by the graph's names, with their dims.
-    pub variables: BTreeMap<String, Vec<i64>>,
-}
-
-/// A loss.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct HeadLine {
-    /// The layer that it reads.
-    pub output: String,
-    /// As YAML calls it.
-    pub loss: String,
-    /// The input that its labels come from.
-    pub labels: String,
-    /// What it is multiplied by.
-    pub weight: f64,
-}
-
-/// A layer: its kind and options, as YAML has them.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct LayerLine {
-    /// Its name.
-    pub name: String,
-    /// Its kind.
-    pub kind: &'static str,
-    /// What stands behind the kind; may be empty.
-    pub first: String,
-    /// Further options.
-    pub options: Vec<(&'static str, String)>,
-    /// What it reads.
-    pub reads: Vec<String>,
-    /// The graph's node.
-    pub node: String,
-}
 
 /// A network on the way.
 struct Porting<'g, 'n> {
@@ -121,7 +66,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         norms,
         inside,
         dims: HashMap::new(),
-        momenta: momenta(graph),
+        momenta: network::momenta(graph),
         shapes: HashMap::new(),
         initials: Vec::new(),
         odd_initials: BTreeMap::new(),
@@ -338,7 +283,6 @@ impl Porting<'_, '_> {
             "gamma" => ("gamma_initializer", "ones"),
             "beta" => ("beta_initializer", "zeros"),
             "embeddings" => ("embeddings_initializer", "random_uniform"),
-            "depthwise_kernel" => ("depthwise_initializer", "glorot_uniform"),
             _ => ("kernel_initializer", "glorot_uniform"),
         };
         match initial(&self.symbols, &name, &dims) {
@@ -406,8 +350,10 @@ impl Porting<'_, '_> {
 
     fn convolution(&mut self, node: &Node, x: String) -> Symbol {
         let is_depthwise = node.op == "DepthwiseConv2dNative";
-        let expected = if is_depthwise { "depthwise_kernel" } else { "kernel" };
-        let Some((layer, dims)) = self.claim(node, 1, expected) else { return self.unclaimed(node) };
+        let Some((layer, dims)) = self.claim(node, 1, "kernel") else { return self.unclaimed(node) };
+        for (option, _) in self.initials.iter_mut().filter(|_| is_depthwise) {
+            *option = "depthwise_initializer";
+        }
         let [height, width, _, filters] = dims[..] else { return self.unclaimed(node) };
         let is_first = node.text("data_format").starts_with("NC");
         let spatial = if is_first { [2, 3] } else { [1, 2] };
@@ -709,6 +655,9 @@ impl Porting<'_, '_> {
             ("Add" | "AddV2", _) => (1.0, value),
             _ => return self.unclaimed(node),
         };
+        if scale == 1.0 && offset == 0.0 {
+            return Symbol::Layer(x);
+        }
         let options = if offset == 0.0 { Vec::new() } else { vec![("offset", format!("{offset:?}"))] };
         self.push(node, "rescaling", format!("{scale:?}"), options, vec![x])
     }
@@ -802,19 +751,4 @@ fn activation(op: &str) -> Option<&'static str> {
         "LogSoftmax" => "log_softmax",
         _ => return None,
     })
-}
-
-/// What moving means keep of themselves: 1 less the constant that their updates are multiplied by.
-fn momenta(graph: &Graph) -> HashMap<String, f64> {
-    let symbols = Symbols::new(graph);
-    let momentum = |update: &Node| {
-        let variable = symbols.node(symbols.behind(*update.inputs.first()?).node).variable_name();
-        if !variable.ends_with("/moving_mean") {
-            return None;
-        }
-        let product = symbols.node(symbols.behind(*update.inputs.get(1)?).node);
-        let rate = (0..product.inputs.len()).find_map(|number| symbols.scalar(product, number))?;
-        Some((variable, shortest((1.0 - rate) as f32)))
-    };
-    graph.body.nodes.iter().filter(|node| node.op.starts_with("AssignSub")).filter_map(momentum).collect()
 }

@@ -7,6 +7,7 @@
 mod heads;
 mod initial;
 mod layers;
+mod network;
 mod norms;
 mod rate;
 mod region;
@@ -20,7 +21,7 @@ use std::collections::BTreeSet;
 
 use super::graph::Graph;
 
-pub use layers::{HeadLine, LayerLine, NetworkPort};
+pub use network::{HeadLine, LayerLine, NetworkPort};
 pub use slips::{Slip, SlipKind, slips};
 pub use training::TrainingPort;
 

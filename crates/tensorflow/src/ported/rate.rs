@@ -28,7 +28,7 @@ pub(super) struct Rate<'s, 'g> {
 }
 
 /// A rate of more nodes than this is not a schedule.
-const MAX_NODES: usize = 2_000;
+const MAX_NODES: usize = 300;
 
 /// Beyond this no step is tried.
 const LAST_STEP: f64 = 1e8;
@@ -51,7 +51,7 @@ impl<'s, 'g> Rate<'s, 'g> {
 
     /// The number that an edge has. Of a branch that is not taken the number is `None`, and so is all that reads only it.
     fn value(&self, edge: Edge, step: f64, known: &mut HashMap<Edge, Option<f64>>, depth: usize) -> Option<f64> {
-        const MAX_DEPTH: usize = 400;
+        const MAX_DEPTH: usize = 300;
         if let Some(value) = known.get(&edge) {
             return *value;
         }
@@ -137,7 +137,7 @@ impl<'s, 'g> Rate<'s, 'g> {
                 steps.extend(at.saturating_sub(2)..=at + 2);
             }
         };
-        let numbers: Vec<f64> = self.constants.iter().copied().filter(|x| *x > 0.0).take(40).collect();
+        let numbers: Vec<f64> = self.constants.iter().copied().filter(|x| *x > 0.0).take(24).collect();
         for &a in &numbers {
             add(a);
             for &b in &numbers {
@@ -193,7 +193,7 @@ impl<'s, 'g> Rate<'s, 'g> {
         let mut ends: Vec<f64> = whole.chain([after, before]).filter(|n| *n > 1.0).collect();
         ends.sort_by(f64::total_cmp);
         ends.dedup();
-        let mut best: Option<(f64, RateInWords)> = None;
+        let mut best: Option<((usize, f64), RateInWords)> = None;
         for steps in ends {
             for overlap in [true, false] {
                 let shift = if overlap { 0.0 } else { steps };
@@ -204,7 +204,8 @@ impl<'s, 'g> Rate<'s, 'g> {
                     let whole = |step: f64| if step < steps { line(step) } else { form.at(step - shift) };
                     let apart = apart(curve, whole);
                     // A length that is no whole number of steps is rounded here.
-                    if apart <= ROUNDED_LENGTH && best.as_ref().is_none_or(|(least, _)| apart < *least) {
+                    let cost = (form.n_changes(), apart);
+                    if apart <= ROUNDED_LENGTH && best.as_ref().is_none_or(|(least, _)| cost < *least) {
                         let start = short(start);
                         let start =
                             if start == 0.0 { String::new() } else { format!(", start: {}", yaml_number(start)) };
@@ -216,7 +217,7 @@ impl<'s, 'g> Rate<'s, 'g> {
                             )
                         });
                         let warm_up = format!("{{steps: {steps}{start}{overlap}}}");
-                        best = Some((apart, RateInWords { learning_rate: form.text(), warm_up, differs }));
+                        best = Some((cost, RateInWords { learning_rate: form.text(), warm_up, differs }));
                     }
                 }
             }
@@ -237,7 +238,9 @@ impl<'s, 'g> Rate<'s, 'g> {
         }
         // Where a warm-up hides the rate at step 0, a number of the graph is it.
         let mut values = if begin == 0.0 { vec![short(first)] } else { numbers.clone() };
-        values.retain(|value| *value > 0.0);
+        // What falls was never less than what is seen of it.
+        let most = curve.iter().fold(0.0f64, |most, (_, rate)| most.max(*rate));
+        values.retain(|value| *value > 0.0 && *value >= most * 0.99);
         let mut lengths: Vec<u64> = numbers
             .iter()
             .flat_map(|a| [*a].into_iter().chain(numbers.iter().map(move |b| a * b)))
@@ -331,6 +334,13 @@ enum Form {
 }
 
 impl Form {
+    fn n_changes(&self) -> usize {
+        match self {
+            Form::Piecewise { changes, .. } => changes.len(),
+            _ => 0,
+        }
+    }
+
     fn at(&self, step: f64) -> f64 {
         match self {
             Form::Constant(value) => *value,

@@ -1,6 +1,6 @@
 //! The dims of what layers give, without the batch, as far as they are known: some ops have a word only together with a size.
 
-use super::layers::LayerLine;
+use super::network::LayerLine;
 
 /// What a layer gives, of what it reads.
 pub(super) fn of_layer(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Option<Vec<i64>> {

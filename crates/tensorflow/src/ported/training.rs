@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::layers::NetworkPort;
+use super::network::NetworkPort;
 use super::rate::{Rate, RateInWords};
 use super::symbols::{Symbols, constant, shortest};
 use super::{Note, Notes, region};

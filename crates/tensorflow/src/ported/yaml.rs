@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::layers::{HeadLine, LayerLine, NetworkPort};
+use super::network::{HeadLine, LayerLine, NetworkPort};
 use super::training::{TrainingPort, yaml_number};
 use crate::graph::Graph;
 
