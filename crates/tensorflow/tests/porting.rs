@@ -148,3 +148,68 @@ fn plain_ops_become_the_layers_that_they_are() {
     assert_eq!(ported.network.names["slim/weights"], "slim/kernel");
     assert_eq!(ported.variables.unmapped, [""; 0]);
 }
+
+/// A node of a graph as text.
+fn node(name: &str, op: &str, inputs: &[&str], types: &[(&str, &str)], dims: Option<&[i64]>) -> String {
+    let inputs: String = inputs.iter().map(|input| format!("input: {input:?} ")).collect();
+    let types: String =
+        types.iter().map(|(key, dtype)| format!("attr {{ key: {key:?} value {{ type: {dtype} }} }} ")).collect();
+    let dims = dims.map(|dims| dims.iter().map(|dim| format!("dim {{ size: {dim} }} ")).collect::<String>());
+    let shape =
+        dims.map(|dims| format!("attr {{ key: \"shape\" value {{ shape {{ {dims} }} }} }}")).unwrap_or_default();
+    format!("node {{ name: {name:?} op: {op:?} {inputs}{types}{shape} }}\n")
+}
+
+/// Every kind of slip, in a graph of a few nodes, and what is like it and right.
+#[test]
+fn each_kind_of_slip_is_shown_by_a_few_nodes() {
+    let (f32, bf16, half, long) = ("DT_FLOAT", "DT_BFLOAT16", "DT_HALF", "DT_INT64");
+    let vector = Some(&[4i64][..]);
+    let variable =
+        |name: &str, dtype: &str, dims: Option<&[i64]>| node(name, "VariableV2", &[], &[("dtype", dtype)], dims);
+    let input = |dtype: &str| node("x", "Placeholder", &[], &[("dtype", dtype)], Some(&[2, 4]));
+    let tpu = node("TPUReplicateMetadata", "TPUReplicateMetadata", &[], &[], None);
+    let matmul = |dtype: &str| node("y", "MatMul", &["x", "x"], &[("T", dtype)], None);
+    let cast =
+        |name: &str, from: &str, to: &str, of: &str| node(name, "Cast", &[of], &[("SrcT", from), ("DstT", to)], None);
+    let assign = |value: &str| node("assign", "Assign", &["bn/moving_mean", value], &[("T", f32)], None);
+    let norm = |dtype: &str| node("n", "FusedBatchNorm", &["x", "x", "x", "x", "x"], &[("T", dtype)], None);
+    let update = |dtype: &str| node("u", "ApplyGradientDescent", &["w", "x", "x"], &[("T", dtype)], None);
+    let sum = |dtype: &str| node("s", "CrossReplicaSum", &["x", "x"], &[("T", dtype)], None);
+    let xent = |logits: &str| node("e", "SparseSoftmaxCrossEntropyWithLogits", &[logits, "x"], &[("T", f32)], None);
+    let softmax = node("p", "Softmax", &["x"], &[("T", f32)], None);
+    for (slip, with, without) in [
+        (SlipKind::Bf16Variable, variable("w", bf16, vector), variable("w", f32, vector)),
+        (SlipKind::Bf16Statistics, input(bf16) + &norm(bf16), input(f32) + &norm(f32)),
+        (
+            SlipKind::RoundedStatistics,
+            input(bf16) + &variable("bn/moving_mean", f32, vector) + &cast("c", bf16, f32, "x") + &assign("c"),
+            input(f32) + &variable("bn/moving_mean", f32, vector) + &assign("x"),
+        ),
+        (
+            SlipKind::Bf16Update,
+            input(bf16) + &variable("w", f32, vector) + &update(bf16),
+            input(f32) + &variable("w", f32, vector) + &update(f32),
+        ),
+        (SlipKind::Bf16GradientSum, input(bf16) + &sum(bf16), input(f32) + &sum(f32)),
+        (
+            SlipKind::Bf16Counter,
+            variable("global_step", long, Some(&[])) + &cast("c", long, bf16, "global_step"),
+            variable("global_step", long, Some(&[])) + &cast("c", long, f32, "global_step"),
+        ),
+        (SlipKind::Float16, tpu.clone() + &input(half) + &matmul(half), input(half) + &matmul(half)),
+        (SlipKind::ProbabilitiesAsLogits, input(f32) + &softmax + &xent("p"), input(f32) + &softmax + &xent("x")),
+        (
+            SlipKind::Bf16Loss,
+            input(bf16) + &node("e", "SparseSoftmaxCrossEntropyWithLogits", &["x", "x"], &[("T", bf16)], None),
+            input(f32) + &xent("x"),
+        ),
+    ] {
+        let kinds = |text: &str| -> Vec<SlipKind> {
+            let graph = Graph::read(text.as_bytes(), "g.pbtxt").unwrap_or_else(|error| panic!("{error}\n{text}"));
+            port(&graph).slips.iter().map(|slip| slip.kind).collect()
+        };
+        assert_eq!(kinds(&with), [slip], "{with}");
+        assert_eq!(kinds(&without), [], "{without}");
+    }
+}
