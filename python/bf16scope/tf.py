@@ -8,6 +8,8 @@ has had since 2.0, what TPU programs use of it is stood in for; anything else of
 """
 
 import argparse
+import importlib
+import importlib.abc
 import importlib.util
 import inspect
 import json
@@ -61,45 +63,141 @@ class Params(dict):
         return dict(self)
 
 
-def _contrib(v1):
-    """What TPU programs use of `tf.contrib`."""
+class Unsupplied:
+    """A name of `tf.contrib` that nothing stands in for: importing it is no harm, and using it is an error that names it."""
 
-    class Standin(types.ModuleType):
-        def __getattr__(self, name):
-            if name.startswith("__"):
-                raise AttributeError(name)
-            raise TraceError(
-                f"the script uses {self.__name__}.{name}, which TensorFlow 2 does not have and nothing stands in for\n"
-                f"help: replace it by its successor (tf.compat.v1, tf_slim, tensorflow_addons) and trace again"
-            )
+    def __init__(self, name):
+        self.__dict__["name"] = name
 
-    contrib = Standin("tf.contrib")
-    contrib.tpu = Standin("tf.contrib.tpu")
-    for source in (v1.tpu, getattr(v1.estimator, "tpu", None)):
-        for name in dir(source) if source else []:
-            if not name.startswith("_"):
-                setattr(contrib.tpu, name, getattr(source, name))
-    contrib.training = Standin("tf.contrib.training")
-    contrib.training.HParams = lambda **values: Params(values)
-    contrib.layers = Standin("tf.contrib.layers")
-    contrib.layers.variance_scaling_initializer = lambda factor=2.0, mode="FAN_IN", uniform=False, seed=None, dtype=None: (
-        v1.variance_scaling_initializer(factor, mode.lower(), "uniform" if uniform else "truncated_normal", seed=seed)
-    )
-    contrib.layers.xavier_initializer = v1.glorot_uniform_initializer
-    contrib.layers.l2_regularizer = lambda scale: lambda weights: scale * v1.nn.l2_loss(weights)
-    contrib.framework = Standin("tf.contrib.framework")
-    contrib.framework.nest = v1.nest if hasattr(v1, "nest") else None
-    contrib.framework.get_or_create_global_step = v1.train.get_or_create_global_step
-    contrib.data = Standin("tf.contrib.data")
-    contrib.summary = v1.summary
-    try:
-        import tf_slim
+    def _refuse(self):
+        raise TraceError(
+            f"the script uses {self.name}, which TensorFlow 2 does not have and nothing stands in for\n"
+            f"help: replace it by its successor (tf.compat.v1, tf_slim, tensorflow_addons) and trace again"
+        )
 
-        contrib.slim = tf_slim
-        contrib.framework.arg_scope = tf_slim.arg_scope
-    except ImportError:
+    def __call__(self, *values, **options):
+        self._refuse()
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._refuse()
+
+
+class Contrib(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """`tensorflow.contrib` and what is below it, made as it is imported; other modules of TensorFlow 1 that have moved."""
+
+    MOVED = {"tensorflow.python.estimator": "tensorflow_estimator.python.estimator"}
+
+    def __init__(self, v1):
+        self.v1 = v1
+        from tensorflow.python.framework import ops
+
+        if not hasattr(ops, "Tensor"):
+            # tf_slim 1.1.0 asks for it where TensorFlow 2.14 and before had it.
+            ops.Tensor = v1.Tensor
+        try:
+            import tf_slim
+
+            self.slim = tf_slim
+        except ImportError:
+            self.slim = None
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "tensorflow.contrib" or name.startswith(("tensorflow.contrib.", *self.MOVED)):
+            return importlib.util.spec_from_loader(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        for old, new in self.MOVED.items():
+            if spec.name.startswith(old):
+                return importlib.import_module(new + spec.name[len(old) :])
+        if self.slim and spec.name.startswith("tensorflow.contrib.slim."):
+            tail = spec.name[len("tensorflow.contrib.slim.") :].replace("python.slim.", "")
+            try:
+                return importlib.import_module(f"tf_slim.{tail}")
+            except ImportError:
+                pass
+        return Standin(spec.name, self)
+
+    def exec_module(self, module):
         pass
-    return contrib
+
+    def named(self, module, name):
+        """What a module of contrib gives under this name."""
+        v1 = self.v1
+        parts = module.split(".")[2:]
+        place = [v1.tpu, getattr(v1.estimator, "tpu", None)] if "tpu" in parts else []
+        if "tpu" not in parts and name in self.words():
+            return self.words()[name]
+        if "slim" in parts and self.slim:
+            place.append(self.slim)
+        if "layers" in parts and self.slim:
+            place.append(self.slim.layers)
+        if "framework" in parts:
+            place += [v1, v1.train]
+        if "summary" in parts:
+            place.append(v1.summary)
+        if "data" in parts:
+            place += [v1.data.experimental, v1.data]
+        if "estimator" in parts:
+            place.append(v1.estimator)
+        if "cluster_resolver" in parts or "distribute" in parts:
+            place += [v1.distribute.cluster_resolver, v1.distribute]
+        if "rnn" in parts:
+            place.append(v1.nn.rnn_cell)
+        for source in place:
+            if source is not None and hasattr(source, name):
+                return getattr(source, name)
+        return None
+
+    def words(self):
+        v1 = self.v1
+        words = {
+            "HParams": lambda **values: Params(values),
+            "variance_scaling_initializer": lambda factor=2.0, mode="FAN_IN", uniform=False, seed=None, dtype=None: (
+                v1.variance_scaling_initializer(factor, mode.lower(), "uniform" if uniform else "truncated_normal", seed=seed)
+            ),
+            "xavier_initializer": lambda uniform=True, seed=None, dtype=None: v1.variance_scaling_initializer(
+                1.0, "fan_avg", "uniform" if uniform else "truncated_normal", seed=seed
+            ),
+            "l2_regularizer": lambda scale, scope=None: lambda weights: scale * v1.nn.l2_loss(weights),
+            "xavier_initializer_conv2d": lambda uniform=True, seed=None, dtype=None: words["xavier_initializer"](uniform, seed),
+            "get_or_create_global_step": v1.train.get_or_create_global_step,
+        }
+        if self.slim:
+            words["arg_scope"] = self.slim.arg_scope
+        return words
+
+
+class Standin(types.ModuleType):
+    """A module of `tf.contrib`."""
+
+    def __init__(self, name, contrib):
+        super().__init__(name)
+        self.__dict__["_contrib"] = contrib
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = self._contrib.named(self.__name__, name)
+        if value is None and self.__name__.count(".") == 1:
+            # `tf.contrib.tpu`, without an import of its own.
+            value = importlib.import_module(f"{self.__name__}.{name}")
+        if value is None:
+            value = Unsupplied(f"{self.__name__.replace('tensorflow', 'tf', 1)}.{name}")
+        setattr(self, name, value)
+        return value
+
+
+def stand_in(tf):
+    """Makes TensorFlow 2 answer to the names of TensorFlow 1 that it no longer has."""
+    v1 = tf.compat.v1
+    if not any(isinstance(finder, Contrib) for finder in sys.meta_path):
+        # Before TensorFlow's own: its lazy modules are looked up once.
+        sys.modules.setdefault("tensorflow.compat.v1.estimator", v1.estimator)
+        sys.meta_path.insert(0, Contrib(v1))
+        v1.contrib = importlib.import_module("tensorflow.contrib")
 
 
 def _is_version_1(text):
@@ -110,26 +208,48 @@ def _is_version_1(text):
     return re.search(words, text) is not None
 
 
-def load(path, tf):
+def load(path, tf, flags=()):
     """The script as a module; under TensorFlow 1's names where it is written against them."""
     v1 = tf.compat.v1
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read()
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    if not hasattr(v1, "contrib"):
-        v1.contrib = _contrib(v1)
+    stand_in(tf)
     if _is_version_1(text):
-        v1.disable_v2_behavior()
-        v1.__path__ = tf.__path__
-        sys.modules["tensorflow"] = v1
-        for name in ("tpu", "training", "layers", "framework", "data"):
-            sys.modules[f"tensorflow.contrib.{name}"] = getattr(v1.contrib, name)
-        sys.modules["tensorflow.contrib"] = v1.contrib
+        as_version_1(tf)
     spec = importlib.util.spec_from_file_location("traced_script", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules["traced_script"] = module
     spec.loader.exec_module(module)
+    parse_flags(flags)
     return module
+
+
+def as_version_1(tf):
+    """`import tensorflow` gives TensorFlow 1's names from here on."""
+    v1 = tf.compat.v1
+    v1.disable_v2_behavior()
+    v1.__path__ = tf.__path__
+    sys.modules["tensorflow"] = v1
+
+
+def parse_flags(flags):
+    """absl's flags, as a script's `main` would find them: their defaults, and what `--flag` says."""
+    from absl import flags as absl_flags
+
+    known = absl_flags.FLAGS
+    try:
+        known(["traced_script", *(f"--{flag}" for flag in flags)])
+    except absl_flags.UnrecognizedFlagError as error:
+        raise TraceError(f"--flag: {error}") from None
+    except absl_flags.Error:
+        # A flag that `main` requires, such as a data_dir, is not needed to build a graph.
+        known.unparse_flags()
+        known.mark_as_parsed()
+        for flag in flags:
+            name, _, value = flag.partition("=")
+            known[name].parse(value)
+            known[name].using_default_value = False
 
 
 class Scopes:
@@ -155,9 +275,8 @@ class Scopes:
                 return self.scope.__exit__(*error)
 
         bfloat16.bfloat16_scope = Watched
-        for module in (v1.tpu, getattr(v1.contrib, "tpu", None)):
-            if module is not None:
-                module.bfloat16_scope = Watched
+        for module in (v1.tpu, v1.contrib.tpu):
+            module.bfloat16_scope = Watched
         get = v1.get_variable
 
         def get_variable(name, shape=None, dtype=None, *more, **options):
@@ -202,38 +321,44 @@ def call(function, features, labels, mode, params):
     return function(*positional[: min(len(names), 4)])
 
 
-def trace_model_fn(tf, function, args, scopes):
-    """The graph of a model_fn, its loss and the op that trains in their collections."""
+def build(tf, function, args):
+    """The graph of a model_fn, with its loss and the op that trains in their collections; its inputs, and its spec."""
     v1 = tf.compat.v1
     graph = tf.Graph()
     with graph.as_default():
         v1.train.get_or_create_global_step()
         features, labels = placeholders(v1, args.features, "features"), placeholders(v1, args.labels, "labels")
         params = Params(parse_params(args.params))
-        if args.features and isinstance(features, v1.Tensor) and features.shape.rank:
-            params.setdefault("batch_size", int(features.shape[0] or 1))
+        some = next(iter(features.values())) if isinstance(features, dict) else features
+        if some is not None and some.shape.rank:
+            params.setdefault("batch_size", int(some.shape[0] or 1))
         from tensorflow.python.tpu import tpu_function
-
-        def build():
-            return call(function, features, labels, MODES[args.mode], params)
 
         if args.cores > 1:
             with tpu_function.tpu_shard_context(args.cores):
-                spec = build()
+                spec = call(function, features, labels, MODES[args.mode], params)
             graph.create_op("TPUReplicateMetadata", [], [], attrs={"num_replicas": v1.AttrValue(i=args.cores)})
         else:
-            spec = build()
-        loss = getattr(spec, "loss", None)
+            spec = call(function, features, labels, MODES[args.mode], params)
         train_op = getattr(spec, "train_op", None)
         if args.mode == "train" and train_op is None:
             raise TraceError(f"`{args.function}` gives no train_op in mode train; got {type(spec).__name__}")
-        if loss is not None:
-            graph.clear_collection("losses")
-            graph.add_to_collection("losses", loss)
-        if train_op is not None:
-            graph.clear_collection("train_op")
-            graph.add_to_collection("train_op", train_op)
-        meta = v1.train.export_meta_graph(clear_devices=True)
+        for collection, value in (("losses", getattr(spec, "loss", None)), ("train_op", train_op)):
+            if value is not None:
+                graph.clear_collection(collection)
+                graph.add_to_collection(collection, value)
+    return graph, features, labels, spec
+
+
+def trace_model_fn(tf, function, args, scopes):
+    """The graph of a model_fn, as a Saver writes it."""
+    return written(tf, build(tf, function, args)[0], scopes)
+
+
+def written(tf, graph, scopes):
+    """A graph as a Saver writes it, with its nodes' lines."""
+    with graph.as_default():
+        meta = tf.compat.v1.train.export_meta_graph(clear_devices=True)
     add_places(graph, meta)
     report(meta, scopes)
     return meta.SerializeToString(deterministic=True)
@@ -295,6 +420,7 @@ def main(arguments=None):
     parser.add_argument("--features", action="append", default=[], metavar="[NAME=]DIMS,DTYPE", help="8x224x224x3,bfloat16")
     parser.add_argument("--labels", action="append", default=[], metavar="[NAME=]DIMS,DTYPE", help="8,int32")
     parser.add_argument("--params", action="append", default=[], metavar="KEY=VALUE", help="one of the model_fn's params")
+    parser.add_argument("--flag", action="append", default=[], metavar="NAME=VALUE", help="one of the script's absl flags")
     parser.add_argument("--mode", choices=sorted(MODES), default="train")
     parser.add_argument("--cores", type=int, default=1, help="how many cores CrossShardOptimizer sums over")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="model.meta, or of Keras model.pb")
@@ -308,7 +434,7 @@ def main(arguments=None):
         except ImportError:
             raise TraceError("TensorFlow is not installed\nhelp: pip install tensorflow-cpu==2.15.1 (Python 3.9 to 3.11)") from None
         print(f"running {path}, as it stands, with TensorFlow {tf.__version__}", file=sys.stderr)
-        module = load(path, tf)
+        module = load(path, tf, args.flag)
         if not hasattr(module, name):
             raise TraceError(f"{path} has no `{name}`")
         target = getattr(module, name)

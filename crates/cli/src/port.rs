@@ -1,5 +1,6 @@
 //! `bf16scope port`: what a TensorFlow graph becomes here, what differs, what is missing, and slips that it shows.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -14,9 +15,13 @@ use bf16scope_files as files;
 use bf16scope_hlo::proto::encode;
 use bf16scope_hlo::{Literal, verify};
 use bf16scope_model::graph::Precision;
+use bf16scope_passes::tuning::Tuning;
 use bf16scope_study::ModelSubject;
-use bf16scope_tensorflow::{self as tensorflow, Choice, Graph, Lowered, Note, Ported};
+use bf16scope_tensorflow::{self as tensorflow, Choice, Graph, InputInfo, Lowered, Note, Ported};
 use bf16scope_tpu::Target;
+use bf16scope_train::experiment::Experiment;
+use bf16scope_train::wanted_of;
+use bf16scope_train::weight_names::{self, Arrays, Found, Mapped, Mapping, Role, Rules};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -70,6 +75,9 @@ struct PortReport {
     /// The step as HLO, or why it is none.
     step: String,
     written: Vec<String>,
+    /// What variables are called here, by the graph's names.
+    #[serde(skip)]
+    names: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -212,6 +220,7 @@ fn step_in_words(lowered: &Lowered) -> String {
 fn report(graph: &Graph, ported: Ported, step: String) -> PortReport {
     let Ported { network, training, differs, missing, slips, experiment, variables, .. } = ported;
     let mut becomes = Vec::new();
+    let names = network.names.clone();
     let mut add = |section, text: String| {
         if !text.is_empty() {
             becomes.push(Becomes { section, text });
@@ -232,12 +241,18 @@ fn report(graph: &Graph, ported: Ported, step: String) -> PortReport {
             ),
         );
     }
-    add("loss", network.loss);
+    let weighed = |head: &tensorflow::HeadLine| match head.weight {
+        1.0 => head.loss.clone(),
+        weight => format!("{} of {} times {weight}", head.loss, head.output),
+    };
+    let losses: Vec<String> = network.heads.iter().map(weighed).collect();
+    add("loss", if losses.is_empty() { network.loss } else { losses.join(" + ") });
     if network.label_smoothing > 0.0 {
         add("smoothing", format!("label_smoothing: {:?}", network.label_smoothing));
     }
     add("optimizer", training.optimizer);
     add("rate", training.learning_rate);
+    add("warm-up", training.warm_up);
     add("decay", training.weight_decay);
     add("clipping", training.clip);
     add("averages", training.average);
@@ -266,6 +281,7 @@ fn report(graph: &Graph, ported: Ported, step: String) -> PortReport {
         experiment,
         step,
         written: Vec::new(),
+        names,
     }
 }
 
@@ -301,29 +317,84 @@ fn write(
         .with_context(|| format!("{} is not read back, which is an error of bf16scope's: report it", path.display()))?;
     let program = subject.build(Precision::Bf16, &Target::Cpu)?;
     let theirs = lowered.map(|lowered| &lowered.roles.variables);
-    let mut n_same = 0;
-    let own: Vec<_> = program.variables.iter().filter(|variable| variable.name.contains('/')).collect();
-    for variable in theirs.into_iter().flatten() {
-        n_same += usize::from(own.iter().any(|own| own.name == variable.name && own.dims == variable.shape.dims));
-    }
-    report.written.push(format!("{} ({n_same} of its variables have the graph's names and dims)", path.display()));
+    let shapes: BTreeMap<&str, &Vec<i64>> =
+        program.variables.iter().map(|variable| (variable.name.as_str(), &variable.dims)).collect();
+    let is_same = |variable: &&InputInfo| {
+        let name = report.names.get(&variable.name).unwrap_or(&variable.name);
+        shapes.get(name.as_str()) == Some(&&variable.shape.dims) && name.contains('/')
+    };
+    let n_same = theirs.into_iter().flatten().filter(is_same).count();
+    report.written.push(format!("{} ({n_same} of its variables have the graph's dims)", path.display()));
+    let rules = put("rules.yaml", rules(&report.graph, &report.names).as_bytes())?;
+    report.written.push(format!("{rules} (the graph's names, for `weights --rules` and `train: {{rules: …}}`)"));
     if let Some(prefix) = &args.checkpoint {
         let start = folder.join("start.safetensors");
-        let checkpoint = weights::open(prefix)?;
-        let mut arrays: Vec<(String, Literal)> = Vec::new();
-        for variable in &program.variables {
-            if let Some(entry) = checkpoint.find(&variable.name).map(|entry| entry.name.clone()) {
-                let array = checkpoint.read(&entry)?;
-                if array.shape().dims() == variable.dims {
-                    arrays.push((variable.name.clone(), array));
-                }
-            }
-        }
-        let n = arrays.len();
-        weights::write(&start, WrittenFormat::Safetensors, arrays)?;
-        report.written.push(format!("{} ({n} of {} variables and slots)", start.display(), program.variables.len()));
+        let n = start_from(prefix, &start, &path, Path::new(&rules))?;
+        report.written.push(format!("{} ({n})", start.display()));
     }
     Ok(())
+}
+
+/// How TensorFlow's names become ours: those that have others, line by line; slots and averages as its optimizers call them.
+fn rules(graph: &str, names: &BTreeMap<String, String>) -> String {
+    let file = graph.rsplit('/').next().unwrap_or(graph);
+    let mut text = format!("family: {file:?}\nabout: names of {file}, by `bf16scope port`\nrules:\n");
+    for (theirs, ours) in names.iter().filter(|(theirs, ours)| theirs != ours) {
+        let _ = writeln!(text, "  - {{ours: {ours:?}, theirs: {theirs:?}}}");
+    }
+    text + SLOTS
+}
+
+const SLOTS: &str = r#"  - {ours: "{*name}", theirs: "{name}"}
+slots:
+  # Of RMSProp the second slot is the momentum, or where it is centered the mean, and the third the momentum.
+  momentum: ["{theirs}/Momentum", "{theirs}/LARSOptimizer", "{theirs}/RMSProp_2", "{theirs}/RMSProp_1"]
+  adam_m: ["{theirs}/Adam", "{theirs}/adam_m"]
+  adam_v: ["{theirs}/Adam_1", "{theirs}/adam_v"]
+  adagrad: ["{theirs}/Adagrad"]
+  rms: ["{theirs}/RMSProp"]
+  rms_mean: [{theirs: "{theirs}/RMSProp_1", with: "{theirs}/RMSProp_2"}]
+  adadelta_square: ["{theirs}/Adadelta"]
+  adadelta_change: ["{theirs}/Adadelta_1"]
+  ftrl_square: ["{theirs}/Ftrl"]
+  ftrl_linear: ["{theirs}/Ftrl_1"]
+averages: ["{theirs}/ExponentialMovingAverage"]
+step: [global_step]
+unused: ["beta{n}_power"]
+"#;
+
+/// Writes the variables of a checkpoint under our names, with slots and averages; says how many of each.
+fn start_from(prefix: &Path, start: &Path, experiment: &Path, rules: &Path) -> anyhow::Result<String> {
+    let read = Experiment::read(experiment)?;
+    let spec = read.spec(Precision::Bf16, &Tuning::none()).map_err(|error| read.with_its_line(error))?;
+    let (checkpoint, wanted) = (weights::open(prefix)?, wanted_of(&spec)?);
+    let mapping = Mapping::from_rules(&Rules::read(rules)?, &wanted, &Arrays::given(&checkpoint), &|_| false);
+    let values = weight_names::values(&checkpoint, &mapping, 1.0)?;
+    let taken = |is: &dyn Fn(&Role) -> bool| {
+        let all = mapping.variables.iter().filter(|mapped| is(&mapped.wanted.role));
+        let n = all.clone().filter(|mapped| matches!(mapped.found, Found::Taken { .. })).count();
+        (n, all.count())
+    };
+    let (weights, of_weights) = taken(&|role| *role == Role::Weight);
+    if weights < of_weights {
+        let is_missing =
+            |mapped: &&Mapped| mapped.wanted.role == Role::Weight && !matches!(mapped.found, Found::Taken { .. });
+        let missing = mapping.variables.iter().find(is_missing).map(|mapped| mapped.wanted.name.clone());
+        bail!(
+            "{}: {weights} of the network's {of_weights} variables are in it; {} is not, or has another shape\n\
+             help: give the checkpoint of this graph: the prefix that its .meta has",
+            prefix.display(),
+            missing.unwrap_or_default()
+        );
+    }
+    let (slots, of_slots) = taken(&|role| matches!(role, Role::Slot { .. }));
+    let (averages, of_averages) = taken(&|role| matches!(role, Role::Average { .. }));
+    let literal = |(name, (shape, bytes))| (name, Literal::Array { shape, bytes });
+    let arrays: Vec<(String, Literal)> = values.into_iter().map(literal).collect();
+    weights::write(start, WrittenFormat::Safetensors, arrays)?;
+    Ok(format!(
+        "{weights} of {of_weights} variables, {slots} of {of_slots} slots, {averages} of {of_averages} averages"
+    ))
 }
 
 /// The screen.

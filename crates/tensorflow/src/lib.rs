@@ -46,5 +46,7 @@ pub use graph::{Body, Function, Graph, Signature, VariableInfo};
 pub use kind::GraphKind;
 pub use lower::{InputInfo, Lowered, ResultInfo, Roles, known_ops, lower};
 pub use node::{Edge, Node};
-pub use ported::{LayerLine, NetworkPort, Note, Ported, Slip, SlipKind, TrainingPort, VariableCount, port, slips};
+pub use ported::{
+    HeadLine, LayerLine, NetworkPort, Note, Ported, Slip, SlipKind, TrainingPort, VariableCount, port, slips,
+};
 pub use script::{Finding, ScriptReading, read_script};

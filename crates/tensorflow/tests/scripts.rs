@@ -110,6 +110,30 @@ fn slips_are_found_at_their_line() {
     }
 }
 
+/// Forty scripts in as many styles: `=== title: clean`, or `=== title: line what`.
+#[test]
+fn forty_scripts_are_read_as_they_are_meant() {
+    let all = include_str!("data/scripts.txt");
+    let (mut wrong, mut n) = (Vec::new(), [0, 0]);
+    for part in all.split("=== ").skip(1) {
+        let (head, text) = part.split_once('\n').expect("a title's line");
+        let (title, expected) = head.rsplit_once(": ").expect("a title and what is expected");
+        let text = if title.contains("windows") { text.replace('\n', "\r\n") } else { text.to_string() };
+        let expected: Vec<(u32, String)> = match expected.split_once(' ') {
+            Some((line, what)) => vec![(line.parse().expect("a line"), what.to_string())],
+            None => Vec::new(),
+        };
+        n[usize::from(expected.is_empty())] += 1;
+        let shown = read_script(&text).findings.into_iter().filter(|finding| finding.is_slip);
+        let shown: Vec<(u32, String)> = shown.map(|finding| (finding.line, finding.what.to_string())).collect();
+        if shown != expected {
+            wrong.push(format!("{title}: {shown:?}, expected {expected:?}"));
+        }
+    }
+    assert_eq!(wrong, [""; 0], "{}", wrong.join("\n"));
+    assert_eq!(n, [20, 20]);
+}
+
 #[test]
 fn what_is_not_followed_is_listed() {
     let reading =

@@ -21,6 +21,12 @@ pub struct BatchNorm {
     pub epsilon: f64,
     /// The axis of features. Default -1, the last.
     pub axis: i64,
+    /// Whether the variable `beta` is added. Default true.
+    #[serde(skip_serializing_if = "is_true")]
+    pub center: bool,
+    /// Whether the result is multiplied by the variable `gamma`. Default true.
+    #[serde(skip_serializing_if = "is_true")]
+    pub scale: bool,
     /// How the offset starts. Default `zeros`.
     pub beta_initializer: Init,
     /// How the scale starts. Default `ones`. Zeros in the last batch norm of a residual block make the block start as the
@@ -37,6 +43,8 @@ impl BatchNorm {
         momentum: 0.9,
         epsilon: 1e-5,
         axis: -1,
+        center: true,
+        scale: true,
         beta_initializer: Init::Zeros,
         gamma_initializer: Init::Ones,
         gradient: None,
@@ -49,6 +57,11 @@ impl Default for BatchNorm {
     }
 }
 
+/// What is left out where a configuration is written, so that it is as before there was a choice.
+fn is_true(value: &bool) -> bool {
+    *value
+}
+
 /// `gamma · (x - mean) / sqrt(variance + epsilon) + beta`, per feature.
 ///
 /// In a program that trains, mean and (biased) variance are those of the batch, and the running statistics are updated:
@@ -56,8 +69,8 @@ impl Default for BatchNorm {
 /// `n` elements per feature, as TensorFlow's fused op does. Otherwise they are the running statistics.
 ///
 /// # Shapes
-/// x `[…, c, …]` → the same; variables `gamma`, `beta`, `moving_mean`, `moving_variance` `[c]`, the last two not
-/// trainable.
+/// x `[…, c, …]` → the same; variables `gamma` (with `scale`), `beta` (with `center`), `moving_mean`, `moving_variance` `[c]`,
+/// the last two not trainable.
 ///
 /// # Replicas
 /// Each takes the statistics of its own part of a batch, unless the graph's
@@ -169,9 +182,14 @@ pub(super) struct Variables {
 impl Variables {
     #[track_caller]
     pub(super) fn new(s: &Scope, dtype: DType, features: i64, config: &BatchNorm) -> Variables {
+        // Without its variable a scale is 1 and an offset 0.
+        let variable = |name: &str, is_there: bool, init: Init, value: f64| match is_there {
+            true => s.variable(name, dtype, [features], init).value,
+            false => s.graph().full(dtype, &[features], value),
+        };
         Variables {
-            gamma: s.variable("gamma", dtype, [features], config.gamma_initializer).value,
-            beta: s.variable("beta", dtype, [features], config.beta_initializer).value,
+            gamma: variable("gamma", config.scale, config.gamma_initializer, 1.0),
+            beta: variable("beta", config.center, config.beta_initializer, 0.0),
             running_mean: s.state("moving_mean", dtype, [features], Init::Zeros),
             running_variance: s.state("moving_variance", dtype, [features], Init::Ones),
         }

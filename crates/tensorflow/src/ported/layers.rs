@@ -1,50 +1,15 @@
 //! The forward part of a graph as lines of `kind: layers`: an op, or a few that belong together, for each.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::initial::{Initial, initial};
+use super::network::{HeadLine, LayerLine, NetworkPort};
+use super::norms::{self, Norm, NormKind};
 use super::symbols::{Symbol, Symbols, shortest};
-use super::{Note, Notes, region};
+use super::{Note, Notes, heads, network, region, shapes};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
 use bf16scope_hlo::DType;
-
-/// A network in lines.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[non_exhaustive]
-pub struct NetworkPort {
-    /// Inputs: name, dims without the batch, and whether they are whole numbers.
-    pub inputs: Vec<(String, Vec<i64>, bool)>,
-    /// Layers, in order.
-    pub layers: Vec<LayerLine>,
-    /// The layer that the loss reads.
-    pub output: String,
-    /// The loss, as YAML calls it; empty where it has no word.
-    pub loss: String,
-    /// What of the labels is smoothed.
-    pub label_smoothing: f64,
-    /// The batch, where the graph says it.
-    pub batch: Option<i64>,
-    /// The variables that layers have, by the graph's names, with their dims.
-    pub variables: BTreeMap<String, Vec<i64>>,
-}
-
-/// A layer: its kind and options, as YAML has them.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct LayerLine {
-    /// Its name.
-    pub name: String,
-    /// Its kind.
-    pub kind: &'static str,
-    /// What stands behind the kind; may be empty.
-    pub first: String,
-    /// Further options.
-    pub options: Vec<(&'static str, String)>,
-    /// What it reads.
-    pub reads: Vec<String>,
-    /// The graph's node.
-    pub node: String,
-}
 
 /// A network on the way.
 struct Porting<'g, 'n> {
@@ -55,11 +20,27 @@ struct Porting<'g, 'n> {
     /// Layers by name.
     at: BTreeMap<String, usize>,
     n_readers: BTreeMap<Edge, usize>,
+    /// Normalisations of plain ops by the node that gives the result, and the nodes in between.
+    norms: HashMap<usize, Norm>,
+    inside: HashSet<usize>,
+    /// What layers give, without the batch, where it is known.
+    dims: HashMap<String, Vec<i64>>,
+    /// What moving means keep of themselves, by variable.
+    momenta: HashMap<String, f64>,
+    /// The dims of variables.
+    shapes: HashMap<String, Vec<i64>>,
+    /// Initializers of variables that are claimed for the layer that comes.
+    initials: Vec<(&'static str, String)>,
+    /// Those that have no word, by what is said of them: how many, and a variable.
+    odd_initials: BTreeMap<(String, &'static str), (usize, String)>,
+    /// Variables whose own names are others here: how many, and one, by both names.
+    renamed: BTreeMap<(String, &'static str), (usize, String)>,
 }
 
 /// The network that a loss is of; without a loss, of what nothing reads.
 pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> NetworkPort {
-    let Some(end) = logits(graph, loss) else {
+    let heads = heads::heads(graph, loss);
+    let Some(main) = heads.first() else {
         let text = "no loss of logits is in the graph, so it is not known where its network ends";
         notes.missing.push(Note::new(graph, loss, text, "name the loss in the collection `losses`, as tf.losses does"));
         return NetworkPort::default();
@@ -68,110 +49,62 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
     for node in graph.body.nodes.iter().filter(|node| !region::is_backward(&node.name)) {
         node.inputs.iter().for_each(|edge| *n_readers.entry(*edge).or_default() += 1);
     }
+    let symbols = Symbols::new(graph);
+    let order = in_order(graph, heads.iter().map(|head| head.logits.node));
+    let (norms, inside) = norms::norms(&symbols, &order);
     let mut porting = Porting {
-        symbols: Symbols::new(graph),
+        symbols,
         port: NetworkPort {
-            loss: end.loss.to_string(),
-            label_smoothing: smoothing(graph, end.labels),
+            loss: main.loss.to_string(),
+            label_smoothing: heads::smoothing(graph, main.labels),
             ..NetworkPort::default()
         },
         notes,
         taken: HashSet::new(),
         at: BTreeMap::new(),
         n_readers,
+        norms,
+        inside,
+        dims: HashMap::new(),
+        momenta: network::momenta(graph),
+        shapes: HashMap::new(),
+        initials: Vec::new(),
+        odd_initials: BTreeMap::new(),
+        renamed: BTreeMap::new(),
     };
-    for idx in in_order(graph, end.logits.node) {
+    for idx in order {
         porting.node(idx);
     }
-    match porting.symbols.of_edge.get(&porting.symbols.behind_layers(end.logits)) {
-        Some(Symbol::Layer(name)) => porting.port.output = name.clone(),
-        _ => porting.port.layers.clear(),
+    for head in &heads {
+        let edge = porting.symbols.behind_layers(head.logits);
+        match porting.symbols.of_edge.get(&edge) {
+            Some(Symbol::Layer(name)) => porting.port.heads.push(HeadLine {
+                output: name.clone(),
+                loss: head.loss.to_string(),
+                labels: heads::labels_name(graph, head.labels),
+                weight: head.weight,
+            }),
+            _ => {
+                let text = format!("the loss at `{}` is not of layers alone", graph.body.nodes[head.logits.node].name);
+                let note = Note::new(graph, Some(head.logits.node), text, "the step runs as HLO all the same");
+                porting.notes.missing.push(note);
+                porting.port.layers.clear();
+            }
+        }
     }
+    porting.without_softmax();
+    porting.tell();
+    porting.prune();
+    porting.port.output = porting.port.heads.first().map(|head| head.output.clone()).unwrap_or_default();
     porting.port
 }
 
-/// Where a network ends.
-struct End {
-    logits: Edge,
-    labels: Option<Edge>,
-    loss: &'static str,
-}
-
-fn logits(graph: &Graph, loss: Option<usize>) -> Option<End> {
-    let nodes = &graph.body.nodes;
-    let before: Vec<usize> = match loss {
-        Some(loss) => {
-            let mut all: Vec<usize> = region::ancestors(graph, [loss]).into_iter().collect();
-            all.sort_unstable();
-            all
-        }
-        None => (0..nodes.len()).collect(),
-    };
-    let forward = |idx: &&usize| !region::is_backward(&nodes[**idx].name);
-    for &idx in before.iter().filter(forward) {
-        let node = &nodes[idx];
-        let loss = match node.op.as_str() {
-            "SparseSoftmaxCrossEntropyWithLogits" => "sparse_softmax_cross_entropy",
-            // One-hot labels of classes are classes.
-            "SoftmaxCrossEntropyWithLogits" => match labels_of_classes(graph, node) {
-                true => "sparse_softmax_cross_entropy",
-                false => "softmax_cross_entropy",
-            },
-            _ => continue,
-        };
-        let logits = Symbols::new(graph).behind(*node.inputs.first()?);
-        return Some(End { logits, labels: node.inputs.get(1).copied(), loss });
-    }
-    // Sigmoid cross-entropy has no op of its own: its nodes are under a name.
-    let logistic = before.iter().filter(forward).find(|idx| nodes[**idx].name.ends_with("logistic_loss/sub"));
-    if let Some(&idx) = logistic {
-        let product = graph.body.find(&nodes[idx].name.replace("logistic_loss/sub", "logistic_loss/mul"))?;
-        let [logits, labels] = nodes[product].inputs[..] else { return None };
-        return Some(End { logits, labels: Some(labels), loss: "sigmoid_cross_entropy" });
-    }
-    let squares = before
-        .iter()
-        .filter(forward)
-        .find(|idx| nodes[**idx].op == "SquaredDifference" && nodes[**idx].name.contains("mean_squared_error"));
-    if let Some(&idx) = squares {
-        let [output, labels] = nodes[idx].inputs[..] else { return None };
-        return Some(End { logits: output, labels: Some(labels), loss: "mean_squared_error" });
-    }
-    if loss.is_some() {
-        return None;
-    }
-    // A graph that only predicts: its last layer.
-    let last = (0..nodes.len()).rev().find(|idx| region::is_weighted(&nodes[*idx].op))?;
-    Some(End { logits: Edge { node: last, output: 0 }, labels: None, loss: "" })
-}
-
-/// Whether labels come from a one-hot encoding.
-fn labels_of_classes(graph: &Graph, node: &Node) -> bool {
-    let Some(labels) = node.inputs.get(1) else { return false };
-    region::ancestors(graph, [labels.node]).iter().any(|idx| graph.body.nodes[*idx].op == "OneHot")
-}
-
-/// tf.losses smooths by `labels * (1 - s) + s / n`.
-fn smoothing(graph: &Graph, labels: Option<Edge>) -> f64 {
-    let symbols = Symbols::new(graph);
-    let Some(labels) = labels else { return 0.0 };
-    let near: Vec<usize> = region::ancestors(graph, [labels.node]).into_iter().collect();
-    let kept = near.iter().filter_map(|idx| {
-        let node = &graph.body.nodes[*idx];
-        (node.op == "Mul").then(|| symbols.scalar(node, 1).or_else(|| symbols.scalar(node, 0))).flatten()
-    });
-    let kept: Vec<f64> = kept.filter(|kept| (0.5..1.0).contains(kept)).collect();
-    match kept[..] {
-        [kept] => shortest((1.0 - kept) as f32),
-        _ => 0.0,
-    }
-}
-
-/// The forward nodes that a node needs, inputs first.
-fn in_order(graph: &Graph, end: usize) -> Vec<usize> {
+/// The forward nodes that some nodes need, inputs first.
+fn in_order(graph: &Graph, ends: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut order = Vec::new();
     let mut seen = HashSet::new();
-    let mut pending = vec![(end, false)];
+    let mut pending: Vec<(usize, bool)> = ends.map(|end| (end, false)).collect();
+    pending.reverse();
     while let Some((idx, is_done)) = pending.pop() {
         if is_done {
             order.push(idx);
@@ -202,6 +135,12 @@ impl Porting<'_, '_> {
             Symbol::Layer(name) => Some(name),
             _ => None,
         };
+        if self.inside.contains(&idx) {
+            return Symbol::Other;
+        }
+        if let Some(norm) = self.norms.remove(&idx) {
+            return self.plain_norm(node, &norm);
+        }
         match (node.op.as_str(), reads(0), reads(1)) {
             ("Placeholder" | "PlaceholderV2", ..) => {
                 self.input(node, &node.name, node.dtype("dtype"), node.dims("shape"))
@@ -271,8 +210,14 @@ impl Porting<'_, '_> {
         let name = names.into_iter().find(|name| !self.taken.contains(name)).unwrap_or_default();
         self.taken.insert(name.clone());
         self.at.insert(name.clone(), self.port.layers.len());
+        let mut options = options;
+        options.append(&mut self.initials);
         let line =
             LayerLine { name: name.clone(), kind, first: first.to_string(), options, reads, node: node.name.clone() };
+        let reads: Vec<Option<&Vec<i64>>> = line.reads.iter().map(|read| self.dims.get(read)).collect();
+        if let Some(dims) = shapes::of_layer(&line, &reads) {
+            self.dims.insert(name.clone(), dims);
+        }
         self.port.layers.push(line);
         Symbol::Layer(name)
     }
@@ -296,6 +241,7 @@ impl Porting<'_, '_> {
         }
         let name = name.replace(':', "_");
         self.taken.insert(name.clone());
+        self.dims.insert(name.clone(), sizes.clone());
         self.port.inputs.push((name.clone(), sizes, dtype.is_integer()));
         Symbol::Layer(name)
     }
@@ -319,17 +265,80 @@ impl Porting<'_, '_> {
     }
 
     /// The layer's name that a variable's name begins with, and the variable's own.
-    fn claim(&mut self, node: &Node, number: usize, expected: &str) -> Option<(String, Vec<i64>)> {
-        let Symbol::Variable { name, dims } = self.symbols.input(node, number) else { return None };
+    fn claim(&mut self, node: &Node, number: usize, expected: &'static str) -> Option<(String, Vec<i64>)> {
+        self.claim_edge(*node.inputs.get(number)?, expected)
+    }
+
+    fn claim_edge(&mut self, edge: Edge, expected: &'static str) -> Option<(String, Vec<i64>)> {
+        let Some(Symbol::Variable { name, dims }) = self.symbols.of_edge.get(&edge).cloned() else { return None };
         let (layer, own) = name.rsplit_once('/').unwrap_or(("", &name));
         if own != expected {
-            let text = format!("variable `{name}` is called `{layer}/{expected}` here");
-            let at = self.symbols.graph.body.find(&node.name);
-            let help = "`train: {rules: …}` renames variables of a file of weights";
-            self.notes.differs.push(Note::new(self.symbols.graph, at, text, help));
+            let entry = self.renamed.entry((own.to_string(), expected)).or_insert((0, name.clone()));
+            entry.0 += 1;
         }
+        self.port.names.insert(name.clone(), format!("{layer}/{expected}"));
         self.port.variables.insert(name.clone(), dims.clone());
+        let (option, default) = match expected {
+            "bias" => ("bias_initializer", "zeros"),
+            "gamma" => ("gamma_initializer", "ones"),
+            "beta" => ("beta_initializer", "zeros"),
+            "embeddings" => ("embeddings_initializer", "random_uniform"),
+            _ => ("kernel_initializer", "glorot_uniform"),
+        };
+        match initial(&self.symbols, &name, &dims) {
+            Some(Initial::Named(word)) if word != default => self.initials.push((option, word.to_string())),
+            Some(Initial::Near { what, word }) => {
+                self.odd_initials.entry((what, word)).or_insert((0, name.clone())).0 += 1;
+                if word != default {
+                    self.initials.push((option, word.to_string()));
+                }
+            }
+            _ => {}
+        }
         Some((layer.to_string(), dims))
+    }
+
+    /// Leaves out layers that no loss reads.
+    fn prune(&mut self) {
+        let mut needed: HashSet<String> = self.port.heads.iter().map(|head| head.output.clone()).collect();
+        for line in self.port.layers.iter().rev() {
+            if needed.contains(&line.name) {
+                needed.extend(line.reads.iter().cloned());
+            }
+        }
+        self.port.layers.retain(|line| needed.contains(&line.name));
+    }
+
+    /// A loss that takes a softmax itself reads what is before one: a network that gives probabilities ends there.
+    fn without_softmax(&mut self) {
+        for head in self.port.heads.iter_mut().filter(|head| head.loss.contains("softmax")) {
+            let line = self.at.get(&head.output).map(|at| &self.port.layers[*at]);
+            if let Some(line) = line.filter(|line| line.kind == "activation" && line.first == "softmax") {
+                let text =
+                    format!("the loss reads the softmax `{}` as logits; here it reads what is before it", line.name);
+                let help =
+                    "that is what is meant: the loss takes the softmax itself; the step as HLO does as the graph does";
+                let at = self.symbols.graph.body.find(&line.node);
+                self.notes.differs.push(Note::new(self.symbols.graph, at, text, help));
+                head.output = line.reads[0].clone();
+            }
+        }
+    }
+
+    /// What is said of initializers and names, once for all variables alike.
+    fn tell(&mut self) {
+        let graph = self.symbols.graph;
+        for ((what, word), (n, name)) in &self.odd_initials {
+            let text = format!("{n} variables such as `{name}` start {what}; here as `{word}`, the nearest word");
+            let help = "`--checkpoint` starts from the graph's values";
+            self.notes.differs.push(Note::new(graph, None, text, help));
+        }
+        for ((own, expected), (n, name)) in &self.renamed {
+            let text = format!("{n} variables such as `{name}` are called `…/{expected}` here, not `…/{own}`");
+            let help =
+                "`start.safetensors` has their values under these names; for other files `train: {rules: rules.yaml}`";
+            self.notes.differs.push(Note::new(graph, None, text, help));
+        }
     }
 
     fn unclaimed(&mut self, node: &Node) -> Symbol {
@@ -341,8 +350,10 @@ impl Porting<'_, '_> {
 
     fn convolution(&mut self, node: &Node, x: String) -> Symbol {
         let is_depthwise = node.op == "DepthwiseConv2dNative";
-        let expected = if is_depthwise { "depthwise_kernel" } else { "kernel" };
-        let Some((layer, dims)) = self.claim(node, 1, expected) else { return self.unclaimed(node) };
+        let Some((layer, dims)) = self.claim(node, 1, "kernel") else { return self.unclaimed(node) };
+        for (option, _) in self.initials.iter_mut().filter(|_| is_depthwise) {
+            *option = "depthwise_initializer";
+        }
         let [height, width, _, filters] = dims[..] else { return self.unclaimed(node) };
         let is_first = node.text("data_format").starts_with("NC");
         let spatial = if is_first { [2, 3] } else { [1, 2] };
@@ -411,54 +422,81 @@ impl Porting<'_, '_> {
         if self.claim(node, 1, "bias").is_some()
             && let Some(at) = self.at.get(&layer)
         {
-            self.port.layers[*at].options.retain(|(option, _)| *option != "use_bias");
+            let options = &mut self.port.layers[*at].options;
+            options.retain(|(option, _)| *option != "use_bias");
+            options.append(&mut self.initials);
         }
         Symbol::Layer(layer)
     }
 
     fn batch_norm(&mut self, node: &Node, x: String) -> Symbol {
-        let mut options = Vec::new();
-        let name = match self.claim(node, 1, "gamma") {
-            Some((layer, _)) => layer,
-            None => return self.unclaimed(node),
-        };
-        self.claim(node, 2, "beta");
-        for variable in ["moving_mean", "moving_variance"] {
-            let full = format!("{name}/{variable}");
-            let nodes = &self.symbols.graph.body.nodes;
-            let variable = nodes.iter().find(|node| {
-                matches!(node.op.as_str(), "VarHandleOp" | "VariableV2" | "Variable") && node.variable_name() == full
-            });
-            if let Some(dims) = variable.and_then(|node| node.dims("shape")) {
-                self.port.variables.insert(full, dims);
-            }
-        }
-        if let Some(momentum) = self.momentum(&name) {
-            options.push(("momentum", momentum.to_string()));
-        }
         let epsilon = node.float("epsilon").map_or(1e-4, shortest);
-        options.push(("epsilon", format!("{epsilon:?}")));
-        if node.text("data_format").starts_with("NC") {
-            options.push(("axis", "1".to_string()));
-        }
-        self.push_named(&name, node, "batch_norm", "", options, vec![x])
+        let [_, gamma, beta, ..] = node.inputs[..] else { return self.unclaimed(node) };
+        let axis = node.text("data_format").starts_with("NC").then_some("1");
+        self.normalised_by(node, x, "batch_norm", [Some(gamma), Some(beta)], (epsilon, axis))
     }
 
-    /// What a moving mean keeps of itself: 1 less the constant that its update is multiplied by.
-    fn momentum(&self, layer: &str) -> Option<f64> {
-        let graph = self.symbols.graph;
-        let target = format!("{layer}/moving_mean");
-        let updates = graph.body.nodes.iter().filter(|node| node.op.starts_with("AssignSub"));
-        for update in updates {
-            let variable = self.symbols.behind(*update.inputs.first()?);
-            if self.symbols.node(variable.node).variable_name() != target {
-                continue;
+    /// A normalisation of plain ops.
+    fn plain_norm(&mut self, node: &Node, norm: &Norm) -> Symbol {
+        let Some(Symbol::Layer(x)) = self.symbols.of_edge.get(&norm.x).cloned() else { return Symbol::Other };
+        let kind = match norm.kind {
+            NormKind::Batch => "batch_norm",
+            NormKind::Layer => "layer_norm",
+        };
+        if kind == "batch_norm" && !self.momenta.is_empty() {
+            let text = "the moving variance takes the batch's variance as it is; here times n / (n - 1), as fused batch norms do";
+            if !self.notes.differs.iter().any(|note| note.text == text) {
+                let at = self.symbols.graph.body.find(&node.name);
+                let help = "of 50 values of a feature and more less than 2 % of the variance; training is the same, and no key undoes it";
+                self.notes.differs.push(Note::new(self.symbols.graph, at, text, help));
             }
-            let product = self.symbols.node(self.symbols.behind(*update.inputs.get(1)?).node);
-            let rate = (0..product.inputs.len()).find_map(|number| self.symbols.scalar(product, number))?;
-            return Some(shortest((1.0 - rate) as f32));
         }
-        None
+        self.normalised_by(node, x, kind, [norm.gamma, norm.beta], (norm.epsilon, None))
+    }
+
+    fn normalised_by(
+        &mut self,
+        node: &Node,
+        x: String,
+        kind: &'static str,
+        [gamma, beta]: [Option<Edge>; 2],
+        (epsilon, axis): (f64, Option<&str>),
+    ) -> Symbol {
+        let gamma = gamma.and_then(|gamma| self.claim_edge(gamma, "gamma"));
+        let beta = beta.and_then(|beta| self.claim_edge(beta, "beta"));
+        let Some((name, _)) = gamma.as_ref().or(beta.as_ref()).cloned() else { return self.unclaimed(node) };
+        let mut options = Vec::new();
+        if kind == "batch_norm" {
+            for variable in ["moving_mean", "moving_variance"] {
+                let full = format!("{name}/{variable}");
+                if let Some(dims) = self.variable_dims(&full) {
+                    self.port.variables.insert(full, dims);
+                }
+            }
+            if let Some(momentum) = self.momenta.get(&format!("{name}/moving_mean")) {
+                options.push(("momentum", momentum.to_string()));
+            }
+        }
+        options.push(("epsilon", format!("{epsilon:?}")));
+        for (is_there, option) in [(gamma.is_some(), "scale"), (beta.is_some(), "center")] {
+            if !is_there {
+                options.push((option, "false".to_string()));
+            }
+        }
+        if let Some(axis) = axis {
+            options.push(("axis", axis.to_string()));
+        }
+        self.push_named(&name, node, kind, "", options, vec![x])
+    }
+
+    /// The dims of a variable by name.
+    fn variable_dims(&mut self, name: &str) -> Option<Vec<i64>> {
+        if self.shapes.is_empty() {
+            let nodes = self.symbols.graph.body.nodes.iter();
+            let variables = nodes.filter(|node| matches!(node.op.as_str(), "VarHandleOp" | "VariableV2" | "Variable"));
+            self.shapes = variables.filter_map(|node| Some((node.variable_name(), node.dims("shape")?))).collect();
+        }
+        self.shapes.get(name).cloned()
     }
 
     fn padding(&mut self, node: &Node, x: String) -> Symbol {
@@ -496,22 +534,32 @@ impl Porting<'_, '_> {
     fn mean(&mut self, node: &Node, x: String) -> Symbol {
         let Symbol::Constant { values, .. } = self.symbols.input(node, 1) else { return self.unclaimed(node) };
         let axes: Vec<i64> = values.iter().map(|value| *value as i64).collect();
-        match axes[..] {
-            [1, 2] | [-3, -2] if !node.flag("keep_dims") => self.push(node, "global_avg_pool", "", Vec::new(), vec![x]),
-            _ => self.unclaimed(node),
+        if !matches!(axes[..], [1, 2] | [-3, -2]) {
+            return self.unclaimed(node);
+        }
+        let n = self.dims.get(&x).and_then(|dims| dims.last().copied());
+        match (node.flag("keep_dims"), n) {
+            (false, _) => self.push(node, "global_avg_pool", "", Vec::new(), vec![x]),
+            (true, Some(n)) => {
+                let Symbol::Layer(mean) = self.push(node, "global_avg_pool", "", Vec::new(), vec![x]) else {
+                    return Symbol::Other;
+                };
+                self.push(node, "reshape", format!("[1, 1, {n}]"), Vec::new(), vec![mean])
+            }
+            (true, None) => self.unclaimed(node),
         }
     }
 
     fn reshape(&mut self, node: &Node, x: String) -> Symbol {
         let shape = match self.symbols.input(node, 1) {
             Symbol::Constant { values, .. } => values.iter().map(|value| *value as i64).collect(),
-            // Computed from the batch: as many numbers as are packed.
-            _ => {
-                vec![
-                    -1;
-                    node.inputs.get(1).map_or(0, |edge| self.symbols.node(self.symbols.behind(*edge).node).inputs.len())
-                ]
-            }
+            // Computed from the batch: numbers that are packed.
+            _ => match node.inputs.get(1).map(|edge| self.symbols.node(self.symbols.behind(*edge).node)) {
+                Some(packed) => (0..packed.inputs.len())
+                    .map(|number| self.symbols.scalar(packed, number).map_or(-1, |size| size as i64))
+                    .collect(),
+                None => Vec::new(),
+            },
         };
         match shape[..] {
             [_, _] => self.push(node, "flatten", "", Vec::new(), vec![x]),
@@ -548,12 +596,38 @@ impl Porting<'_, '_> {
         };
         let pair = [(&a, &b), (&b, &a)].into_iter().find(|(x, gate)| is_sigmoid_of(gate, x));
         let Some((x, gate)) = pair.map(|(x, gate)| (x.clone(), gate.clone())) else {
-            return self.merged(node, "multiply", 2);
+            return self.gated(node, a, b);
         };
         let Some(at) = self.at.get(&gate).copied() else { return Symbol::Other };
         let line = &mut self.port.layers[at];
         (line.first, line.reads) = ("silu".to_string(), vec![x]);
         Symbol::Layer(gate)
+    }
+
+    /// A product of two layers, of which one may have a number for each channel, as squeeze-and-excitation has.
+    fn gated(&mut self, node: &Node, a: String, b: String) -> Symbol {
+        let gate_of = |x: &String, gate: &String| match (
+            self.dims.get(x).map(Vec::as_slice),
+            self.dims.get(gate).map(Vec::as_slice),
+        ) {
+            (Some([height, width, n]), Some([1, 1, m])) if n == m && [*height, *width] != [1, 1] => {
+                Some([*height, *width])
+            }
+            _ => None,
+        };
+        let wide = gate_of(&a, &b).map(|size| (a.clone(), b.clone(), size));
+        let Some((x, gate, [height, width])) =
+            wide.or_else(|| gate_of(&b, &a).map(|size| (b.clone(), a.clone(), size)))
+        else {
+            return self.merged(node, "multiply", 2);
+        };
+        let name = format!("{gate}/upsample");
+        let Symbol::Layer(wide) =
+            self.push_named(&name, node, "upsample", format!("[{height}, {width}]"), Vec::new(), vec![gate])
+        else {
+            return Symbol::Other;
+        };
+        self.push(node, "multiply", "", Vec::new(), vec![x, wide])
     }
 
     /// A layer and a number: a rescaling; a number that dropout divides by belongs to it.
@@ -581,6 +655,9 @@ impl Porting<'_, '_> {
             ("Add" | "AddV2", _) => (1.0, value),
             _ => return self.unclaimed(node),
         };
+        if scale == 1.0 && offset == 0.0 {
+            return Symbol::Layer(x);
+        }
         let options = if offset == 0.0 { Vec::new() } else { vec![("offset", format!("{offset:?}"))] };
         self.push(node, "rescaling", format!("{scale:?}"), options, vec![x])
     }

@@ -4,8 +4,14 @@
 //! A graph says exactly what a script only suggests, and this reads nothing else. Where a pattern is not known, it is said to be
 //! missing with its node, and never guessed.
 
+mod heads;
+mod initial;
 mod layers;
+mod network;
+mod norms;
+mod rate;
 mod region;
+mod shapes;
 mod slips;
 mod symbols;
 mod training;
@@ -15,7 +21,7 @@ use std::collections::BTreeSet;
 
 use super::graph::Graph;
 
-pub use layers::{LayerLine, NetworkPort};
+pub use network::{HeadLine, LayerLine, NetworkPort};
 pub use slips::{Slip, SlipKind, slips};
 pub use training::TrainingPort;
 
@@ -80,15 +86,6 @@ pub fn port(graph: &Graph) -> Ported {
     let mut notes = Notes::default();
     let loss = region::loss(graph);
     let network = layers::network(graph, loss, &mut notes);
-    if !network.layers.is_empty() && graph.variables.iter().any(|variable| variable.is_trainable) {
-        let text = "initial values are the layers' own (Keras' defaults), not the script's initializers";
-        notes.differs.push(Note::new(
-            graph,
-            None,
-            text,
-            "`--checkpoint` starts from the graph's; or write `kernel_initializer`",
-        ));
-    }
     let training = training::training(graph, &network, &mut notes);
     let slips = slips::slips(graph);
     let used: BTreeSet<&String> = network.variables.keys().collect();

@@ -54,6 +54,8 @@ pub enum SlipKind {
     Bf16Counter,
     /// float16, which no TPU has.
     Float16,
+    /// Probabilities of a softmax that a loss reads as logits.
+    ProbabilitiesAsLogits,
 }
 
 impl SlipKind {
@@ -71,6 +73,7 @@ impl SlipKind {
             SlipKind::CastOnDevice => "features come as f32 and are cast on the device",
             SlipKind::Bf16Counter => "a counter becomes bf16",
             SlipKind::Float16 => "float16 on a TPU",
+            SlipKind::ProbabilitiesAsLogits => "probabilities are given as logits",
         }
     }
 
@@ -88,6 +91,9 @@ impl SlipKind {
             SlipKind::CastOnDevice => "twice the bytes go to the device, and the host casts nothing",
             SlipKind::Bf16Counter => "whole numbers above 256 are rounded",
             SlipKind::Float16 => "a TPU computes f16 slowly or not, and f16 ends at 65504",
+            SlipKind::ProbabilitiesAsLogits => {
+                "the loss takes the softmax of a softmax: no class gets more than e times another's share, and gradients are small"
+            }
         }
     }
 
@@ -108,6 +114,9 @@ impl SlipKind {
             SlipKind::CastOnDevice => "images = tf.cast(images, tf.bfloat16) as the last step of input_fn",
             SlipKind::Bf16Counter => "tf.cast(global_step, tf.float32)",
             SlipKind::Float16 => "tf.bfloat16",
+            SlipKind::ProbabilitiesAsLogits => {
+                "give the loss what is before the softmax (of Keras: classifier_activation=None)"
+            }
         }
     }
 }
@@ -167,8 +176,14 @@ fn of_node(
         "Softmax" | "LogSoftmax" if is_bf16("T") && is_forward && behind.contains(&idx) => {
             shown.push((SlipKind::Bf16Loss, idx));
         }
-        "SoftmaxCrossEntropyWithLogits" | "SparseSoftmaxCrossEntropyWithLogits" if is_bf16("T") => {
-            shown.push((SlipKind::Bf16Loss, idx));
+        "SoftmaxCrossEntropyWithLogits" | "SparseSoftmaxCrossEntropyWithLogits" => {
+            if is_bf16("T") {
+                shown.push((SlipKind::Bf16Loss, idx));
+            }
+            let logits = node.inputs.first().map(|edge| &symbols.node(symbols.behind(*edge).node).op);
+            if logits.is_some_and(|op| op == "Softmax") {
+                shown.push((SlipKind::ProbabilitiesAsLogits, idx));
+            }
         }
         "Sum" | "Mean" if is_bf16("T") && is_forward && behind.contains(&idx) => {
             shown.push((SlipKind::Bf16LossSum, idx))

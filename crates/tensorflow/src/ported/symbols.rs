@@ -89,6 +89,7 @@ impl<'g> Symbols<'g> {
             }
             "Const" => constant(node).map_or(Symbol::Other, |(dims, values)| Symbol::Constant { dims, values }),
             "Identity"
+            | "IdentityN"
             | "ReadVariableOp"
             | "Cast"
             | "Enter"
@@ -108,6 +109,10 @@ impl<'g> Symbols<'g> {
         for _ in 0..64 {
             let node = self.node(edge.node);
             match (node.op.as_str(), node.inputs.first()) {
+                ("IdentityN", _) => match node.inputs.get(edge.output) {
+                    Some(input) => edge = *input,
+                    None => break,
+                },
                 ("Identity" | "Cast" | "StopGradient" | "Reshape" | "Enter" | "ReadVariableOp", Some(input)) => {
                     edge = *input
                 }
@@ -120,6 +125,11 @@ impl<'g> Symbols<'g> {
     /// The number that an input is, if it is a constant of one.
     pub(super) fn scalar(&self, node: &Node, number: usize) -> Option<f64> {
         self.number(*node.inputs.get(number)?, 0)
+    }
+
+    /// The number that a tensor is, if constants make it.
+    pub(super) fn value(&self, edge: Edge) -> Option<f64> {
+        self.number(edge, 0)
     }
 
     /// A number that constants make.

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::layers::NetworkPort;
+use super::network::NetworkPort;
+use super::rate::{Rate, RateInWords};
 use super::symbols::{Symbols, constant, shortest};
 use super::{Note, Notes, region};
 use crate::graph::Graph;
@@ -16,6 +17,8 @@ pub struct TrainingPort {
     pub optimizer: String,
     /// `0.1`, or `{kind: exponential, …}`.
     pub learning_rate: String,
+    /// `{steps: 500}`; empty where there is none.
+    pub warm_up: String,
     /// `{value: 0.0001, except: [batch_normalization]}`.
     pub weight_decay: String,
     /// `{kind: global_norm, value: 1}`.
@@ -35,8 +38,8 @@ pub(super) fn training(graph: &Graph, network: &NetworkPort, notes: &mut Notes) 
     match update {
         Some(update) => {
             port.optimizer = optimizer(&symbols, update, notes);
-            port.learning_rate =
-                rate_of(&nodes[update]).map(|number| rate(&symbols, update, number, notes)).unwrap_or_default();
+            let words = rate_of(&nodes[update]).map(|number| rate(&symbols, update, number, notes)).unwrap_or_default();
+            (port.learning_rate, port.warm_up) = (words.learning_rate, words.warm_up);
         }
         None if !graph.collection("train_op").is_empty() => {
             let text = "its optimizer is written with plain ops, not with one of TensorFlow's own";
@@ -48,14 +51,14 @@ pub(super) fn training(graph: &Graph, network: &NetworkPort, notes: &mut Notes) 
     port.weight_decay = decay(&symbols, network);
     port.clip = clip(&symbols, notes);
     port.average = average(&symbols, notes);
-    if port.n_cores.is_some_and(|n| n > 1) && !port.clip.is_empty() {
+    // What clips reads what `tf.gradients` gave, so on each core, before the sum over cores.
+    if port.n_cores.is_some_and(|n| n > 1) && port.clip.contains("global_norm") {
+        port.clip = port.clip.replace('}', ", per_replica: true}");
+    } else if port.n_cores.is_some_and(|n| n > 1) && !port.clip.is_empty() {
         let text = "TensorFlow clips on each core, before the sum over cores; here the sum is clipped";
-        notes.differs.push(Note::new(
-            graph,
-            None,
-            text,
-            "with one core there is no difference; a norm over all cores is what papers mean",
-        ));
+        let help =
+            "with one core there is no difference; `{kind: global_norm, …, per_replica: true}` clips before the sum";
+        notes.differs.push(Note::new(graph, None, text, help));
     }
     port
 }
@@ -99,12 +102,8 @@ fn optimizer(symbols: &Symbols<'_>, update: usize, notes: &mut Notes) -> String 
             number("beta1", 6, &mut options);
             number("beta2", 7, &mut options);
             number("epsilon", 8, &mut options);
-            let epsilon = symbols.scalar(node, 8).unwrap_or(1e-8);
-            let text = format!(
-                "TensorFlow 1 adds ε = {epsilon:e} to √v before its correction (`epsilon_hat`); here it is added after it"
-            );
-            let help = "over the first steps ε counts up to 30 times less here; `epsilon` can be raised by as much";
-            notes.differs.push(Note::new(symbols.graph, Some(update), text, help));
+            // TensorFlow 1 adds ε to √v before its correction.
+            options.push(("epsilon_hat", "true".to_string()));
             "adam"
         }
         "ApplyRMSProp" | "ApplyCenteredRMSProp" => {
@@ -156,53 +155,39 @@ pub(super) fn yaml_number(value: f64) -> String {
     }
 }
 
-/// The learning rate's form: a number, or an exponential decay; of others their nodes.
-fn rate(symbols: &Symbols<'_>, update: usize, number: usize, notes: &mut Notes) -> String {
+/// The learning rate's form in words; of one that has none its nodes.
+fn rate(symbols: &Symbols<'_>, update: usize, number: usize, notes: &mut Notes) -> RateInWords {
     let node = symbols.node(update);
+    let Some(edge) = node.inputs.get(number) else { return RateInWords::default() };
     if let Some(value) = symbols.scalar(node, number) {
-        return yaml_number(value);
+        return RateInWords { learning_rate: yaml_number(value), ..RateInWords::default() };
     }
-    let Some(edge) = node.inputs.get(number).map(|edge| symbols.behind(*edge)) else { return String::new() };
-    if let Some(text) = exponential(symbols, edge) {
-        return text;
-    }
-    let forward = region::ancestors(symbols.graph, [edge.node]);
-    let mut constants: Vec<f64> =
-        forward.iter().filter_map(|idx| constant(symbols.node(*idx))).flat_map(|(_, values)| values).collect();
-    constants.sort_by(f64::total_cmp);
-    constants.dedup();
-    let shown: Vec<String> = constants.iter().take(12).map(|value| yaml_number(*value)).collect();
-    let text = format!("the learning rate is computed by {} nodes of the numbers {}", forward.len(), shown.join(", "));
-    let help = "write its form under `learning_rate` (docs/EXPERIMENTS.md has exponential, cosine, linear, polynomial, piecewise, \
-                warm_up_step); `bf16scope schedule` draws it";
-    notes.missing.push(Note::new(symbols.graph, Some(edge.node), text, help));
-    String::new()
+    rate_at(symbols, *edge, notes)
 }
 
-/// `value * rate ^ (step / steps)`, with a floor or not.
-fn exponential(symbols: &Symbols<'_>, edge: Edge) -> Option<String> {
-    let product = symbols.node(edge.node);
-    if product.op != "Mul" {
-        return None;
+/// The same, of a tensor.
+fn rate_at(symbols: &Symbols<'_>, edge: Edge, notes: &mut Notes) -> RateInWords {
+    let rate = Rate::new(symbols, edge);
+    let at = symbols.behind(edge).node;
+    if let Some(words) = rate.in_words() {
+        if let Some(text) = &words.differs {
+            let help = "a schedule has no least value; end the training there, or write `kind: piecewise` with the last change";
+            notes.differs.push(Note::new(symbols.graph, Some(at), text.clone(), help));
+        }
+        return words;
     }
-    let value = symbols.scalar(product, 0)?;
-    let power = symbols.node(symbols.behind(*product.inputs.get(1)?).node);
-    if power.op != "Pow" {
-        return None;
-    }
-    let base = symbols.scalar(power, 0)?;
-    let mut exponent = symbols.node(symbols.behind(*power.inputs.get(1)?).node);
-    let is_stepped = exponent.op == "Floor";
-    if is_stepped {
-        exponent = symbols.node(symbols.behind(*exponent.inputs.first()?).node);
-    }
-    if !matches!(exponent.op.as_str(), "RealDiv" | "Div") {
-        return None;
-    }
-    let steps = symbols.scalar(exponent, 1)?;
-    let stepped = if is_stepped { ", staircase: true" } else { "" };
-    let (value, base) = (yaml_number(value), yaml_number(base));
-    Some(format!("{{kind: exponential, value: {value}, decay_steps: {}, decay_rate: {base}{stepped}}}", steps as i64))
+    let shown: Vec<String> = rate.constants.iter().take(12).map(|value| yaml_number(*value)).collect();
+    let values: Vec<String> = [0.0, 1_000.0, 10_000.0, 100_000.0]
+        .iter()
+        .filter_map(|step| Some(format!("{} at step {step}", yaml_number(shortest(rate.at(*step)? as f32)))))
+        .collect();
+    let values = if values.is_empty() { String::new() } else { format!("; it is {}", values.join(", ")) };
+    let text =
+        format!("the learning rate is computed by {} nodes of the numbers {}{values}", rate.n_nodes, shown.join(", "));
+    let help = "write its form under `learning_rate` (docs/EXPERIMENTS.md has exponential, cosine, linear, polynomial, piecewise, \
+                warm_up_step); `bf16scope schedule` draws it";
+    notes.missing.push(Note::new(symbols.graph, Some(at), text, help));
+    RateInWords::default()
 }
 
 /// Half squares of variables, times a number, in the loss.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::layers::{LayerLine, NetworkPort};
-use super::training::TrainingPort;
+use super::network::{HeadLine, LayerLine, NetworkPort};
+use super::training::{TrainingPort, yaml_number};
 use crate::graph::Graph;
 
 /// Text in quotes where YAML would read something else.
@@ -54,19 +54,16 @@ pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &Traini
         text.push_str(&line(layer, before));
         before = Some(&layer.name);
     }
-    if network.layers.last().is_some_and(|last| last.name != network.output) {
-        let _ = writeln!(text, "  outputs: {{logits: {}}}", quoted(&network.output));
-    }
-    let loss = if network.loss.is_empty() { "sparse_softmax_cross_entropy" } else { &network.loss };
-    let _ = writeln!(text, "  loss: {loss}");
-    if loss == "sparse_softmax_cross_entropy" {
-        text.push_str("  metrics: [accuracy]\n");
+    match &network.heads[..] {
+        [_] | [] => one_loss(network, &mut text),
+        heads => losses(heads, &mut text),
     }
     text.push_str("train:\n");
     let _ = writeln!(text, "  batch: {}", network.batch.unwrap_or(32));
     let pairs = [
         ("optimizer", &training.optimizer),
         ("learning_rate", &training.learning_rate),
+        ("warm_up", &training.warm_up),
         ("weight_decay", &training.weight_decay),
         ("clip", &training.clip),
         ("average", &training.average),
@@ -78,4 +75,36 @@ pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &Traini
         let _ = writeln!(text, "  label_smoothing: {:?}", network.label_smoothing);
     }
     text
+}
+
+fn one_loss(network: &NetworkPort, text: &mut String) {
+    if network.layers.last().is_some_and(|last| last.name != network.output) {
+        let _ = writeln!(text, "  outputs: {{logits: {}}}", quoted(&network.output));
+    }
+    let loss = if network.loss.is_empty() { "sparse_softmax_cross_entropy" } else { &network.loss };
+    match network.heads.first().map_or(1.0, |head| head.weight) {
+        1.0 => drop(writeln!(text, "  loss: {loss}")),
+        weight => drop(writeln!(text, "  loss: {{{loss}: , weight: {}}}", yaml_number(weight))),
+    }
+    if loss == "sparse_softmax_cross_entropy" {
+        text.push_str("  metrics: [accuracy]\n");
+    }
+}
+
+/// Losses of several outputs.
+fn losses(heads: &[HeadLine], text: &mut String) {
+    let names: Vec<String> = match heads.iter().all(|head| head.output.contains('/')) {
+        true => (0..heads.len()).map(|n| if n == 0 { "logits".to_string() } else { format!("logits_{n}") }).collect(),
+        false => heads.iter().map(|head| head.output.replace('/', "_")).collect(),
+    };
+    let outputs = heads.iter().zip(&names).map(|(head, name)| format!("{}: {}", quoted(name), quoted(&head.output)));
+    let _ = writeln!(text, "  outputs: {{{}}}\n  loss:", outputs.collect::<Vec<_>>().join(", "));
+    for (head, name) in heads.iter().zip(&names) {
+        let (loss, labels) = (&head.loss, quoted(&head.labels));
+        let weight = match head.weight {
+            1.0 => String::new(),
+            weight => format!(", weight: {}", yaml_number(weight)),
+        };
+        let _ = writeln!(text, "    - {{{loss}: , output: {}, labels: {labels}{weight}}}", quoted(name));
+    }
 }

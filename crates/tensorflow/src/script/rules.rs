@@ -94,6 +94,21 @@ impl Script {
         &rest[..end]
     }
 
+    /// What a name was last given before a line, in the function that the line is in.
+    fn value_of(&self, name: &str, at: usize) -> Option<&[Token]> {
+        let indent = self.lines()[at].indent;
+        let starts_function = |line: &&Line| {
+            line.indent < indent
+                && line.tokens.first().and_then(Token::name).is_some_and(|word| word == "def" || word == "class")
+        };
+        let before = self.lines()[..at].iter().rev().take_while(|line| !starts_function(line));
+        let mut values = before.filter_map(|line| match &line.tokens[..] {
+            [Token::Name(known), equals, value @ ..] if equals.is("=") && known == name => Some(value),
+            _ => None,
+        });
+        values.next()
+    }
+
     fn not_followed(&self) -> Vec<String> {
         const KNOWN: [&str; 24] = [
             "__future__",
@@ -164,6 +179,42 @@ fn arguments<'l>(line: &'l Line, word: &str) -> &'l [Token] {
         }
     }
     inside
+}
+
+/// The argument of a call that has this name, or stands at this place.
+fn argument<'l>(line: &'l Line, word: &str, name: &str, place: usize) -> &'l [Token] {
+    let mut depth = 0;
+    let mut parts = arguments(line, word).split(|token| {
+        match token {
+            Token::Sign("(" | "[" | "{") => depth += 1,
+            Token::Sign(")" | "]" | "}") => depth -= 1,
+            _ => {}
+        }
+        depth == 0 && token.is(",")
+    });
+    let is_named = |part: &[Token]| part.len() > 1 && part[1].is("=");
+    let all: Vec<&[Token]> = parts.by_ref().collect();
+    let named = all.iter().find(|part| is_named(part) && part[0].name() == Some(name)).map(|part| &part[2..]);
+    named.or_else(|| all.get(place).copied().filter(|part| !is_named(part))).unwrap_or_default()
+}
+
+/// Whether a value is the result of a softmax, and not of what was done with one.
+fn is_softmax(value: &[Token]) -> bool {
+    let Some(open) = value.iter().position(|token| token.is("(")) else { return false };
+    let (mut depth, mut end) = (0, open);
+    for (at, token) in value.iter().enumerate().skip(open) {
+        match token {
+            Token::Sign("(" | "[" | "{") => depth += 1,
+            Token::Sign(")" | "]" | "}") => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            end = at;
+            break;
+        }
+    }
+    let called = open.checked_sub(1).and_then(|at| value[at].name());
+    end + 1 == value.len() && called.is_some_and(|name| name.eq_ignore_ascii_case("softmax"))
 }
 
 fn says_bf16(line: &Line) -> bool {
@@ -328,6 +379,13 @@ fn rate_without_use(script: &Script) -> Vec<Finding> {
         "inverse_time_decay",
         "natural_exp_decay",
         "linear_cosine_decay",
+        "cosine_decay_restarts",
+        "CosineDecay",
+        "CosineDecayRestarts",
+        "ExponentialDecay",
+        "InverseTimeDecay",
+        "PiecewiseConstantDecay",
+        "PolynomialDecay",
     ];
     let assigned = script.lines().iter().enumerate().filter_map(|(at, line)| match &line.tokens[..] {
         [Token::Name(name), equals, ..] if equals.is("=") && decays.iter().any(|decay| calls(line, decay)) => {
@@ -361,7 +419,9 @@ fn remainder_kept(script: &Script) -> Vec<Finding> {
                 .tokens
                 .windows(3)
                 .any(|three| three[0].is(".") && three[1].name() == Some(word) && three[2].is("("));
-            after_dot && !arguments(line, word).iter().any(|token| token.name() == Some("drop_remainder"))
+            let drops = arguments(line, word).iter().any(|token| token.name() == Some("drop_remainder"));
+            let keeps = matches!(argument(line, word, "drop_remainder", 1), [Token::Name(value)] if value == "False");
+            after_dot && (!drops || keeps)
         })
     };
     let what = "a batch without drop_remainder";
@@ -424,18 +484,12 @@ fn probabilities_as_logits(script: &Script) -> Vec<Finding> {
     let mut hits = Vec::new();
     for (at, line) in script.lines().iter().enumerate() {
         let Some(loss) = losses.iter().find(|loss| calls(line, loss)) else { continue };
-        let passed: Vec<&str> = arguments(line, loss).iter().filter_map(Token::name).collect();
-        let is_probability = |earlier: &&Line| match &earlier.tokens[..] {
-            [Token::Name(name), equals, ..] if equals.is("=") => {
-                passed.contains(&name.as_str()) && (calls(earlier, "softmax") || calls(earlier, "Softmax"))
-            }
-            _ => false,
+        let logits = argument(line, loss, "logits", 1);
+        let is_probabilities = match logits {
+            [Token::Name(name)] => script.value_of(name, at).is_some_and(is_softmax),
+            value => is_softmax(value),
         };
-        let last = script.lines()[..at].iter().rev().find(|earlier| {
-            matches!(&earlier.tokens[..], [Token::Name(name), equals, ..] if equals.is("=") && passed.contains(&name.as_str()) && name.contains("logit"))
-        });
-        let from_last = last.filter(is_probability);
-        if from_last.is_some() || passed.contains(&"softmax") {
+        if is_probabilities {
             let why = "the loss takes a softmax itself: of probabilities it is flat";
             hits.push(slip(line.number, "probabilities given as logits", why, "give what goes into the softmax"));
         }

@@ -1,0 +1,146 @@
+//! Where a network ends: the logits that losses read, how much each loss weighs, and what its labels are.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::region;
+use super::symbols::{Symbols, shortest};
+use crate::graph::Graph;
+use crate::node::{Edge, Node};
+
+/// A loss, and what it reads.
+pub(super) struct Head {
+    pub logits: Edge,
+    pub labels: Option<Edge>,
+    /// As YAML calls it; empty where the graph only predicts.
+    pub loss: &'static str,
+    /// What it is multiplied by on its way to the sum of losses.
+    pub weight: f64,
+}
+
+/// The losses of a graph, those that weigh most first; of a graph that only predicts its last layer.
+pub(super) fn heads(graph: &Graph, loss: Option<usize>) -> Vec<Head> {
+    let nodes = &graph.body.nodes;
+    let Some(loss) = loss else {
+        let last = (0..nodes.len()).rev().find(|idx| region::is_weighted(&nodes[*idx].op));
+        let head = |node| Head { logits: Edge { node, output: 0 }, labels: None, loss: "", weight: 1.0 };
+        return all(graph, (0..nodes.len()).collect(), None)
+            .into_iter()
+            .next()
+            .or(last.map(head))
+            .into_iter()
+            .collect();
+    };
+    let mut before: Vec<usize> = region::ancestors(graph, [loss]).into_iter().collect();
+    before.sort_unstable();
+    let mut heads = all(graph, before, Some(loss));
+    heads.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+    heads
+}
+
+fn all(graph: &Graph, before: Vec<usize>, loss: Option<usize>) -> Vec<Head> {
+    let nodes = &graph.body.nodes;
+    let symbols = Symbols::new(graph);
+    let readers = loss.map(|_| readers(graph, &before)).unwrap_or_default();
+    let weigh = |node: usize| match loss {
+        Some(_) => weight(&symbols, &readers, node),
+        None => 1.0,
+    };
+    let mut heads: Vec<Head> = Vec::new();
+    for idx in before.into_iter().filter(|idx| !region::is_backward(&nodes[*idx].name)) {
+        let node = &nodes[idx];
+        let head = match node.op.as_str() {
+            "SparseSoftmaxCrossEntropyWithLogits" => Some((node.inputs.first(), "sparse_softmax_cross_entropy")),
+            // One-hot labels of classes are classes.
+            "SoftmaxCrossEntropyWithLogits" if labels_of_classes(graph, node) => {
+                Some((node.inputs.first(), "sparse_softmax_cross_entropy"))
+            }
+            "SoftmaxCrossEntropyWithLogits" => Some((node.inputs.first(), "softmax_cross_entropy")),
+            "SquaredDifference" if node.name.contains("mean_squared_error") => {
+                Some((node.inputs.first(), "mean_squared_error"))
+            }
+            "Sub" if node.name.contains("absolute_difference") => Some((node.inputs.first(), "mean_absolute_error")),
+            _ => None,
+        };
+        if let Some((Some(logits), loss)) = head {
+            let (logits, labels) = (symbols.behind(*logits), node.inputs.get(1).copied());
+            heads.push(Head { logits, labels, loss, weight: weigh(idx) });
+        }
+        // Sigmoid cross-entropy has no op of its own: its nodes are under a name.
+        let product = || graph.body.find(&node.name.replace("logistic_loss/sub", "logistic_loss/mul"));
+        if node.name.ends_with("logistic_loss/sub")
+            && let Some(product) = product()
+            && let [logits, labels] = nodes[product].inputs[..]
+        {
+            heads.push(Head { logits, labels: Some(labels), loss: "sigmoid_cross_entropy", weight: weigh(idx) });
+        }
+    }
+    heads
+}
+
+/// Forward nodes by what they read.
+fn readers(graph: &Graph, nodes: &[usize]) -> HashMap<usize, Vec<usize>> {
+    let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
+    for &idx in nodes {
+        let node = &graph.body.nodes[idx];
+        // What only reads a shape passes no number on.
+        if !matches!(node.op.as_str(), "Shape" | "Size" | "Rank" | "ZerosLike" | "OnesLike" | "ShapeN") {
+            node.inputs.iter().for_each(|edge| readers.entry(edge.node).or_default().push(idx));
+        }
+    }
+    readers
+}
+
+/// The product of the numbers that a loss is multiplied by. The share of a core is none of them.
+fn weight(symbols: &Symbols<'_>, readers: &HashMap<usize, Vec<usize>>, from: usize) -> f64 {
+    let n_cores = symbols.graph.body.nodes.iter().filter(|node| node.op == "TPUReplicateMetadata");
+    let n_cores = n_cores.filter_map(|node| node.int("num_replicas")).next().unwrap_or(1) as f64;
+    let (mut weight, mut seen, mut pending) = (1.0, BTreeSet::new(), vec![from]);
+    while let Some(idx) = pending.pop() {
+        for reader in readers.get(&idx).into_iter().flatten().copied().filter(|reader| seen.insert(*reader)) {
+            pending.push(reader);
+            let node = symbols.node(reader);
+            let factor = match node.op.as_str() {
+                "Mul" => symbols.scalar(node, 0).or_else(|| symbols.scalar(node, 1)),
+                "RealDiv" | "Div" => symbols.scalar(node, 1).filter(|by| *by != 0.0).map(|by| 1.0 / by),
+                _ => None,
+            };
+            weight *= factor.filter(|factor| n_cores == 1.0 || (factor * n_cores - 1.0).abs() > 1e-6).unwrap_or(1.0);
+        }
+    }
+    shortest(weight as f32)
+}
+
+/// Whether labels come from a one-hot encoding.
+fn labels_of_classes(graph: &Graph, node: &Node) -> bool {
+    let Some(labels) = node.inputs.get(1) else { return false };
+    region::ancestors(graph, [labels.node]).iter().any(|idx| graph.body.nodes[*idx].op == "OneHot")
+}
+
+/// tf.losses smooths by `labels * (1 - s) + s / n`.
+pub(super) fn smoothing(graph: &Graph, labels: Option<Edge>) -> f64 {
+    let symbols = Symbols::new(graph);
+    let Some(labels) = labels else { return 0.0 };
+    let kept = region::ancestors(graph, [labels.node]).into_iter().filter_map(|idx| {
+        let node = &graph.body.nodes[idx];
+        (node.op == "Mul").then(|| symbols.scalar(node, 1).or_else(|| symbols.scalar(node, 0))).flatten()
+    });
+    let kept: Vec<f64> = kept.filter(|kept| (0.5..1.0).contains(kept)).collect();
+    match kept[..] {
+        [kept] => shortest((1.0 - kept) as f32),
+        _ => 0.0,
+    }
+}
+
+/// What labels are called: the input that they come from.
+pub(super) fn labels_name(graph: &Graph, labels: Option<Edge>) -> String {
+    let near = labels.map(|labels| region::ancestors(graph, [labels.node])).unwrap_or_default();
+    let mut inputs: Vec<usize> = near
+        .into_iter()
+        .filter(|idx| matches!(graph.body.nodes[*idx].op.as_str(), "Placeholder" | "PlaceholderV2"))
+        .collect();
+    inputs.sort_unstable();
+    match inputs[..] {
+        [one] => graph.body.nodes[one].name.replace(':', "_"),
+        _ => "labels".to_string(),
+    }
+}

@@ -1,0 +1,84 @@
+//! The dims of what layers give, without the batch, as far as they are known: some ops have a word only together with a size.
+
+use super::network::LayerLine;
+
+/// What a layer gives, of what it reads.
+pub(super) fn of_layer(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Option<Vec<i64>> {
+    let option = |name: &str| line.options.iter().find(|(option, _)| *option == name).map(|(_, value)| value.as_str());
+    let first = || reads.first().copied().flatten().cloned();
+    if option("data_format").is_some() {
+        return None;
+    }
+    let strides = pair(option("strides").unwrap_or("1"));
+    let is_same = option("padding") == Some("same");
+    // Windows over height and width.
+    let slid = |window: [i64; 2], channels: Option<i64>| {
+        let dims = first()?;
+        let [height, width, n] = dims[..] else { return None };
+        let [dilated, strides] = [pair(option("dilation_rate").unwrap_or("1"))?, strides?];
+        let mut out = Vec::new();
+        for (at, size) in [height, width].into_iter().enumerate() {
+            let covered = (window[at] - 1) * dilated[at] + 1;
+            let size = if is_same { size } else { size - covered + 1 };
+            out.push((size + strides[at] - 1).checked_div(strides[at])?);
+        }
+        out.push(channels.unwrap_or(n));
+        Some(out)
+    };
+    match line.kind {
+        "conv" => slid(pair(option("kernel_size")?)?, line.first.parse().ok()),
+        "depthwise_conv" => {
+            let n = option("depth_multiplier").map_or(Some(1), |n| n.parse().ok())?;
+            slid(pair(&line.first)?, Some(first()?.last()? * n))
+        }
+        "max_pool" | "avg_pool" => slid(pair(&line.first)?, None),
+        "zero_padding" => {
+            let (pads, dims) = (numbers(&line.first), first()?);
+            let ([top, bottom, left, right], [height, width, n]) = (&pads[..], &dims[..]) else { return None };
+            Some(vec![height + top + bottom, width + left + right, *n])
+        }
+        "dense" => {
+            let mut dims = first()?;
+            *dims.last_mut()? = line.first.parse().ok()?;
+            Some(dims)
+        }
+        "flatten" => Some(vec![first()?.iter().product()]),
+        "global_avg_pool" | "global_max_pool" => first()?.last().map(|n| vec![*n]),
+        "reshape" => Some(numbers(&line.first)),
+        "embedding" => {
+            let mut dims = first()?;
+            dims.push(*numbers(&line.first).last()?);
+            Some(dims)
+        }
+        "upsample" => {
+            let (mut dims, by) = (first()?, pair(&line.first)?);
+            dims.iter_mut().zip(by).for_each(|(dim, by)| *dim *= by);
+            Some(dims)
+        }
+        "concat" => {
+            let mut dims = first()?;
+            let axis = option("axis").map_or(Some(-1), |axis| axis.parse::<i64>().ok())?;
+            // Axis 0 is the batch's.
+            let at = if axis < 0 { dims.len() as i64 + axis } else { axis - 1 };
+            let along = |dims: &Vec<i64>| usize::try_from(at).ok().and_then(|at| dims.get(at).copied());
+            let sizes: Option<Vec<i64>> = reads.iter().map(|dims| along((*dims)?)).collect();
+            *dims.get_mut(usize::try_from(at).ok()?)? = sizes?.iter().sum();
+            Some(dims)
+        }
+        _ => first(),
+    }
+}
+
+/// `3` or `[3, 5]`.
+fn pair(text: &str) -> Option<[i64; 2]> {
+    match numbers(text)[..] {
+        [one] => Some([one, one]),
+        [a, b] => Some([a, b]),
+        _ => None,
+    }
+}
+
+/// The whole numbers of a text.
+fn numbers(text: &str) -> Vec<i64> {
+    text.split(|c: char| !c.is_ascii_digit() && c != '-').filter_map(|part| part.parse().ok()).collect()
+}

@@ -1,0 +1,82 @@
+"""Makes schedule_*.meta.gz: tiny training graphs, each with a learning rate in a form that people write.
+
+    python make_schedules.py FOLDER
+
+and prints, as schedules.txt has it, each rate at a few steps, as TensorFlow computes it. TensorFlow 2.15.1.
+"""
+
+import gzip
+import os
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import tensorflow as tf
+
+v1 = tf.compat.v1
+train = v1.train
+
+
+def epochs(step):
+    """ResNet's: by fractions of an epoch of 1251.14 steps."""
+    epoch = tf.cast(step, tf.float32) / 1251.14
+    rate = 0.4 * epoch / 5
+    for factor, start in ((1.0, 5), (0.1, 30), (0.01, 60), (0.001, 80)):
+        rate = tf.where(epoch < start, rate, 0.4 * factor)
+    return rate
+
+
+def bert(step):
+    falling = train.polynomial_decay(tf.constant(1e-4), step, 1000, end_learning_rate=0.0)
+    share = tf.cast(step, tf.float32) / 100.0
+    is_warm_up = tf.cast(step < 100, tf.float32)
+    return (1.0 - is_warm_up) * falling + is_warm_up * 1e-4 * share
+
+
+def efficientnet(step):
+    decayed = train.exponential_decay(0.128, step, 2400, 0.97, staircase=True)
+    return tf.cond(step < 500, lambda: 0.128 * tf.cast(step, tf.float32) / 500, lambda: decayed)
+
+
+SCHEDULES = {
+    "piecewise": lambda step: train.piecewise_constant(step, [100, 250], [0.1, 0.01, 0.002]),
+    "cosine": lambda step: train.cosine_decay(0.2, step, 5000, alpha=0.01),
+    "polynomial": lambda step: train.polynomial_decay(0.03, step, 800, 0.005, power=2.0),
+    "exponential": lambda step: train.exponential_decay(0.05, step, 300, 0.9),
+    "staircase_floor": lambda step: tf.maximum(train.exponential_decay(0.66, step, 3753, 0.94, staircase=True), 6.6e-5),
+    "epochs": epochs,
+    "bert": bert,
+    "efficientnet": efficientnet,
+    "warm_then_cosine": lambda step: tf.where(step < 200, 0.5 * tf.cast(step, tf.float32) / 200, train.cosine_decay(0.5, step - 200, 4800)),
+    "noam": lambda step: 64 ** -0.5 * tf.minimum(tf.cast(step + 1, tf.float32) ** -0.5, tf.cast(step + 1, tf.float32) * 4000 ** -1.5),
+}
+STEPS = (0, 1, 50, 99, 100, 101, 199, 200, 249, 250, 251, 499, 500, 700, 2400, 5000, 6255, 6256, 40000, 90000)
+
+
+def main(folder):
+    for name, schedule in SCHEDULES.items():
+        graph = tf.Graph()
+        with graph.as_default():
+            x = v1.placeholder(tf.float32, [2, 3], name="features")
+            labels = v1.placeholder(tf.int32, [2], name="labels")
+            loss = v1.losses.sparse_softmax_cross_entropy(labels, v1.layers.dense(x, 2, use_bias=False))
+            step = train.get_or_create_global_step()
+            rate = schedule(step)
+            train.GradientDescentOptimizer(rate).minimize(loss, global_step=step)
+            meta = train.export_meta_graph(clear_devices=True)
+            with v1.Session() as session:
+                values = []
+                for at in STEPS:
+                    step.load(at, session)
+                    values.append(f"{at}:{session.run(rate):.9g}")
+            print(name, *values)
+        meta.meta_info_def.ClearField("stripped_op_list")
+        for node in meta.graph_def.node:
+            for key in [key for key in node.attr if key in ("_class", "_output_shapes", "_XlaMustCompile")]:
+                del node.attr[key]
+        with open(os.path.join(folder, f"schedule_{name}.meta.gz"), "wb") as file:
+            file.write(gzip.compress(meta.SerializeToString(deterministic=True), mtime=0))
+
+
+if __name__ == "__main__":
+    v1.disable_v2_behavior()
+    main(sys.argv[1])
