@@ -25,6 +25,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Primitive
 
+from bf16scope import _scale
 from bf16scope._errors import Error
 from bf16scope._module import Module, Report
 from bf16scope._words import visible
@@ -173,6 +174,11 @@ def inside(jaxpr: ClosedJaxpr, *args) -> list[Any]:
     return [read(atom) for atom in jaxpr.jaxpr.outvars]
 
 
+def is_tracing() -> bool:
+    """Whether a function is being traced or transformed around here."""
+    return not core.trace_state_clean()
+
+
 def is_variable(atom) -> bool:
     """Whether it is a variable of a jaxpr, and not a literal."""
     return type(atom).__name__ != "Literal"
@@ -252,6 +258,8 @@ def struct_of(aval) -> jax.ShapeDtypeStruct:
     kinds = {}
     if getattr(getattr(aval, "sharding", None), "mesh", None) is not None and not aval.sharding.mesh.empty:
         kinds["sharding"] = aval.sharding
+    if _varying(aval):
+        kinds |= {"vma": _varying(aval)} if hasattr(aval, "vma") else {"manual_axis_type": aval.manual_axis_type}
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **kinds)
 
 
@@ -556,7 +564,7 @@ def _lowered(program: bytes, options: Options, params, began: float) -> tuple[Mo
     seconds = made - began, time.perf_counter() - made
     log.info("%s: JAX made a module of %d instructions in %.3f s; lowered in %.3f s, %r", name, module.n_instructions, *seconds, report)
     # What looks whether gradients are finite scales its loss.
-    is_scaled = b"is-finite" in program
+    is_scaled = b"is-finite" in program or _scale.n_scaled > 0
     notes = [note for note in report.notes if not (is_scaled and note.startswith(("f16 ends at", "this program differentiates")))]
     if report.n_lowered and _goes_on_by_floats(params["jaxpr"].jaxpr):
         notes.append(
