@@ -54,13 +54,17 @@ def _full_precision():
         yield
 
 
-def full_precision(fn: Callable | None = None) -> Any:
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@overload
+def full_precision(fn: _Function) -> _Function: ...
+@overload
+def full_precision(fn: None = None) -> contextlib.AbstractContextManager[None]: ...
+def full_precision(fn=None):
     """What stays in f32 inside of a function that is lowered, as `torch.autocast(enabled=False)`: a function, whose operations
     all do, and their gradients; without one, a context: `with full_precision():`."""
     return _full_precision() if fn is None else _full_precision()(fn)
-
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @overload

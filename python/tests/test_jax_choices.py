@@ -49,19 +49,36 @@ def test_wrong_use_is_one_clear_exception():
         bf16scope.jax.lower(lambda x: x @ x, dtype="float8")(draw(0, 3, 3))
 
 
-def test_exports_for_several_platforms():
+def test_exports():
+    """For several platforms, and of symbolic dimensions, of which products alone are narrow."""
     # Of older versions it needs what JAX does not bring along.
     export = pytest.importorskip("jax.export", exc_type=ImportError)
     f = lambda x: x @ x.T
     low = jax.jit(bf16scope.jax.lower(f))
-    (b,) = export.symbolic_shape("b")
-    with pytest.raises(bf16scope.Error, match="symbolic dims"):
-        export.export(low)(jax.ShapeDtypeStruct((b, 4), jnp.float32))
-    x = draw(0, 3, 4)
+    x, w, kernel = draw(0, 3, 4), draw(1, 4, 4) / 2, draw(2, 3, 3, 4, 8) / 5
     for platforms in (["tpu"], ["cpu", "tpu"]):
         exported = export.export(low, platforms=platforms)(x)
-        assert exported.mlir_module().count("xbf16>, tensor<4x3xbf16>") == len(platforms)
+        products = [line for line in exported.mlir_module().splitlines() if "dot_general" in line and "xbf16>, tensor<" in line]
+        assert len(products) == len(platforms)
     assert 0 < far(f(x), exported.call(x)) <= 4 * ROUNDING
+
+    def loss(w, x):
+        with jax.named_scope("head"):
+            h = jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x @ w, None, length=2)[0]
+        return jnp.mean((h @ w) ** 2)
+
+    convolve = lambda x: jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")).mean((1, 2))
+    b, n = export.symbolic_shape("b, 2*n")
+    of_rows, of_images = (jax.ShapeDtypeStruct(dims, jnp.float32) for dims in ((b, 4), (b, n, 6, 4)))
+    for ours, exact, args, values in (
+        (bf16scope.jax.lower(convolve), convolve, (of_images,), (draw(3, 2, 8, 6, 4),)),
+        (bf16scope.jax.lower(jax.grad(loss)), jax.grad(loss), (w, of_rows), (w, x)),
+        (jax.grad(bf16scope.jax.lower(loss)), jax.grad(loss), (w, of_rows), (w, x)),
+    ):
+        exported = export.export(jax.jit(ours), platforms=("cpu", "tpu"))(*args)
+        assert 0 < far(exact(*values), exported.call(*values)) <= 16 * ROUNDING
+    n_narrow = lambda keep: export.export(jax.jit(bf16scope.jax.lower(loss, keep=keep)))(w, of_rows).mlir_module().count("xbf16>) -> ")
+    assert (n_narrow("*/head/*"), n_narrow(())) == (1, 3)
 
 
 def test_a_platform_without_bfloat16_is_refused():
@@ -126,7 +143,12 @@ def test_layers_stay_in_f32_through_transformations():
 
     loop = lambda w, x: jax.lax.scan(lambda total, _: (total + loss(w, x), None), 0.0, None, length=2)[0]
     each = lambda w, x: jax.vmap(loss, in_axes=(None, 0))(w, x[:, None])
-    for f in (loss, jax.grad(loss), loop, jax.grad(loop), each, jax.grad(jax.checkpoint(loss))):
+
+    def around(w, x):
+        with jax.named_scope("head"):
+            return jnp.sum(jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, None, length=2)[0])
+
+    for f in (loss, jax.grad(loss), loop, jax.grad(loop), around, jax.grad(around), each, jax.grad(jax.checkpoint(loss))):
         assert n_low(lower(f), w, x) == 0 < n_low(bf16scope.jax.lower(f), w, x)
     assert n_low(jax.grad(lower(loss)), w, x) == 0
 
