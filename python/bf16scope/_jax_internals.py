@@ -25,6 +25,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Primitive
 
+from bf16scope import _scale
 from bf16scope._errors import Error
 from bf16scope._module import Module, Report
 from bf16scope._words import visible
@@ -40,7 +41,8 @@ try:
     from jax._src.lib.mlir.dialects import func as func_dialect
     from jax.extend.core import jaxpr_as_fun
 
-    from bf16scope._carried import Carried, cast, unwrap
+    from bf16scope._carried import Carried, cast, fold_transposes, unwrap
+    from bf16scope._symbolic import SIZE, Symbolic
 
     _jit_p = getattr(pjit, "jit_p", None) or pjit.pjit_p
     _jit_lowering = pjit._pjit_lowering
@@ -173,6 +175,11 @@ def inside(jaxpr: ClosedJaxpr, *args) -> list[Any]:
     return [read(atom) for atom in jaxpr.jaxpr.outvars]
 
 
+def is_tracing() -> bool:
+    """Whether a function is being traced or transformed around here."""
+    return not core.trace_state_clean()
+
+
 def is_variable(atom) -> bool:
     """Whether it is a variable of a jaxpr, and not a literal."""
     return type(atom).__name__ != "Literal"
@@ -252,6 +259,8 @@ def struct_of(aval) -> jax.ShapeDtypeStruct:
     kinds = {}
     if getattr(getattr(aval, "sharding", None), "mesh", None) is not None and not aval.sharding.mesh.empty:
         kinds["sharding"] = aval.sharding
+    if _varying(aval):
+        kinds |= {"vma": _varying(aval)} if hasattr(aval, "vma") else {"manual_axis_type": aval.manual_axis_type}
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **kinds)
 
 
@@ -430,10 +439,7 @@ def _emit(context, *args, **params):
     if around and (around.options, around.axes) == (options, within.axis_context):
         return _jit_lowering(context, *args, **params)
     if any("platform_index" not in name for name in within.shape_poly_state.dim_vars):
-        raise Error(
-            "a lowered function has symbolic dims, by whose sizes it could not be decided what is stored",
-            "lower the function with the sizes that it runs with",
-        )
+        return _emit_symbolic(context, options, *args, **params)
     # An export for several platforms has a branch for each.
     platforms = context.platforms or within.platforms
     if hasattr(jax.interpreters.pxla, "xla_pmap_p") and any(
@@ -470,6 +476,57 @@ def _emit_for(platform: str, options: Options, around: _Region | None, context, 
     return results[len(tokens) :]
 
 
+def _emit_symbolic(context, options: Options, *args, **params):
+    """JAX's rule, with the products narrow that are so where each symbolic dimension has one size."""
+    within = context.module_context
+    if context.tokens_in.effects():
+        raise Error(
+            "a lowered function has symbolic dims and ordered effects, which are lowered by no rule",
+            "lower the function with the sizes that it runs with",
+        )
+    _local.regions.append(_Region(within.module, within, options, within.axis_context))
+    try:
+        results = _jit_lowering(context, *args, **params)
+    finally:
+        _local.regions.pop()
+    owners = {it.owner.name: it.owner for it in _flat(results)}
+    call = owners.get("func.call")
+    if call is None:
+        return results
+    for platform in context.platforms or within.platforms:
+        check_platform(platform, options.dtype)
+    symbolic = Symbolic(within.module, within.symbol_table, getattr(call, "operation", call))
+    names = within.shape_poly_state.dim_vars
+    sizes = {name: SIZE for name in names}
+    size_of = lambda dim: dim if isinstance(dim, int) else int(dim._evaluate(sizes))
+    shapes = [tuple(map(size_of, aval.shape)) for aval in context.avals_in]
+    sample = symbolic.sample([0 if "platform_index" in name else SIZE for name in names], shapes)
+    try:
+        sample = mlir.refine_polymorphic_shapes(sample)
+    except Exception as error:
+        raise Error(
+            f"a lowered function has symbolic dims, and JAX has no program of it where each is {SIZE}: {error}",
+            "lower the function with the sizes that it runs with",
+        ) from error
+    scratch = _Scratch(ir.Module.create(loc=ir.Location.unknown(within.context)))
+    began = time.perf_counter()
+    Carried(sample, scratch)
+    program = _hlo_of(_bytecode(sample), use_tuple_args=False).as_serialized_hlo_module_proto()
+    low, report = _lowered(program, options, params, began)
+    if _local.sink is not None:
+        _local.sink.append((low, report))
+    narrow = ir.BF16Type if options.dtype == "bfloat16" else ir.F16Type
+    symbolic.narrow(low.text(), narrow.get)
+    return results
+
+
+class _Scratch:
+    """Where functions of a program go that nothing reads."""
+
+    def __init__(self, module):
+        self.module, self.context, self.symbol_table = module, module.context, ir.SymbolTable(module.operation)
+
+
 def _flat(values) -> list[Any]:
     """Values of a program; some versions have several for one array."""
     return [it for value in values for it in (value if isinstance(value, (list, tuple)) else (value,))]
@@ -502,6 +559,8 @@ def _function(context, root, options: Options, platform: str, types: list[Any], 
     made = ir.Module.parse(text, context=root.context)
     if carried:
         carried.restore(made)
+    if platform == "cpu":
+        fold_transposes(made)
     function = ir.SymbolTable(made.operation)["main"].type
     name = _merge(root.module, f"bf16scope_{low.name}", made, dst_symtab=root.symbol_table)
     return name, function, [ir.Type.parse(it, root.context) for it in wanted]
@@ -556,7 +615,7 @@ def _lowered(program: bytes, options: Options, params, began: float) -> tuple[Mo
     seconds = made - began, time.perf_counter() - made
     log.info("%s: JAX made a module of %d instructions in %.3f s; lowered in %.3f s, %r", name, module.n_instructions, *seconds, report)
     # What looks whether gradients are finite scales its loss.
-    is_scaled = b"is-finite" in program
+    is_scaled = b"is-finite" in program or _scale.n_scaled > 0
     notes = [note for note in report.notes if not (is_scaled and note.startswith(("f16 ends at", "this program differentiates")))]
     if report.n_lowered and _goes_on_by_floats(params["jaxpr"].jaxpr):
         notes.append(

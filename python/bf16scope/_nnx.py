@@ -32,6 +32,9 @@ class Pure:
     """A function of objects as a function of their structure and arrays, which gives those of what the function returns and of
     its arguments as they are afterwards."""
 
+    #: It is of objects that are open while it is traced first.
+    is_open_once = True
+
     def __init__(self, fn: Callable):
         self.fn = fn
         functools.update_wrapper(self, fn, updated=())

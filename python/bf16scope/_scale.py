@@ -11,6 +11,9 @@ import jax.numpy as jnp
 
 _Tree = TypeVar("_Tree")
 
+#: How many losses this process has scaled: a user who scales one needs no warning that f16 wants it.
+n_scaled = 0
+
 
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class LossScale:
 
     def scaled(self, loss: Any) -> Any:
         """The loss, multiplied."""
+        global n_scaled
+        n_scaled += 1
         return loss * jnp.asarray(self.value, loss.dtype)
 
     def unscaled(self, gradients: _Tree) -> _Tree:

@@ -12,13 +12,10 @@ bfloat16 where it computes on in f32 (JAX allows excess precision): results are 
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
-import inspect
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -30,9 +27,10 @@ except ImportError as error:
     raise ImportError(f"bf16scope.jax needs JAX ({error}): pip install 'bf16scope[jax]'") from error
 
 from bf16scope import _jax_internals as internals
-from bf16scope import _native, _nnx, _program
+from bf16scope import _linen, _native, _nnx, _program
 from bf16scope._answer import Answer
 from bf16scope._errors import Error
+from bf16scope._leaves import Leaves, Shape, Statics, bare
 from bf16scope._module import Module, Policy, Report, patterns, policy_text, policy_word
 from bf16scope._scale import LossScale, scaled
 
@@ -56,13 +54,17 @@ def _full_precision():
         yield
 
 
-def full_precision(fn: Callable | None = None) -> Any:
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@overload
+def full_precision(fn: _Function) -> _Function: ...
+@overload
+def full_precision(fn: None = None) -> contextlib.AbstractContextManager[None]: ...
+def full_precision(fn=None):
     """What stays in f32 inside of a function that is lowered, as `torch.autocast(enabled=False)`: a function, whose operations
     all do, and their gradients; without one, a context: `with full_precision():`."""
     return _full_precision() if fn is None else _full_precision()(fn)
-
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @overload
@@ -106,13 +108,14 @@ def lower(
     residuals that are bfloat16 inside are kept so.
 
     Args:
-      fn: any function of pytrees that `jax.jit` takes; functions and texts among their leaves are static.
+      fn: any function of pytrees that `jax.jit` takes, and methods of linen's modules; what is no array among their leaves is
+        static.
       policy: what may be lowered: a preset (`bf16scope.policies()`), a policy document (YAML, or a dict of it), or the path of
         a file with one, such as `bf16scope lower --target` writes. Where a policy makes parameters or results narrow, they are
         cast at the function's border.
       dtype: `bfloat16` or `float16`, or JAX's dtypes; default the policy's, which is bfloat16. Gradients in float16 want a scaled loss.
       keep: patterns of names (`*/layer_norm/*`; names are those of `jax.named_scope` and of jaxprs) of what stays in f32.
-      static_argnums: as `jax.jit`'s; what a `jax.jit` around it takes as static is static here, too.
+      static_argnums: as `jax.jit`'s; what a `jax.jit` around it takes as static is static here without it.
       static_argnames: as `jax.jit`'s.
 
     Raises:
@@ -126,7 +129,7 @@ def lower(
         raise Error(f"`lower` takes a function, and was given {type(fn).__name__}", "write `lower(step)`, not `lower(step(x))`")
     text = policy_text(policy)
     options = internals.Options(text, _native.narrow_dtype(text, _name(dtype)), tuple(patterns(keep)))
-    statics = _Statics(fn, static_argnums, static_argnames)
+    statics = Statics(fn, static_argnums, static_argnames)
     plain, pure = _plain(fn, options), _nnx.Pure(fn)
     of_arrays = _plain(pure, options)
 
@@ -135,6 +138,8 @@ def lower(
         args, kwargs = statics.marked(args, kwargs)
         if _nnx.has_objects((args, kwargs)):
             return pure.of_objects(of_arrays, args, kwargs)
+        if of_module := _linen.bound(fn, args):
+            return _linen.lifted(functools.partial(_plain, options=options), *of_module, kwargs)
         return plain(*args, **kwargs)
 
     lowered.__bf16scope__ = fn, options  # type: ignore[attr-defined]
@@ -146,24 +151,24 @@ def _plain(fn: Callable, options) -> Callable:
     run = jax.jit(functools.partial(_run, fn, options), static_argnums=0, inline=True)
 
     def call(*args, **kwargs):
-        given = _Leaves.of((args, kwargs))
+        given = Leaves.of_arguments((args, kwargs))
         return run(given.shape, *given.arrays).whole()
 
     return call
 
 
-def _run(fn: Callable, options, shape: _Shape, *arrays) -> _Leaves:
+def _run(fn: Callable, options, shape: Shape, *arrays) -> Leaves:
     """The results of a function whose arguments have this shape, lowered."""
-    results: list[_Leaves] = []
+    results: list[Leaves] = []
 
     # By its name and place in what JAX says of it.
     @functools.wraps(fn, updated=())
     def flat(*arrays):
         leaves = shape.leaves(arrays)
         args, kwargs = jax.tree_util.tree_unflatten(shape.tree, leaves)
-        out = fn(*_bare(args), **_bare(kwargs))
+        out = fn(*bare(args), **bare(kwargs))
         _warn_of_changes((args, kwargs), shape.tree, leaves)
-        results[:] = [_Leaves.of(out)]
+        results[:] = [Leaves.of_results(out)]
         return results[0].arrays
 
     jaxpr, consts = internals.trace(flat, options, arrays)
@@ -173,96 +178,9 @@ def _run(fn: Callable, options, shape: _Shape, *arrays) -> _Leaves:
         jaxpr, consts = internals.trace(flat, options, arrays)
     # JAX differentiates functions sooner than what it has traced of them. One that closes over values of another trace, or
     # that is of objects that are open at this time alone, cannot be traced later.
-    is_lasting = not isinstance(fn, _nnx.Pure) and not any(isinstance(it, jax.core.Tracer) for it in consts)
+    is_lasting = not getattr(fn, "is_open_once", False) and not any(isinstance(it, jax.core.Tracer) for it in consts)
     again = (lambda *args: flat(*args[len(consts) :])) if is_lasting else functools.partial(internals.inside, jaxpr)
     return results[0].with_arrays(_differentiable(jaxpr, options, again)(*consts, *arrays))
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """A pytree without its arrays."""
-
-    tree: Any
-    is_dynamic: tuple[bool, ...]
-    statics: tuple[Any, ...]
-
-    def leaves(self, arrays: Sequence[Any]) -> list[Any]:
-        dynamic, static = iter(arrays), iter(self.statics)
-        return [next(dynamic if is_dynamic else static) for is_dynamic in self.is_dynamic]
-
-
-class _Leaves:
-    """A pytree whose leaves need not be arrays: to JAX only the arrays are its leaves."""
-
-    def __init__(self, arrays: list[Any], shape: _Shape):
-        self.arrays, self.shape = arrays, shape
-
-    @staticmethod
-    def of(value: Any) -> _Leaves:
-        leaves, tree = jax.tree_util.tree_flatten(value)
-        is_dynamic = tuple(map(_is_dynamic, leaves))
-        arrays = [leaf for leaf, dynamic in zip(leaves, is_dynamic) if dynamic]
-        return _Leaves(arrays, _Shape(tree, is_dynamic, tuple(leaf for leaf, dynamic in zip(leaves, is_dynamic) if not dynamic)))
-
-    def with_arrays(self, arrays: Sequence[Any]) -> _Leaves:
-        return _Leaves(list(arrays), self.shape)
-
-    def whole(self) -> Any:
-        return jax.tree_util.tree_unflatten(self.shape.tree, self.shape.leaves(self.arrays))
-
-
-jax.tree_util.register_pytree_node(_Leaves, lambda it: (it.arrays, it.shape), lambda shape, arrays: _Leaves(list(arrays), shape))
-
-
-@dataclass(frozen=True)
-class _Static:
-    """An argument that is static, as a leaf."""
-
-    value: Any
-
-    def __call__(self):
-        return self.value
-
-
-def _bare(arguments):
-    """Arguments with static ones as they are."""
-    if isinstance(arguments, dict):
-        return {name: it.value if isinstance(it, _Static) else it for name, it in arguments.items()}
-    return tuple(it.value if isinstance(it, _Static) else it for it in arguments)
-
-
-class _Statics:
-    """Which arguments of a function are static, by number and by name, as `jax.jit` takes them."""
-
-    def __init__(self, fn: Callable, numbers: int | Iterable[int], names: str | Iterable[str]):
-        self.numbers = {numbers} if isinstance(numbers, int) else set(numbers)
-        self.names = {names} if isinstance(names, str) else set(names)
-        if not self.numbers and not self.names:
-            return
-        try:
-            parameters = list(inspect.signature(fn).parameters.values())
-        except (TypeError, ValueError):
-            return
-        positional = [it.name for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
-        by_number = {positional[number] for number in self.numbers if -len(positional) <= number < len(positional)}
-        self.numbers |= {number for number, name in enumerate(positional) if name in self.names}
-        self.names |= by_number
-
-    def marked(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        if not self.numbers and not self.names:
-            return args, kwargs
-        numbers = {number % len(args) for number in self.numbers if -len(args) <= number < len(args)} if args else set()
-        args = tuple(_Static(arg) if number in numbers else arg for number, arg in enumerate(args))
-        return args, {name: _Static(arg) if name in self.names else arg for name, arg in kwargs.items()}
-
-
-def _is_dynamic(leaf: Any) -> bool:
-    """Whether JAX computes with it. Functions, texts and the like are static, as among the leaves of equinox's modules; of
-    anything else JAX says that it is no array."""
-    if isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex, jax.core.Tracer)):
-        return True
-    is_array = hasattr(leaf, "__jax_array__") or hasattr(leaf, "aval")
-    return is_array or not (callable(leaf) or isinstance(leaf, (str, bytes, np.dtype, enum.Enum, slice)))
 
 
 def _warn_of_changes(args, tree, before: list) -> None:
@@ -303,14 +221,14 @@ def _of_arrays(fn: Callable, args: tuple, kwargs: dict) -> tuple[Callable, tuple
     """The function as one that JAX traces: of the arrays alone, where some leaves of its arguments are none, or are objects."""
     if _nnx.has_objects((args, kwargs)):
         return _nnx.Pure(fn).alone(args, kwargs)
-    given = _Leaves.of((args, kwargs))
+    given = Leaves.of_arguments((args, kwargs))
     if all(given.shape.is_dynamic):
         return fn, (args, kwargs)
 
     @functools.wraps(fn, updated=())
     def of_arrays(*arrays):
         args, kwargs = given.with_arrays(arrays).whole()
-        return _Leaves.of(fn(*args, **kwargs)).arrays
+        return Leaves.of_results(fn(*args, **kwargs)).arrays
 
     return of_arrays, (tuple(given.arrays), {})
 

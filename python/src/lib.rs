@@ -5,6 +5,7 @@
 
 mod error;
 mod module;
+mod names;
 mod work;
 
 use pyo3::prelude::*;

@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::error::Failure;
+use crate::names::add_callers;
 use crate::work::work;
 
 /// What an array is: its dtype as HLO writes it, and its dims.
@@ -81,8 +82,9 @@ impl Module {
                 fetch: None,
             };
             let path = Path::new(&name);
-            let module = module_file::decode_bytes(&bytes, path, &converter)?;
+            let mut module = module_file::decode_bytes(&bytes, path, &converter)?;
             module_file::check(&module, path)?;
+            add_callers(&mut module);
             Ok(Module { module: Arc::new(module) })
         })
     }

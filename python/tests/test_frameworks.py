@@ -142,6 +142,29 @@ def test_equinox(optax):
     alike(exact, train(lower, False))
 
 
+def test_equinox_keeps_what_is_no_array():
+    """Numbers and booleans that a module has are those of the program, in what comes back as well."""
+    eqx = pytest.importorskip("equinox", reason="only with equinox")
+
+    class Repeated(eqx.Module):
+        linear: eqx.nn.Linear
+        dropout: eqx.nn.Dropout
+        times: int = 2
+
+        def __call__(self, x, key=None):
+            for _ in range(self.times):
+                x = jnp.tanh(self.linear(x))
+            return self.dropout(x, key=key)
+
+    model = Repeated(eqx.nn.Linear(16, 16, key=jax.random.key(0)), eqx.nn.Dropout(0.5))
+    apply = lambda model, key: jax.vmap(lambda x: model(x, key))(X)
+    for it, key in ((model, jax.random.key(1)), (eqx.nn.inference_mode(model), None)):
+        for call in (lower(apply), eqx.filter_jit(lower(apply))):
+            assert 0 < float(jnp.linalg.norm(apply(it, key) - call(it, key))) <= 8 * ROUNDING * float(jnp.linalg.norm(apply(it, key)))
+    doubled = lower(lambda model: eqx.tree_at(lambda it: it.linear.weight, model, model.linear.weight * 2))(model)
+    assert (doubled.times, doubled.dropout.inference) == (2, False)
+
+
 def test_equinox_checks(capfd):
     eqx = pytest.importorskip("equinox", reason="only with equinox")
     f = lambda x: eqx.error_if(x @ x, jnp.any(x > 1e3), "too large")
@@ -184,6 +207,63 @@ def test_linen(optax):
     alike(train(lambda f: f), train(lower))
 
 
+@pytest.mark.parametrize("order", ["lowered compact", "compact lowered", "setup", "lowered in another"])
+def test_linen_methods(order):
+    """As decorators of methods that make parameters, change statistics and draw random numbers."""
+    linen = pytest.importorskip("flax.linen", reason="only with flax")
+
+    def network(lower):
+        def body(self, x):
+            x = linen.BatchNorm(use_running_average=False)(linen.Dense(32)(x))
+            return linen.Dense(4)(linen.Dropout(0.5, deterministic=False)(x))
+
+        if order == "setup":
+
+            class Network(linen.Module):
+                def setup(self):
+                    self.first, self.norm, self.dropout = linen.Dense(32), linen.BatchNorm(use_running_average=False), linen.Dropout(0.5, deterministic=False)
+
+                @lower(policy="default")
+                def hidden(self, x, scale=1.0):
+                    return self.dropout(self.norm(self.first(x))) * scale
+
+                def __call__(self, x):
+                    return self.hidden(x, scale=0.5)
+
+        elif order == "lowered in another":
+
+            class Network(linen.Module):
+                @linen.compact
+                def __call__(self, x):
+                    x = lower(policy="default")(lambda x, layer: layer(x))(x, linen.Dense(32))
+                    x = linen.Dropout(0.5, deterministic=False)(linen.BatchNorm(use_running_average=False)(x))
+                    return lower(policy="default")(linen.Dense(4))(x)
+
+        else:
+            inner, outer = (linen.compact, lower(policy="default")) if order == "lowered compact" else (lower(policy="default"), linen.compact)
+            Network = type("Network", (linen.Module,), {"__call__": outer(inner(body)), "__module__": __name__})
+        return Network()
+
+    def run(lower):
+        model = network(lower)
+        variables = jax.jit(model.init)({"params": jax.random.key(0), "dropout": jax.random.key(1)}, X)
+
+        def loss_of(params):
+            given = {"params": params, "batch_stats": variables["batch_stats"]}
+            out, changed = model.apply(given, X, mutable=["batch_stats"], rngs={"dropout": jax.random.key(2)})
+            return jnp.mean(out**2), changed
+
+        return variables, *jax.jit(jax.value_and_grad(loss_of, has_aux=True))(variables["params"])
+
+    exact, ours = run(lambda policy: lambda f: f), run(lower)
+    assert jax.tree.structure(exact) == jax.tree.structure(ours)
+    assert all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (exact[0]["params"], ours[0]["params"]))))
+    for a, b in zip(*map(jax.tree.leaves, (exact[1:], ours[1:]))):
+        # Biases before a normalization have no gradient but what rounding makes.
+        assert float(jnp.linalg.norm(a - b)) <= 8 * ROUNDING * max(1e-1, float(jnp.linalg.norm(a)))
+    assert any(not np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (exact[1:], ours[1:]))))
+
+
 def test_a_scaled_loss_in_float16(optax):
     """By an optimizer of optax, and by a value of the state: the factor comes down to where gradients are finite, and training
     goes on; a step whose gradients are not finite changes nothing."""
@@ -205,6 +285,10 @@ def test_a_scaled_loss_in_float16(optax):
             scales.append(float(state.scale.value))
             if number == 0:
                 assert scales == [2.0**23] and all(np.array_equal(params[name], first[name]) for name in first)
+        # And where the loss alone is lowered.
+        low_loss = lower(loss_of, dtype="float16")
+        gradient = jax.jit(jax.grad(lambda params, scale: scale.scaled(low_loss(params))))(params, state.scale)
+        assert all(bool(jnp.isfinite(it).all()) for it in jax.tree.leaves(gradient))
     assert float(loss_of(params)) < float(loss_of(first)) / 2
     assert min(scales) >= 2.0**8 and max(b / a for a, b in zip(scales, scales[1:])) == 2.0
     assert int(state.inner[0].count) < 40

@@ -1,0 +1,260 @@
+"""The programs of the first pages of JAX, flax, equinox and optax, trained 100 steps in f32, in bfloat16 by hand and lowered, side
+by side, on eight CPU devices. What a page has beside the lowered line is as it stands there; data is random and fixed.
+
+    python benches/jax/tutorials.py > benches/jax/tutorials.md
+"""
+
+import functools
+import os
+import sys
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import datetime
+
+import equinox as eqx
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen, nnx
+from flax.training import train_state
+from jax.sharding import NamedSharding, PartitionSpec
+
+import bf16scope.jax
+
+STEPS = 100
+
+
+def draw(seed, *dims):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(dims), jnp.float32)
+
+
+IMAGES, LABELS = draw(0, 256, 64), jnp.asarray(np.random.default_rng(1).integers(0, 8, 256))
+CLASSES = draw(2, 8, 64)
+# Of each class a direction, in noise.
+IMAGES = IMAGES + CLASSES[LABELS]
+
+
+def cross_entropy(logits, labels=LABELS):
+    return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels).mean()
+
+
+def dense(params, x, dtype):
+    for w, b in params[:-1]:
+        x = jax.nn.relu(x.astype(dtype) @ w.astype(dtype) + b.astype(dtype))
+    w, b = params[-1]
+    return x.astype(dtype) @ w.astype(dtype) + b.astype(dtype)
+
+
+def layers(*sizes):
+    return [(draw(10 + n, a, b) / np.sqrt(a), jnp.zeros(b)) for n, (a, b) in enumerate(zip(sizes, sizes[1:]))]
+
+
+def by_steps(step, *state):
+    losses = []
+    for _ in range(STEPS):
+        *state, loss = step(*state)
+        losses.append(float(loss))
+    return losses
+
+
+def sharded(lower, dtype):
+    """JAX: data parallel over `make_mesh`, whose axes are `Explicit`."""
+    over = jax.make_mesh((8,), ("batch",))
+    x = jax.device_put(IMAGES, NamedSharding(over, PartitionSpec("batch")))
+    y = jax.device_put(LABELS, NamedSharding(over, PartitionSpec("batch")))
+    params = jax.device_put(layers(64, 128, 128, 8), NamedSharding(over, PartitionSpec()))
+
+    @jax.jit
+    @lower
+    def step(params):
+        loss, gradients = jax.value_and_grad(lambda params: jnp.mean((dense(params, x, dtype).astype(jnp.float32) - jax.nn.one_hot(y, 8)) ** 2))(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), loss
+
+    return by_steps(step, params)
+
+
+def shard_mapped(lower, dtype):
+    """JAX: fully sharded data parallel by `shard_map`, weights gathered and gradients scattered."""
+    over = jax.make_mesh((8,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = PartitionSpec("batch")
+
+    @functools.partial(jax.shard_map, mesh=over, in_specs=(rows, rows, rows), out_specs=PartitionSpec())
+    def loss_of(params, x, y):
+        gathered = jax.tree.map(lambda w: jax.lax.all_gather(w, "batch", tiled=True), params)
+        return jax.lax.pmean(cross_entropy(dense(gathered, x, dtype), y), "batch")
+
+    @jax.jit
+    def step(params):
+        loss, gradients = jax.value_and_grad(lower(loss_of))(params, IMAGES, LABELS)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), loss
+
+    return by_steps(step, layers(64, 128, 8))
+
+
+def scanned(lower, dtype):
+    """JAX: a recurrent network by `scan`."""
+    xs = IMAGES.reshape(256, 8, 8).swapaxes(0, 1)
+    params = {"x": draw(3, 8, 64) / 3, "h": draw(4, 64, 64) / 8, "out": draw(5, 64, 8) / 8}
+
+    def loss_of(params):
+        low = jax.tree.map(lambda w: w.astype(dtype), params)
+        cell = lambda h, x: (jnp.tanh(x.astype(dtype) @ low["x"] + h @ low["h"]), None)
+        return cross_entropy(jax.lax.scan(cell, jnp.zeros((256, 64), dtype), xs)[0] @ low["out"])
+
+    def step(params):
+        loss, gradients = jax.value_and_grad(loss_of)(params)
+        return jax.tree.map(lambda p, g: p - 0.3 * g, params, gradients), loss
+
+    return by_steps(jax.jit(lower(step)), params)
+
+
+def rematerialised(lower, dtype):
+    """JAX: blocks under `jax.checkpoint` with a policy, in a `scan`."""
+    params = {"blocks": draw(6, 6, 64, 64) / 8, "out": draw(5, 64, 8) / 8}
+
+    @functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)
+    def block(x, w):
+        return x + jnp.tanh(x @ w.astype(dtype)), None
+
+    def loss_of(params):
+        return cross_entropy(jax.lax.scan(block, IMAGES.astype(dtype), params["blocks"])[0] @ params["out"].astype(dtype))
+
+    @jax.jit
+    def step(params):
+        loss, gradients = jax.value_and_grad(lower(loss_of))(params)
+        return jax.tree.map(lambda p, g: p - 0.03 * g, params, gradients), loss
+
+    return by_steps(step, params)
+
+
+def of_nnx(lower, dtype):
+    """flax nnx: the tutorial's module with batch norm and dropout, `nnx.jit` and `nnx.Optimizer`."""
+
+    class Network(nnx.Module):
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(64, 128, dtype=dtype, rngs=rngs)
+            self.norm = nnx.BatchNorm(128, dtype=dtype, rngs=rngs)
+            self.dropout = nnx.Dropout(0.2, rngs=rngs)
+            self.out = nnx.Linear(128, 8, dtype=dtype, rngs=rngs)
+
+        def __call__(self, x):
+            return self.out(self.dropout(nnx.relu(self.norm(self.linear(x)))))
+
+    model = Network(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adamw(5e-3, 0.9), wrt=nnx.Param)
+
+    @nnx.jit
+    @lower
+    def step(model, optimizer):
+        loss, gradients = nnx.value_and_grad(lambda model: cross_entropy(model(IMAGES)))(model)
+        optimizer.update(model, gradients)
+        return loss
+
+    return [float(step(model, optimizer)) for _ in range(STEPS)]
+
+
+def of_linen(lower, dtype):
+    """flax linen: a convolutional network in a `TrainState`."""
+
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            x = linen.relu(linen.Conv(16, (3, 3), dtype=dtype)(x))
+            x = linen.avg_pool(x, (2, 2), (2, 2)).reshape((x.shape[0], -1))
+            return linen.Dense(8, dtype=dtype)(linen.relu(linen.Dense(64, dtype=dtype)(x)))
+
+    images = IMAGES.reshape(256, 8, 8, 1)
+    model = Network()
+    state = train_state.TrainState.create(apply_fn=model.apply, params=model.init(jax.random.key(0), images), tx=optax.adam(3e-3))
+
+    @jax.jit
+    @lower
+    def step(state):
+        loss, gradients = jax.value_and_grad(lambda params: cross_entropy(state.apply_fn(params, images)))(state.params)
+        return state.apply_gradients(grads=gradients), loss
+
+    return by_steps(step, state)
+
+
+def of_equinox(lower, dtype):
+    """equinox: `eqx.nn.MLP` under `filter_jit` and `filter_value_and_grad`."""
+    model = eqx.nn.MLP(64, 8, 128, 2, key=jax.random.key(0))
+    optimizer = optax.adam(3e-3)
+
+    @eqx.filter_value_and_grad
+    @lower
+    def loss_of(model):
+        low = jax.tree.map(lambda it: it.astype(dtype) if eqx.is_inexact_array(it) else it, (model, IMAGES))
+        return cross_entropy(jax.vmap(low[0])(low[1]))
+
+    @eqx.filter_jit
+    def step(model, state):
+        loss, gradients = loss_of(model)
+        updates, state = optimizer.update(gradients, state, model)
+        return eqx.apply_updates(model, updates), state, loss
+
+    return by_steps(step, model, optimizer.init(eqx.filter(model, eqx.is_array)))
+
+
+def of_optax(lower, dtype):
+    """optax: clipping, a schedule with warm-up and accumulated gradients."""
+    chain = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(optax.warmup_cosine_decay_schedule(0.0, 1e-2, 10, STEPS)))
+    optimizer = optax.MultiSteps(chain, 2)
+    params = layers(64, 128, 8)
+
+    @jax.jit
+    @lower
+    def step(params, state):
+        loss, gradients = jax.value_and_grad(lambda params: cross_entropy(dense(params, IMAGES, dtype)))(params)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
+    return by_steps(step, params, optimizer.init(params))
+
+
+def experts(lower, dtype):
+    """A mixture of experts by `ragged_dot`, as MaxText has one."""
+    params = {"route": draw(7, 64, 4) / 8, "experts": draw(8, 4, 64, 64) / 8, "out": draw(5, 64, 8) / 8}
+
+    def loss_of(params):
+        # Which expert a row goes to is decided in f32, by hand as well.
+        weights = jax.nn.softmax(IMAGES @ params["route"])
+        chosen = jnp.argmax(weights, -1)
+        order = jnp.argsort(chosen)
+        x = jax.lax.ragged_dot(IMAGES[order].astype(dtype), params["experts"].astype(dtype), jnp.bincount(chosen, length=4))
+        x = jax.nn.relu(x)[jnp.argsort(order)] * jnp.max(weights, -1, keepdims=True).astype(dtype)
+        return cross_entropy(x @ params["out"].astype(dtype))
+
+    @jax.jit
+    @lower
+    def step(params):
+        loss, gradients = jax.value_and_grad(loss_of)(params)
+        return jax.tree.map(lambda p, g: p - 0.3 * g, params, gradients), loss
+
+    return by_steps(step, params)
+
+
+PROGRAMS = [sharded, shard_mapped, scanned, rematerialised, of_nnx, of_linen, of_equinox, of_optax, experts]
+
+
+def main():
+    date = datetime.date.today()
+    print(f"# Tutorials, {STEPS} steps\n")
+    print(f"`python benches/jax/tutorials.py`, {date}, jax {jax.__version__}, flax {flax.__version__}, equinox {eqx.__version__}, optax {optax.__version__}, eight CPU devices.")
+    print("Mean losses of the first and the last ten steps, and the largest difference from f32 of the mean of any ten steps, over f32's first.\n")
+    print("| program | first ten | last ten: f32 | by hand | lowered | off: by hand | lowered |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for program in PROGRAMS:
+        forms = [(lambda f: f, jnp.float32), (lambda f: f, jnp.bfloat16), (bf16scope.jax.lower, jnp.float32)]
+        tens = [np.reshape(program(*form), (STEPS // 10, 10)).mean(1) for form in forms]
+        off = [np.max(abs(it - tens[0])) / tens[0][0] for it in tens[1:]]
+        lasts = " | ".join(f"{it[-1]:.4f}" for it in tens)
+        print(f"| {program.__doc__.rstrip('.')} | {tens[0][0]:.4f} | {lasts} | {off[0]:.1e} | {off[1]:.1e} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Arguments and results as arrays, and what is static among their leaves. It knows nothing of lowering."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from bf16scope import _jax_internals as internals
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A pytree without its arrays."""
+
+    tree: Any
+    is_dynamic: tuple[bool, ...]
+    statics: tuple[Any, ...] = field(compare=False)
+    #: What tells static leaves apart: 1, 1.0 and True are equal in Python.
+    keys: tuple[Any, ...]
+
+    def leaves(self, arrays: Sequence[Any]) -> list[Any]:
+        dynamic, static = iter(arrays), iter(self.statics)
+        return [next(dynamic if is_dynamic else static) for is_dynamic in self.is_dynamic]
+
+
+class Leaves:
+    """A pytree whose leaves need not be arrays: to JAX only the arrays are its leaves."""
+
+    def __init__(self, arrays: list[Any], shape: Shape):
+        self.arrays, self.shape = arrays, shape
+
+    @staticmethod
+    def of_arguments(value: Any) -> Leaves:
+        """Booleans are static, and so are all numbers of Python's where JAX traces: there they are the constants of the function
+        around, as in f32. Elsewhere a number is an array, which may be another in each call."""
+        leaves, tree = jax.tree_util.tree_flatten(value)
+        if all(map(_is_array, leaves)):
+            return _split(leaves, tree, [True] * len(leaves))
+        is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves) or internals.is_tracing()
+        kinds = (bool, int, float, complex) if is_traced else bool
+        return _split(leaves, tree, _are_dynamic(value, leaves, kinds))
+
+    @staticmethod
+    def of_results(value: Any) -> Leaves:
+        leaves, tree = jax.tree_util.tree_flatten(value)
+        return _split(leaves, tree, _are_dynamic(value, leaves, ()))
+
+    def with_arrays(self, arrays: Sequence[Any]) -> Leaves:
+        return Leaves(list(arrays), self.shape)
+
+    def whole(self) -> Any:
+        return jax.tree_util.tree_unflatten(self.shape.tree, self.shape.leaves(self.arrays))
+
+
+jax.tree_util.register_pytree_node(Leaves, lambda it: (it.arrays, it.shape), lambda shape, arrays: Leaves(list(arrays), shape))
+
+_NUMBERS = (bool, int, float, complex)
+
+
+def _split(leaves: list[Any], tree: Any, is_dynamic: list[bool]) -> Leaves:
+    arrays = [leaf for leaf, dynamic in zip(leaves, is_dynamic) if dynamic]
+    statics = tuple(leaf for leaf, dynamic in zip(leaves, is_dynamic) if not dynamic)
+    keys = tuple((type(it), repr(it)) if isinstance(it, _NUMBERS) else it for it in statics)
+    return Leaves(arrays, Shape(tree, tuple(is_dynamic), statics, keys))
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic, jax.core.Tracer)):
+        return True
+    is_shaped = hasattr(leaf, "__jax_array__") or hasattr(leaf, "aval") or (hasattr(leaf, "dtype") and hasattr(leaf, "shape"))
+    return is_shaped and not isinstance(leaf, type)
+
+
+def _are_dynamic(value: Any, leaves: list[Any], static: Any) -> list[bool]:
+    """Which leaves JAX computes with. Static are what is no array or number, numbers of these kinds, and those that an object
+    has, as a module of equinox how often it goes round."""
+    is_dynamic = [_is_array(leaf) or isinstance(leaf, _NUMBERS) and not isinstance(leaf, static) for leaf in leaves]
+    if any(dynamic and isinstance(leaf, _NUMBERS) for dynamic, leaf in zip(is_dynamic, leaves)):
+        paths = jax.tree_util.tree_flatten_with_path(value)[0]
+        builtin = (jax.tree_util.DictKey, jax.tree_util.SequenceKey)
+        is_of_object = [not all(isinstance(key, builtin) for key in path) for path, _ in paths]
+        is_dynamic = [it and not (isinstance(leaf, _NUMBERS) and of_object) for it, leaf, of_object in zip(is_dynamic, leaves, is_of_object)]
+    # JAX says of anything else that it is no array.
+    return [dynamic or not _is_hashable(leaf) for dynamic, leaf in zip(is_dynamic, leaves)]
+
+
+def _is_hashable(leaf: Any) -> bool:
+    try:
+        hash(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Static:
+    """An argument that is static, as a leaf."""
+
+    value: Any
+
+
+def bare(arguments):
+    """Arguments with static ones as they are."""
+    if isinstance(arguments, dict):
+        return {name: it.value if isinstance(it, _Static) else it for name, it in arguments.items()}
+    return tuple(it.value if isinstance(it, _Static) else it for it in arguments)
+
+
+class Statics:
+    """Which arguments of a function are static, by number and by name, as `jax.jit` takes them."""
+
+    def __init__(self, fn: Callable, numbers: int | Iterable[int], names: str | Iterable[str]):
+        self.numbers = {numbers} if isinstance(numbers, int) else set(numbers)
+        self.names = {names} if isinstance(names, str) else set(names)
+        if not self.numbers and not self.names:
+            return
+        try:
+            parameters = list(inspect.signature(fn).parameters.values())
+        except (TypeError, ValueError):
+            return
+        positional = [it.name for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
+        by_number = {positional[number] for number in self.numbers if -len(positional) <= number < len(positional)}
+        self.numbers |= {number for number, name in enumerate(positional) if name in self.names}
+        self.names |= by_number
+
+    def marked(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        if not self.numbers and not self.names:
+            return args, kwargs
+        numbers = {number % len(args) for number in self.numbers if -len(args) <= number < len(args)} if args else set()
+        args = tuple(_Static(arg) if number in numbers else arg for number, arg in enumerate(args))
+        return args, {name: _Static(arg) if name in self.names else arg for name, arg in kwargs.items()}

@@ -1,0 +1,223 @@
+"""What goes in and out of a lowered function: leaves of every kind, constants, callbacks, checks."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from beside import ROUNDING, draw, far, loss, network, same_types
+
+import bf16scope.jax
+
+
+def test_leaves_of_every_kind_pass():
+    def f(key, state, flag=True, *, scale):
+        noise = jax.random.normal(key, (4, 4))
+        out = (noise @ state["w"]) * scale
+        return {"out": out, "count": state["count"] + 1, "key": jax.random.split(key)[0], "none": None, "flag": flag & True}
+
+    state = {"w": draw(7, 4, 4), "count": jnp.int32(3), "nothing": None}
+    low = bf16scope.jax.lower(f)
+    for key in (jax.random.key(0), jax.random.PRNGKey(0)):
+        exact, ours = f(key, state, jnp.bool_(True), scale=2.0), low(key, state, jnp.bool_(True), scale=2.0)
+        assert jax.tree.structure(exact) == jax.tree.structure(ours)
+        assert [leaf.dtype for leaf in jax.tree.leaves(exact)] == [leaf.dtype for leaf in jax.tree.leaves(ours)]
+        assert int(ours["count"]) == 4
+        same_key = jnp.all(jax.random.key_data(exact["key"]) == jax.random.key_data(ours["key"]))
+        assert same_key
+
+
+@jax.tree_util.register_pytree_with_keys_class
+
+
+class Counted:
+    """A layer that counts in place, as modules of nnx do."""
+
+    def __init__(self, w, n):
+        self.w, self.n = w, n
+
+    def tree_flatten_with_keys(self):
+        return ((jax.tree_util.GetAttrKey("w"), self.w), (jax.tree_util.GetAttrKey("n"), self.n)), None
+
+    @classmethod
+    def tree_unflatten(cls, _, leaves):
+        return cls(*leaves)
+
+    def __call__(self, x):
+        self.n = self.n + 1
+        return x @ self.w
+
+
+def test_what_changes_in_place_is_said(recwarn):
+    layer, x = Counted(draw(1, 4, 4), jnp.int32(0)), draw(2, 4, 4)
+    bf16scope.jax.lower(lambda layer, x: layer(x))(layer, x)
+    assert [str(it.message).split(" of its")[0] for it in recwarn] == ["the function that is lowered changes [0].n"]
+    recwarn.clear()
+    # What is returned is not lost, and a dict that a function takes apart is its own.
+    bf16scope.jax.lower(lambda batch: batch.pop("x") @ batch["w"])({"x": x, "w": x})
+    bf16scope.jax.lower(lambda batch: batch.update(x=x) or batch["x"] @ batch["w"])({"x": x, "w": x})
+    assert not recwarn
+
+
+def test_custom_calls_pass():
+    f = lambda a: jnp.linalg.cholesky(a @ a.T + 8 * jnp.eye(4)) @ a
+    a = draw(9, 4, 4)
+    assert far(f(a), bf16scope.jax.lower(f)(a)) <= 16 * ROUNDING
+
+
+def test_what_is_closed_over():
+    params, x, y = network()
+    constant = draw(10, 16, 16)
+
+    @jax.jit
+    def outer(params, x):
+        low = bf16scope.jax.lower(lambda x: loss(params, x @ constant, y))
+        return jax.value_and_grad(low)(x), jax.grad(lambda p: bf16scope.jax.lower(lambda x: loss(p, x @ constant, y))(x))(params)
+
+    exact = jax.value_and_grad(lambda x: loss(params, x @ constant, y))(x), jax.grad(lambda p: loss(p, x @ constant, y))(params)
+    same_types(exact, outer(params, x))
+    assert far(exact, outer(params, x)) <= 16 * ROUNDING
+
+
+def test_static_arguments_and_donation():
+    def f(x, n, activation="tanh"):
+        for _ in range(n):
+            x = getattr(jnp, activation)(x @ x)
+        return x
+
+    x = draw(11, 4, 4) / 2
+    low = bf16scope.jax.lower(f, static_argnums=1, static_argnames="activation")
+    assert far(f(x, 2), low(x, 2)) <= 16 * ROUNDING
+    jitted = jax.jit(bf16scope.jax.lower(functools.partial(f, n=2)), donate_argnums=0)
+    assert far(f(x, 2), jitted(x + 0)) <= 16 * ROUNDING
+
+
+def test_numbers_of_python_are_static_where_they_are_constants(caplog):
+    """Under `jax.jit`, which is traced again where they change, and as what an object has; not as arguments of a call."""
+    caplog.set_level("INFO", "bf16scope")
+    x = draw(11, 4, 4) / 2
+    power = lambda x, n, is_scaled=False: functools.reduce(jnp.matmul, [x] * n) * (2 if is_scaled else 1)
+    jitted = jax.jit(bf16scope.jax.lower(power), static_argnums=(1, 2))
+    for n, is_scaled in ((2, False), (2, True), (3, False)):
+        assert 0 < far(power(x, n, is_scaled), jitted(x, n, is_scaled)) <= 16 * ROUNDING
+    kinds = jax.jit(lambda x: [bf16scope.jax.lower(lambda x, n: x * (2.0 if isinstance(n, it) else 1.0))(x, it(1)) for it in (int, float, bool)])
+    assert all(np.array_equal(it, x * 2) for it in kinds(x))
+
+    @jax.tree_util.register_pytree_with_keys_class
+    class Times:
+        def __init__(self, w, n):
+            self.w, self.n = w, n
+
+        def tree_flatten_with_keys(self):
+            return [(jax.tree_util.GetAttrKey("w"), self.w), (jax.tree_util.GetAttrKey("n"), self.n)], None
+
+        @classmethod
+        def tree_unflatten(cls, _, leaves):
+            return cls(*leaves)
+
+    updated = bf16scope.jax.lower(lambda it: Times(power(it.w, it.n), it.n))(Times(x, 2))
+    assert updated.n == 2 and isinstance(updated.n, int) and 0 < far(x @ x, updated.w) <= 4 * ROUNDING
+    n_before, rated = len(caplog.messages), bf16scope.jax.lower(lambda x, rate: (x @ x) * rate)
+    for rate in (0.1, 0.2, 0.3):
+        assert 0 < far((x @ x) * rate, rated(x, rate)) <= 4 * ROUNDING
+    assert sum("lowered in" in message for message in caplog.messages[n_before:]) == 1
+
+
+def test_lowered_once_for_each_shape_and_dtype(caplog):
+    caplog.set_level("INFO", "bf16scope")
+    low = bf16scope.jax.lower(lambda x: x @ x)
+    n_lowered = lambda: sum("lowered in" in message for message in caplog.messages)
+    for n in (3, 3, 4):
+        low(draw(0, n, n))
+    assert n_lowered() == 2
+    jax.jit(lambda x: low(x) + 1)(draw(1, 4, 4))
+    assert n_lowered() == 2
+    assert low(draw(0, 4, 4).astype(jnp.bfloat16)).dtype == jnp.bfloat16
+    assert low(jnp.ones((4, 4), jnp.int32)).dtype == jnp.int32
+    assert n_lowered() == 4
+
+
+def test_f64_is_left_alone():
+    with jax.experimental.enable_x64() if hasattr(jax.experimental, "enable_x64") else jax.enable_x64():
+        x = jnp.asarray(np.random.default_rng(0).standard_normal((4, 4)))
+        assert x.dtype == jnp.float64
+        assert jnp.array_equal(bf16scope.jax.lower(lambda x: x @ x)(x), x @ x)
+
+
+def test_what_talks_to_its_host_goes_on_to(capfd):
+    x, seen = draw(0, 4, 4), []
+
+    def f(x):
+        y = x @ x
+        jax.debug.callback(lambda it: seen.append(np.asarray(it)), y)
+        jax.debug.print("sum {}", y.sum())
+        return jax.pure_callback(lambda a: np.asarray(a) * 2, jax.ShapeDtypeStruct((4, 4), jnp.float32), jnp.tanh(y)) @ x
+
+    low = bf16scope.jax.lower(f)
+    ours = jax.jit(low)(x)
+    jax.effects_barrier()
+    assert 0 < far(f(x), ours) <= 16 * ROUNDING
+    assert 0 < far(x @ x, seen[0]) <= 4 * ROUNDING and seen[0].dtype == np.float32
+    assert "sum " in capfd.readouterr().out
+    # In a loop too, and with what is printed in order.
+    in_order = lambda x: jax.lax.fori_loop(0, 3, lambda n, x: (jax.debug.print("step {}", n, ordered=True), jnp.tanh(x @ x))[1], x)
+    assert 0 < far(in_order(x), bf16scope.jax.lower(in_order)(x)) <= 16 * ROUNDING
+    jax.effects_barrier()
+    assert capfd.readouterr().out.split() == ["step", "0", "step", "1", "step", "2"] * 2
+    # A callback whose result nothing reads is none.
+    unread = lambda x: (jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct((4, 4), jnp.float32), x), x @ x)[1]
+    assert 0 < far(x @ x, bf16scope.jax.lower(unread)(x)) <= 4 * ROUNDING
+    assert bf16scope.jax.explain_casts(f, x).n_lowered
+
+
+def test_checks_find_what_they_find_in_f32():
+    from jax.experimental import checkify
+
+    x = draw(0, 4, 4)
+
+    def checked(x):
+        checkify.check(jnp.all(x < 1e3), "too large: {}", x.max())
+        return jnp.log(x) @ x
+
+    for f, errors in ((checked, checkify.user_checks), (lambda x: jnp.log(x) @ x, checkify.nan_checks)):
+        for value in (jnp.abs(x), -jnp.abs(x) + 1e4, -jnp.abs(x)):
+            exact, ours = (checkify.checkify(it, errors=errors)(value)[0].get() for it in (f, bf16scope.jax.lower(f)))
+            assert exact == ours
+    assert checkify.checkify(bf16scope.jax.lower(checked))(x * 1e6)[0].get().startswith("too large")
+
+
+def test_debug_nans_names_the_operation():
+    w = jnp.ones((4, 4))
+    low = bf16scope.jax.lower(lambda x: jnp.log(x) @ w)
+    half = bf16scope.jax.lower(lambda x: (lambda y: y - y)((x * 1e5) @ w), dtype="float16")
+    # Older versions of JAX turn the question off while they look for the operation, and say that they found none.
+    said = ("log", "gives none in f32") if hasattr(jax, "shard_map") else ("invalid value", "invalid value")
+    with jax.debug_nans(True):
+        for call in (low, jax.jit(low)):
+            with pytest.raises(FloatingPointError, match=said[0]):
+                call(-w)
+            assert bool(jnp.isfinite(call(w)).all())
+        with pytest.raises(FloatingPointError, match=said[1]):
+            half(w)
+
+
+def test_without_jit_and_with_dtypes_of_jax():
+    x = draw(0, 4, 4)
+    low = bf16scope.jax.lower(lambda x: x @ x, dtype=jnp.bfloat16)
+    with jax.disable_jit():
+        assert low(x).tobytes() == low(x).tobytes() and 0 < far(x @ x, low(x)) <= 4 * ROUNDING
+
+
+def test_decorators():
+    class Network:
+        @bf16scope.jax.lower(keep="nothing*", static_argnums=0, static_argnames="power")
+        def apply(self, w, x, power=1):
+            """Its own words."""
+            return (x @ w) ** power
+
+    w, x = draw(0, 8, 8), draw(1, 4, 8)
+    with pytest.warns(UserWarning, match="matches no"):
+        ours = Network().apply(w, x, power=2)
+    assert 0 < far((x @ w) ** 2, ours) <= 8 * ROUNDING
+    assert Network.apply.__doc__ == "Its own words."
