@@ -50,7 +50,7 @@ pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
 pub use conv1d::{Conv1d, Padding1d, conv1d};
 pub use count::{ClassCounts, above_thresholds, class_counts};
-pub use dense::{Dense, dense, flatten};
+pub use dense::{Dense, dense, flatten, tied_dense};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
 pub use dropout::{dropout, stochastic_depth};
 pub use embedding::{ClassToken, Embedding, PositionEmbedding, class_token, embedding, position_embedding};
@@ -66,6 +66,7 @@ pub use loss::{
     mean_squared_error_per_example, sigmoid_cross_entropy_per_example, softmax_cross_entropy,
     softmax_cross_entropy_per_example, sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
 };
+pub(crate) use merge::aligned;
 pub use merge::{Merge, concat, merge};
 pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, sides, top_k_accuracy};
 pub use overlap::{sigmoid_dice_per_example, softmax_dice_per_example};

@@ -189,8 +189,8 @@ mod tests {
         let error = |text: &str| document::from_str::<BatchNorm>("n.yaml", text).unwrap_err().to_string();
         let expected = "expected one of momentum, epsilon, axis, beta_initializer, gamma_initializer";
         assert!(error("gradient: per_feature").contains(expected), "{}", error("gradient: per_feature"));
-        let recipe = serde_json::to_string(&Init::Constant(0.5)).unwrap();
-        assert_eq!(recipe, "\"Constant(0.5)\"");
+        let recipe = serde_json::to_string(&Init::ForgetGate).unwrap();
+        assert_eq!(recipe, "\"ForgetGate\"");
         assert!(error("beta_initializer: Constant(0.5)").contains("expected one of zeros, ones, glorot_uniform"));
     }
 }

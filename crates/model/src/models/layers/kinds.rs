@@ -4,8 +4,9 @@
 
 use super::choice::{Choice, Names as ChoiceNames, twice};
 use super::layer_options::{Arity, LayerOptions};
-use super::{block, direct, elementwise, llama, merge, shape};
-use crate::document::{self, Mark, Node, ReadError, Value};
+use super::regularizer::Regularizers;
+use super::{arithmetic, block, direct, elementwise, llama, merge, shape};
+use crate::document::{self, Key, Mark, Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
 use serde::de::{Deserializer, value::StrDeserializer};
@@ -77,7 +78,8 @@ macro_rules! kinds {
                 }
             }
 
-            fn arity_of(name: &str) -> Arity {
+            /// How many tensors a kind reads.
+            pub(super) fn arity_of(name: &str) -> Arity {
                 match name {
                     $($name => <$Options>::ARITY,)*
                     _ => Arity::One,
@@ -126,6 +128,8 @@ kinds! {
     SqueezeExcite(nn::SqueezeExcite) = "squeeze_excite", "SqueezeAndExcite2D";
     /// Inverted bottlenecks.
     MbConv(block::MbConv) = "mb_conv", "MBConvBlock";
+    /// A formula of named layers.
+    Expression(arithmetic::Expression) = "expression", "Expression";
     /// A function of each element.
     Activation(elementwise::Activation) = "activation", "Activation";
     /// `x · scale + offset`.
@@ -177,7 +181,13 @@ kinds! {
 }
 
 /// What every layer may have beside its options.
-const COMMON: [&str; 3] = ["name", "inputs", "dtype"];
+const COMMON: [&str; 4] = ["name", "inputs", "dtype", "share"];
+/// What some layers may have beside those.
+const SOME: [&str; 1] = ["tied_to"];
+
+fn is_extra(key: &str) -> bool {
+    SOME.contains(&key) || Regularizers::is_key(key)
+}
 
 /// A layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,6 +198,12 @@ pub struct Layer {
     pub inputs: Vec<String>,
     /// What it computes in; none is what the network computes in.
     pub dtype: Option<LayerDType>,
+    /// The layer whose variables it has, of the same kind and options: it is applied once more.
+    pub share: Option<String>,
+    /// Of a dense layer: the layer whose table or kernel, transposed, is its kernel.
+    pub tied_to: Option<String>,
+    /// What its variables, or its result, add to the loss.
+    pub regularizers: Regularizers,
     /// What it is.
     pub kind: LayerKind,
 }
@@ -203,7 +219,8 @@ pub enum LayerDType {
 
 impl From<LayerKind> for Layer {
     fn from(kind: LayerKind) -> Layer {
-        Layer { name: None, inputs: Vec::new(), dtype: None, kind }
+        let regularizers = Regularizers::default();
+        Layer { name: None, inputs: Vec::new(), dtype: None, share: None, tied_to: None, regularizers, kind }
     }
 }
 
@@ -232,6 +249,25 @@ impl LayerKind {
         }
     }
 
+    /// The name of the kind that `written` is the name of, ours or Keras'.
+    pub(super) fn known(written: &str) -> Option<&'static str> {
+        let canonical = LayerKind::canonical(written);
+        NAMES.iter().find(|(own, _)| *own == canonical).map(|(own, _)| *own)
+    }
+
+    /// Whether its main option is what it reads.
+    pub(super) fn is_several(written: &str) -> bool {
+        LayerKind::arity_of(LayerKind::canonical(written)) == Arity::Several
+    }
+
+    /// Of a layer that names what it reads: the names.
+    pub(super) fn named(&self) -> Option<Vec<String>> {
+        match self {
+            LayerKind::Expression(expression) => Some(expression.names()),
+            _ => None,
+        }
+    }
+
     /// The name that `written` means: it may be Keras', and case and underscores do not matter.
     fn canonical(written: &str) -> &str {
         let plain = |name: &str| name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase();
@@ -245,8 +281,41 @@ impl LayerKind {
 const KINDS: ChoiceNames<'static> = ChoiceNames {
     common: &COMMON,
     is_known: &|name| NAMES.iter().any(|(own, _)| *own == LayerKind::canonical(name)),
-    has_option: &|name, key| LayerKind::keys_of(LayerKind::canonical(name)).contains(&key),
+    has_option: &|name, key| is_extra(key) || LayerKind::keys_of(LayerKind::canonical(name)).contains(&key),
 };
+
+/// A layer's kind as it is written, the key that says it, its main option and the others. `parameters` are those of a block of
+/// that name.
+pub(super) type Parts = (String, Key, Option<Node>, Vec<(Key, Node)>);
+
+/// See [`Parts`].
+///
+/// # Errors
+/// A node that is no layer.
+pub(super) fn parts(node: &Node, parameters: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Parts, ReadError> {
+    if let Value::Text(name) = &node.value
+        && is_activation(name)
+        && parameters(name).is_none()
+    {
+        let key = Key::new("activation", node.mark);
+        return Ok(("activation".to_string(), key, Some(node.clone()), Vec::new()));
+    }
+    let common = [&COMMON[..], &["when"]].concat();
+    let names = ChoiceNames {
+        common: &common,
+        is_known: &|name| parameters(name).is_some() || (KINDS.is_known)(name),
+        has_option: &|name, key| match parameters(name) {
+            Some(parameters) => key == "repeats" || parameters.iter().any(|name| name == key),
+            None => (KINDS.has_option)(name, key),
+        },
+    };
+    let choice = Choice::read(node, &names, EXAMPLE)?;
+    let options = choice.entries().map(|(key, node)| (key.clone(), node.clone())).collect();
+    let key = Key::new(choice.name, choice.mark);
+    Ok((choice.name.to_string(), key, choice.main.cloned(), options))
+}
+
+const EXAMPLE: &str = "a layer, such as `flatten` or `{dense: 10}`";
 
 impl Layer {
     fn read(node: &Node) -> Result<Layer, ReadError> {
@@ -256,10 +325,13 @@ impl Layer {
         {
             return Ok(Layer::from(LayerKind::Activation(elementwise::Activation { activation })));
         }
-        let mut choice = Choice::read(node, &KINDS, "a layer, such as `flatten` or `{dense: 10}`")?;
+        let mut choice = Choice::read(node, &KINDS, EXAMPLE)?;
         let canonical = LayerKind::canonical(choice.name);
         let name = choice.take::<String>("name")?;
         let dtype = choice.take::<LayerDType>("dtype")?;
+        let share = choice.take::<String>("share")?;
+        let tied_to = if canonical == "dense" { choice.take::<String>("tied_to")? } else { None };
+        let regularizers = Regularizers::take(&mut choice)?;
         let place_of_inputs = choice.place_of("inputs");
         let mut inputs = choice.take::<Names>("inputs")?.map(|Names(names)| names);
         if LayerKind::arity_of(canonical) == Arity::Several
@@ -271,7 +343,8 @@ impl Layer {
             let Names(names) = Names::deserialize(main)?;
             inputs = Some(names);
         }
-        Ok(Layer { name, inputs: inputs.unwrap_or_default(), dtype, kind: LayerKind::read(canonical, choice)? })
+        let inputs = inputs.unwrap_or_default();
+        Ok(Layer { name, inputs, dtype, share, tied_to, regularizers, kind: LayerKind::read(canonical, choice)? })
     }
 }
 
@@ -310,6 +383,13 @@ impl Serialize for Layer {
         if let Some(dtype) = &self.dtype {
             map.serialize_entry("dtype", dtype)?;
         }
+        if let Some(share) = &self.share {
+            map.serialize_entry("share", share)?;
+        }
+        if let Some(tied_to) = &self.tied_to {
+            map.serialize_entry("tied_to", tied_to)?;
+        }
+        self.regularizers.serialize_entries(&mut map)?;
         map.end()
     }
 }

@@ -11,6 +11,8 @@ pub enum Arity {
     OneOrTwo,
     /// Two or more; they are the layer's main option: `{add: [a, b]}`.
     Several,
+    /// Those that it names itself.
+    Named,
 }
 
 /// What a kind of layer is: options, and what is built of them.
