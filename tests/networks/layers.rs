@@ -372,7 +372,7 @@ fn shapes_that_do_not_fit() {
         model.yaml:4:5: layer `conv` (conv) reads `images` f32[batch, 8, 8, 3]: window covers 9 along height, which is 8 with padding 0_0
           4 |   - {conv: 4, kernel_size: 9}
             |     ^^^^^
-          help: pad with Padding::Same, or make the window smaller"#]],
+          help: pad with `padding: same`, or make the window smaller"#]],
     );
     check_layers(
         "  - {reshape: [3, -1, 7]}\n",

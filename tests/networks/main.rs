@@ -14,6 +14,7 @@ mod grad_finite_difference;
 mod grad_loops;
 mod grad_oracle;
 mod layers;
+mod layers_more_tf;
 mod layers_tf;
 mod metrics_tf;
 mod models;

@@ -31,14 +31,17 @@ mod direct;
 mod elementwise;
 mod expansion;
 mod expression;
+mod indices;
 mod kinds;
 mod layer_options;
 mod llama;
 mod loss;
+mod margins;
 mod merge;
 mod metric;
 mod objective;
 mod parameters;
+mod reductions;
 mod regularizer;
 mod sequential;
 mod shape;
@@ -49,13 +52,16 @@ pub use arithmetic::Expression;
 pub use block::*;
 pub use direct::*;
 pub(super) use elementwise::RELU;
-pub use elementwise::{Activation, Rescaling};
+pub use elementwise::{Activation, GaussianNoise, LeakyRelu, Rescaling};
+pub use indices::{Cast, CastTo, Gather, Masking, OneHot};
 pub use kinds::{Layer, LayerDType, LayerKind};
 pub use layer_options::Arity;
 pub use llama::*;
 pub use loss::{Huber, Loss, LossKind, LossOptions};
+pub use margins::{Crop, Margins, ZeroPadding};
 pub use merge::*;
 pub use metric::{Metric, MetricKind, MetricOptions, MetricWeights, Thresholds, TopK};
+pub use reductions::{Cosine, Dot, Reduce, Softmax, UnitNorm};
 pub use regularizer::{Regularizer, Regularizers};
 pub(super) use sequential::{Sequential, dense};
 pub use shape::*;
@@ -401,6 +407,7 @@ impl Task for Layers {
                 LayerKind::Dropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),
                 LayerKind::StochasticDepth(depth) => rates.push(std::mem::take(&mut depth.rate)),
                 LayerKind::TransformerBlock(block) => rates.push(std::mem::take(&mut block.dropout)),
+                LayerKind::GaussianDropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),
                 LayerKind::MbConv(block) => rates.extend(std::mem::take(&mut block.stochastic_depth).0),
                 _ => {}
             }

@@ -1,6 +1,6 @@
 //! Batch normalisation.
 
-use super::options::{above_zero, unit_interval};
+use super::options::{above_zero, is_true, unit_interval};
 use super::{at_least, is_float, normalising_dtype};
 use crate::graph::{Group, Init, Scope, Tensor, Variable};
 use bf16scope_hlo::ops::batch_norm::normalisation::Normalisation;
@@ -21,6 +21,12 @@ pub struct BatchNorm {
     pub epsilon: f64,
     /// The axis of features. Default -1, the last.
     pub axis: i64,
+    /// Whether the variable `beta` is added. Default true.
+    #[serde(skip_serializing_if = "is_true")]
+    pub center: bool,
+    /// Whether the result is multiplied by the variable `gamma`. Default true.
+    #[serde(skip_serializing_if = "is_true")]
+    pub scale: bool,
     /// How the offset starts. Default `zeros`.
     pub beta_initializer: Init,
     /// How the scale starts. Default `ones`. Zeros in the last batch norm of a residual block make the block start as the
@@ -37,6 +43,8 @@ impl BatchNorm {
         momentum: 0.9,
         epsilon: 1e-5,
         axis: -1,
+        center: true,
+        scale: true,
         beta_initializer: Init::Zeros,
         gamma_initializer: Init::Ones,
         gradient: None,
@@ -169,9 +177,14 @@ pub(super) struct Variables {
 impl Variables {
     #[track_caller]
     pub(super) fn new(s: &Scope, dtype: DType, features: i64, config: &BatchNorm) -> Variables {
+        // The op wants both: one and zero change nothing.
+        let or_full = |is: bool, name: &str, init: Init, value: f64| match is {
+            true => s.variable(name, dtype, [features], init).value,
+            false => s.graph().full(dtype, &[features], value),
+        };
         Variables {
-            gamma: s.variable("gamma", dtype, [features], config.gamma_initializer).value,
-            beta: s.variable("beta", dtype, [features], config.beta_initializer).value,
+            gamma: or_full(config.scale, "gamma", config.gamma_initializer, 1.0),
+            beta: or_full(config.center, "beta", config.beta_initializer, 0.0),
             running_mean: s.state("moving_mean", dtype, [features], Init::Zeros),
             running_variance: s.state("moving_variance", dtype, [features], Init::Ones),
         }

@@ -5,7 +5,7 @@
 use super::choice::{Choice, Names as ChoiceNames, twice};
 use super::layer_options::{Arity, LayerOptions};
 use super::regularizer::Regularizers;
-use super::{arithmetic, block, direct, elementwise, llama, merge, shape};
+use super::{arithmetic, block, direct, elementwise, indices, llama, margins, merge, reductions, shape};
 use crate::document::{self, Key, Mark, Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
@@ -102,12 +102,20 @@ kinds! {
     Conv(nn::Conv2d) = "conv", "Conv2D";
     /// Convolution along a sequence.
     Conv1d(nn::Conv1d) = "conv1d", "Conv1D";
+    /// Convolution over depth, height and width.
+    Conv3d(nn::Conv3d) = "conv3d", "Conv3D";
+    /// The transpose of a convolution of a sequence, an image or a volume.
+    ConvTranspose(nn::ConvTranspose) = "conv_transpose", "Conv2DTranspose";
+    /// A depthwise convolution, and one of 1.
+    SeparableConv(nn::SeparableConv) = "separable_conv", "SeparableConv2D";
     /// Convolution in which every channel has kernels of its own.
     DepthwiseConv(nn::DepthwiseConv2d) = "depthwise_conv", "DepthwiseConv2D";
     /// Batch normalisation.
     BatchNorm(nn::BatchNorm) = "batch_norm", "BatchNormalization";
     /// Normalisation of groups of channels.
     GroupNorm(nn::GroupNorm) = "group_norm", "GroupNormalization";
+    /// Normalisation of each channel of an example.
+    InstanceNorm(nn::InstanceNorm) = "instance_norm", "InstanceNormalization";
     /// Layer normalisation.
     LayerNorm(nn::LayerNorm) = "layer_norm", "LayerNormalization";
     /// Normalisation by the root of the mean square.
@@ -132,6 +140,32 @@ kinds! {
     Expression(arithmetic::Expression) = "expression", "Expression";
     /// A function of each element.
     Activation(elementwise::Activation) = "activation", "Activation";
+    /// A rectifier with a slope below 0.
+    LeakyRelu(elementwise::LeakyRelu) = "leaky_relu", "LeakyReLU";
+    /// A rectifier whose slope below 0 is learnt.
+    Prelu(nn::Prelu) = "prelu", "PReLU";
+    /// Softmax over axes.
+    Softmax(reductions::Softmax) = "softmax", "Softmax";
+    /// Sums, means and the like over axes.
+    Reduce(reductions::Reduce) = "reduce", "Reduce";
+    /// Vectors of length 1.
+    UnitNorm(reductions::UnitNorm) = "unit_norm", "UnitNormalization";
+    /// The product of two along an axis.
+    Dot(reductions::Dot) = "dot", "Dot";
+    /// The cosine of two along an axis.
+    Cosine(reductions::Cosine) = "cosine", "CosineSimilarity";
+    /// Adds noise in training.
+    GaussianNoise(elementwise::GaussianNoise) = "gaussian_noise", "GaussianNoise";
+    /// Multiplies by noise in training.
+    GaussianDropout(direct::GaussianDropout) = "gaussian_dropout", "GaussianDropout";
+    /// Rows by index.
+    Gather(indices::Gather) = "gather", "Gather";
+    /// Classes as vectors.
+    OneHot(indices::OneHot) = "one_hot", "CategoryEncoding";
+    /// Another dtype.
+    Cast(indices::Cast) = "cast", "Cast";
+    /// Which steps count.
+    Masking(indices::Masking) = "masking", "Masking";
     /// `x · scale + offset`.
     Rescaling(elementwise::Rescaling) = "rescaling", "Rescaling";
     /// Rows of a table by index.
@@ -159,9 +193,9 @@ kinds! {
     /// One of an axis.
     Take(shape::Take) = "take", "Take";
     /// Zeros around images.
-    ZeroPadding(shape::ZeroPadding) = "zero_padding", "ZeroPadding2D";
+    ZeroPadding(margins::ZeroPadding) = "zero_padding", "ZeroPadding2D";
     /// Images without their edges.
-    Crop(shape::Crop) = "crop", "Cropping2D";
+    Crop(margins::Crop) = "crop", "Cropping2D";
     /// Every pixel several times.
     Upsample(shape::Upsample) = "upsample", "UpSampling2D";
     /// Several behind one another.
@@ -244,7 +278,11 @@ impl LayerKind {
             LayerKind::Dense(options) => Some(options.activation),
             LayerKind::Conv(options) => Some(options.activation),
             LayerKind::Conv1d(options) => Some(options.activation),
+            LayerKind::Conv3d(options) => Some(options.activation),
+            LayerKind::ConvTranspose(options) => Some(options.activation),
+            LayerKind::SeparableConv(options) => Some(options.activation),
             LayerKind::Activation(options) => Some(options.activation),
+            LayerKind::Softmax(options) if options.is_over_last() => Some(nn::Activation::Softmax),
             _ => None,
         }
     }
@@ -272,10 +310,33 @@ impl LayerKind {
     fn canonical(written: &str) -> &str {
         let plain = |name: &str| name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase();
         let written_plain = plain(written);
-        let known = NAMES.iter().find(|(own, keras)| [own, keras].iter().any(|name| plain(name) == written_plain));
-        known.map_or(written, |(own, _)| own)
+        let is_it = |name: &str| plain(name) == written_plain;
+        let known = NAMES.iter().find(|(own, keras)| is_it(own) || is_it(keras)).map(|(own, _)| *own);
+        known.or_else(|| ALIASES.iter().find(|(_, other)| is_it(other)).map(|(own, _)| *own)).unwrap_or(written)
     }
 }
+
+/// What Keras calls those that it has for each number of axes, and others.
+const ALIASES: &[(&str, &str)] = &[
+    ("conv_transpose", "Conv1DTranspose"),
+    ("conv_transpose", "Conv3DTranspose"),
+    ("separable_conv", "SeparableConv1D"),
+    ("max_pool", "MaxPooling1D"),
+    ("max_pool", "MaxPooling3D"),
+    ("avg_pool", "AveragePooling1D"),
+    ("avg_pool", "AveragePooling3D"),
+    ("global_max_pool", "GlobalMaxPooling1D"),
+    ("global_max_pool", "GlobalMaxPooling3D"),
+    ("global_avg_pool", "GlobalAveragePooling1D"),
+    ("global_avg_pool", "GlobalAveragePooling3D"),
+    ("zero_padding", "ZeroPadding1D"),
+    ("zero_padding", "ZeroPadding3D"),
+    ("zero_padding", "zero_pad"),
+    ("crop", "Cropping1D"),
+    ("crop", "Cropping3D"),
+    ("upsample", "UpSampling1D"),
+    ("upsample", "UpSampling3D"),
+];
 
 /// Which key of a layer is its kind.
 const KINDS: ChoiceNames<'static> = ChoiceNames {
@@ -354,7 +415,9 @@ impl Layer {
         let size = match &self.kind {
             LayerKind::Dense(_) => "units",
             LayerKind::Embedding(_) => "input_dim",
-            LayerKind::Conv(_) | LayerKind::Conv1d(_) => "filters",
+            LayerKind::Conv(_) | LayerKind::Conv1d(_) | LayerKind::Conv3d(_) => "filters",
+            LayerKind::ConvTranspose(_) | LayerKind::SeparableConv(_) => "filters",
+            LayerKind::OneHot(_) => "depth",
             LayerKind::Lstm(_) | LayerKind::Gru(_) => "units",
             _ => return node.mark,
         };

@@ -9,6 +9,8 @@ pub enum Arity {
     One,
     /// One, or two.
     OneOrTwo,
+    /// One to three.
+    UpToThree,
     /// Two or more; they are the layer's main option: `{add: [a, b]}`.
     Several,
     /// Those that it names itself.

@@ -148,6 +148,7 @@ impl Wiring {
         let (fits, words) = match expected {
             Arity::One => (n == 1, "one"),
             Arity::OneOrTwo => (n == 1 || n == 2, "one or two"),
+            Arity::UpToThree => ((1..=3).contains(&n), "one to three"),
             Arity::Several => (n >= 2, "at least two"),
             Arity::Named => (Some(n) == layer.kind.named().map(|names| names.len()), "as many as its formula names"),
         };
@@ -155,7 +156,9 @@ impl Wiring {
             let error = wrong(format!("layer `{name}` ({kind}) reads {n}, expected {words}"));
             return Err(match expected {
                 Arity::Several => error.with_help(format!("name them: `{{{kind}: [a, b]}}`")),
-                Arity::One | Arity::OneOrTwo => error.with_help("join them first, with `concat` or `add`"),
+                Arity::One | Arity::OneOrTwo | Arity::UpToThree => {
+                    error.with_help("join them first, with `concat` or `add`")
+                }
                 Arity::Named => error.with_help("leave `inputs` out, or name them in the formula's order"),
             });
         }
@@ -353,7 +356,11 @@ impl Wiring {
         let mut source = *source;
         while let Source::Layer(number) = source {
             match config.layers[number].kind {
-                LayerKind::Dense(_) | LayerKind::Conv(_) => return Some(number),
+                LayerKind::Dense(_)
+                | LayerKind::Conv(_)
+                | LayerKind::Conv3d(_)
+                | LayerKind::ConvTranspose(_)
+                | LayerKind::SeparableConv(_) => return Some(number),
                 _ => source = *self.reads[number].first()?,
             }
         }
