@@ -7,6 +7,7 @@ mod first;
 
 mod bf16_scope;
 mod blocks;
+mod example_models;
 mod functions_tf;
 mod grad;
 mod grad_cases;

@@ -55,6 +55,8 @@ struct Used {
 
 struct Expander<'a> {
     blocks: &'a [Block<'a>],
+    /// The parameters of the whole model.
+    parameters: Values,
     replacer: Replacer,
     /// Names and nodes of the layers so far.
     flat: Vec<(String, Node)>,
@@ -98,7 +100,8 @@ pub(super) fn expanded(model: &Node) -> Result<Node, ReadError> {
         Some(Value::Map(map)) => map.iter().map(|(name, _)| name.to_string()).collect(),
         _ => Vec::new(),
     };
-    let mut expander = Expander { blocks: &blocks, replacer, flat: Vec::new(), used: Vec::new(), inputs };
+    let mut expander =
+        Expander { blocks: &blocks, parameters: values.clone(), replacer, flat: Vec::new(), used: Vec::new(), inputs };
     let frame = Frame { prefix: "", reads: Vec::new(), values, depth: 0 };
     expander.layers(layers, &frame)?;
     let layers = expander.flat.into_iter().map(|(_, node)| node).collect();
@@ -313,7 +316,7 @@ impl<'a> Expander<'a> {
                 None => error,
             });
         }
-        let mut values = Values::default();
+        let mut values = self.parameters.clone();
         for (number, (name, default)) in block.parameters.iter().enumerate() {
             let main = entry.main.as_ref().filter(|_| number == 0);
             let value = match (main.or_else(|| option(&entry.options, name)), default) {

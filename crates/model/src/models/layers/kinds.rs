@@ -341,7 +341,7 @@ const ALIASES: &[(&str, &str)] = &[
 /// Which key of a layer is its kind.
 const KINDS: ChoiceNames<'static> = ChoiceNames {
     common: &COMMON,
-    is_known: &|name| NAMES.iter().any(|(own, _)| *own == LayerKind::canonical(name)),
+    is_known: &|name| LayerKind::known(name).is_some() || is_activation(name),
     has_option: &|name, key| is_extra(key) || LayerKind::keys_of(LayerKind::canonical(name)).contains(&key),
 };
 
@@ -372,6 +372,11 @@ pub(super) fn parts(node: &Node, parameters: &dyn Fn(&str) -> Option<Vec<String>
     };
     let choice = Choice::read(node, &names, EXAMPLE)?;
     let options = choice.entries().map(|(key, node)| (key.clone(), node.clone())).collect();
+    let is_kind = LayerKind::known(choice.name).is_some() || parameters(choice.name).is_some();
+    if !is_kind && choice.main.is_none() && is_activation(choice.name) {
+        let function = Node::scalar(Value::Text(choice.name.to_string()), choice.name, choice.mark);
+        return Ok(("activation".to_string(), Key::new("activation", choice.mark), Some(function), options));
+    }
     let key = Key::new(choice.name, choice.mark);
     Ok((choice.name.to_string(), key, choice.main.cloned(), options))
 }
@@ -387,6 +392,9 @@ impl Layer {
             return Ok(Layer::from(LayerKind::Activation(elementwise::Activation { activation })));
         }
         let mut choice = Choice::read(node, &KINDS, EXAMPLE)?;
+        // `{relu: , name: r}`.
+        let activation = Some(choice.name).filter(|name| choice.main.is_none() && LayerKind::known(name).is_none());
+        let activation = activation.filter(|name| is_activation(name));
         let canonical = LayerKind::canonical(choice.name);
         let name = choice.take::<String>("name")?;
         let dtype = choice.take::<LayerDType>("dtype")?;
@@ -405,7 +413,15 @@ impl Layer {
             inputs = Some(names);
         }
         let inputs = inputs.unwrap_or_default();
-        Ok(Layer { name, inputs, dtype, share, tied_to, regularizers, kind: LayerKind::read(canonical, choice)? })
+        let kind = match activation {
+            Some(activation) => {
+                let activation = nn::Activation::deserialize(StrDeserializer::<ReadError>::new(activation))?;
+                let shape::Flatten {} = choice.options(&COMMON)?;
+                LayerKind::Activation(elementwise::Activation { activation })
+            }
+            None => LayerKind::read(canonical, choice)?,
+        };
+        Ok(Layer { name, inputs, dtype, share, tied_to, regularizers, kind })
     }
 }
 
