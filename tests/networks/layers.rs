@@ -254,7 +254,7 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dense: {units: 10, activaton: relu}}\n",
         expect![[r#"
-            model.yaml:5:25: unknown key `activaton`, expected one of units, activation, use_bias, kernel_initializer, bias_initializer, name, inputs, dtype
+            model.yaml:5:25: unknown key `activaton`, expected one of units, activation, use_bias, kernel_initializer, bias_initializer, name, inputs, dtype, share
               5 |   - {dense: {units: 10, activaton: relu}}
                 |                         ^^^^^^^^^
               help: did you mean `activation`?"#]],
@@ -372,7 +372,7 @@ fn shapes_that_do_not_fit() {
         model.yaml:4:5: layer `conv` (conv) reads `images` f32[batch, 8, 8, 3]: window covers 9 along height, which is 8 with padding 0_0
           4 |   - {conv: 4, kernel_size: 9}
             |     ^^^^^
-          help: pad with Padding::Same, or make the window smaller"#]],
+          help: pad with `padding: same`, or make the window smaller"#]],
     );
     check_layers(
         "  - {reshape: [3, -1, 7]}\n",
@@ -398,7 +398,7 @@ fn shapes_that_do_not_fit() {
     check_layers(
         "  - {conv: 4, kernel_size: 1, name: a}\n  - {conv: 5, kernel_size: 1, name: b}\n  - {add: [a, b]}\n  - flatten\n  - {dense: 3}\n",
         expect![[r#"
-            model.yaml:6:5: layer `add` (add) reads `a` f32[batch, 8, 8, 4] and `b` f32[batch, 8, 8, 5]: f32[32,8,8,4] and f32[32,8,8,5] meet, expected equal shapes
+            model.yaml:6:5: layer `add` (add) reads `a` f32[batch, 8, 8, 4] and `b` f32[batch, 8, 8, 5]: f32[32,8,8,4] and f32[32,8,8,5] meet, expected equal shapes, or sizes of 1
               6 |   - {add: [a, b]}
                 |     ^^^^"#]],
     );

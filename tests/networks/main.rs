@@ -7,6 +7,7 @@ mod first;
 
 mod bf16_scope;
 mod blocks;
+mod example_models;
 mod functions_tf;
 mod grad;
 mod grad_cases;
@@ -14,6 +15,7 @@ mod grad_finite_difference;
 mod grad_loops;
 mod grad_oracle;
 mod layers;
+mod layers_more_tf;
 mod layers_tf;
 mod metrics_tf;
 mod models;

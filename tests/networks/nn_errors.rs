@@ -88,7 +88,7 @@ fn conv2d_says_what_is_wrong() {
         expect![[r#"
             conv: conv2d: window covers 9 along height, which is 8 with padding 0_0
               operand 0: bf16[2,8,8,3] x
-              help: pad with Padding::Same, or make the window smaller"#]],
+              help: pad with `padding: same`, or make the window smaller"#]],
     );
     check(
         conv(Conv2d { padding: Padding::Explicit([[0, 0], [-1, 0]]), ..good }),
@@ -117,7 +117,7 @@ fn pools_say_what_is_wrong() {
         expect![[r#"
             avg_pool: window covers 9 along width, which is 8 with padding 0_0
               operand 0: bf16[2,8,8,3] x
-              help: pad with Padding::Same, or make the window smaller"#]],
+              help: pad with `padding: same`, or make the window smaller"#]],
     );
     check(
         |_, _, y| global_avg_pool(y, DataFormat::ChannelsLast),

@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// A scalar that is written so.
-    pub(super) fn scalar(value: Value, written: &str, mark: Mark) -> Node {
+    pub(crate) fn scalar(value: Value, written: &str, mark: Mark) -> Node {
         Node { value, mark, written: written.into() }
     }
 
@@ -141,7 +141,7 @@ impl Node {
     }
 
     /// What it holds in turn.
-    pub(super) fn children(&self) -> Box<dyn Iterator<Item = &Node> + '_> {
+    pub(crate) fn children(&self) -> Box<dyn Iterator<Item = &Node> + '_> {
         match &self.value {
             Value::List(list) => Box::new(list.iter()),
             Value::Map(map) => Box::new(map.iter().map(|(_, node)| node)),

@@ -6,13 +6,15 @@
 //! Source: Glorot & Bengio 2010; He et al. 2015; TensorFlow's `VarianceScaling` (a truncated normal keeps values within
 //! two standard deviations and divides by 0.87962566103423978, the standard deviation that remains).
 
+mod written;
+
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// How a variable starts. A recipe with a name (a constant below; Keras' name where there is one) is read and written by it.
-/// Any other serialises as its `Debug` text, for identities, and is not read.
+/// How a variable starts. A recipe is read and written as Keras configures it: by its name (a constant below), or with
+/// arguments, as `{constant: -2}` and `{random_normal: {stddev: 0.02}}` (`written`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// All zeros.
@@ -26,10 +28,26 @@ pub enum Init {
         /// Its standard deviation.
         stddev: f64,
     },
+    /// Normal around a mean; within two standard deviations of it, where it is truncated.
+    NormalAround {
+        /// The mean.
+        mean: f64,
+        /// The standard deviation, of a truncated one before it is.
+        stddev: f64,
+        /// Whether values farther away are drawn again.
+        is_truncated: bool,
+    },
     /// Uniform in `[-limit, limit)`.
     Uniform {
         /// The bound.
         limit: f64,
+    },
+    /// Uniform in `[minval, maxval)`.
+    UniformBetween {
+        /// The least value.
+        minval: f64,
+        /// The bound of the others.
+        maxval: f64,
     },
     /// Variance `scale / fan`.
     VarianceScaling {
@@ -42,14 +60,31 @@ pub enum Init {
     },
     /// Columns (or rows, of a matrix that is wider than high) of length one, at right angles to each other; Saxe et al. 2014.
     Orthogonal,
+    /// The identity of a matrix, or an orthogonal one, times a gain.
+    Times {
+        /// The gain.
+        gain: f64,
+        /// Which of both.
+        matrix: Matrix,
+    },
     /// Zeros, but for the second quarter, which is ones: the bias of an LSTM whose forget gate starts open.
     ForgetGate,
     /// Raw random bits: the state of a random number generator.
     RandomBits,
 }
 
-/// The denominator of variance scaling.
+/// A matrix that [`Init::Times`] multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matrix {
+    /// Ones on the diagonal.
+    Identity,
+    /// As [`Init::Orthogonal`].
+    Orthogonal,
+}
+
+/// The denominator of variance scaling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FanMode {
     /// Inputs per output.
     FanIn,
@@ -60,10 +95,13 @@ pub enum FanMode {
 }
 
 /// The distribution of variance scaling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Distribution {
     /// Normal, within two standard deviations.
     TruncatedNormal,
+    /// Normal.
+    UntruncatedNormal,
     /// Uniform.
     Uniform,
 }
@@ -80,17 +118,17 @@ macro_rules! named {
         /// The names of recipes.
         #[derive(Clone, Copy, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        enum Name {
+        pub(super) enum Name {
             $($Name,)*
         }
 
-        const NAMED: &[(Name, Init)] = &[$((Name::$Name, $init)),*];
+        pub(super) const NAMED: &[(Name, Init)] = &[$((Name::$Name, $init)),*];
 
-        impl<'de> Deserialize<'de> for Init {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Init, D::Error> {
-                Ok(match Name::deserialize(deserializer)? {
+        impl From<Name> for Init {
+            fn from(name: Name) -> Init {
+                match name {
                     $(Name::$Name => $init,)*
-                })
+                }
             }
         }
     };
@@ -125,19 +163,14 @@ named! {
     ORTHOGONAL, Orthogonal = Init::Orthogonal;
     /// Uniform within 0.05.
     RANDOM_UNIFORM, RandomUniform = Init::Uniform { limit: 0.05 };
+    /// Normal, standard deviation 0.05, within two of them.
+    TRUNCATED_NORMAL, TruncatedNormal = Init::NormalAround { mean: 0.0, stddev: 0.05, is_truncated: true };
+    /// The identity of a matrix.
+    IDENTITY, Identity = Init::Times { gain: 1.0, matrix: Matrix::Identity };
 }
 
 const fn scaled(scale: f64, mode: FanMode, distribution: Distribution) -> Init {
     Init::VarianceScaling { scale, mode, distribution }
-}
-
-impl Serialize for Init {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match NAMED.iter().find(|(_, init)| init == self) {
-            Some((name, _)) => name.serialize(serializer),
-            None => serializer.collect_str(&format_args!("{self:?}")),
-        }
-    }
 }
 
 impl Init {
@@ -151,7 +184,14 @@ impl Init {
             Init::Ones => vec![1.0; n],
             Init::Constant(value) => vec![value as f32; n],
             Init::Normal { stddev } => (0..n).map(|_| (stddev * normal(&mut rng)) as f32).collect(),
+            Init::NormalAround { mean, stddev, is_truncated } => {
+                let draw = if is_truncated { truncated_normal } else { normal };
+                (0..n).map(|_| (mean + stddev * draw(&mut rng)) as f32).collect()
+            }
             Init::Uniform { limit } => (0..n).map(|_| (limit * uniform(&mut rng)) as f32).collect(),
+            Init::UniformBetween { minval, maxval } => {
+                (0..n).map(|_| (minval + (maxval - minval) * rng.random::<f64>()) as f32).collect()
+            }
             Init::VarianceScaling { scale, mode, distribution } => {
                 let (fan_in, fan_out) = fans(dims);
                 let fan = match mode {
@@ -169,9 +209,21 @@ impl Init {
                         let stddev = variance.sqrt() / TRUNCATED_STDDEV;
                         (0..n).map(|_| (stddev * truncated_normal(&mut rng)) as f32).collect()
                     }
+                    Distribution::UntruncatedNormal => {
+                        let stddev = variance.sqrt();
+                        (0..n).map(|_| (stddev * normal(&mut rng)) as f32).collect()
+                    }
                 }
             }
             Init::Orthogonal => orthogonal(&mut rng, dims),
+            Init::Times { gain, matrix } => {
+                let columns = dims.last().copied().unwrap_or(1).max(1) as usize;
+                let values = match matrix {
+                    Matrix::Orthogonal => orthogonal(&mut rng, dims),
+                    Matrix::Identity => (0..n).map(|at| f32::from(u8::from(at / columns == at % columns))).collect(),
+                };
+                values.into_iter().map(|value| (gain * f64::from(value)) as f32).collect()
+            }
             Init::ForgetGate => (0..n).map(|idx| if (n / 4..n / 2).contains(&idx) { 1.0 } else { 0.0 }).collect(),
             Init::RandomBits => (0..n).map(|_| rng.random::<f32>()).collect(),
         }
@@ -188,8 +240,11 @@ impl Init {
             | Init::Ones
             | Init::Constant(_)
             | Init::Normal { .. }
+            | Init::NormalAround { .. }
             | Init::Uniform { .. }
+            | Init::UniformBetween { .. }
             | Init::Orthogonal
+            | Init::Times { .. }
             | Init::ForgetGate
             | Init::VarianceScaling { .. } => self.values(seed, name, dims).into_iter().map(word).collect(),
         }

@@ -35,7 +35,7 @@ mod tensor;
 
 pub use collectives::{Group, Replicas, SumOrder, VariableShard};
 pub use gradients::gradients;
-pub use init::{Distribution, FanMode, Init};
+pub use init::{Distribution, FanMode, Init, Matrix};
 pub use inputs::InputInfo;
 pub use precision::{Precision, UnknownPrecision};
 pub use scan::Operand;

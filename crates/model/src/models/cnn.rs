@@ -5,7 +5,7 @@ use super::layers::{Dropout, Flatten, LayerKind, MaxPool, RELU, Sequential, dens
 use super::{Classifier, image_dims};
 use crate::document;
 use crate::graph::{Init, Scope, Tensor};
-use crate::nn::{BatchNorm, Conv2d, Padding, Pool};
+use crate::nn::{BatchNorm, Conv2d, Padding, PoolNd};
 use crate::task::Identity;
 use bf16scope_passes::tuning::NormGradient;
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,7 @@ pub(super) fn blocks(name: &str, kernel: i64, filters: &[i64]) -> Sequential {
         let norm = BatchNorm { gradient, ..BatchNorm::RESNET };
         layers.push(format!("{block}/bn"), LayerKind::BatchNorm(norm));
         layers.push(&block, LayerKind::Activation(RELU));
-        layers.push(&block, LayerKind::MaxPool(MaxPool(Pool { padding, ..Pool::default() })));
+        layers.push(&block, LayerKind::MaxPool(MaxPool(PoolNd { padding, ..PoolNd::default() })));
     }
     layers
 }

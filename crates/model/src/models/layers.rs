@@ -23,32 +23,46 @@
 //! A file is built when it is read, by what builds its programs: whatever does not fit is an error with line and column,
 //! and what was inferred is kept in the [`Network`].
 
+mod arithmetic;
 mod block;
 mod build;
 mod choice;
 mod direct;
 mod elementwise;
+mod expansion;
+mod expression;
+mod indices;
 mod kinds;
 mod layer_options;
 mod llama;
 mod loss;
+mod margins;
 mod merge;
 mod metric;
 mod objective;
+mod parameters;
+mod reductions;
+mod regularizer;
 mod sequential;
 mod shape;
+mod variables;
 mod wiring;
 
+pub use arithmetic::Expression;
 pub use block::*;
 pub use direct::*;
 pub(super) use elementwise::RELU;
-pub use elementwise::{Activation, Rescaling};
+pub use elementwise::{Activation, GaussianNoise, LeakyRelu, Rescaling};
+pub use indices::{Cast, CastTo, Gather, Masking, OneHot};
 pub use kinds::{Layer, LayerDType, LayerKind};
 pub use layer_options::Arity;
 pub use llama::*;
 pub use loss::{Huber, Loss, LossKind, LossOptions};
+pub use margins::{Crop, Margins, ZeroPadding};
 pub use merge::*;
 pub use metric::{Metric, MetricKind, MetricOptions, MetricWeights, Thresholds, TopK};
+pub use reductions::{Cosine, Dot, Reduce, Softmax, UnitNorm};
+pub use regularizer::{Regularizer, Regularizers};
 pub(super) use sequential::{Sequential, dense};
 pub use shape::*;
 
@@ -228,6 +242,8 @@ pub struct Network {
     config: Config,
     wiring: Wiring,
     features: Vec<Feature>,
+    /// The lines that the layers were read from; none, where a program made them.
+    lines: Vec<u32>,
 }
 
 impl Network {
@@ -238,7 +254,7 @@ impl Network {
     pub fn new(config: Config) -> Result<Network, NodeError> {
         let wiring = Wiring::new(&config)?;
         let features = build::infer(&config, &wiring)?;
-        Ok(Network { config, wiring, features })
+        Ok(Network { config, wiring, features, lines: Vec::new() })
     }
 
     /// What is written.
@@ -247,10 +263,14 @@ impl Network {
     }
 
     fn read(node: &Node) -> Result<Network, ReadError> {
-        Network::new(Config::deserialize(node)?).map_err(|mut error| {
+        let node = &expansion::expanded(node)?;
+        let network = Network::new(Config::deserialize(node)?).map_err(|mut error| {
             error.path = way_in(node, &error.path);
             node.error(error)
-        })
+        })?;
+        let layers = node.get("layers").into_iter().flat_map(Node::children);
+        let lines = layers.map(|layer| u32::try_from(layer.mark.line).unwrap_or(0)).collect();
+        Ok(Network { lines, ..network })
     }
 }
 
@@ -287,6 +307,7 @@ impl ModelKind for Network {
         {
             return Some(*mark);
         }
+        let node = &expansion::expanded(node).ok()?;
         let number = match feature.is_label {
             true => wiring.maker_of_classes(config, &feature.name),
             false => wiring.reader_of(config, feature),
@@ -299,7 +320,7 @@ impl ModelKind for Network {
     }
 
     fn keys() -> Vec<&'static str> {
-        kind::keys_of::<Config>()
+        [kind::keys_of::<Config>(), vec!["blocks", "parameters"]].concat()
     }
 }
 
@@ -386,6 +407,7 @@ impl Task for Layers {
                 LayerKind::Dropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),
                 LayerKind::StochasticDepth(depth) => rates.push(std::mem::take(&mut depth.rate)),
                 LayerKind::TransformerBlock(block) => rates.push(std::mem::take(&mut block.dropout)),
+                LayerKind::GaussianDropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),
                 LayerKind::MbConv(block) => rates.extend(std::mem::take(&mut block.stochastic_depth).0),
                 _ => {}
             }
@@ -420,7 +442,7 @@ mod tests {
             "inputs: {a: [4], b: {shape: [4], dtype: float32}}\nlayers: [{add: [a, b]}]\nloss: mean_squared_error\n";
         let error = document::from_str::<Network>("m.yaml", text).unwrap_err().to_string();
         expect![[r#"
-            m.yaml:2:10: layer `add` (add) reads `a` bf16[batch, 4] and `b` f32[batch, 4]: bf16[32,4] and f32[32,4] meet, expected equal shapes
+            m.yaml:2:10: layer `add` (add) reads `a` bf16[batch, 4] and `b` f32[batch, 4]: bf16[32,4] and f32[32,4] meet, expected equal dtypes
               2 | layers: [{add: [a, b]}]
                 |          ^^^^"#]].assert_eq(&error);
     }

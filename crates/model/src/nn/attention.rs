@@ -1,14 +1,19 @@
 //! Multi-head attention.
 
+mod masks;
+
+pub use masks::{MaskKind, RelativePositions};
+
 use super::log_sum_exp::log_sum_exp;
-use super::options::{glorot_uniform, is_true, some_positive, yes};
+use super::options::{glorot_uniform, is_default, is_true, some_positive, yes};
 use super::rotary::{Rope, rotated};
 use super::{is_float, of_rank};
 use crate::document;
 use crate::graph::{FanMode, Init, Scope, Tensor};
-use bf16scope_hlo::ops::{Comparison, DotDims, RuleError, UnaryOp};
+use bf16scope_hlo::ops::{DotDims, RuleError, UnaryOp};
 use bf16scope_hlo::{DType, Emitter, InstrId};
 use bf16scope_passes::tuning::Softmax;
+use masks::Visible;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of [`attention`]. The default is Keras', but for `num_heads`, which must be given.
@@ -33,6 +38,18 @@ pub struct Attention {
     /// Whether a position sees only itself and those before it. Default false.
     #[serde(default)]
     pub use_causal_mask: bool,
+    /// Sliding window: a position sees only those less than so far away. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
+    pub window: Option<i64>,
+    /// What a mask that is read says. Default `padding`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mask: MaskKind,
+    /// How many of the weights training sets to 0. Default 0.
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "document::fraction")]
+    pub dropout: f64,
+    /// Learned weights of distances, which are added to the scores. Default none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relative_positions: Option<RelativePositions>,
     /// How the four kernels start. Default `glorot_uniform`.
     #[serde(default = "glorot_uniform")]
     pub kernel_initializer: Init,
@@ -77,6 +94,10 @@ impl Default for Attention {
             use_bias: true,
             rope: None,
             use_causal_mask: false,
+            window: None,
+            mask: MaskKind::Padding,
+            dropout: 0.0,
+            relative_positions: None,
             kernel_initializer: Init::GLOROT_UNIFORM,
             remat: AttentionRemat::Weights,
             softmax: None,
@@ -113,13 +134,40 @@ impl Default for Attention {
 /// Vaswani et al. 2017; the order of operations is that of Flax's `MultiHeadDotProductAttention`: the scale divides `q`.
 #[track_caller]
 pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, config: &Attention) -> Tensor {
+    attention_masked(s, queries, memory, None, name, config)
+}
+
+/// [`attention`] of what a mask lets each position see.
+///
+/// # Shapes
+/// As [`attention`]; the mask is of any dtype. [`MaskKind::Padding`]: `[batch, others]`, 0 where nothing stands.
+/// [`MaskKind::Segments`]: `[batch, positions]`, numbers; a position sees those of its own number.
+/// [`MaskKind::Full`]: `[batch, positions, others]`, 0 where the second is not seen by the first.
+///
+/// # Types
+/// As [`attention`]. A position that sees nothing weighs all alike; what such a row adds has no gradient in the scores.
+///
+/// # Errors
+/// As [`attention`]; a mask of other dims.
+#[track_caller]
+pub fn attention_masked(
+    s: &Scope,
+    queries: &Tensor,
+    memory: &Tensor,
+    mask: Option<&Tensor>,
+    name: &str,
+    config: &Attention,
+) -> Tensor {
     s.layer(name, |s| {
-        if let Some(poison) = [queries, memory].into_iter().find(|tensor| tensor.is_poison()) {
-            return poison.clone();
+        let all: Vec<&Tensor> = [Some(queries), Some(memory), mask].into_iter().flatten().collect();
+        if let Some(poison) = all.iter().find(|tensor| tensor.is_poison()) {
+            return (*poison).clone();
         }
-        if let Err(error) = check(queries, memory, config) {
-            return s.graph().fail("attention", &[queries, memory], error);
+        let fits = check(queries, memory, config).and_then(|()| masks::check(queries, memory, mask, config));
+        if let Err(error) = fits {
+            return s.graph().fail("attention", &all, error);
         }
+        let mask = mask.map(|mask| masks::seen(mask, config.mask));
         let shared = config.key_value_heads();
         let heads = |x: &Tensor, name: &str, n_heads: i64| heads(s, x, name, n_heads, config);
         let (q, k, v) =
@@ -136,7 +184,11 @@ pub fn attention(s: &Scope, queries: &Tensor, memory: &Tensor, name: &str, confi
         if let Some(poison) = [&q, &k, &v].into_iter().find(|tensor| tensor.is_poison()) {
             return poison.clone();
         }
-        let (mixed, scaled, residuals) = mix(s, [&q, &k, &v], config);
+        if (config.dropout > 0.0 && s.is_training()) || config.relative_positions.is_some() {
+            let mixed = masks::mix(s, [&q, &k, &v], mask.as_ref(), config);
+            return if mixed.is_poison() { mixed } else { out(s, &mixed, queries.dims()[2], config).0 };
+        }
+        let (mixed, scaled, residuals) = mix(s, [&q, &k, &v], mask.as_ref(), config);
         // Scores are as many as positions squared, and may be more than there can be.
         if mixed.is_poison() {
             return mixed;
@@ -283,10 +335,15 @@ fn as_matrix(init: Init, dims: [i64; 3], [inputs, outputs]: [i64; 2]) -> Init {
 /// a residual, and takes the sum along a row that a softmax's gradient needs from the result,
 /// `Σ g · weights · dweights = Σ g · result` over the head's features, which are fewer. See [`of_mix`].
 #[track_caller]
-fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tensor, AttentionResiduals) {
-    let is_causal = config.use_causal_mask;
+fn mix(
+    s: &Scope,
+    [q, k, v]: [&Tensor; 3],
+    mask: Option<&Tensor>,
+    config: &Attention,
+) -> (Tensor, Tensor, AttentionResiduals) {
+    let visible = Visible::new(config, mask);
     let scaled = q / (q.dims()[3] as f64).sqrt();
-    let scores = without_later(&scaled.dot(k, scoring()), is_causal);
+    let scores = visible.of_tensor(&scaled.dot(k, scoring()));
     let (log_sum, weights) = s.within("weights", |_| {
         let dtype = scores.dtype();
         let wide = scores.cast(if dtype.bits() < 32 { DType::F32 } else { dtype });
@@ -296,7 +353,7 @@ fn mix(s: &Scope, [q, k, v]: [&Tensor; 3], config: &Attention) -> (Tensor, Tenso
     });
     let mixed = weights.dot(v, mixing());
     let scores = Some(scores.id).filter(|_| config.remat == AttentionRemat::Nothing);
-    let residuals = AttentionResiduals { scaled: scaled.id, k: k.id, v: v.id, scores, log_sum: log_sum.id, is_causal };
+    let residuals = AttentionResiduals { scaled: scaled.id, k: k.id, v: v.id, scores, log_sum: log_sum.id, visible };
     let result = mixed.id;
     let mixed =
         mixed.with_layer_vjp(&[&scaled, k, v], move |e, g, _| of_mix(e, g, &residuals, Some(result)).0.to_vec());
@@ -313,7 +370,7 @@ struct AttentionResiduals {
     scores: Option<InstrId>,
     /// The logarithm of the sum of powers of each row of scores.
     log_sum: InstrId,
-    is_causal: bool,
+    visible: Visible,
 }
 
 /// The cotangents of `q / √size`, k and v, and the result, which is rematerialised if it is not given.
@@ -321,7 +378,7 @@ struct AttentionResiduals {
 /// The weights are rematerialised by the same operations, and so are the same bit for bit; `Σ` and the differences
 /// from it are f32 where the dtype is narrower, and what goes into a product is rounded once.
 fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option<InstrId>) -> ([InstrId; 3], InstrId) {
-    let AttentionResiduals { mut scaled, mut k, v, mut log_sum, is_causal, .. } = *residuals;
+    let AttentionResiduals { mut scaled, mut k, v, mut log_sum, visible, .. } = *residuals;
     let (mut g, dtype) = (g, e.dtype(g));
     let wide = if dtype.bits() < 32 { DType::F32 } else { dtype };
     let total_of = |g, mixed| e.reduce_sum(e.mul(e.convert(g, wide), e.convert(mixed, wide)), &[3]);
@@ -329,11 +386,7 @@ fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option
     let scores = residuals.scores.unwrap_or_else(|| {
         // Without the barrier the compiler finds that it has made the same weights before, and keeps them.
         [scaled, k, log_sum, g] = e.barrier([scaled, k, log_sum, g]);
-        let scores = e.dot(scaled, k, scoring());
-        match is_causal {
-            true => e.select(is_seen(e, scores), scores, e.full_like(scores, f64::NEG_INFINITY)),
-            false => scores,
-        }
+        visible.of(e, e.dot(scaled, k, scoring()))
     });
     let dims = e.dims(scores);
     let along = |row: InstrId| e.broadcast(row, &[0, 1, 2], &dims);
@@ -342,7 +395,7 @@ fn of_mix(e: &Emitter, g: InstrId, residuals: &AttentionResiduals, mixed: Option
     let total = total.unwrap_or_else(|| total_of(g, mixed));
     let of_weights = e.dot(g, v, dot_dims([0, 1], [0, 2], 3, 3));
     let difference = e.sub(e.convert(of_weights, wide), along(total));
-    let of_scores = e.convert(e.mul(e.convert(weights, wide), difference), dtype);
+    let of_scores = visible.cotangent(e, e.convert(e.mul(e.convert(weights, wide), difference), dtype));
     // [batch, heads, positions, size] and [batch, heads, others, size], with the axes as q, k and v have them.
     let in_order = |x: InstrId| e.transpose(x, &[0, 2, 1, 3]);
     let cotangents = [
@@ -391,23 +444,6 @@ fn dot_dims(lhs_batch: [i64; 2], rhs_batch: [i64; 2], lhs_contracting: i64, rhs_
         lhs_contracting: vec![lhs_contracting],
         rhs_contracting: vec![rhs_contracting],
     }
-}
-
-/// Minus infinity where the last axis is past the one before it, if `is_causal`.
-#[track_caller]
-fn without_later(scores: &Tensor, is_causal: bool) -> Tensor {
-    if !is_causal || scores.is_poison() {
-        return scores.clone();
-    }
-    scores
-        .emit("select", &[], |e| e.select(is_seen(e, scores.id), scores.id, e.full_like(scores.id, f64::NEG_INFINITY)))
-}
-
-/// Where the last axis is not past the one before it.
-fn is_seen(e: &Emitter, scores: InstrId) -> InstrId {
-    let dims = e.dims(scores);
-    let last = dims.len() as i64 - 1;
-    e.compare(Comparison::Ge, e.iota(DType::S32, &dims, last - 1), e.iota(DType::S32, &dims, last))
 }
 
 fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), RuleError> {

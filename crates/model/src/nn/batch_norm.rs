@@ -1,6 +1,6 @@
 //! Batch normalisation.
 
-use super::options::{above_zero, unit_interval};
+use super::options::{above_zero, is_true, unit_interval};
 use super::{at_least, is_float, normalising_dtype};
 use crate::graph::{Group, Init, Scope, Tensor, Variable};
 use bf16scope_hlo::ops::batch_norm::normalisation::Normalisation;
@@ -55,11 +55,6 @@ impl Default for BatchNorm {
     fn default() -> BatchNorm {
         BatchNorm { momentum: 0.99, epsilon: 0.001, ..BatchNorm::RESNET }
     }
-}
-
-/// What is left out where a configuration is written, so that it is as before there was a choice.
-fn is_true(value: &bool) -> bool {
-    *value
 }
 
 /// `gamma · (x - mean) / sqrt(variance + epsilon) + beta`, per feature.

@@ -137,6 +137,11 @@ pub(super) fn add_bias(s: &Scope, product: Tensor, config: &Conv2d) -> Tensor {
 }
 
 pub(super) fn check(x: &Tensor, config: &Conv2d) -> Result<[WindowDim; 2], RuleError> {
+    check_along(x, config, 2)
+}
+
+/// [`check`] of an image, or of a sequence that is one of a single column.
+pub(super) fn check_along(x: &Tensor, config: &Conv2d, n_axes: usize) -> Result<[WindowDim; 2], RuleError> {
     is_float("conv2d/dtype", "x", x)?;
     of_rank("conv2d/rank", "x", x, 4, config.data_format.axes())?;
     at_least("conv2d/filters", "filters", config.filters, 1)?;
@@ -150,7 +155,7 @@ pub(super) fn check(x: &Tensor, config: &Conv2d) -> Result<[WindowDim; 2], RuleE
         }
     }
     let Conv2d { kernel_size: size, strides, dilation_rate: dilation, padding, .. } = *config;
-    Sliding { size, strides, dilation, padding }.dims(&dims, config.data_format)
+    Sliding { size, strides, dilation, padding, n_axes }.dims(&dims, config.data_format)
 }
 
 /// Dimension numbers: `b01f_01io->b01f` or `bf01_01io->bf01`.

@@ -95,7 +95,7 @@ pub fn conv1d(s: &Scope, x: &Tensor, name: &str, config: &Conv1d) -> Tensor {
         if x.is_poison() {
             return x.clone();
         }
-        match image(x, config).and_then(|(image, two)| Ok((conv::check(&image, &two)?, image, two))) {
+        match image(x, config).and_then(|(image, two)| Ok((conv::check_along(&image, &two, 1)?, image, two))) {
             Err(error) => s.graph().fail("conv1d", &[x], error),
             Ok((window, image, two)) => {
                 let dims = [config.kernel_size, x.dims()[2] / config.groups, config.filters];

@@ -4,7 +4,7 @@ use super::options::{glorot_uniform, is_default, yes, zeros};
 use super::{Activation, at_least, is_float};
 use crate::document;
 use crate::graph::{Init, Scope, Tensor, Variable};
-use bf16scope_hlo::ops::RuleError;
+use bf16scope_hlo::ops::{DotDims, RuleError};
 use serde::{Deserialize, Serialize};
 
 /// Configuration of [`dense`]. The default is Keras', but for `units`, which must be given.
@@ -89,6 +89,51 @@ pub(super) fn parts(s: &Scope, x: &Tensor, name: &str, config: &Dense) -> Result
         let bias = s.variable("bias", dtype, [config.units], config.bias_initializer);
         Ok(Parts { result: product + &bias.value, kernel, bias: Some(bias) })
     })
+}
+
+/// [`dense`] whose kernel is another layer's table, transposed: `activation(x · tableᵀ + bias)`, as the last layer of a language
+/// model that is tied to its embedding.
+///
+/// # Shapes
+/// x `[…, features]`, table `[units, features]` → `[…, units]`; bias `[units]`.
+///
+/// # Types, source
+/// As [`dense`]; Press & Wolf 2017. The table's gradient is the sum of those of all that read it.
+///
+/// # Errors
+/// As [`dense`]; a table of other units or features, or of another dtype than x.
+#[track_caller]
+pub fn tied_dense(s: &Scope, x: &Tensor, name: &str, table: &Tensor, config: &Dense) -> Tensor {
+    let y = s.layer(name, |s| {
+        if let Some(poison) = [x, table].into_iter().find(|tensor| tensor.is_poison()) {
+            return poison.clone();
+        }
+        let features = x.dims().last().copied().unwrap_or(1);
+        let fits = check(x, config).and_then(|()| match table.dims() == [config.units, features] {
+            true => Ok(()),
+            false => {
+                let message = format!(
+                    "x {} and the table {} meet, expected [{}, {features}]",
+                    x.shape(),
+                    table.shape(),
+                    config.units
+                );
+                let help =
+                    "a tied layer has as many units as the table has rows, and reads as many features as a row has";
+                Err(RuleError::new("dense/tied", message).with_help(help))
+            }
+        });
+        if let Err(error) = fits {
+            return s.graph().fail("dense", &[x, table], error);
+        }
+        let (lhs_contracting, rhs_contracting) = (vec![x.rank() as i64 - 1], vec![1]);
+        let product = x.dot(table, DotDims { lhs_contracting, rhs_contracting, ..DotDims::default() });
+        if !config.use_bias {
+            return product;
+        }
+        product + s.variable("bias", x.dtype(), [config.units], config.bias_initializer).value
+    });
+    config.activation.of(&y)
 }
 
 fn check(x: &Tensor, config: &Dense) -> Result<(), RuleError> {

@@ -68,12 +68,7 @@ fn dropped(s: &Scope, x: &Tensor, name: &str, rate: f64, of: &[i64]) -> Tensor {
         if !s.is_training() || rate == 0.0 {
             return x.clone();
         }
-        let state = s.state("state", DType::U64, [2], Init::RandomBits);
-        let declared = Shape::Tuple(vec![Shape::array(DType::U64, [2]), Shape::array(DType::U32, of)]);
-        let op = Op::RngBitGenerator(RngAlgorithm::ThreeFry);
-        let both = state.value.emit("rng-bit-generator", &[], |e| e.emit(op, &[state.value.id], Some(&declared)));
-        s.graph().set_update(state.number, &both.get_tuple_element(0));
-        let bits = both.get_tuple_element(1);
+        let bits = random_bits(s, of);
         let threshold = s.graph().full(DType::U32, of, (rate * 2f64.powi(32)).floor());
         let is_kept = bits.compare(Comparison::Ge, &threshold);
         let is_kept = match of.len() == x.rank() {
@@ -83,6 +78,17 @@ fn dropped(s: &Scope, x: &Tensor, name: &str, rate: f64, of: &[i64]) -> Tensor {
         let zeros = s.graph().full(x.dtype(), &x.dims(), 0.0);
         is_kept.select(&(x * (1.0 / (1.0 - rate))), &zeros)
     })
+}
+
+/// Random words of these dims, from the variable `state`, which each call replaces.
+#[track_caller]
+pub(super) fn random_bits(s: &Scope, dims: &[i64]) -> Tensor {
+    let state = s.state("state", DType::U64, [2], Init::RandomBits);
+    let declared = Shape::Tuple(vec![Shape::array(DType::U64, [2]), Shape::array(DType::U32, dims)]);
+    let op = Op::RngBitGenerator(RngAlgorithm::ThreeFry);
+    let both = state.value.emit("rng-bit-generator", &[], |e| e.emit(op, &[state.value.id], Some(&declared)));
+    s.graph().set_update(state.number, &both.get_tuple_element(0));
+    both.get_tuple_element(1)
 }
 
 fn check(x: &Tensor, rate: f64) -> Result<(), RuleError> {

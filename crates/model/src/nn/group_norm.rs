@@ -87,6 +87,41 @@ pub fn group_norm(s: &Scope, x: &Tensor, name: &str, config: &GroupNorm) -> Tens
     })
 }
 
+/// Configuration of [`instance_norm`]: [`GroupNorm`]'s, with a group for each channel.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InstanceNorm {
+    /// Added to the variance. Default 0.001.
+    #[serde(deserialize_with = "above_zero")]
+    pub epsilon: f64,
+    /// Whether the variable `beta` is added. Default true.
+    pub center: bool,
+    /// Whether the result is multiplied by the variable `gamma`. Default true.
+    pub scale: bool,
+    /// How the offset starts. Default `zeros`.
+    pub beta_initializer: Init,
+    /// How the scale starts. Default `ones`.
+    pub gamma_initializer: Init,
+}
+
+impl Default for InstanceNorm {
+    fn default() -> InstanceNorm {
+        let GroupNorm { epsilon, center, scale, beta_initializer, gamma_initializer, .. } = GroupNorm::default();
+        InstanceNorm { epsilon, center, scale, beta_initializer, gamma_initializer }
+    }
+}
+
+/// [`group_norm`] of as many groups as channels.
+///
+/// # Source
+/// Ulyanov et al. 2016; TensorFlow Addons' `InstanceNormalization`.
+#[track_caller]
+pub fn instance_norm(s: &Scope, x: &Tensor, name: &str, config: &InstanceNorm) -> Tensor {
+    let InstanceNorm { epsilon, center, scale, beta_initializer, gamma_initializer } = *config;
+    let config = GroupNorm { groups: -1, epsilon, center, scale, beta_initializer, gamma_initializer };
+    group_norm(s, x, name, &config)
+}
+
 /// How many groups there are.
 fn groups(x: &Tensor, config: &GroupNorm) -> Result<i64, RuleError> {
     is_float("group_norm/dtype", "x", x)?;

@@ -1,6 +1,6 @@
 //! Layer normalisation.
 
-use super::options::above_zero;
+use super::options::{above_zero, is_true};
 use super::{is_float, normalising_dtype};
 use crate::graph::{Init, Scope, Tensor};
 use bf16scope_hlo::ops::{BinaryOp, RuleError};
@@ -13,6 +13,12 @@ pub struct LayerNorm {
     /// Added to the variance. Default 0.001.
     #[serde(deserialize_with = "above_zero")]
     pub epsilon: f64,
+    /// Whether the variable `beta` is added. Default true.
+    #[serde(skip_serializing_if = "is_true")]
+    pub center: bool,
+    /// Whether the result is multiplied by the variable `gamma`. Default true.
+    #[serde(skip_serializing_if = "is_true")]
+    pub scale: bool,
     /// How the offset starts. Default `zeros`.
     pub beta_initializer: Init,
     /// How the scale starts. Default `ones`.
@@ -26,6 +32,8 @@ impl LayerNorm {
     /// Flax's: epsilon 1e-6, and a variance that takes one pass.
     pub const FLAX: LayerNorm = LayerNorm {
         epsilon: 1e-6,
+        center: true,
+        scale: true,
         beta_initializer: Init::Zeros,
         gamma_initializer: Init::Ones,
         variance: Variance::OnePass,
@@ -77,8 +85,9 @@ pub fn layer_norm(s: &Scope, x: &Tensor, name: &str, config: &LayerNorm) -> Tens
         let (dims, dtype) = (x.dims(), normalising_dtype(x));
         let last = dims.len() as i64 - 1;
         let features = dims[last as usize];
-        let gamma = s.variable("gamma", dtype, [features], config.gamma_initializer).value;
-        let beta = s.variable("beta", dtype, [features], config.beta_initializer).value;
+        let variable = |is: bool, name: &str, init| is.then(|| s.variable(name, dtype, [features], init).value);
+        let gamma = variable(config.scale, "gamma", config.gamma_initializer);
+        let beta = variable(config.center, "beta", config.beta_initializer);
         let leading: Vec<i64> = (0..last).collect();
         let over_features = |reduced: &Tensor| reduced.broadcast_in_dim(&dims, &leading);
         let per_feature = |parameter: &Tensor| parameter.broadcast_in_dim(&dims, &[last]);
@@ -92,8 +101,12 @@ pub fn layer_norm(s: &Scope, x: &Tensor, name: &str, config: &LayerNorm) -> Tens
             Variance::OnePass => ((&data * &data).mean(&[last]) - &mean * &mean).binary_scalar(BinaryOp::Maximum, 0.0),
         };
         let mean = over_features(&mean);
-        let scale = over_features(&(variance + config.epsilon).rsqrt()) * per_feature(&gamma);
-        let offset = per_feature(&beta) - mean * &scale;
+        let scale = over_features(&(variance + config.epsilon).rsqrt());
+        let scale = gamma.map_or(scale.clone(), |gamma| scale * per_feature(&gamma));
+        let offset = match beta {
+            Some(beta) => per_feature(&beta) - mean * &scale,
+            None => (mean * &scale).negate(),
+        };
         (data * scale + offset).cast(x.dtype())
     })
 }

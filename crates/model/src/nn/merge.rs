@@ -1,4 +1,4 @@
-//! Several tensors to one: sums and the like of equal shapes, and concatenation.
+//! Several tensors to one: sums and the like, which broadcast, and concatenation.
 
 use crate::graph::Tensor;
 use bf16scope_hlo::ops::{BinaryOp, RuleError};
@@ -20,16 +20,21 @@ pub enum Merge {
     Minimum,
 }
 
-/// Tensors of one shape, element by element, from the first to the last.
+/// Tensors element by element, from the first to the last. They broadcast: an axis of size 1 is repeated along that of the
+/// others, and a tensor of fewer axes is taken as `[batch, 1, …, the others]`, so `[b, c]` multiplies the channels of
+/// `[b, h, w, c]`.
 ///
 /// # Shapes
-/// All the same → the same.
+/// All the same, or such as broadcast → the largest.
 ///
 /// # Types
-/// In their dtype, each operation rounding to it.
+/// In their dtype, each operation rounding to it. The gradient of what is repeated is a sum.
 ///
 /// # Errors
-/// Shapes or dtypes that differ.
+/// Dtypes that differ; shapes that do not broadcast.
+///
+/// # Source
+/// Keras' `Add`, `Multiply` and the like.
 ///
 /// # Panics
 /// Without tensors.
@@ -46,16 +51,57 @@ pub fn merge(tensors: &[&Tensor], how: Merge) -> Tensor {
     if let Some(poison) = tensors.iter().find(|tensor| tensor.is_poison()) {
         return (*poison).clone();
     }
-    let (first, others) = tensors.split_first().expect("merge has at least one tensor");
-    if let Some(other) = others.iter().find(|other| other.shape() != first.shape()) {
-        let message = format!("{} and {} meet, expected equal shapes", first.shape(), other.shape());
-        return first.graph().fail(what, tensors, RuleError::new("merge/shape", message));
-    }
-    let merged = others.iter().fold((*first).clone(), |merged, other| merged.binary(op, other));
+    let aligned = match aligned(tensors) {
+        Ok(aligned) => aligned,
+        Err(error) => return tensors[0].graph().fail(what, tensors, error),
+    };
+    let (first, others) = aligned.split_first().expect("merge has at least one tensor");
+    let merged = others.iter().fold(first.clone(), |merged, other| merged.binary(op, other));
     match how {
         Merge::Average => merged / tensors.len() as f64,
         Merge::Add | Merge::Subtract | Merge::Multiply | Merge::Maximum | Merge::Minimum => merged,
     }
+}
+
+/// Tensors with as many axes as the one that has most, 1 behind the batch where they have fewer.
+///
+/// # Errors
+/// Dtypes that differ; shapes that do not broadcast.
+pub(crate) fn aligned(tensors: &[&Tensor]) -> Result<Vec<Tensor>, RuleError> {
+    let rank = tensors.iter().map(|tensor| tensor.rank()).max().unwrap_or(0);
+    let dims = |tensor: &Tensor| {
+        let mut dims = tensor.dims();
+        let at = dims.len().min(1);
+        dims.splice(at..at, std::iter::repeat_n(1, rank - dims.len()));
+        dims
+    };
+    let first = tensors.first().expect("there is a tensor");
+    let all: Vec<Vec<i64>> = tensors.iter().map(|tensor| dims(tensor)).collect();
+    let meets = |dims: &Vec<i64>| {
+        let fits =
+            |axis: usize| all.iter().all(|other| other[axis] == dims[axis] || other[axis] == 1 || dims[axis] == 1);
+        (0..rank).all(fits)
+    };
+    let differs = |other: &&&Tensor| other.dtype() != first.dtype();
+    let wrong = tensors.iter().zip(&all).find(|(_, dims)| !meets(dims)).map(|(tensor, dims)| (tensor, Some(dims)));
+    if let Some((other, dims)) = tensors.iter().find(differs).map(|tensor| (tensor, None)).or(wrong) {
+        // The other one of the two that do not fit.
+        let at =
+            |others: &Vec<i64>, dims: &Vec<i64>| others.iter().zip(dims).any(|(a, b)| a != b && *a != 1 && *b != 1);
+        let against = dims.and_then(|dims| all.iter().position(|others| at(others, dims)));
+        let (left, right) = match against {
+            Some(number) => (other.shape(), tensors[number].shape()),
+            None => (first.shape(), other.shape()),
+        };
+        let expected = if left.dtype() == right.dtype() { "equal shapes, or sizes of 1" } else { "equal dtypes" };
+        let message = format!("{left} and {right} meet, expected {expected}");
+        return Err(RuleError::new("merge/shape", message));
+    }
+    let in_rank = |(tensor, dims): (&&Tensor, Vec<i64>)| match tensor.rank() == rank {
+        true => (*tensor).clone(),
+        false => tensor.reshape(dims),
+    };
+    Ok(tensors.iter().zip(all.clone()).map(in_rank).collect())
 }
 
 /// Tensors behind one another along `axis`; -1 is the last.

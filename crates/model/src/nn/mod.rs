@@ -14,6 +14,7 @@ mod attention;
 mod batch_norm;
 mod conv;
 mod conv1d;
+mod conv_nd;
 mod count;
 mod dense;
 mod depthwise;
@@ -27,30 +28,39 @@ mod log_sum_exp;
 mod loss;
 mod merge;
 mod metric;
+mod noise;
 pub(crate) mod options;
 mod overlap;
 mod paired;
 mod pool;
 mod pool_first;
+mod pool_nd;
+mod prelu;
 mod recurrent;
+mod reduce;
 mod reshape;
 mod rms_norm;
 mod rotary;
+mod select;
+mod similarity;
+mod sizes;
 mod space_to_depth;
 mod squeeze_excite;
 mod token_loss;
+mod upsample;
 mod window;
 
 pub use activation::{
     Activation, Gelu, elu, gelu, hard_sigmoid, leaky_relu, log_softmax, relu, relu6, selu, sigmoid, silu, softmax,
     softplus, softsign, tanh,
 };
-pub use attention::{Attention, AttentionRemat, attention};
+pub use attention::{Attention, AttentionRemat, MaskKind, RelativePositions, attention, attention_masked};
 pub use batch_norm::{BatchNorm, batch_norm};
 pub use conv::{Conv2d, conv2d};
+pub use conv_nd::{Conv3d, ConvTranspose, SeparableConv, conv_transpose, conv3d, separable_conv};
 pub use conv1d::{Conv1d, Padding1d, conv1d};
 pub use count::{ClassCounts, above_thresholds, class_counts};
-pub use dense::{Dense, dense, flatten};
+pub use dense::{Dense, dense, flatten, tied_dense};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
 pub use dropout::{dropout, stochastic_depth};
 pub use embedding::{ClassToken, Embedding, PositionEmbedding, class_token, embedding, position_embedding};
@@ -59,26 +69,35 @@ pub use focal::{
     Focal, sigmoid_focal_cross_entropy_per_example, softmax_focal_cross_entropy_per_example,
     sparse_softmax_focal_cross_entropy_per_example,
 };
-pub use group_norm::{GroupNorm, group_norm};
+pub use group_norm::{GroupNorm, InstanceNorm, group_norm, instance_norm};
 pub use layer_norm::{LayerNorm, Variance, layer_norm};
 pub use loss::{
     class_weights, huber_per_example, mean_absolute_error_per_example, mean_squared_error,
     mean_squared_error_per_example, sigmoid_cross_entropy_per_example, softmax_cross_entropy,
     softmax_cross_entropy_per_example, sparse_softmax_cross_entropy, sparse_softmax_cross_entropy_per_example,
 };
+pub(crate) use merge::aligned;
 pub use merge::{Merge, concat, merge};
 pub use metric::{accuracy, arg_max, is_correct, is_in_top_k, is_on_side, sides, top_k_accuracy};
+pub use noise::{gaussian_dropout, gaussian_noise};
 pub use overlap::{sigmoid_dice_per_example, softmax_dice_per_example};
 pub use paired::conv2d_paired;
 pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
+pub use pool_nd::{PoolNd, avg_pool_nd, max_pool_nd};
+pub use prelu::{Prelu, prelu};
 pub use recurrent::{Gru, Lstm, gru, lstm};
+pub use reduce::{Reduction, reduce};
 pub use reshape::{crop, permute, reshape_example, take, upsample, zero_padding};
 pub use rms_norm::{RmsNorm, rms_norm};
 pub use rotary::{Rope, RopeScaling};
+pub use select::{gather_rows, one_hot};
+pub use similarity::{dot_along, unit};
+pub use sizes::Sizes;
 pub use space_to_depth::conv2d_space_to_depth;
 pub use squeeze_excite::{SqueezeExcite, squeeze_excite};
 pub use token_loss::{TokenLoss, token_logits, token_loss};
+pub use upsample::{Interpolation, pad_places, upsample_nd};
 pub use window::{DataFormat, Padding};
 
 pub use bf16scope_passes::tuning::{NormGradient, Softmax};

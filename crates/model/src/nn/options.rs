@@ -2,7 +2,7 @@
 
 use crate::document::{self, Positive};
 use crate::graph::Init;
-use crate::nn::Activation;
+use crate::nn::{Activation, Sizes};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use std::fmt;
@@ -59,6 +59,20 @@ impl<'de> Deserialize<'de> for Pair {
     }
 }
 
+/// Sizes that may be 0, such as of what is added.
+pub(crate) fn some_sizes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Sizes>, D::Error> {
+    document::Node::read(deserializer, |node| Sizes::read(node, 0.0).map(Some))
+}
+
+/// Sizes, or nothing.
+pub(crate) fn some_windows<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Sizes>, D::Error> {
+    Option::<Sizes>::deserialize(deserializer)
+}
+
+pub(crate) fn ones() -> Sizes {
+    Sizes::from(1)
+}
+
 pub(crate) fn above_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let is_positive = |value: f64| value as f32 > 0.0 && (value as f32).is_finite();
     document::number(deserializer, is_positive, "a number above 0 that f32 can hold")
@@ -92,10 +106,6 @@ pub(crate) fn one() -> [i64; 2] {
     [1, 1]
 }
 
-pub(crate) fn two() -> [i64; 2] {
-    [2, 2]
-}
-
 pub(crate) fn relu() -> Activation {
     Activation::Relu
 }
@@ -118,6 +128,10 @@ pub(crate) fn tanh() -> Activation {
 
 pub(crate) fn sigmoid() -> Activation {
     Activation::Sigmoid
+}
+
+pub(crate) fn random_normal() -> Init {
+    Init::RANDOM_NORMAL
 }
 
 pub(crate) fn random_uniform() -> Init {
@@ -189,8 +203,8 @@ mod tests {
         let error = |text: &str| document::from_str::<BatchNorm>("n.yaml", text).unwrap_err().to_string();
         let expected = "expected one of momentum, epsilon, axis, beta_initializer, gamma_initializer";
         assert!(error("gradient: per_feature").contains(expected), "{}", error("gradient: per_feature"));
-        let recipe = serde_json::to_string(&Init::Constant(0.5)).unwrap();
-        assert_eq!(recipe, "\"Constant(0.5)\"");
+        let recipe = serde_json::to_string(&Init::ForgetGate).unwrap();
+        assert_eq!(recipe, "\"ForgetGate\"");
         assert!(error("beta_initializer: Constant(0.5)").contains("expected one of zeros, ones, glorot_uniform"));
     }
 }

@@ -148,12 +148,14 @@ pub fn global_max_pool(x: &Tensor, format: DataFormat) -> Tensor {
     }
 }
 
-/// The axes of places: height and width, or the length of a sequence.
+/// The axes of places: height and width, the length of a sequence, or depth, height and width.
 fn places(x: &Tensor, format: DataFormat, rule: &'static str) -> Result<Vec<i64>, RuleError> {
     match (x.rank(), format) {
         (3, DataFormat::ChannelsLast) => Ok(vec![1]),
         (3, DataFormat::ChannelsFirst) => Ok(vec![2]),
         (4, _) => Ok(format.spatial().to_vec()),
+        (5, DataFormat::ChannelsLast) => Ok(vec![1, 2, 3]),
+        (5, DataFormat::ChannelsFirst) => Ok(vec![2, 3, 4]),
         (rank, _) => {
             let message = format!("x {} has rank {rank}, expected 4: {}, or 3 of a sequence", x.shape(), format.axes());
             Err(RuleError::new(rule, message))
@@ -166,7 +168,7 @@ pub(super) fn windows(x: &Tensor, config: &Pool) -> Result<Vec<WindowDim>, RuleE
     is_float("pool/dtype", "x", x)?;
     of_rank("pool/rank", "x", x, 4, config.data_format.axes())?;
     let (size, strides) = (config.pool_size, config.strides.unwrap_or(config.pool_size));
-    let sliding = Sliding { size, strides, dilation: [1, 1], padding: config.padding };
+    let sliding = Sliding { size, strides, dilation: [1, 1], padding: config.padding, n_axes: 2 };
     let spatial = sliding.dims(&x.dims(), config.data_format)?;
     let mut window = vec![WindowDim::of_size(1); 4];
     for (axis, dim) in config.data_format.spatial().into_iter().zip(spatial) {
@@ -176,7 +178,7 @@ pub(super) fn windows(x: &Tensor, config: &Pool) -> Result<Vec<WindowDim>, RuleE
 }
 
 #[track_caller]
-fn reduce_window(x: &Tensor, op: BinaryOp, init: f64, window: Vec<WindowDim>) -> Tensor {
+pub(super) fn reduce_window(x: &Tensor, op: BinaryOp, init: f64, window: Vec<WindowDim>) -> Tensor {
     x.emit("reduce-window", &[], |e| {
         let dtype = e.dtype(x.id);
         let to_apply = e.scalar_computation(op, dtype);

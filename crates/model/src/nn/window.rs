@@ -70,6 +70,8 @@ pub(super) struct Sliding {
     pub strides: [i64; 2],
     pub dilation: [i64; 2],
     pub padding: Padding,
+    /// Axes of what it was before it was an image: 1 of a sequence.
+    pub n_axes: usize,
 }
 
 impl Sliding {
@@ -86,33 +88,55 @@ impl Sliding {
 
     /// The window along spatial axis `axis` of `n` elements.
     fn dim(&self, axis: usize, n: i64) -> Result<WindowDim, RuleError> {
-        let (size, stride, window_dilation) = (self.size[axis], self.strides[axis], self.dilation[axis]);
-        let extent = (size - 1).saturating_mul(window_dilation).saturating_add(1);
-        let [padding_low, padding_high] = match self.padding {
-            Padding::Same => {
-                let n_positions = n.saturating_add(stride - 1) / stride;
-                let total = ((n_positions - 1).saturating_mul(stride)).saturating_add(extent).saturating_sub(n).max(0);
-                [total / 2, total - total / 2]
-            }
-            Padding::Valid => [0, 0],
-            Padding::Explicit(padding) => {
-                for value in padding[axis] {
-                    at_least("window/padding", &format!("padding {padding:?}: one"), value, 0)?;
-                }
-                padding[axis]
-            }
-        };
-        let window = WindowDim { stride, padding_low, padding_high, window_dilation, ..WindowDim::of_size(size) };
-        if window.n_positions(n) == 0 {
-            let axis = ["height", "width"][axis];
-            let message =
-                format!("window covers {extent} along {axis}, which is {n} with padding {padding_low}_{padding_high}");
-            return Err(
-                RuleError::new("window/fit", message).with_help("pad with Padding::Same, or make the window smaller")
-            );
-        }
-        Ok(window)
+        along(n, (self.size[axis], self.strides[axis], self.dilation[axis]), self.padding, (axis, self.n_axes))
     }
+}
+
+/// What axis `axis` of `n_axes` is called.
+fn axis_name(axis: usize, n_axes: usize) -> &'static str {
+    match n_axes {
+        1 => "the sequence",
+        2 => ["height", "width"][axis],
+        _ => ["depth", "height", "width"][axis],
+    }
+}
+
+/// The window along an axis of `n` places, the `axis`th of so many.
+pub(super) fn along(
+    n: i64,
+    (size, stride, window_dilation): (i64, i64, i64),
+    padding: Padding,
+    (axis, n_axes): (usize, usize),
+) -> Result<WindowDim, RuleError> {
+    let extent = (size - 1).saturating_mul(window_dilation).saturating_add(1);
+    let [padding_low, padding_high] = match padding {
+        Padding::Same => {
+            let n_positions = n.saturating_add(stride - 1) / stride;
+            let total = ((n_positions - 1).saturating_mul(stride)).saturating_add(extent).saturating_sub(n).max(0);
+            [total / 2, total - total / 2]
+        }
+        Padding::Valid => [0, 0],
+        Padding::Explicit(padding) => {
+            let Some(&sides) = padding.get(axis) else {
+                let message = format!("padding {padding:?} is of an image, expected `same` or `valid`");
+                return Err(RuleError::new("window/padding", message));
+            };
+            for value in sides {
+                at_least("window/padding", &format!("padding {padding:?}: one"), value, 0)?;
+            }
+            sides
+        }
+    };
+    let window = WindowDim { stride, padding_low, padding_high, window_dilation, ..WindowDim::of_size(size) };
+    if window.n_positions(n) == 0 {
+        let axis = axis_name(axis, n_axes);
+        let message =
+            format!("window covers {extent} along {axis}, which is {n} with padding {padding_low}_{padding_high}");
+        return Err(
+            RuleError::new("window/fit", message).with_help("pad with `padding: same`, or make the window smaller")
+        );
+    }
+    Ok(window)
 }
 
 #[cfg(test)]
@@ -131,8 +155,13 @@ mod tests {
             (10, 3, 1, 2, (2, 2, 10)),
             (2, 1, 5, 1, (0, 0, 1)),
         ] {
-            let sliding =
-                Sliding { size: [size; 2], strides: [stride; 2], dilation: [dilation; 2], padding: Padding::Same };
+            let sliding = Sliding {
+                size: [size; 2],
+                strides: [stride; 2],
+                dilation: [dilation; 2],
+                padding: Padding::Same,
+                n_axes: 2,
+            };
             let dim = sliding.dim(0, n).unwrap();
             assert_eq!((dim.padding_low, dim.padding_high, dim.n_positions(n)), expected, "{n} {size} {stride}");
         }

@@ -1,10 +1,12 @@
 //! Layers that are several: `mb_conv` and `transformer_block`, as often as `repeats` says.
 
-use super::layer_options::LayerOptions;
+use super::layer_options::{Arity, LayerOptions};
 use crate::document;
 use crate::graph::{Init, Scope, Tensor};
-use crate::nn::options::{above_zero, glorot_uniform, is_default, one, pair, relu, single, unit_interval, yes};
-use crate::nn::{self, Activation, Gelu};
+use crate::nn::options::{
+    above_zero, glorot_uniform, is_default, one, pair, relu, single, some_positive, unit_interval, yes,
+};
+use crate::nn::{self, Activation, Gelu, MaskKind};
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -236,6 +238,15 @@ pub struct TransformerBlock {
     /// Whether a position sees only itself and those before it. Default false.
     #[serde(default)]
     pub use_causal_mask: bool,
+    /// Sliding window: a position sees only those less than so far away. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
+    pub window: Option<i64>,
+    /// What a mask that is read says. Default `padding`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mask: MaskKind,
+    /// How many of the attention's weights training sets to 0. Default 0.
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "document::fraction")]
+    pub attention_dropout: f64,
     /// Of the layer norms. Default 1e-5.
     #[serde(default = "small", deserialize_with = "above_zero")]
     pub layer_norm_epsilon: f64,
@@ -278,26 +289,32 @@ impl TransformerBlock {
         nn::feed_forward(s, x, &nn::FeedForward { hidden, units, gelu, kernel_initializer, remat_hidden: false })
     }
 
-    fn block(&self, s: &Scope, x: &Tensor) -> Tensor {
+    fn block(&self, s: &Scope, x: &Tensor, mask: Option<&Tensor>) -> Tensor {
         let x = self.connected(s, x, "attention", |s, x| {
             let config = nn::Attention {
                 num_heads: self.num_heads,
                 use_causal_mask: self.use_causal_mask,
+                window: self.window,
+                mask: self.mask,
+                dropout: self.attention_dropout,
                 kernel_initializer: self.kernel_initializer,
                 ..nn::Attention::default()
             };
-            nn::attention(s, x, x, "heads", &config)
+            nn::attention_masked(s, x, x, mask, "heads", &config)
         });
         self.connected(s, &x, "feed_forward", |s, x| self.feed_forward(s, x))
     }
 }
 
+/// It reads a sequence, and a mask or none.
 impl LayerOptions for TransformerBlock {
+    const ARITY: Arity = Arity::OneOrTwo;
+
     fn n_layers(&self) -> i64 {
         LAYERS_OF_A_BLOCK * self.repeats
     }
 
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        repeated(s, name, self.repeats, inputs[0], |s, x, _| self.block(s, x))
+        repeated(s, name, self.repeats, inputs[0], |s, x, _| self.block(s, x, inputs.get(1).copied()))
     }
 }

@@ -18,8 +18,8 @@ const BATCH: i64 = 32;
 
 /// What the task makes of a batch.
 pub(super) fn call(task: &Layers, s: &Scope, features: &Features<'_>, mode: Mode) -> Result<Outputs, NodeError> {
-    let Layers { network: Network { config, wiring, .. }, label_smoothing, origin } = task;
-    let build = Build { config, wiring, origin, s, features, mode };
+    let Layers { network: Network { config, wiring, lines, .. }, label_smoothing, origin } = task;
+    let build = Build { config, wiring, origin, lines, s, features, mode };
     build.outputs(&build.layers()?, *label_smoothing)
 }
 
@@ -34,14 +34,15 @@ pub(super) fn infer(config: &Config, wiring: &Wiring) -> Result<Vec<Feature>, No
     let inputs = inputs(config, wiring);
     let s = graph.scope();
     let features = Features::new(&graph, &inputs, BATCH, Mode::Train);
-    let build = Build { config, wiring, origin: &origin, s: &s, features: &features, mode: Mode::Train };
+    let build = Build { config, wiring, origin: &origin, lines: &[], s: &s, features: &features, mode: Mode::Train };
     let tensors = build.layers()?;
     let all = with_labels(config, wiring, inputs.clone(), &tensors);
     let features = features.described_as(&all);
-    Build { config, wiring, origin: &origin, s: &s, features: &features, mode: Mode::Train }.outputs(&tensors, 0.0)?;
+    Build { config, wiring, origin: &origin, lines: &[], s: &s, features: &features, mode: Mode::Train }
+        .outputs(&tensors, 0.0)?;
     let graph = Graph::new("check").computing_in(Precision::Bf16);
     let (s, features) = (graph.scope(), Features::new(&graph, &all, BATCH, Mode::Evaluate));
-    let build = Build { config, wiring, origin: &origin, s: &s, features: &features, mode: Mode::Evaluate };
+    let build = Build { config, wiring, origin: &origin, lines: &[], s: &s, features: &features, mode: Mode::Evaluate };
     build.outputs(&build.layers()?, 0.0)?;
     Ok(all)
 }
@@ -107,14 +108,16 @@ fn described_label(input: &Input, judged: &[(&String, Feature)], weights: &[&Str
 }
 
 /// The tensors of inputs and layers, and the casts to f32 of those that are judged.
-struct Tensors {
+pub(super) struct Tensors {
     inputs: Vec<Option<Tensor>>,
     layers: Vec<Tensor>,
+    /// What regularizers add to the loss.
+    terms: Vec<Tensor>,
     casts: RefCell<Vec<(Source, Tensor)>>,
 }
 
 impl Tensors {
-    fn of(&self, source: Source) -> Tensor {
+    pub(super) fn of(&self, source: Source) -> Tensor {
         match source {
             Source::Layer(number) => self.layers[number].clone(),
             Source::Input(number) => match &self.inputs[number] {
@@ -137,11 +140,13 @@ impl Tensors {
 }
 
 /// A network under construction in a program.
-struct Build<'a> {
-    config: &'a Config,
-    wiring: &'a Wiring,
+pub(super) struct Build<'a> {
+    pub(super) config: &'a Config,
+    pub(super) wiring: &'a Wiring,
     /// Where the configuration was read.
     origin: &'a Origin,
+    /// The lines of its layers there.
+    lines: &'a [u32],
     s: &'a Scope,
     features: &'a Features<'a>,
     mode: Mode,
@@ -153,7 +158,7 @@ impl Build<'_> {
         let Build { config, wiring, .. } = self;
         self.s.low_precision(|s| {
             let (inputs, casts) = (vec![None; config.inputs.len()], RefCell::default());
-            let mut tensors = Tensors { inputs, layers: Vec::new(), casts };
+            let mut tensors = Tensors { inputs, layers: Vec::new(), terms: Vec::new(), casts };
             let mut wanted: Vec<Source> = wiring.reads.iter().flatten().copied().collect();
             wanted.extend(wiring.outputs.iter().map(|(_, source)| *source).chain(wiring.losses.iter().copied()));
             wanted.extend(&wiring.metrics);
@@ -163,25 +168,35 @@ impl Build<'_> {
                 }
             }
             for number in 0..config.layers.len() {
-                let layer = self.written("layers", number, s, |s| self.layer(number, s, &tensors))?;
+                let (layer, term) = self.written("layers", number, s, |s| self.layer(number, s, &tensors))?;
                 tensors.layers.push(layer);
+                tensors.terms.extend(term);
             }
             Ok(tensors)
         })
     }
 
-    fn layer(&self, number: usize, s: &Scope, tensors: &Tensors) -> Result<Tensor, NodeError> {
+    /// A layer, and what its regularizers add to the loss.
+    fn layer(&self, number: usize, s: &Scope, tensors: &Tensors) -> Result<(Tensor, Option<Tensor>), NodeError> {
         let (layer, name, sources) =
             (&self.config.layers[number], &self.wiring.names[number], &self.wiring.reads[number]);
         let read = sources.iter().map(|&source| self.as_read(s, layer, source, tensors.of(source)));
         let read: Vec<Tensor> = read.collect();
         let read: Vec<&Tensor> = read.iter().collect();
-        let build = |s: &Scope| layer.kind.build(s, name, &read);
+        let first = s.graph().variables().len();
+        let outer = s;
+        let build = |s: &Scope| match self.table(number, outer, tensors) {
+            Some(table) => self.tied(number, s, read[0], table),
+            None => self.under_its_name(number, s, |s, name| layer.kind.build(s, name, &read)),
+        };
         let made = match layer.dtype {
             Some(LayerDType::Float32) => s.in_f32(build),
             None => build(s),
         };
-        let Some(error) = s.graph().emitter().error() else { return Ok(made) };
+        let Some(error) = s.graph().emitter().error() else {
+            let term = self.regularized(number, first, s, &made)?;
+            return Ok((made, term));
+        };
         let reads = sources.iter().zip(&read);
         let reads = reads.map(|(&source, x)| format!("`{}` {}", self.wiring.name_of(self.config, source), example(x)));
         let (reads, kind) = (reads.collect::<Vec<String>>().join(" and "), layer.kind.name());
@@ -191,7 +206,7 @@ impl Build<'_> {
 
     /// A float as a layer reads it: f32 for one that computes in f32, and what the network computes in for
     /// another that reads such a one.
-    fn as_read(&self, s: &Scope, layer: &Layer, source: Source, x: Tensor) -> Tensor {
+    pub(super) fn as_read(&self, s: &Scope, layer: &Layer, source: Source, x: Tensor) -> Tensor {
         if !x.dtype().is_float() {
             return x;
         }
@@ -205,6 +220,11 @@ impl Build<'_> {
 
     /// Runs `body`, whose instructions carry the line of an element of a list, or of the one thing in its place.
     fn written<R>(&self, list: &str, number: usize, s: &Scope, body: impl FnOnce(&Scope) -> R) -> R {
+        // Of a layer that was written out of a block, the block's.
+        if let (true, Some(&line), Some(document)) = (list == "layers", self.lines.get(number), self.origin.document())
+        {
+            return s.written_at(document.path(), line, body);
+        }
         let list = self.origin.at(list);
         let is_list = list.node().is_some_and(|node| matches!(node.value, Value::List(_)));
         written_at(&if is_list { list.at(number) } else { list }, s, body)
@@ -223,6 +243,8 @@ impl Build<'_> {
             total = Some(total.map_or(each.clone(), |total| total + &each));
         }
         let Some(total) = total else { return Err(NodeError::new(Vec::new(), "there is no loss")) };
+        // As Keras: in training and in evaluations.
+        let total = tensors.terms.iter().fold(total, |total, term| total + term);
         let mut outputs = Outputs::new();
         for (number, metric) in self.config.metrics.iter().enumerate() {
             outputs = outputs.metric(&metric.name(), self.metric(number, metric, tensors)?);

@@ -102,6 +102,11 @@ impl<'a> Choice<'a> {
         self.options.iter().find(|(key, _)| &***key == option).map(|(key, _)| key.mark)
     }
 
+    /// Keys and values beside the name's.
+    pub fn entries(&self) -> impl Iterator<Item = (&'a Key, &'a Node)> {
+        self.options.iter().copied()
+    }
+
     /// The value of an option, if it is written.
     pub fn value_of(&self, option: &str) -> Option<&'a Node> {
         self.options.iter().find(|(key, _)| &***key == option).map(|(_, node)| *node)

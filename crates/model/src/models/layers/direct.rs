@@ -4,7 +4,7 @@ use super::layer_options::{Arity, LayerOptions};
 use crate::document;
 use crate::graph::{Scope, Tensor};
 use crate::nn::options::is_default;
-use crate::nn::{self, DataFormat, Pool};
+use crate::nn::{self, DataFormat, PoolNd};
 use bf16scope_hlo::ops::RuleError;
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,13 @@ macro_rules! direct {
 direct! {
     conv2d: nn::Conv2d;
     conv1d: nn::Conv1d;
+    conv3d: nn::Conv3d;
+    conv_transpose: nn::ConvTranspose;
+    separable_conv: nn::SeparableConv;
     depthwise_conv2d: nn::DepthwiseConv2d;
+    prelu: nn::Prelu;
     group_norm: nn::GroupNorm;
+    instance_norm: nn::InstanceNorm;
     batch_norm: nn::BatchNorm;
     layer_norm: nn::LayerNorm;
     rms_norm: nn::RmsNorm;
@@ -56,12 +61,13 @@ impl LayerOptions for nn::Embedding {
     }
 }
 
-/// It reads queries and memory, or one layer that is both.
+/// It reads queries and memory, or one layer that is both, and as the third a mask.
 impl LayerOptions for nn::Attention {
-    const ARITY: Arity = Arity::OneOrTwo;
+    const ARITY: Arity = Arity::UpToThree;
 
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        nn::attention(s, inputs[0], inputs[inputs.len() - 1], name, self)
+        let memory = inputs.get(1).unwrap_or(&inputs[0]);
+        nn::attention_masked(s, inputs[0], memory, inputs.get(2).copied(), name, self)
     }
 }
 
@@ -86,22 +92,22 @@ recurrent! {
 /// Options of `max_pool`; see [`nn::max_pool`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct MaxPool(pub Pool);
+pub struct MaxPool(pub PoolNd);
 
 impl LayerOptions for MaxPool {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        s.layer(name, |_| nn::max_pool(inputs[0], &self.0))
+        s.layer(name, |_| nn::max_pool_nd(inputs[0], &self.0))
     }
 }
 
 /// Options of `avg_pool`; see [`nn::avg_pool`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct AvgPool(pub Pool);
+pub struct AvgPool(pub PoolNd);
 
 impl LayerOptions for AvgPool {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        s.layer(name, |_| nn::avg_pool(inputs[0], &self.0))
+        s.layer(name, |_| nn::avg_pool_nd(inputs[0], &self.0))
     }
 }
 
@@ -153,6 +159,8 @@ macro_rules! rates {
 rates! {
     /// Options of `dropout`; see [`nn::dropout`].
     Dropout = dropout;
+    /// Options of `gaussian_dropout`; see [`nn::gaussian_dropout`].
+    GaussianDropout = gaussian_dropout;
     /// Options of `stochastic_depth`; see [`nn::stochastic_depth`].
     StochasticDepth = stochastic_depth;
 }

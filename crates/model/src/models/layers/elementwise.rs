@@ -1,8 +1,9 @@
-//! Layers of each element: `activation`, `rescaling`.
+//! Layers of each element: `activation`, `leaky_relu`, `elu`, `rescaling`, `gaussian_noise`.
 
 use super::layer_options::LayerOptions;
 use crate::graph::{Scope, Tensor};
 use crate::nn;
+use crate::nn::options::above_zero;
 use serde::{Deserialize, Serialize};
 
 /// Options of `activation`; see [`nn::Activation`].
@@ -39,5 +40,35 @@ impl LayerOptions for Rescaling {
             0.0 => inputs[0] * self.scale,
             offset => inputs[0] * self.scale + offset,
         })
+    }
+}
+
+/// Options of `leaky_relu` with a slope of its own; see [`nn::leaky_relu`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeakyRelu {
+    /// The slope below 0.
+    #[serde(alias = "alpha")]
+    pub negative_slope: f64,
+}
+
+impl LayerOptions for LeakyRelu {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |_| nn::leaky_relu(inputs[0], self.negative_slope))
+    }
+}
+
+/// Options of `gaussian_noise`; see [`nn::gaussian_noise`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GaussianNoise {
+    /// Of what is added in training.
+    #[serde(deserialize_with = "above_zero")]
+    pub stddev: f64,
+}
+
+impl LayerOptions for GaussianNoise {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        nn::gaussian_noise(s, inputs[0], name, self.stddev)
     }
 }

@@ -4,8 +4,9 @@
 
 use super::choice::{Choice, Names as ChoiceNames, twice};
 use super::layer_options::{Arity, LayerOptions};
-use super::{block, direct, elementwise, llama, merge, shape};
-use crate::document::{self, Mark, Node, ReadError, Value};
+use super::regularizer::Regularizers;
+use super::{arithmetic, block, direct, elementwise, indices, llama, margins, merge, reductions, shape};
+use crate::document::{self, Key, Mark, Node, ReadError, Value};
 use crate::graph::{Scope, Tensor};
 use crate::nn;
 use serde::de::{Deserializer, value::StrDeserializer};
@@ -77,7 +78,8 @@ macro_rules! kinds {
                 }
             }
 
-            fn arity_of(name: &str) -> Arity {
+            /// How many tensors a kind reads.
+            pub(super) fn arity_of(name: &str) -> Arity {
                 match name {
                     $($name => <$Options>::ARITY,)*
                     _ => Arity::One,
@@ -100,12 +102,20 @@ kinds! {
     Conv(nn::Conv2d) = "conv", "Conv2D";
     /// Convolution along a sequence.
     Conv1d(nn::Conv1d) = "conv1d", "Conv1D";
+    /// Convolution over depth, height and width.
+    Conv3d(nn::Conv3d) = "conv3d", "Conv3D";
+    /// The transpose of a convolution of a sequence, an image or a volume.
+    ConvTranspose(nn::ConvTranspose) = "conv_transpose", "Conv2DTranspose";
+    /// A depthwise convolution, and one of 1.
+    SeparableConv(nn::SeparableConv) = "separable_conv", "SeparableConv2D";
     /// Convolution in which every channel has kernels of its own.
     DepthwiseConv(nn::DepthwiseConv2d) = "depthwise_conv", "DepthwiseConv2D";
     /// Batch normalisation.
     BatchNorm(nn::BatchNorm) = "batch_norm", "BatchNormalization";
     /// Normalisation of groups of channels.
     GroupNorm(nn::GroupNorm) = "group_norm", "GroupNormalization";
+    /// Normalisation of each channel of an example.
+    InstanceNorm(nn::InstanceNorm) = "instance_norm", "InstanceNormalization";
     /// Layer normalisation.
     LayerNorm(nn::LayerNorm) = "layer_norm", "LayerNormalization";
     /// Normalisation by the root of the mean square.
@@ -126,8 +136,36 @@ kinds! {
     SqueezeExcite(nn::SqueezeExcite) = "squeeze_excite", "SqueezeAndExcite2D";
     /// Inverted bottlenecks.
     MbConv(block::MbConv) = "mb_conv", "MBConvBlock";
+    /// A formula of named layers.
+    Expression(arithmetic::Expression) = "expression", "Expression";
     /// A function of each element.
     Activation(elementwise::Activation) = "activation", "Activation";
+    /// A rectifier with a slope below 0.
+    LeakyRelu(elementwise::LeakyRelu) = "leaky_relu", "LeakyReLU";
+    /// A rectifier whose slope below 0 is learnt.
+    Prelu(nn::Prelu) = "prelu", "PReLU";
+    /// Softmax over axes.
+    Softmax(reductions::Softmax) = "softmax", "Softmax";
+    /// Sums, means and the like over axes.
+    Reduce(reductions::Reduce) = "reduce", "Reduce";
+    /// Vectors of length 1.
+    UnitNorm(reductions::UnitNorm) = "unit_norm", "UnitNormalization";
+    /// The product of two along an axis.
+    Dot(reductions::Dot) = "dot", "Dot";
+    /// The cosine of two along an axis.
+    Cosine(reductions::Cosine) = "cosine", "CosineSimilarity";
+    /// Adds noise in training.
+    GaussianNoise(elementwise::GaussianNoise) = "gaussian_noise", "GaussianNoise";
+    /// Multiplies by noise in training.
+    GaussianDropout(direct::GaussianDropout) = "gaussian_dropout", "GaussianDropout";
+    /// Rows by index.
+    Gather(indices::Gather) = "gather", "Gather";
+    /// Classes as vectors.
+    OneHot(indices::OneHot) = "one_hot", "CategoryEncoding";
+    /// Another dtype.
+    Cast(indices::Cast) = "cast", "Cast";
+    /// Which steps count.
+    Masking(indices::Masking) = "masking", "Masking";
     /// `x · scale + offset`.
     Rescaling(elementwise::Rescaling) = "rescaling", "Rescaling";
     /// Rows of a table by index.
@@ -155,9 +193,9 @@ kinds! {
     /// One of an axis.
     Take(shape::Take) = "take", "Take";
     /// Zeros around images.
-    ZeroPadding(shape::ZeroPadding) = "zero_padding", "ZeroPadding2D";
+    ZeroPadding(margins::ZeroPadding) = "zero_padding", "ZeroPadding2D";
     /// Images without their edges.
-    Crop(shape::Crop) = "crop", "Cropping2D";
+    Crop(margins::Crop) = "crop", "Cropping2D";
     /// Every pixel several times.
     Upsample(shape::Upsample) = "upsample", "UpSampling2D";
     /// Several behind one another.
@@ -177,7 +215,13 @@ kinds! {
 }
 
 /// What every layer may have beside its options.
-const COMMON: [&str; 3] = ["name", "inputs", "dtype"];
+const COMMON: [&str; 4] = ["name", "inputs", "dtype", "share"];
+/// What some layers may have beside those.
+const SOME: [&str; 1] = ["tied_to"];
+
+fn is_extra(key: &str) -> bool {
+    SOME.contains(&key) || Regularizers::is_key(key)
+}
 
 /// A layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,6 +232,12 @@ pub struct Layer {
     pub inputs: Vec<String>,
     /// What it computes in; none is what the network computes in.
     pub dtype: Option<LayerDType>,
+    /// The layer whose variables it has, of the same kind and options: it is applied once more.
+    pub share: Option<String>,
+    /// Of a dense layer: the layer whose table or kernel, transposed, is its kernel.
+    pub tied_to: Option<String>,
+    /// What its variables, or its result, add to the loss.
+    pub regularizers: Regularizers,
     /// What it is.
     pub kind: LayerKind,
 }
@@ -203,7 +253,8 @@ pub enum LayerDType {
 
 impl From<LayerKind> for Layer {
     fn from(kind: LayerKind) -> Layer {
-        Layer { name: None, inputs: Vec::new(), dtype: None, kind }
+        let regularizers = Regularizers::default();
+        Layer { name: None, inputs: Vec::new(), dtype: None, share: None, tied_to: None, regularizers, kind }
     }
 }
 
@@ -227,7 +278,30 @@ impl LayerKind {
             LayerKind::Dense(options) => Some(options.activation),
             LayerKind::Conv(options) => Some(options.activation),
             LayerKind::Conv1d(options) => Some(options.activation),
+            LayerKind::Conv3d(options) => Some(options.activation),
+            LayerKind::ConvTranspose(options) => Some(options.activation),
+            LayerKind::SeparableConv(options) => Some(options.activation),
             LayerKind::Activation(options) => Some(options.activation),
+            LayerKind::Softmax(options) if options.is_over_last() => Some(nn::Activation::Softmax),
+            _ => None,
+        }
+    }
+
+    /// The name of the kind that `written` is the name of, ours or Keras'.
+    pub(super) fn known(written: &str) -> Option<&'static str> {
+        let canonical = LayerKind::canonical(written);
+        NAMES.iter().find(|(own, _)| *own == canonical).map(|(own, _)| *own)
+    }
+
+    /// Whether its main option is what it reads.
+    pub(super) fn is_several(written: &str) -> bool {
+        LayerKind::arity_of(LayerKind::canonical(written)) == Arity::Several
+    }
+
+    /// Of a layer that names what it reads: the names.
+    pub(super) fn named(&self) -> Option<Vec<String>> {
+        match self {
+            LayerKind::Expression(expression) => Some(expression.names()),
             _ => None,
         }
     }
@@ -236,17 +310,78 @@ impl LayerKind {
     fn canonical(written: &str) -> &str {
         let plain = |name: &str| name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase();
         let written_plain = plain(written);
-        let known = NAMES.iter().find(|(own, keras)| [own, keras].iter().any(|name| plain(name) == written_plain));
-        known.map_or(written, |(own, _)| own)
+        let is_it = |name: &str| plain(name) == written_plain;
+        let known = NAMES.iter().find(|(own, keras)| is_it(own) || is_it(keras)).map(|(own, _)| *own);
+        known.or_else(|| ALIASES.iter().find(|(_, other)| is_it(other)).map(|(own, _)| *own)).unwrap_or(written)
     }
 }
+
+/// What Keras calls those that it has for each number of axes, and others.
+const ALIASES: &[(&str, &str)] = &[
+    ("conv_transpose", "Conv1DTranspose"),
+    ("conv_transpose", "Conv3DTranspose"),
+    ("separable_conv", "SeparableConv1D"),
+    ("max_pool", "MaxPooling1D"),
+    ("max_pool", "MaxPooling3D"),
+    ("avg_pool", "AveragePooling1D"),
+    ("avg_pool", "AveragePooling3D"),
+    ("global_max_pool", "GlobalMaxPooling1D"),
+    ("global_max_pool", "GlobalMaxPooling3D"),
+    ("global_avg_pool", "GlobalAveragePooling1D"),
+    ("global_avg_pool", "GlobalAveragePooling3D"),
+    ("zero_padding", "ZeroPadding1D"),
+    ("zero_padding", "ZeroPadding3D"),
+    ("zero_padding", "zero_pad"),
+    ("crop", "Cropping1D"),
+    ("crop", "Cropping3D"),
+    ("upsample", "UpSampling1D"),
+    ("upsample", "UpSampling3D"),
+];
 
 /// Which key of a layer is its kind.
 const KINDS: ChoiceNames<'static> = ChoiceNames {
     common: &COMMON,
-    is_known: &|name| NAMES.iter().any(|(own, _)| *own == LayerKind::canonical(name)),
-    has_option: &|name, key| LayerKind::keys_of(LayerKind::canonical(name)).contains(&key),
+    is_known: &|name| LayerKind::known(name).is_some() || is_activation(name),
+    has_option: &|name, key| is_extra(key) || LayerKind::keys_of(LayerKind::canonical(name)).contains(&key),
 };
+
+/// A layer's kind as it is written, the key that says it, its main option and the others. `parameters` are those of a block of
+/// that name.
+pub(super) type Parts = (String, Key, Option<Node>, Vec<(Key, Node)>);
+
+/// See [`Parts`].
+///
+/// # Errors
+/// A node that is no layer.
+pub(super) fn parts(node: &Node, parameters: &dyn Fn(&str) -> Option<Vec<String>>) -> Result<Parts, ReadError> {
+    if let Value::Text(name) = &node.value
+        && is_activation(name)
+        && parameters(name).is_none()
+    {
+        let key = Key::new("activation", node.mark);
+        return Ok(("activation".to_string(), key, Some(node.clone()), Vec::new()));
+    }
+    let common = [&COMMON[..], &["when"]].concat();
+    let names = ChoiceNames {
+        common: &common,
+        is_known: &|name| parameters(name).is_some() || (KINDS.is_known)(name),
+        has_option: &|name, key| match parameters(name) {
+            Some(parameters) => key == "repeats" || parameters.iter().any(|name| name == key),
+            None => (KINDS.has_option)(name, key),
+        },
+    };
+    let choice = Choice::read(node, &names, EXAMPLE)?;
+    let options = choice.entries().map(|(key, node)| (key.clone(), node.clone())).collect();
+    let is_kind = LayerKind::known(choice.name).is_some() || parameters(choice.name).is_some();
+    if !is_kind && choice.main.is_none() && is_activation(choice.name) {
+        let function = Node::scalar(Value::Text(choice.name.to_string()), choice.name, choice.mark);
+        return Ok(("activation".to_string(), Key::new("activation", choice.mark), Some(function), options));
+    }
+    let key = Key::new(choice.name, choice.mark);
+    Ok((choice.name.to_string(), key, choice.main.cloned(), options))
+}
+
+const EXAMPLE: &str = "a layer, such as `flatten` or `{dense: 10}`";
 
 impl Layer {
     fn read(node: &Node) -> Result<Layer, ReadError> {
@@ -256,10 +391,16 @@ impl Layer {
         {
             return Ok(Layer::from(LayerKind::Activation(elementwise::Activation { activation })));
         }
-        let mut choice = Choice::read(node, &KINDS, "a layer, such as `flatten` or `{dense: 10}`")?;
+        let mut choice = Choice::read(node, &KINDS, EXAMPLE)?;
+        // `{relu: , name: r}`.
+        let activation = Some(choice.name).filter(|name| choice.main.is_none() && LayerKind::known(name).is_none());
+        let activation = activation.filter(|name| is_activation(name));
         let canonical = LayerKind::canonical(choice.name);
         let name = choice.take::<String>("name")?;
         let dtype = choice.take::<LayerDType>("dtype")?;
+        let share = choice.take::<String>("share")?;
+        let tied_to = if canonical == "dense" { choice.take::<String>("tied_to")? } else { None };
+        let regularizers = Regularizers::take(&mut choice)?;
         let place_of_inputs = choice.place_of("inputs");
         let mut inputs = choice.take::<Names>("inputs")?.map(|Names(names)| names);
         if LayerKind::arity_of(canonical) == Arity::Several
@@ -271,7 +412,16 @@ impl Layer {
             let Names(names) = Names::deserialize(main)?;
             inputs = Some(names);
         }
-        Ok(Layer { name, inputs: inputs.unwrap_or_default(), dtype, kind: LayerKind::read(canonical, choice)? })
+        let inputs = inputs.unwrap_or_default();
+        let kind = match activation {
+            Some(activation) => {
+                let activation = nn::Activation::deserialize(StrDeserializer::<ReadError>::new(activation))?;
+                let shape::Flatten {} = choice.options(&COMMON)?;
+                LayerKind::Activation(elementwise::Activation { activation })
+            }
+            None => LayerKind::read(canonical, choice)?,
+        };
+        Ok(Layer { name, inputs, dtype, share, tied_to, regularizers, kind })
     }
 }
 
@@ -281,7 +431,9 @@ impl Layer {
         let size = match &self.kind {
             LayerKind::Dense(_) => "units",
             LayerKind::Embedding(_) => "input_dim",
-            LayerKind::Conv(_) | LayerKind::Conv1d(_) => "filters",
+            LayerKind::Conv(_) | LayerKind::Conv1d(_) | LayerKind::Conv3d(_) => "filters",
+            LayerKind::ConvTranspose(_) | LayerKind::SeparableConv(_) => "filters",
+            LayerKind::OneHot(_) => "depth",
             LayerKind::Lstm(_) | LayerKind::Gru(_) => "units",
             _ => return node.mark,
         };
@@ -310,6 +462,13 @@ impl Serialize for Layer {
         if let Some(dtype) = &self.dtype {
             map.serialize_entry("dtype", dtype)?;
         }
+        if let Some(share) = &self.share {
+            map.serialize_entry("share", share)?;
+        }
+        if let Some(tied_to) = &self.tied_to {
+            map.serialize_entry("tied_to", tied_to)?;
+        }
+        self.regularizers.serialize_entries(&mut map)?;
         map.end()
     }
 }

@@ -9,8 +9,12 @@ pub enum Arity {
     One,
     /// One, or two.
     OneOrTwo,
+    /// One to three.
+    UpToThree,
     /// Two or more; they are the layer's main option: `{add: [a, b]}`.
     Several,
+    /// Those that it names itself.
+    Named,
 }
 
 /// What a kind of layer is: options, and what is built of them.

@@ -1,11 +1,11 @@
 //! `llama_block`: Llama's decoder blocks, as often as `repeats` says.
 
 use super::block::{LAYERS_OF_A_BLOCK, repeated, repeats, small};
-use super::layer_options::LayerOptions;
+use super::layer_options::{Arity, LayerOptions};
 use crate::document;
 use crate::graph::{Init, Scope, Tensor};
 use crate::nn::options::{above_zero, glorot_uniform, is_default, single, some_positive};
-use crate::nn::{self, Activation, Rope};
+use crate::nn::{self, Activation, MaskKind, Rope};
 use serde::{Deserialize, Serialize};
 
 /// Options of `llama_block`: causal attention with rotary positions and a gated feed-forward network, each added to what its
@@ -35,6 +35,15 @@ pub struct LlamaBlock {
     /// Rotary positions. Default `{max_wavelength: 10000}`.
     #[serde(default)]
     pub rope: Rope,
+    /// Sliding window: a position sees only those less than so far away. Default: any.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
+    pub window: Option<i64>,
+    /// What a mask that is read says. Default `padding`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mask: MaskKind,
+    /// How many of the attention's weights training sets to 0. Default 0.
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "document::fraction")]
+    pub attention_dropout: f64,
     /// Of the RMS norms. Default 1e-5.
     #[serde(default = "small", deserialize_with = "above_zero")]
     pub layer_norm_epsilon: f64,
@@ -71,7 +80,7 @@ impl LlamaBlock {
         dense(&(gate * up), "down", x.dims().last().copied().unwrap_or(1))
     }
 
-    fn block(&self, s: &Scope, x: &Tensor) -> Tensor {
+    fn block(&self, s: &Scope, x: &Tensor, mask: Option<&Tensor>) -> Tensor {
         let x = self.connected(s, x, "attention", |s, x| {
             let config = nn::Attention {
                 num_heads: self.num_heads,
@@ -80,21 +89,27 @@ impl LlamaBlock {
                 use_bias: false,
                 rope: Some(self.rope),
                 use_causal_mask: true,
+                window: self.window,
+                mask: self.mask,
+                dropout: self.attention_dropout,
                 kernel_initializer: self.kernel_initializer,
                 ..nn::Attention::default()
             };
-            nn::attention(s, x, x, "heads", &config)
+            nn::attention_masked(s, x, x, mask, "heads", &config)
         });
         self.connected(s, &x, "feed_forward", |s, x| self.feed_forward(s, x))
     }
 }
 
+/// It reads a sequence, and a mask or none.
 impl LayerOptions for LlamaBlock {
+    const ARITY: Arity = Arity::OneOrTwo;
+
     fn n_layers(&self) -> i64 {
         LAYERS_OF_A_BLOCK * self.repeats
     }
 
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        repeated(s, name, self.repeats, inputs[0], |s, x, _| self.block(s, x))
+        repeated(s, name, self.repeats, inputs[0], |s, x, _| self.block(s, x, inputs.get(1).copied()))
     }
 }

@@ -1,11 +1,11 @@
 //! Layers that only move elements: `flatten`, `reshape`, `permute`, `take`, `zero_padding`, `crop`, `upsample`.
 
 use super::layer_options::LayerOptions;
-use crate::document::{self, Node, Value};
 use crate::graph::{Scope, Tensor};
-use crate::nn::options::{is_default, pair, two};
-use crate::nn::{self, DataFormat};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use crate::nn::options::is_default;
+use crate::nn::{self, DataFormat, Interpolation, Sizes};
+use bf16scope_hlo::ops::RuleError;
+use serde::{Deserialize, Serialize};
 
 /// `flatten` has no options; see [`nn::flatten`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -67,103 +67,36 @@ impl LayerOptions for Permute {
     }
 }
 
-/// Options of `crop`; see [`nn::crop`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Crop {
-    /// Rows above and below, columns left and right. Default 1.
-    #[serde(default = "Margins::one")]
-    pub cropping: Margins,
-    /// Where the channels stand. Default `channels_last`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub data_format: DataFormat,
-}
-
-impl LayerOptions for Crop {
-    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        s.layer(name, |_| nn::crop(inputs[0], self.cropping.0, self.data_format))
-    }
-}
-
-/// What stands around an image: `[[above, below], [left, right]]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Margins(pub [[i64; 2]; 2]);
-
-impl Margins {
-    fn one() -> Margins {
-        Margins([[1; 2]; 2])
-    }
-}
-
-/// As Keras' `ZeroPadding2D`: one number for all four sides, one for height and one for width, or one for each side.
-impl<'de> Deserialize<'de> for Margins {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Margins, D::Error> {
-        const EXPECTED: &str = "a whole number of at least 1, [height, width], or [[top, bottom], [left, right]]";
-        // More pixels than this no axis has; f64 holds it exactly.
-        let fits = |n: f64| n.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&n);
-        let number = |node: &Node| document::number(node, fits, EXPECTED).map(|n| n as i64);
-        let sides = |node: &Node| match &node.value {
-            Value::List(list) => match &list[..] {
-                [low, high] => Ok([number(low)?, number(high)?]),
-                _ => Err(node.wrong(EXPECTED)),
-            },
-            _ => number(node).map(|n| [n; 2]),
-        };
-        Node::read(deserializer, |node| {
-            let margins = match &node.value {
-                Value::List(list) => match &list[..] {
-                    [rows, columns] => [sides(rows)?, sides(columns)?],
-                    _ => return Err(node.wrong(EXPECTED)),
-                },
-                _ => [sides(node)?; 2],
-            };
-            if margins == [[0; 2]; 2] { Err(node.wrong(EXPECTED)) } else { Ok(Margins(margins)) }
-        })
-    }
-}
-
-/// In the shorter form where that says it, as in checkpoints from before the longer one.
-impl Serialize for Margins {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0 {
-            [[top, bottom], [left, right]] if top == bottom && left == right => [top, left].serialize(serializer),
-            each => each.serialize(serializer),
-        }
-    }
-}
-
-/// Options of `zero_padding`; see [`nn::zero_padding`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ZeroPadding {
-    /// Rows above and below, columns left and right. Default 1.
-    #[serde(default = "Margins::one")]
-    pub padding: Margins,
-    /// Where the channels stand. Default `channels_last`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub data_format: DataFormat,
-}
-
-impl LayerOptions for ZeroPadding {
-    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        s.layer(name, |_| nn::zero_padding(inputs[0], self.padding.0, self.data_format))
-    }
-}
-
-/// Options of `upsample`; see [`nn::upsample`].
+/// Options of `upsample`; see [`nn::upsample`] and [`nn::upsample_nd`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Upsample {
-    /// How often a pixel is repeated down and right. Default 2.
-    #[serde(default = "two", deserialize_with = "pair")]
-    pub size: [i64; 2],
+    /// How many times longer each axis becomes. Default 2.
+    #[serde(default = "twice")]
+    pub size: Sizes,
     /// Where the channels stand. Default `channels_last`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data_format: DataFormat,
+    /// What stands between places. Default `nearest`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub interpolation: Interpolation,
+}
+
+fn twice() -> Sizes {
+    Sizes::from(2)
 }
 
 impl LayerOptions for Upsample {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        s.layer(name, |_| nn::upsample(inputs[0], self.size, self.data_format))
+        let x = inputs[0];
+        let is_plain = x.rank() == 4 && self.interpolation == Interpolation::Nearest;
+        s.layer(name, |s| match (is_plain, self.size.image()) {
+            (true, Some(size)) => nn::upsample(x, size, self.data_format),
+            _ if self.data_format != DataFormat::ChannelsLast => {
+                let message = "`channels_first` is for images and nearest places, expected `channels_last`";
+                s.graph().fail("upsample", &[x], RuleError::new("upsample/format", message))
+            }
+            _ => nn::upsample_nd(x, &self.size, self.interpolation),
+        })
     }
 }

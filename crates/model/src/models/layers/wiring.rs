@@ -21,6 +21,12 @@ pub(super) struct Wiring {
     pub names: Vec<String>,
     /// What each layer reads.
     pub reads: Vec<Vec<Source>>,
+    /// The layer that has the variables of each that shares them.
+    pub owners: Vec<Option<usize>>,
+    /// The layer that has the table of each that is tied to one.
+    pub tied: Vec<Option<usize>>,
+    /// Whether others have a layer's variables, too.
+    pub is_shared: Vec<bool>,
     /// What is predicted.
     pub outputs: Vec<(String, Source)>,
     /// What each loss judges.
@@ -42,7 +48,7 @@ fn key(name: &str) -> Step {
 
 /// Layers of a network at most. A thousand of them take some seconds to build; the deepest networks published have a thousand
 /// blocks.
-const MAX_LAYERS: i64 = 12_000;
+pub(super) const MAX_LAYERS: i64 = 12_000;
 
 impl Wiring {
     /// Looks everything up.
@@ -75,6 +81,13 @@ impl Wiring {
         for (number, layer) in config.layers.iter().enumerate() {
             let reads = wiring.reads_of(config, number, layer)?;
             wiring.reads.push(reads);
+            let (owner, tied) = (wiring.owner_of(config, number)?, wiring.tied(config, number)?);
+            wiring.owners.push(owner);
+            wiring.tied.push(tied);
+        }
+        wiring.is_shared = vec![false; config.layers.len()];
+        for &number in wiring.owners.iter().chain(&wiring.tied).flatten() {
+            wiring.is_shared[number] = true;
         }
         wiring.outputs = wiring.outputs_of(config)?;
         for (number, loss) in config.loss.iter().enumerate() {
@@ -116,6 +129,9 @@ impl Wiring {
     fn reads_of(&self, config: &Config, number: usize, layer: &Layer) -> Result<Vec<Source>, NodeError> {
         let (name, kind) = (&self.names[number], layer.kind.name());
         let wrong = |message: String| NodeError::new([at("layers", number), vec![key("inputs")]].concat(), message);
+        if let (true, Some(names)) = (layer.inputs.is_empty(), layer.kind.named()) {
+            return self.named(config, number, &names);
+        }
         if layer.inputs.is_empty() && layer.kind.arity() != Arity::Several {
             return match (number, &config.inputs[..]) {
                 (0, [_]) => Ok(vec![Source::Input(0)]),
@@ -132,13 +148,18 @@ impl Wiring {
         let (fits, words) = match expected {
             Arity::One => (n == 1, "one"),
             Arity::OneOrTwo => (n == 1 || n == 2, "one or two"),
+            Arity::UpToThree => ((1..=3).contains(&n), "one to three"),
             Arity::Several => (n >= 2, "at least two"),
+            Arity::Named => (Some(n) == layer.kind.named().map(|names| names.len()), "as many as its formula names"),
         };
         if !fits {
             let error = wrong(format!("layer `{name}` ({kind}) reads {n}, expected {words}"));
             return Err(match expected {
                 Arity::Several => error.with_help(format!("name them: `{{{kind}: [a, b]}}`")),
-                Arity::One | Arity::OneOrTwo => error.with_help("join them first, with `concat` or `add`"),
+                Arity::One | Arity::OneOrTwo | Arity::UpToThree => {
+                    error.with_help("join them first, with `concat` or `add`")
+                }
+                Arity::Named => error.with_help("leave `inputs` out, or name them in the formula's order"),
             });
         }
         let source = |read: &String| match self.find(config, read) {
@@ -150,6 +171,70 @@ impl Wiring {
             }
         };
         layer.inputs.iter().map(source).collect()
+    }
+
+    /// What a layer that names it reads; `x` is what stands before it, where nothing else is called so.
+    fn named(&self, config: &Config, number: usize, names: &[String]) -> Result<Vec<Source>, NodeError> {
+        let wrong = |message: String| NodeError::new(at("layers", number), message);
+        let source = |name: &String| match self.find(config, name) {
+            Some(Source::Layer(other)) if other >= number => Err(self.not_above(config, number, other, wrong)),
+            Some(source) => Ok(source),
+            None if name == "x" && number > 0 => Ok(Source::Layer(number - 1)),
+            None if name == "x" && config.inputs.len() == 1 => Ok(Source::Input(0)),
+            None => {
+                let layer = &self.names[number];
+                let error = wrong(format!("layer `{layer}` reads `{name}`, which is neither an input nor a layer"));
+                Err(error.with_help(self.known(config, name)))
+            }
+        };
+        names.iter().map(source).collect()
+    }
+
+    /// The layer whose variables one has that says so.
+    ///
+    /// # Errors
+    /// A name of no layer above it, or of one that is something else.
+    fn owner_of(&self, config: &Config, number: usize) -> Result<Option<usize>, NodeError> {
+        let layer = &config.layers[number];
+        let Some(name) = &layer.share else { return Ok(None) };
+        let wrong = |message: String| NodeError::new([at("layers", number), vec![key("share")]].concat(), message);
+        let Some(other) = self.names[..number].iter().position(|other| other == name) else {
+            let error = wrong(format!("layer `{}` shares `{name}`, which is no layer above it", self.names[number]));
+            return Err(error.with_help(self.known(config, name)));
+        };
+        let owner = &config.layers[other];
+        if owner.kind != layer.kind || owner.dtype != layer.dtype || owner.tied_to != layer.tied_to {
+            let message = format!(
+                "layer `{}` shares `{name}`, which is of another kind or has other options",
+                self.names[number]
+            );
+            let help = format!("write `{{share: {name}}}` and nothing of the kind: it is the same layer");
+            return Err(wrong(message).with_help(help));
+        }
+        // The first of a chain has the variables.
+        Ok(Some(self.owners[other].unwrap_or(other)))
+    }
+
+    /// The layer whose table or kernel is that of a dense layer, transposed.
+    ///
+    /// # Errors
+    /// A name of no layer above it, or of one that has neither.
+    fn tied(&self, config: &Config, number: usize) -> Result<Option<usize>, NodeError> {
+        let Some(name) = &config.layers[number].tied_to else { return Ok(None) };
+        let wrong = |message: String| NodeError::new([at("layers", number), vec![key("tied_to")]].concat(), message);
+        let Some(other) = self.names[..number].iter().position(|other| other == name) else {
+            let error =
+                wrong(format!("layer `{}` is tied to `{name}`, which is no layer above it", self.names[number]));
+            return Err(error.with_help(self.known(config, name)));
+        };
+        match (&config.layers[other].kind, &config.layers[other].tied_to) {
+            (LayerKind::Embedding(_) | LayerKind::Dense(_), None) => Ok(Some(self.owners[other].unwrap_or(other))),
+            (kind, _) => {
+                let message =
+                    format!("layer `{name}` ({}) has no table and no kernel of its own to be tied to", kind.name());
+                Err(wrong(message).with_help("name an `embedding`, or a `dense` layer that is not tied itself"))
+            }
+        }
     }
 
     /// The error of a layer that reads itself, or one below it.
@@ -271,7 +356,11 @@ impl Wiring {
         let mut source = *source;
         while let Source::Layer(number) = source {
             match config.layers[number].kind {
-                LayerKind::Dense(_) | LayerKind::Conv(_) => return Some(number),
+                LayerKind::Dense(_)
+                | LayerKind::Conv(_)
+                | LayerKind::Conv3d(_)
+                | LayerKind::ConvTranspose(_)
+                | LayerKind::SeparableConv(_) => return Some(number),
                 _ => source = *self.reads[number].first()?,
             }
         }
@@ -367,8 +456,10 @@ fn way(config: &Config, names: &[String], from: usize, to: usize) -> Option<Vec<
             continue;
         }
         let layer = &config.layers[last];
-        let before = (layer.inputs.is_empty() && last > 0).then(|| last - 1);
-        let named = layer.inputs.iter().filter_map(|name| names.iter().position(|other| other == name));
+        let formula = if layer.inputs.is_empty() { layer.kind.named() } else { None };
+        let reads = formula.as_ref().unwrap_or(&layer.inputs);
+        let before = (reads.is_empty() && last > 0).then(|| last - 1);
+        let named = reads.iter().filter_map(|name| names.iter().position(|other| other == name));
         paths.extend(named.chain(before).map(|next| [path.as_slice(), &[next]].concat()));
     }
     None

@@ -1,0 +1,259 @@
+//! `expression`: arithmetic on named layers.
+
+use super::expression::{Formula, Operator, unknown, wrong_count};
+use super::layer_options::{Arity, LayerOptions};
+use crate::document::{Node, ReadError};
+use crate::graph::{Scope, Tensor};
+use crate::nn::{self, Activation};
+use bf16scope_hlo::ops::{BinaryOp, Comparison, RuleError, UnaryOp};
+use serde::de::value::StrDeserializer;
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Options of `expression`: a formula of layers and inputs by name, such as `a * sigmoid(b)`. `x` is the layer before it,
+/// where nothing else is called so. Operands broadcast as those of [`nn::merge`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expression {
+    /// The formula: `+ - * / **`, comparisons (1 where they hold, else 0), numbers and functions.
+    #[serde(deserialize_with = "formula")]
+    pub expression: String,
+}
+
+/// Functions of one tensor beside activations.
+const FUNCTIONS: &[(&str, UnaryOp)] = &[
+    ("abs", UnaryOp::Abs),
+    ("ceil", UnaryOp::Ceil),
+    ("cos", UnaryOp::Cos),
+    ("erf", UnaryOp::Erf),
+    ("exp", UnaryOp::Exp),
+    ("floor", UnaryOp::Floor),
+    ("log", UnaryOp::Log),
+    ("log1p", UnaryOp::Log1p),
+    ("rsqrt", UnaryOp::Rsqrt),
+    ("sign", UnaryOp::Sign),
+    ("sin", UnaryOp::Sin),
+    ("sqrt", UnaryOp::Sqrt),
+];
+
+fn activation(name: &str) -> Option<Activation> {
+    Activation::deserialize(StrDeserializer::<serde::de::value::Error>::new(name)).ok()
+}
+
+fn formula<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Node::read(deserializer, |node| {
+        let Some(text) = node.text() else { return Err(node.wrong("a formula, such as `a * sigmoid(b)`")) };
+        let wrong = |message: String| ReadError::new(message).or_at(node.mark);
+        let formula = Formula::parse(text).map_err(wrong)?;
+        checked(&formula).map_err(wrong)?;
+        if formula.names().is_empty() {
+            let help = "a formula reads layers or inputs by their names";
+            return Err(wrong(format!("`{text}` names no layer")).with_help(help));
+        }
+        Ok(text.to_string())
+    })
+}
+
+/// Whether all functions are known and have their arguments.
+fn checked(formula: &Formula) -> Result<(), String> {
+    match formula {
+        Formula::Number(_) | Formula::Name(_) => Ok(()),
+        Formula::Unary(_, x) => checked(x),
+        Formula::Binary(operator, x, y) => {
+            if matches!(operator, Operator::FloorDivide | Operator::Remainder) {
+                return Err(format!("`{operator}` is not for layers"));
+            }
+            checked(x).and_then(|()| checked(y))
+        }
+        Formula::Call(name, arguments) => {
+            let n = match name.as_str() {
+                "maximum" | "minimum" | "max" | "min" => 2,
+                "square" => 1,
+                "where" => 3,
+                name if activation(name).is_some() || FUNCTIONS.iter().any(|(other, _)| *other == name) => 1,
+                _ => {
+                    let known = ["maximum", "minimum", "square", "where", "sigmoid", "tanh", "relu", "softmax"];
+                    let names: Vec<&str> = FUNCTIONS.iter().map(|(name, _)| *name).chain(known).collect();
+                    return Err(unknown(name, &names));
+                }
+            };
+            if arguments.len() != n {
+                return Err(wrong_count(name, arguments.len()));
+            }
+            arguments.iter().try_for_each(checked)
+        }
+    }
+}
+
+/// The names in a formula that a node holds, if it is one.
+pub(super) fn names_of(node: &Node) -> Option<Vec<String>> {
+    Formula::parse(node.text()?).ok().map(|formula| formula.names())
+}
+
+impl Expression {
+    fn formula(&self) -> Formula {
+        // Checked where it was read; a program's own may be wrong, which `build` says.
+        Formula::parse(&self.expression).unwrap_or(Formula::Number(f64::NAN))
+    }
+
+    /// The layers and inputs that it names.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.formula().names()
+    }
+}
+
+/// A number, or a tensor.
+enum Value {
+    Number(f64),
+    Tensor(Tensor),
+}
+
+impl LayerOptions for Expression {
+    const ARITY: Arity = Arity::Named;
+
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        s.layer(name, |s| {
+            if let Some(poison) = inputs.iter().find(|input| input.is_poison()) {
+                return (*poison).clone();
+            }
+            let names = self.names();
+            let known =
+                |name: &str| names.iter().position(|other| other == name).and_then(|at| inputs.get(at).copied());
+            let formula = Formula::parse(&self.expression).and_then(|it| checked(&it).map(|()| it));
+            match formula.and_then(|formula| evaluated(&formula, &known)) {
+                Ok(Value::Tensor(tensor)) => tensor,
+                Ok(Value::Number(_)) => {
+                    let error = RuleError::new("expression/names", "the formula reads no layer");
+                    s.graph().fail("expression", inputs, error)
+                }
+                Err(message) => s.graph().fail("expression", inputs, RuleError::new("expression/formula", message)),
+            }
+        })
+    }
+}
+
+fn evaluated<'a>(formula: &Formula, known: &dyn Fn(&str) -> Option<&'a Tensor>) -> Result<Value, String> {
+    Ok(match formula {
+        Formula::Number(number) => Value::Number(*number),
+        Formula::Name(name) => Value::Tensor(known(name).ok_or_else(|| format!("`{name}` is not read"))?.clone()),
+        Formula::Unary(operator, x) => match (operator, evaluated(x, known)?) {
+            (Operator::Not, x) => binary(Operator::Equal, x, Value::Number(0.0))?,
+            (_, Value::Number(number)) => Value::Number(-number),
+            (_, Value::Tensor(x)) => Value::Tensor(x.negate()),
+        },
+        Formula::Binary(operator, x, y) => binary(*operator, evaluated(x, known)?, evaluated(y, known)?)?,
+        Formula::Call(name, arguments) => {
+            let arguments: Vec<Value> = arguments.iter().map(|x| evaluated(x, known)).collect::<Result<_, _>>()?;
+            called(name, arguments)?
+        }
+    })
+}
+
+fn called(name: &str, arguments: Vec<Value>) -> Result<Value, String> {
+    let tensor = |value: &Value| match value {
+        Value::Tensor(tensor) => Ok(tensor.clone()),
+        Value::Number(_) => Err(format!("`{name}` reads a number, expected a layer")),
+    };
+    if let "maximum" | "minimum" | "max" | "min" = name {
+        let op = if name.starts_with("max") { BinaryOp::Maximum } else { BinaryOp::Minimum };
+        return match &arguments[..] {
+            [Value::Number(number), Value::Tensor(x)] | [Value::Tensor(x), Value::Number(number)] => {
+                Ok(Value::Tensor(x.binary_scalar(op, *number)))
+            }
+            [x, y] => together(&tensor(x)?, &tensor(y)?, |x, y| x.binary(op, y)),
+            _ => Err(wrong_count(name, arguments.len())),
+        };
+    }
+    if name == "where" {
+        let [condition, x, y] = &arguments[..] else { return Err(wrong_count(name, arguments.len())) };
+        // A product with 0 and 1 would let NaN and infinity through.
+        let condition = tensor(condition)?;
+        let like = [x, y].into_iter().find_map(|value| tensor(value).ok());
+        let like = like.ok_or("`where` chooses between two numbers, expected at least one layer")?;
+        let full = |value: &Value| match value {
+            Value::Tensor(tensor) => tensor.clone(),
+            Value::Number(number) => like.graph().full(like.dtype(), &like.dims(), *number),
+        };
+        let (x, y) = (full(x), full(y));
+        let is = condition.cast(like.dtype());
+        let all = nn::aligned(&[&is, &x, &y]).map_err(|error| error.message)?;
+        let dims: Vec<i64> =
+            (0..all[0].rank()).map(|axis| all.iter().map(|it| it.dims()[axis]).max().unwrap_or(1)).collect();
+        let [is, x, y] = [0, 1, 2].map(|at| all[at].broadcast_to(&dims));
+        let zeros = like.graph().full(like.dtype(), &dims, 0.0);
+        return Ok(Value::Tensor(is.not_equal(&zeros).select(&x, &y)));
+    }
+    let x = tensor(&arguments[0])?;
+    Ok(Value::Tensor(match (name, activation(name)) {
+        ("square", _) => &x * &x,
+        (_, Some(activation)) => activation.of(&x),
+        _ => {
+            let op = FUNCTIONS.iter().find(|(other, _)| *other == name).map(|(_, op)| *op);
+            x.unary(op.ok_or_else(|| unknown(name, &[]))?)
+        }
+    }))
+}
+
+fn together(x: &Tensor, y: &Tensor, made: impl Fn(&Tensor, &Tensor) -> Tensor) -> Result<Value, String> {
+    let both = nn::aligned(&[x, y]).map_err(|error| error.message)?;
+    Ok(Value::Tensor(made(&both[0], &both[1])))
+}
+
+fn binary(operator: Operator, x: Value, y: Value) -> Result<Value, String> {
+    let arithmetic = |op: BinaryOp| {
+        Ok(match (&x, &y) {
+            (Value::Tensor(x), Value::Tensor(y)) => return together(x, y, |x, y| x.binary(op, y)),
+            (Value::Tensor(x), Value::Number(y)) => Value::Tensor(x.binary_scalar(op, *y)),
+            (Value::Number(x), Value::Tensor(y)) => {
+                Value::Tensor(y.graph().full(y.dtype(), &y.dims(), *x).binary(op, y))
+            }
+            (Value::Number(_), Value::Number(_)) => {
+                let number = |value: &Value| if let Value::Number(number) = value { *number } else { f64::NAN };
+                let both = Formula::Binary(
+                    operator,
+                    Box::new(Formula::Number(number(&x))),
+                    Box::new(Formula::Number(number(&y))),
+                );
+                Value::Number(both.number(&|name| Err(format!("`{name}` has no value")))?)
+            }
+        })
+    };
+    let compared = |direction: Comparison| {
+        let truth = |x: &Tensor, y: &Tensor| {
+            let is = x.compare(direction, y);
+            is.cast(x.dtype())
+        };
+        match (&x, &y) {
+            (Value::Tensor(x), Value::Tensor(y)) => together(x, y, truth),
+            (Value::Tensor(x), Value::Number(y)) => {
+                Ok(Value::Tensor(truth(x, &x.graph().full(x.dtype(), &x.dims(), *y))))
+            }
+            (Value::Number(x), Value::Tensor(y)) => {
+                Ok(Value::Tensor(truth(&y.graph().full(y.dtype(), &y.dims(), *x), y)))
+            }
+            (Value::Number(_), Value::Number(_)) => arithmetic(BinaryOp::Add),
+        }
+    };
+    match operator {
+        Operator::Add => arithmetic(BinaryOp::Add),
+        Operator::Subtract => arithmetic(BinaryOp::Subtract),
+        Operator::Multiply => arithmetic(BinaryOp::Multiply),
+        Operator::Divide => arithmetic(BinaryOp::Divide),
+        Operator::Power => match &y {
+            // A product is exact where a power is not, and its gradient at 0 is 0.
+            Value::Number(2.0) if matches!(x, Value::Tensor(_)) => called("square", vec![x]),
+            _ => arithmetic(BinaryOp::Power),
+        },
+        Operator::Equal => compared(Comparison::Eq),
+        Operator::NotEqual => compared(Comparison::Ne),
+        Operator::AtMost => compared(Comparison::Le),
+        Operator::AtLeast => compared(Comparison::Ge),
+        Operator::Less => compared(Comparison::Lt),
+        Operator::Greater => compared(Comparison::Gt),
+        // Of truths, which are 0 and 1.
+        Operator::And => arithmetic(BinaryOp::Minimum),
+        Operator::Or => arithmetic(BinaryOp::Maximum),
+        Operator::FloorDivide | Operator::Remainder | Operator::Negate | Operator::Not => {
+            Err(format!("`{operator}` is not for layers"))
+        }
+    }
+}

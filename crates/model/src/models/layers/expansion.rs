@@ -1,0 +1,437 @@
+//! Blocks that a file defines once and repeats, and layers that are applied again: written out, before the list is read.
+//!
+//! A network with neither stays as it is. One with either becomes a list in which each layer has a name: those of a block
+//! begin with the name of the place where it is used, and the last is a `linear` activation of that name alone, which emits
+//! nothing. Every value keeps its place, so an error shows the line of the block that holds it.
+
+mod definition;
+mod share;
+
+use super::kinds::{self, LayerKind};
+use super::layer_options::Arity;
+use super::parameters::{Replacer, Values};
+use super::wiring::MAX_LAYERS;
+use crate::document::{Key, Mark, Node, ReadError, Value, nearest};
+use definition::{Block, blocks, is_reserved};
+use std::collections::BTreeSet;
+
+/// Blocks inside one another at most.
+const MAX_DEPTH: usize = 32;
+
+/// A layer as it is written, with its parameters in their places.
+struct Entry<'a> {
+    /// Its kind, or a block.
+    kind: Kind<'a>,
+    /// The key or text that says so.
+    key: Key,
+    main: Option<Node>,
+    options: Vec<(Key, Node)>,
+}
+
+enum Kind<'a> {
+    Layer(&'static str),
+    Block(&'a Block<'a>),
+    /// `{share: NAME}` and nothing more.
+    Share,
+    /// None that is known: read again where the list is read, which says so.
+    Unknown,
+}
+
+/// What surrounds a list of layers.
+struct Frame<'a> {
+    /// What the names of its layers begin with.
+    prefix: &'a str,
+    /// Other names of what it reads.
+    reads: Vec<(String, String)>,
+    values: Values,
+    depth: usize,
+}
+
+/// Where a block was used.
+struct Used {
+    name: String,
+    reads: Vec<String>,
+}
+
+struct Expander<'a> {
+    blocks: &'a [Block<'a>],
+    /// The parameters of the whole model.
+    parameters: Values,
+    replacer: Replacer,
+    /// Names and nodes of the layers so far.
+    flat: Vec<(String, Node)>,
+    used: Vec<Used>,
+    /// The network's inputs.
+    inputs: Vec<String>,
+}
+
+/// A network's node, with its blocks and shared layers written out.
+///
+/// # Errors
+/// Blocks that are not right, at their places.
+pub(super) fn expanded(model: &Node) -> Result<Node, ReadError> {
+    let Value::Map(map) = &model.value else { return Ok(model.clone()) };
+    let Some(Value::List(layers)) = model.get("layers").map(|node| &node.value) else { return Ok(model.clone()) };
+    let is_alone = |layer: &Node| layer.get("share").is_some() && is_share(layer);
+    if model.get("blocks").is_none() && model.get("parameters").is_none() && !layers.iter().any(is_alone) {
+        return Ok(model.clone());
+    }
+    let mut replacer = Replacer::default();
+    let mut values = Values::default();
+    if let Some(node) = model.get("parameters") {
+        let Value::Map(map) = &node.value else { return Err(node.wrong("names and values, such as `{width: 64}`")) };
+        for (name, node) in map {
+            let value = replacer.replaced(node, &values)?;
+            values.0.push((name.to_string(), value));
+        }
+    }
+    let blocks = match model.get("blocks") {
+        Some(node) => blocks(node)?,
+        None => Vec::new(),
+    };
+    let mut rest = Vec::new();
+    for (key, node) in map {
+        if !matches!(&**key, "blocks" | "parameters" | "layers") {
+            rest.push((key.clone(), replacer.replaced(node, &values)?));
+        }
+    }
+    let inputs = rest.iter().find(|(key, _)| &**key == "inputs").map(|(_, node)| &node.value);
+    let inputs = match inputs {
+        Some(Value::Map(map)) => map.iter().map(|(name, _)| name.to_string()).collect(),
+        _ => Vec::new(),
+    };
+    let mut expander =
+        Expander { blocks: &blocks, parameters: values.clone(), replacer, flat: Vec::new(), used: Vec::new(), inputs };
+    let frame = Frame { prefix: "", reads: Vec::new(), values, depth: 0 };
+    expander.layers(layers, &frame)?;
+    let layers = expander.flat.into_iter().map(|(_, node)| node).collect();
+    let (key, node) = map.iter().find(|(key, _)| &**key == "layers").expect("there is a list of layers");
+    rest.push((key.clone(), node.replaced(Value::List(layers))));
+    Ok(model.replaced(Value::Map(rest)))
+}
+
+/// Whether a layer says only whose variables it has.
+fn is_share(layer: &Node) -> bool {
+    let Value::Map(map) = &layer.value else { return false };
+    map.iter().all(|(key, _)| matches!(&**key, "share" | "name" | "inputs" | "dtype" | "when"))
+}
+
+impl<'a> Expander<'a> {
+    /// Writes a list of layers out. Returns their qualified names.
+    fn layers(&mut self, list: &[Node], frame: &Frame<'_>) -> Result<Vec<(String, String)>, ReadError> {
+        let mut entries = Vec::new();
+        for node in list {
+            let node = self.replacer.replaced(node, &frame.values)?;
+            let mut entry = self.entry(&node)?;
+            if let Some(at) = entry.options.iter().position(|(key, _)| &**key == "when") {
+                let (_, when) = entry.options.remove(at);
+                match when.value {
+                    Value::Bool(false) | Value::Whole(0) => continue,
+                    Value::Bool(true) | Value::Whole(1) => {}
+                    _ => return Err(when.wrong("true or false, or a comparison such as `$(strides == 1)`")),
+                }
+            }
+            entries.push((entry, node.mark));
+        }
+        let names = self.names(entries.iter().map(|(entry, _)| entry), frame);
+        let local = |name: &str| match frame.prefix {
+            "" => name.to_string(),
+            prefix => format!("{prefix}/{name}"),
+        };
+        let scope: Vec<(String, String)> = names.iter().map(|name| (name.clone(), local(name))).collect();
+        let known: Vec<(String, String)> = scope.iter().chain(&frame.reads).cloned().collect();
+        for (number, ((entry, mark), (_, name))) in entries.into_iter().zip(&scope).enumerate() {
+            let first = frame.reads.first().filter(|_| number == 0).map(|(_, read)| read);
+            self.layer(entry, mark, name, first, &known, frame)?;
+        }
+        Ok(scope)
+    }
+
+    /// One layer of a list, or what a block or another layer is that stands there.
+    fn layer(
+        &mut self,
+        mut entry: Entry<'a>,
+        mark: Mark,
+        name: &str,
+        first: Option<&String>,
+        known: &[(String, String)],
+        frame: &Frame<'_>,
+    ) -> Result<(), ReadError> {
+        let qualified = |node: &Node| qualified(node, known);
+        let is_several = matches!(entry.kind, Kind::Layer(kind) if LayerKind::arity_of(kind) == Arity::Several);
+        let mut reads = None;
+        for (key, node) in &mut entry.options {
+            match &**key {
+                "inputs" => {
+                    *node = qualified(node);
+                    reads = Some(node.clone());
+                }
+                "share" | "tied_to" => *node = qualified(node),
+                _ => {}
+            }
+        }
+        if is_several {
+            entry.main = entry.main.map(|main| qualified(&main));
+        }
+        if let (Kind::Layer("expression"), None) = (&entry.kind, &reads)
+            && let Some(formula) = entry.main.as_ref().or_else(|| option(&entry.options, "expression"))
+            && let Some(names) = super::arithmetic::names_of(formula)
+        {
+            // What the formula calls them stays; what they are is said beside it.
+            let names = names.into_iter().map(|name| {
+                let before = || self.flat.last().map(|(name, _)| name).or(self.inputs.first());
+                let is_known = known.iter().any(|(local, _)| *local == name) || self.inputs.contains(&name);
+                match (is_known, name == "x") {
+                    (false, true) => text(first.or_else(before).map_or("x", String::as_str), mark),
+                    _ => qualified(&text(&name, mark)),
+                }
+            });
+            entry.options.push((Key::new("inputs", mark), Node::new(Value::List(names.collect()), mark)));
+        } else if let (false, None, Some(first)) = (is_several, &reads, first) {
+            let first = text(first, mark);
+            reads = Some(first.clone());
+            entry.options.push((Key::new("inputs", mark), first));
+        }
+        match entry.kind {
+            Kind::Block(block) => self.block(block, &entry, mark, name, reads.as_ref(), frame),
+            Kind::Share => self.share(&entry, mark, name, reads.as_ref()),
+            Kind::Layer(_) | Kind::Unknown => {
+                entry.options.retain(|(key, _)| &**key != "name");
+                let main = entry.main.unwrap_or_else(|| Node::new(Value::Null, mark));
+                let mut map = vec![(entry.key, main)];
+                map.extend(entry.options);
+                map.push((Key::new("name", mark), text(name, mark)));
+                self.push(name, Node::new(Value::Map(map), mark))
+            }
+        }
+    }
+
+    fn push(&mut self, name: &str, node: Node) -> Result<(), ReadError> {
+        if self.flat.len() as i64 >= MAX_LAYERS {
+            let message = format!("with its blocks written out the network has more than {MAX_LAYERS} layers");
+            return Err(ReadError::new(message).or_at(node.mark));
+        }
+        self.flat.push((name.to_string(), node));
+        Ok(())
+    }
+
+    /// A block in its place.
+    fn block(
+        &mut self,
+        block: &'a Block<'a>,
+        entry: &Entry<'_>,
+        mark: Mark,
+        name: &str,
+        reads: Option<&Node>,
+        frame: &Frame<'_>,
+    ) -> Result<(), ReadError> {
+        if frame.depth >= MAX_DEPTH {
+            let message =
+                format!("block `{}` is inside itself, or {MAX_DEPTH} blocks stand inside one another", block.name);
+            return Err(ReadError::new(message).or_at(mark));
+        }
+        let mut reads = self.reads_of(block, name, reads, mark)?;
+        let used = Used { name: name.to_string(), reads: reads.clone() };
+        let repeats = match option(&entry.options, "repeats") {
+            None => 1,
+            Some(node) => crate::document::number(node, is_count, "a whole number from 1 to 1000")? as usize,
+        };
+        let values = self.values(block, entry, mark)?;
+        for index in 0..repeats {
+            let prefix = if repeats == 1 { name.to_string() } else { format!("{name}/block{}", index + 1) };
+            let mut values = values.clone();
+            values.0.push(("index".to_string(), super::parameters::numeric(index as f64, mark)));
+            let inner = Frame {
+                prefix: &prefix,
+                reads: block.inputs.iter().map(ToString::to_string).zip(reads.iter().cloned()).collect(),
+                values,
+                depth: frame.depth + 1,
+            };
+            let scope = self.layers(block.layers, &inner)?;
+            let result = match block.output {
+                None => scope.last().map(|(_, name)| name.clone()),
+                Some(output) => {
+                    let output = self.replacer.replaced(output, &inner.values)?;
+                    let Value::Text(wanted) = &output.value else { return Err(output.wrong("a layer's name")) };
+                    let known = scope.iter().find(|(local, _)| local == wanted).map(|(_, name)| name.clone());
+                    Some(known.ok_or_else(|| {
+                        let names: Vec<&str> = scope.iter().map(|(local, _)| local.as_str()).collect();
+                        let message = format!(
+                            "block `{}` has no layer `{wanted}`, expected one of {}",
+                            block.name,
+                            names.join(", ")
+                        );
+                        ReadError::new(message).or_at(output.mark)
+                    })?)
+                }
+            };
+            // Where `when` leaves all out, it is what it reads.
+            reads[0] = result.unwrap_or_else(|| reads[0].clone());
+        }
+        self.used.push(used);
+        self.push(name, linear(name, &reads[0], mark))
+    }
+
+    /// What a block reads: what it names, or what stands before it.
+    fn reads_of(
+        &self,
+        block: &Block<'_>,
+        name: &str,
+        reads: Option<&Node>,
+        mark: Mark,
+    ) -> Result<Vec<String>, ReadError> {
+        let reads: Vec<String> = match reads.map(|node| &node.value) {
+            Some(Value::List(list)) => list.iter().map(|node| node.text().unwrap_or_default().to_string()).collect(),
+            Some(Value::Text(name)) => vec![name.clone()],
+            Some(_) => return Err(ReadError::new("`inputs` is a name, or a list of names").or_at(mark)),
+            None => match (self.flat.last(), &self.inputs[..]) {
+                (Some((last, _)), _) => vec![last.clone()],
+                (None, [input]) => vec![input.clone()],
+                (None, inputs) => {
+                    let message = format!("block `{name}` is the first, and there are {} inputs", inputs.len());
+                    let help =
+                        format!("say which it reads: `inputs: {}`", inputs.first().map_or("NAME", String::as_str));
+                    return Err(ReadError::new(message).or_at(mark).with_help(help));
+                }
+            },
+        };
+        if reads.len() == block.inputs.len() {
+            return Ok(reads);
+        }
+        let (n, expected) = (reads.len(), block.inputs.len());
+        let error = ReadError::new(format!("`{name}` (block `{}`) reads {n}, expected {expected}", block.name));
+        Err(error.or_at(mark).with_help(format!("name them: `inputs: [{}]`", block.inputs.join(", "))))
+    }
+
+    /// A block's parameters at a place where it is used.
+    fn values(&mut self, block: &Block<'_>, entry: &Entry<'_>, mark: Mark) -> Result<Values, ReadError> {
+        let names: Vec<&str> = block.parameters.iter().map(|(name, _)| *name).collect();
+        if let Some((key, _)) = entry.options.iter().find(|(key, _)| !is_reserved(key) && !names.contains(&&**key)) {
+            let all: Vec<String> = names.iter().map(ToString::to_string).collect();
+            let listed = [&names[..], &["repeats", "name", "inputs", "when"]].concat().join(", ");
+            let message = format!("unknown key `{}` of block `{}`, expected one of {listed}", &**key, block.name);
+            let error = ReadError::new(message).or_at(key.mark);
+            return Err(match nearest(key, &all) {
+                Some(near) => error.with_help(format!("did you mean `{near}`?")),
+                None => error,
+            });
+        }
+        let mut values = self.parameters.clone();
+        for (number, (name, default)) in block.parameters.iter().enumerate() {
+            let main = entry.main.as_ref().filter(|_| number == 0);
+            let value = match (main.or_else(|| option(&entry.options, name)), default) {
+                (Some(value), _) => value.clone(),
+                (None, Some(default)) => self.replacer.replaced(default, &values)?,
+                (None, None) => {
+                    let error = ReadError::new(format!("block `{}` is used without `{name}`", block.name));
+                    let help =
+                        format!("write `{{{}: , {name}: …}}`, or give it a value under `parameters`", block.name);
+                    return Err(error.or_at(mark).with_help(help));
+                }
+            };
+            values.0.push((name.to_string(), value));
+        }
+        if let (Some(main), true) = (&entry.main, block.parameters.is_empty()) {
+            return Err(main.wrong(&format!("nothing: block `{}` has no parameters", block.name)));
+        }
+        Ok(values)
+    }
+
+    /// A layer's kind and options, whatever form it is written in.
+    fn entry(&self, node: &Node) -> Result<Entry<'a>, ReadError> {
+        if is_share(node) && node.get("share").is_some() {
+            let Value::Map(map) = &node.value else { return Err(node.wrong("keys")) };
+            return Ok(Entry {
+                kind: Kind::Share,
+                key: Key::new("share", node.mark),
+                main: None,
+                options: map.clone(),
+            });
+        }
+        let parameters = |name: &str| {
+            let block = self.blocks.iter().find(|block| block.name == name)?;
+            Some(block.parameters.iter().map(|(name, _)| name.to_string()).collect::<Vec<String>>())
+        };
+        let (name, key, main, options) = kinds::parts(node, &parameters)?;
+        let kind = match self.blocks.iter().find(|block| block.name == name) {
+            Some(block) => Kind::Block(block),
+            None => LayerKind::known(&name).map_or(Kind::Unknown, Kind::Layer),
+        };
+        if let Kind::Unknown = kind {
+            let names: Vec<String> = self.blocks.iter().map(|block| block.name.to_string()).collect();
+            if let Some(near) = nearest(&name, &names) {
+                let error = ReadError::new(format!("there is no layer and no block `{name}`")).or_at(key.mark);
+                return Err(error.with_help(format!("did you mean `{near}`?")));
+            }
+        }
+        Ok(Entry { kind, key, main, options })
+    }
+
+    /// The names of a list's layers: their own, or the kind's with a number from the second on.
+    fn names<'b>(&self, entries: impl Iterator<Item = &'b Entry<'a>> + Clone, frame: &Frame<'_>) -> Vec<String>
+    where
+        'a: 'b,
+    {
+        let inputs = if frame.prefix.is_empty() { self.inputs.clone() } else { Vec::new() };
+        let mut taken: BTreeSet<String> = inputs.into_iter().collect();
+        taken.extend(frame.reads.iter().map(|(name, _)| name.clone()));
+        let explicit =
+            |entry: &Entry<'_>| option(&entry.options, "name").and_then(|name| Some(name.text()?.to_string()));
+        taken.extend(entries.clone().filter_map(explicit));
+        let mut n_of_kind = std::collections::BTreeMap::<String, usize>::new();
+        entries
+            .map(|entry| {
+                if let Some(name) = explicit(entry) {
+                    return name;
+                }
+                let kind = match &entry.kind {
+                    Kind::Layer(kind) => kind.to_string(),
+                    Kind::Block(block) => block.name.to_string(),
+                    Kind::Share => option(&entry.options, "share").and_then(Node::text).unwrap_or("share").to_string(),
+                    Kind::Unknown => entry.key.name.clone(),
+                };
+                let count = n_of_kind.entry(kind.clone()).or_default();
+                loop {
+                    let name = if *count == 0 { kind.clone() } else { format!("{kind}_{count}") };
+                    *count += 1;
+                    if taken.insert(name.clone()) {
+                        return name;
+                    }
+                }
+            })
+            .collect()
+    }
+}
+
+fn is_count(n: f64) -> bool {
+    n.fract() == 0.0 && (1.0..=1000.0).contains(&n)
+}
+
+fn option<'b>(options: &'b [(Key, Node)], name: &str) -> Option<&'b Node> {
+    options.iter().find(|(key, _)| &**key == name).map(|(_, node)| node)
+}
+
+fn text(text: &str, mark: Mark) -> Node {
+    Node::scalar(Value::Text(text.to_string()), text, mark)
+}
+
+/// A layer that gives what it reads, under a block's name.
+fn linear(name: &str, reads: &str, mark: Mark) -> Node {
+    let pairs = [("activation", "linear"), ("inputs", reads), ("name", name)];
+    Node::new(Value::Map(pairs.map(|(key, value)| (Key::new(key, mark), text(value, mark))).to_vec()), mark)
+}
+
+/// Names as the whole network knows them.
+fn qualified(node: &Node, known: &[(String, String)]) -> Node {
+    match &node.value {
+        Value::List(list) => node.replaced(Value::List(list.iter().map(|node| qualified(node, known)).collect())),
+        Value::Text(name) => match known.iter().find(|(local, _)| local == name) {
+            Some((_, name)) => text(name, node.mark),
+            None => node.clone(),
+        },
+        _ => node.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+"""What Keras' layers, and TensorFlow's functions, compute, and their gradients, in f32: `more.npz` beside this.
+
+TensorFlow 2.15.1 on a CPU, without XLA: `python make_more.py`. The layers' YAML is in `tests/networks/layers_more_tf.rs`.
+"""
+import os
+import re
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import numpy as np
+import tensorflow as tf
+
+rng = np.random.default_rng(17)
+L = tf.keras.layers
+out = {}
+
+
+def case(name, layer, *dims, integers={}, **kwargs):
+    """`layer` of inputs `x`, `y`, …; those that `integers` has are those arrays."""
+    names = "xyzuvw"[: len(dims)]
+    arrays = [integers.get(n, rng.normal(size=d).astype("f4")) for n, d in zip(names, dims)]
+    tensors = [tf.constant(a) for a in arrays]
+    floats = [t for t in tensors if t.dtype == tf.float32]
+    if isinstance(layer, L.Layer):
+        layer(*tensors, **kwargs)
+        weights = [rng.normal(size=v.shape).astype("f4") for v in layer.trainable_weights]
+        for v, w in zip(layer.trainable_weights, weights):
+            v.assign(w)
+        variables = layer.trainable_weights
+    else:
+        variables, weights = [], []
+    with tf.GradientTape() as tape:
+        tape.watch(floats)
+        y = layer(*tensors, **kwargs)
+        cotangent = rng.normal(size=y.shape).astype("f4")
+        loss = tf.reduce_sum(y * cotangent)
+    gradients = tape.gradient(loss, floats + variables, unconnected_gradients="zero")
+    out[f"{name}/result"], out[f"{name}/cotangent"] = y.numpy(), cotangent
+    for n, a in zip(names, arrays):
+        out[f"{name}/{n}"] = a
+    names = [n for n, t in zip(names, tensors) if t.dtype == tf.float32]
+    for n, g in zip(names, gradients):
+        out[f"{name}/gradient_{n}"] = tf.convert_to_tensor(g).numpy()
+    for v, w, g in zip(variables, weights, gradients[len(floats):]):
+        short = re.sub("^multi_head_attention[^/]*/", "", v.name.split(":")[0].split("/", 1)[1])
+        short = short.replace("attention_output", "out")
+        out[f"{name}/{short}"], out[f"{name}/gradient_{short}"] = w, g.numpy()
+
+
+case("conv3d", L.Conv3D(4, (2, 3, 2), strides=(1, 2, 1), padding="same"), (2, 4, 5, 3, 2))
+case("conv3d_grouped", L.Conv3D(4, 2, groups=1, use_bias=False, activation="relu"), (1, 3, 4, 3, 2))
+case("conv_transpose_1d", L.Conv1DTranspose(3, 4, strides=2, padding="same"), (2, 5, 4))
+case("conv_transpose_1d_valid", L.Conv1DTranspose(3, 4, strides=3), (2, 5, 4))
+case("conv_transpose_2d", L.Conv2DTranspose(3, (3, 4), strides=(2, 3)), (2, 4, 3, 2))
+case("conv_transpose_2d_same", L.Conv2DTranspose(3, 3, strides=2, padding="same", activation="relu"), (2, 4, 3, 2))
+case("conv_transpose_2d_short", L.Conv2DTranspose(3, 2, strides=3), (1, 4, 3, 2))
+case("conv_transpose_2d_added", L.Conv2DTranspose(3, 3, strides=2, padding="same", output_padding=0), (1, 4, 3, 2))
+case("conv_transpose_3d", L.Conv3DTranspose(2, 3, strides=2, padding="same"), (1, 2, 3, 2, 2))
+case("separable_1d", L.SeparableConv1D(5, 3, depth_multiplier=2, padding="same"), (2, 7, 3))
+case("separable_2d", L.SeparableConv2D(5, 3, strides=2, padding="same", activation="relu"), (2, 7, 6, 3))
+case("max_pool_1d", L.MaxPooling1D(3, 2, padding="same"), (2, 7, 3))
+case("max_pool_3d", L.MaxPooling3D((2, 1, 2)), (2, 4, 3, 5, 2))
+case("avg_pool_1d", L.AveragePooling1D(3, 2, padding="same"), (2, 7, 3))
+case("avg_pool_3d", L.AveragePooling3D(2, padding="same"), (2, 3, 4, 5, 2))
+case("global_avg_3d", L.GlobalAveragePooling3D(), (2, 3, 4, 2, 3))
+case("upsample_1d", L.UpSampling1D(3), (2, 4, 2))
+case("upsample_3d", L.UpSampling3D((2, 1, 2)), (1, 2, 3, 2, 2))
+case("upsample_lines", L.UpSampling2D((2, 3), interpolation="bilinear"), (2, 3, 4, 2))
+case("zero_padding_1d", L.ZeroPadding1D((1, 2)), (2, 4, 2))
+case("zero_padding_3d", L.ZeroPadding3D(((1, 2), (0, 1), (3, 0))), (1, 2, 3, 2, 2))
+case("crop_1d", L.Cropping1D((1, 2)), (2, 6, 2))
+case("crop_3d", L.Cropping3D(1), (1, 4, 3, 5, 2))
+case("prelu", L.PReLU(shared_axes=[1, 2]), (2, 3, 4, 5))
+case("softmax_axes", L.Softmax(axis=(1, 2)), (2, 3, 4, 5))
+case("dot", lambda x, y: L.Dot(axes=(2, 1))([x, y]), (2, 3, 4), (2, 4, 5))
+case("cosine", lambda x, y: L.Dot(axes=1, normalize=True)([x, y]), (3, 6), (3, 6))
+case("unit_norm", lambda x: tf.math.l2_normalize(x, axis=-1), (3, 6))
+case("multiply", lambda x, y: L.Multiply()([x, y]), (2, 3, 4, 5), (2, 5))
+case("add_row", lambda x, y: L.Add()([x, y]), (2, 1, 5), (2, 4, 5))
+case("batch_norm_plain", L.BatchNormalization(center=False, scale=False), (4, 3, 5), training=True)
+case("layer_norm_plain", L.LayerNormalization(center=False), (4, 3, 5))
+case("gather", lambda x, y: tf.gather(x, y, batch_dims=1), (2, 5, 3), (2, 4),
+     integers={"y": np.array([[0, 3, 3, 4], [2, 0, 1, 1]], "i4")})
+case("expression", lambda x, y: x * tf.sigmoid(y) + tf.square(x - y) / 2 - tf.maximum(x, 0.25), (3, 4), (3, 4))
+case("expression_where", lambda x, y: tf.where(x > y, x * 2.0, tf.zeros_like(y)), (3, 4), (3, 4))
+for how in ["sum", "mean", "max", "min", "prod", "variance", "std", "logsumexp"]:
+    case(f"reduce_{how}", lambda x: getattr(tf.math, "reduce_" + how)(x, axis=[1, 2]), (2, 3, 4, 2))
+case("reduce_l2_norm", lambda x: tf.norm(x, axis=2, keepdims=True), (2, 3, 4))
+mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], "i4")
+segments = np.array([[1, 1, 2, 2, 0], [1, 1, 1, 2, 2]], "i4")
+
+
+def attention(heads, size, seen, **kwargs):
+    layer = L.MultiHeadAttention(heads, size, **kwargs)
+
+    class Wrapped(L.Layer):
+        def call(self, x, y=None, z=None):
+            return layer(x, x if y is None else y, attention_mask=seen, use_causal_mask=False)
+
+        @property
+        def trainable_weights(self):
+            return layer.trainable_weights
+
+    return Wrapped()
+
+
+positions = np.arange(5)
+ahead = positions[:, None] - positions[None, :]
+case("attention_padding", attention(2, 3, np.repeat(mask[:, None] > 0, 5, 1)), (2, 5, 6))
+out["attention_padding/mask"] = mask
+case("attention_segments", attention(2, 3, segments[:, :, None] == segments[:, None, :]), (2, 5, 6))
+out["attention_segments/mask"] = segments
+case("attention_window", attention(2, 3, np.repeat(((ahead >= 0) & (ahead < 2))[None], 2, 0)), (2, 5, 6))
+case("attention_cross", attention(2, 4, np.repeat(mask[:, None] > 0, 3, 1)), (2, 3, 6), (2, 5, 6))
+out["attention_cross/mask"] = mask
+np.savez_compressed("more.npz", **out)

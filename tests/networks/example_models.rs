@@ -1,0 +1,61 @@
+//! The models of `examples/models` have the parameters that their originals have.
+
+use bf16scope::document::Document;
+use bf16scope::graph::Graph;
+use bf16scope::hlo::DType;
+use bf16scope::models::Model;
+use bf16scope::task::{Features, Mode};
+use serde::Deserialize;
+use std::path::Path;
+
+/// A file, the parameters that train, and the others, which are running statistics. Those of Keras' applications are what
+/// `model.count_params()` and its trainable part say (TensorFlow 2.15.1: `EfficientNetB0`, which has 7 more for the
+/// normalisation of its inputs, `MobileNetV2`, `MobileNetV3Large`, `DenseNet121`, `ConvNeXtTiny`, `InceptionV3`); BERT's are those
+/// of its authors' code, GPT-2's and ViT's those of their published weights, TinyLlama's those of its; a U-Net's follow from
+/// its paper with padding.
+const MODELS: &[(&str, i64, i64)] = &[
+    ("bert_pretraining.yaml", 110_117_180, 0),
+    ("convnext_tiny.yaml", 28_589_128, 0),
+    ("dcgan_discriminator.yaml", 2_765_568, 1_792),
+    ("dcgan_generator.yaml", 3_576_704, 1_920),
+    ("densenet121.yaml", 7_978_856, 83_648),
+    ("efficientnet_b0.yaml", 5_288_548, 42_016),
+    ("gpt2.yaml", 124_439_808, 0),
+    ("inception_v3.yaml", 23_817_352, 34_432),
+    ("llama.yaml", 1_100_048_384, 0),
+    ("lstm_classifier.yaml", 2_760_212, 0),
+    ("mobilenet_v2.yaml", 3_504_872, 34_112),
+    ("mobilenet_v3_large.yaml", 5_483_032, 24_400),
+    ("siamese.yaml", 121_345, 0),
+    ("unet.yaml", 31_031_745, 0),
+    ("unet_3d.yaml", 19_071_329, 4_672),
+    ("vit_b16.yaml", 86_567_656, 0),
+    ("wavenet.yaml", 512_256, 0),
+];
+
+#[test]
+fn models_have_the_parameters_of_their_originals() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
+    let mut files: Vec<String> =
+        std::fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    files.sort();
+    assert_eq!(files, MODELS.iter().map(|(file, _, _)| *file).collect::<Vec<_>>(), "each model has a row");
+    for (file, trained, others) in MODELS {
+        let text = std::fs::read_to_string(folder.join(file)).unwrap();
+        let document = Document::parse(file, &text).unwrap();
+        let node = document.root().get("model").unwrap();
+        let model = Model::deserialize(node).unwrap_or_else(|error| panic!("{}", document.read_error(error)));
+        let task = model.task(0.0);
+        let graph = Graph::training(file);
+        let described = task.features();
+        let features = Features::new(&graph, &described, 2, Mode::Train);
+        task.call(&graph.scope(), &features, Mode::Train);
+        let variables = graph.variables();
+        let count = |trains: bool| -> i64 {
+            // The states of random numbers are no parameters.
+            let all = variables.iter().filter(|it| it.dtype != DType::U64 && it.trainable == trains);
+            all.map(|variable| variable.dims.iter().product::<i64>()).sum()
+        };
+        assert_eq!((count(true), count(false)), (*trained, *others), "{file}");
+    }
+}
