@@ -5,6 +5,7 @@ mod audit_at;
 mod audit_cli;
 #[path = "../support/binary.rs"]
 mod binary;
+mod callbacks_cli;
 mod cli_bits;
 mod clipart;
 mod curves;

@@ -54,6 +54,7 @@ mod several;
 mod signals;
 mod sizes;
 mod subjects;
+mod summary;
 mod terminal;
 mod trace;
 mod train;
@@ -136,6 +137,8 @@ enum Command {
     Watch(watch::Args),
     /// Show what is in TFRecord or Parquet files, a folder of images or an experiment's data, and how fast it is read
     Data(data::Args),
+    /// Show the layers of an experiment's model: shapes, parameters, bytes
+    Summary(summary::Args),
     /// Draw an experiment's learning rate over its steps, with its value at every change
     Schedule(schedule::Args),
     /// Write a folder that predicts without its experiment, compiled ahead of time for a CPU or a TPU slice
@@ -183,6 +186,7 @@ impl Command {
             Command::Watch(_) => "watch",
             Command::Data(_) => "data",
             Command::Schedule(_) => "schedule",
+            Command::Summary(_) => "summary",
             Command::Package(_) => "package",
             Command::Weights(_) => "weights",
             Command::Bits(_) => "bits",
@@ -215,6 +219,7 @@ impl Command {
             | Command::Curves(_)
             | Command::Watch(_)
             | Command::Schedule(_)
+            | Command::Summary(_)
             | Command::Weights(_)
             | Command::Bits(_)
             | Command::Emit(_)
@@ -237,6 +242,7 @@ impl Command {
             Command::Watch(args) => watch::run(args, context),
             Command::Data(args) => data::run(args, context),
             Command::Schedule(args) => schedule::run(args, context),
+            Command::Summary(args) => summary::run(args, context),
             Command::Package(args) => package::run(args, context),
             Command::Weights(args) => weights::run(args, context),
             Command::Bits(args) => bits::run(args, context),

@@ -8,7 +8,7 @@ use super::schedule::{LearningRate, WarmUp};
 use super::slot_storage::SlotStorage;
 use super::storage::Updated;
 use super::weight_decay::WeightDecay;
-use crate::graph::{Graph, Storage, Tensor, VariableInfo};
+use crate::graph::{Graph, Init, Storage, Tensor, VariableInfo};
 use bf16scope_hlo::ops::RuleError;
 use bf16scope_hlo::{DType, Shape};
 
@@ -28,6 +28,8 @@ pub struct Update {
     pub clip: Option<Clip>,
     /// What slots are stored in.
     pub slots: SlotStorage,
+    /// Whether the rate is state of the program ([`Update::REDUCED`]), which a run may lower between steps. Default false.
+    pub reducible: bool,
 }
 
 impl Update {
@@ -45,6 +47,25 @@ impl Update {
             Some(warm_up) => warm_up.at(&self.learning_rate, step),
             None => self.learning_rate.at(step),
         }
+    }
+
+    /// The name of the variable that a reducible rate is in: the rate itself where it is constant, else a factor on the
+    /// schedule.
+    pub const REDUCED: &str = "learning_rate/reduced";
+
+    /// Whether every step has the same rate.
+    pub fn is_constant(&self) -> bool {
+        self.warm_up.is_none() && matches!(self.learning_rate, LearningRate::Constant { .. })
+    }
+
+    /// What [`Update::REDUCED`] is before anything has lowered it.
+    pub fn unreduced(&self) -> f32 {
+        if self.is_constant() { self.rate_at(0) as f32 } else { 1.0 }
+    }
+
+    /// [`Update::rate_at`] of a reducible rate whose variable has this value.
+    pub fn reduced_rate_at(&self, step: u32, reduced: f32) -> f64 {
+        if self.is_constant() { f64::from(reduced) } else { self.rate_at(step) * f64::from(reduced) }
     }
 
     /// The λ of the term λ·Σw²/2 that weight decay is of the loss, for the variable called `name`; none where it bypasses the
@@ -65,10 +86,7 @@ impl Update {
     /// says, is an error of the graph.
     #[track_caller]
     pub fn emit(&self, graph: &Graph, step: &Tensor, gradients: &[(usize, Tensor)]) -> Tensor {
-        let learning_rate = match &self.warm_up {
-            Some(warm_up) => warm_up.emit(&self.learning_rate, step),
-            None => self.learning_rate.emit(step),
-        };
+        let learning_rate = self.emit_rate(graph, step);
         let variables = graph.variables();
         let form = self.optimizer.decay_form();
         let decoupled = self.weight_decay.decoupled || form != DecayForm::Gradient;
@@ -131,6 +149,21 @@ impl Update {
             self.optimizer.emit(graph, variable, &gradient, decay, &learning_rate, step);
         }
         learning_rate
+    }
+
+    /// The rate of the step, with its variable where it is reducible.
+    #[track_caller]
+    fn emit_rate(&self, graph: &Graph, step: &Tensor) -> Tensor {
+        let schedule = || match &self.warm_up {
+            Some(warm_up) => warm_up.emit(&self.learning_rate, step),
+            None => self.learning_rate.emit(step),
+        };
+        if !self.reducible {
+            return schedule();
+        }
+        let init = Init::Constant(f64::from(self.unreduced()));
+        let reduced = graph.scope().state(Update::REDUCED, DType::F32, [], init).value;
+        if self.is_constant() { reduced } else { schedule() * reduced }
     }
 
     /// [`Update::emit`] of the gradients of these variables, in the same order, as `Optimizer.apply_gradients` of TensorFlow:
@@ -211,7 +244,6 @@ fn check(variable: &VariableInfo, storage: Storage, gradient: &Tensor) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::Init;
 
     #[test]
     fn a_variable_without_an_f32_master_copy_is_refused() {

@@ -30,6 +30,7 @@ use crate::Objective;
 use crate::RunPlan;
 use crate::Spec;
 use crate::StepsPerCall;
+use crate::callbacks::{self, Callbacks, EarlyStopping, KeepBest, ReduceOnPlateau};
 use crate::checkpoint::Place;
 use crate::weight_names::families;
 use crate::{TrainError, TrainErrorKind};
@@ -147,6 +148,15 @@ pub struct TrainConfig {
     /// When the numbers of each layer are looked at; a number alone is every so many steps. Default never.
     #[serde(deserialize_with = "watch::watch")]
     pub watch: Option<WatchConfig>,
+    /// When the run ends early. Default never.
+    #[serde(deserialize_with = "callbacks::early_stopping")]
+    pub early_stopping: Option<EarlyStopping>,
+    /// When the learning rate is lowered, beside its schedule. Default never.
+    #[serde(deserialize_with = "callbacks::reduce_on_plateau")]
+    pub reduce_on_plateau: Option<ReduceOnPlateau>,
+    /// By which loss or metric the best checkpoint is kept beside the last one. Default none is.
+    #[serde(deserialize_with = "callbacks::keep_best")]
+    pub keep_best: Option<KeepBest>,
 }
 
 /// A whole number from 1 up to what fits in an `i32`.
@@ -232,6 +242,9 @@ impl Default for TrainConfig {
             save_checkpoints_secs: None,
             keep_checkpoint_max: 1,
             watch: None,
+            early_stopping: None,
+            reduce_on_plateau: None,
+            keep_best: None,
         }
     }
 }
@@ -272,7 +285,8 @@ impl TrainConfig {
             TrainError::of_key(way, format!("`{key}`: {error}")).with_help(error.help().unwrap_or_default())
         })?;
         let (optimizer, weight_decay, clip) = (self.optimizer, self.weight_decay.clone(), self.clip);
-        Ok(Update { optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots })
+        let reducible = self.reduce_on_plateau.is_some();
+        Ok(Update { optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots, reducible })
     }
 
     /// The schedule in steps; an error with the key that it is under.
@@ -350,6 +364,13 @@ impl TrainConfig {
         Numbers { precision, variables: self.variables }
     }
 
+    /// What a run does about the reports of its epochs.
+    pub fn callbacks(&self) -> Callbacks {
+        let TrainConfig { early_stopping, reduce_on_plateau, keep_best, .. } = self;
+        let (early_stopping, reduce_on_plateau) = (early_stopping.clone(), reduce_on_plateau.clone());
+        Callbacks { early_stopping, reduce_on_plateau, keep_best: keep_best.clone() }
+    }
+
     /// How long a run is, and what it leaves at `checkpoint`.
     pub fn plan(&self, checkpoint: Option<Place>) -> RunPlan {
         RunPlan {
@@ -357,6 +378,7 @@ impl TrainConfig {
             save_checkpoints_secs: self.save_checkpoints_secs.and_then(NonZeroU32::new),
             keep_checkpoint_max: NonZeroU32::new(self.keep_checkpoint_max).unwrap_or(NonZeroU32::MIN),
             watch: self.watch.as_ref().map(WatchConfig::watch),
+            callbacks: self.callbacks(),
             ..RunPlan::new(u64::from(self.epochs), checkpoint)
         }
     }

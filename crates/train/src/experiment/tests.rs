@@ -54,10 +54,13 @@ tune: {remat: [block*, stem]}
         data: Some(DataConfig {
             source: Some(DataSource::Csv(data::source::Csv(PathBuf::from("data/x.csv")))),
             scale: Some(Scale::All(0.5)),
-            n_test: Some(3),
+            n_test: Some(3.into()),
             ..DataConfig::default()
         }),
         train: TrainConfig {
+            early_stopping: None,
+            reduce_on_plateau: None,
+            keep_best: None,
             initialize_from: None,
             except: Vec::new(),
             rules: None,

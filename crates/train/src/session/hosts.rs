@@ -30,13 +30,18 @@ impl Session {
     /// Where another cannot go on; where the plugin fails.
     pub(crate) fn agree(&self, own: Wish) -> Result<Wish, TrainError> {
         let Some(exchange) = &self.exchange else { return Ok(own) };
-        let all = exchange.say([own.stop, own.save, own.failed].map(i32::from))?;
+        let all = exchange.say([own.stop, own.save, own.failed, own.reduce].map(i32::from))?;
         let is_own = |host: usize| host == self.site.host as usize;
-        match all.iter().position(|&[_, _, failed]| failed != 0) {
+        match all.iter().position(|&[_, _, failed, _]| failed != 0) {
             // Whoever failed has a better error.
             Some(_) if own.failed => Ok(own),
             Some(host) if !is_own(host) => Err(other_host(host)),
-            _ => Ok(Wish { stop: all.iter().any(|&[stop, ..]| stop != 0), save: all[0][1] != 0, failed: false }),
+            _ => Ok(Wish {
+                stop: all.iter().any(|&[stop, ..]| stop != 0),
+                save: all[0][1] != 0,
+                reduce: all[0][3] != 0,
+                failed: false,
+            }),
         }
     }
 
