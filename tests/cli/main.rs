@@ -15,6 +15,7 @@ mod first;
 mod import_cli;
 mod initialize_cli;
 mod lower;
+mod names_cli;
 mod newcomer;
 mod outputs;
 mod package_cli;

@@ -15,6 +15,7 @@ mod grad_loops;
 mod grad_oracle;
 mod layers;
 mod layers_tf;
+mod losses_tf;
 mod metrics_tf;
 mod models;
 mod nn;

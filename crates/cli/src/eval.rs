@@ -44,7 +44,7 @@ pub struct Args {
 }
 
 /// Keys of `--json` that are not metrics. A metric may be called `precision`.
-const OWN_KEYS: [&str; 10] = [
+const OWN_KEYS: [&str; 11] = [
     "experiment",
     "checkpoint",
     "precision",
@@ -55,6 +55,7 @@ const OWN_KEYS: [&str; 10] = [
     "by_averages",
     "confusion",
     "metrics",
+    "class_names",
 ];
 
 /// Evaluates.
@@ -66,6 +67,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         args.run.which.read(&args.experiment)?;
     let task = experiment.task();
     let checkpoint = args.run.trained.read(&path, &*task)?;
+    let experiment = experiment.as_learnt(&checkpoint);
+    let classes = checkpoint.data.as_ref().map(|data| data.classes.clone()).unwrap_or_default();
     let (test, evaluated) = match &args.inputs {
         Some(file) => {
             let test = experiment.read_other_labelled(&experiment_path, file, &context.setup())?;
@@ -128,6 +131,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
                 object["confusion"] = several.iter().map(of_label).collect();
             }
         }
+        if !classes.is_empty() {
+            object["class_names"] = json!(classes);
+        }
         context.print_json(&object)?;
     } else {
         context.print(&format!(
@@ -142,7 +148,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let confusion = confusion.unwrap_or_default();
         for (label, matrix) in &confusion {
             let title = if confusion.len() > 1 { format!("{label}:\n") } else { String::new() };
-            context.print(&(title + &matrix.render(context.screen)))?;
+            let names = classes.get(label).map(Vec::as_slice).unwrap_or_default();
+            context.print(&(title + &matrix.render(names, context.screen)))?;
         }
     }
     Ok(Status::Ok)

@@ -17,6 +17,7 @@ use super::whole::whole;
 use super::{Context, Status, emit, progress};
 use crate::report::{Column, Screen, Table, grouped};
 use bf16scope_data::{DataError, DataErrorKind, Loader, Source};
+use bf16scope_model::task::Task;
 use bf16scope_pjrt::Setup;
 use bf16scope_train::checkpoint::Checkpoint;
 use bf16scope_train::{Predictor, TrainError};
@@ -101,11 +102,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let kind = args.output.as_deref().map(PredictionFormat::of).transpose()?;
     let task = experiment.task();
     let checkpoint = args.run.trained.read(path, &*task)?;
+    let names = names_of(&checkpoint, &*task);
     if let Some(text) = &args.completion.complete {
         drop(phase);
         return complete::run(args, context, &trained, &checkpoint, text);
     }
-    let source = source(args, &trained, &context.setup())?;
+    let source = source(args, &trained, &checkpoint, &context.setup())?;
     let n_examples = source.n_examples();
     let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
     let mut features = task.features();
@@ -126,7 +128,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let bar = progress::bar(n_examples, context.quiet);
     bar.set_prefix("predicting");
     let keep = if args.json || output.is_some() { usize::MAX } else { N_SHOWN };
-    let mut collected = Collected::new(n_examples, keep, args.top.map(|k| k as usize), task.independent_logits());
+    let mut collected = Collected::new(n_examples, keep, args.top.map(|k| k as usize), task.independent_logits()).named(names);
     let predicted = predictor.predict(path, &checkpoint, &*source, |batch| -> anyhow::Result<()> {
         bar.inc(batch.first().map_or(0, |array| array.dims[0].unsigned_abs()));
         collected.add(batch, |index| source.place(index))
@@ -144,6 +146,9 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     });
     if let Some(files) = &files {
         head["files"] = json!(files);
+    }
+    if let Some(names) = collected.class_names() {
+        head["class_names"] = json!(names);
     }
     let is_written = output.is_some();
     if let Some(output) = output {
@@ -178,9 +183,23 @@ fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
+/// The names of the classes that `logits` are of: of the only label that has any as many.
+fn names_of(checkpoint: &Checkpoint, task: &dyn Task) -> Vec<String> {
+    let classes = checkpoint.data.as_ref().map(|data| &data.classes);
+    let labels = task.features().into_iter().filter(|feature| feature.is_label);
+    let named = labels.filter_map(|feature| classes?.get(&feature.name));
+    let named: Vec<&Vec<String>> = named.collect();
+    if let [only] = &named[..] { (*only).clone() } else { Vec::new() }
+}
+
 /// The examples that are asked for.
-fn source(args: &Args, trained: &TrainedExperiment, setup: &Setup) -> anyhow::Result<Box<dyn Source>> {
-    let TrainedExperiment { experiment, path, .. } = trained;
+fn source(
+    args: &Args,
+    trained: &TrainedExperiment,
+    checkpoint: &Checkpoint,
+    setup: &Setup,
+) -> anyhow::Result<Box<dyn Source>> {
+    let (experiment, path) = (trained.experiment.clone().as_learnt(checkpoint), &trained.path);
     let Some(file) = &args.inputs else { return Ok(experiment.read_data(path, setup)?.test) };
     match experiment.read_other(path, file, setup) {
         Err(error) if error.cause().map(DataError::kind) == Some(&DataErrorKind::Columns) => {

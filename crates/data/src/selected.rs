@@ -1,9 +1,11 @@
 //! Some examples of a source, in an order of their own: parts of a data set that was shuffled, or cut class by class.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::random::{Draw, SplitMix64};
+use super::table::Learnt;
 use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
 use crate::error::DataError;
 use sha2::{Digest, Sha256};
@@ -71,6 +73,14 @@ impl Source for Selected {
         self.source.reading()
     }
 
+    fn classes(&self) -> BTreeMap<String, Vec<String>> {
+        self.source.classes()
+    }
+
+    fn learnt(&self) -> Option<&Learnt> {
+        self.source.learnt()
+    }
+
     fn skipped(&self) -> Option<&Skipped> {
         self.skipped.as_ref()
     }
@@ -91,7 +101,7 @@ pub fn parts(n: u64, sizes: &[u64], seed: Option<u64>, classes: Option<&[i64]>) 
         return sizes.iter().map(|&size| rest.by_ref().take(size as usize).collect()).collect();
     };
     // Example by example to the part that is furthest behind its share of the class, and of the whole where classes tie.
-    let mut members: std::collections::BTreeMap<i64, Vec<u64>> = std::collections::BTreeMap::new();
+    let mut members: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
     order.iter().for_each(|&index| members.entry(classes[index as usize]).or_default().push(index));
     let mut part_of = vec![0usize; n as usize];
     let mut left = sizes.to_vec();

@@ -23,6 +23,7 @@ pub(crate) use series::{Series, beside};
 
 use super::callbacks::CallbackState;
 use super::memory::memory_of_machine;
+use bf16scope_data::table::Learnt;
 use bf16scope_data::{DrawVersion, Fingerprint};
 use bf16scope_files as files;
 pub use bf16scope_hlo::Array;
@@ -76,12 +77,18 @@ pub struct FunctionHash {
 }
 
 /// The data of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataIdentity {
     /// What was trained on.
     pub training: Fingerprint,
     /// What was evaluated on.
     pub test: Fingerprint,
+    /// Names of the classes of labels, by feature, of class 0 first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<String, Vec<String>>,
+    /// What was learnt from the examples that were trained on to make numbers of a table's columns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learnt: Option<Learnt>,
 }
 
 /// The settings of a run, by the keys of its experiment. [`resume::settings`](super::resume::settings) takes them from a
@@ -301,7 +308,7 @@ mod tests {
         let variables = variables.map(|(name, value)| (name.to_string(), value)).into();
         let settings = Settings(serde_json::json!({"model": {"kind": "mlp", "hidden": [2]}}));
         let print = |hash: &str| Fingerprint { n_examples: 9, arrays: [("images", hash)].map(owned).into() };
-        let data = Some(DataIdentity { training: print("f"), test: print("g") });
+        let data = Some(DataIdentity { training: print("f"), test: print("g"), classes: BTreeMap::new(), learnt: None });
         let function = Some(FunctionHash { sha256: "h".to_string(), version: "0".to_string() });
         Checkpoint { position, settings, function, data, callbacks: None, variables }
     }

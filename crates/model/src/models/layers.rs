@@ -46,7 +46,7 @@ pub use elementwise::{Activation, Rescaling};
 pub use kinds::{Layer, LayerDType, LayerKind};
 pub use layer_options::Arity;
 pub use llama::*;
-pub use loss::{Huber, Loss, LossKind, LossOptions};
+pub use loss::{Huber, Loss, LossKind, LossOptions, Margin, Quantile, Reduction};
 pub use merge::*;
 pub use metric::{Metric, MetricKind, MetricOptions, MetricWeights, Thresholds, TopK};
 pub(super) use sequential::{Sequential, dense};

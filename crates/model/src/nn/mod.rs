@@ -17,6 +17,7 @@ mod conv1d;
 mod count;
 mod dense;
 mod depthwise;
+mod distance_loss;
 mod dropout;
 mod embedding;
 mod feed_forward;
@@ -52,6 +53,10 @@ pub use conv1d::{Conv1d, Padding1d, conv1d};
 pub use count::{ClassCounts, above_thresholds, class_counts};
 pub use dense::{Dense, dense, flatten};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
+pub use distance_loss::{
+    contrastive_per_example, cosine_per_example, hinge_per_example, log_cosh_per_example, quantile_per_example,
+    triplet_per_example,
+};
 pub use dropout::{dropout, stochastic_depth};
 pub use embedding::{ClassToken, Embedding, PositionEmbedding, class_token, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};

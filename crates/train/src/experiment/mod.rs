@@ -14,12 +14,14 @@
 
 pub mod data;
 mod elsewhere;
+mod groups;
 mod lines;
 mod mesh;
 mod schedule;
 mod watch;
 
-pub use data::{DataConfig, DataSource, Examples, Patterns, Scale, Tolerance};
+pub use data::{ClassNames, DataConfig, DataSource, Examples, NameList, PartSize, Patterns, Scale, Stratify, Tolerance};
+pub use groups::OptimizerGroup;
 pub use mesh::MeshConfig;
 pub use schedule::{Schedule, Timed};
 pub use watch::WatchConfig;
@@ -31,7 +33,7 @@ use crate::RunPlan;
 use crate::Spec;
 use crate::StepsPerCall;
 use crate::callbacks::{self, Callbacks, EarlyStopping, KeepBest, ReduceOnPlateau};
-use crate::checkpoint::Place;
+use crate::checkpoint::{Checkpoint, Place};
 use crate::weight_names::families;
 use crate::{TrainError, TrainErrorKind};
 use bf16scope_data::Source;
@@ -90,8 +92,14 @@ pub struct TrainConfig {
     /// How variables change. Default momentum 0.9.
     #[serde(deserialize_with = "optimizer")]
     pub optimizer: Optimizer,
+    /// Variables that change by another rule or at another rate. Default none.
+    #[serde(deserialize_with = "groups::groups")]
+    pub optimizers: Vec<OptimizerGroup>,
     /// How fast; a number alone is constant. Default 0.1.
     pub learning_rate: Timed<LearningRate>,
+    /// What the rate does not fall below once the warm-up is over. Default 0.
+    #[serde(deserialize_with = "rate_floor")]
+    pub learning_rate_floor: f64,
     /// What the rate is before. Default nothing.
     pub warm_up: Option<Timed<WarmUp>>,
     /// Training examples, as far as they are known: with `batch` they say how many steps an epoch has. [`Experiment::read`]
@@ -200,6 +208,11 @@ fn weight_decay<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Wei
     })
 }
 
+fn rate_floor<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let fits = |value: f64| value == 0.0 || value as f32 > 0.0 && (value as f32).is_finite();
+    document::number(deserializer, fits, "0, or a finite number above 0 in f32")
+}
+
 fn clip<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Clip>, D::Error> {
     Node::read(deserializer, |node| {
         node.is_no_number("kind: global_norm, value")?;
@@ -222,7 +235,9 @@ impl Default for TrainConfig {
             seed: 0,
             shift: 0,
             optimizer: Optimizer::default(),
+            optimizers: Vec::new(),
             learning_rate: Timed::Steps(LearningRate::default()),
+            learning_rate_floor: 0.0,
             warm_up: None,
             n_train: None,
             weight_decay: WeightDecay::default(),
@@ -265,7 +280,9 @@ impl TrainConfig {
 
     /// Whether a length of the schedule is in epochs.
     pub fn is_by_epoch(&self) -> bool {
-        self.learning_rate.is_by_epoch() || self.warm_up.as_ref().is_some_and(Timed::is_by_epoch)
+        let rates = self.optimizers.iter().filter_map(|group| group.learning_rate.as_ref());
+        let is_of_group = rates.into_iter().any(Timed::is_by_epoch);
+        is_of_group || self.learning_rate.is_by_epoch() || self.warm_up.as_ref().is_some_and(Timed::is_by_epoch)
     }
 
     /// Steps in an epoch, where it is known.
@@ -286,7 +303,9 @@ impl TrainConfig {
         })?;
         let (optimizer, weight_decay, clip) = (self.optimizer, self.weight_decay.clone(), self.clip);
         let reducible = self.reduce_on_plateau.is_some();
-        Ok(Update { optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots, reducible })
+        let groups = self.groups()?;
+        let floor = self.learning_rate_floor;
+        Ok(Update { groups, floor, optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots, reducible })
     }
 
     /// The schedule in steps; an error with the key that it is under.
@@ -494,6 +513,15 @@ impl Experiment {
             file,
             &self.task().features(),
         )
+    }
+
+    /// The same experiment, whose data become numbers by what the run of this checkpoint learnt.
+    #[must_use]
+    pub fn as_learnt(mut self, checkpoint: &Checkpoint) -> Experiment {
+        if let (Some(data), Some(identity)) = (&mut self.data, &checkpoint.data) {
+            data.learnt.clone_from(&identity.learnt);
+        }
+        self
     }
 
     /// Its data, kept where `setup` says.

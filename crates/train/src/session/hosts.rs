@@ -134,7 +134,12 @@ mod tests {
             let arrays = [("a".to_string(), hash.to_string())];
             Fingerprint { n_examples: 2, arrays: arrays.into_iter().collect() }
         };
-        let data = |hash| DataIdentity { training: fingerprint(hash), test: fingerprint("1f") };
+        let data = |hash| DataIdentity {
+            training: fingerprint(hash),
+            test: fingerprint("1f"),
+            classes: Default::default(),
+            learnt: None,
+        };
         let digests = |n_epochs, hash| {
             let words = session.identity_of_run(n_epochs, &data(hash));
             words.as_chunks::<N_DIGEST_WORDS>().0.iter().map(|digest| digest.map(i32::to_le_bytes)).collect::<Vec<_>>()

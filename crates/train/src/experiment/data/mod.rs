@@ -3,14 +3,17 @@
 //! What opens a source's files is in [`source`]; what becomes of them is said by family: arrays in `memory`, records on the
 //! `disk`, `tokens` of text.
 
+mod columns;
 mod disk;
 mod memory;
 mod parts;
 mod reading;
 mod settings;
 pub mod source;
+mod tables;
 mod tokens;
 
+pub use columns::{ClassNames, NameList};
 pub use settings::{PartSize, Patterns, Scale, Stratify, Tolerance};
 pub use source::DataSource;
 
@@ -19,9 +22,11 @@ use self::source::SOURCES;
 use crate::Data;
 use crate::TrainError;
 use bf16scope_data::text::{self, TextExamples, Tokenizer};
-use bf16scope_data::{Arrays, DataError, FeatureSpec, Pipeline, Source};
+use bf16scope_data::table::{Columns, Learnt};
+use bf16scope_data::{Arrays, Augment, Augmented, DataError, FeatureSpec, Named, Pipeline, Source};
 use bf16scope_files::Cache;
-use bf16scope_model::document::{self, Node, Origin, Value};
+use bf16scope_model::document::{self, Node, Origin, Step, Value};
+use crate::experiment::lines::with_line;
 use bf16scope_model::task::Feature;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -44,6 +49,19 @@ pub struct DataConfig {
     /// Of examples on disk and of text: what is done about examples that cannot be read: `stop`, or `{skip: N}`. Default
     /// `stop`.
     pub on_error: Tolerance,
+    /// Of `csv`: the columns, by their names in the header, that features are made of.
+    #[serde(deserialize_with = "columns::columns")]
+    pub columns: Option<Columns>,
+    /// Of `csv` with `columns`: what stands between two cells. Default a comma.
+    #[serde(deserialize_with = "columns::delimiter")]
+    pub delimiter: Option<u8>,
+    /// How training's images are changed at random. Default not at all.
+    pub augment: Option<Augment>,
+    /// Names of classes, of class 0 first. Default those of the files, where they have any.
+    pub classes: Option<ClassNames>,
+    /// What was learnt from the examples of a run that is over, in the place of learning it again.
+    #[serde(skip)]
+    pub learnt: Option<Learnt>,
     /// Of `npz` and of text: the array of a feature, where it is not called like it.
     pub arrays: BTreeMap<String, String>,
     /// What features that the network computes with are multiplied by: a number for all of them, or one by name.
@@ -75,7 +93,11 @@ pub struct DataConfig {
 }
 
 /// The keys of `data` beside the sources.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 17] = [
+    "augment",
+    "columns",
+    "delimiter",
+    "classes",
     "tokens",
     "features",
     "workers",
@@ -232,7 +254,7 @@ impl DataConfig {
         reading.keys.push(source.key());
         let maker = Maker::of(&reading, source)?;
         self.check_tests(&reading, source)?;
-        let examples = self.parts(&reading, source, &maker)?;
+        let examples = self.named(&reading, self.parts(&reading, source, &maker)?)?;
         let n = examples.training.n_examples();
         match self.n_train.filter(|n_train| *n_train != n) {
             Some(n_train) => {
@@ -319,10 +341,12 @@ impl DataConfig {
     }
 
     /// The keys that some sources take and others do not, whether they are set, and why others do not.
-    fn options(&self) -> [(&'static str, bool, &'static str); 6] {
+    fn options(&self) -> [(&'static str, bool, &'static str); 8] {
         let (as_they_are, no_names) =
             ("what other files hold is taken as it is", "other files have no names of arrays");
         [
+            ("columns", self.columns.is_some(), "other files have no header"),
+            ("delimiter", self.delimiter.is_some(), "other files have no cells"),
             ("tokens", self.tokens.is_some(), "other files hold no text"),
             ("arrays", !self.arrays.is_empty(), no_names),
             ("features", !self.features.is_empty(), as_they_are),
@@ -343,6 +367,9 @@ impl DataConfig {
         let reading = Reading { data: self, path, folder: Path::new(""), features, keys: Vec::new() };
         let name = file.to_string_lossy();
         let is_named = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+        if is_named(&[".csv", ".csv.gz", ".tsv", ".tsv.gz"]) && self.columns.is_some() {
+            return self.other_table(&reading, file);
+        }
         let opened = match &self.tokens {
             Some(tokens) if is_named(&[".txt", ".jsonl"]) => {
                 return Ok(Box::new(tokens::other(&reading, file, tokens)?));
@@ -352,6 +379,38 @@ impl DataConfig {
             _ => return Ok(Box::new(disk::other(&reading, file)?)),
         };
         Ok(Maker::Memory(memory::factors(&reading)?).make(&reading, opened)?.source())
+    }
+
+    /// The examples with the names of classes that the file lists.
+    fn named(&self, reading: &Reading<'_>, examples: Examples) -> Result<Examples, TrainError> {
+        let mut classes = self.classes.as_ref().map(|classes| classes.read(reading)).transpose()?.unwrap_or_default();
+        let label = reading.features.iter().find(|feature| feature.is_label && feature.n_values.is_some());
+        if let (Some(tokens), Some(label)) = (&self.tokens, label)
+            && !tokens.classes.is_empty()
+        {
+            classes.entry(label.name.clone()).or_insert_with(|| tokens.classes.clone());
+        }
+        let examples = match &self.augment {
+            None => examples,
+            Some(augment) => {
+                if let Some((key, measured, expected)) = augment.fault() {
+                    return Err(reading.wrong(&["augment", key], &format!("`{key}: {measured}`"), expected));
+                }
+                let augmented = Augmented::new(examples.training, reading.features, augment.clone());
+                let training = augmented.map_err(|error| {
+                    let way = ["data", "augment"].map(|key| Step::KeyItself(key.to_string()));
+                    let way = vec![Step::Key("data".to_string()), way[1].clone()];
+                    with_line(&self.origin, way, error.into())
+                })?;
+                Examples { training: Box::new(training), ..examples }
+            }
+        };
+        if classes.is_empty() {
+            return Ok(examples);
+        }
+        let named = |source| -> Box<dyn Source> { Box::new(Named { source, classes: classes.clone(), learnt: None }) };
+        let Examples { training, test, validation } = examples;
+        Ok(Examples { training: named(training), test: named(test), validation: validation.map(named) })
     }
 
     /// Whether the examples are on disk, where broken ones may be left out.

@@ -24,6 +24,9 @@ impl DataConfig {
         source: &DataSource,
         maker: &Maker,
     ) -> Result<Examples, TrainError> {
+        if let Some(columns) = &self.columns {
+            return self.table_parts(reading, source, columns);
+        }
         let stratified = self.stratify.as_ref().map(|stratify| self.label(reading, stratify)).transpose()?;
         let (whole, test) = match source.open(reading)? {
             Opened::Sets(training, test) => {
@@ -49,7 +52,7 @@ impl DataConfig {
     }
 
     /// The label by which the parts are stratified.
-    fn label(&self, reading: &Reading<'_>, stratify: &Stratify) -> Result<Feature, TrainError> {
+    pub(super) fn label(&self, reading: &Reading<'_>, stratify: &Stratify) -> Result<Feature, TrainError> {
         let is_class = |feature: &&Feature| feature.is_label && feature.n_values.is_some() && feature.dims.is_empty();
         let labels: Vec<&Feature> = reading.features.iter().filter(is_class).collect();
         let names: Vec<String> = labels.iter().map(|feature| format!("`{}`", feature.name)).collect();
@@ -144,7 +147,7 @@ impl Cutting<'_> {
 }
 
 /// The parts. Whatever is evaluated on after each epoch is tested on too, where nothing is for testing alone.
-fn examples(training: Box<dyn Source>, validation: Option<Box<dyn Source>>, test: Option<Box<dyn Source>>) -> Examples {
+pub(super) fn examples(training: Box<dyn Source>, validation: Option<Box<dyn Source>>, test: Option<Box<dyn Source>>) -> Examples {
     match test {
         Some(test) => Examples { training, test, validation },
         None => Examples { training, test: validation.expect("something is for testing"), validation: None },

@@ -338,7 +338,7 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
     let [training, validation, test] = parts_of("{csv: a.csv, n_validation: 4}").unwrap();
     assert_eq!((training.len(), validation.len(), test), (96, 0, vec![96, 97, 98, 99]));
     for (data, expected) in [
-        ("{csv: a.csv, n_test: 1.5}", "found number `1.5`, expected a number of examples, or a share of all such as 0.2"),
+        ("{csv: a.csv, n_test: 1.5}", "found floating point `1.5`, expected a number of examples, or a share of all such as 0.2"),
         ("{csv: a.csv, n_test: 60, n_validation: 40}", "cannot keep 40 examples for testing; the data set has 40, and one"),
         ("{csv: a.csv, n_test: 60, n_validation: 40, shuffle: true}", "cannot keep 100 examples for testing; the data"),
         ("{csv: a.csv, test: {csv: b.csv}, shuffle: true}", "`data` has `shuffle` and no examples to keep, expected `n_test` or"),
