@@ -4,6 +4,9 @@
 
 use std::process::ExitCode;
 
+// `MODELS`: the files of `examples/models`, by name.
+include!(concat!(env!("OUT_DIR"), "/models.rs"));
+
 fn main() -> ExitCode {
-    bf16scope_cli::run()
+    bf16scope_cli::run_with(MODELS)
 }

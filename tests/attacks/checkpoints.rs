@@ -26,7 +26,7 @@ fn checkpoint() -> Checkpoint {
     let variables = [("dense/kernel", &values[..]), ("dense/kernel/momentum", &values[500..]), ("bias", &values[..3])];
     let variables = variables.map(|(name, values)| (name.to_string(), array(values))).into();
     let settings = r#"{"model": {"kind": "mlp", "hidden": [12]}}"#.parse().unwrap();
-    Checkpoint { position, settings, function: None, data: None, variables }
+    Checkpoint { position, settings, function: None, data: None, callbacks: None, variables }
 }
 
 fn read_error(checkpoint: &Checkpoint) -> String {

@@ -5,6 +5,7 @@ mod audit_at;
 mod audit_cli;
 #[path = "../support/binary.rs"]
 mod binary;
+mod callbacks_cli;
 mod cli_bits;
 mod clipart;
 mod curves;
@@ -14,6 +15,7 @@ mod first;
 mod import_cli;
 mod initialize_cli;
 mod lower;
+mod names_cli;
 mod newcomer;
 mod outputs;
 mod package_cli;

@@ -17,6 +17,7 @@ mod grad_oracle;
 mod layers;
 mod layers_more_tf;
 mod layers_tf;
+mod losses_tf;
 mod metrics_tf;
 mod models;
 mod nn;

@@ -77,7 +77,7 @@ fn metrics_over_batches_are_tensorflows() {
     let position =
         Position { step: 1, steps_per_epoch: 1, batch: 1, seed: 0, precision: Precision::F32, order: 1, draws: 1 };
     let (settings, variables) = ("{}".parse().unwrap(), BTreeMap::new());
-    let untrained = Checkpoint { position, settings, function: None, data: None, variables };
+    let untrained = Checkpoint { position, settings, function: None, data: None, callbacks: None, variables };
     for batch in 0..N_BATCHES {
         let n = (batch + 1) * BATCH;
         let totals = evaluator.evaluate(Path::new("none"), &untrained, &examples(n)).unwrap().totals;

@@ -9,6 +9,7 @@ mod adafactor;
 mod alone;
 mod averages;
 mod bounded;
+mod callbacks;
 mod digits;
 #[path = "../support/examples.rs"]
 mod examples;

@@ -215,7 +215,9 @@ fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Sta
     let features = experiment.task().features();
     let mut object = json!({ "experiment": path });
     let mut status = Status::Ok;
-    for (part, source) in [("training", &examples.training), ("test", &examples.test)] {
+    let validation = examples.validation.as_ref().map(|validation| ("validation", validation));
+    let parts = [("training", &examples.training)].into_iter().chain(validation).chain([("test", &examples.test)]);
+    for (part, source) in parts {
         let census = Census::of(&**source, &features, DType::BF16, args.limit)?;
         if census.n_broken > 0 {
             status = Status::Failing;

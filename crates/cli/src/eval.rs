@@ -7,11 +7,10 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::progress::Phase;
-use super::trained::{RunArgs, by_averages};
+use super::trained::{RunArgs, TrainedExperiment, by_averages};
 use super::{Context, Status, values};
 use crate::report::grouped;
 use bf16scope_model::optim::Update;
-use bf16scope_train::experiment::Experiment;
 use bf16scope_train::{Evaluator, Predictor, with_total};
 use confusion::Confusion;
 
@@ -28,8 +27,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The experiment: a YAML file with `model` and `data`
-    #[arg(value_name = "EXPERIMENT")]
+    /// The experiment: a YAML file with `model` and `data`, or the folder of a run
+    #[arg(value_name = "EXPERIMENT|RUN")]
     experiment: PathBuf,
     /// Other examples, with labels [default: the experiment's test data]
     #[arg(short, long, value_name = "FILE")]
@@ -45,7 +44,7 @@ pub struct Args {
 }
 
 /// Keys of `--json` that are not metrics. A metric may be called `precision`.
-const OWN_KEYS: [&str; 10] = [
+const OWN_KEYS: [&str; 11] = [
     "experiment",
     "checkpoint",
     "precision",
@@ -56,6 +55,7 @@ const OWN_KEYS: [&str; 10] = [
     "by_averages",
     "confusion",
     "metrics",
+    "class_names",
 ];
 
 /// Evaluates.
@@ -63,15 +63,26 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.run.check()?;
     let named = args.experiment.display();
     let phase = Phase::begin(format!("reading {named} and its data"), context.quiet);
-    let experiment = Experiment::read(&args.experiment)?;
-    let path = args.run.checkpoint(&args.experiment);
+    let TrainedExperiment { experiment, path: experiment_path, precision, checkpoint: path } =
+        args.run.which.read(&args.experiment)?;
     let task = experiment.task();
     let checkpoint = args.run.trained.read(&path, &*task)?;
-    let test = match &args.inputs {
-        Some(file) => experiment.read_other_labelled(&args.experiment, file, &context.setup())?,
-        None => experiment.read_data(&args.experiment, &context.setup())?.test,
+    let experiment = experiment.as_learnt(&checkpoint);
+    let classes = checkpoint.data.as_ref().map(|data| data.classes.clone()).unwrap_or_default();
+    let (test, evaluated) = match &args.inputs {
+        Some(file) => {
+            let test = experiment.read_other_labelled(&experiment_path, file, &context.setup())?;
+            let fingerprint = test.fingerprint();
+            (test, fingerprint)
+        }
+        // Of a data set with examples for validation, a checkpoint knows those.
+        None => {
+            let examples = experiment.read_data(&experiment_path, &context.setup())?;
+            let fingerprint = examples.data().test.fingerprint();
+            (examples.test, fingerprint)
+        }
     };
-    let same_test_data = checkpoint.data.as_ref().map(|data| data.test == test.fingerprint());
+    let same_test_data = checkpoint.data.as_ref().map(|data| data.test == evaluated);
     if same_test_data == Some(false) && args.inputs.is_none() {
         tracing::warn!(
             "{}: these test data are not those of its training: examples that it was trained on may be among them",
@@ -83,7 +94,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let client = args.run.client(context)?;
     let tuning = args.run.tuning(&experiment);
     let batch = u32::try_from(test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
-    let evaluator = Evaluator::new(&client, &task, args.run.precision, batch, &tuning)?;
+    let evaluator = Evaluator::new(&client, &task, precision, batch, &tuning)?;
     drop(phase);
     let phase = Phase::begin(format!("evaluating {}", path.display()), context.quiet);
     let evaluation = evaluator.evaluate(&path, &checkpoint, &*test)?;
@@ -93,7 +104,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let values = with_total(evaluation.totals.to_values(), l2);
     let confusion = match args.confusion {
         true => {
-            let predictor = Predictor::new(&client, &*task, args.run.precision, batch, &tuning)?;
+            let predictor = Predictor::new(&client, &*task, precision, batch, &tuning)?;
             Some(Confusion::of(&*task, &predictor, (&path, &checkpoint), &*test, batch as usize)?)
         }
         false => None,
@@ -101,7 +112,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     drop(phase);
     if args.json {
         let mut object = json!({
-            "experiment": args.experiment, "checkpoint": path, "precision": args.run.precision.name(), "inputs": args.inputs,
+            "experiment": experiment_path, "checkpoint": path, "precision": precision.name(), "inputs": args.inputs,
             "steps": checkpoint.position.step,
             // Whether these are the test data of its training, as far as the checkpoint says.
             "same_test_data": same_test_data, "n_examples": evaluation.n_examples,
@@ -120,12 +131,15 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
                 object["confusion"] = several.iter().map(of_label).collect();
             }
         }
+        if !classes.is_empty() {
+            object["class_names"] = json!(classes);
+        }
         context.print_json(&object)?;
     } else {
         context.print(&format!(
             "{} in {}: test {} over {} examples, after {} steps{}\n",
             path.display(),
-            args.run.precision,
+            precision,
             values::list(&values),
             grouped(evaluation.n_examples as i64),
             grouped(checkpoint.position.step as i64),
@@ -134,7 +148,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let confusion = confusion.unwrap_or_default();
         for (label, matrix) in &confusion {
             let title = if confusion.len() > 1 { format!("{label}:\n") } else { String::new() };
-            context.print(&(title + &matrix.render(context.screen)))?;
+            let names = classes.get(label).map(Vec::as_slice).unwrap_or_default();
+            context.print(&(title + &matrix.render(names, context.screen)))?;
         }
     }
     Ok(Status::Ok)

@@ -34,6 +34,7 @@ mod explain;
 mod explain_cast;
 mod failure;
 mod fit;
+mod init;
 mod logging;
 mod lower;
 mod mesh;
@@ -54,6 +55,7 @@ mod several;
 mod signals;
 mod sizes;
 mod subjects;
+mod summary;
 mod terminal;
 mod trace;
 mod train;
@@ -71,6 +73,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+pub use self::init::Shipped;
 use self::signals::Stopped;
 use crate::report::Screen;
 use bf16scope_foreign::Sizes;
@@ -136,6 +139,12 @@ enum Command {
     Watch(watch::Args),
     /// Show what is in TFRecord or Parquet files, a folder of images or an experiment's data, and how fast it is read
     Data(data::Args),
+    /// Write a commented experiment into this folder, for data that you have or a model that ships
+    Init(init::InitArgs),
+    /// List what `init` writes: experiments by the kind of data, and the models that ship
+    Models(init::ModelsArgs),
+    /// Show the layers of an experiment's model: shapes, parameters, bytes
+    Summary(summary::Args),
     /// Draw an experiment's learning rate over its steps, with its value at every change
     Schedule(schedule::Args),
     /// Write a folder that predicts without its experiment, compiled ahead of time for a CPU or a TPU slice
@@ -183,6 +192,9 @@ impl Command {
             Command::Watch(_) => "watch",
             Command::Data(_) => "data",
             Command::Schedule(_) => "schedule",
+            Command::Summary(_) => "summary",
+            Command::Init(_) => "init",
+            Command::Models(_) => "models",
             Command::Package(_) => "package",
             Command::Weights(_) => "weights",
             Command::Bits(_) => "bits",
@@ -215,6 +227,9 @@ impl Command {
             | Command::Curves(_)
             | Command::Watch(_)
             | Command::Schedule(_)
+            | Command::Summary(_)
+            | Command::Init(_)
+            | Command::Models(_)
             | Command::Weights(_)
             | Command::Bits(_)
             | Command::Emit(_)
@@ -237,6 +252,9 @@ impl Command {
             Command::Watch(args) => watch::run(args, context),
             Command::Data(args) => data::run(args, context),
             Command::Schedule(args) => schedule::run(args, context),
+            Command::Summary(args) => summary::run(args, context),
+            Command::Init(args) => init::init(args, context),
+            Command::Models(args) => init::models(args, context),
             Command::Package(args) => package::run(args, context),
             Command::Weights(args) => weights::run(args, context),
             Command::Bits(args) => bits::run(args, context),
@@ -333,6 +351,12 @@ struct StdoutClosed;
 
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
+    run_with(&[])
+}
+
+/// As [`run`], of a program that brings these models with it: names and texts.
+pub fn run_with(models: Shipped) -> ExitCode {
+    init::SHIPPED.get_or_init(|| models);
     if let Some(code) = child::serve_if_asked() {
         return code;
     }

@@ -8,16 +8,14 @@ use serde_json::json;
 
 use super::child::client_of_all;
 use super::excess::Switch;
-use super::trained::{TrainedArgs, by_averages};
+use super::trained::{TrainedArgs, TrainedExperiment, WhichArgs, by_averages};
 use super::tune::TuneArg;
 use super::whole::whole;
 use super::{Context, Status, progress};
 use crate::report::grouped;
-use bf16scope_model::graph::Precision;
 use bf16scope_pjrt::{Client, Compiled, Platform, Plugin, PluginSpec, Purpose, Setup, Source, Topology, locate};
 use bf16scope_tpu::{Target, no_topology};
 use bf16scope_train::MAX_REPLICAS;
-use bf16scope_train::experiment::{Experiment, default_checkpoint};
 use bf16scope_train::package::{self, Built, Unwritten};
 
 const EXAMPLES: &str = "\
@@ -37,18 +35,14 @@ all that goes in and comes out, and a SHA-256 of each file. An executable is mac
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The experiment: a YAML file with `model`
-    #[arg(value_name = "EXPERIMENT")]
+    /// The experiment: a YAML file with `model`, or the folder of a run
+    #[arg(value_name = "EXPERIMENT|RUN")]
     experiment: PathBuf,
     /// The folder to write; it must not be there, or be empty
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
-    /// What the network computes in: bf16, f32 or f16
-    #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
-    precision: Precision,
-    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
-    #[arg(long, value_name = "FILE")]
-    checkpoint: Option<PathBuf>,
+    #[command(flatten)]
+    which: WhichArgs,
     /// Examples that each device predicts at a time, instead of the file's batch
     #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]
     batch: Option<u32>,
@@ -91,13 +85,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         "--excess-precision is on, and --target is cpu, on which every rounding is performed\nhelp: leave it out, or name a \
          TPU as --target"
     );
-    let experiment = Experiment::read(&args.experiment)?;
-    let path = args.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
+    let TrainedExperiment { experiment, precision, checkpoint: path, .. } = args.which.read(&args.experiment)?;
     let task = experiment.task();
     let checkpoint = args.trained.read(&path, &*task)?;
     let tuning = args.tune.tuning(&experiment, &args.target);
     let batch = args.batch.unwrap_or(experiment.train.batch);
-    let unwritten = Unwritten::new(&*task, args.precision, batch, &tuning, &path, &checkpoint)?;
+    let unwritten = Unwritten::new(&*task, precision, batch, &tuning, &path, &checkpoint)?;
     let spinner =
         progress::spinner(format!("compiling {} for {}", args.experiment.display(), args.target), context.quiet);
     let built = compile(args, &unwritten, context);
@@ -122,7 +115,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         args.experiment.display(),
         grouped(checkpoint.position.step as i64),
         by_averages(&checkpoint),
-        args.precision,
+        precision,
         args.target,
     );
     for (what, signatures) in [("in", &manifest.inputs), ("out", &manifest.outputs)] {

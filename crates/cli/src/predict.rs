@@ -12,14 +12,14 @@ use serde_json::json;
 use self::arrays::Collected;
 use self::write::{Output, PredictionFormat};
 use super::progress::Phase;
-use super::trained::{RunArgs, by_averages};
+use super::trained::{RunArgs, TrainedExperiment, by_averages};
 use super::whole::whole;
 use super::{Context, Status, emit, progress};
 use crate::report::{Column, Screen, Table, grouped};
 use bf16scope_data::{DataError, DataErrorKind, Loader, Source};
+use bf16scope_model::task::Task;
 use bf16scope_pjrt::Setup;
 use bf16scope_train::checkpoint::Checkpoint;
-use bf16scope_train::experiment::Experiment;
 use bf16scope_train::{Predictor, TrainError};
 
 /// Examples that a table shows.
@@ -46,8 +46,8 @@ in f64); with --top also `top_classes` and `top_probabilities`, the best first."
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The experiment: a YAML file with `model`, and with `data` where --inputs is not given
-    #[arg(value_name = "EXPERIMENT")]
+    /// The experiment: a YAML file with `model`, and with `data` where --inputs is not given; or the folder of a run
+    #[arg(value_name = "EXPERIMENT|RUN")]
     experiment: PathBuf,
     /// The examples: an .npz, .csv or .csv.gz file of the task's features, without labels; where `data` says how features are
     /// made of records, an image, a folder of images, TFRecords, a .tar or a .parquet [default: the experiment's test data]
@@ -78,17 +78,15 @@ impl Args {
         };
         Some((0..source.n_examples().min(n)).map(name).collect())
     }
+}
 
-    fn heading(&self, path: &Path, checkpoint: &Checkpoint, n_examples: u64) -> String {
-        let count = grouped(i64::try_from(n_examples).unwrap_or(i64::MAX));
-        let (shown, steps) = (path.display(), grouped(checkpoint.position.step as i64));
-        let averages = by_averages(checkpoint);
-        let examples = if n_examples == 1 { "example" } else { "examples" };
-        format!(
-            "{shown} in {}: predictions for {count} {examples}, after {steps} steps{averages}\n",
-            self.run.precision
-        )
-    }
+fn heading(trained: &TrainedExperiment, checkpoint: &Checkpoint, n_examples: u64) -> String {
+    let count = grouped(i64::try_from(n_examples).unwrap_or(i64::MAX));
+    let (shown, steps) = (trained.checkpoint.display(), grouped(checkpoint.position.step as i64));
+    let averages = by_averages(checkpoint);
+    let examples = if n_examples == 1 { "example" } else { "examples" };
+    let precision = trained.precision;
+    format!("{shown} in {precision}: predictions for {count} {examples}, after {steps} steps{averages}\n")
 }
 
 /// Predicts.
@@ -96,23 +94,25 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.run.check()?;
     let named = args.experiment.display();
     let phase = Phase::begin(format!("reading {named} and its data"), context.quiet);
-    let experiment = Experiment::read(&args.experiment)?;
-    let path = args.run.checkpoint(&args.experiment);
+    let trained = args.run.which.read(&args.experiment)?;
+    let TrainedExperiment { experiment, path: experiment_path, precision, checkpoint: path } = &trained;
+    let precision = *precision;
     let read = [Some(args.experiment.as_path()), args.inputs.as_deref(), Some(path.as_path())];
     emit::check_names(&[("-o", args.output.as_deref())], &read)?;
     let kind = args.output.as_deref().map(PredictionFormat::of).transpose()?;
     let task = experiment.task();
-    let checkpoint = args.run.trained.read(&path, &*task)?;
+    let checkpoint = args.run.trained.read(path, &*task)?;
+    let names = names_of(&checkpoint, &*task);
     if let Some(text) = &args.completion.complete {
         drop(phase);
-        return complete::run(args, context, &experiment, &path, &checkpoint, text);
+        return complete::run(args, context, &trained, &checkpoint, text);
     }
-    let source = source(args, &experiment, &context.setup())?;
+    let source = source(args, &trained, &checkpoint, &context.setup())?;
     let n_examples = source.n_examples();
     let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
     let mut features = task.features();
     features.retain(|feature| !feature.is_label);
-    let loader = Loader::new(&*source, &features, args.run.precision.compute(), batch as usize, 0)?;
+    let loader = Loader::new(&*source, &features, precision.compute(), batch as usize, 0)?;
     loader.check().map_err(|error| none_is_left_out(error.into()))?;
     // A path that cannot be written fails before the work, not after it.
     let output = match (&args.output, kind) {
@@ -122,14 +122,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     drop(phase);
     let phase = Phase::begin(format!("compiling {named}"), context.quiet);
     let client = args.run.client(context)?;
-    let tuning = args.run.tuning(&experiment);
-    let predictor = Predictor::new(&client, &*task, args.run.precision, batch, &tuning)?;
+    let tuning = args.run.tuning(experiment);
+    let predictor = Predictor::new(&client, &*task, precision, batch, &tuning)?;
     drop(phase);
     let bar = progress::bar(n_examples, context.quiet);
     bar.set_prefix("predicting");
     let keep = if args.json || output.is_some() { usize::MAX } else { N_SHOWN };
-    let mut collected = Collected::new(n_examples, keep, args.top.map(|k| k as usize), task.independent_logits());
-    let predicted = predictor.predict(&path, &checkpoint, &*source, |batch| -> anyhow::Result<()> {
+    let mut collected = Collected::new(n_examples, keep, args.top.map(|k| k as usize), task.independent_logits()).named(names);
+    let predicted = predictor.predict(path, &checkpoint, &*source, |batch| -> anyhow::Result<()> {
         bar.inc(batch.first().map_or(0, |array| array.dims[0].unsigned_abs()));
         collected.add(batch, |index| source.place(index))
     });
@@ -140,12 +140,15 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     let files = args.files(&*source, keep as u64);
     let mut head = json!({
-        "experiment": args.experiment, "checkpoint": path, "precision": args.run.precision.name(),
+        "experiment": experiment_path, "checkpoint": path, "precision": precision.name(),
         "steps": checkpoint.position.step, "inputs": args.inputs, "n_examples": n_examples,
         "by_averages": checkpoint.has_averages(),
     });
     if let Some(files) = &files {
         head["files"] = json!(files);
+    }
+    if let Some(names) = collected.class_names() {
+        head["class_names"] = json!(names);
     }
     let is_written = output.is_some();
     if let Some(output) = output {
@@ -160,7 +163,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         context.print_json(&object)?;
         return Ok(Status::Ok);
     }
-    let mut text = args.heading(&path, &checkpoint, n_examples);
+    let mut text = heading(&trained, &checkpoint, n_examples);
     text += &match &args.output {
         Some(output) => format!("{}: {}\n", output.display(), collected.described()),
         None => table(&collected, files.as_deref(), n_examples, context.screen)?,
@@ -180,10 +183,25 @@ fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
+/// The names of the classes that `logits` are of: of the only label that has any as many.
+fn names_of(checkpoint: &Checkpoint, task: &dyn Task) -> Vec<String> {
+    let classes = checkpoint.data.as_ref().map(|data| &data.classes);
+    let labels = task.features().into_iter().filter(|feature| feature.is_label);
+    let named = labels.filter_map(|feature| classes?.get(&feature.name));
+    let named: Vec<&Vec<String>> = named.collect();
+    if let [only] = &named[..] { (*only).clone() } else { Vec::new() }
+}
+
 /// The examples that are asked for.
-fn source(args: &Args, experiment: &Experiment, setup: &Setup) -> anyhow::Result<Box<dyn Source>> {
-    let Some(file) = &args.inputs else { return Ok(experiment.read_data(&args.experiment, setup)?.test) };
-    match experiment.read_other(&args.experiment, file, setup) {
+fn source(
+    args: &Args,
+    trained: &TrainedExperiment,
+    checkpoint: &Checkpoint,
+    setup: &Setup,
+) -> anyhow::Result<Box<dyn Source>> {
+    let (experiment, path) = (trained.experiment.clone().as_learnt(checkpoint), &trained.path);
+    let Some(file) = &args.inputs else { return Ok(experiment.read_data(path, setup)?.test) };
+    match experiment.read_other(path, file, setup) {
         Err(error) if error.cause().map(DataError::kind) == Some(&DataErrorKind::Columns) => {
             bail!("{error}\nhelp: examples to predict have no labels: leave those columns out")
         }

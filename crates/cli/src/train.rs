@@ -27,14 +27,14 @@ use bf16scope_passes::tuning::Tuning;
 use bf16scope_pjrt::{Client, MAX_CPU_DEVICES, Platform};
 use bf16scope_study::MeshChoice;
 use bf16scope_tpu::read_narrow_sums;
-use bf16scope_train::checkpoint::{Checkpoint, Place};
+use bf16scope_train::checkpoint::{Checkpoint, Place, best_of};
 use bf16scope_train::experiment::{Examples, Experiment, WatchConfig, default_checkpoint};
 use bf16scope_train::resume::check_data;
-use bf16scope_train::run_folder::{ABOUT, RunFolder, read_watched};
+use bf16scope_train::run_folder::{ABOUT, CHECKPOINT, RunFolder, read_watched};
 use bf16scope_train::watch::WatchRecord;
 use bf16scope_train::{
-    Data, Initialization, MAX_REPLICAS, Mesh, Resumption, Session, Spec, SumOf, Summary, TrainError, TrainErrorKind,
-    check, check_average, check_watch, run as train,
+    Data, Initialization, MAX_REPLICAS, Mesh, Resumption, RunPlan, Session, Spec, SumOf, Summary, TrainError,
+    TrainErrorKind, check, check_average, check_watch, run as train, with_total,
 };
 
 const EXAMPLES: &str = "\
@@ -84,7 +84,8 @@ pub struct Args {
     /// Seed of initial values and of the order of examples, instead of the experiment's
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// Where checkpoints go [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
+    /// Where checkpoints go [default: checkpoints/EXPERIMENT-PRECISION.safetensors; with --run DIR
+    /// DIR/checkpoint.safetensors]
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     /// Replace a checkpoint that is there already and is not the one that --resume goes on from
@@ -229,6 +230,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let phase = Phase::begin(format!("reading {} and its data", args.experiment.display()), context.quiet);
     let (experiment, examples) = args.read_experiment(context)?;
     drop(phase);
+    wanted.check_best_free(args, &experiment)?;
     if let Some(from) = &args.resume {
         wanted.check_there(from.as_ref().unwrap_or(&wanted.path))?;
     }
@@ -248,7 +250,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let stop = stop_on_signals()?;
     let is_watched = experiment.train.watch.is_some();
     let mut show = Show::new(context, args.json, is_first, u64::from(experiment.train.epochs), is_watched);
-    show.start(args, (&experiment, &platform), &session, data, rounded.as_deref());
+    show.start(args, (&experiment, &platform), &session, &examples, rounded.as_deref());
     start.iter().for_each(|line| show.say(line));
     match &resumed {
         Some((from, checkpoint)) => show.resumed(from, checkpoint, session.step()),
@@ -259,7 +261,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         args.open_record((&experiment, &session, &client), resumed.as_ref(), &mut show)?;
     }
     let run = show.record.as_ref().map(|record| record.path().to_path_buf());
-    let plan = experiment.train.plan(place);
+    let plan = RunPlan { is_validated: examples.validation.is_some(), ..experiment.train.plan(place) };
     let result = train(&mut session, data, &plan, &stop.asked, &mut |event| show.event(event));
     show.clear();
     if let (Err(error), Some(run)) = (&result, &run)
@@ -268,7 +270,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     {
         show.say(&format!("what the numbers were before it: `bf16scope watch {}`", again::word(run)));
     }
-    let summary = stop.judge(result, n_hosts)?;
+    let mut summary = stop.judge(result, n_hosts)?;
+    if examples.validation.is_some() {
+        let batch = u32::try_from(examples.test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
+        let test = session.evaluate(&session.evaluator(batch)?, &*examples.test)?;
+        summary.test = with_total(test.totals.to_values(), session.l2()?);
+    }
     if !is_first {
         return Ok(Status::Ok);
     }
@@ -383,6 +390,7 @@ impl Args {
         }
         check(&spec, data).map_err(placed)?;
         check_average(&spec, data, u64::from(experiment.train.epochs)).map_err(placed)?;
+        experiment.train.callbacks().check(&spec, 1).map_err(placed)?;
         Ok(spec)
     }
 
@@ -443,10 +451,14 @@ impl Args {
         if let Some(path) = &self.checkpoint {
             return Ok(Wanted { path: path.clone(), why: None });
         }
-        let default = default_checkpoint(&self.experiment, self.precision);
-        let Some(run) = self.record.run().filter(|run| self.resume == Some(None) && run.exists()) else {
+        let Some(run) = self.record.run() else {
+            let default = default_checkpoint(&self.experiment, self.precision);
             return Ok(Wanted { path: default, why: Some("that is the default place".to_string()) });
         };
+        let default = run.join(CHECKPOINT);
+        if self.resume != Some(None) || !run.exists() {
+            return Ok(Wanted { path: default, why: Some("that is the place of its run".to_string()) });
+        }
         let about = run.join(ABOUT);
         Ok(match RunFolder::last_checkpoint(run) {
             Some(saved) => {
@@ -475,6 +487,20 @@ impl Wanted {
             "{}: a checkpoint is there, and this run would replace it\nhelp: --resume goes on from it, --checkpoint FILE leaves it \
              and writes to another file, --overwrite replaces it",
             self.path.display()
+        )
+    }
+
+    /// Refuses to replace the best checkpoint of another run.
+    fn check_best_free(&self, args: &Args, experiment: &Experiment) -> anyhow::Result<()> {
+        let best = best_of(&self.path);
+        let is_kept = experiment.train.keep_best.is_some() && args.resume.is_none() && !args.overwrite;
+        if !is_kept || !Place::holds_checkpoint(&best) {
+            return Ok(());
+        }
+        bail!(
+            "{}: the best checkpoint of another run is there, and `keep_best` would replace it\nhelp: --checkpoint FILE writes \
+             elsewhere, --overwrite replaces it",
+            best.display()
         )
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use super::Context;
 use super::as_tpu::AsArg;
@@ -13,18 +13,15 @@ use bf16scope_model::task::Task;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_pjrt::{Client, Platform};
 use bf16scope_train::Resumption;
-use bf16scope_train::checkpoint::Checkpoint;
+use bf16scope_train::checkpoint::{Checkpoint, best_of};
 use bf16scope_train::experiment::{Experiment, default_checkpoint};
+use bf16scope_train::run_folder::{ABOUT, About, EXPERIMENT, RunFolder};
 
 /// How `eval` and `predict` run a trained network.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
-    /// What the network computes in: bf16, f32 or f16
-    #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
-    pub(super) precision: Precision,
-    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors]
-    #[arg(long, value_name = "FILE")]
-    checkpoint: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) which: WhichArgs,
     #[command(flatten)]
     pub(super) trained: TrainedArgs,
     /// Where it runs: cpu, tpu, plugin:PATH (any PJRT plugin), or xla-cpu (in builds with the feature xla)
@@ -46,11 +43,6 @@ impl RunArgs {
         self.as_tpu.check(&self.device)
     }
 
-    /// The path of the checkpoint: the one given, or the experiment's.
-    pub(super) fn checkpoint(&self, experiment: &Path) -> PathBuf {
-        self.checkpoint.clone().unwrap_or_else(|| default_checkpoint(experiment, self.precision))
-    }
-
     /// The client of the device.
     pub(super) fn client(&self, context: &Context) -> anyhow::Result<Client> {
         Ok(self.as_tpu.client(client(&self.device, &context.setup())?))
@@ -60,6 +52,83 @@ impl RunArgs {
     pub(super) fn tuning(&self, experiment: &Experiment) -> Tuning {
         self.tune.tuning(experiment, &target_of(&self.device))
     }
+}
+
+/// Which checkpoint of an experiment or a run is meant.
+#[derive(Debug, clap::Args)]
+pub(super) struct WhichArgs {
+    /// What the network computes in: bf16, f32 or f16 [default: bf16; of a run's folder the run's]
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<Precision>,
+    /// The checkpoint [default: checkpoints/EXPERIMENT-PRECISION.safetensors; of a run's folder the run's last]
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// The checkpoint of the best epoch, which `keep_best` kept, in the place of the last
+    #[arg(long, conflicts_with = "checkpoint")]
+    best: bool,
+}
+
+/// A trained experiment.
+pub(super) struct TrainedExperiment {
+    pub(super) experiment: Experiment,
+    /// The experiment's file as it was named, for a run where it was trained: paths in the experiment are relative to its
+    /// folder.
+    pub(super) path: PathBuf,
+    pub(super) precision: Precision,
+    pub(super) checkpoint: PathBuf,
+}
+
+impl WhichArgs {
+    /// Reads what `named` is: an experiment's file, or the folder of a run.
+    ///
+    /// # Errors
+    /// A file that is no experiment; a folder that is no run's, or whose run has saved nothing.
+    pub(super) fn read(&self, named: &Path) -> anyhow::Result<TrainedExperiment> {
+        if !named.is_dir() {
+            let precision = self.precision.unwrap_or(Precision::Bf16);
+            let last = default_checkpoint(named, precision);
+            let checkpoint = match &self.checkpoint {
+                Some(path) => path.clone(),
+                None if self.best => best_of(&last),
+                None => last,
+            };
+            let experiment = Experiment::read(named)?;
+            return Ok(TrainedExperiment { experiment, path: named.to_path_buf(), precision, checkpoint });
+        }
+        if !named.join(ABOUT).exists() {
+            bail!(
+                "{}: a folder without {ABOUT}, expected an experiment's YAML file or the folder of a run\n\
+                 help: `bf16scope train EXPERIMENT` names the folder that it records a run in",
+                named.display()
+            );
+        }
+        let about = RunFolder::about(named)?;
+        let experiment = Experiment::read(named.join(EXPERIMENT))?;
+        let precision = match self.precision {
+            Some(precision) => precision,
+            None => about.precision.parse().with_context(|| format!("{}: its precision", named.join(ABOUT).display()))?,
+        };
+        let checkpoint = match &self.checkpoint {
+            Some(path) => path.clone(),
+            None => checkpoint_of(named, &about, self.best)?,
+        };
+        Ok(TrainedExperiment { experiment, path: PathBuf::from(about.experiment), precision, checkpoint })
+    }
+}
+
+/// The last checkpoint of a run, or its best: where it was saved, or in its folder if that has been moved.
+fn checkpoint_of(run: &Path, about: &About, is_best: bool) -> anyhow::Result<PathBuf> {
+    let saved = if is_best { &about.best } else { &about.saved };
+    let Some(saved) = saved else {
+        let (what, help) = match is_best {
+            true => ("no best checkpoint", "write `keep_best: METRIC` under `train`, or leave --best out"),
+            false => ("no checkpoint", "name one with --checkpoint"),
+        };
+        bail!("{}: the run has saved {what}\nhelp: {help}", run.display())
+    };
+    let path = PathBuf::from(&saved.path);
+    let moved = path.file_name().map(|name| run.join(name)).filter(|moved| !path.exists() && moved.exists());
+    Ok(moved.unwrap_or(path))
 }
 
 /// What of a checkpoint `eval` and `predict` take.

@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod arrays;
+pub mod augment;
 pub mod cast;
 mod census;
 pub mod csv;
@@ -43,25 +44,31 @@ pub mod image;
 pub mod loader;
 mod look;
 pub mod mnist;
+mod named;
 pub mod npz;
 mod order;
 pub mod pipeline;
 mod random;
 pub mod records;
+pub mod selected;
 mod shift;
 pub mod source;
+pub mod table;
 pub mod text;
 pub mod transpose;
 pub mod weights;
 pub mod words;
 
 pub use arrays::Arrays;
+pub use augment::{Augment, Augmented};
 pub use census::{Census, Figures};
 pub use error::{DataError, DataErrorKind, DataPlace};
 pub use feature::{Feature, FeatureDType};
 pub use loader::{Ask, Batch, Loader, NamedArray, Supply};
+pub use named::Named;
 pub use order::{ORDER_VERSION, Order};
 pub use pipeline::{FeatureSpec, Pipeline};
 pub use random::{DRAW_VERSION, Draw, DrawVersion};
+pub use selected::Selected;
 pub use source::{ArrayInfo, Elements, Fingerprint, Reading, Skipped, Source, Spent, Take};
 pub use words::{WordTable, WordVectors};

@@ -55,6 +55,9 @@ impl Made {
     }
 }
 
+/// What folders of images call their classes.
+const LABELS: &str = "labels";
+
 /// Records, as the arrays of features.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
@@ -390,6 +393,16 @@ impl Source for Pipeline {
             self.scratch.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
         }
         given.map(|()| Some(spent))
+    }
+
+    /// Of names that `classes` lists, and of folders.
+    fn classes(&self) -> BTreeMap<String, Vec<String>> {
+        let names = |made: &Made| match (&made.spec.classes[..], self.records.classes()) {
+            ([], names) if !names.is_empty() && made.key() == LABELS && made.spec.offset == 0 => Some(names.to_vec()),
+            ([], _) => None,
+            (names, _) => Some(names.to_vec()),
+        };
+        self.features.iter().filter_map(|made| Some((made.feature.name.clone(), names(made)?))).collect()
     }
 
     fn place(&self, index: u64) -> String {

@@ -68,6 +68,11 @@ pub(super) enum Purpose {
     Flip = 2,
     Mask = 3,
     Share = 4,
+    Geometry = 5,
+    Colour = 6,
+    Erase = 7,
+    Mix = 8,
+    Partner = 9,
 }
 
 /// Where the mixing of [`DrawVersion::V2`] begins: any number that neither orders nor shifts begin with.
@@ -101,6 +106,11 @@ impl Draw {
     /// A number from 0 up to but not including 1, of 53 random bits: for what is drawn once for an example.
     pub fn share(self) -> f64 {
         (self.stream(Purpose::Share).next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// That of the example that another one is mixed with.
+    pub(super) fn of_partner(self) -> Draw {
+        Draw(self.stream(Purpose::Partner).next())
     }
 
     /// The numbers for one purpose, unrelated to those for others: how often a crop was tried changes no flip.

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::random::Draw;
+use super::table::Learnt;
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use bf16scope_hlo::DType;
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,16 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// How a loader reads it. Default: as it reads memory.
     fn reading(&self) -> Reading {
         Reading::default()
+    }
+
+    /// Names of the classes of labels, by array, of class 0 first. Default none are known.
+    fn classes(&self) -> BTreeMap<String, Vec<String>> {
+        BTreeMap::new()
+    }
+
+    /// What was learnt from examples to make these of a table's rows. Default nothing.
+    fn learnt(&self) -> Option<&Learnt> {
+        None
     }
 
     /// Where examples that are left out are counted. Default nowhere: what is wrong with one is an error.

@@ -19,7 +19,12 @@ pub struct Data<'a> {
 impl Data<'_> {
     /// What tells these data from others.
     pub fn identity(&self) -> DataIdentity {
-        DataIdentity { training: self.training.fingerprint(), test: self.test.fingerprint() }
+        DataIdentity {
+            training: self.training.fingerprint(),
+            test: self.test.fingerprint(),
+            classes: self.training.classes(),
+            learnt: self.training.learnt().cloned(),
+        }
     }
 }
 

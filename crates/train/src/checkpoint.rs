@@ -19,20 +19,23 @@ mod series;
 
 pub use error::{CheckpointError, Fault, Mismatch};
 pub use place::Place;
-pub(crate) use series::Series;
+pub(crate) use series::{Series, beside};
 
+use super::callbacks::CallbackState;
 use super::memory::memory_of_machine;
+use bf16scope_data::table::Learnt;
 use bf16scope_data::{DrawVersion, Fingerprint};
 use bf16scope_files as files;
 pub use bf16scope_hlo::Array;
 use bf16scope_hlo::ArrayShape;
 use bf16scope_hlo::element::floats;
 use bf16scope_model::graph::Precision;
+use bf16scope_model::optim::Update;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The version this build writes, and the only one it reads. Version 1 had no hash; version 2 was of four models, not of
@@ -74,12 +77,18 @@ pub struct FunctionHash {
 }
 
 /// The data of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataIdentity {
     /// What was trained on.
     pub training: Fingerprint,
     /// What was evaluated on.
     pub test: Fingerprint,
+    /// Names of the classes of labels, by feature, of class 0 first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<String, Vec<String>>,
+    /// What was learnt from the examples that were trained on to make numbers of a table's columns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learnt: Option<Learnt>,
 }
 
 /// The settings of a run, by the keys of its experiment. [`resume::settings`](super::resume::settings) takes them from a
@@ -112,6 +121,8 @@ pub struct Checkpoint {
     pub function: Option<FunctionHash>,
     /// The data that it was made with, where a run made it. Who trains step by step knows them, and says them or not.
     pub data: Option<DataIdentity>,
+    /// The counters of callbacks, where the run has any.
+    pub callbacks: Option<CallbackState>,
     /// Variables and slots by name.
     pub variables: BTreeMap<String, Array>,
 }
@@ -143,8 +154,9 @@ impl Checkpoint {
             }
         }
         if exactly {
-            // An average that is no longer taken is nothing that is missed.
-            let unexpected = unexpected.into_keys().filter(|name| !self.is_average(name));
+            // An average that is no longer taken is nothing that is missed, nor a rate that is no longer reducible.
+            let is_missed = |name: &&str| !self.is_average(name) && *name != Update::REDUCED;
+            let unexpected = unexpected.into_keys().filter(is_missed);
             mismatch.unexpected = unexpected.map(str::to_string).collect();
         }
         match mismatch == Mismatch::default() {
@@ -244,6 +256,11 @@ impl Checkpoint {
     }
 }
 
+/// Where the best checkpoint of a run is whose last one is at `path` (`keep_best`): `NAME-best.safetensors` beside it.
+pub fn best_of(path: &Path) -> PathBuf {
+    beside(path, "best")
+}
+
 /// The file of a checkpoint and its length in bytes.
 fn open(path: &Path) -> Result<(File, u64), CheckpointError> {
     let failed = |source: io::Error| match source.kind() {
@@ -291,9 +308,9 @@ mod tests {
         let variables = variables.map(|(name, value)| (name.to_string(), value)).into();
         let settings = Settings(serde_json::json!({"model": {"kind": "mlp", "hidden": [2]}}));
         let print = |hash: &str| Fingerprint { n_examples: 9, arrays: [("images", hash)].map(owned).into() };
-        let data = Some(DataIdentity { training: print("f"), test: print("g") });
+        let data = Some(DataIdentity { training: print("f"), test: print("g"), classes: BTreeMap::new(), learnt: None });
         let function = Some(FunctionHash { sha256: "h".to_string(), version: "0".to_string() });
-        Checkpoint { position, settings, function, data, variables }
+        Checkpoint { position, settings, function, data, callbacks: None, variables }
     }
 
     fn path() -> &'static Path {

@@ -472,7 +472,7 @@ pub(super) fn download(
 }
 
 /// Puts a variable's value on the devices of each replica of this host.
-fn upload_to_all(
+pub(super) fn upload_to_all(
     client: &Client,
     site: &Site,
     variable: &VariableInfo,

@@ -61,7 +61,7 @@ impl InitializeFrom {
         let position = Position { step, steps_per_epoch: steps_per_epoch.max(1), batch, seed, precision, order, draws };
         let variables = values.into_iter().map(|(name, (shape, bytes))| (name, Array { shape, bytes }));
         let (function, variables) = (function_of(&*spec.task), variables.collect::<BTreeMap<_, _>>());
-        let checkpoint = Checkpoint { position, settings, function, data: None, variables };
+        let checkpoint = Checkpoint { position, settings, function, data: None, callbacks: None, variables };
         Ok(Imported { checkpoint, mapping, has_slots })
     }
 }

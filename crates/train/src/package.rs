@@ -21,6 +21,7 @@ use bf16scope_pjrt::{Code, CompileOptions, Compiled, PjrtError};
 use fs4::fs_std::FileExt as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -70,6 +71,9 @@ pub struct Manifest {
     pub variables: PackageFile,
     /// What a compiler made of the program.
     pub executable: Option<Built>,
+    /// Names of the classes of labels, of class 0 first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: BTreeMap<String, Vec<String>>,
 }
 
 /// An array that goes in or comes out.
@@ -167,6 +171,7 @@ pub struct Unwritten {
     variables: Vec<Array>,
     precision: Precision,
     steps: u64,
+    classes: BTreeMap<String, Vec<String>>,
 }
 
 impl Unwritten {
@@ -197,7 +202,8 @@ impl Unwritten {
             results.filter_map(|shape| Some(ArrayShape::new(shape.dtype()?, shape.dims().to_vec()))).collect();
         let bytes = proto::encode::to_bytes(&program.module)?;
         let (precision, steps) = (numbers.precision, checkpoint.position.step);
-        Ok(Unwritten { program, bytes, outputs, variables, precision, steps })
+        let classes = checkpoint.data.as_ref().map(|data| data.classes.clone()).unwrap_or_default();
+        Ok(Unwritten { program, bytes, outputs, variables, precision, steps, classes })
     }
 
     /// The program.
@@ -287,6 +293,7 @@ impl Unwritten {
             program,
             variables,
             executable,
+            classes: self.classes.clone(),
         };
         let text = serde_json::to_string_pretty(&manifest).expect("names and numbers have a JSON form") + "\n";
         let path = folder.join(MANIFEST);

@@ -74,6 +74,9 @@ pub fn state_at<E: From<TrainError>>(
     let loader = loader_of_host(&spec, data.training, session.host(), session.draws())?;
     let (calls, steps_per_epoch) = (spec.steps_per_call, loader.n_steps());
     session.check_resumed(steps_per_epoch, &data.identity())?;
+    if session.reduced().is_some() && (step - 1) / steps_per_epoch > from_step / steps_per_epoch {
+        return Err(over_a_reduction(step, from, from_step).into());
+    }
     let mut n_singles_in_a_call = 0;
     while session.step() < step - 1 {
         let epoch = session.step() / steps_per_epoch;
@@ -145,6 +148,18 @@ fn older_beside(place: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_older).collect();
     paths.sort();
     paths
+}
+
+/// A step, counted from 1, before which an epoch ends whose report may have lowered the learning rate: evaluations are left
+/// out where steps are made again.
+fn over_a_reduction(step: u64, from: &ReplayFrom, from_step: u64) -> TrainError {
+    let from = match from {
+        ReplayFrom::Start => "the beginning of the run".to_string(),
+        ReplayFrom::Checkpoint(path) => format!("{} (after step {from_step})", path.display()),
+    };
+    let text = format!("step {step} is in a later epoch than {from}, and `reduce_on_plateau` may lower the learning rate between");
+    let error = TrainError::new(TrainErrorKind::Checkpoint, TrainPlace::Nowhere, text);
+    error.with_help("make it again from a checkpoint of its own epoch: `keep_checkpoint_max` keeps more of them")
 }
 
 /// A step, counted from 1, that cannot be made again from there, which is after `from_step` steps.

@@ -38,6 +38,7 @@ const MAY_CHANGE: &[&str] = &[
     "train.clip.",
     "train.learning_rate",
     "train.learning_rate.",
+    "train.learning_rate_floor",
     "train.loss_scale",
     "train.optimizer.",
     "train.shift",
@@ -106,6 +107,12 @@ fn whatever_the_calls(spec: &Spec) -> Value {
     }
     if let Some(warm_up) = objective.update.warm_up {
         settings["train"]["warm_up"] = json(serde_json::to_value(warm_up));
+    }
+    if objective.update.floor != 0.0 {
+        settings["train"]["learning_rate_floor"] = json!(objective.update.floor);
+    }
+    if !objective.update.groups.is_empty() {
+        settings["train"]["optimizers"] = json(serde_json::to_value(&objective.update.groups));
     }
     if !objective.trainable.is_empty() {
         settings["train"]["trainable"] = json!(objective.trainable);

@@ -7,8 +7,9 @@ mod checkpoints;
 mod hosts;
 mod used;
 
+use super::callbacks::CallbackState;
 use super::checkpoint::{DataIdentity, FunctionHash};
-use super::device::{Fed, Loaded, Results, check_memory, initial_state, n_bytes, n_elements};
+use super::device::{Fed, Loaded, Results, check_memory, initial_state, n_bytes, n_elements, upload_to_all};
 use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::hosts::{Exchange, Site};
 use super::model_axis::over_model_axis;
@@ -22,7 +23,7 @@ use super::totals::Totals;
 use super::watch::{RateJump, WatchRecord};
 use bf16scope_data::{Batch, DrawVersion};
 use bf16scope_model::graph::{Program, VariableInfo};
-use bf16scope_model::optim::LossScale;
+use bf16scope_model::optim::{LossScale, Update};
 use bf16scope_pjrt::{Arg, Buffer, Client};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -42,6 +43,10 @@ pub struct Session {
     last: Option<Results>,
     last_was_single: bool,
     step: u64,
+    /// What a reducible learning rate is: its variable's value.
+    reduced: Option<f32>,
+    /// The counters of callbacks in the checkpoint that it goes on from.
+    callbacks: Option<CallbackState>,
     /// Those that the run began with.
     draws: DrawVersion,
     resumed: Option<Resumed>,
@@ -60,6 +65,8 @@ pub(super) struct Wish {
     pub stop: bool,
     /// To save: it is time.
     pub save: bool,
+    /// To lower the learning rate.
+    pub reduce: bool,
     /// It cannot go on.
     pub failed: bool,
 }
@@ -142,6 +149,8 @@ impl Session {
         let state = State::Held(initial_state(client, &training.variables, &spec, &site)?);
         let (client, function) = (client.clone(), function_of(&*spec.task));
         let (last, resumed, initialized, exchange) = (None, None, None, Exchange::of(&client, &site));
+        let update = &spec.objective.update;
+        let reduced = update.reducible.then(|| update.unreduced());
         Ok(Session {
             spec,
             client,
@@ -151,6 +160,8 @@ impl Session {
             last,
             last_was_single: false,
             step: 0,
+            reduced,
+            callbacks: None,
             draws: DrawVersion::default(),
             resumed,
             initialized,
@@ -225,7 +236,40 @@ impl Session {
 
     /// The learning rate of the step that so many come before.
     pub(super) fn learning_rate_of(&self, step: u64) -> f64 {
-        self.spec.objective.update.rate_at(u32::try_from(step).unwrap_or(u32::MAX))
+        let (update, step) = (&self.spec.objective.update, u32::try_from(step).unwrap_or(u32::MAX));
+        self.reduced.map_or_else(|| update.rate_at(step), |reduced| update.reduced_rate_at(step, reduced))
+    }
+
+    /// What the variable of a reducible learning rate is ([`Update::REDUCED`](bf16scope_model::optim::Update::REDUCED));
+    /// nothing of another rate.
+    pub fn reduced(&self) -> Option<f32> {
+        self.reduced
+    }
+
+    /// Sets the variable of a reducible learning rate, from the next step on.
+    ///
+    /// # Errors
+    /// A rate that is not reducible; where the plugin fails.
+    pub fn set_reduced(&mut self, reduced: f32) -> Result<(), TrainError> {
+        let Some(number) = self.variables().iter().position(|variable| variable.name == Update::REDUCED) else {
+            let text = "the learning rate of this session is no state of its program";
+            let error = TrainError::new(TrainErrorKind::Session, TrainPlace::Nowhere, text);
+            return Err(error.with_help("set `Update::reducible` of its objective"));
+        };
+        self.state.buffers()?;
+        let mut values: Vec<Vec<Buffer>> = (0..self.site.n_devices_here()).map(|_| Vec::new()).collect();
+        let variable = &self.training.variables[number];
+        upload_to_all(&self.client, &self.site, variable, &reduced.to_le_bytes(), &mut values)?;
+        if let State::Held(state) = &mut self.state {
+            state.iter_mut().zip(values).for_each(|(state, value)| state.splice(number..=number, value).for_each(drop));
+        }
+        self.reduced = Some(reduced);
+        Ok(())
+    }
+
+    /// The counters of callbacks that the checkpoint has which it goes on from.
+    pub(super) fn callbacks(&self) -> Option<&CallbackState> {
+        self.callbacks.as_ref()
     }
 
     /// One update. Gives the loss and the metrics of the batch, before the update.

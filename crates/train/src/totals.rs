@@ -40,6 +40,11 @@ impl Totals {
         self.sums.iter_mut().zip(batch).for_each(|(total, batch)| total.add(batch));
     }
 
+    /// Names, with their sums and weights.
+    pub(super) fn sums(&self) -> impl Iterator<Item = (&str, &Sum)> {
+        self.named().map(|(name, _, sum)| (name, sum))
+    }
+
     /// Adds another's.
     pub fn merge(&mut self, other: &Totals) {
         self.add(other.sums.iter().cloned());

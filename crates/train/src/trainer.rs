@@ -7,6 +7,7 @@
 //! `--batch` is [`Trainer::batch`], `--other-function` and the like are [`Trainer::resumption`].
 
 use super::batches::Data;
+use super::callbacks::Callbacks;
 use super::change::Change;
 use super::checkpoint::{Checkpoint, Place};
 use super::error::TrainError;
@@ -94,6 +95,7 @@ pub struct Trainer<'a> {
     resume: Option<PathBuf>,
     initialize_from: Option<InitializeFrom>,
     resumption: Resumption,
+    callbacks: Callbacks,
     stop: Option<&'a AtomicBool>,
     observe: Box<dyn FnMut(Event<'_>) + 'a>,
     is_enough: Box<dyn FnMut(&EpochReport) -> bool + 'a>,
@@ -133,6 +135,7 @@ impl<'a> Trainer<'a> {
             resume: None,
             initialize_from: None,
             resumption: Resumption::default(),
+            callbacks: Callbacks::default(),
             stop: None,
             observe: Box::new(|_| {}),
             is_enough: Box::new(|_| false),
@@ -271,6 +274,24 @@ impl<'a> Trainer<'a> {
         Trainer { is_enough: Box::new(is_enough), ..self }
     }
 
+    /// What is done about the report of each epoch: early stopping, a learning rate that is lowered on a plateau, the best
+    /// checkpoint kept beside the last.
+    ///
+    /// ```no_run
+    /// # use bf16scope_train::Trainer;
+    /// use bf16scope_train::callbacks::{Callbacks, EarlyStopping, ReduceOnPlateau};
+    /// # fn with_callbacks(trainer: Trainer<'_>) -> Trainer<'_> {
+    /// trainer.callbacks(Callbacks {
+    ///     early_stopping: Some(EarlyStopping { patience: 5, restore_best: true, ..EarlyStopping::default() }),
+    ///     reduce_on_plateau: Some(ReduceOnPlateau { patience: 2, ..ReduceOnPlateau::default() }),
+    ///     ..Callbacks::default()
+    /// })
+    /// # }
+    /// ```
+    pub fn callbacks(self, callbacks: Callbacks) -> Trainer<'a> {
+        Trainer { callbacks, ..self }
+    }
+
     /// Who is told of each epoch; its report can be printed. This or [`on_event`](Trainer::on_event): the last one said.
     pub fn on_epoch(self, mut observe: impl FnMut(&EpochReport) + 'a) -> Trainer<'a> {
         self.on_event(move |event| {
@@ -295,6 +316,7 @@ impl<'a> Trainer<'a> {
         if let Some(error) = self.impossible.take() {
             return Err(error.into());
         }
+        self.spec.objective.update.reducible |= self.callbacks.reduce_on_plateau.is_some();
         let data = Data { training, test };
         // Of a slice's hosts the first writes.
         let is_first = self.client.as_ref().is_none_or(|client| client.processes().rank().0 == 0);
@@ -305,6 +327,7 @@ impl<'a> Trainer<'a> {
         let resumed = resumed.transpose()?;
         check(&self.spec, data)?;
         check_average(&self.spec, data, self.n_epochs)?;
+        self.callbacks.check(&self.spec, 1)?;
         if let Some((path, checkpoint)) = &resumed {
             self.resumption.check(path, checkpoint, &self.spec)?;
             checkpoint.data.as_ref().map_or(Ok(()), |before| check_data(path, before, &data.identity()))?;
@@ -325,7 +348,7 @@ impl<'a> Trainer<'a> {
             session.initialize(initialization)?;
         }
         let never = AtomicBool::new(false);
-        let plan = RunPlan::new(self.n_epochs, place);
+        let plan = RunPlan { callbacks: self.callbacks, ..RunPlan::new(self.n_epochs, place) };
         let stop = self.stop.unwrap_or(&never);
         let summary = run_until(&mut session, data, &plan, stop, &mut self.observe, &mut self.is_enough)?;
         if let Some((path, _)) = resumed.as_ref().filter(|_| summary.epochs.is_empty() && self.n_epochs > 0) {

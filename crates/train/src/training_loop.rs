@@ -5,9 +5,12 @@
 //! never holds a NaN, and the one before stays. Nothing is printed here: who wants to show progress is told of
 //! [`Event`]s.
 
+mod callbacks;
+
 use super::batches::{Data, asks, loader, loader_of_host};
 use super::beginning::{Again, Beginning, OnTheWay, beginning};
-use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series};
+use super::callbacks::{CallbackState, Callbacks};
+use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series, best_of};
 use super::ended::{Kept, diverged, idle_average, interrupted, too_long};
 use super::error::TrainError;
 use super::evaluation::Evaluator;
@@ -42,6 +45,11 @@ pub struct RunPlan {
     pub keep_checkpoint_max: NonZeroU32,
     /// When the numbers of each layer are looked at; none is never.
     pub watch: Option<Watch>,
+    /// What it does about the reports of its epochs. Default nothing.
+    pub callbacks: Callbacks,
+    /// Whether what epochs are evaluated on is for validation, and so called: testing comes when training is over. Default
+    /// false.
+    pub is_validated: bool,
 }
 
 impl RunPlan {
@@ -54,6 +62,8 @@ impl RunPlan {
             save_checkpoints_secs: None,
             keep_checkpoint_max: NonZeroU32::MIN,
             watch: None,
+            callbacks: Callbacks::default(),
+            is_validated: false,
         }
     }
 }
@@ -100,11 +110,42 @@ pub enum Event<'a> {
         /// After which step.
         step: u64,
     },
+    /// The checkpoint of the best epoch so far was written (`keep_best`).
+    Best {
+        /// The path.
+        path: &'a Path,
+        /// After which step.
+        step: u64,
+        /// What is monitored.
+        monitor: &'a str,
+        /// Its value.
+        value: f64,
+    },
+    /// The learning rate was lowered, from the next step on (`reduce_on_plateau`).
+    Reduced {
+        /// The epoch that ended, counted from 1.
+        epoch: u64,
+        /// The rate of the next step.
+        learning_rate: f64,
+    },
+    /// The run ends early (`early_stopping`).
+    Stopped {
+        /// The last epoch, counted from 1.
+        epoch: u64,
+        /// What is monitored.
+        monitor: &'a str,
+        /// Its best value, if it had any.
+        best: Option<f64>,
+        /// Updates made when that was measured.
+        best_step: u64,
+        /// Whether the state after that step is restored.
+        is_restored: bool,
+    },
 }
 
 /// What came of an epoch.
 ///
-/// As JSON `train_NAME` and `test_NAME` for each value.
+/// As JSON `train_NAME` and `test_NAME` (or `validation_NAME`) for each value.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EpochReport {
@@ -123,6 +164,8 @@ pub struct EpochReport {
     pub waited_for_data: Option<f64>,
     /// Steps in all whose update was left out, because a gradient was not finite, where the loss scale is dynamic.
     pub n_skipped: Option<u64>,
+    /// Whether `test` is of examples for validation ([`RunPlan::is_validated`]).
+    pub is_validated: bool,
 }
 
 impl EpochReport {
@@ -134,6 +177,11 @@ impl EpochReport {
     /// The value of this name on the test data, if it is reported.
     pub fn test_value(&self, name: &str) -> Option<f64> {
         value_of(&self.test, name)
+    }
+
+    /// What it is evaluated on: `test`, or `validation`.
+    pub fn evaluated_on(&self) -> &'static str {
+        if self.is_validated { "validation" } else { "test" }
     }
 }
 
@@ -148,7 +196,7 @@ impl fmt::Display for EpochReport {
             let values: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
             values.join(", ")
         };
-        write!(f, "epoch {}: {}; test {}", self.epoch, list(&self.train), list(&self.test))
+        write!(f, "epoch {}: {}; {} {}", self.epoch, list(&self.train), self.evaluated_on(), list(&self.test))
     }
 }
 
@@ -158,7 +206,7 @@ impl Serialize for EpochReport {
         map.serialize_entry("epoch", &self.epoch)?;
         map.serialize_entry("step", &self.step)?;
         entries(&mut map, "train", &self.train)?;
-        entries(&mut map, "test", &self.test)?;
+        entries(&mut map, self.evaluated_on(), &self.test)?;
         map.serialize_entry("examples_per_second", &self.examples_per_second)?;
         if let Some(waited) = self.waited_for_data {
             map.serialize_entry("waited_for_data", &waited)?;
@@ -184,13 +232,17 @@ pub struct Summary {
     pub steps: u64,
     /// The last checkpoint: where nothing was left to train, the one that was resumed.
     pub checkpoint: Option<PathBuf>,
+    /// The checkpoint of the best epoch (`keep_best`), and the value by which it is.
+    pub best: Option<(PathBuf, f64)>,
+    /// The epoch, counted from 1, after which early stopping ended the run.
+    pub stopped: Option<u64>,
 }
 
 impl Summary {
     /// Of a checkpoint, read from `path`, that nothing was done with.
     pub(super) fn of_checkpoint(path: &Path, checkpoint: &Checkpoint) -> Summary {
         let (steps, checkpoint) = (checkpoint.position.step, Some(path.to_path_buf()));
-        Summary { epochs: Vec::new(), test: Vec::new(), steps, checkpoint }
+        Summary { epochs: Vec::new(), test: Vec::new(), steps, checkpoint, best: None, stopped: None }
     }
 
     /// The test data's value of this name, if it is reported.
@@ -206,6 +258,13 @@ impl Serialize for Summary {
         entries(&mut map, "test", &self.test)?;
         map.serialize_entry("steps", &self.steps)?;
         map.serialize_entry("checkpoint", &self.checkpoint)?;
+        if let Some((path, value)) = &self.best {
+            map.serialize_entry("best_checkpoint", path)?;
+            map.serialize_entry("best_value", value)?;
+        }
+        if let Some(epoch) = self.stopped {
+            map.serialize_entry("stopped_after_epoch", &epoch)?;
+        }
         map.end()
     }
 }
@@ -279,6 +338,7 @@ pub(super) fn run_until(
 ) -> Result<Summary, TrainError> {
     let spec = session.spec().clone();
     check_plan(&spec, data, plan, session.host().1)?;
+    plan.callbacks.check(&spec, session.host().1)?;
     let loader = loader_of_host(&spec, data.training, session.host(), session.draws())?;
     let steps_per_epoch = loader.n_steps();
     let identity = data.identity();
@@ -295,8 +355,12 @@ pub(super) fn run_until(
         session.load_single_step()?;
     }
     let evaluator = session.evaluator(evaluation_batch(&spec, data.test))?;
+    let n_epochs_before = session.step() / steps_per_epoch;
+    let callbacks = CallbackState::begin(&plan.callbacks, session.callbacks(), n_epochs_before);
     let resumed = session.resumed_from().map(|path| (path.to_path_buf(), session.step()));
     let resumed = resumed.as_ref().map(|(path, step)| (path.as_path(), *step));
+    let session_has_counters = session.callbacks().is_some();
+    let totals = session.no_totals();
     let mut run = Run {
         data,
         observer: plan.watch.map(|_| session.observer()).transpose()?,
@@ -308,6 +372,10 @@ pub(super) fn run_until(
         steps_per_epoch,
         identity,
         kept: Kept::default(),
+        has_counters: session_has_counters,
+        callbacks,
+        totals,
+        to_restore: None,
         resumed: resumed.map(|(path, _)| path.to_path_buf()),
         observe,
     };
@@ -349,6 +417,14 @@ struct Run<'a> {
     steps_per_epoch: u64,
     identity: DataIdentity,
     kept: Kept,
+    /// The counters of callbacks.
+    callbacks: CallbackState,
+    /// Whether the checkpoint that it went on from had counters.
+    has_counters: bool,
+    /// Of the epoch's batches so far.
+    totals: Totals,
+    /// What an early end restores, where there is no place for a checkpoint.
+    to_restore: Option<Checkpoint>,
     /// The checkpoint that it went on from.
     resumed: Option<PathBuf>,
     observe: &'a mut dyn FnMut(Event<'_>),
@@ -398,7 +474,12 @@ impl Run<'_> {
     ) -> Result<Trained, TrainError> {
         let batch_size = f64::from(self.session.spec().batch);
         let began = Instant::now();
-        let (mut totals, mut n_steps) = (self.session.no_totals(), 0.0);
+        let mut n_steps = 0.0;
+        self.totals = self.session.no_totals();
+        // Those before a resumption in the middle of an epoch.
+        if self.session.step() != before {
+            self.callbacks.recall(&mut self.totals);
+        }
         let is_one = self.session.host().1 == 1;
         let mut next = calls.next();
         let wish =
@@ -427,7 +508,7 @@ impl Run<'_> {
                     }
                     None => {}
                 }
-                totals.merge(of_step);
+                self.totals.merge(of_step);
                 (self.observe)(Event::Step {
                     session: &*self.session,
                     epoch: epoch + 1,
@@ -457,6 +538,7 @@ impl Run<'_> {
         let seconds = began.elapsed().as_secs_f64();
         let waited = calls.waited().as_secs_f64();
         tracing::debug!("epoch {}: {waited:.3} of {seconds:.3} seconds were spent waiting for data", epoch + 1);
+        let totals = self.totals.clone();
         Ok(Trained { totals, examples_per_second: n_steps * batch_size / seconds, waited: waited / seconds })
     }
 
@@ -472,14 +554,21 @@ impl Run<'_> {
             self.save()?;
         }
         let mut epochs = Vec::new();
+        if let Some(report) = self.catch_up(evaluator)? {
+            epochs.push(report);
+        }
+        if self.callbacks.stopped.is_some() {
+            return Ok(epochs);
+        }
         for epoch in self.session.step() / self.steps_per_epoch..self.plan.n_epochs {
             let training = self.epoch(epoch, loader, stop)?;
             // Before the evaluation: whatever it meets, this is not lost.
             self.save()?;
             let report = self.report(epoch, &training, evaluator)?;
             (self.observe)(Event::Epoch(&report));
+            let stops = self.call_back(&report)?;
             // Whatever one host says holds for all.
-            let is_last = self.session.agree(Wish { stop: is_enough(&report), ..Wish::default() })?.stop;
+            let is_last = self.session.agree(Wish { stop: stops || is_enough(&report), ..Wish::default() })?.stop;
             epochs.push(report);
             if is_last {
                 break;
@@ -503,14 +592,16 @@ impl Run<'_> {
             examples_per_second: training.examples_per_second,
             waited_for_data: self.data.training.reading().is_costly.then_some(training.waited),
             n_skipped: self.session.n_skipped()?,
+            is_validated: self.plan.is_validated,
         })
     }
 
     /// What came of the run. Resumed at its end, there was nothing to train, but there is something to say.
     fn summary(self, epochs: Vec<EpochReport>, evaluator: &Evaluator) -> Result<Summary, TrainError> {
         let test = match epochs.last() {
-            Some(report) => report.test.clone(),
-            None => {
+            // What an early end has restored is of another epoch.
+            Some(report) if report.step == self.session.step() => report.test.clone(),
+            Some(_) | None => {
                 let end = self.session.together(self.session.evaluate(evaluator, self.data.test))?;
                 with_total(end.totals.to_values(), self.session.l2()?)
             }
@@ -518,7 +609,9 @@ impl Run<'_> {
         let steps = self.session.step();
         // Resumed at the end, it is the one that it came from.
         let checkpoint = self.kept.0.map(|(path, _)| path).or(self.resumed);
-        Ok(Summary { epochs, test, steps, checkpoint })
+        let followed = self.callbacks.keep_best.as_ref().filter(|followed| followed.best.is_some());
+        let best = followed.and_then(|followed| Some((best_of(self.plan.checkpoint.as_ref()?.path()), followed.best?)));
+        Ok(Summary { epochs, test, steps, checkpoint, best, stopped: self.callbacks.stopped })
     }
 
     /// Ends between two epochs, after this one, if that was asked for on any host: what there is is saved.
@@ -613,13 +706,23 @@ impl Run<'_> {
 
     /// Writes it, on the first host.
     fn write(&mut self) -> Result<(), TrainError> {
-        let Some(mut checkpoint) = self.session.checkpoint_of_first(self.steps_per_epoch)? else { return Ok(()) };
-        checkpoint.data = Some(self.identity.clone());
+        if !self.plan.callbacks.is_empty() {
+            self.callbacks.remember(&self.totals);
+        }
+        let Some(checkpoint) = self.checkpoint()? else { return Ok(()) };
         if let Err(Fault::NotFinite { name, .. }) = checkpoint.check_finite() {
             let step = self.session.step();
             return Err(self.diverged(step, name, self.session.learning_rate_of(step)));
         }
         Ok(self.series.iter_mut().try_for_each(|series| series.write(&checkpoint))?)
+    }
+
+    /// The state of this moment, on the first host.
+    fn checkpoint(&self) -> Result<Option<Checkpoint>, TrainError> {
+        let Some(mut checkpoint) = self.session.checkpoint_of_first(self.steps_per_epoch)? else { return Ok(None) };
+        checkpoint.data = Some(self.identity.clone());
+        checkpoint.callbacks = (!self.plan.callbacks.is_empty()).then(|| self.callbacks.clone());
+        Ok(Some(checkpoint))
     }
 
     /// Which replicas' loss was not finite in a step of the last call, where there are several.

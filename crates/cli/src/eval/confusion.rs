@@ -59,26 +59,30 @@ impl Confusion {
     }
 
     /// The matrix where the screen is wide enough, else the pairs that are confused most.
-    pub(super) fn render(&self, screen: Screen) -> String {
+    ///
+    /// Classes are called by `names`, where there are any.
+    pub(super) fn render(&self, names: &[String], screen: Screen) -> String {
+        let name = |class: usize| names.get(class).cloned().unwrap_or_else(|| class.to_string());
         let mut matrix = Table::new(
             [Column::number("true \\ predicted")]
                 .into_iter()
-                .chain((0..self.n_classes).map(|class| Column::number(class.to_string()))),
+                .chain((0..self.n_classes).map(|class| Column::number(name(class)))),
         );
         for (class, row) in self.rows().iter().enumerate() {
             let counts = row.iter().map(|&n| if n == 0 { "·".to_string() } else { n.to_string() });
-            matrix.row([class.to_string()].into_iter().chain(counts));
+            matrix.row([name(class)].into_iter().chain(counts));
         }
         let rendered = matrix.render(screen);
         // A table that does not fit becomes a list, a line for each cell.
         match rendered.lines().count() <= self.n_classes + 6 {
             true => rendered,
-            false => self.pairs(screen),
+            false => self.pairs(names, screen),
         }
     }
 
-    fn pairs(&self, screen: Screen) -> String {
+    fn pairs(&self, names: &[String], screen: Screen) -> String {
         let n = self.n_classes;
+        let name = |class: usize| names.get(class).cloned().unwrap_or_else(|| class.to_string());
         let mut pairs: Vec<(u64, usize, usize)> = (0..n * n)
             .filter(|at| at / n != at % n && self.counts[*at] > 0)
             .map(|at| (self.counts[at], at / n, at % n))
@@ -93,7 +97,7 @@ impl Confusion {
         for &(count, truth, predicted) in pairs.iter().take(N_PAIRS) {
             let of_class: u64 = self.rows()[truth].iter().sum();
             let part = format!("{:.1} %", 100.0 * count as f64 / of_class as f64);
-            table.row([truth.to_string(), predicted.to_string(), grouped(count as i64), part]);
+            table.row([name(truth), name(predicted), grouped(count as i64), part]);
         }
         let mut text = table.render(screen);
         if let Some(rest) = pairs.len().checked_sub(N_PAIRS).filter(|&rest| rest > 0) {
@@ -177,11 +181,13 @@ mod tests {
     fn the_matrix_is_shown_where_it_fits_and_the_worst_pairs_where_not() {
         let confusion = Confusion { n_classes: 2, counts: vec![5, 1, 0, 4] };
         let screen = Screen::of(80);
-        let text = confusion.render(screen);
+        let named = confusion.render(&["cat".to_string(), "dog".to_string()], screen);
+        assert!(named.contains("cat") && named.contains("dog"), "{named}");
+        let text = confusion.render(&[], screen);
         assert!(text.contains("true \\ predicted") && text.contains('·'), "{text}");
         let mut counts = vec![0; 40 * 40];
         (counts[3 * 40 + 3], counts[3 * 40 + 7]) = (3, 1);
-        let text = Confusion { n_classes: 40, counts }.render(screen);
+        let text = Confusion { n_classes: 40, counts }.render(&[], screen);
         assert!(text.contains("25.0 %") && text.contains('7'), "{text}");
     }
 

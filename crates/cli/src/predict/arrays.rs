@@ -20,6 +20,8 @@ pub(super) struct Collected {
     top: Option<usize>,
     /// Names of logits each of which is a yes or a no of its own.
     independent: Vec<String>,
+    /// Names of classes, where they are known.
+    names: Vec<String>,
     n_seen: u64,
     /// What was kept: the task's, then what comes of its logits.
     pub(super) arrays: Vec<NamedArray>,
@@ -27,7 +29,23 @@ pub(super) struct Collected {
 
 impl Collected {
     pub(super) fn new(n_examples: u64, keep: usize, top: Option<usize>, independent: Vec<String>) -> Collected {
-        Collected { n_examples, keep, top, independent, n_seen: 0, arrays: Vec::new() }
+        Collected { n_examples, keep, top, independent, names: Vec::new(), n_seen: 0, arrays: Vec::new() }
+    }
+
+    /// With the names of classes.
+    pub(super) fn named(self, names: Vec<String>) -> Collected {
+        Collected { names, ..self }
+    }
+
+    fn name(&self, class: usize) -> String {
+        self.names.get(class).cloned().unwrap_or_else(|| class.to_string())
+    }
+
+    /// The name of the class of each example that was kept, where classes have names.
+    pub(super) fn class_names(&self) -> Option<Vec<String>> {
+        let classes = self.arrays.iter().find(|array| array.name == "classes" && array.dims.len() == 1)?;
+        let numbers = classes.bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes) as usize);
+        (!self.names.is_empty()).then(|| numbers.map(|class| self.name(class)).collect())
     }
 
     /// Takes the predictions for one more batch. `place` says where an example stands.
@@ -170,11 +188,11 @@ impl Collected {
                 let of_row: Vec<f64> =
                     probabilities[place * per_row..][..per_row].iter().filter_map(Value::as_f64).collect();
                 let class = classes[place].as_u64().unwrap_or(0) as usize;
-                row.extend([class.to_string(), percent(of_row[class])]);
+                row.extend([self.name(class), percent(of_row[class])]);
                 if let (Some(k), Some(top)) = (self.top, find("top_classes")) {
                     let top = numbers(top)?;
                     let best = top[place * k..][..k].iter().filter_map(Value::as_u64);
-                    let best = best.map(|class| format!("{class}: {}", percent(of_row[class as usize])));
+                    let best = best.map(|class| format!("{}: {}", self.name(class as usize), percent(of_row[class as usize])));
                     row.push(best.collect::<Vec<_>>().join(", "));
                 }
             }

@@ -1,6 +1,5 @@
 //! `bf16scope predict --complete`: what a decoder writes after a text.
 
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::bail;
@@ -9,11 +8,10 @@ use serde_json::json;
 use super::Args;
 use crate::progress::Phase;
 use crate::report::grouped;
-use crate::trained::by_averages;
+use crate::trained::{TrainedExperiment, by_averages};
 use crate::whole::whole;
 use crate::{Context, Status, progress};
 use bf16scope_train::checkpoint::Checkpoint;
-use bf16scope_train::experiment::Experiment;
 use bf16scope_train::{Completer, Sampling};
 
 /// How a text is completed.
@@ -46,13 +44,13 @@ fn positive(text: &str) -> Result<f64, String> {
 pub(super) fn run(
     args: &Args,
     context: &Context,
-    experiment: &Experiment,
-    path: &Path,
+    trained: &TrainedExperiment,
     checkpoint: &Checkpoint,
     text: &str,
 ) -> anyhow::Result<Status> {
+    let TrainedExperiment { experiment, path: experiment_path, precision, checkpoint: path } = trained;
     let tokenizer = match &experiment.data {
-        Some(data) => data.tokenizer(&args.experiment)?,
+        Some(data) => data.tokenizer(experiment_path)?,
         None => None,
     };
     let Some(tokenizer) = tokenizer else {
@@ -67,7 +65,7 @@ pub(super) fn run(
     let phase = Phase::begin(format!("compiling {}", args.experiment.display()), context.quiet);
     let client = args.run.client(context)?;
     let tuning = args.run.tuning(experiment);
-    let completer = Completer::new(&client, &*experiment.task(), args.run.precision, &tuning)?;
+    let completer = Completer::new(&client, &*experiment.task(), *precision, &tuning)?;
     drop(phase);
     let CompletionArgs { tokens, temperature, top_k, seed, .. } = args.completion;
     let sampling = Sampling { temperature: temperature.unwrap_or(0.0), top_k: top_k.map(|k| k as usize), seed };
@@ -80,7 +78,7 @@ pub(super) fn run(
     let whole = tokenizer.decode(&[&prompt[..], &ids].concat());
     if args.json {
         context.print_json(&json!({
-            "experiment": args.experiment, "checkpoint": path, "precision": args.run.precision.name(),
+            "experiment": experiment_path, "checkpoint": path, "precision": precision.name(),
             "steps": checkpoint.position.step, "by_averages": checkpoint.has_averages(), "prompt": prompt, "ids": ids,
             "text": whole, "temperature": temperature, "top_k": top_k, "seed": temperature.map(|_| seed),
             "tokens_per_second": rate,
@@ -100,7 +98,7 @@ pub(super) fn run(
     context.print(&format!(
         "{} in {}, after {steps} steps{averages}: {how}\n{shown}\n{count} tokens, {rate:.1} a second\n",
         path.display(),
-        args.run.precision
+        precision
     ))?;
     Ok(Status::Ok)
 }

@@ -26,8 +26,9 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// Where and how often a run is recorded.
 #[derive(Debug, clap::Args)]
 pub(super) struct RecordArgs {
-    /// Where the run is recorded, for `curves` and TensorBoard [default: runs/EXPERIMENT-PRECISION, and behind it -2,
-    /// -3 and so on for later runs; --resume goes on in the folder of its checkpoint]
+    /// Where the run is recorded, for `curves` and TensorBoard, with its checkpoints unless --checkpoint names another place
+    /// [default: runs/EXPERIMENT-PRECISION, and behind it -2, -3 and so on for later runs; --resume goes on in the folder of
+    /// its checkpoint]
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
     /// Record nothing
@@ -91,6 +92,7 @@ impl RecordArgs {
             settings: serde_json::to_string(&subject.session.settings()).context("settings without a JSON form")?,
             starts: vec![Start::now(step, subject.device, plugin(subject.client))],
             saved: None,
+            best: None,
         };
         let experiment = resolved(subject)?;
         let name = subject.path.file_stem().unwrap_or_default().to_string_lossy();
@@ -197,6 +199,9 @@ impl Recorder {
             Event::Saved { path, step } => {
                 self.folder.saved(Saved { path: path.display().to_string(), step: *step })?;
             }
+            Event::Best { path, step, .. } => {
+                self.folder.best(Saved { path: path.display().to_string(), step: *step })?;
+            }
             Event::Watched(record) => {
                 let line = serde_json::to_string(record).context("a look without a JSON form")?;
                 self.folder.watched(record.step, &line, &histograms(record))?;
@@ -252,7 +257,7 @@ fn scalars(event: &Event<'_>) -> (u64, Vec<(String, f64)>) {
         Event::Epoch(report) => {
             let under = |of: &'static str| move |(name, value): &(String, f64)| (format!("{of}/{name}"), *value);
             let mut scalars: Vec<(String, f64)> = report.train.iter().map(under("train")).collect();
-            scalars.extend(report.test.iter().map(under("test")));
+            scalars.extend(report.test.iter().map(under(report.evaluated_on())));
             scalars.push(("train/examples_per_second".to_string(), report.examples_per_second));
             scalars.extend(report.waited_for_data.map(|share| ("train/waited_for_data".to_string(), share)));
             scalars.extend(report.n_skipped.map(|n| ("train/n_skipped".to_string(), n as f64)));

@@ -15,9 +15,10 @@ use bf16scope_hlo::DType;
 use bf16scope_model::graph::{Precision, Storage};
 use bf16scope_pjrt::Platform;
 use bf16scope_train::checkpoint::Checkpoint;
-use bf16scope_train::experiment::{Experiment, TrainConfig, default_checkpoint};
+use bf16scope_train::experiment::{Examples, Experiment, TrainConfig, default_checkpoint};
+use bf16scope_train::run_folder::CHECKPOINT;
 use bf16scope_train::watch::{Anomaly, WatchRecord, anomalies, explains, telling_steps};
-use bf16scope_train::{Data, EpochReport, Event, Session, StateOf, Summary, TOTAL_LOSS};
+use bf16scope_train::{EpochReport, Event, Session, StateOf, Summary, TOTAL_LOSS};
 
 /// Progress: a bar on a terminal, a line for each epoch everywhere.
 pub(super) struct Show<'a> {
@@ -68,7 +69,7 @@ impl<'a> Show<'a> {
         args: &Args,
         (experiment, platform): (&Experiment, &Platform),
         session: &Session,
-        data: Data<'_>,
+        examples: &Examples,
         rounded: Option<&str>,
     ) {
         if !self.is_first {
@@ -80,7 +81,7 @@ impl<'a> Show<'a> {
             ));
         }
         if !self.json {
-            self.print(&headline(args, (experiment, platform), session, data));
+            self.print(&headline(args, (experiment, platform), session, examples));
         }
         if let Some(rounded) = rounded {
             self.say(rounded);
@@ -146,6 +147,15 @@ impl<'a> Show<'a> {
                 if !self.json {
                     self.print(&epoch_line(report, self.n_epochs));
                 }
+            }
+            Event::Best { path, step, monitor, value } if self.is_first => {
+                tracing::info!("{} is the best after step {step}: {}", path.display(), values::named(monitor, value));
+            }
+            Event::Reduced { epoch, learning_rate } if !self.json => {
+                self.print(&format!("learning rate {learning_rate:.4e} from epoch {} on\n", epoch + 1));
+            }
+            Event::Stopped { epoch, monitor, best, best_step, is_restored } if !self.json => {
+                self.print(&stopped(epoch, monitor, best, best_step, is_restored));
             }
             Event::MadeAgain { step, from_step, until } if self.is_first => self.made_again(step, from_step, until),
             Event::Watched(_) | Event::Step { .. } | Event::MadeAgain { .. } => {}
@@ -247,28 +257,36 @@ impl<'a> Show<'a> {
     }
 }
 
-/// The training loss, and of the first metric, or else of the loss, what it is in training and on the test data.
+/// That a run ends early, and why.
+fn stopped(epoch: u64, monitor: &str, best: Option<f64>, best_step: u64, is_restored: bool) -> String {
+    let best = best.map_or("no value that is better than any other".to_string(), |best| values::named(monitor, best));
+    let restored = if is_restored { ", whose weights are restored" } else { "" };
+    let step = grouped(i64::try_from(best_step).unwrap_or(i64::MAX));
+    format!("stopped early after epoch {epoch}: the best was {best}, after step {step}{restored}\n")
+}
+
+/// The loss and every metric in training and on the test data.
 fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
     let width = n_epochs.to_string().len();
     let value = |values: &[(String, f64)], name: &str| values.iter().find(|(other, _)| other == name).map(|it| it.1);
-    let is_metric =
-        |name: &&String| !["loss", TOTAL_LOSS].contains(&name.as_str()) && value(&report.train, name).is_some();
-    let metric = report.test.iter().map(|(name, _)| name).find(is_metric).map_or("loss", String::as_str);
-    let loss = value(&report.train, "loss").filter(|_| metric != "loss");
-    let loss = loss.map_or(String::new(), |loss| format!("  {}", values::named("loss", loss)));
-    let shown = |values| value(values, metric).map(|value| values::shown(metric, value));
-    let of_test = shown(&report.test).map(|test| format!("(test {test})"));
-    let both: Vec<String> = shown(&report.train).into_iter().chain(of_test).collect();
+    // The loss first; the total loss says nothing that the loss does not.
+    let names = report.test.iter().map(|(name, _)| name).filter(|name| *name != TOTAL_LOSS);
+    let on = if report.is_validated { "val" } else { "test" };
+    let mut of_values = String::new();
+    for name in names {
+        let of_test = value(&report.test, name).map(|test| format!("({on} {})", values::shown(name, test)));
+        let of_train = value(&report.train, name).map(|train| values::shown(name, train));
+        let both: Vec<String> = of_train.into_iter().chain(of_test).collect();
+        of_values += &format!("  {} {}", name.replace('_', " "), both.join(" "));
+    }
     let skipped =
         report.n_skipped.filter(|n| *n > 0).map_or(String::new(), |n| format!("  {n} updates left out so far"));
     // A tenth is no bottleneck.
     let waited = report.waited_for_data.filter(|share| *share > 0.1);
     let waited = waited.map_or(String::new(), |share| format!("  {:.0} % waiting for data", 100.0 * share));
     format!(
-        "epoch {:>width$}/{n_epochs}{loss}  {} {}  {} examples/s{waited}{skipped}\n",
+        "epoch {:>width$}/{n_epochs}{of_values}  {} examples/s{waited}{skipped}\n",
         report.epoch,
-        metric.replace('_', " "),
-        both.join(" "),
         grouped(report.examples_per_second as i64)
     )
 }
@@ -278,8 +296,14 @@ fn headline(
     args: &Args,
     (experiment, platform): (&Experiment, &Platform),
     session: &Session,
-    data: Data<'_>,
+    examples: &Examples,
 ) -> String {
+    let data = examples.data();
+    let n_test = grouped(examples.test.n_examples() as i64);
+    let evaluated = match &examples.validation {
+        Some(validation) => format!("{} validation and {n_test} test", grouped(validation.n_examples() as i64)),
+        None => format!("{n_test} test"),
+    };
     let batch = session.spec().batch;
     let parts = match (experiment.mesh.mesh.data.get(), experiment.mesh.mesh.state) {
         (1, _) if experiment.mesh.mesh.model.get() > 1 => {
@@ -319,20 +343,23 @@ fn headline(
     };
     format!(
         "{}: {} with {} parameters{frozen} ({} bytes of state), {scope}, on {}\n\
-         {} training and {} test examples, batches of {batch}{parts}\n",
+         {} training and {evaluated} examples, batches of {batch}{parts}\n",
         args.experiment.display(),
         experiment.model.kind(),
         grouped(session.n_parameters() as i64),
         grouped(session.n_state_bytes() as i64),
         platform,
         grouped(data.training.n_examples() as i64),
-        grouped(data.test.n_examples() as i64),
     )
 }
 
 /// How it ended, and how to go on.
 fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
     let mut text = format!("test {} after {} steps\n", values::list(&summary.test), grouped(summary.steps as i64));
+    let monitor = experiment.train.keep_best.as_ref().map(|keep_best| keep_best.monitor.as_str());
+    if let (Some((path, value)), Some(monitor)) = (&summary.best, monitor) {
+        text += &format!("best {}: {}\n", values::named(monitor, *value), path.display());
+    }
     if let Some(path) = &summary.checkpoint {
         let precision = match args.precision {
             Precision::Bf16 => String::new(),
@@ -344,7 +371,8 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
         };
         // An evaluation runs on one device.
         let of_one = if args.device.n_devices().is_some() { "" } else { &device };
-        let is_default = *path == default_checkpoint(&args.experiment, args.precision);
+        let in_run = args.record.run().map(|run| run.join(CHECKPOINT));
+        let is_default = *path == in_run.unwrap_or_else(|| default_checkpoint(&args.experiment, args.precision));
         let place = again::option("--checkpoint", (!is_default).then_some(path));
         let (name, tune) = (again::word(&args.experiment), args.tune.again());
         let run = again::option("--run", args.record.run());
@@ -362,8 +390,12 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
             None => String::new(),
         };
         let variables = args.variables.map_or(String::new(), |variables| format!(" --variables {variables}"));
+        let evaluated = match (args.record.run(), is_default) {
+            (Some(run), true) => format!("{}{of_one}{tune}", again::word(run)),
+            _ => format!("{name}{precision}{of_one}{tune}{place}"),
+        };
         text += &format!(
-            "checkpoint {}\nnext: `bf16scope eval {name}{precision}{of_one}{tune}{place}`, or train on with \
+            "checkpoint {}\nnext: `bf16scope eval {evaluated}`, or train on with \
              `bf16scope train {name}{precision}{device}{devices}{tune}{batch}{seed}{variables}{watch}{place}{run} --resume{more}`\n",
             path.display()
         );

@@ -57,7 +57,7 @@ pub use indices::{Cast, CastTo, Gather, Masking, OneHot};
 pub use kinds::{Layer, LayerDType, LayerKind};
 pub use layer_options::Arity;
 pub use llama::*;
-pub use loss::{Huber, Loss, LossKind, LossOptions};
+pub use loss::{Huber, Loss, LossKind, LossOptions, Margin, Quantile, Reduction};
 pub use margins::{Crop, Margins, ZeroPadding};
 pub use merge::*;
 pub use metric::{Metric, MetricKind, MetricOptions, MetricWeights, Thresholds, TopK};

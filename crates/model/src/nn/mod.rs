@@ -18,6 +18,7 @@ mod conv_nd;
 mod count;
 mod dense;
 mod depthwise;
+mod distance_loss;
 mod dropout;
 mod embedding;
 mod feed_forward;
@@ -62,6 +63,10 @@ pub use conv1d::{Conv1d, Padding1d, conv1d};
 pub use count::{ClassCounts, above_thresholds, class_counts};
 pub use dense::{Dense, dense, flatten, tied_dense};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
+pub use distance_loss::{
+    contrastive_per_example, cosine_per_example, hinge_per_example, log_cosh_per_example, quantile_per_example,
+    triplet_per_example,
+};
 pub use dropout::{dropout, stochastic_depth};
 pub use embedding::{ClassToken, Embedding, PositionEmbedding, class_token, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};

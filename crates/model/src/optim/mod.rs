@@ -34,5 +34,5 @@ pub use schedule::{LearningRate, RateChange, RateDrop, WarmUp};
 pub use slot_storage::{MomentumDtype, SlotStorage};
 pub use storage::Kept;
 pub use storage::LOW;
-pub use update::Update;
+pub use update::{Update, VariableGroup};
 pub use weight_decay::WeightDecay;

@@ -15,7 +15,9 @@ mod adamw;
 mod ftrl;
 mod lamb;
 mod lars;
+mod lion;
 mod momentum;
+mod nadam;
 mod rmsprop;
 mod sgd;
 mod trust;
@@ -131,6 +133,10 @@ optimizers! {
     lamb::Lamb = "lamb";
     /// Momentum with steps of a fixed share of the variable, for large batches; see [`Lars`].
     lars::Lars = "lars";
+    /// The sign of a mean of gradients; see [`Lion`].
+    lion::Lion = "lion";
+    /// Adam that looks ahead; see [`Nadam`].
+    nadam::Nadam = "nadam";
 }
 
 impl Default for Optimizer {

@@ -128,6 +128,13 @@ impl<'a> Given<'a> {
         self.make(name, Moment::Other, Init::Constant(value), None)
     }
 
+    /// Makes the slot `<variable>/<name>`, one number, `value` at first.
+    #[track_caller]
+    pub fn scalar_slot(&self, name: &str, value: f64) -> Slot<'a> {
+        let spec = SlotSpec { name, moment: Moment::Scalar, dims: Vec::new(), part: None, init: Init::Constant(value) };
+        Slot::new(self.graph, self.variable, spec)
+    }
+
     /// Makes the slot `<variable>/<name>`, of the variable's dims without `axis`, zeros at first. Where that axis is the one
     /// that the variable is split along, it is whole on all replicas.
     #[track_caller]

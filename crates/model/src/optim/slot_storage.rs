@@ -66,6 +66,8 @@ pub(super) enum Moment {
     First(MomentumDtype),
     /// Anything else. Means of squares and sums change by less than half an ulp of bf16 at a step, and would stall.
     Other,
+    /// One number, which takes no memory.
+    Scalar,
 }
 
 impl SlotStorage {
@@ -85,12 +87,12 @@ impl SlotStorage {
     pub(super) fn of(self, moment: Moment, variable: DType) -> DType {
         let own = match moment {
             Moment::First(dtype) => dtype.of(variable),
-            Moment::Other => variable,
+            Moment::Other | Moment::Scalar => variable,
         };
         let is_low = match self {
             SlotStorage::F32 => false,
             SlotStorage::Bf16 => matches!(moment, Moment::First(_)),
-            SlotStorage::Bf16Stochastic => true,
+            SlotStorage::Bf16Stochastic => moment != Moment::Scalar,
         };
         if is_low && own == DType::F32 { DType::BF16 } else { own }
     }

@@ -8,9 +8,22 @@ use super::schedule::{LearningRate, WarmUp};
 use super::slot_storage::SlotStorage;
 use super::storage::Updated;
 use super::weight_decay::WeightDecay;
-use crate::graph::{Graph, Storage, Tensor, VariableInfo};
+use crate::graph::{Graph, Init, Storage, Tensor, VariableInfo};
 use bf16scope_hlo::ops::RuleError;
 use bf16scope_hlo::{DType, Shape};
+use bf16scope_passes::name_matches;
+use serde::Serialize;
+
+/// Variables that change by another rule, or at another rate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VariableGroup {
+    /// Patterns of their names (`*` is any text, `?` any character). A variable is of the first group that has it.
+    pub variables: Vec<String>,
+    /// The rule.
+    pub optimizer: Optimizer,
+    /// The learning rate at each step. The warm-up is that of the others.
+    pub learning_rate: LearningRate,
+}
 
 /// How variables change in a step: `gradient` → plus weight decay, unless it is decoupled → clipped → optimizer, at the
 /// learning rate of the step.
@@ -28,6 +41,12 @@ pub struct Update {
     pub clip: Option<Clip>,
     /// What slots are stored in.
     pub slots: SlotStorage,
+    /// What the rate does not fall below once the warm-up is over. Default 0.
+    pub floor: f64,
+    /// Variables that change by other rules or at other rates. Default none.
+    pub groups: Vec<VariableGroup>,
+    /// Whether the rate is state of the program ([`Update::REDUCED`]), which a run may lower between steps. Default false.
+    pub reducible: bool,
 }
 
 impl Update {
@@ -42,9 +61,29 @@ impl Update {
     /// The learning rate at `step`, warm-up and all, on the host, in f64.
     pub fn rate_at(&self, step: u32) -> f64 {
         match &self.warm_up {
-            Some(warm_up) => warm_up.at(&self.learning_rate, step),
-            None => self.learning_rate.at(step),
+            Some(warm_up) if step < warm_up.steps.get() => warm_up.at(&self.learning_rate, step),
+            Some(warm_up) => warm_up.at(&self.learning_rate, step).max(self.floor),
+            None => self.learning_rate.at(step).max(self.floor),
         }
+    }
+
+    /// The name of the variable that a reducible rate is in: the rate itself where it is constant, else a factor on the
+    /// schedule.
+    pub const REDUCED: &str = "learning_rate/reduced";
+
+    /// Whether every step has the same rate.
+    pub fn is_constant(&self) -> bool {
+        self.warm_up.is_none() && matches!(self.learning_rate, LearningRate::Constant { .. })
+    }
+
+    /// What [`Update::REDUCED`] is before anything has lowered it.
+    pub fn unreduced(&self) -> f32 {
+        if self.is_constant() { self.rate_at(0) as f32 } else { 1.0 }
+    }
+
+    /// [`Update::rate_at`] of a reducible rate whose variable has this value.
+    pub fn reduced_rate_at(&self, step: u32, reduced: f32) -> f64 {
+        if self.is_constant() { f64::from(reduced) } else { self.rate_at(step) * f64::from(reduced) }
     }
 
     /// The λ of the term λ·Σw²/2 that weight decay is of the loss, for the variable called `name`; none where it bypasses the
@@ -65,14 +104,28 @@ impl Update {
     /// says, is an error of the graph.
     #[track_caller]
     pub fn emit(&self, graph: &Graph, step: &Tensor, gradients: &[(usize, Tensor)]) -> Tensor {
-        let learning_rate = match &self.warm_up {
-            Some(warm_up) => warm_up.emit(&self.learning_rate, step),
-            None => self.learning_rate.emit(step),
-        };
+        let learning_rate = self.emit_rate(graph, step);
         let variables = graph.variables();
+        let of_names = || gradients.iter().filter_map(|(number, _)| variables.get(*number)).map(|it| it.name.as_str());
+        if let Some(pattern) = self.idle_pattern(of_names) {
+            let message = format!("`optimizers` has the pattern `{pattern}`, and no variable that trains has such a name");
+            let example = of_names().next().unwrap_or_default();
+            let error = RuleError::new("optimizer/pattern", message);
+            graph.fail("optimizer", &[step], error.with_help(format!("write one that matches, such as `{example}`")));
+            return learning_rate;
+        }
+        let rates = self.emit_group_rates(graph, step);
+        let rule_of = |name: &str| match self.group_of(name) {
+            Some(number) => (self.groups[number].optimizer, &rates[number]),
+            None => (self.optimizer, &learning_rate),
+        };
         let form = self.optimizer.decay_form();
-        let decoupled = self.weight_decay.decoupled || form != DecayForm::Gradient;
-        let weight_decay = &WeightDecay { decoupled, ..self.weight_decay.clone() };
+        let decoupled = |form: DecayForm| self.weight_decay.decoupled || form != DecayForm::Gradient;
+        let weight_decay = &WeightDecay { decoupled: decoupled(form), ..self.weight_decay.clone() };
+        let decay_of = |name: &str| {
+            let form = rule_of(name).0.decay_form();
+            (form, WeightDecay { decoupled: decoupled(form), ..self.weight_decay.clone() })
+        };
         let mut is_given = vec![false; variables.len()];
         let given = || gradients.iter().filter_map(|(number, _)| variables.get(*number).map(|it| it.name.as_str()));
         let excepts = self.weight_decay.value != 0.0 || form.is_of_the_rule();
@@ -113,7 +166,7 @@ impl Update {
         let updated = |(number, _): &(usize, Tensor)| Updated::new(graph, *number, rounding.as_ref(), self.slots);
         let updated: Vec<Updated<'_>> = gradients.iter().map(updated).collect();
         let decayed = |(variable, (_, gradient)): (&Updated<'_>, &(usize, Tensor))| {
-            weight_decay.emit(&variable.name, &variable.value, gradient)
+            decay_of(&variable.name).1.emit(&variable.name, &variable.value, gradient)
         };
         let given = || updated.iter().zip(gradients);
         let clip = self.clip.filter(|clip| clip.is_of_sum());
@@ -124,13 +177,74 @@ impl Update {
                 Some(clipped) => clipped[at].clone(),
                 None => decayed(given),
             };
+            let (form, weight_decay) = decay_of(&variable.name);
             let decay = match form.is_of_the_rule() {
                 true => (!weight_decay.excepts(&variable.name)).then_some(weight_decay.value),
                 false => weight_decay.decoupled_of(&variable.name),
             };
-            self.optimizer.emit(graph, variable, &gradient, decay, &learning_rate, step);
+            let (optimizer, rate) = rule_of(&variable.name);
+            optimizer.emit(graph, variable, &gradient, decay, rate, step);
         }
         learning_rate
+    }
+
+    /// The number of the group that a variable is of.
+    fn group_of(&self, name: &str) -> Option<usize> {
+        self.groups.iter().position(|group| group.variables.iter().any(|pattern| name_matches(pattern, name)))
+    }
+
+    /// A pattern that none of these names has.
+    fn idle_pattern<'a, I: Iterator<Item = &'a str>>(&self, names: impl Fn() -> I) -> Option<&str> {
+        let patterns = self.groups.iter().flat_map(|group| &group.variables);
+        patterns.map(String::as_str).find(|pattern| !names().any(|name| name_matches(pattern, name)))
+    }
+
+    /// A schedule after the warm-up, and not below the floor.
+    #[track_caller]
+    fn emit_schedule(&self, schedule: &LearningRate, step: &Tensor) -> Tensor {
+        let rate = match &self.warm_up {
+            Some(warm_up) => warm_up.emit(schedule, step),
+            None => schedule.emit(step),
+        };
+        if self.floor == 0.0 {
+            return rate;
+        }
+        let graph = step.graph();
+        let raised = rate.maximum(&graph.scalar(DType::F32, self.floor));
+        match &self.warm_up {
+            Some(warm_up) => {
+                let steps = f64::from(warm_up.steps.get().min(i32::MAX as u32));
+                step.less(&graph.scalar(DType::S32, steps)).select(&rate, &raised)
+            }
+            None => raised,
+        }
+    }
+
+    /// The rate of each group: where the others' is reducible, it falls as theirs does.
+    #[track_caller]
+    fn emit_group_rates(&self, graph: &Graph, step: &Tensor) -> Vec<Tensor> {
+        let reduced = graph.variables().into_iter().find(|variable| variable.name == Update::REDUCED);
+        let factor = reduced.filter(|_| !self.groups.is_empty()).map(|variable| {
+            let reduced = graph.tensor(variable.instr);
+            if self.is_constant() { reduced / f64::from(self.unreduced()) } else { reduced }
+        });
+        let rate = |group: &VariableGroup| {
+            let rate = self.emit_schedule(&group.learning_rate, step);
+            factor.as_ref().map_or(rate.clone(), |factor| rate * factor)
+        };
+        self.groups.iter().map(rate).collect()
+    }
+
+    /// The rate of the step, with its variable where it is reducible.
+    #[track_caller]
+    fn emit_rate(&self, graph: &Graph, step: &Tensor) -> Tensor {
+        let schedule = || self.emit_schedule(&self.learning_rate, step);
+        if !self.reducible {
+            return schedule();
+        }
+        let init = Init::Constant(f64::from(self.unreduced()));
+        let reduced = graph.scope().state(Update::REDUCED, DType::F32, [], init).value;
+        if self.is_constant() { reduced } else { schedule() * reduced }
     }
 
     /// [`Update::emit`] of the gradients of these variables, in the same order, as `Optimizer.apply_gradients` of TensorFlow:
@@ -211,7 +325,6 @@ fn check(variable: &VariableInfo, storage: Storage, gradient: &Tensor) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::Init;
 
     #[test]
     fn a_variable_without_an_f32_master_copy_is_refused() {

@@ -71,6 +71,8 @@ pub enum Value {
     /// The area under the curve through the points `(sum₁ᵢ / weight₁, sum₀ᵢ / weight₀)`, and the trapezoids between them; sum
     /// `[2, n]`, weight `[2]`: of the ROC curve, true and false positives at thresholds that rise.
     Area,
+    /// `1 − Σ(y − p)² / Σ(y − ȳ)²`, and of `n` numbers the mean; sum `[3, n]` of `(y − p)²`, `y` and `y²`, weight `[n]`.
+    Determination,
 }
 
 impl Value {
@@ -90,7 +92,15 @@ impl Value {
                     falses.iter().zip(trues).map(|(x, y)| (x / negatives, y / positives)).collect();
                 points.windows(2).map(|two| (two[0].0 - two[1].0) * (two[0].1 + two[1].1) / 2.0).sum()
             }
-            (Value::Quotient | Value::Exponential | Value::Area, _, _) => f64::NAN,
+            (Value::Determination, sums, weights) if sums.len() == 3 * weights.len() => {
+                let n = weights.len();
+                let of_number = |at: usize| {
+                    let (rest, sum, squares) = (sums[at], sums[n + at], sums[2 * n + at]);
+                    1.0 - rest / (squares - sum * sum / weights[at])
+                };
+                (0..n).map(of_number).sum::<f64>() / n as f64
+            }
+            (Value::Quotient | Value::Exponential | Value::Area | Value::Determination, _, _) => f64::NAN,
         }
     }
 
@@ -100,6 +110,7 @@ impl Value {
             Value::Quotient | Value::Exponential => sum.is_empty() && weight.is_empty(),
             Value::MeanOfQuotients => sum.len() == 1 && sum == weight,
             Value::Area => matches!((sum, weight), ([2, n], [2]) if *n > 1),
+            Value::Determination => matches!((sum, weight), ([3, n], [m]) if n == m),
         }
     }
 }
@@ -162,6 +173,12 @@ impl Metric {
         Metric { value: Value::Area, ..Metric::ratio(above, of) }
     }
 
+    /// The share of a variance that is predicted (R²), from sums `[3, n]` of squared differences, of what is true and of its
+    /// squares, and weights `[n]`.
+    pub fn determination(sums: &Tensor, weights: &Tensor) -> Metric {
+        Metric { value: Value::Determination, ..Metric::ratio(sums, weights) }
+    }
+
     /// e to the power of this mean: of a cross-entropy, the perplexity.
     #[must_use]
     pub fn exponential(self) -> Metric {
@@ -210,6 +227,10 @@ mod tests {
         assert_eq!(Value::Area.of(&[2.0, 2.0, 0.0, 3.0, 0.0, 0.0], &[2.0, 3.0]), 1.0);
         // One threshold says nothing: half.
         assert_eq!(Value::Area.of(&[2.0, 0.0, 3.0, 0.0], &[2.0, 3.0]), 0.5);
+        // Labels 1, 2, 3 and predictions 1, 2, 4, then labels 0, 4 and predictions 2, 2: 1 − 1/2 and 1 − 8/8.
+        assert_eq!(Value::Determination.of(&[1.0, 6.0, 14.0], &[3.0]), 0.5);
+        assert_eq!(Value::Determination.of(&[8.0, 4.0, 16.0], &[2.0]), 0.0);
+        assert_eq!(Value::Determination.of(&[1.0, 8.0, 6.0, 4.0, 14.0, 16.0], &[3.0, 2.0]).to_bits(), 0.25f64.to_bits());
         for value in [Value::Quotient, Value::Exponential] {
             assert!(value.of(&[0.0], &[0.0]).is_nan());
         }

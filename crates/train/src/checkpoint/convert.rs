@@ -105,9 +105,10 @@ impl Checkpoint {
 
     /// The same checkpoint with other variables.
     pub(crate) fn holding(&self, variables: BTreeMap<String, Array>) -> Checkpoint {
-        let Checkpoint { position, settings, function, data, variables: _ } = self;
+        let Checkpoint { position, settings, function, data, callbacks, variables: _ } = self;
         let (position, settings) = (position.clone(), settings.clone());
-        Checkpoint { position, settings, function: function.clone(), data: data.clone(), variables }
+        let (function, data, callbacks) = (function.clone(), data.clone(), callbacks.clone());
+        Checkpoint { position, settings, function, data, callbacks, variables }
     }
 }
 

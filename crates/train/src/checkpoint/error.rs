@@ -117,6 +117,20 @@ pub enum CheckpointError {
         /// What is wrong.
         fault: Fault,
     },
+    /// A checkpoint that a run has put aside, and that is another one now.
+    #[error(
+        "{}: the checkpoint is of step {step}, and the best epoch of this run ended with step {expected}\n\
+         help: another run has written there: leave `restore_best` out, and go on from the last checkpoint",
+        path.display()
+    )]
+    OtherStep {
+        /// The file.
+        path: PathBuf,
+        /// Its step.
+        step: u64,
+        /// The step of the best epoch.
+        expected: u64,
+    },
     /// An array of a dtype that safetensors has not.
     #[error("{}: cannot save {name}: safetensors has no {dtype}", path.display())]
     Unsaveable {
@@ -319,6 +333,12 @@ mod tests {
             error(true).to_string(),
             "a: the checkpoint is of another model or optimizer:\n  missing: w\nhelp: name the experiment it was made with, \
              or leave --resume out to start again"
+        );
+        let other = CheckpointError::OtherStep { path: PathBuf::from("a"), step: 8, expected: 4 };
+        assert_eq!(
+            other.to_string(),
+            "a: the checkpoint is of step 8, and the best epoch of this run ended with step 4\n\
+             help: another run has written there: leave `restore_best` out, and go on from the last checkpoint"
         );
         let path = PathBuf::from("a");
         let unsaveable = CheckpointError::Unsaveable { path, name: "w".to_string(), dtype: DType::S4 };

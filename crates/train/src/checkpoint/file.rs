@@ -10,6 +10,7 @@
 //! SHA-256, because the crate is a dependency already, because CPUs have instructions for it, so that a disk is slower, and
 //! because anyone can check it with `sha256sum`.
 
+use crate::callbacks::CallbackState;
 use super::{Array, Checkpoint, CheckpointError, DataIdentity, Fault, FunctionHash, Position, Settings, VERSION};
 use bf16scope_data::weights::safetensors::header::{
     self, FilePart, Header, HeaderArray, HeaderError, MAX_BYTES, MakeError, NO_HASH, OURS,
@@ -30,6 +31,8 @@ struct OurHeader {
     settings: Settings,
     function: Option<FunctionHash>,
     data: Option<DataIdentity>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    callbacks: Option<CallbackState>,
 }
 
 /// What decides how the rest is read.
@@ -70,6 +73,7 @@ pub(super) fn encode<'a>(path: &Path, checkpoint: &'a Checkpoint) -> Result<Enco
         settings: checkpoint.settings.clone(),
         function: checkpoint.function.clone(),
         data: checkpoint.data.clone(),
+        callbacks: checkpoint.callbacks.clone(),
     };
     let text = serde_json::to_string(&header).expect("numbers and text have a JSON form");
     let arrays: Vec<(&String, &Array)> = checkpoint.variables.iter().collect();
@@ -139,8 +143,8 @@ pub(super) fn read(path: &Path, reader: &mut impl Read, n_bytes: u64) -> Result<
         return other_version();
     }
     let header: OurHeader = serde_json::from_str(&text).map_err(|error| foreign(error.to_string()))?;
-    let OurHeader { position, settings, function, data, .. } = header;
-    let checkpoint = Checkpoint { position, settings, function, data, variables };
+    let OurHeader { position, settings, function, data, callbacks, .. } = header;
+    let checkpoint = Checkpoint { position, settings, function, data, callbacks, variables };
     checkpoint.check().map_err(|fault| CheckpointError::Unsound { path: path_buf(), fault })?;
     Ok(checkpoint)
 }

@@ -93,6 +93,16 @@ impl<'a> Series<'a> {
         Ok(())
     }
 
+    /// Writes a checkpoint of the step that the one at the place is of, in its place.
+    ///
+    /// # Errors
+    /// As [`Place::write`].
+    pub fn rewrite(&mut self, checkpoint: &Checkpoint) -> Result<(), CheckpointError> {
+        self.place.write(checkpoint)?;
+        self.newest = Some(checkpoint.position.step);
+        Ok(())
+    }
+
     /// The checkpoint at the place, which becomes an older one; none where its name beside the place is taken.
     fn before(&self, step: u64) -> Option<Older> {
         let path = self.path_of(step);
@@ -123,14 +133,7 @@ impl<'a> Series<'a> {
 
     /// `NAME-STEP.safetensors` beside `NAME.safetensors`.
     fn path_of(&self, step: u64) -> PathBuf {
-        let target = self.place.target();
-        let mut name = target.file_stem().unwrap_or_default().to_os_string();
-        name.push(format!("-{step}"));
-        if let Some(extension) = target.extension() {
-            name.push(".");
-            name.push(extension);
-        }
-        target.with_file_name(name)
+        beside(self.place.target(), &step.to_string())
     }
 
     fn list_path(&self) -> PathBuf {
@@ -167,6 +170,17 @@ impl<'a> Series<'a> {
     }
 }
 
+/// `NAME-WORD.safetensors` beside `NAME.safetensors`.
+pub(crate) fn beside(path: &Path, word: &str) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_os_string();
+    name.push(format!("-{word}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
 /// What a regular file is in the list.
 fn older(step: u64, found: &Metadata) -> Option<Older> {
     let written = found.modified().ok()?.duration_since(UNIX_EPOCH).ok()?.as_nanos();
@@ -201,7 +215,7 @@ mod tests {
         let position =
             Position { step, steps_per_epoch: 100, batch: 1, seed: 0, precision: Precision::F32, order: 1, draws: 1 };
         let settings = Settings(serde_json::Value::Null);
-        Checkpoint { position, settings, function: None, data: None, variables: BTreeMap::new() }
+        Checkpoint { position, settings, function: None, data: None, callbacks: None, variables: BTreeMap::new() }
     }
 
     /// The files there, and the steps that the checkpoints hold.

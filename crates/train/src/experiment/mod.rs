@@ -14,12 +14,14 @@
 
 pub mod data;
 mod elsewhere;
+mod groups;
 mod lines;
 mod mesh;
 mod schedule;
 mod watch;
 
-pub use data::{DataConfig, DataSource, Examples, Patterns, Scale, Tolerance};
+pub use data::{ClassNames, DataConfig, DataSource, Examples, NameList, PartSize, Patterns, Scale, Stratify, Tolerance};
+pub use groups::OptimizerGroup;
 pub use mesh::MeshConfig;
 pub use schedule::{Schedule, Timed};
 pub use watch::WatchConfig;
@@ -30,7 +32,8 @@ use crate::Objective;
 use crate::RunPlan;
 use crate::Spec;
 use crate::StepsPerCall;
-use crate::checkpoint::Place;
+use crate::callbacks::{self, Callbacks, EarlyStopping, KeepBest, ReduceOnPlateau};
+use crate::checkpoint::{Checkpoint, Place};
 use crate::weight_names::families;
 use crate::{TrainError, TrainErrorKind};
 use bf16scope_data::Source;
@@ -89,8 +92,14 @@ pub struct TrainConfig {
     /// How variables change. Default momentum 0.9.
     #[serde(deserialize_with = "optimizer")]
     pub optimizer: Optimizer,
+    /// Variables that change by another rule or at another rate. Default none.
+    #[serde(deserialize_with = "groups::groups")]
+    pub optimizers: Vec<OptimizerGroup>,
     /// How fast; a number alone is constant. Default 0.1.
     pub learning_rate: Timed<LearningRate>,
+    /// What the rate does not fall below once the warm-up is over. Default 0.
+    #[serde(deserialize_with = "rate_floor")]
+    pub learning_rate_floor: f64,
     /// What the rate is before. Default nothing.
     pub warm_up: Option<Timed<WarmUp>>,
     /// Training examples, as far as they are known: with `batch` they say how many steps an epoch has. [`Experiment::read`]
@@ -147,6 +156,15 @@ pub struct TrainConfig {
     /// When the numbers of each layer are looked at; a number alone is every so many steps. Default never.
     #[serde(deserialize_with = "watch::watch")]
     pub watch: Option<WatchConfig>,
+    /// When the run ends early. Default never.
+    #[serde(deserialize_with = "callbacks::early_stopping")]
+    pub early_stopping: Option<EarlyStopping>,
+    /// When the learning rate is lowered, beside its schedule. Default never.
+    #[serde(deserialize_with = "callbacks::reduce_on_plateau")]
+    pub reduce_on_plateau: Option<ReduceOnPlateau>,
+    /// By which loss or metric the best checkpoint is kept beside the last one. Default none is.
+    #[serde(deserialize_with = "callbacks::keep_best")]
+    pub keep_best: Option<KeepBest>,
 }
 
 /// A whole number from 1 up to what fits in an `i32`.
@@ -190,6 +208,11 @@ fn weight_decay<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Wei
     })
 }
 
+fn rate_floor<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    let fits = |value: f64| value == 0.0 || value as f32 > 0.0 && (value as f32).is_finite();
+    document::number(deserializer, fits, "0, or a finite number above 0 in f32")
+}
+
 fn clip<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Clip>, D::Error> {
     Node::read(deserializer, |node| {
         node.is_no_number("kind: global_norm, value")?;
@@ -212,7 +235,9 @@ impl Default for TrainConfig {
             seed: 0,
             shift: 0,
             optimizer: Optimizer::default(),
+            optimizers: Vec::new(),
             learning_rate: Timed::Steps(LearningRate::default()),
+            learning_rate_floor: 0.0,
             warm_up: None,
             n_train: None,
             weight_decay: WeightDecay::default(),
@@ -232,6 +257,9 @@ impl Default for TrainConfig {
             save_checkpoints_secs: None,
             keep_checkpoint_max: 1,
             watch: None,
+            early_stopping: None,
+            reduce_on_plateau: None,
+            keep_best: None,
         }
     }
 }
@@ -252,7 +280,9 @@ impl TrainConfig {
 
     /// Whether a length of the schedule is in epochs.
     pub fn is_by_epoch(&self) -> bool {
-        self.learning_rate.is_by_epoch() || self.warm_up.as_ref().is_some_and(Timed::is_by_epoch)
+        let rates = self.optimizers.iter().filter_map(|group| group.learning_rate.as_ref());
+        let is_of_group = rates.into_iter().any(Timed::is_by_epoch);
+        is_of_group || self.learning_rate.is_by_epoch() || self.warm_up.as_ref().is_some_and(Timed::is_by_epoch)
     }
 
     /// Steps in an epoch, where it is known.
@@ -272,7 +302,10 @@ impl TrainConfig {
             TrainError::of_key(way, format!("`{key}`: {error}")).with_help(error.help().unwrap_or_default())
         })?;
         let (optimizer, weight_decay, clip) = (self.optimizer, self.weight_decay.clone(), self.clip);
-        Ok(Update { optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots })
+        let reducible = self.reduce_on_plateau.is_some();
+        let groups = self.groups()?;
+        let floor = self.learning_rate_floor;
+        Ok(Update { groups, floor, optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots, reducible })
     }
 
     /// The schedule in steps; an error with the key that it is under.
@@ -350,6 +383,13 @@ impl TrainConfig {
         Numbers { precision, variables: self.variables }
     }
 
+    /// What a run does about the reports of its epochs.
+    pub fn callbacks(&self) -> Callbacks {
+        let TrainConfig { early_stopping, reduce_on_plateau, keep_best, .. } = self;
+        let (early_stopping, reduce_on_plateau) = (early_stopping.clone(), reduce_on_plateau.clone());
+        Callbacks { early_stopping, reduce_on_plateau, keep_best: keep_best.clone() }
+    }
+
     /// How long a run is, and what it leaves at `checkpoint`.
     pub fn plan(&self, checkpoint: Option<Place>) -> RunPlan {
         RunPlan {
@@ -357,6 +397,7 @@ impl TrainConfig {
             save_checkpoints_secs: self.save_checkpoints_secs.and_then(NonZeroU32::new),
             keep_checkpoint_max: NonZeroU32::new(self.keep_checkpoint_max).unwrap_or(NonZeroU32::MIN),
             watch: self.watch.as_ref().map(WatchConfig::watch),
+            callbacks: self.callbacks(),
             ..RunPlan::new(u64::from(self.epochs), checkpoint)
         }
     }
@@ -472,6 +513,15 @@ impl Experiment {
             file,
             &self.task().features(),
         )
+    }
+
+    /// The same experiment, whose data become numbers by what the run of this checkpoint learnt.
+    #[must_use]
+    pub fn as_learnt(mut self, checkpoint: &Checkpoint) -> Experiment {
+        if let (Some(data), Some(identity)) = (&mut self.data, &checkpoint.data) {
+            data.learnt.clone_from(&identity.learnt);
+        }
+        self
     }
 
     /// Its data, kept where `setup` says.

@@ -54,10 +54,13 @@ tune: {remat: [block*, stem]}
         data: Some(DataConfig {
             source: Some(DataSource::Csv(data::source::Csv(PathBuf::from("data/x.csv")))),
             scale: Some(Scale::All(0.5)),
-            n_test: Some(3),
+            n_test: Some(3.into()),
             ..DataConfig::default()
         }),
         train: TrainConfig {
+            early_stopping: None,
+            reduce_on_plateau: None,
+            keep_best: None,
             initialize_from: None,
             except: Vec::new(),
             rules: None,
@@ -66,11 +69,13 @@ tune: {remat: [block*, stem]}
             epochs: 7,
             seed: 6,
             shift: 2,
+            optimizers: Vec::new(),
             optimizer: Optimizer::Momentum(Momentum { momentum: 0.8, nesterov: true, ..Momentum::default() }),
             learning_rate: Timed::Steps(LearningRate::WarmUpStep { value: 0.4, warm_up: 10, drops }),
             n_train: None,
             weight_decay: WeightDecay { value: 1e-4, except: vec!["bn".to_string()], decoupled: false },
             clip: None,
+            learning_rate_floor: 0.0,
             warm_up: None,
             average: Some(Average { num_updates: true, evaluate: false, ..Average::new(0.999) }),
             variables: Storage::Bf16Stochastic,
@@ -178,7 +183,7 @@ fn errors_point_at_the_line() {
     check(
         "  optimizer: {kind: momentun}\n",
         expect![[r#"
-            e.yaml:3:21: unknown value `momentun`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars
+            e.yaml:3:21: unknown value `momentun`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars, lion, nadam
               3 |   optimizer: {kind: momentun}
                 |                     ^^^^^^^^
               help: did you mean `momentum`?"#]],
@@ -262,7 +267,7 @@ fn errors_point_at_the_line() {
     check(
         "  optimizer: adm\n",
         expect![[r#"
-                e.yaml:3:14: unknown value `adm`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars
+                e.yaml:3:14: unknown value `adm`, expected one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars, lion, nadam
                   3 |   optimizer: adm
                     |              ^^^
                   help: did you mean `adam`?"#]],
@@ -270,7 +275,7 @@ fn errors_point_at_the_line() {
     check(
         "  optimizer: 0.1\n",
         expect![[r#"
-                e.yaml:3:14: found floating point `0.1`, expected keys with `kind: …`, one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars
+                e.yaml:3:14: found floating point `0.1`, expected keys with `kind: …`, one of sgd, momentum, adam, adafactor, rmsprop, adagrad, adadelta, ftrl, adamw, lamb, lars, lion, nadam
                   3 |   optimizer: 0.1
                     |              ^^^"#]],
     );

@@ -27,6 +27,9 @@ pub struct About {
     pub starts: Vec<Start>,
     /// The last checkpoint.
     pub saved: Option<Saved>,
+    /// The checkpoint of the best epoch (`keep_best`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best: Option<Saved>,
 }
 
 /// A time that a run was started, or went on.
@@ -115,6 +118,7 @@ mod tests {
             settings: r#"{"model":{"kind":"mlp"}}"#.to_string(),
             starts: vec![Start::now(0, "cpu", "xla-cpu-pjrt 0.0.1"), Start::default()],
             saved: Some(Saved { path: "x".to_string(), step: 44 }),
+            best: Some(Saved { path: "x-best".to_string(), step: 22 }),
         };
         about.write(folder.path()).unwrap();
         assert_eq!(About::read(folder.path()).unwrap(), about);

@@ -4,7 +4,7 @@ use super::about::{About, Saved};
 use super::events::Histogram;
 use super::metrics::{self, Record};
 use super::watched::{Watched, drop_later};
-use super::{ABOUT, EVENTS, EXPERIMENT, METRICS, RunError, events};
+use super::{ABOUT, CHECKPOINT, EVENTS, EXPERIMENT, METRICS, RunError, events};
 use bf16scope_files as files;
 use fs4::fs_std::FileExt as _;
 use std::fs::{self, File, OpenOptions};
@@ -122,7 +122,7 @@ impl RunFolder {
         drop_later(path, step)?;
         let events = new_events(path, Some(step + 1))?;
         let starts = before.starts.into_iter().chain(about.starts).collect();
-        let about = About { starts, saved: before.saved, ..about };
+        let about = About { starts, saved: before.saved, best: before.best, ..about };
         let (path, watched) = (path.to_path_buf(), Watched::new(path));
         let folder = RunFolder { path, about, metrics, events, watched, last };
         folder.describe(experiment)?;
@@ -139,6 +139,14 @@ impl RunFolder {
     pub fn latest(path: &Path, is_of: impl Fn(&About) -> bool) -> Option<PathBuf> {
         let is_of = |path: &PathBuf| About::read(path).is_ok_and(|about| is_of(&about));
         numbered(path).into_iter().rev().map(|(_, path)| path).find(is_of)
+    }
+
+    /// What the run in `path` was.
+    ///
+    /// # Errors
+    /// A folder without a run, or whose `run.json` cannot be read.
+    pub fn about(path: &Path) -> Result<About, RunError> {
+        About::read(path)
     }
 
     /// The last checkpoint of the run in `path`, if there is a run that has one.
@@ -212,6 +220,15 @@ impl RunFolder {
         self.about.write(&self.path)
     }
 
+    /// Notes that the checkpoint of the run's best epoch is now this one.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn best(&mut self, best: Saved) -> Result<(), RunError> {
+        self.about.best = Some(best);
+        self.about.write(&self.path)
+    }
+
     fn describe(&self, experiment: Option<&str>) -> Result<(), RunError> {
         self.about.write(&self.path)?;
         let place = self.path.join(EXPERIMENT);
@@ -263,7 +280,11 @@ fn check_empty(path: &Path) -> Result<(), RunError> {
     if [ABOUT, METRICS].iter().any(|name| path.join(name).exists()) {
         return Err(RunError::Exists { path: path.to_path_buf() });
     }
-    let mut entries = fs::read_dir(path).map_err(RunError::io(path, "list the folder"))?;
+    let entries = fs::read_dir(path).map_err(RunError::io(path, "list the folder"))?;
+    // A run that begins has its checkpoint's place by now.
+    let lock = format!(".{CHECKPOINT}.lock");
+    let is_lock = |entry: &io::Result<fs::DirEntry>| entry.as_ref().is_ok_and(|entry| entry.file_name() == *lock);
+    let mut entries = entries.filter(|entry| !is_lock(entry));
     match entries.next() {
         None => Ok(()),
         Some(entry) => {

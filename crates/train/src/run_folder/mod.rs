@@ -38,6 +38,8 @@ pub const EXPERIMENT: &str = "experiment.yaml";
 /// Looks at the numbers of each layer.
 const WATCH: &str = "watch.jsonl";
 /// The scalars.
+/// The checkpoint of a run that is not told another place for it, in its folder.
+pub const CHECKPOINT: &str = "checkpoint.safetensors";
 const METRICS: &str = "metrics.jsonl";
 /// In the names of TensorBoard's files.
 const EVENTS: &str = "tfevents";

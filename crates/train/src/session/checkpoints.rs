@@ -10,7 +10,9 @@ use crate::resume::other_run;
 use crate::resume::{INITIALIZED, Resumption, check_data as check_resumed_data, settings, stores_otherwise};
 use crate::spec::Spec;
 use bf16scope_data::{DrawVersion, ORDER_VERSION};
+use bf16scope_hlo::{ArrayShape, DType};
 use bf16scope_model::graph::VariableInfo;
+use bf16scope_model::optim::Update;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,7 +41,7 @@ impl Session {
         let position =
             Position { step: self.step, steps_per_epoch, batch: *batch, seed: *seed, precision, order, draws };
         let (settings, function) = (self.settings(), self.function.clone());
-        Ok(Checkpoint { position, settings, function, data: None, variables: self.state()? })
+        Ok(Checkpoint { position, settings, function, data: None, callbacks: None, variables: self.state()? })
     }
 
     /// The settings of the run, and what it began with.
@@ -89,6 +91,7 @@ impl Session {
         self.state = State::Lost("going back to the initial state failed".to_string());
         self.state = State::Held(initial_state(&self.client, self.variables(), &self.spec, &self.site)?);
         (self.step, self.draws, self.resumed, self.last) = (0, DrawVersion::default(), None, None);
+        (self.reduced, self.callbacks) = (self.reduced.map(|_| self.spec.objective.update.unreduced()), None);
         initialization.map_or(Ok(()), |initialization| self.initialize(initialization))
     }
 
@@ -113,7 +116,19 @@ impl Session {
         let checkpoint = converted.as_ref().unwrap_or(checkpoint);
         let wanted = self.variables().iter().map(|variable| (variable.name.as_str(), shape_of(variable)));
         let average = self.spec.objective.average.as_ref();
-        let arrays = checkpoint.resumed(path, &wanted.collect::<Vec<_>>(), average)?;
+        let reduced = self.reduced_of(checkpoint);
+        let is_reduced = |name: &str| name == Update::REDUCED && reduced.is_some();
+        let array = reduced.map(|reduced| Array {
+            shape: ArrayShape::new(DType::F32, []),
+            bytes: reduced.to_le_bytes().to_vec(),
+        });
+        let others: Vec<_> = wanted.filter(|(name, _)| !is_reduced(name)).collect();
+        let mut arrays = checkpoint.resumed(path, &others, average)?;
+        if let Some(array) = &array
+            && let Some(number) = self.variables().iter().position(|variable| is_reduced(&variable.name))
+        {
+            arrays.insert(number, array);
+        }
         let changes = resumption.check(path, checkpoint, &self.spec)?;
         // What was there goes first: there is memory for two states, and the checkpoint is one of them.
         self.state = State::Lost(format!("restoring {} failed", path.display()));
@@ -121,7 +136,7 @@ impl Session {
         self.step = checkpoint.position.step;
         self.draws = DrawVersion::of(checkpoint.position.draws).unwrap_or_default();
         self.initialized = checkpoint.settings.0["train"].get(INITIALIZED).cloned();
-        self.last = None;
+        (self.last, self.reduced, self.callbacks) = (None, reduced, checkpoint.callbacks.clone());
         let steps_per_epoch = checkpoint.position.steps_per_epoch;
         let data = checkpoint.data.clone();
         let state = match &self.exchange {
@@ -132,6 +147,16 @@ impl Session {
         };
         self.resumed = Some(Resumed { path: path.to_path_buf(), steps_per_epoch, data, state });
         Ok(changes)
+    }
+
+    /// What the variable of a reducible learning rate begins with after this checkpoint: with what it was, unless the
+    /// schedule has changed since.
+    fn reduced_of(&self, checkpoint: &Checkpoint) -> Option<f32> {
+        let now = settings(&self.spec).0;
+        let is_same = ["learning_rate", "warm_up"].iter().all(|key| now["train"][key] == checkpoint.settings.0["train"][key]);
+        let before = checkpoint.variables.get(Update::REDUCED).filter(|_| is_same);
+        let before = before.and_then(|array| Some(f32::from_le_bytes(array.bytes.as_slice().try_into().ok()?)));
+        self.reduced.map(|_| before.unwrap_or_else(|| self.spec.objective.update.unreduced()))
     }
 
     /// How the run draws crops, flips and masks: as it began.

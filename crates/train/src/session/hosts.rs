@@ -30,13 +30,18 @@ impl Session {
     /// Where another cannot go on; where the plugin fails.
     pub(crate) fn agree(&self, own: Wish) -> Result<Wish, TrainError> {
         let Some(exchange) = &self.exchange else { return Ok(own) };
-        let all = exchange.say([own.stop, own.save, own.failed].map(i32::from))?;
+        let all = exchange.say([own.stop, own.save, own.failed, own.reduce].map(i32::from))?;
         let is_own = |host: usize| host == self.site.host as usize;
-        match all.iter().position(|&[_, _, failed]| failed != 0) {
+        match all.iter().position(|&[_, _, failed, _]| failed != 0) {
             // Whoever failed has a better error.
             Some(_) if own.failed => Ok(own),
             Some(host) if !is_own(host) => Err(other_host(host)),
-            _ => Ok(Wish { stop: all.iter().any(|&[stop, ..]| stop != 0), save: all[0][1] != 0, failed: false }),
+            _ => Ok(Wish {
+                stop: all.iter().any(|&[stop, ..]| stop != 0),
+                save: all[0][1] != 0,
+                reduce: all[0][3] != 0,
+                failed: false,
+            }),
         }
     }
 
@@ -129,7 +134,12 @@ mod tests {
             let arrays = [("a".to_string(), hash.to_string())];
             Fingerprint { n_examples: 2, arrays: arrays.into_iter().collect() }
         };
-        let data = |hash| DataIdentity { training: fingerprint(hash), test: fingerprint("1f") };
+        let data = |hash| DataIdentity {
+            training: fingerprint(hash),
+            test: fingerprint("1f"),
+            classes: Default::default(),
+            learnt: None,
+        };
         let digests = |n_epochs, hash| {
             let words = session.identity_of_run(n_epochs, &data(hash));
             words.as_chunks::<N_DIGEST_WORDS>().0.iter().map(|digest| digest.map(i32::to_le_bytes)).collect::<Vec<_>>()

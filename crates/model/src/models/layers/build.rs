@@ -3,6 +3,7 @@
 use super::super::written::written_at;
 use super::kinds::LayerDType;
 use super::metric::{Judged, MetricKind, TopK};
+use super::loss::Reduction;
 use super::objective::{Labels, label_of, of_rows};
 use super::wiring::{Source, Wiring, at};
 use super::{Config, Input, Layer, Layers, Loss, Metric, Network};
@@ -63,7 +64,14 @@ fn inputs(config: &Config, wiring: &Wiring) -> Vec<Feature> {
 fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: &Tensors) -> Vec<Feature> {
     let losses = config.loss.iter().zip(&wiring.losses).map(|(l, source)| (&l.options.labels, l.labels(), source));
     let metrics = config.metrics.iter().zip(&wiring.metrics);
-    let metrics = metrics.map(|(m, source)| (&m.options.labels, m.labels(), source));
+    let metrics = metrics.map(|(m, source)| {
+        let labels = &m.options.labels;
+        let is_distribution = config.loss.iter().any(|loss| {
+            loss.options.labels == *labels && loss.is_of_classes() && loss.labels() == Labels::Probabilities
+        });
+        let wanted = if is_distribution && m.counts_classes() { Labels::Probabilities } else { m.labels() };
+        (labels, wanted, source)
+    });
     let judged: Vec<(&String, Feature)> = losses
         .chain(metrics)
         .map(|(name, labels, source)| (name, label_of(name, &tensors.of(*source).dims(), labels)))
@@ -72,8 +80,13 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
     let mut features = inputs;
     features.extend(config.labels.iter().map(|input| described_label(input, &judged, &weights)));
     for (name, wanted) in &judged {
-        if !features.iter().any(|feature| feature.name == **name) {
-            features.push(wanted.clone());
+        match features.iter_mut().find(|feature| feature.name == **name) {
+            None => features.push(wanted.clone()),
+            // Of what nothing bounds, such as the labels of triplets, another loss may know the classes.
+            Some(feature) if feature.is_label && feature.dtype == wanted.dtype => {
+                feature.n_values = feature.n_values.or(wanted.n_values);
+            }
+            Some(_) => {}
         }
     }
     for name in &weights {
@@ -105,6 +118,18 @@ fn described_label(input: &Input, judged: &[(&String, Feature)], weights: &[&Str
         label.dtype = FeatureDType::Exact(DType::F32);
     }
     label
+}
+
+/// One of the losses.
+#[derive(Clone)]
+enum Term {
+    /// Its mean over the batch in training, else each example's.
+    Mean(Tensor),
+    /// The sum of weighed losses, and of weights.
+    Ratio {
+        sum: Tensor,
+        weight: Tensor,
+    },
 }
 
 /// The tensors of inputs and layers, and the casts to f32 of those that are judged.
@@ -237,32 +262,104 @@ impl Build<'_> {
             let outputs = Outputs::new();
             return Ok(predictions.fold(outputs, |all, (name, source)| all.prediction(name, &tensors.in_f32(*source))));
         }
-        let mut total: Option<Tensor> = None;
+        let mut terms = Vec::new();
         for (number, loss) in self.config.loss.iter().enumerate() {
-            let each = self.loss(number, loss, tensors, label_smoothing)?;
-            total = Some(total.map_or(each.clone(), |total| total + &each));
+            terms.push(self.loss(number, loss, tensors, label_smoothing)?);
         }
-        let Some(total) = total else { return Err(NodeError::new(Vec::new(), "there is no loss")) };
-        // As Keras: in training and in evaluations.
-        let total = tensors.terms.iter().fold(total, |total, term| total + term);
+        let Some(loss) = self.total(&terms, &tensors.terms) else { return Err(NodeError::new(Vec::new(), "there is no loss")) };
         let mut outputs = Outputs::new();
         for (number, metric) in self.config.metrics.iter().enumerate() {
             outputs = outputs.metric(&metric.name(), self.metric(number, metric, tensors)?);
         }
-        Ok(match self.mode {
-            Mode::Train => outputs.loss(total),
-            Mode::Evaluate | Mode::Predict => outputs.loss(task::Loss::weighted(&total, &self.features.weight())),
+        let reported = if terms.len() > 1 { self.reported(&terms) } else { Vec::new() };
+        Ok(reported.into_iter().fold(outputs.loss(loss), |all, (name, value)| all.metric(&name, value)))
+    }
+
+    /// The sum of the losses, each times its weight, and of what regularizers add: as Keras, in training and in evaluations.
+    fn total(&self, terms: &[Term], penalties: &[Tensor]) -> Option<task::Loss> {
+        let weighed = |x: &Tensor, loss: &Loss| match loss.options.weight {
+            1.0 => x.clone(),
+            weight => x * weight,
+        };
+        let terms = || terms.iter().zip(&self.config.loss);
+        // Over batches its sum and its weights add up by themselves.
+        if let ([Term::Ratio { sum, weight }], Mode::Evaluate, [Loss { options, .. }]) =
+            (&terms().map(|(term, _)| term.clone()).collect::<Vec<_>>()[..], self.mode, &self.config.loss[..])
+        {
+            let sum = if options.weight == 1.0 { sum.clone() } else { sum * options.weight };
+            let sum = penalties.iter().fold(sum, |sum, penalty| sum + &(penalty * weight));
+            return Some(task::Loss::Weighted { sum, weight: weight.clone() });
+        }
+        let plus = |total: Option<Tensor>, x: Tensor| Some(total.map_or(x.clone(), |total| total + &x));
+        let means = terms().filter_map(|(term, loss)| match term {
+            Term::Mean(each) => Some(weighed(each, loss)),
+            Term::Ratio { .. } => None,
+        });
+        let mean = means.fold(None, plus);
+        let ratios = terms().filter_map(|(term, loss)| match term {
+            Term::Mean(_) => None,
+            Term::Ratio { sum, weight } => Some(weighed(&(sum / weight), loss)),
+        });
+        let ratio = ratios.fold(None, plus);
+        let penalized = |x: Tensor| penalties.iter().fold(x, |x, penalty| x + penalty);
+        Some(match (mean, ratio, self.mode) {
+            (None, None, _) => return None,
+            (Some(mean), None, Mode::Train) => task::Loss::Mean(penalized(mean)),
+            (Some(mean), None, _) => task::Loss::weighted(&penalized(mean), &self.features.weight()),
+            (None, Some(ratio), _) => task::Loss::Mean(penalized(ratio)),
+            (Some(mean), Some(ratio), Mode::Train) => task::Loss::Mean(penalized(mean + &ratio)),
+            // Of each batch, as its ratio is.
+            (Some(mean), Some(ratio), _) => {
+                let valid = self.features.weight();
+                let of_valid = (mean * &valid).sum(&[0]) / valid.sum(&[0]);
+                task::Loss::Mean(penalized(of_valid + &ratio))
+            }
         })
     }
 
-    /// One of the losses: its mean over the batch in training, else each example's.
-    fn loss(&self, number: usize, loss: &Loss, tensors: &Tensors, label_smoothing: f64) -> Result<Tensor, NodeError> {
+    /// The value of each of several losses, before it is multiplied by its weight.
+    fn reported(&self, terms: &[Term]) -> Vec<(String, task::Metric)> {
+        let judged = |number: usize| self.wiring.name_of(self.config, self.wiring.losses[number]);
+        let mut values: Vec<(String, task::Metric)> = Vec::new();
+        for (number, (term, loss)) in terms.iter().zip(&self.config.loss).enumerate() {
+            let is_alone = (0..terms.len()).filter(|&other| judged(other) == judged(number)).count() == 1;
+            let name = match (&loss.options.name, is_alone) {
+                (Some(name), _) => name.clone(),
+                (None, true) => format!("{}_loss", judged(number)),
+                (None, false) => format!("{}_{}", judged(number), loss.name()),
+            };
+            let is_taken = values.iter().any(|(other, _)| *other == name)
+                || self.config.metrics.iter().any(|metric| metric.name() == name);
+            let value = match (term, self.mode) {
+                (Term::Ratio { sum, weight }, _) => task::Metric::ratio(sum, weight),
+                (Term::Mean(mean), Mode::Train) => task::Metric::mean(mean),
+                (Term::Mean(each), _) => task::Metric::weighted(each, &self.features.weight()),
+            };
+            if !is_taken {
+                values.push((name, value));
+            }
+        }
+        values
+    }
+
+    /// One of the losses: its mean over the batch in training, else each example's; or its sum and what it is divided by.
+    fn loss(&self, number: usize, loss: &Loss, tensors: &Tensors, label_smoothing: f64) -> Result<Term, NodeError> {
         let (source, name) = (self.wiring.losses[number], &loss.options.labels);
         let (output, labels) = (tensors.in_f32(source), self.target(name, loss.labels()));
         if self.mode == Mode::Evaluate {
             // Inputs are made in the order in which the zoo's evaluations make them: labels, then weights.
             self.features.weight();
         }
+        // Padding is in no triplet.
+        let labels = match (loss.labels(), self.mode) {
+            (Labels::Identities, Mode::Evaluate) if !labels.is_poison() => {
+                let valid = self.features.weight();
+                let zeros = labels.graph().full(DType::F32, &labels.dims(), 0.0);
+                let nothing = labels.graph().full(labels.dtype(), &labels.dims(), -1.0);
+                valid.greater(&zeros).select(&labels, &nothing)
+            }
+            _ => labels,
+        };
         let (path, what) = (at("loss", number), format!("loss `{}`", loss.name()));
         self.reads_logits(&path, &what, loss.takes(), source)?;
         let smoothing = match self.mode {
@@ -271,19 +368,38 @@ impl Build<'_> {
         };
         let each = self.written("loss", number, self.s, |_| loss.per_example(&output, &labels, smoothing));
         self.fits(path, &what, source, (name, &labels))?;
-        let each = self.weighed(loss, number, each, (&output, &labels))?;
-        let each = match self.mode {
+        let (each, weights) = self.weighed(loss, number, each, (&output, &labels))?;
+        if loss.options.reduction == Reduction::WeightedMean {
+            let Some(weights) = weights else {
+                let path = [at("loss", number), vec![loss.name().into(), "reduction".into()]].concat();
+                let message = "`reduction: weighted_mean` of examples that all weigh alike".to_string();
+                let help = "add `example_weights: NAME`, or leave `reduction` out";
+                return Err(NodeError::new(path, message).with_help(help));
+            };
+            if each.is_poison() || weights.is_poison() {
+                return Ok(Term::Mean(each));
+            }
+            let counted = |x: &Tensor| match self.mode {
+                Mode::Train => x.clone(),
+                Mode::Evaluate | Mode::Predict => x * of_rows(&self.features.weight(), x),
+            };
+            let sum = |x: &Tensor| counted(x).sum(&axes_from(0, x));
+            return Ok(Term::Ratio { sum: sum(&each), weight: sum(&weights) + Reduction::EPSILON });
+        }
+        Ok(Term::Mean(match self.mode {
             Mode::Train => each.mean(&axes_from(0, &each)),
             // A sum over examples counts each once, however many rows it has.
             _ if each.rank() > 1 => each.mean(&axes_from(1, &each)),
             _ => each,
-        };
-        Ok(if loss.options.weight == 1.0 { each } else { each * loss.options.weight })
+        }))
     }
 
     fn metric(&self, number: usize, metric: &Metric, tensors: &Tensors) -> Result<task::Metric, NodeError> {
         let (source, name) = (self.wiring.metrics[number], &metric.options.labels);
         let (output, labels) = (tensors.in_f32(source), self.target(name, metric.labels()));
+        // The class of a distribution is its largest, as Keras' categorical accuracy has it.
+        let is_distribution = metric.counts_classes() && labels.dims() == output.dims() && labels.dtype().is_float();
+        let labels = if is_distribution { nn::arg_max(&labels) } else { labels };
         self.judges(number, metric, source, &output)?;
         let weight = (self.mode != Mode::Train).then(|| self.features.weight());
         let weights = self.wiring.metric_weights[number].as_ref().map(|name| (name, self.features.get(name)));
@@ -364,20 +480,20 @@ impl Build<'_> {
         losses.any(|(loss, judged)| *judged == source && loss.is_of_classes())
     }
 
-    /// The loss of each example, or of its rows, times what its class and it weigh.
+    /// The loss of each example, or of its rows, times what its class and it weigh; and what it weighs, where that is said.
     fn weighed(
         &self,
         loss: &Loss,
         number: usize,
         each: Tensor,
         (output, labels): (&Tensor, &Tensor),
-    ) -> Result<Tensor, NodeError> {
+    ) -> Result<(Tensor, Option<Tensor>), NodeError> {
         let wrong = |option: &str, message: String| {
             let path = [at("loss", number), vec![loss.name().into(), option.into()]].concat();
             Err(NodeError::new(path, message))
         };
         let graph = self.s.graph();
-        let mut each = each;
+        let (mut each, mut of_examples) = (each, None);
         if let Some(weights) = &loss.options.class_weights {
             let n_classes = output.dims().last().copied().unwrap_or_default();
             if weights.len() as i64 != n_classes {
@@ -393,7 +509,7 @@ impl Build<'_> {
         if let Some(name) = &loss.options.example_weights {
             let weights = self.features.get(name).cast(DType::F32);
             if weights.is_poison() {
-                return Ok(each);
+                return Ok((each, Some(weights)));
             }
             let weights = match weights.dims() {
                 dims if dims == each.dims() => weights,
@@ -408,8 +524,9 @@ impl Build<'_> {
             let zeros = graph.full(DType::F32, &each.dims(), 0.0);
             // A loss of weight 0 counts for nothing, even where it is NaN.
             each = weights.equal(&zeros).select(&zeros, &(each * &weights));
+            of_examples = Some(weights);
         }
-        Ok(each)
+        Ok((each, of_examples))
     }
 }
 

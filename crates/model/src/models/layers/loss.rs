@@ -30,6 +30,9 @@ const OF_ANSWERS: LossForm = LossForm { takes: Some(Activation::Sigmoid), ..OF_D
 /// Overlaps of regions.
 const OF_REGIONS: LossForm = LossForm { is_cross_entropy: false, ..OF_ANSWERS };
 const OF_REGIONS_OF_CLASSES: LossForm = LossForm { is_cross_entropy: false, ..OF_DISTRIBUTIONS };
+/// Margins, of answers that are 0 or 1; of embeddings, whose labels are any whole numbers.
+const OF_MARGINS: LossForm = LossForm { takes: None, labels: Labels::Probabilities, is_cross_entropy: false };
+const OF_IDENTITIES: LossForm = LossForm { takes: None, labels: Labels::Identities, is_cross_entropy: false };
 /// Distances of numbers.
 const OF_NUMBERS: LossForm = LossForm { takes: None, labels: Labels::Numbers, is_cross_entropy: false };
 
@@ -146,6 +149,24 @@ losses! {
     /// [`nn::mean_absolute_error_per_example`].
     MeanAbsoluteError = "mean_absolute_error", OF_NUMBERS, ["mae", "l1", "l1_loss"],
         |output, labels, _| nn::mean_absolute_error_per_example(output, labels);
+    /// [`nn::quantile_per_example`].
+    Quantile(quantile: Quantile) = "quantile", OF_NUMBERS, ["quantile_loss", "pinball", "pinball_loss"],
+        |output, labels, _| nn::quantile_per_example(output, labels, quantile.quantile);
+    /// [`nn::log_cosh_per_example`].
+    LogCosh = "log_cosh", OF_NUMBERS, ["logcosh"],
+        |output, labels, _| nn::log_cosh_per_example(output, labels);
+    /// [`nn::cosine_per_example`].
+    CosineSimilarity = "cosine_similarity", OF_NUMBERS, ["cosine_similarity_loss", "cosine_embedding_loss"],
+        |output, labels, _| nn::cosine_per_example(output, labels);
+    /// [`nn::hinge_per_example`]: labels are 0 or 1.
+    Hinge = "hinge", OF_MARGINS, ["hinge_loss"],
+        |output, labels, _| nn::hinge_per_example(output, labels);
+    /// [`nn::contrastive_per_example`]: the output is a distance, and a label of 1 says that the pair belongs together.
+    Contrastive(margin: Margin) = "contrastive", OF_MARGINS, ["contrastive_loss"],
+        |output, labels, _| nn::contrastive_per_example(output, labels, margin.margin);
+    /// [`nn::triplet_per_example`]: the output is an embedding, and labels say which belong together.
+    Triplet(margin: Margin) = "triplet", OF_IDENTITIES, ["triplet_loss", "triplet_hard_loss", "triplet_margin_loss"],
+        |output, labels, _| nn::triplet_per_example(output, labels, margin.margin);
     /// [`nn::huber_per_example`].
     Huber(huber: Huber) = "huber", OF_NUMBERS, ["huber_loss", "smooth_l1", "smooth_l1_loss"],
         |output, labels, _| nn::huber_per_example(output, labels, huber.delta);
@@ -173,6 +194,46 @@ impl OwnOptions for Huber {
 
     fn values(&self) -> Vec<Option<f64>> {
         vec![Some(self.delta)]
+    }
+}
+
+/// Options of `quantile`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quantile {
+    /// Which quantile it estimates. Default 0.5: the median.
+    pub quantile: f64,
+}
+
+impl OwnOptions for Quantile {
+    const KEYS: &'static [&'static str] = &["tau"];
+
+    fn take(choice: &mut Choice<'_>) -> Result<Quantile, ReadError> {
+        let quantile = choice.take::<Inner>("tau")?.map_or(0.5, |Inner(tau)| tau);
+        Ok(Quantile { quantile })
+    }
+
+    fn values(&self) -> Vec<Option<f64>> {
+        vec![Some(self.quantile)]
+    }
+}
+
+/// Options of `contrastive` and `triplet`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Margin {
+    /// The distance beyond which nothing is pushed apart. Default 1.
+    pub margin: f64,
+}
+
+impl OwnOptions for Margin {
+    const KEYS: &'static [&'static str] = &["margin"];
+
+    fn take(choice: &mut Choice<'_>) -> Result<Margin, ReadError> {
+        let margin = choice.take::<Above>("margin")?.map_or(1.0, |Above(margin)| margin);
+        Ok(Margin { margin })
+    }
+
+    fn values(&self) -> Vec<Option<f64>> {
+        vec![Some(self.margin)]
     }
 }
 
@@ -226,10 +287,45 @@ pub struct LossOptions {
     /// The feature that says what each example, or each of its rows, weighs. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub example_weights: Option<String>,
+    /// What the sum of weighed losses is divided by. Default how many there are.
+    #[serde(default, skip_serializing_if = "Reduction::is_default")]
+    pub reduction: Reduction,
+    /// What its value is reported as, where there are several losses. Default the output's name and `_loss`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// What a sum of weighed losses is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reduction {
+    /// How many there are, as in Keras: one of weight 0 counts.
+    #[default]
+    SumOverBatchSize,
+    /// The sum of their weights and 1e-5, as in BERT's masked language model.
+    WeightedMean,
+}
+
+impl Reduction {
+    /// What is added to the sum of weights: BERT's.
+    pub const EPSILON: f64 = 1e-5;
+
+    fn is_default(&self) -> bool {
+        *self == Reduction::default()
+    }
 }
 
 /// The keys of [`LossOptions`].
-const COMMON: [&str; 6] = ["output", "labels", "weight", "label_smoothing", "class_weights", "example_weights"];
+const COMMON: [&str; 8] = [
+    "output",
+    "labels",
+    "weight",
+    "label_smoothing",
+    "class_weights",
+    "example_weights",
+    "reduction",
+    "name",
+];
 
 impl From<LossKind> for Loss {
     fn from(kind: LossKind) -> Loss {
@@ -240,6 +336,8 @@ impl From<LossKind> for Loss {
             label_smoothing: None,
             class_weights: None,
             example_weights: None,
+            reduction: Reduction::default(),
+            name: None,
         };
         Loss { kind, options }
     }
@@ -303,6 +401,14 @@ struct NotNegative(#[serde(deserialize_with = "not_negative")] f64);
 /// A number from 0 to 1.
 #[derive(Deserialize)]
 struct Share(#[serde(deserialize_with = "unit_interval")] f64);
+
+/// A number above 0 and below 1.
+#[derive(Deserialize)]
+struct Inner(#[serde(deserialize_with = "inner")] f64);
+
+fn inner<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    document::number(deserializer, |value| value > 0.0 && value < 1.0, "a number above 0 and below 1")
+}
 
 /// A finite number above 0.
 #[derive(Deserialize)]

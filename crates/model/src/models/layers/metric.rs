@@ -28,6 +28,7 @@ const OF_CLASSES: MetricForm = MetricForm { takes: None, labels: Labels::Classes
 const OF_LOGITS: MetricForm = MetricForm { takes: Some(Activation::Softmax), ..OF_CLASSES };
 const OF_ANSWERS: MetricForm =
     MetricForm { takes: Some(Activation::Sigmoid), labels: Labels::Probabilities, of_classes: None };
+const OF_ANSWERS_NOT_F1: MetricForm = MetricForm { of_classes: Some("macro_f1"), ..OF_ANSWERS };
 const OF_ANSWERS_NOT_MEAN_IOU: MetricForm = MetricForm { of_classes: Some("mean_iou"), ..OF_ANSWERS };
 const OF_ANSWERS_NOT_CLASSES: MetricForm = MetricForm { of_classes: Some("mean_per_class_accuracy"), ..OF_ANSWERS };
 const OF_NUMBERS: MetricForm = MetricForm { takes: None, labels: Labels::Numbers, of_classes: None };
@@ -135,6 +136,21 @@ metrics! {
         let (said, truth) = nn::sides(batch.output, batch.labels);
         batch.part(&said, &truth)
     };
+    /// The harmonic mean of precision and recall.
+    F1 = "f1", OF_ANSWERS_NOT_F1, ["f1_score", "dice_coefficient"], |batch| {
+        let (said, truth) = nn::sides(batch.output, batch.labels);
+        batch.harmonic(&said, &truth)
+    };
+    /// The mean over classes of the F1 of each.
+    MacroF1 = "macro_f1", OF_CLASSES, ["f1_macro"], |batch| {
+        let counts = nn::class_counts(batch.output, batch.labels, batch.counted(batch.labels).as_ref());
+        task::Metric::mean_of_ratios(&(&counts.hits + &counts.hits), &(&counts.unions() + &counts.hits))
+    };
+    /// The mean of the cosine along the last axis.
+    CosineSimilarity = "cosine_similarity", OF_NUMBERS, [],
+        |batch| batch.mean(&nn::cosine_per_example(batch.output, batch.labels).negate());
+    /// The share of the labels' variance that is predicted.
+    R2 = "r2", OF_NUMBERS, ["r2_score", "coefficient_of_determination"], |batch| batch.determination();
     /// The mean of squared differences.
     MeanSquaredError = "mean_squared_error", OF_NUMBERS, ["mse", "l2"],
         |batch| batch.mean(&nn::mean_squared_error_per_example(batch.output, batch.labels));
@@ -213,6 +229,56 @@ impl Judged<'_> {
                 None => task::Metric::mean(each),
             },
         }
+    }
+
+    /// Twice where both hold, over where either does, each counted: of what is said and what is true, F1.
+    fn harmonic(&self, said: &Tensor, truth: &Tensor) -> task::Metric {
+        let both = said.binary(BinaryOp::And, truth);
+        let ratio = |is: &Tensor| match self.counted(is) {
+            None => self.sum(is, None),
+            Some(counted) => self.sum(is, Some(&counted)),
+        };
+        let hits = ratio(&both);
+        task::Metric::ratio(&(&hits + &hits), &(ratio(said) + ratio(truth)))
+    }
+
+    /// How many of these truths count, or what they weigh: `s32[]` or `f32[]`.
+    fn sum(&self, is: &Tensor, counted: Option<&Tensor>) -> Tensor {
+        let axes: Vec<i64> = (0..is.rank() as i64).collect();
+        match counted {
+            None => is.cast(DType::S32).sum(&axes),
+            Some(counted) if counted.dtype() == DType::Pred => {
+                is.binary(BinaryOp::And, counted).cast(DType::S32).sum(&axes)
+            }
+            Some(weights) => {
+                let zeros = weights.graph().full(DType::F32, &weights.dims(), 0.0);
+                is.select(weights, &zeros).sum(&axes)
+            }
+        }
+    }
+
+    /// Sums for R² over each number of the output: of squared differences, of labels and of their squares, and of weights.
+    fn determination(&self) -> task::Metric {
+        let (output, labels) = (self.output, self.labels);
+        if let Some(poison) = [output, labels].into_iter().find(|tensor| tensor.is_poison()) {
+            return task::Metric::mean(poison);
+        }
+        let n: i64 = labels.dims()[1..].iter().product();
+        let flat = |x: &Tensor| x.reshape([labels.dims()[0], n]);
+        let (output, labels) = (flat(output), flat(labels));
+        let ones = labels.graph().full(DType::F32, &labels.dims(), 1.0);
+        let weights = match self.counted(self.labels) {
+            None => ones,
+            Some(counted) => flat(&counted.cast(DType::F32)),
+        };
+        let difference = &output - &labels;
+        let sum = |x: Tensor| {
+            let zeros = x.graph().full(DType::F32, &x.dims(), 0.0);
+            weights.greater(&zeros).select(&(x * &weights), &zeros).sum(&[0]).reshape([1, n])
+        };
+        let sums = [sum(&difference * &difference), sum(labels.clone()), sum(&labels * &labels)];
+        let sums = Tensor::concatenate(&[&sums[0], &sums[1], &sums[2]], 0);
+        task::Metric::determination(&sums, &weights.sum(&[0]))
     }
 
     /// Of those where `of` holds, the part where `is` does.
@@ -337,6 +403,11 @@ impl Metric {
     /// Whether it takes a softmax or a sigmoid of the output itself.
     pub(super) fn takes(&self) -> Option<Activation> {
         self.kind.form().takes
+    }
+
+    /// Whether it compares the class of the largest logit, or of the largest few, with the label's.
+    pub(super) fn counts_classes(&self) -> bool {
+        self.labels() == Labels::Classes && self.takes().is_none()
     }
 
     /// The metric that judges logits of classes in its place, if it must not.

@@ -15,6 +15,8 @@ pub(super) enum Labels {
     Probabilities,
     /// A number for each of the output's.
     Numbers,
+    /// A whole number of each example: which belong together.
+    Identities,
 }
 
 /// What something of ours is called in Keras, PyTorch and by many.
@@ -55,5 +57,6 @@ pub(super) fn label_of(name: &str, dims: &[i64], labels: Labels) -> Feature {
         (Labels::Classes, []) => Feature::exact(name, DType::S32, []).label(),
         (Labels::Probabilities, dims) => Feature::exact(name, DType::F32, dims).label().probability(),
         (Labels::Numbers, dims) => Feature::exact(name, DType::F32, dims).label(),
+        (Labels::Identities, _) => Feature::exact(name, DType::S32, []).label(),
     }
 }

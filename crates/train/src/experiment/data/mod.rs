@@ -3,14 +3,18 @@
 //! What opens a source's files is in [`source`]; what becomes of them is said by family: arrays in `memory`, records on the
 //! `disk`, `tokens` of text.
 
+mod columns;
 mod disk;
 mod memory;
+mod parts;
 mod reading;
 mod settings;
 pub mod source;
+mod tables;
 mod tokens;
 
-pub use settings::{Patterns, Scale, Tolerance};
+pub use columns::{ClassNames, NameList};
+pub use settings::{PartSize, Patterns, Scale, Stratify, Tolerance};
 pub use source::DataSource;
 
 use self::reading::{Family, Opened, Reading};
@@ -18,9 +22,11 @@ use self::source::SOURCES;
 use crate::Data;
 use crate::TrainError;
 use bf16scope_data::text::{self, TextExamples, Tokenizer};
-use bf16scope_data::{Arrays, DataError, FeatureSpec, Pipeline, Source};
+use bf16scope_data::table::{Columns, Learnt};
+use bf16scope_data::{Arrays, Augment, Augmented, DataError, FeatureSpec, Named, Pipeline, Source};
 use bf16scope_files::Cache;
-use bf16scope_model::document::{self, Node, Origin, Value};
+use bf16scope_model::document::{self, Node, Origin, Step, Value};
+use crate::experiment::lines::with_line;
 use bf16scope_model::task::Feature;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -43,6 +49,19 @@ pub struct DataConfig {
     /// Of examples on disk and of text: what is done about examples that cannot be read: `stop`, or `{skip: N}`. Default
     /// `stop`.
     pub on_error: Tolerance,
+    /// Of `csv`: the columns, by their names in the header, that features are made of.
+    #[serde(deserialize_with = "columns::columns")]
+    pub columns: Option<Columns>,
+    /// Of `csv` with `columns`: what stands between two cells. Default a comma.
+    #[serde(deserialize_with = "columns::delimiter")]
+    pub delimiter: Option<u8>,
+    /// How training's images are changed at random. Default not at all.
+    pub augment: Option<Augment>,
+    /// Names of classes, of class 0 first. Default those of the files, where they have any.
+    pub classes: Option<ClassNames>,
+    /// What was learnt from the examples of a run that is over, in the place of learning it again.
+    #[serde(skip)]
+    pub learnt: Option<Learnt>,
     /// Of `npz` and of text: the array of a feature, where it is not called like it.
     pub arrays: BTreeMap<String, String>,
     /// What features that the network computes with are multiplied by: a number for all of them, or one by name.
@@ -51,10 +70,20 @@ pub struct DataConfig {
     /// must be so.
     #[serde(deserialize_with = "some_positive")]
     pub n_train: Option<u64>,
-    /// How many examples at the end are for testing.
-    pub n_test: Option<u64>,
+    /// How many examples are for testing: the last ones, unless they are shuffled or stratified.
+    pub n_test: Option<PartSize>,
     /// Where those that are stand.
     pub test: Option<DataSource>,
+    /// How many examples are for validation: those before the ones for testing. With them an epoch is evaluated on these, and
+    /// the test examples are only looked at when training is over.
+    pub n_validation: Option<PartSize>,
+    /// Where those that are stand.
+    pub validation: Option<DataSource>,
+    /// The seed by which examples are shuffled before they are cut into parts. Default not at all.
+    #[serde(deserialize_with = "settings::shuffle")]
+    pub shuffle: Option<u64>,
+    /// The label of which every part has each class's share. Default none.
+    pub stratify: Option<Stratify>,
     /// Where what is made of the files once is kept: not of the file, but of whoever reads it ([`Setup::cache`](bf16scope_pjrt::Setup)).
     #[serde(skip)]
     pub cache: Cache,
@@ -64,7 +93,25 @@ pub struct DataConfig {
 }
 
 /// The keys of `data` beside the sources.
-const KEYS: [&str; 9] = ["tokens", "features", "workers", "on_error", "arrays", "scale", "n_train", "n_test", "test"];
+const KEYS: [&str; 17] = [
+    "augment",
+    "columns",
+    "delimiter",
+    "classes",
+    "tokens",
+    "features",
+    "workers",
+    "on_error",
+    "arrays",
+    "scale",
+    "n_train",
+    "n_test",
+    "test",
+    "n_validation",
+    "validation",
+    "shuffle",
+    "stratify",
+];
 
 /// The keys of `data`.
 pub(super) fn keys() -> Vec<&'static str> {
@@ -97,14 +144,16 @@ fn help() -> String {
 pub struct Examples {
     /// What is trained on.
     pub training: Box<dyn Source>,
-    /// What is evaluated on.
+    /// What is evaluated on when training is over.
     pub test: Box<dyn Source>,
+    /// What is evaluated on after each epoch, where that is not the same.
+    pub validation: Option<Box<dyn Source>>,
 }
 
 impl Examples {
-    /// The same, borrowed.
+    /// What a run is given, borrowed: what is trained on, and what is evaluated on after each epoch.
     pub fn data(&self) -> Data<'_> {
-        Data { training: &*self.training, test: &*self.test }
+        Data { training: &*self.training, test: self.validation.as_deref().unwrap_or(&*self.test) }
     }
 }
 
@@ -123,6 +172,14 @@ impl Made {
             Made::Records(records) => both(records.split_tail(n_test)?, |records| Made::Records(Box::new(records))),
             Made::Text(text) => both(text.split_tail(n_test)?, Made::Text),
         })
+    }
+
+    fn as_source(&self) -> &dyn Source {
+        match self {
+            Made::Arrays(arrays) => arrays,
+            Made::Records(records) => &**records,
+            Made::Text(text) => text,
+        }
     }
 
     fn source(self) -> Box<dyn Source> {
@@ -197,23 +254,7 @@ impl DataConfig {
         reading.keys.push(source.key());
         let maker = Maker::of(&reading, source)?;
         self.check_tests(&reading, source)?;
-        let (training, test) = match (self.n_test, &self.test) {
-            (Some(n_test), _) => maker.make(&reading, source.open(&reading)?)?.split_tail(n_test)?,
-            (None, Some(test)) => {
-                let training = maker.make(&reading, source.open(&reading)?)?;
-                let of_test = Reading { keys: vec!["data", "test", test.key()], ..reading.clone() };
-                let test = maker.make_beside(&of_test, &training, test.open(&of_test)?)?;
-                (training, test)
-            }
-            (None, None) => match source.open(&reading)? {
-                Opened::Sets(training, test) => {
-                    let made = |arrays| maker.make(&reading, Opened::Arrays { arrays, is_scaled: false });
-                    (made(training)?, made(test)?)
-                }
-                _ => unreachable!("whatever has no test set of its own says what is for testing"),
-            },
-        };
-        let examples = Examples { training: training.source(), test: test.source() };
+        let examples = self.named(&reading, self.parts(&reading, source, &maker)?)?;
         let n = examples.training.n_examples();
         match self.n_train.filter(|n_train| *n_train != n) {
             Some(n_train) => {
@@ -240,8 +281,11 @@ impl DataConfig {
             let takers = source::names(|source| source.takes(key));
             return wrong(&[key], &format!("`{key}` beside `{}`", own.name), &format!("it with {takers}: {why}"));
         }
-        if self.n_test == Some(0) {
+        if self.n_test == Some(PartSize::Count(0)) {
             return wrong(&["n_test"], "`n_test: 0`", "at least 1: each epoch ends with an evaluation");
+        }
+        if self.n_validation == Some(PartSize::Count(0)) {
+            return wrong(&["n_validation"], "`n_validation: 0`", "at least 1, or none said");
         }
         Ok(source)
     }
@@ -257,21 +301,52 @@ impl DataConfig {
                 let (name, expected) = (own.name, "neither `n_test` nor `test`: it has a test set");
                 wrong(&[key], &format!("`{name}` and what is for testing"), expected)
             }
-            (None, None) if own.family != Family::Sets => {
+            (None, None) if own.family != Family::Sets && self.n_validation.is_none() && self.validation.is_none() => {
                 wrong(&[], "nothing for testing", &format!("`n_test: N`, or {}", own.tests()))
             }
             (None, Some(test)) if !own.may_be_tested_on(test.source_key()) => {
                 wrong(&["test"], "`test` of another kind", &own.tests())
             }
-            _ => Ok(()),
+            _ => self.check_cuts(reading, source),
         }
     }
 
+    /// Whether what is said of validation, of shuffling and of classes goes together.
+    fn check_cuts(&self, reading: &Reading<'_>, source: &DataSource) -> Result<(), TrainError> {
+        let wrong = |keys: &[&str], measured: &str, expected: &str| Err(reading.wrong(keys, measured, expected));
+        let own = source.source_key();
+        if self.n_validation.is_some() && self.validation.is_some() {
+            return wrong(&["validation"], "both `n_validation` and `validation`", "one of them");
+        }
+        if let Some(validation) = &self.validation
+            && !own.may_be_tested_on(validation.source_key())
+            && own.family != Family::Sets
+        {
+            return wrong(&["validation"], "`validation` of another kind", &own.tests().replace("test:", "validation:"));
+        }
+        let is_cut = self.n_test.is_some() || self.n_validation.is_some();
+        let of_order = [("shuffle", self.shuffle.is_some()), ("stratify", self.stratify.is_some())];
+        for (key, _) in of_order.into_iter().filter(|(_, is_set)| *is_set) {
+            if !is_cut {
+                let measured = format!("`{key}` and no examples to keep");
+                return wrong(&[key], &measured, "`n_test` or `n_validation` beside it: they say what is cut");
+            }
+            let is_single = self.tokens.as_ref().is_none_or(|tokens| tokens.max_length.is_some());
+            if !is_single {
+                let measured = format!("`{key}` of windows or packs of text, which follow each other");
+                return wrong(&[key], &measured, "`max_length` of `tokens`, which makes each text an example");
+            }
+        }
+        Ok(())
+    }
+
     /// The keys that some sources take and others do not, whether they are set, and why others do not.
-    fn options(&self) -> [(&'static str, bool, &'static str); 6] {
+    fn options(&self) -> [(&'static str, bool, &'static str); 8] {
         let (as_they_are, no_names) =
             ("what other files hold is taken as it is", "other files have no names of arrays");
         [
+            ("columns", self.columns.is_some(), "other files have no header"),
+            ("delimiter", self.delimiter.is_some(), "other files have no cells"),
             ("tokens", self.tokens.is_some(), "other files hold no text"),
             ("arrays", !self.arrays.is_empty(), no_names),
             ("features", !self.features.is_empty(), as_they_are),
@@ -292,6 +367,9 @@ impl DataConfig {
         let reading = Reading { data: self, path, folder: Path::new(""), features, keys: Vec::new() };
         let name = file.to_string_lossy();
         let is_named = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+        if is_named(&[".csv", ".csv.gz", ".tsv", ".tsv.gz"]) && self.columns.is_some() {
+            return self.other_table(&reading, file);
+        }
         let opened = match &self.tokens {
             Some(tokens) if is_named(&[".txt", ".jsonl"]) => {
                 return Ok(Box::new(tokens::other(&reading, file, tokens)?));
@@ -301,6 +379,38 @@ impl DataConfig {
             _ => return Ok(Box::new(disk::other(&reading, file)?)),
         };
         Ok(Maker::Memory(memory::factors(&reading)?).make(&reading, opened)?.source())
+    }
+
+    /// The examples with the names of classes that the file lists.
+    fn named(&self, reading: &Reading<'_>, examples: Examples) -> Result<Examples, TrainError> {
+        let mut classes = self.classes.as_ref().map(|classes| classes.read(reading)).transpose()?.unwrap_or_default();
+        let label = reading.features.iter().find(|feature| feature.is_label && feature.n_values.is_some());
+        if let (Some(tokens), Some(label)) = (&self.tokens, label)
+            && !tokens.classes.is_empty()
+        {
+            classes.entry(label.name.clone()).or_insert_with(|| tokens.classes.clone());
+        }
+        let examples = match &self.augment {
+            None => examples,
+            Some(augment) => {
+                if let Some((key, measured, expected)) = augment.fault() {
+                    return Err(reading.wrong(&["augment", key], &format!("`{key}: {measured}`"), expected));
+                }
+                let augmented = Augmented::new(examples.training, reading.features, augment.clone());
+                let training = augmented.map_err(|error| {
+                    let way = ["data", "augment"].map(|key| Step::KeyItself(key.to_string()));
+                    let way = vec![Step::Key("data".to_string()), way[1].clone()];
+                    with_line(&self.origin, way, error.into())
+                })?;
+                Examples { training: Box::new(training), ..examples }
+            }
+        };
+        if classes.is_empty() {
+            return Ok(examples);
+        }
+        let named = |source| -> Box<dyn Source> { Box::new(Named { source, classes: classes.clone(), learnt: None }) };
+        let Examples { training, test, validation } = examples;
+        Ok(Examples { training: named(training), test: named(test), validation: validation.map(named) })
     }
 
     /// Whether the examples are on disk, where broken ones may be left out.

@@ -22,6 +22,73 @@ impl<'de> Deserialize<'de> for Patterns {
     }
 }
 
+/// How many examples are kept for testing, or for validation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PartSize {
+    /// So many.
+    Count(u64),
+    /// This share of all, above 0 and below 1; rounded to the nearest number.
+    Share(f64),
+}
+
+impl PartSize {
+    /// How many of `n` they are.
+    pub fn of_examples(self, n: u64) -> u64 {
+        match self {
+            PartSize::Count(count) => count,
+            PartSize::Share(share) => (share * n as f64).round() as u64,
+        }
+    }
+}
+
+impl From<u64> for PartSize {
+    fn from(count: u64) -> PartSize {
+        PartSize::Count(count)
+    }
+}
+
+impl<'de> Deserialize<'de> for PartSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PartSize, D::Error> {
+        const EXPECTED: &str = "a number of examples, or a share of all such as 0.2";
+        Node::read(deserializer, |node| match &node.value {
+            Value::Whole(count) => Ok(PartSize::Count(*count)),
+            Value::Float(_) => {
+                document::number(node, |share| share > 0.0 && share < 1.0, EXPECTED).map(PartSize::Share)
+            }
+            _ => Err(node.wrong(EXPECTED)),
+        })
+    }
+}
+
+/// Which examples go together into each part, class by class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stratify {
+    /// Those of the only label of classes.
+    Only,
+    /// Those of this label.
+    Label(String),
+}
+
+impl<'de> Deserialize<'de> for Stratify {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Stratify, D::Error> {
+        Node::read(deserializer, |node| match &node.value {
+            Value::Bool(true) => Ok(Stratify::Only),
+            Value::Text(label) if !label.is_empty() => Ok(Stratify::Label(label.clone())),
+            _ => Err(node.wrong("`true`, or the name of a label of classes")),
+        })
+    }
+}
+
+/// `shuffle: true`, which is 0, or the seed of the order in which examples are cut into parts.
+pub(super) fn shuffle<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    Node::read(deserializer, |node| match &node.value {
+        Value::Bool(false) => Ok(None),
+        Value::Bool(true) => Ok(Some(0)),
+        Value::Whole(seed) => Ok(Some(*seed)),
+        _ => Err::<_, ReadError>(node.wrong("`true`, or a seed, a whole number")),
+    })
+}
+
 /// What is done about an example that cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tolerance {

@@ -292,3 +292,63 @@ fn other_examples_of_another_kind_are_refused_with_what_is_read() {
          hold each feature"
     );
 }
+
+/// A CSV file of 100 rows, 90 of class 0 and then 10 of class 1, and the parts that `data` makes of it.
+fn parts_of(data: &str) -> Result<[Vec<i32>; 3], String> {
+    #[derive(Deserialize)]
+    struct Block {
+        data: DataConfig,
+    }
+    let features =
+        [Feature::exact("x", DType::S32, []), Feature::exact("labels", DType::S32, []).below(2).label()];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.yaml");
+    let rows: String = (0..100).map(|row| format!("{row},{}\n", u32::from(row >= 90))).collect();
+    std::fs::write(folder.path().join("a.csv"), rows).unwrap();
+    std::fs::write(folder.path().join("b.csv"), "100,0\n101,1\n").unwrap();
+    let document = Document::parse(&path.display().to_string(), &format!("data: {data}\n")).unwrap();
+    let failed = |error: String| error.lines().next().unwrap().split_once(": ").unwrap().1.to_string();
+    let Block { data } = document.read().map_err(|error| failed(error.to_string()))?;
+    let data = DataConfig { origin: document.into(), ..data };
+    let examples = data.read(&path, &features).map_err(|error| failed(error.to_string()))?;
+    let x = |source: &dyn Source| {
+        let read = |index| i32::from_le_bytes((&*source.read(index).unwrap()[0]).try_into().unwrap());
+        (0..source.n_examples()).map(read).collect::<Vec<_>>()
+    };
+    let validation = examples.validation.as_deref().map(x).unwrap_or_default();
+    Ok([x(&*examples.training), validation, x(&*examples.test)])
+}
+
+#[test]
+fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
+    let [training, validation, test] = parts_of("{csv: a.csv, n_test: 0.2, n_validation: 5}").unwrap();
+    assert_eq!((training.len(), validation, test), (75, (75..80).collect(), (80..100).collect()));
+    let [training, validation, test] = parts_of("{csv: a.csv, n_test: 20, n_validation: 10, stratify: true}").unwrap();
+    let n_ones = |part: &[i32]| part.iter().filter(|&&row| row >= 90).count();
+    assert_eq!([&training, &validation, &test].map(|part| (part.len(), n_ones(part))), [(70, 7), (10, 1), (20, 2)]);
+    let shuffled = parts_of("{csv: a.csv, n_test: 20, shuffle: true, stratify: labels}").unwrap();
+    assert_eq!((n_ones(&shuffled[2]), shuffled[2].is_sorted()), (2, false));
+    assert_eq!(parts_of("{csv: a.csv, n_test: 20, shuffle: 0, stratify: labels}").unwrap(), shuffled);
+    assert_ne!(parts_of("{csv: a.csv, n_test: 20, shuffle: 1, stratify: labels}").unwrap(), shuffled);
+    let [training, validation, test] = parts_of("{csv: a.csv, test: {csv: b.csv}, n_validation: 0.1, shuffle: 7}").unwrap();
+    assert_eq!((training.len(), validation.len(), test), (90, 10, vec![100, 101]));
+    let [_, validation, test] = parts_of("{csv: a.csv, n_test: 3, validation: {csv: b.csv}}").unwrap();
+    assert_eq!((validation, test), (vec![100, 101], vec![97, 98, 99]));
+    // With nothing for testing alone, both are the same.
+    let [training, validation, test] = parts_of("{csv: a.csv, n_validation: 4}").unwrap();
+    assert_eq!((training.len(), validation.len(), test), (96, 0, vec![96, 97, 98, 99]));
+    for (data, expected) in [
+        ("{csv: a.csv, n_test: 1.5}", "found floating point `1.5`, expected a number of examples, or a share of all such as 0.2"),
+        ("{csv: a.csv, n_test: 60, n_validation: 40}", "cannot keep 40 examples for testing; the data set has 40, and one"),
+        ("{csv: a.csv, n_test: 60, n_validation: 40, shuffle: true}", "cannot keep 100 examples for testing; the data"),
+        ("{csv: a.csv, test: {csv: b.csv}, shuffle: true}", "`data` has `shuffle` and no examples to keep, expected `n_test` or"),
+        ("{csv: a.csv, n_test: 9, stratify: x}", "`data` has `stratify: x`, expected the name of a label of classes: `labels`"),
+        ("{csv: a.csv, n_test: 9, n_validation: 0}", "`data` has `n_validation: 0`, expected at least 1, or none said"),
+        ("{csv: a.csv, n_test: 9, n_validation: 1, validation: {csv: b.csv}}", "`data` has both `n_validation` and `validation`"),
+        ("{csv: a.csv, n_test: 9, shuffle: often}", "found string `often`, expected `true`, or a seed, a whole number"),
+        ("{csv: a.csv, n_test: 9, stratify: 3}", "found integer `3`, expected `true`, or the name of a label of classes"),
+    ] {
+        let error = parts_of(data).unwrap_err();
+        assert!(error.starts_with(expected) || error.contains(expected), "{data}: {error}");
+    }
+}

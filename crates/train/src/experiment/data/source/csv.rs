@@ -1,7 +1,6 @@
 //! `csv: FILE`: one example a line.
 
 use crate::TrainError;
-use crate::experiment::data::memory;
 use crate::experiment::data::reading::{Family, Opened, Reading, SourceFiles};
 use crate::experiment::data::settings::Scale;
 use bf16scope_data::csv;
@@ -14,7 +13,7 @@ pub struct Csv(pub PathBuf);
 
 impl SourceFiles for Csv {
     const FAMILY: Family = Family::Memory;
-    const TAKES: &'static [&'static str] = memory::TAKES;
+    const TAKES: &'static [&'static str] = &["scale", "columns", "delimiter"];
 
     /// One factor for all is applied as the file is read.
     fn open(&self, reading: &Reading<'_>) -> Result<Opened, TrainError> {

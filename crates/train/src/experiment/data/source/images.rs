@@ -20,8 +20,9 @@ impl SourceFiles for Images {
     fn open(&self, reading: &Reading<'_>) -> Result<Opened, TrainError> {
         let directory = reading.placed(records::directory(reading.folder, &self.0))?;
         let folder = reading.placed(ImageFolder::open(&directory))?;
-        if let Some(n_test) = reading.data.n_test {
-            warn_of_split(reading, &folder, n_test);
+        let data = reading.data;
+        if let (Some(n_test), None, None) = (data.n_test, data.shuffle, &data.stratify) {
+            warn_of_split(reading, &folder, n_test.of_examples(folder.n_records()));
         }
         Ok(Opened::Records(Arc::new(folder)))
     }
@@ -43,7 +44,7 @@ fn warn_of_split(reading: &Reading<'_>, folder: &ImageFolder, n_test: u64) {
          the rest"
     );
     if in_training < n_classes || in_test < n_classes {
-        let help = "name a folder of images to test on: `test: {images: DIRECTORY}` instead of `n_test`";
+        let help = "write `stratify: true` beside `n_test`, or name a folder of images to test on: `test: {images: DIRECTORY}`";
         tracing::warn!("{}", reading.data.origin.error(reading.path, NodeError::new(way, message).with_help(help)));
     }
 }

@@ -1,0 +1,638 @@
+//! Augmentation: training's examples, each changed a little at random; images with their masks, and two examples mixed.
+//!
+//! All that is random is drawn from the example's [`Draw`], a function of seed, epoch and index: a run that is resumed sees
+//! what it would have seen. Evaluation sees examples as they are.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::f32::consts::PI;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::cast::numbers;
+use super::feature::Feature;
+use super::random::{Draw, Purpose, SplitMix64};
+use super::source::{ArrayInfo, Elements, Fingerprint, Reading, Skipped, Source, Spent, Take};
+use super::table::Learnt;
+use crate::error::{DataError, DataErrorKind, DataPlace};
+use bf16scope_hlo::DType;
+
+/// How examples are changed. Geometry first, then colour, then what is erased, then what is mixed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Augment {
+    /// Arrays that are moved with the images, nearest pixel by nearest pixel: masks.
+    pub masks: Vec<String>,
+    /// Half of the images are mirrored left and right.
+    pub flip: bool,
+    /// Half of the images are mirrored top and bottom.
+    pub flip_vertical: bool,
+    /// Degrees by which images are turned at most, either way.
+    pub rotation: f32,
+    /// The share of height and width by which they are moved at most, either way.
+    pub translation: f32,
+    /// The share by which they are enlarged or made smaller at most.
+    pub zoom: f32,
+    /// What pixels are multiplied by is drawn from `1 ± brightness`.
+    pub brightness: f32,
+    /// What distances from the image's mean are multiplied by is drawn from `1 ± contrast`.
+    pub contrast: f32,
+    /// Of colours: what distances from their grey are multiplied by is drawn from `1 ± saturation`.
+    pub saturation: f32,
+    /// The share of images of which a rectangle becomes 0.
+    pub erasing: f32,
+    /// The `α` of Beta(α, α), by which two examples and their labels are blended. 0 is not at all.
+    pub mixup: f32,
+    /// The `α` by which a rectangle of another example takes its place, and its share of the label. 0 is not at all.
+    pub cutmix: f32,
+}
+
+/// What of an image is erased: from 2 % to a third, and up to 3.3 times as wide as high, as Zhong et al. 2017 have it.
+const ERASED: [f32; 2] = [0.02, 0.33];
+const ERASED_ASPECT: f32 = 3.3;
+
+impl Augment {
+    /// What is wrong with it: the key, what is measured, what is expected.
+    pub fn fault(&self) -> Option<(&'static str, f32, &'static str)> {
+        let shares = [
+            ("translation", self.translation),
+            ("zoom", self.zoom),
+            ("brightness", self.brightness),
+            ("contrast", self.contrast),
+            ("saturation", self.saturation),
+        ];
+        let share = shares.into_iter().find(|(_, value)| !(0.0..1.0).contains(value));
+        if let Some((key, value)) = share {
+            return Some((key, value, "a share from 0 up to but not including 1"));
+        }
+        if !(0.0..=180.0).contains(&self.rotation) {
+            return Some(("rotation", self.rotation, "degrees from 0 to 180"));
+        }
+        if !(0.0..=1.0).contains(&self.erasing) {
+            return Some(("erasing", self.erasing, "a share of the images, from 0 to 1"));
+        }
+        let alphas = [("mixup", self.mixup), ("cutmix", self.cutmix)];
+        let alpha = alphas.into_iter().find(|(_, value)| !(0.0..=100.0).contains(value));
+        alpha.map(|(key, value)| (key, value, "a number from 0 to 100, such as 0.2"))
+    }
+
+    fn moves(&self) -> bool {
+        self.flip || self.flip_vertical || self.rotation > 0.0 || self.translation > 0.0 || self.zoom > 0.0
+    }
+
+    fn mixes(&self) -> bool {
+        self.mixup > 0.0 || self.cutmix > 0.0
+    }
+}
+
+/// What an array is to augmentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Image,
+    Mask,
+    /// Labels that are blended where examples are.
+    Label,
+    Other,
+}
+
+/// A source whose training examples are augmented.
+#[derive(Debug)]
+pub struct Augmented {
+    source: Box<dyn Source>,
+    augment: Augment,
+    infos: Vec<ArrayInfo>,
+    roles: Vec<Role>,
+}
+
+impl Augmented {
+    /// The examples of a source, changed so in training. Images are features of `[height, width, channels]` that the network
+    /// computes with.
+    ///
+    /// # Errors
+    /// No image; a mask that is not there, or of another height or width; examples that are to be mixed and whose labels are
+    /// no distributions.
+    pub fn new(source: Box<dyn Source>, features: &[Feature], augment: Augment) -> Result<Augmented, DataError> {
+        let wrong = |found: String, help: &str| {
+            Err(DataError::new(DataErrorKind::Request, DataPlace::Nowhere, found).help(help))
+        };
+        let feature = |name: &str| features.iter().find(|feature| feature.name == name);
+        let role = |info: &ArrayInfo| match feature(&info.name) {
+            _ if augment.masks.contains(&info.name) => Role::Mask,
+            Some(feature) if !feature.is_label && feature.n_values.is_none() && is_image(&feature.dims) => Role::Image,
+            Some(feature) if feature.is_label => Role::Label,
+            _ => Role::Other,
+        };
+        let mut infos = source.arrays().to_vec();
+        let roles: Vec<Role> = infos.iter().map(role).collect();
+        let image = features.iter().find(|feature| !feature.is_label && is_image(&feature.dims));
+        let Some(image) = image.filter(|_| roles.contains(&Role::Image)) else {
+            return wrong("`augment` changes images, and no feature is `[height, width, channels]`".to_string(), "leave it out");
+        };
+        for mask in &augment.masks {
+            let dims = feature(mask).map(|feature| feature.dims.clone()).unwrap_or_default();
+            if dims.get(..2) != image.dims.get(..2) {
+                let found = format!("`{mask}` of `masks` is {dims:?}, and images are {:?}", image.dims);
+                return wrong(found, "name features of the same height and width");
+            }
+        }
+        for (info, role) in infos.iter_mut().zip(&roles) {
+            let is_class = feature(&info.name).is_some_and(|feature| feature.n_values.is_some());
+            if augment.mixes() && (*role == Role::Label && is_class || *role == Role::Mask) {
+                let found = format!("`mixup` and `cutmix` blend labels, and `{}` is whole numbers", info.name);
+                let help = "learn distributions: `softmax_cross_entropy`, with `one_hot: true` of the label";
+                return wrong(found, help);
+            }
+            let is_changed = *role == Role::Image || augment.mixes() && *role == Role::Label;
+            if is_changed {
+                // Pixels become numbers where they are changed.
+                (info.dtype, info.scale) = (DType::F32, 1.0);
+            }
+        }
+        Ok(Augmented { source, augment, infos, roles })
+    }
+
+    /// The arrays of an example as f32 where they are changed, else as bytes.
+    fn arrays_of(&self, index: u64, draw: Option<Draw>) -> Result<(Vec<Array>, Option<Spent>), DataError> {
+        let own = self.source.arrays();
+        let mut bytes: Vec<Vec<u8>> = vec![Vec::new(); own.len()];
+        let mut values: Vec<Vec<f32>> = vec![Vec::new(); own.len()];
+        let spent = self.source.give(index, draw, &mut |at, elements| {
+            match elements {
+                Elements::F32s(numbers) => values[at].extend_from_slice(numbers),
+                Elements::Bytes(piece) => bytes[at].extend_from_slice(piece),
+            }
+            Ok(())
+        })?;
+        let array = |at: usize| {
+            let is_changed = self.infos[at].dtype != own[at].dtype || self.infos[at].scale != own[at].scale;
+            let is_f32 = own[at].dtype == DType::F32;
+            if !values[at].is_empty() {
+                return Array::F32(std::mem::take(&mut values[at]).into_iter().map(|x| x * own[at].scale).collect());
+            }
+            match is_changed || is_f32 && self.roles[at] != Role::Other {
+                true => Array::F32(f32s(own[at].dtype, &bytes[at]).map(|x| x * own[at].scale).collect()),
+                false => Array::Bytes(std::mem::take(&mut bytes[at])),
+            }
+        };
+        Ok(((0..own.len()).map(array).collect(), spent))
+    }
+}
+
+/// An array of an example on its way.
+#[derive(Clone, Debug)]
+enum Array {
+    F32(Vec<f32>),
+    Bytes(Vec<u8>),
+}
+
+impl Source for Augmented {
+    fn n_examples(&self) -> u64 {
+        self.source.n_examples()
+    }
+
+    fn arrays(&self) -> &[ArrayInfo] {
+        &self.infos
+    }
+
+    fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        let (arrays, _) = self.arrays_of(index, None)?;
+        let bytes = |array: Array| match array {
+            Array::F32(numbers) => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
+            Array::Bytes(bytes) => bytes,
+        };
+        Ok(arrays.into_iter().map(|array| Cow::Owned(bytes(array))).collect())
+    }
+
+    fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<Option<Spent>, DataError> {
+        let (mut arrays, spent) = self.arrays_of(index, draw)?;
+        if let Some(draw) = draw {
+            self.change(&mut arrays, draw);
+            if self.augment.mixes() {
+                let mut random = draw.stream(Purpose::Mix);
+                let partner = random.below(self.n_examples());
+                let (mut others, _) = self.arrays_of(partner, Some(draw.of_partner()))?;
+                self.change(&mut others, draw.of_partner());
+                self.mix(&mut arrays, &others, &mut random);
+            }
+        }
+        for (at, array) in arrays.iter().enumerate() {
+            match array {
+                Array::F32(numbers) => take(at, Elements::F32s(numbers))?,
+                Array::Bytes(bytes) => take(at, Elements::Bytes(bytes))?,
+            }
+        }
+        Ok(spent)
+    }
+
+    fn place(&self, index: u64) -> String {
+        self.source.place(index)
+    }
+
+    /// Examples that are changed otherwise are others.
+    fn fingerprint(&self) -> Fingerprint {
+        let mut fingerprint = self.source.fingerprint();
+        let augment = serde_json::to_string(&self.augment).expect("numbers and names have a JSON form");
+        for hash in fingerprint.arrays.values_mut() {
+            *hash = bf16scope_files::hex(Sha256::new().chain_update(&*hash).chain_update(&augment).finalize());
+        }
+        fingerprint
+    }
+
+    fn reading(&self) -> Reading {
+        self.source.reading()
+    }
+
+    fn classes(&self) -> BTreeMap<String, Vec<String>> {
+        self.source.classes()
+    }
+
+    fn learnt(&self) -> Option<&Learnt> {
+        self.source.learnt()
+    }
+
+    fn skipped(&self) -> Option<&Skipped> {
+        self.source.skipped()
+    }
+}
+
+/// Where each pixel of a result comes from: `source = matrix · (pixel − centre) + centre + shift`.
+#[derive(Clone, Copy)]
+struct Geometry {
+    matrix: [f32; 4],
+    shift: [f32; 2],
+}
+
+impl Augmented {
+    /// Moves, colours and erases an example's images, and moves its masks.
+    fn change(&self, arrays: &mut [Array], draw: Draw) {
+        let mut geometry = draw.stream(Purpose::Geometry);
+        let mut colour = draw.stream(Purpose::Colour);
+        let mut erase = draw.stream(Purpose::Erase);
+        let geometry = self.augment.moves().then(|| self.geometry(&mut geometry));
+        let mut jitter = |by: f32| 1.0 + by * (2.0 * colour.share() - 1.0);
+        let augment = &self.augment;
+        let (brightness, contrast, saturation) =
+            (jitter(augment.brightness), jitter(augment.contrast), jitter(augment.saturation));
+        let is_erased = erase.share() < augment.erasing;
+        let rectangle = [erase.share(), erase.share(), erase.share(), erase.share()];
+        for (at, array) in arrays.iter_mut().enumerate() {
+            let dims = &self.infos[at].dims;
+            let (role, Some(size)) = (self.roles[at], size_of(dims)) else { continue };
+            if !matches!(role, Role::Image | Role::Mask) {
+                continue;
+            }
+            if let Some(geometry) = geometry {
+                match array {
+                    Array::F32(pixels) if role == Role::Image => *pixels = geometry.bilinear(pixels, size),
+                    Array::F32(pixels) => *pixels = geometry.nearest(pixels, size, size[2]),
+                    Array::Bytes(bytes) => {
+                        let n_bytes = bytes.len() / (size[0] * size[1]).max(1);
+                        *bytes = geometry.nearest(bytes, size, n_bytes);
+                    }
+                }
+            }
+            let Array::F32(pixels) = array else { continue };
+            if role != Role::Image {
+                continue;
+            }
+            colours(pixels, size[2], (brightness, contrast, saturation));
+            if is_erased {
+                let [top, left, height, width] = erased(rectangle, size);
+                for row in top..top + height {
+                    pixels[(row * size[1] + left) * size[2]..][..width * size[2]].fill(0.0);
+                }
+            }
+        }
+    }
+
+    fn geometry(&self, random: &mut SplitMix64) -> Geometry {
+        let augment = &self.augment;
+        let mut either = |by: f32| by * (2.0 * random.share() - 1.0);
+        let angle = either(augment.rotation) * PI / 180.0;
+        let shift = [either(augment.translation), either(augment.translation)];
+        let zoom = 1.0 + either(augment.zoom);
+        let signs = [either(1.0) < 0.0 && augment.flip_vertical, either(1.0) < 0.0 && augment.flip];
+        let [down, across] = signs.map(|is_flipped| if is_flipped { -1.0 / zoom } else { 1.0 / zoom });
+        let (sin, cos) = angle.sin_cos();
+        Geometry { matrix: [cos * down, -sin * across, sin * down, cos * across], shift }
+    }
+
+    /// Blends an example with another, or puts a rectangle of the other into it.
+    fn mix(&self, arrays: &mut [Array], others: &[Array], random: &mut SplitMix64) {
+        let augment = &self.augment;
+        // Where both are asked for, either is as likely.
+        let cuts = match (augment.mixup > 0.0, augment.cutmix > 0.0) {
+            (true, true) => random.below(2) == 0,
+            (_, cuts) => cuts,
+        };
+        let share = beta(if cuts { augment.cutmix } else { augment.mixup }, random);
+        let place = [random.share(), random.share()];
+        let mut stays = share;
+        for at in 0..arrays.len() {
+            let (Array::F32(pixels), Array::F32(other), Role::Image, Some(size)) =
+                (&mut arrays[at], &others[at], self.roles[at], size_of(&self.infos[at].dims))
+            else {
+                continue;
+            };
+            if !cuts {
+                pixels.iter_mut().zip(other).for_each(|(own, other)| *own = share * *own + (1.0 - share) * other);
+                continue;
+            }
+            // A rectangle of 1 − share of the image, around a place that may be near its edge; what is inside counts.
+            let side = (1.0 - share).sqrt();
+            let [rows, columns] = [0, 1].map(|axis| {
+                let (n, middle) = (size[axis] as f32, place[axis] * size[axis] as f32);
+                let half = side * n / 2.0;
+                (middle - half).round().max(0.0) as usize..((middle + half).round() as usize).min(size[axis])
+            });
+            for row in rows.clone() {
+                let at = (row * size[1] + columns.start) * size[2];
+                let n = columns.len() * size[2];
+                pixels[at..at + n].copy_from_slice(&other[at..at + n]);
+            }
+            stays = 1.0 - (rows.len() * columns.len()) as f32 / (size[0] * size[1]) as f32;
+        }
+        for at in (0..arrays.len()).filter(|&at| self.roles[at] == Role::Label) {
+            if let (Array::F32(own), Array::F32(other)) = (&mut arrays[at], &others[at]) {
+                own.iter_mut().zip(other).for_each(|(own, other)| *own = stays * *own + (1.0 - stays) * other);
+            }
+        }
+    }
+}
+
+impl Geometry {
+    fn from(&self, row: usize, column: usize, [height, width, _]: [usize; 3]) -> [f32; 2] {
+        let [middle_row, middle_column] = [(height as f32 - 1.0) / 2.0, (width as f32 - 1.0) / 2.0];
+        let (y, x) = (row as f32 - middle_row, column as f32 - middle_column);
+        let [a, b, c, d] = self.matrix;
+        [
+            a * y + b * x + middle_row + self.shift[0] * height as f32,
+            c * y + d * x + middle_column + self.shift[1] * width as f32,
+        ]
+    }
+
+    /// Between the four nearest pixels; beyond the edge is 0.
+    fn bilinear(&self, pixels: &[f32], size: [usize; 3]) -> Vec<f32> {
+        let [height, width, channels] = size;
+        let at = |row: i64, column: i64, channel: usize| match (0..height as i64).contains(&row)
+            && (0..width as i64).contains(&column)
+        {
+            true => pixels[(row as usize * width + column as usize) * channels + channel],
+            false => 0.0,
+        };
+        let mut out = Vec::with_capacity(pixels.len());
+        for row in 0..height {
+            for column in 0..width {
+                let [y, x] = self.from(row, column, size);
+                let (top, left) = (y.floor(), x.floor());
+                let (down, right) = (y - top, x - left);
+                let (top, left) = (top as i64, left as i64);
+                for channel in 0..channels {
+                    let line = |row: i64| (1.0 - right) * at(row, left, channel) + right * at(row, left + 1, channel);
+                    out.push((1.0 - down) * line(top) + down * line(top + 1));
+                }
+            }
+        }
+        out
+    }
+
+    /// The nearest pixel, `n` values wide; beyond the edge is 0, the background.
+    fn nearest<T: Copy + Default>(&self, values: &[T], size: [usize; 3], n: usize) -> Vec<T> {
+        let [height, width, _] = size;
+        let mut out = Vec::with_capacity(values.len());
+        for row in 0..height {
+            for column in 0..width {
+                let [y, x] = self.from(row, column, size).map(f32::round);
+                let is_inside = (0.0..height as f32).contains(&y) && (0.0..width as f32).contains(&x);
+                match is_inside {
+                    true => out.extend_from_slice(&values[(y as usize * width + x as usize) * n..][..n]),
+                    false => out.resize(out.len() + n, T::default()),
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Multiplies pixels, their distances from the image's mean, and those from their grey.
+fn colours(pixels: &mut [f32], channels: usize, (brightness, contrast, saturation): (f32, f32, f32)) {
+    if brightness != 1.0 {
+        pixels.iter_mut().for_each(|pixel| *pixel *= brightness);
+    }
+    if contrast != 1.0 {
+        let mean = (pixels.iter().map(|pixel| f64::from(*pixel)).sum::<f64>() / pixels.len().max(1) as f64) as f32;
+        pixels.iter_mut().for_each(|pixel| *pixel = mean + (*pixel - mean) * contrast);
+    }
+    if saturation != 1.0 && channels == 3 {
+        for pixel in pixels.chunks_exact_mut(3) {
+            // The luma of ITU-R BT.601.
+            let grey = 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2];
+            pixel.iter_mut().for_each(|channel| *channel = grey + (*channel - grey) * saturation);
+        }
+    }
+}
+
+/// Top, left, height and width of what is erased, from four shares.
+fn erased([area, aspect, top, left]: [f32; 4], [height, width, _]: [usize; 3]) -> [usize; 4] {
+    let area = (ERASED[0] + area * (ERASED[1] - ERASED[0])) * (height * width) as f32;
+    let aspect = ERASED_ASPECT.powf(2.0 * aspect - 1.0);
+    let side = |length: f32, most: usize| (length.round() as usize).clamp(1, most.max(1));
+    let (tall, wide) = (side((area / aspect).sqrt(), height), side((area * aspect).sqrt(), width));
+    let place = |share: f32, room: usize| ((share * (room + 1) as f32) as usize).min(room);
+    [place(top, height - tall), place(left, width - wide), tall, wide]
+}
+
+/// A draw of Beta(α, α), by Jöhnk's method for α up to 1 and two gammas by Marsaglia and Tsang's above.
+fn beta(alpha: f32, random: &mut SplitMix64) -> f32 {
+    let alpha = f64::from(alpha);
+    let mut share = || f64::from(random.share()).max(1e-12);
+    if alpha <= 1.0 {
+        // At most one try in four fails; after a thousand something else is wrong.
+        for _ in 0..1000 {
+            let (x, y) = (share().powf(1.0 / alpha), share().powf(1.0 / alpha));
+            if x + y <= 1.0 && x + y > 0.0 {
+                return (x / (x + y)) as f32;
+            }
+        }
+        return 1.0;
+    }
+    let mut gamma = || {
+        let d = alpha - 1.0 / 3.0;
+        let c = 1.0 / (9.0 * d).sqrt();
+        loop {
+            let (u, v) = (share(), share());
+            let normal = (-2.0 * u.ln()).sqrt() * (2.0 * std::f64::consts::PI * v).cos();
+            let cube = (1.0 + c * normal).powi(3);
+            if cube > 0.0 && share().ln() < normal * normal / 2.0 + d - d * cube + d * cube.ln() {
+                return d * cube;
+            }
+        }
+    };
+    let (x, y) = (gamma(), gamma());
+    (x / (x + y)) as f32
+}
+
+/// Numbers as f32; of dtypes without numbers none.
+fn f32s(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f32> {
+    numbers(dtype, bytes).into_iter().flatten().map(|number| number as f32)
+}
+
+fn is_image(dims: &[i64]) -> bool {
+    matches!(dims, [height, width, channels] if *height > 1 && *width > 1 && *channels <= 4)
+}
+
+/// Height, width and channels; of a mask without channels 1.
+fn size_of(dims: &[i64]) -> Option<[usize; 3]> {
+    match *dims {
+        [height, width] => Some([height as usize, width as usize, 1]),
+        [height, width, channels] => Some([height as usize, width as usize, channels as usize]),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arrays::Arrays;
+    use std::path::Path;
+
+    const SIZE: [usize; 3] = [5, 7, 1];
+
+    /// Eight images of 5 × 7 whose pixels are their number and place, a mask with the same numbers, and one-hot labels.
+    fn source() -> (Box<dyn Source>, Vec<Feature>) {
+        let images: Vec<u8> = (0..8u32).flat_map(|i| (0..35).flat_map(move |p| ((i * 35 + p) as f32).to_le_bytes())).collect();
+        let masks: Vec<u8> = (0..8u32).flat_map(|i| (0..35).map(move |p| (i * 3 + p) as u8)).collect();
+        let labels: Vec<u8> = (0..8).flat_map(|i| (0..8).flat_map(move |c| f32::from(u8::from(i == c)).to_le_bytes())).collect();
+        let arrays = vec![
+            (ArrayInfo::new("image", DType::F32, [5, 7, 1]), images),
+            (ArrayInfo::new("mask", DType::U8, [5, 7]), masks),
+            (ArrayInfo::new("labels", DType::F32, [8]), labels),
+        ];
+        let features = vec![
+            Feature::compute("image", [5, 7, 1]),
+            Feature::exact("mask", DType::S32, [5, 7]).label(),
+            Feature::exact("labels", DType::F32, [8]).label(),
+        ];
+        (Box::new(Arrays::new(Path::new("a"), arrays).unwrap()), features)
+    }
+
+    fn example(augmented: &Augmented, index: u64, draw: Option<Draw>) -> Vec<Vec<f32>> {
+        let mut out = vec![Vec::new(); 3];
+        augmented.give(index, draw, &mut |at, elements| {
+            match elements {
+                Elements::F32s(numbers) => out[at].extend_from_slice(numbers),
+                Elements::Bytes(bytes) => out[at].extend(f32s(augmented.arrays()[at].dtype, bytes)),
+            }
+            Ok(())
+        }).unwrap();
+        out
+    }
+
+    fn augmented(augment: Augment) -> Augmented {
+        let (source, features) = source();
+        Augmented::new(source, &features, augment).unwrap()
+    }
+
+    #[test]
+    fn flips_move_masks_with_images_and_evaluation_is_left_alone() {
+        let augmented = augmented(Augment { flip: true, masks: vec!["mask".to_string()], ..Augment::default() });
+        let plain = example(&augmented, 3, None);
+        let mirrored = |values: &[f32]| -> Vec<f32> {
+            values.chunks_exact(7).flat_map(|row| row.iter().rev().copied().collect::<Vec<_>>()).collect()
+        };
+        let mut n_flipped = 0;
+        for epoch in 0..40 {
+            let drawn = example(&augmented, 3, Some(Draw::new(1, epoch, 3)));
+            assert_eq!(drawn, example(&augmented, 3, Some(Draw::new(1, epoch, 3))), "the same draw");
+            let is_flipped = drawn[0] != plain[0];
+            n_flipped += u32::from(is_flipped);
+            let expected = if is_flipped { [mirrored(&plain[0]), mirrored(&plain[1])] } else { [plain[0].clone(), plain[1].clone()] };
+            assert_eq!(drawn[..2], expected);
+        }
+        assert!((8..=32).contains(&n_flipped), "{n_flipped}");
+    }
+
+    /// A quarter turn and half a turn by hand, of a square's middle: exact but for the sine of π in f32.
+    #[test]
+    fn turns_are_about_the_centre_and_beyond_the_edge_is_nothing() {
+        let square: Vec<f32> = (0..9u8).map(f32::from).collect();
+        let turn = |degrees: f32| {
+            let (sin, cos) = (degrees * PI / 180.0).sin_cos();
+            Geometry { matrix: [cos, -sin, sin, cos], shift: [0.0, 0.0] }
+        };
+        let close = |ours: &[f32], expected: [f32; 9]| ours.iter().zip(expected).all(|(a, b)| (a - b).abs() < 8.0 * 8.0 * f32::EPSILON);
+        assert!(close(&turn(180.0).bilinear(&square, [3, 3, 1]), [8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]));
+        assert_eq!(turn(90.0).nearest(&square, [3, 3, 1], 1), [6.0, 3.0, 0.0, 7.0, 4.0, 1.0, 8.0, 5.0, 2.0]);
+        let moved = Geometry { matrix: [1.0, 0.0, 0.0, 1.0], shift: [1.0 / 3.0, 0.0] };
+        assert_eq!(moved.nearest(&square, [3, 3, 1], 1), [3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn what_is_mixed_and_erased_adds_up() {
+        let mixed = augmented(Augment { mixup: 0.4, ..Augment::default() });
+        let cut = augmented(Augment { cutmix: 1.0, ..Augment::default() });
+        let (mut n_mixed, mut n_cut) = (0, 0);
+        for epoch in 0..30 {
+            let draw = Draw::new(5, epoch, 2);
+            let [image, _, label] = &example(&mixed, 2, Some(draw))[..] else { panic!() };
+            let sum: f32 = label.iter().sum();
+            assert!((sum - 1.0).abs() <= 4.0 * f32::EPSILON, "{label:?}");
+            // Each pixel is its place, and 35 times the number of the image, blended as labels are.
+            let of_labels: f32 = label.iter().zip(0..8u8).map(|(share, i)| share * 35.0 * f32::from(i)).sum();
+            assert!(image.iter().zip(0..35u8).all(|(pixel, p)| (pixel - of_labels - f32::from(p)).abs() < 280.0 * 8.0 * f32::EPSILON));
+            n_mixed += u32::from(label[2] < 1.0);
+            let [image, _, label] = &example(&cut, 2, Some(draw))[..] else { panic!() };
+            let own = image.iter().filter(|pixel| (**pixel / 35.0) as u8 == 2).count() as f32 / 35.0;
+            assert!((own - label[2]).abs() <= 4.0 * f32::EPSILON, "{own} {label:?}");
+            n_cut += u32::from(label[2] < 1.0);
+        }
+        assert!(n_mixed > 10 && n_cut > 10, "{n_mixed} {n_cut}");
+        let erasing = augmented(Augment { erasing: 1.0, ..Augment::default() });
+        for epoch in 0..20 {
+            let drawn = example(&erasing, 2, Some(Draw::new(5, epoch, 2)));
+            let n = drawn[0].iter().filter(|pixel| **pixel == 0.0).count();
+            assert!((1..=14).contains(&n), "{n}");
+        }
+    }
+
+    #[test]
+    fn colours_are_multiplied_about_their_means() {
+        let mut pixels = vec![1.0, 2.0, 3.0, 3.0, 2.0, 1.0];
+        colours(&mut pixels, 3, (2.0, 0.5, 1.0));
+        assert_eq!(pixels, [3.0, 4.0, 5.0, 5.0, 4.0, 3.0]);
+        let mut grey = vec![0.5; 3];
+        colours(&mut grey, 3, (1.0, 1.0, 0.3));
+        assert!(grey.iter().all(|pixel| (pixel - 0.5).abs() < 4.0 * f32::EPSILON), "{grey:?}");
+        assert_eq!(size_of(&[5, 7]), Some([5, 7, 1]).filter(|size| *size == SIZE));
+    }
+
+    /// Beta(α, α) has the mean 1/2 and the variance 1/(4(2α + 1)); of 4,000 draws the mean is within 5 deviations of a mean.
+    #[test]
+    fn shares_have_the_mean_and_variance_of_beta() {
+        for alpha in [0.2f32, 1.0, 4.0] {
+            let mut random = SplitMix64(9);
+            let draws: Vec<f64> = (0..4000).map(|_| f64::from(beta(alpha, &mut random))).collect();
+            let mean = draws.iter().sum::<f64>() / 4000.0;
+            let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 4000.0;
+            let expected = 1.0 / (4.0 * (2.0 * f64::from(alpha) + 1.0));
+            assert!((mean - 0.5).abs() < 5.0 * (expected / 4000.0).sqrt(), "{alpha}: {mean}");
+            // The variance of a variance is at most E(x − ½)⁴ / n, at most a sixteenth over n.
+            assert!((variance - expected).abs() < 5.0 * (1.0 / 16.0 / 4000.0f64).sqrt(), "{alpha}: {variance}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_augmented_is_refused() {
+        let (source, mut features) = source();
+        features[2] = Feature::exact("labels", DType::S32, []).below(8).label();
+        let error = Augmented::new(source, &features, Augment { mixup: 0.2, ..Augment::default() }).unwrap_err();
+        assert!(error.to_string().starts_with("`mixup` and `cutmix` blend labels, and `labels` is whole numbers"), "{error}");
+        let (source, features) = self::source();
+        let masks = vec!["labels".to_string()];
+        let error = Augmented::new(source, &features, Augment { masks, ..Augment::default() }).unwrap_err();
+        assert!(error.to_string().starts_with("`labels` of `masks` is [8], and images are [5, 7, 1]"), "{error}");
+        assert_eq!(Augment { zoom: 1.0, ..Augment::default() }.fault().map(|(key, ..)| key), Some("zoom"));
+        assert_eq!(Augment { rotation: -1.0, ..Augment::default() }.fault().map(|(key, ..)| key), Some("rotation"));
+    }
+}

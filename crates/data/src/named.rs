@@ -1,0 +1,64 @@
+//! A source with what is known of it beside its examples: names of classes, and what was learnt to make it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::random::Draw;
+use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
+use super::table::Learnt;
+use crate::error::DataError;
+
+/// A source whose classes have names, or that was made by what was learnt.
+#[derive(Debug)]
+pub struct Named {
+    /// The examples.
+    pub source: Box<dyn Source>,
+    /// Names of classes by array, in the place of the source's own.
+    pub classes: BTreeMap<String, Vec<String>>,
+    /// What was learnt.
+    pub learnt: Option<Learnt>,
+}
+
+impl Source for Named {
+    fn n_examples(&self) -> u64 {
+        self.source.n_examples()
+    }
+
+    fn arrays(&self) -> &[ArrayInfo] {
+        self.source.arrays()
+    }
+
+    fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
+        self.source.read(index)
+    }
+
+    fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<Option<Spent>, DataError> {
+        self.source.give(index, draw, take)
+    }
+
+    fn place(&self, index: u64) -> String {
+        self.source.place(index)
+    }
+
+    fn fingerprint(&self) -> Fingerprint {
+        self.source.fingerprint()
+    }
+
+    fn reading(&self) -> Reading {
+        self.source.reading()
+    }
+
+    fn classes(&self) -> BTreeMap<String, Vec<String>> {
+        let mut classes = self.source.classes();
+        classes.extend(self.classes.clone());
+        classes
+    }
+
+    fn learnt(&self) -> Option<&Learnt> {
+        self.learnt.as_ref().or_else(|| self.source.learnt())
+    }
+
+    fn skipped(&self) -> Option<&Skipped> {
+        self.source.skipped()
+    }
+}

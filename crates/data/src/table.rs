@@ -1,0 +1,618 @@
+//! Tables: CSV files with a header, whose columns are numbers, categories or text.
+//!
+//! What a column becomes may be learnt from the rows that are trained on: a mean and a deviation, categories, a vocabulary.
+//! That is kept ([`Learnt`]), so that other rows become what those became. Cells may be in quotes, with commas and line ends
+//! in them. The whole file is read into memory, up to a bound.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
+use serde::{Deserialize, Serialize};
+
+use super::arrays::Arrays;
+use super::feature::{Feature, is_whole};
+use super::source::ArrayInfo;
+use crate::error::{DataError, DataErrorKind};
+use bf16scope_files as files;
+use bf16scope_hlo::DType;
+use bf16scope_hlo::words::{listed, nearest};
+
+/// Bytes of text at most, after decompression.
+const MAX_TEXT: u64 = 4 << 30;
+/// Names or categories that a message lists.
+const N_LISTED: usize = 12;
+/// Categories that are learnt of one column at most: more are not categories.
+const MAX_CATEGORIES: usize = 100_000;
+
+/// A column, and what it becomes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Column {
+    /// Its name in the header.
+    pub name: String,
+    /// What its cells are.
+    pub kind: ColumnKind,
+    /// What stands for an empty cell. Default an error.
+    pub missing: Missing,
+}
+
+/// What the cells of a column are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub enum ColumnKind {
+    /// Numbers, as they are.
+    #[default]
+    Number,
+    /// Numbers, less the mean and over the standard deviation of the rows that are trained on.
+    Normalized,
+    /// Names, in this order; without names those of the rows that are trained on, sorted. A row of the network's input has
+    /// a 1 at its category's place; whole numbers and labels are the place.
+    Categories {
+        /// The names. Of none they are learnt.
+        names: Vec<String>,
+        /// Whether any other name is one more category, the last, and not an error.
+        has_other: bool,
+    },
+    /// Text, as the numbers of its words: 0 is padding, 1 a word that is not known, and from 2 on the words of the rows that
+    /// are trained on, the most frequent first, so many in all. Keras' `TextVectorization`: lower-case, without punctuation.
+    Words {
+        /// How many numbers there are, 0 and 1 included.
+        max_tokens: usize,
+    },
+}
+
+/// What stands for an empty cell, `NA` or `NaN`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub enum Missing {
+    /// It is an error.
+    #[default]
+    Error,
+    /// This number.
+    Number(f64),
+    /// The mean of the rows that are trained on.
+    Mean,
+}
+
+/// What was learnt from the rows that are trained on, by feature and column: `x.age`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Learnt(pub BTreeMap<String, LearntColumn>);
+
+/// What was learnt of a column.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LearntColumn {
+    /// Its mean, and the standard deviation around it.
+    Scale {
+        /// The mean.
+        mean: f64,
+        /// The deviation; 1 where all numbers are equal.
+        std: f64,
+    },
+    /// Its categories, in order.
+    Categories(Vec<String>),
+    /// Its words, of number 2 first.
+    Words(Vec<String>),
+}
+
+/// A file of rows, as text.
+#[derive(Debug)]
+pub struct Table {
+    path: PathBuf,
+    header: Vec<String>,
+    rows: Vec<::csv::StringRecord>,
+    /// The line of each row.
+    lines: Vec<u64>,
+}
+
+/// What the features of a task are made of: columns by feature.
+pub type Columns = BTreeMap<String, Vec<Column>>;
+
+/// The columns of a feature: those that are said, or the one of its name.
+fn columns_of(columns: &Columns, feature: &Feature) -> Vec<Column> {
+    let own = || vec![Column { name: feature.name.clone(), ..Column::default() }];
+    columns.get(&feature.name).cloned().unwrap_or_else(own)
+}
+
+impl Table {
+    /// Reads a file, plain or gzip, whose first line names the columns, with this text between two cells.
+    ///
+    /// # Errors
+    /// A file that cannot be read or held in memory; no header, or one with a name twice; a row with more or fewer cells.
+    pub fn read(path: impl AsRef<Path>, delimiter: u8) -> Result<Table, DataError> {
+        let path = path.as_ref();
+        let open_error = |source| DataError::open(path, source);
+        let mut file = BufReader::new(files::open(path).map_err(open_error)?);
+        let is_gzip = file.fill_buf().map_err(open_error)?.starts_with(&[0x1F, 0x8B]);
+        let text: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+        let mut reader = ::csv::ReaderBuilder::new()
+            .delimiter(delimiter)
+            .flexible(true)
+            .trim(::csv::Trim::All)
+            .from_reader(text.take(MAX_TEXT));
+        let unread = |line: u64, error: ::csv::Error| {
+            DataError::new(DataErrorKind::Read, (path, line), "cannot read on from here").because(error)
+        };
+        let header = reader.headers().map_err(|error| unread(1, error))?;
+        let header: Vec<String> = header.iter().map(|name| name.trim_start_matches('\u{FEFF}').to_string()).collect();
+        let wrong = |found: String| DataError::new(DataErrorKind::Format, (path, 1), found);
+        if header.is_empty() || header.iter().all(String::is_empty) {
+            return Err(wrong("no header; expected the names of the columns".to_string()));
+        }
+        if header.iter().all(|name| name.parse::<f64>().is_ok()) {
+            let found = format!("the first line is numbers, such as `{}`; expected the names of the columns", header[0]);
+            return Err(wrong(found).help("leave `columns` out: files without a header are read by the order of their columns"));
+        }
+        if let Some((_, twice)) = header.iter().enumerate().find(|(at, name)| header[..*at].contains(name)) {
+            return Err(wrong(format!("the header has `{twice}` twice")).help("give each column another name"));
+        }
+        let (mut rows, mut lines, mut record) = (Vec::new(), Vec::new(), ::csv::StringRecord::new());
+        loop {
+            let line = reader.position().line();
+            match reader.read_record(&mut record) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return Err(unread(line, error)),
+            }
+            let line = record.position().map_or(line, ::csv::Position::line);
+            if record.len() == 1 && record[0].is_empty() {
+                continue;
+            }
+            if record.len() != header.len() {
+                let found = format!("{} cells; expected {}: {}", record.len(), header.len(), listed(&header, N_LISTED));
+                let help = "a cell with a comma in it stands in quotes; `delimiter` says what else is between cells";
+                return Err(DataError::new(DataErrorKind::Columns, (path, line), found).help(help));
+            }
+            rows.push(record.clone());
+            lines.push(line);
+        }
+        if reader.into_inner().limit() == 0 {
+            let found = format!("more than {MAX_TEXT} bytes of text, which are not read into memory");
+            return Err(DataError::new(DataErrorKind::Format, path, found).help("keep it as Parquet: `parquet: FILE`"));
+        }
+        match rows.is_empty() {
+            true => Err(DataError::empty(path, "no rows below the header; expected one example a line")),
+            false => Ok(Table { path: path.to_path_buf(), header, rows, lines }),
+        }
+    }
+
+    /// How many rows there are.
+    pub fn n_rows(&self) -> u64 {
+        self.rows.len() as u64
+    }
+
+    /// A number for each row that tells its cell in a column from others: of equal cells the same.
+    ///
+    /// # Errors
+    /// A column that is not there.
+    pub fn groups(&self, column: &str) -> Result<Vec<i64>, DataError> {
+        let at = self.place_of(column)?;
+        let names: BTreeSet<&str> = self.rows.iter().map(|row| &row[at]).collect();
+        let numbers: BTreeMap<&str, i64> = names.into_iter().zip(0..).collect();
+        Ok(self.rows.iter().map(|row| numbers[&row[at]]).collect())
+    }
+
+    fn place_of(&self, column: &str) -> Result<usize, DataError> {
+        self.header.iter().position(|name| name == column).ok_or_else(|| {
+            let found = format!("there is no column `{column}`; it has {}", listed(&self.header, N_LISTED));
+            let near = nearest(column, self.header.iter().map(String::as_str));
+            let help = near.map_or("name one of these under `columns`".to_string(), |name| format!("did you mean `{name}`?"));
+            DataError::new(DataErrorKind::Missing, (&*self.path, 1), found).help(help)
+        })
+    }
+
+    /// The number in a cell; nothing of an empty one.
+    fn number(&self, row: usize, at: usize) -> Result<Option<f64>, DataError> {
+        let text = &self.rows[row][at];
+        if is_missing(text) {
+            return Ok(None);
+        }
+        match text.parse::<f64>() {
+            Ok(value) if value.is_finite() && (value as f32).is_finite() => Ok(Some(value)),
+            _ => Err(self.wrong(row, at, "a finite number").help(
+                "a column of names has `categories: true`, one of text `words: N`, under `columns`",
+            )),
+        }
+    }
+
+    fn wrong(&self, row: usize, at: usize, expected: &str) -> DataError {
+        let (name, value) = (&self.header[at], self.rows[row][at].to_string());
+        let found = match value.as_str() {
+            "" => format!("column `{name}` is empty; expected {expected}"),
+            text => format!("column `{name}` is `{text}`; expected {expected}"),
+        };
+        let kind = DataErrorKind::Value { feature: name.clone(), value };
+        DataError::new(kind, (&*self.path, self.lines[row]), found)
+    }
+
+    /// Learns what the columns of these features ask for, from the rows that are trained on.
+    ///
+    /// # Errors
+    /// A column that is not there; cells that are no numbers; a column without any number, or with more categories than
+    /// there are examples of.
+    pub fn learn(&self, columns: &Columns, features: &[Feature], rows: &[u64]) -> Result<Learnt, DataError> {
+        let mut learnt = BTreeMap::new();
+        for feature in features {
+            for column in columns_of(columns, feature) {
+                let at = self.place_of(&column.name)?;
+                let key = format!("{}.{}", feature.name, column.name);
+                let is_scaled = column.kind == ColumnKind::Normalized || column.missing == Missing::Mean;
+                match &column.kind {
+                    ColumnKind::Number | ColumnKind::Normalized if is_scaled => {
+                        learnt.insert(key, self.scale(at, rows)?);
+                    }
+                    ColumnKind::Number | ColumnKind::Normalized => {}
+                    ColumnKind::Categories { names, .. } if !names.is_empty() => {
+                        learnt.insert(key, LearntColumn::Categories(names.clone()));
+                    }
+                    ColumnKind::Categories { .. } => {
+                        learnt.insert(key, LearntColumn::Categories(self.categories(at, rows)?));
+                    }
+                    ColumnKind::Words { max_tokens } => {
+                        learnt.insert(key, LearntColumn::Words(self.vocabulary(at, rows, *max_tokens)));
+                    }
+                }
+            }
+        }
+        Ok(Learnt(learnt))
+    }
+
+    fn scale(&self, at: usize, rows: &[u64]) -> Result<LearntColumn, DataError> {
+        let mut numbers = Vec::with_capacity(rows.len());
+        for &row in rows {
+            numbers.extend(self.number(row as usize, at)?);
+        }
+        if numbers.is_empty() {
+            let found = format!("column `{}` has no number in any row that is trained on", self.header[at]);
+            return Err(DataError::new(DataErrorKind::Value { feature: self.header[at].clone(), value: String::new() }, (&*self.path, 1), found));
+        }
+        let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
+        let variance = numbers.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / numbers.len() as f64;
+        let std = if variance > 0.0 { variance.sqrt() } else { 1.0 };
+        Ok(LearntColumn::Scale { mean, std })
+    }
+
+    fn categories(&self, at: usize, rows: &[u64]) -> Result<Vec<String>, DataError> {
+        let mut names = BTreeSet::new();
+        for &row in rows {
+            let name = &self.rows[row as usize][at];
+            if name.is_empty() {
+                return Err(self.wrong(row as usize, at, "a name").help("write what stands there, such as `unknown`"));
+            }
+            names.insert(name);
+            if names.len() > MAX_CATEGORIES {
+                return Err(self.wrong(row as usize, at, &format!("at most {MAX_CATEGORIES} categories in a column")));
+            }
+        }
+        Ok(names.into_iter().map(str::to_string).collect())
+    }
+
+    /// The most frequent words; of equally frequent ones the last by name first, as Keras has them.
+    fn vocabulary(&self, at: usize, rows: &[u64], max_tokens: usize) -> Vec<String> {
+        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+        for &row in rows {
+            for word in words(&self.rows[row as usize][at]) {
+                *counts.entry(word).or_default() += 1;
+            }
+        }
+        let mut counts: Vec<(String, u64)> = counts.into_iter().collect();
+        counts.sort_by(|(word, n), (other, m)| (m, other).cmp(&(n, word)));
+        counts.into_iter().map(|(word, _)| word).take(max_tokens.saturating_sub(2)).collect()
+    }
+
+    /// Makes the features of these rows, in this order.
+    ///
+    /// # Errors
+    /// A column that is not there, or of which nothing is learnt; a cell that is not what its column is; columns that do not
+    /// make as many numbers as the feature has.
+    pub fn arrays(
+        &self,
+        columns: &Columns,
+        features: &[Feature],
+        learnt: &Learnt,
+        rows: &[u64],
+    ) -> Result<Arrays, DataError> {
+        let arrays = features.iter().map(|feature| self.array(columns, feature, learnt, rows));
+        let arrays = Arrays::new(&self.path, arrays.collect::<Result<_, _>>()?)?;
+        let mut lines: Vec<(u64, u64)> = Vec::new();
+        for (example, &row) in (0u64..).zip(rows) {
+            let line = self.lines[row as usize];
+            if lines.last().is_none_or(|(first, first_line)| first_line + (example - first) != line) {
+                lines.push((example, line));
+            }
+        }
+        Ok(arrays.with_lines(lines))
+    }
+
+    fn array(
+        &self,
+        columns: &Columns,
+        feature: &Feature,
+        learnt: &Learnt,
+        rows: &[u64],
+    ) -> Result<(ArrayInfo, Vec<u8>), DataError> {
+        let n = feature.n_elements().ok_or_else(|| DataError::dims(&feature.dims))?;
+        let is_whole = is_whole(feature);
+        let dtype = if is_whole { DType::S64 } else { DType::F32 };
+        let mut makers = Vec::new();
+        for column in columns_of(columns, feature) {
+            let at = self.place_of(&column.name)?;
+            let known = learnt.0.get(&format!("{}.{}", feature.name, column.name));
+            makers.push(Maker::new(feature, column, at, known, n, is_whole).map_err(|found| {
+                DataError::new(DataErrorKind::Request, &*self.path, found)
+            })?);
+        }
+        let n_made: usize = makers.iter().map(|maker| maker.width).sum();
+        if n_made != n {
+            let widths: Vec<String> = makers.iter().map(|maker| format!("{} {}", maker.column.name, maker.width)).collect();
+            let found = format!(
+                "`{}` has {n} numbers for an example, and its columns make {n_made}: {}",
+                feature.name,
+                listed(&widths, N_LISTED)
+            );
+            let help = format!("write `{}: [{n_made}]` in the model, or name other columns", feature.name);
+            return Err(DataError::new(DataErrorKind::Request, &*self.path, found).help(help));
+        }
+        let mut bytes = Vec::with_capacity(rows.len() * n * dtype.n_bytes());
+        let mut numbers = Vec::with_capacity(n);
+        for &row in rows {
+            numbers.clear();
+            makers.iter().try_for_each(|maker| maker.push(self, row as usize, &mut numbers))?;
+            for &number in &numbers {
+                match is_whole {
+                    true => bytes.extend_from_slice(&(number as i64).to_le_bytes()),
+                    false => bytes.extend_from_slice(&(number as f32).to_le_bytes()),
+                }
+            }
+        }
+        Ok((ArrayInfo::new(&feature.name, dtype, feature.dims.clone()), bytes))
+    }
+}
+
+/// The names of the classes of labels, by feature.
+pub fn class_names(columns: &Columns, features: &[Feature], learnt: &Learnt) -> BTreeMap<String, Vec<String>> {
+    let names = |feature: &Feature| {
+        let column = columns_of(columns, feature).into_iter().next()?;
+        match learnt.0.get(&format!("{}.{}", feature.name, column.name))? {
+            LearntColumn::Categories(names) => Some((feature.name.clone(), names.clone())),
+            LearntColumn::Scale { .. } | LearntColumn::Words(_) => None,
+        }
+    };
+    features.iter().filter(|feature| feature.is_label).filter_map(names).collect()
+}
+
+/// Makes numbers of the cells of a column.
+struct Maker<'a> {
+    column: Column,
+    at: usize,
+    known: Option<&'a LearntColumn>,
+    /// Numbers that a cell becomes.
+    width: usize,
+    /// Whether a category is its place, and not a row of zeros and a 1.
+    is_place: bool,
+    n_values: Option<i64>,
+    is_whole: bool,
+}
+
+impl<'a> Maker<'a> {
+    fn new(
+        feature: &Feature,
+        column: Column,
+        at: usize,
+        known: Option<&'a LearntColumn>,
+        n: usize,
+        is_whole: bool,
+    ) -> Result<Maker<'a>, String> {
+        let is_place = is_whole || feature.is_label;
+        let (name, shown) = (column.name.clone(), &feature.name);
+        let unknown = || format!("nothing is known of column `{name}` of `{shown}`, which is learnt from the rows that are trained on");
+        let width = match (&column.kind, known) {
+            (ColumnKind::Number, _) => 1,
+            (ColumnKind::Normalized, Some(LearntColumn::Scale { .. })) if !is_whole => 1,
+            (ColumnKind::Normalized, Some(_)) => {
+                return Err(format!("`{shown}` is whole numbers, and column `{name}` is normalized; expected `dtype: compute`"));
+            }
+            (ColumnKind::Categories { .. }, Some(LearntColumn::Categories(_))) if is_place => 1,
+            (ColumnKind::Categories { has_other, .. }, Some(LearntColumn::Categories(names))) => {
+                names.len() + usize::from(*has_other)
+            }
+            (ColumnKind::Words { .. }, Some(LearntColumn::Words(_))) if is_whole => n,
+            (ColumnKind::Words { .. }, Some(LearntColumn::Words(_))) => {
+                return Err(format!("`{shown}` is no whole numbers, and column `{name}` is words; expected `dtype: int32`"));
+            }
+            _ => return Err(unknown()),
+        };
+        if column.missing == Missing::Mean && !matches!(known, Some(LearntColumn::Scale { .. })) {
+            return Err(unknown());
+        }
+        Ok(Maker { column, at, known, width, is_place, n_values: feature.n_values, is_whole })
+    }
+
+    /// Appends the numbers of a cell.
+    fn push(&self, table: &Table, row: usize, out: &mut Vec<f64>) -> Result<(), DataError> {
+        match (&self.column.kind, self.known) {
+            (ColumnKind::Categories { has_other, .. }, Some(LearntColumn::Categories(names))) => {
+                let cell = &table.rows[row][self.at];
+                let place = names.iter().position(|name| name == cell);
+                let place = place.or(has_other.then_some(names.len())).ok_or_else(|| {
+                    let expected = format!("one of {}", listed(names, N_LISTED));
+                    let help = "`other: true` of the column makes one more category of all that are not known";
+                    table.wrong(row, self.at, &expected).help(help)
+                })?;
+                match self.is_place {
+                    true => {
+                        self.check_range(table, row, place as f64)?;
+                        out.push(place as f64);
+                    }
+                    false => out.extend((0..self.width).map(|at| f64::from(u8::from(at == place)))),
+                }
+            }
+            (ColumnKind::Words { max_tokens }, Some(LearntColumn::Words(known))) => {
+                let number = |word: String| known.iter().position(|other| *other == word).map_or(1, |at| at + 2);
+                let first = out.len();
+                out.extend(words(&table.rows[row][self.at]).take(self.width).map(|word| number(word) as f64));
+                if let Some(n) = self.n_values.filter(|n| *n < *max_tokens as i64) {
+                    let found = format!("`words: {max_tokens}` of column `{}`, and the model has room for {n}", self.column.name);
+                    return Err(DataError::new(DataErrorKind::Request, &*table.path, found)
+                        .help(format!("write `input_dim: {max_tokens}`, or `words: {n}`")));
+                }
+                out.resize(first + self.width, 0.0);
+            }
+            (_, known) => {
+                let scale = match known {
+                    Some(LearntColumn::Scale { mean, std }) => Some((*mean, *std)),
+                    _ => None,
+                };
+                let number = match (table.number(row, self.at)?, self.column.missing, scale) {
+                    (Some(number), ..) => number,
+                    (None, Missing::Number(number), _) => number,
+                    (None, Missing::Mean, Some((mean, _))) => mean,
+                    (None, ..) => {
+                        let help = "write `missing: mean`, or a number, of the column under `columns`";
+                        return Err(table.wrong(row, self.at, "a finite number").help(help));
+                    }
+                };
+                self.check_range(table, row, number)?;
+                out.push(match (&self.column.kind, scale) {
+                    (ColumnKind::Normalized, Some((mean, std))) => (number - mean) / std,
+                    _ => number,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a whole number is one of the feature's.
+    fn check_range(&self, table: &Table, row: usize, number: f64) -> Result<(), DataError> {
+        if !self.is_whole {
+            return Ok(());
+        }
+        let greatest = self.n_values.map_or(i64::from(i32::MAX), |n| n - 1);
+        let fits = number.fract() == 0.0 && (0.0..=greatest as f64).contains(&number)
+            || self.n_values.is_none() && number.fract() == 0.0 && number.abs() < 9e15;
+        match fits {
+            true => Ok(()),
+            false => Err(table.wrong(row, self.at, &format!("a whole number from 0 to {greatest}"))),
+        }
+    }
+}
+
+/// What stands for nothing in a column of numbers.
+fn is_missing(text: &str) -> bool {
+    ["", "NA", "na", "N/A", "NaN", "nan", "null", "?"].contains(&text)
+}
+
+/// The words of a text: lower-case, without ASCII's punctuation, cut at whitespace.
+fn words(text: &str) -> impl Iterator<Item = String> {
+    let plain: String = text.to_lowercase().chars().filter(|letter| !letter.is_ascii_punctuation()).collect();
+    plain.split_whitespace().map(str::to_string).collect::<Vec<_>>().into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Source;
+
+    const PEOPLE: &str = "name,age,\"home town\",fare\n\"Doe, Jo\",30,Rome,1.5\nAnn,50,Bern,\nBob,40,Rome,2.5\nEve,20,Oslo,9\n";
+
+    fn table(text: &str) -> (tempfile::TempDir, Result<Table, DataError>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.csv");
+        std::fs::write(&path, text).unwrap();
+        let table = Table::read(&path, b',');
+        (folder, table)
+    }
+
+    fn column(name: &str, kind: ColumnKind, missing: Missing) -> Column {
+        Column { name: name.to_string(), kind, missing }
+    }
+
+    fn categories(names: &[&str], has_other: bool) -> ColumnKind {
+        ColumnKind::Categories { names: names.iter().map(|name| (*name).to_string()).collect(), has_other }
+    }
+
+    fn f32s(arrays: &Arrays, name: &str) -> Vec<f32> {
+        arrays.array(name).unwrap().to_vec::<f32>().unwrap()
+    }
+
+    /// From three rows: ages 30, 50, 40 have mean 40 and deviation √(200/3); fares 1.5 and 2.5 the mean 2.
+    #[test]
+    fn what_is_learnt_is_of_the_rows_that_are_trained_on() {
+        let (_folder, table) = table(PEOPLE);
+        let table = table.unwrap();
+        let features = [Feature::compute("x", [5]), Feature::exact("label", DType::S32, []).below(3).label()];
+        let columns: Columns = [
+            (
+                "x".to_string(),
+                vec![
+                    column("age", ColumnKind::Normalized, Missing::Error),
+                    column("home town", categories(&[], true), Missing::Error),
+                    column("fare", ColumnKind::Number, Missing::Mean),
+                ],
+            ),
+            ("label".to_string(), vec![column("home town", categories(&["Oslo", "Rome", "Bern"], false), Missing::Error)]),
+        ]
+        .into();
+        let learnt = table.learn(&columns, &features, &[0, 1, 2]).unwrap();
+        let arrays = table.arrays(&columns, &features, &learnt, &[1, 3]).unwrap();
+        let std = (200.0f64 / 3.0).sqrt();
+        let scaled = |age: f64| ((age - 40.0) / std) as f32;
+        assert_eq!(f32s(&arrays, "x"), [scaled(50.0), 1.0, 0.0, 0.0, 2.0, scaled(20.0), 0.0, 0.0, 1.0, 9.0]);
+        assert_eq!(arrays.array("label").unwrap().to_vec::<i64>().unwrap(), [2, 0]);
+        assert!(arrays.place(1).ends_with("t.csv:5"), "{}", arrays.place(1));
+        let names = class_names(&columns, &features, &learnt);
+        assert_eq!(names["label"], ["Oslo", "Rome", "Bern"]);
+        let json = serde_json::to_string(&learnt).unwrap();
+        assert_eq!(serde_json::from_str::<Learnt>(&json).unwrap(), learnt);
+        // A quoted cell has its comma.
+        assert_eq!(&table.rows[0][0], "Doe, Jo");
+    }
+
+    /// As Keras' `TextVectorization(max_tokens=5, output_sequence_length=4)` over these three texts.
+    #[test]
+    fn words_are_numbered_by_how_often_they_come() {
+        let (_folder, table) = table("text,y\nThe cat. The dog!,1\na cat,0\nthe end,0\n");
+        let table = table.unwrap();
+        let features = [Feature::exact("ids", DType::S32, [4]).below(5)];
+        let columns: Columns =
+            [("ids".to_string(), vec![column("text", ColumnKind::Words { max_tokens: 5 }, Missing::Error)])].into();
+        let learnt = table.learn(&columns, &features, &[0, 1, 2]).unwrap();
+        assert_eq!(learnt.0["ids.text"], LearntColumn::Words(["the", "cat", "end"].map(str::to_string).to_vec()));
+        let arrays = table.arrays(&columns, &features, &learnt, &[0, 1, 2]).unwrap();
+        let ids = arrays.array("ids").unwrap().to_vec::<i64>().unwrap();
+        assert_eq!(ids, [2, 3, 2, 1, 1, 3, 0, 0, 2, 4, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line_and_column() {
+        let error = |text: &str| table(text).1.unwrap_err().to_string();
+        for (text, expected) in [
+            ("", "no header; expected the names of the columns"),
+            ("1,2\n3,4\n", "t.csv:1: the first line is numbers, such as `1`; expected the names of the columns"),
+            ("a,a\n1,2\n", "t.csv:1: the header has `a` twice"),
+            ("a,b\n1,2,3\n", "t.csv:2: 3 cells; expected 2: a, b"),
+            ("a,b\n", "no rows below the header"),
+        ] {
+            assert!(error(text).contains(expected), "{text}: {}", error(text));
+        }
+        let (_folder, table) = table(PEOPLE);
+        let table = table.unwrap();
+        let of = |column: Column, dims: i64| {
+            let features = [Feature::compute("x", [dims])];
+            let columns: Columns = [("x".to_string(), vec![column])].into();
+            let learnt = table.learn(&columns, &features, &[0]);
+            learnt.and_then(|learnt| table.arrays(&columns, &features, &learnt, &[0, 1])).unwrap_err().to_string()
+        };
+        for (column, dims, expected) in [
+            (column("aeg", ColumnKind::Number, Missing::Error), 1, "there is no column `aeg`; it has name, age, home town, fare"),
+            (column("fare", ColumnKind::Number, Missing::Error), 1, "t.csv:3: column `fare` is empty; expected a finite number"),
+            (column("name", ColumnKind::Number, Missing::Error), 1, "t.csv:2: column `name` is `Doe, Jo`; expected a finite"),
+            (column("home town", categories(&[], false), Missing::Error), 1, "t.csv:3: column `home town` is `Bern`; expected one of Rome"),
+            (column("age", ColumnKind::Number, Missing::Error), 3, "`x` has 3 numbers for an example, and its columns make 1: age 1"),
+            (column("name", ColumnKind::Words { max_tokens: 9 }, Missing::Error), 3, "`x` is no whole numbers, and column `name` is words"),
+        ] {
+            let error = of(column, dims);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! `train: {optimizers: [...]}`: variables that change by another rule, or at another rate.
+
+use super::TrainConfig;
+use super::schedule::Timed;
+use crate::TrainError;
+use bf16scope_model::document::{Node, ReadError, Value, kind};
+use bf16scope_model::optim::{LearningRate, Optimizer, VariableGroup};
+use serde::{Deserialize, Deserializer};
+
+/// Variables by the patterns of their names, and what is another for them.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptimizerGroup {
+    /// The patterns: `*` is any text, `?` any character. A variable is of the first group that has it.
+    #[serde(deserialize_with = "super::some_patterns")]
+    pub variables: Vec<String>,
+    /// The rule. Default that of `train`.
+    #[serde(default, deserialize_with = "optimizer")]
+    pub optimizer: Option<Optimizer>,
+    /// How fast. Default as in `train`.
+    #[serde(default)]
+    pub learning_rate: Option<Timed<LearningRate>>,
+}
+
+fn optimizer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Optimizer>, D::Error> {
+    Node::read(deserializer, |node| kind::of(node).map(Some).map_err(kind::elsewhere::<Optimizer>))
+}
+
+/// A list of groups, each of which changes something.
+pub(super) fn groups<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<OptimizerGroup>, D::Error> {
+    const EXPECTED: &str = "a list such as `[{variables: ['*/bias'], optimizer: sgd, learning_rate: 0.01}]`";
+    Node::read(deserializer, |node| {
+        let Value::List(nodes) = &node.value else { return Err(node.wrong(EXPECTED)) };
+        let group = |node: &Node| {
+            let group = OptimizerGroup::deserialize(node).map_err(|error: ReadError| error.or_at(node.mark))?;
+            match (&group.optimizer, &group.learning_rate) {
+                (None, None) => {
+                    Err(ReadError::new("neither `optimizer` nor `learning_rate` is another here").or_at(node.mark))
+                }
+                _ => Ok(group),
+            }
+        };
+        nodes.iter().map(group).collect()
+    })
+}
+
+impl TrainConfig {
+    /// The groups, with lengths in steps.
+    pub(super) fn groups(&self) -> Result<Vec<VariableGroup>, TrainError> {
+        let steps = self.steps_per_epoch().unwrap_or(1);
+        let group = |group: &OptimizerGroup| {
+            let learning_rate = group.learning_rate.as_ref().unwrap_or(&self.learning_rate);
+            let learning_rate = learning_rate.in_steps(steps).map_err(|error| {
+                TrainError::of_key(&["train", "optimizers"], format!("`learning_rate` of `optimizers`: {}", error.problem))
+            })?;
+            let optimizer = group.optimizer.unwrap_or(self.optimizer);
+            Ok(VariableGroup { variables: group.variables.clone(), optimizer, learning_rate })
+        };
+        self.optimizers.iter().map(group).collect()
+    }
+}

@@ -1,0 +1,125 @@
+//! What a network is made of, layer by layer: shapes, parameters and bytes, without a device.
+//!
+//! Layers are read from the prediction program of one example: what a scope's instructions come to. So a task of one's own
+//! has a summary, too, and activations stand with the layer whose name they carry.
+
+use super::objective::Objective;
+use super::program;
+use super::program_error::ProgramError;
+use bf16scope_hlo::{Op, Shape};
+use bf16scope_model::graph::{Numbers, VariableInfo};
+use bf16scope_model::task::Task;
+use bf16scope_passes::tuning::Tuning;
+use serde::Serialize;
+
+/// A layer, or a scope's own ops.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LayerSummary {
+    /// Its scoped name: `cnn/block1/conv`.
+    pub name: String,
+    /// Its kind, as its ops say: `convolution`, `dot`, or the last of them.
+    pub op: String,
+    /// Dims of what it gives for one example.
+    pub output: Vec<i64>,
+    /// Numbers that train.
+    pub n_parameters: u64,
+    /// Numbers that do not: running statistics, frozen weights.
+    pub n_fixed: u64,
+}
+
+/// A network, layer by layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NetworkSummary {
+    /// The task's name.
+    pub name: String,
+    /// What it reads, with the dims of one example.
+    pub inputs: Vec<(String, Vec<i64>)>,
+    /// Its layers, in the order in which they begin to compute.
+    pub layers: Vec<LayerSummary>,
+    /// Numbers that train.
+    pub n_parameters: u64,
+    /// Numbers that do not.
+    pub n_fixed: u64,
+    /// Bytes of what training keeps between steps: variables, slots, averages.
+    pub n_state_bytes: u64,
+}
+
+impl NetworkSummary {
+    /// Reads what a task is made of, and what training it so keeps.
+    ///
+    /// # Errors
+    /// A task that cannot be built, or that predicts nothing.
+    pub fn new(task: &dyn Task, numbers: Numbers, batch: i64, objective: &Objective) -> Result<NetworkSummary, ProgramError> {
+        let predicting = program::prediction(task, numbers, 1, &Tuning::none())?.program;
+        let training = program::training(task, numbers, batch, objective)?.program;
+        let mut layers: Vec<LayerSummary> = Vec::new();
+        let owners: Vec<&str> = predicting.variables.iter().map(|variable| scope_of(&variable.name)).collect();
+        let entry = predicting.module.entry();
+        for instr in &entry.instructions {
+            let Shape::Array(shape) = &instr.shape else { continue };
+            if matches!(instr.op, Op::Parameter { .. } | Op::Constant { .. } | Op::Broadcast { .. } | Op::Convert) {
+                continue;
+            }
+            let scope = scope_of(&instr.metadata.op_name);
+            let Some(name) = row_of(scope, &owners) else { continue };
+            let op = instr.op.opcode().into_owned();
+            match layers.iter_mut().find(|layer| layer.name == name) {
+                Some(layer) => {
+                    layer.output = shape.dims.get(1..).unwrap_or_default().to_vec();
+                    if !TELLING.contains(&layer.op.as_str()) {
+                        layer.op = op;
+                    }
+                }
+                None => layers.push(LayerSummary {
+                    name: name.to_string(),
+                    op,
+                    output: shape.dims.get(1..).unwrap_or_default().to_vec(),
+                    n_parameters: 0,
+                    n_fixed: 0,
+                }),
+            }
+        }
+        let is_trained = |name: &str| training.variables.iter().any(|variable| variable.name == name && variable.trainable);
+        for variable in &predicting.variables {
+            let name = scope_of(&variable.name);
+            let n = n_elements(variable);
+            let layer = match layers.iter().position(|layer| layer.name == name) {
+                Some(number) => &mut layers[number],
+                None => {
+                    let (op, output) = (String::new(), Vec::new());
+                    layers.push(LayerSummary { name: name.to_string(), op, output, n_parameters: 0, n_fixed: 0 });
+                    layers.last_mut().expect("it was just pushed")
+                }
+            };
+            if is_trained(&variable.name) { layer.n_parameters += n } else { layer.n_fixed += n }
+        }
+        Ok(NetworkSummary {
+            name: task.name().to_string(),
+            inputs: predicting.inputs.iter().map(|input| (input.name.clone(), input.dims[1..].to_vec())).collect(),
+            n_parameters: layers.iter().map(|layer| layer.n_parameters).sum(),
+            n_fixed: layers.iter().map(|layer| layer.n_fixed).sum(),
+            n_state_bytes: training.variables.iter().map(|it| n_elements(it) * it.dtype.n_bytes() as u64).sum(),
+            layers,
+        })
+    }
+}
+
+/// Ops that say what a layer is; others stand beside them.
+const TELLING: [&str; 8] =
+    ["convolution", "dot", "gather", "while", "reduce-window", "batch-norm-inference", "sort", "concatenate"];
+
+/// A name without its last part.
+fn scope_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or("", |(scope, _)| scope)
+}
+
+/// The row that a scope's ops belong to: the innermost scope around them that has variables, or the scope itself.
+fn row_of<'a>(scope: &'a str, owners: &[&'a str]) -> Option<&'a str> {
+    let is_around = |owner: &&&str| scope == **owner || scope.strip_prefix(**owner).is_some_and(|rest| rest.starts_with('/'));
+    let owner = owners.iter().filter(is_around).max_by_key(|owner| owner.len()).copied();
+    owner.or(Some(scope)).filter(|name| !name.is_empty())
+}
+
+fn n_elements(variable: &VariableInfo) -> u64 {
+    variable.whole_dims().iter().map(|dim| dim.unsigned_abs()).product()
+}

@@ -1,0 +1,147 @@
+//! Names and raw inputs as a user meets them: what `init` writes, tables with a header, texts, folders of images, names of classes.
+
+use crate::newcomer::PNG;
+use crate::train_cli::{Folder, text};
+use std::path::Path;
+
+/// Every kind is written once, with a comment first, and its model is one; a model that ships is listed, too.
+#[test]
+fn init_writes_experiments_that_are_read() {
+    let folder = Folder::new();
+    let listed = folder.json(&["models", "--json"]);
+    let names = |list: &str| -> Vec<String> {
+        listed[list].as_array().unwrap().iter().map(|kind| kind["name"].as_str().unwrap().to_string()).collect()
+    };
+    assert_eq!(names("templates"), ["images", "table", "text", "language_model", "numbers"]);
+    let on_disk = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models"));
+    assert_eq!(names("models").len(), on_disk.map_or(0, |files| files.flatten().filter(|file| file.path().extension().is_some_and(|ending| ending == "yaml")).count()));
+    for kind in names("templates") {
+        let said = folder.stdout(&["init", &kind]);
+        assert_eq!(said, format!("{kind}.yaml: name your data in it, then `bf16scope train {kind}.yaml`\n"));
+        let summary = folder.json(&["summary", &format!("{kind}.yaml"), "--json"]);
+        assert!(summary["n_parameters"].as_u64().unwrap() > 100, "{summary}");
+    }
+    let again = folder.stderr(&["init", "table"]);
+    assert_eq!(again, "bf16scope: table.yaml: is there already\nhelp: name another file with -o\n");
+    let unknown = folder.stderr(&["init", "image"]);
+    assert!(unknown.starts_with("bf16scope: no kind `image`, expected one of images, table, "), "{unknown}");
+    assert!(unknown.ends_with("help: did you mean `images`?\n"), "{unknown}");
+    let table = folder.stdout(&["models"]);
+    assert!(table.contains("Images in a folder for each class"), "{table}");
+}
+
+/// 4 layers with parameters; a summary of 40 columns fits them.
+#[test]
+fn a_summary_counts_what_training_counts_and_fits() {
+    let folder = Folder::new();
+    let text = folder.stdout(&["summary", "mlp.yaml"]);
+    assert!(text.starts_with("mlp.yaml: mlp of images [8, 8, 1]\n"), "{text}");
+    let ending = "2,410 parameters: 9,640 bytes in f32, 4,820 in bf16\ntraining keeps 19,280 bytes between steps, with momentum\n";
+    assert!(text.ends_with(ending), "{text}");
+    assert!(text.contains("[32]") && text.contains("2,080") && text.contains("[10]") && text.contains("330"), "{text}");
+    let json = folder.json(&["summary", "mlp.yaml", "--json"]);
+    assert_eq!((&json["n_parameters"], &json["n_state_bytes"], &json["n_bytes_bf16"]), (&2410.into(), &19280.into(), &4820.into()));
+}
+
+/// Rows whose class follows from them: the old of Bern and the young of Rome said yes.
+fn people(rows: std::ops::Range<u32>, is_labelled: bool) -> String {
+    let header = if is_labelled { "age,fare,town,survived\n" } else { "town,age,fare\n" };
+    let row = |row: u32| {
+        let (age, town) = (20 + row * 7 % 40, if row.is_multiple_of(3) { "Bern" } else { "Rome" });
+        let (fare, said) = (row % 5, if (age >= 40) == (town == "Bern") { "yes" } else { "no" });
+        let age = if row == 11 { String::new() } else { age.to_string() };
+        match is_labelled {
+            true => format!("{age},{fare},\"{town}\",{said}\n"),
+            false => format!("{town},{age},{fare}\n"),
+        }
+    };
+    header.to_string() + &rows.map(row).collect::<String>()
+}
+
+#[test]
+fn a_table_with_a_header_is_trained_on_and_predicted_from_by_name() {
+    let folder = Folder::new();
+    std::fs::write(folder.path("table.csv"), people(0..400, true)).unwrap();
+    std::fs::write(folder.path("new.csv"), people(400..440, false)).unwrap();
+    folder.stdout(&["init", "table"]);
+    let out = folder.stdout(&["train", "table.yaml", "--epochs", "40", "--precision", "f32"]);
+    assert!(out.contains("280 training and 40 validation and 80 test examples"), "{out}");
+    assert!(out.contains(" (val "), "{out}");
+    let eval = folder.stdout(&["eval", "table.yaml", "--precision", "f32", "--confusion"]);
+    let accuracy: f64 = eval.split("accuracy ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    assert!(accuracy > 90.0 && eval.contains("yes") && eval.contains("no"), "{eval}");
+    assert!(!eval.contains("are not those of its training"), "{eval}");
+    // Other rows are made as those that were trained on, from the checkpoint alone, whatever the order of their columns.
+    std::fs::remove_file(folder.path("table.csv")).unwrap();
+    let args = ["predict", "table.yaml", "--precision", "f32", "--inputs", "new.csv"];
+    let predicted = folder.json(&[&args[..], &["--json"]].concat());
+    let truth: Vec<String> = people(400..440, true).lines().skip(1).map(|line| line.rsplit(',').next().unwrap().to_string()).collect();
+    let names: Vec<&str> = predicted["class_names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let n_right = names.iter().zip(&truth).filter(|(name, truth)| *name == truth).count();
+    assert!(n_right > 35, "{n_right} of {names:?}");
+    let shown = folder.stdout(&args);
+    assert!(shown.contains("yes") && shown.contains("no"), "{shown}");
+    let packaged = folder.stdout(&["package", "table.yaml", "--precision", "f32", "-o", "package"]);
+    assert!(packaged.starts_with("package: table.yaml after "), "{packaged}");
+    let manifest = std::fs::read_to_string(folder.path("package/package.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    assert_eq!(manifest["classes"]["labels"], serde_json::json!(["no", "yes"]));
+    // A package takes the same rows, any number of them, and names classes as `predict` does.
+    let run = folder.json(&["run", "package", "--inputs", "new.csv", "--json"]);
+    assert_eq!(run["class_names"], predicted["class_names"]);
+    assert_eq!(run["outputs"][0]["dims"], serde_json::json!([40, 2]));
+    std::fs::write(folder.path("new.csv"), "town,age,fare\nOslo,3,4\n").unwrap();
+    let error = folder.stderr(&args);
+    assert!(error.starts_with("bf16scope: new.csv:2: column `town` is `Oslo`; expected one of Rome, Bern\n"), "{error}");
+}
+
+#[test]
+fn texts_are_classified_by_words_that_training_learnt() {
+    let folder = Folder::new();
+    let row = |row: u32| match row % 2 {
+        0 => format!("\"A fine film, number {row}!\",good\n"),
+        _ => format!("\"a dull, dull film {row}\",bad\n"),
+    };
+    std::fs::write(folder.path("text.csv"), "review,rating\n".to_string() + &(0..200).map(row).collect::<String>()).unwrap();
+    std::fs::write(folder.path("new.csv"), "review\nfine\n\"Dull.\"\n").unwrap();
+    folder.stdout(&["init", "text"]);
+    let yaml = std::fs::read_to_string(folder.path("text.yaml")).unwrap();
+    std::fs::write(folder.path("text.yaml"), yaml.replace("learning_rate: 0.001", "learning_rate: 0.01")).unwrap();
+    folder.stdout(&["train", "text.yaml", "--epochs", "5"]);
+    let predicted = folder.json(&["predict", "text.yaml", "--inputs", "new.csv", "--json", "--best"]);
+    assert_eq!(predicted["class_names"], serde_json::json!(["good", "bad"]));
+}
+
+#[test]
+fn folders_name_classes_and_files_of_names_do() {
+    let folder = Folder::new();
+    for (class, name) in ["cat", "dog"].iter().flat_map(|class| (0..5).map(move |name| (class, name))) {
+        std::fs::create_dir_all(folder.path("pets").join(class)).unwrap();
+        std::fs::write(folder.path("pets").join(class).join(format!("{name}.png")), PNG).unwrap();
+    }
+    let yaml = "model: {kind: cnn, filters: [4], input: [8, 8, 3], n_classes: 2}\n\
+                data:\n  images: pets\n  n_test: 0.2\n  stratify: true\n  \
+                augment: {rotation: 10, flip: true, brightness: 0.1, erasing: 0.2}\n  \
+                features: {images: {resize: bilinear}}\ntrain: {batch: 2, epochs: 1, learning_rate: 0.001}\n";
+    std::fs::write(folder.path("pets.yaml"), yaml).unwrap();
+    folder.stdout(&["train", "pets.yaml"]);
+    let eval = folder.json(&["eval", "pets.yaml", "--json"]);
+    assert_eq!(eval["n_examples"], 2);
+    assert_eq!(eval["class_names"]["labels"], serde_json::json!(["cat", "dog"]));
+    // A package takes a file as it is.
+    folder.stdout(&["package", "pets.yaml", "-o", "package"]);
+    let run = folder.json(&["run", "package", "--inputs", "pets/cat/0.png", "--json"]);
+    assert_eq!(run["outputs"][0]["dims"], serde_json::json!([1, 2]));
+    let predicted = folder.json(&["predict", "pets.yaml", "--inputs", "pets/cat/0.png", "--json"]);
+    assert_eq!(run["class_names"], predicted["class_names"]);
+    // The digits, by a file of names.
+    std::fs::write(folder.path("names.txt"), "zero\none\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n").unwrap();
+    let mlp = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
+    std::fs::write(folder.path("mlp.yaml"), mlp.replace("scale: 0.0625", "classes: names.txt, scale: 0.0625")).unwrap();
+    folder.stdout(&["train", "mlp.yaml"]);
+    let shown = folder.stdout(&["predict", "mlp.yaml", "--top", "2"]);
+    assert!(["zero", "seven", "nine: "].iter().all(|name| shown.contains(name)), "{shown}");
+    std::fs::write(folder.path("mlp.yaml"), mlp.replace("scale: 0.0625", "classes: [a, b], scale: 0.0625")).unwrap();
+    let error = text(&folder.run(&["train", "mlp.yaml", "--overwrite"]).stderr);
+    assert!(error.contains("`data` has 2 names of the classes of `labels`, expected 10, one for each class of the model"), "{error}");
+}
