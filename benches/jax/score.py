@@ -122,12 +122,12 @@ def forms(name):
         return optax.apply_updates(params, updates), others, state, loss
 
     lower = bf16scope.jax.lower
-    of = {
+    functions = {
         "by hand": functools.partial(step, jnp.bfloat16, lambda f: f),
         "step": lower(functools.partial(step, jnp.float32, lambda f: f)),
         "loss": functools.partial(step, jnp.float32, lower),
     }
-    return {key: jax.jit(it, donate_argnums=(0, 1, 2)) for key, it in of.items()}, (params, others, state, inputs, labels)
+    return {key: jax.jit(it, donate_argnums=(0, 1, 2)) for key, it in functions.items()}, (params, others, state, inputs, labels)
 
 
 def main():
@@ -139,8 +139,8 @@ def main():
     for target in options.targets:
         for name in [it for it in STEPS if it in options.only.split(",")]:
             functions, args = forms(name)
-            found = {key: bf16scope.jax.compile_for(it, *args, target=target).reports[0] for key, it in functions.items()}
-            memory, cycles = ({key: it[what] for key, it in found.items()} for what in ("hbm", "cycles"))
+            reports = {key: bf16scope.jax.compile_for(it, *args, target=target).reports[0] for key, it in functions.items()}
+            memory, cycles = ({key: it[what] for key, it in reports.items()} for what in ("hbm", "cycles"))
             ratios = " | ".join(f"{it[key] / it['by hand']:.3f}" for key in ("step", "loss") for it in (memory, cycles))
             print(f"| {target} | {name} | {memory['by hand'] / 2**20:.0f} | {cycles['by hand'] / 1e3:.0f} | {ratios} |", flush=True)
 
