@@ -729,7 +729,7 @@ def narrow_results(jaxpr: ClosedJaxpr, options: Options) -> list[bool]:
     before, _local.sink = _local.sink, []
     try:
         avals = [struct_of(aval) for aval in jaxpr.in_avals]
-        jax.jit(functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, ()), keep_unused=True).trace(*avals).lower()
+        jax.jit(functools.partial(jax.core.eval_jaxpr, jaxpr.jaxpr, ()), keep_unused=True).trace(*avals).lower(lowering_platforms=(jax.default_backend(),))
         # The last is the one around the others.
         low, _ = _local.sink[-1]
     finally:
