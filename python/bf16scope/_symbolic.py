@@ -136,12 +136,12 @@ _PRODUCT = re.compile(rf" (?:dot|convolution)\(([^)]*)\).*{_MARK}(\d+)")
 def _narrow_products(text: str) -> dict[int, bool]:
     """By number, whether a product's operands are narrow wherever it stands in HLO text."""
     dtypes: dict[str, str] = {}
-    found: dict[int, bool] = {}
+    by_number: dict[int, bool] = {}
     for line in text.splitlines():
         if defined := _DEFINED.match(line):
             dtypes[defined[1]] = defined[2]
         if product := _PRODUCT.search(line):
             names = [word.split()[-1].lstrip("%") for word in product[1].split(", ") if "%" in word or " " not in word]
             is_narrow = all(dtypes.get(name) in ("bf16", "f16") for name in names)
-            found[int(product[2])] = found.get(int(product[2]), True) and is_narrow
-    return found
+            by_number[int(product[2])] = by_number.get(int(product[2]), True) and is_narrow
+    return by_number

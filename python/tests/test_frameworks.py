@@ -249,8 +249,8 @@ def test_linen_methods(order):
         variables = jax.jit(model.init)({"params": jax.random.key(0), "dropout": jax.random.key(1)}, X)
 
         def loss_of(params):
-            given = {"params": params, "batch_stats": variables["batch_stats"]}
-            out, changed = model.apply(given, X, mutable=["batch_stats"], rngs={"dropout": jax.random.key(2)})
+            values = {"params": params, "batch_stats": variables["batch_stats"]}
+            out, changed = model.apply(values, X, mutable=["batch_stats"], rngs={"dropout": jax.random.key(2)})
             return jnp.mean(out**2), changed
 
         return variables, *jax.jit(jax.value_and_grad(loss_of, has_aux=True))(variables["params"])

@@ -1,12 +1,12 @@
-"""Random programs, lowered: dtypes, shapes and finiteness are those of the program, and each number is within the bound
-of the casts.
+"""Random programs, lowered, some over devices, some in forward mode: dtypes, shapes and finiteness are those of the program, and
+each number is within the bound of the casts.
 
 The bound is computed beside the program, in f64: each value has how far what is computed may be from it, if every operand
 and every result of every operation is rounded to bfloat16. Each operation says how it passes errors on (`Beside`).
 
 Where many operations follow each other the bound grows beyond what results can be (2); of two programs in five it stays below 1.
 
-BF16SCOPE_RANDOM says which programs: how many (default 20, and those that once went wrong), or from one to another,
+BF16SCOPE_RANDOM says which programs: how many (default 12, and those that once went wrong), or from one to another,
 `20..5000`. BF16SCOPE_RANDOM_SHOW=1 prints what each came to.
 """
 
@@ -18,10 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import bf16scope.jax
 
-FIRST, _, LAST = os.environ.get("BF16SCOPE_RANDOM", "0..20").rpartition("..")
+FIRST, _, LAST = os.environ.get("BF16SCOPE_RANDOM", "0..12").rpartition("..")
 #: 348: differentiating it makes a constant. 3030: below.
 SEEDS = [*range(int(FIRST or 0), int(LAST)), *([] if "BF16SCOPE_RANDOM" in os.environ else [348, 3030])]
 SIZE = 4
@@ -191,6 +192,22 @@ MOVES = [
 ]
 
 
+POLICIES = [None, jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.everything_saveable]
+
+
+def mesh():
+    kinds = getattr(jax.sharding, "AxisType", None)
+    # Those of `Explicit` axes want each product's sharding said.
+    return Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"), **({"axis_types": (kinds.Auto,) * 2} if kinds else {}))
+
+
+def over_devices(f):
+    """The same by each device of a `shard_map`."""
+    shard_map = getattr(jax, "shard_map", None) or __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
+    unchecked = {"check_vma": False} if hasattr(jax, "shard_map") else {"check_rep": False}
+    return jax.jit(shard_map(f, mesh=mesh(), in_specs=(PartitionSpec(),) * 2, out_specs=PartitionSpec(), **unchecked))
+
+
 def program(rng, depth=0):
     """Two functions of two square matrices, of 3 to 30 operations: what is computed, and what it is beside its error."""
     # Without a product nothing is lowered.
@@ -226,7 +243,9 @@ def program(rng, depth=0):
             elif kind == "while":
                 out = jax.lax.while_loop(lambda it: it[0] < 2, lambda it: (it[0] + 1, scaled(f(it[1], y))), (0, x))[1]
             elif kind == "remat":
-                out = jax.checkpoint(f)(x, y)
+                out = jax.checkpoint(f, policy=POLICIES[seed % len(POLICIES)])(x, y)
+            elif seed % 3 == 0:
+                out = over_devices(f)(x, y)
             else:
                 out = jax.jit(f)(x, y)
             values.append(scaled(out))
@@ -267,6 +286,11 @@ def test_random(seed):
     differentiates = rng.random() < 0.5
     values = np.random.default_rng(seed)
     a, b = (jnp.asarray(values.standard_normal((SIZE, SIZE)), jnp.float32) for _ in range(2))
+    # Drawn apart, so that a seed goes on to give the same program.
+    more = random.Random(-1 - seed)
+    if more.random() < 0.25:
+        places = (PartitionSpec("x", None), PartitionSpec(None, "y"))
+        a, b = (jax.device_put(it, NamedSharding(mesh(), place)) for it, place in zip((a, b), places))
     low = bf16scope.jax.lower(f)
     total = lambda f: lambda a, b: jnp.sum(f(a, b))
     gradient = lambda f: jax.grad(total(f), argnums=(0, 1))
@@ -281,7 +305,13 @@ def test_random(seed):
             with pytest.raises(ValueError, match="while_loop|Reverse-mode"):
                 jax.eval_shape(gradient(f), a, b)
             differentiates = False
-    if not differentiates:
+    if not differentiates and more.random() < 0.5:
+        # Forward mode, which loops have as well.
+        ours, tangent = compiled(lambda a, b: jax.jvp(low, (a, b), (b, a)), a, b)(a, b)
+        exact_tangent = jax.jvp(f, (a, b), (b, a))[1]
+        assert exact_tangent.dtype == tangent.dtype and exact_tangent.shape == tangent.shape
+        assert bool(jnp.all(jnp.isfinite(exact_tangent))) == bool(jnp.all(jnp.isfinite(tangent)))
+    elif not differentiates:
         ours = compiled(low, a, b)(a, b)
     assert exact.dtype == ours.dtype and exact.shape == ours.shape
     assert bool(jnp.all(jnp.isfinite(exact))) == bool(jnp.all(jnp.isfinite(ours)))

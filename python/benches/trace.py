@@ -1,0 +1,67 @@
+"""Processor time until XLA has the program of 50 layers and their gradients: in f32, lowered whole, and with the loss lowered.
+
+    python python/benches/trace.py
+"""
+
+import os
+import time
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import jax.numpy as jnp
+
+import bf16scope.jax
+from bf16scope import Module
+
+LAYERS, WIDTH, ROUNDS = 50, 64, 5
+in_rust = [0.0]
+
+
+def timed(method):
+    def call(*args, **kwargs):
+        began = time.process_time()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            in_rust[0] += time.process_time() - began
+
+    return call
+
+
+for name in ("read", "lower", "stablehlo"):
+    setattr(Module, name, timed(getattr(Module, name)))
+
+matrix = jnp.ones((WIDTH, WIDTH))
+params = [{"w": matrix, "b": matrix[0], "g": matrix[0], "v": matrix} for _ in range(LAYERS)]
+x = jnp.ones((8, WIDTH))
+
+
+def loss_of(params, x):
+    for layer in params:
+        h = x - x.mean(-1, keepdims=True)
+        h = h * jax.lax.rsqrt((h**2).mean(-1, keepdims=True) + 1e-6) * layer["g"]
+        x = x + jax.nn.gelu(h @ layer["w"] + layer["b"]) @ layer["v"]
+    return jnp.mean(x**2)
+
+
+def step(params, x, loss_of=loss_of):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), loss
+
+
+# Functions of each round, so that nothing is cached.
+FORMS = {
+    "f32": lambda: lambda params, x: step(params, x),
+    "`lower(step)`": lambda: bf16scope.jax.lower(lambda params, x: step(params, x)),
+    "`grad(lower(loss))`": lambda: lambda params, x: step(params, x, bf16scope.jax.lower(lambda *args: loss_of(*args))),
+}
+
+for name, form in FORMS.items():
+    rounds = []
+    for _ in range(ROUNDS):
+        jax.clear_caches()
+        in_rust[0], began = 0.0, time.process_time()
+        jax.jit(form()).lower(params, x)
+        rounds.append((time.process_time() - began, in_rust[0]))
+    print(f"| {name} | {min(rounds)[0]:.2f} | {min(rounds)[1]:.2f} |")
