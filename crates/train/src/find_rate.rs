@@ -91,7 +91,12 @@ pub fn find_rate(
 
 fn judged(trials: Vec<RateTrial>) -> RateSearch {
     let slope = |two: &[RateTrial]| (two[1].smoothed - two[0].smoothed) / (two[1].rate / two[0].rate).ln();
-    let falls = trials.windows(2).map(|two| (slope(two), two[0].rate)).filter(|(slope, _)| *slope < 0.0);
+    // The mean of a few losses says nothing yet.
+    let falls = trials
+        .windows(2)
+        .skip(trials.len() / 10)
+        .map(|two| (slope(two), two[0].rate))
+        .filter(|(slope, _)| *slope < 0.0);
     let steepest = falls.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, rate)| rate);
     let least = trials.iter().min_by(|a, b| a.smoothed.total_cmp(&b.smoothed)).map(|trial| trial.rate / 10.0);
     RateSearch { below_least: least.filter(|_| steepest.is_some()), steepest, trials }
