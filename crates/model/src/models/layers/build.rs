@@ -271,7 +271,9 @@ impl Build<'_> {
         for (number, metric) in self.config.metrics.iter().enumerate() {
             outputs = outputs.metric(&metric.name(), self.metric(number, metric, tensors)?);
         }
-        let Some(loss) = self.total(&terms, sums, &tensors.terms) else { return Err(NodeError::new(Vec::new(), "there is no loss")) };
+        let Some(loss) = self.total(&terms, sums, &tensors.terms) else {
+            return Err(NodeError::new(Vec::new(), "there is no loss"));
+        };
         let reported = if terms.len() > 1 { self.reported(&terms) } else { Vec::new() };
         Ok(reported.into_iter().fold(outputs.loss(loss), |all, (name, value)| all.metric(&name, value)))
     }
