@@ -413,7 +413,7 @@ fn a_run_that_was_named_is_gone_on_with_from_its_checkpoint() {
     assert!(refused.starts_with(&(start.to_string() + &seen)), "{refused}");
     std::fs::write(folder.path("a run/run.json"), "{}").unwrap();
     let refused = folder.stderr(&[&on[..], &["--run", "a run"]].concat());
-    let start = "bf16scope: checkpoints/mlp-bf16.safetensors: no such checkpoint: that is the default place, and a run/run.json \
+    let start = "bf16scope: a run/checkpoint.safetensors: no such checkpoint: that is the default place, and a run/run.json \
                  names no other";
     assert!(refused.starts_with(&(start.to_string() + &seen)), "{refused}");
 }

@@ -226,6 +226,11 @@ fn several_inputs_outputs_losses_and_metrics() {
         "top_2_accuracy/weight",
         "years_off",
         "years_off/weight",
+        // Each loss beside their sum.
+        "kinds_loss",
+        "kinds_loss/weight",
+        "years_loss",
+        "years_loss/weight",
     ];
     assert_eq!(evaluation.outputs, reported);
 }
@@ -502,7 +507,7 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: sparse_categorical_crossentropy\n",
         expect![[r#"
-            model.yaml:5:7: unknown value `sparse_categorical_crossentropy`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, huber
+            model.yaml:5:7: unknown value `sparse_categorical_crossentropy`, expected one of sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy, sparse_softmax_focal_cross_entropy, softmax_focal_cross_entropy, sigmoid_focal_cross_entropy, sigmoid_dice, softmax_dice, mean_squared_error, mean_absolute_error, quantile, log_cosh, cosine_similarity, hinge, contrastive, triplet, huber
               5 | loss: sparse_categorical_crossentropy
                 |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
               help: did you mean `sparse_softmax_cross_entropy`? a loss is its name, or with options `{sparse_softmax_cross_entropy: , labels: NAME, output: NAME}`"#]],
@@ -510,7 +515,7 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: {mean_squared_error: {wait: 2}}\n",
         expect![[r#"
-            model.yaml:5:29: unknown key `wait`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights
+            model.yaml:5:29: unknown key `wait`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, reduction, name
               5 | loss: {mean_squared_error: {wait: 2}}
                 |                             ^^^^
               help: did you mean `weight`?"#]],
@@ -518,7 +523,7 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: mean_squared_error\nmetrics: [accuracy, acc]\n",
         expect![[r#"
-            model.yaml:6:21: unknown value `acc`, expected one of accuracy, top_k, mean_per_class_accuracy, mean_iou, perplexity, auc, iou, binary_accuracy, precision, recall, mean_squared_error, mean_absolute_error
+            model.yaml:6:21: unknown value `acc`, expected one of accuracy, top_k, mean_per_class_accuracy, mean_iou, perplexity, auc, iou, binary_accuracy, precision, recall, f1, macro_f1, cosine_similarity, r2, mean_squared_error, mean_absolute_error
               6 | metrics: [accuracy, acc]
                 |                     ^^^
               help: did you mean `accuracy`? a metric is its name, or with options `{accuracy: , labels: NAME, output: NAME}`"#]],
@@ -732,7 +737,7 @@ fn only_logits_of_classes_are_called_so() {
 fn the_experiments_of_the_page_build() {
     let page = include_str!("../../docs/EXPERIMENTS.md");
     let blocks: Vec<&str> = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 9);
+    assert_eq!(blocks.len(), 10);
     for block in blocks {
         let experiment: Experiment = document::from_str("docs/EXPERIMENTS.md", block).unwrap_or_else(|e| panic!("{e}"));
         programs(&experiment.model, Precision::Bf16).iter().for_each(|program| verify(&program.module).unwrap());

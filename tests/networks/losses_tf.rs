@@ -67,8 +67,9 @@ fn examples() -> Arrays {
     Arrays::new(Path::new("examples"), arrays).unwrap()
 }
 
-/// Each value, and the sum of the losses times their weights.
-fn compare(totals: &Totals, case: &str) {
+/// Each value, and the sum of the losses times their weights; of several batches, whose triplets and masks are each batch's
+/// own, without those.
+fn compare(totals: &Totals, case: &str, is_whole: bool) {
     let n = N as f64;
     for (ours, theirs, roundings) in [
         // Means of 2n terms of at most 4, with an exp and a log of 8 half ulps each.
@@ -90,11 +91,17 @@ fn compare(totals: &Totals, case: &str) {
         ("accuracy", "accuracy", 1.0),
         ("top_3_accuracy", "top_3_accuracy", 1.0),
     ] {
+        if ours == "triplet" && !is_whole {
+            continue;
+        }
         let theirs = recorded::<f64>(theirs)[0];
         let ours_value = totals.value(ours).unwrap_or_else(|| panic!("{case}: no {ours} in {totals:?}"));
         let off = (ours_value - theirs).abs();
         assert!(off <= roundings * U * theirs.abs().max(1.0), "{case}, {ours}: {ours_value} is {off:e} from {theirs}");
         assert!(roundings * U < 1e-2 * theirs.abs(), "{ours}: the bound means nothing");
+    }
+    if !is_whole {
+        return;
     }
     let value = |name: &str| totals.value(name).unwrap();
     let plain = ["log_cosh", "cosine_loss", "hinge", "quantile", "contrastive", "triplet"];
@@ -111,11 +118,11 @@ fn losses_and_metrics_are_keras_and_each_loss_is_reported() {
         Position { step: 1, steps_per_epoch: 1, batch: 1, seed: 0, precision: Precision::F32, order: 1, draws: 1 };
     let (settings, variables) = ("{}".parse().unwrap(), BTreeMap::new());
     let untrained = Checkpoint { position, settings, function: None, data: None, callbacks: None, variables };
-    // Whole, and with 24 of padding.
-    for batch in [40, 64] {
+    // Whole, and in two batches, the second with 24 of padding.
+    for batch in [40, 32] {
         let evaluator = Evaluator::new(run::client(), &task, Precision::F32, batch, &Tuning::none()).unwrap();
         let totals = evaluator.evaluate(Path::new("none"), &untrained, &examples()).unwrap().totals;
-        compare(&totals, &format!("batch {batch}"));
+        compare(&totals, &format!("batch {batch}"), batch == 40);
     }
 }
 
@@ -141,7 +148,7 @@ fn a_training_step_reports_them_too() {
     let examples = examples();
     let loader = bf16scope::data::Loader::new(&examples, &spec.task.features(), DType::F32, N, 0).unwrap();
     let batch = loader.epoch(0).next().unwrap().unwrap();
-    compare(&session.train(&batch).unwrap(), "training");
+    compare(&session.train(&batch).unwrap(), "training", true);
 }
 
 const DENSE: &str = "{dense: 6, inputs: logits, name: rows, use_bias: false}";

@@ -9,7 +9,10 @@ use bf16scope::models::{Model, cnn};
 use bf16scope::optim::{LearningRate, Update};
 use bf16scope::train::callbacks::{Callbacks, EarlyStopping, KeepBest, Mode, ReduceOnPlateau};
 use bf16scope::train::checkpoint::{Checkpoint, Place, best_of};
-use bf16scope::train::{Event, Objective, Resumption, RunPlan, Session, Spec, TrainErrorKind, run};
+use bf16scope::train::replay::{ReplayFrom, state_at};
+use bf16scope::train::{
+    Event, Objective, Resumption, RunPlan, Session, Spec, TrainError, TrainErrorKind, find_rate, run,
+};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,8 +29,14 @@ fn spec() -> Spec {
 /// Nothing is better by 10, so the rate falls after each epoch but the first; nor by 1 of accuracy.
 fn callbacks() -> Callbacks {
     let (patience, mode) = (1, Mode::Auto);
-    let reducing =
-        ReduceOnPlateau { monitor: "train_loss".to_string(), patience, mode, factor: 0.3, min_delta: 10.0, ..Default::default() };
+    let reducing = ReduceOnPlateau {
+        monitor: "train_loss".to_string(),
+        patience,
+        mode,
+        factor: 0.3,
+        min_delta: 10.0,
+        ..Default::default()
+    };
     let stopping = EarlyStopping {
         monitor: "test_accuracy".to_string(),
         patience: 3,
@@ -98,6 +107,49 @@ fn a_run_that_is_resumed_decides_as_one_that_never_stopped() {
     assert_eq!(best[0].callbacks.as_ref().unwrap().keep_best.as_ref().unwrap().best_step, best[0].position.step);
 }
 
+/// What lowers a rate is an epoch's report, which is left out where steps are made again.
+#[test]
+fn a_rate_that_cannot_be_lowered_or_followed_is_said() {
+    let plain = Spec { objective: Objective::default(), ..spec() };
+    assert_eq!(
+        Session::new(client(), plain).unwrap().set_reduced(0.1).unwrap_err().to_string(),
+        "the learning rate of this session is no state of its program\nhelp: set `Update::reducible` of its objective"
+    );
+    let mut session = Session::new(client(), spec()).unwrap();
+    let data = digits::digits().data();
+    let step = 2 * STEPS_PER_EPOCH + 3;
+    let error = state_at(&mut session, data, &ReplayFrom::Start, step, |_, _| Ok::<_, TrainError>(())).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "step {step} is in a later epoch than the beginning of the run, and `reduce_on_plateau` may lower the learning rate \
+             between\nhelp: make it again from a checkpoint of its own epoch: `keep_checkpoint_max` keeps more of them"
+        )
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.safetensors");
+    session.checkpoint(STEPS_PER_EPOCH).unwrap().write(&path).unwrap();
+    let from = ReplayFrom::Checkpoint(path.clone());
+    let error = state_at(&mut session, data, &from, step, |_, _| Ok::<_, TrainError>(())).unwrap_err().to_string();
+    let start =
+        format!("step {step} is in a later epoch than {} (after step 0), and `reduce_on_plateau` may", path.display());
+    assert!(error.starts_with(&start), "{error}");
+}
+
+#[test]
+fn rates_are_tried_from_the_least_to_the_largest() {
+    let source = &*digits::digits().training;
+    let mut seen = Vec::new();
+    let found = find_rate(client(), &spec(), source, (1e-4, 1.0), 40, |trial| seen.push(trial.rate)).unwrap();
+    assert!((seen[0] - 1e-4).abs() < 1e-18 && seen.is_sorted() && found.trials.len() > 20, "{found:?}");
+    let (steepest, below) = (found.steepest.unwrap(), found.below_least.unwrap());
+    assert!((1e-4..=1.0).contains(&steepest) && (1e-5..=0.1).contains(&below), "{steepest} {below}");
+    assert_eq!(
+        find_rate(client(), &spec(), source, (1.0, 0.1), 40, |_| {}).unwrap_err().to_string(),
+        "rates from 1 to 0.1 in 40 steps, expected two that rise, above 0, in 2 steps or more"
+    );
+}
+
 #[test]
 fn what_cannot_be_followed_is_refused_before_anything_is_compiled() {
     let refused = |change: &dyn Fn(&mut Callbacks, &mut Spec)| {
@@ -105,10 +157,22 @@ fn what_cannot_be_followed_is_refused_before_anything_is_compiled() {
         change(&mut callbacks, &mut spec);
         callbacks.check(&spec, 2).unwrap_err().to_string()
     };
-    let all = "help: monitor one of `loss`, `accuracy`, `top_5_accuracy`; `train_` before it is that of the epoch's batches";
+    let all =
+        "help: monitor one of `loss`, `accuracy`, `top_5_accuracy`; `train_` before it is that of the epoch's batches";
     assert_eq!(
         refused(&|callbacks, _| callbacks.keep_best.as_mut().unwrap().monitor = "test_auc".to_string()),
         format!("no `auc` is reported, which `test_auc` would be\n{all}")
+    );
+    let share = "kind: layers\ninputs: {x: [4]}\nlayers: [{dense: 3}]\nloss: sparse_softmax_cross_entropy\n\
+                 metrics: [{accuracy: , name: share}]\n";
+    assert_eq!(
+        refused(&|callbacks, spec| {
+            let model: Model = bf16scope::document::from_str("m.yaml", share).unwrap();
+            spec.task = model.task(0.0);
+            let keeping = KeepBest { monitor: "share".to_string(), mode: Mode::Auto };
+            *callbacks = Callbacks { keep_best: Some(keeping), ..Callbacks::default() };
+        }),
+        "whether more or less of `share` is better is not known\nhelp: say it: `mode: max` or `mode: min`"
     );
     assert_eq!(
         refused(&|_, spec| spec.objective.update.reducible = false),

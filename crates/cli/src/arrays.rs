@@ -180,6 +180,11 @@ impl Inputs {
     ///
     /// # Errors
     /// A damaged file; a dtype that no random numbers are drawn for.
+    /// Whether every array of the file is of its parameter's dtype and dims.
+    pub(super) fn check_all(&mut self) -> anyhow::Result<()> {
+        (0..self.parameters.len()).try_for_each(|position| self.literal(position).map(drop))
+    }
+
     pub(super) fn literal(&mut self, position: usize) -> anyhow::Result<Literal> {
         let parameter = &self.parameters[position];
         match (&self.sources[position], &mut self.npz) {

@@ -63,7 +63,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     args.run.check()?;
     let named = args.experiment.display();
     let phase = Phase::begin(format!("reading {named} and its data"), context.quiet);
-    let TrainedExperiment { experiment, path: experiment_path, precision, checkpoint: path } =
+    let TrainedExperiment { experiment, path: experiment_path, precision, checkpoint: path, .. } =
         args.run.which.read(&args.experiment)?;
     let task = experiment.task();
     let checkpoint = args.run.trained.read(&path, &*task)?;

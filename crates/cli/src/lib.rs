@@ -33,6 +33,7 @@ mod excess;
 mod explain;
 mod explain_cast;
 mod failure;
+mod find_rate;
 mod fit;
 mod init;
 mod logging;
@@ -143,6 +144,8 @@ enum Command {
     Init(init::InitArgs),
     /// List what `init` writes: experiments by the kind of data, and the models that ship
     Models(init::ModelsArgs),
+    /// Try learning rates in a short training, and say which the loss speaks for
+    FindRate(find_rate::Args),
     /// Show the layers of an experiment's model: shapes, parameters, bytes
     Summary(summary::Args),
     /// Draw an experiment's learning rate over its steps, with its value at every change
@@ -193,6 +196,7 @@ impl Command {
             Command::Data(_) => "data",
             Command::Schedule(_) => "schedule",
             Command::Summary(_) => "summary",
+            Command::FindRate(_) => "find-rate",
             Command::Init(_) => "init",
             Command::Models(_) => "models",
             Command::Package(_) => "package",
@@ -228,6 +232,7 @@ impl Command {
             | Command::Watch(_)
             | Command::Schedule(_)
             | Command::Summary(_)
+            | Command::FindRate(_)
             | Command::Init(_)
             | Command::Models(_)
             | Command::Weights(_)
@@ -253,6 +258,7 @@ impl Command {
             Command::Data(args) => data::run(args, context),
             Command::Schedule(args) => schedule::run(args, context),
             Command::Summary(args) => summary::run(args, context),
+            Command::FindRate(args) => find_rate::run(args, context),
             Command::Init(args) => init::init(args, context),
             Command::Models(args) => init::models(args, context),
             Command::Package(args) => package::run(args, context),

@@ -1,7 +1,7 @@
 //! `bf16scope package`: a folder that predicts without its experiment, compiled ahead of time.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use serde_json::json;
@@ -13,9 +13,12 @@ use super::tune::TuneArg;
 use super::whole::whole;
 use super::{Context, Status, progress};
 use crate::report::grouped;
+use bf16scope_files as files;
+use bf16scope_model::document;
 use bf16scope_pjrt::{Client, Compiled, Platform, Plugin, PluginSpec, Purpose, Setup, Source, Topology, locate};
 use bf16scope_tpu::{Target, no_topology};
 use bf16scope_train::MAX_REPLICAS;
+use bf16scope_train::experiment::Experiment;
 use bf16scope_train::package::{self, Built, Unwritten};
 
 const EXAMPLES: &str = "\
@@ -85,12 +88,14 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         "--excess-precision is on, and --target is cpu, on which every rounding is performed\nhelp: leave it out, or name a \
          TPU as --target"
     );
-    let TrainedExperiment { experiment, precision, checkpoint: path, .. } = args.which.read(&args.experiment)?;
+    let TrainedExperiment { experiment, file, path: experiment_path, precision, checkpoint: path } =
+        args.which.read(&args.experiment)?;
     let task = experiment.task();
     let checkpoint = args.trained.read(&path, &*task)?;
     let tuning = args.tune.tuning(&experiment, &args.target);
     let batch = args.batch.unwrap_or(experiment.train.batch);
     let unwritten = Unwritten::new(&*task, precision, batch, &tuning, &path, &checkpoint)?;
+    let unwritten = with_experiment(unwritten, &experiment, &file, &experiment_path)?;
     let spinner =
         progress::spinner(format!("compiling {} for {}", args.experiment.display(), args.target), context.quiet);
     let built = compile(args, &unwritten, context);
@@ -133,6 +138,46 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     context.print(&text)?;
     Ok(Status::Ok)
 }
+
+/// The package with its experiment, by which it takes files that people have; and with the tokenizer that it names.
+fn with_experiment(
+    unwritten: Unwritten,
+    experiment: &Experiment,
+    file: &Path,
+    path: &Path,
+) -> anyhow::Result<Unwritten> {
+    if experiment.data.is_none() {
+        return Ok(unwritten);
+    }
+    let text = files::read_text(file, document::MAX_BYTES as u64)
+        .with_context(|| format!("cannot read {}", file.display()))?;
+    let tokenizer = match experiment.tokenizer_file(path) {
+        None => None,
+        Some(tokenizer) => {
+            let bytes = files::read(&tokenizer, MAX_TOKENIZER);
+            let bytes = bytes.with_context(|| format!("cannot read {}", tokenizer.display()))?;
+            let name = tokenizer.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Some((name, bytes))
+        }
+    };
+    Ok(match &tokenizer {
+        // It lies beside the experiment there.
+        Some((name, _)) => {
+            let text = with_tokenizer(&text, experiment, name);
+            unwritten.with_experiment(text, tokenizer)
+        }
+        None => unwritten.with_experiment(text, None),
+    })
+}
+
+/// The experiment's text with another name of the tokenizer's file.
+fn with_tokenizer(text: &str, experiment: &Experiment, name: &str) -> String {
+    let tokens = experiment.data.as_ref().and_then(|data| data.tokens.as_ref());
+    tokens.map_or(text.to_string(), |tokens| text.replace(&tokens.tokenizer, name))
+}
+
+/// Bytes of a tokenizer's file at most.
+const MAX_TOKENIZER: u64 = 256 << 20;
 
 /// What says which compiler made an executable: its pinned version, or what it says of itself.
 pub(super) fn compiler_of(platform: &Platform, client: &Client, setup: &Setup) -> anyhow::Result<String> {

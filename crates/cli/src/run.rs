@@ -47,8 +47,9 @@ pub struct Args {
     module: PathBuf,
     #[command(flatten)]
     sizes: SizeArgs,
-    /// Arrays for the parameters
-    #[arg(short, long, value_name = "FILE.npz")]
+    /// Arrays for the parameters; of a package also what the experiment's `data` read: an image, a folder of images, CSV, text,
+    /// records, raw pixels, any number of examples
+    #[arg(short, long, value_name = "FILE")]
     inputs: Option<PathBuf>,
     /// Where to write the results
     #[arg(short, long, value_name = "FILE.npz")]
@@ -88,6 +89,9 @@ struct Outcome {
     /// Until it could run.
     compile_seconds: f64,
     run_seconds: f64,
+    /// The name of the class of each example, of a package that knows them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    class_names: Vec<String>,
 }
 
 /// How a program came to the device.
@@ -183,6 +187,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         was: Was::Compiled,
         compile_seconds,
         run_seconds,
+        class_names: Vec::new(),
     };
     say(args, &outcome, context)
 }
@@ -191,7 +196,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
 fn say(args: &Args, outcome: &Outcome, context: &Context) -> anyhow::Result<Status> {
     match args.json {
         true => context.print_json(outcome)?,
-        false => context.print(&render(args, outcome, context.screen))?,
+        false => {
+            let named = package::classes_line(&outcome.class_names);
+            context.print(&(render(args, outcome, context.screen) + &named))?;
+        }
     }
     Ok(Status::Ok)
 }

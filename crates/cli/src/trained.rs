@@ -71,6 +71,8 @@ pub(super) struct WhichArgs {
 /// A trained experiment.
 pub(super) struct TrainedExperiment {
     pub(super) experiment: Experiment,
+    /// The file that it was read from.
+    pub(super) file: PathBuf,
     /// The experiment's file as it was named, for a run where it was trained: paths in the experiment are relative to its
     /// folder.
     pub(super) path: PathBuf,
@@ -93,7 +95,8 @@ impl WhichArgs {
                 None => last,
             };
             let experiment = Experiment::read(named)?;
-            return Ok(TrainedExperiment { experiment, path: named.to_path_buf(), precision, checkpoint });
+            let (file, path) = (named.to_path_buf(), named.to_path_buf());
+            return Ok(TrainedExperiment { experiment, file, path, precision, checkpoint });
         }
         if !named.join(ABOUT).exists() {
             bail!(
@@ -103,16 +106,19 @@ impl WhichArgs {
             );
         }
         let about = RunFolder::about(named)?;
-        let experiment = Experiment::read(named.join(EXPERIMENT))?;
+        let file = named.join(EXPERIMENT);
+        let experiment = Experiment::read(&file)?;
         let precision = match self.precision {
             Some(precision) => precision,
-            None => about.precision.parse().with_context(|| format!("{}: its precision", named.join(ABOUT).display()))?,
+            None => {
+                about.precision.parse().with_context(|| format!("{}: its precision", named.join(ABOUT).display()))?
+            }
         };
         let checkpoint = match &self.checkpoint {
             Some(path) => path.clone(),
             None => checkpoint_of(named, &about, self.best)?,
         };
-        Ok(TrainedExperiment { experiment, path: PathBuf::from(about.experiment), precision, checkpoint })
+        Ok(TrainedExperiment { experiment, file, path: PathBuf::from(about.experiment), precision, checkpoint })
     }
 }
 

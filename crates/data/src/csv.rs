@@ -137,7 +137,8 @@ impl<'a> CsvRow<'a> {
                 if line == 1 && is_header(record) {
                     let found =
                         format!("a header, which begins with `{text}`; expected numbers from the first line on");
-                    let help = "say under `columns` what features are made of the columns it names, or remove it: tail -n +2";
+                    let help =
+                        "say under `columns` what features are made of the columns it names, or remove it: tail -n +2";
                     return Err(DataError::new(DataErrorKind::Format, (self.path, line), found).help(help));
                 }
                 return Err(columns.value_error((self.path, line), idx, text));
@@ -532,7 +533,7 @@ mod tests {
         assert_eq!(message(b"1,2,0\n1,\xFF,0\n"), "rows.csv:2: cannot read on from here");
         check(
             "x0,x1,label\n1,2,0\n",
-            "rows.csv:1: a header, which begins with `x0`; expected numbers from the first line on\nhelp: remove it: tail -n +2",
+            "rows.csv:1: a header, which begins with `x0`; expected numbers from the first line on\nhelp: say under `columns` what features are made of the columns it names, or remove it: tail -n +2",
         );
         assert_eq!(
             read_as(b"1,2e38,0\n", &features(), 4.0).unwrap_err(),

@@ -41,6 +41,7 @@ pub mod feature;
 mod guard;
 pub mod idx;
 pub mod image;
+mod learnt;
 pub mod loader;
 mod look;
 pub mod mnist;

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use super::learnt::Learnt;
 use super::random::Draw;
 use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
-use super::table::Learnt;
 use crate::error::DataError;
 
 /// A source whose classes have names, or that was made by what was learnt.

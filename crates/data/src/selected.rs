@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::learnt::Learnt;
 use super::random::{Draw, SplitMix64};
-use super::table::Learnt;
 use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
 use crate::error::DataError;
 use sha2::{Digest, Sha256};

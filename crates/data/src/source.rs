@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use super::learnt::Learnt;
 use super::random::Draw;
-use super::table::Learnt;
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use bf16scope_hlo::DType;
 use serde::{Deserialize, Serialize};

@@ -21,7 +21,7 @@ pub use error::{CheckpointError, Fault, Mismatch};
 pub use place::Place;
 pub(crate) use series::{Series, beside};
 
-use super::callbacks::CallbackState;
+use super::callback_state::CallbackState;
 use super::memory::memory_of_machine;
 use bf16scope_data::table::Learnt;
 use bf16scope_data::{DrawVersion, Fingerprint};
@@ -308,7 +308,8 @@ mod tests {
         let variables = variables.map(|(name, value)| (name.to_string(), value)).into();
         let settings = Settings(serde_json::json!({"model": {"kind": "mlp", "hidden": [2]}}));
         let print = |hash: &str| Fingerprint { n_examples: 9, arrays: [("images", hash)].map(owned).into() };
-        let data = Some(DataIdentity { training: print("f"), test: print("g"), classes: BTreeMap::new(), learnt: None });
+        let data =
+            Some(DataIdentity { training: print("f"), test: print("g"), classes: BTreeMap::new(), learnt: None });
         let function = Some(FunctionHash { sha256: "h".to_string(), version: "0".to_string() });
         Checkpoint { position, settings, function, data, callbacks: None, variables }
     }

@@ -12,6 +12,7 @@ use super::mesh::MAX_REPLICAS;
 use super::program;
 use bf16scope_data::DataError;
 use bf16scope_data::npz::{Header, NpzWriter, is_member_name};
+use bf16scope_data::table::Learnt;
 use bf16scope_files::{self as files, hex};
 use bf16scope_hlo::{ArrayShape, Module, proto, verify};
 use bf16scope_model::graph::{Numbers, Precision, Program};
@@ -32,6 +33,8 @@ pub const MANIFEST: &str = "package.json";
 const PROGRAM: &str = "program.hlo.pb";
 const VARIABLES: &str = "variables.npz";
 const EXECUTABLE: &str = "executable.bin";
+/// The experiment's file in a package.
+pub const EXPERIMENT: &str = "experiment.yaml";
 /// Beside the others until the manifest is written.
 const UNFINISHED: &str = ".unfinished-package";
 
@@ -71,6 +74,16 @@ pub struct Manifest {
     pub variables: PackageFile,
     /// What a compiler made of the program.
     pub executable: Option<Built>,
+    /// The experiment, whose `data` say what becomes of files that the package is given. Packages of before 2026-11-28 have
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experiment: Option<PackageFile>,
+    /// The tokenizer that the experiment names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<PackageFile>,
+    /// What the run learnt to make numbers of a table's columns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learnt: Option<Learnt>,
     /// Names of the classes of labels, of class 0 first.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, Vec<String>>,
@@ -172,6 +185,9 @@ pub struct Unwritten {
     precision: Precision,
     steps: u64,
     classes: BTreeMap<String, Vec<String>>,
+    experiment: Option<String>,
+    tokenizer: Option<(String, Vec<u8>)>,
+    learnt: Option<Learnt>,
 }
 
 impl Unwritten {
@@ -203,7 +219,15 @@ impl Unwritten {
         let bytes = proto::encode::to_bytes(&program.module)?;
         let (precision, steps) = (numbers.precision, checkpoint.position.step);
         let classes = checkpoint.data.as_ref().map(|data| data.classes.clone()).unwrap_or_default();
-        Ok(Unwritten { program, bytes, outputs, variables, precision, steps, classes })
+        let learnt = checkpoint.data.as_ref().and_then(|data| data.learnt.clone());
+        let (experiment, tokenizer) = (None, None);
+        Ok(Unwritten { program, bytes, outputs, variables, precision, steps, classes, experiment, tokenizer, learnt })
+    }
+
+    /// With the text of the experiment, and the tokenizer that it names, with its name in the package.
+    #[must_use]
+    pub fn with_experiment(self, text: String, tokenizer: Option<(String, Vec<u8>)>) -> Unwritten {
+        Unwritten { experiment: Some(text), tokenizer, ..self }
     }
 
     /// The program.
@@ -240,7 +264,7 @@ impl Unwritten {
         }
         // Another writer may have come to its end since.
         check_folder(folder)?;
-        for name in [PROGRAM, VARIABLES, EXECUTABLE] {
+        for name in [PROGRAM, VARIABLES, EXECUTABLE, EXPERIMENT] {
             match fs::remove_file(folder.join(name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(written(folder.join(name))(error)),
                 _ => {}
@@ -267,6 +291,8 @@ impl Unwritten {
             Some((bytes, built)) => Some(Built { part: part(EXECUTABLE, bytes)?, ..built }),
             None => None,
         };
+        let experiment = self.experiment.as_ref().map(|text| part(EXPERIMENT, text.as_bytes())).transpose()?;
+        let tokenizer = self.tokenizer.as_ref().map(|(name, bytes)| part(name, bytes)).transpose()?;
         let signature = |name: &str, shape: &ArrayShape| Signature {
             name: name.to_string(),
             dtype: shape.dtype.name().to_string(),
@@ -293,6 +319,9 @@ impl Unwritten {
             program,
             variables,
             executable,
+            experiment,
+            tokenizer,
+            learnt: self.learnt.clone(),
             classes: self.classes.clone(),
         };
         let text = serde_json::to_string_pretty(&manifest).expect("names and numbers have a JSON form") + "\n";
@@ -340,9 +369,9 @@ pub fn check_folder(folder: &Path) -> Result<(), PackageError> {
             // What a writer that was killed left may be replaced, and nothing beside it.
             let is_part = |name: &OsString| {
                 let hidden = name.to_str().and_then(|name| name.strip_prefix('.'));
-                [PROGRAM, VARIABLES, EXECUTABLE, UNFINISHED].iter().any(|part| name == part)
+                [PROGRAM, VARIABLES, EXECUTABLE, EXPERIMENT, UNFINISHED].iter().any(|part| name == part)
                     || hidden.is_some_and(|name| {
-                        [PROGRAM, VARIABLES, EXECUTABLE, MANIFEST].iter().any(|part| name.starts_with(part))
+                        [PROGRAM, VARIABLES, EXECUTABLE, EXPERIMENT, MANIFEST].iter().any(|part| name.starts_with(part))
                     })
             };
             let is_left = names.iter().any(|name| name == UNFINISHED) && names.iter().all(is_part);

@@ -7,7 +7,7 @@ mod checkpoints;
 mod hosts;
 mod used;
 
-use super::callbacks::CallbackState;
+use super::callback_state::CallbackState;
 use super::checkpoint::{DataIdentity, FunctionHash};
 use super::device::{Fed, Loaded, Results, check_memory, initial_state, n_bytes, n_elements, upload_to_all};
 use super::error::{TrainError, TrainErrorKind, TrainPlace};

@@ -12,6 +12,7 @@ use super::beginning::{Again, Beginning, OnTheWay, beginning};
 use super::callbacks::{CallbackState, Callbacks};
 use super::checkpoint::{Checkpoint, DataIdentity, Fault, Place, Series, best_of};
 use super::ended::{Kept, diverged, idle_average, interrupted, too_long};
+use super::epoch_report::{EpochReport, entries, value_of};
 use super::error::TrainError;
 use super::evaluation::Evaluator;
 use super::l2::with_total;
@@ -23,7 +24,6 @@ use super::totals::Totals;
 use super::watch::{Watch, WatchRecord};
 use bf16scope_data::{Ask, Loader, Source, Supply};
 use serde::ser::{Serialize, SerializeMap, Serializer};
-use std::fmt;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -143,81 +143,6 @@ pub enum Event<'a> {
     },
 }
 
-/// What came of an epoch.
-///
-/// As JSON `train_NAME` and `test_NAME` (or `validation_NAME`) for each value.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct EpochReport {
-    /// Counted from 1.
-    pub epoch: u64,
-    /// Updates made in all.
-    pub step: u64,
-    /// The loss and the metrics over the epoch's batches (those since a resumption), each before its update. Where weight
-    /// decay is L2, which the loss leaves out, `total_loss` is the loss and what L2 adds to it at the epoch's end.
-    pub train: Vec<(String, f64)>,
-    /// The same on the test data; their loss is without label smoothing, too.
-    pub test: Vec<(String, f64)>,
-    /// Training examples a second, without the evaluation.
-    pub examples_per_second: f64,
-    /// The share of that time in which the device waited for data, where they are read from the disk.
-    pub waited_for_data: Option<f64>,
-    /// Steps in all whose update was left out, because a gradient was not finite, where the loss scale is dynamic.
-    pub n_skipped: Option<u64>,
-    /// Whether `test` is of examples for validation ([`RunPlan::is_validated`]).
-    pub is_validated: bool,
-}
-
-impl EpochReport {
-    /// The value of this name over the epoch's batches, if it is reported.
-    pub fn train_value(&self, name: &str) -> Option<f64> {
-        value_of(&self.train, name)
-    }
-
-    /// The value of this name on the test data, if it is reported.
-    pub fn test_value(&self, name: &str) -> Option<f64> {
-        value_of(&self.test, name)
-    }
-
-    /// What it is evaluated on: `test`, or `validation`.
-    pub fn evaluated_on(&self) -> &'static str {
-        if self.is_validated { "validation" } else { "test" }
-    }
-}
-
-fn value_of(values: &[(String, f64)], name: &str) -> Option<f64> {
-    values.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
-}
-
-impl fmt::Display for EpochReport {
-    /// A line: `epoch 3: loss 0.2103, accuracy 0.9367; test loss 0.1402, accuracy 0.9611`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |values: &[(String, f64)]| {
-            let values: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
-            values.join(", ")
-        };
-        write!(f, "epoch {}: {}; {} {}", self.epoch, list(&self.train), self.evaluated_on(), list(&self.test))
-    }
-}
-
-impl Serialize for EpochReport {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("epoch", &self.epoch)?;
-        map.serialize_entry("step", &self.step)?;
-        entries(&mut map, "train", &self.train)?;
-        entries(&mut map, self.evaluated_on(), &self.test)?;
-        map.serialize_entry("examples_per_second", &self.examples_per_second)?;
-        if let Some(waited) = self.waited_for_data {
-            map.serialize_entry("waited_for_data", &waited)?;
-        }
-        if let Some(n_skipped) = self.n_skipped {
-            map.serialize_entry("n_skipped", &n_skipped)?;
-        }
-        map.end()
-    }
-}
-
 /// What came of a run.
 ///
 /// As JSON `test_NAME` for each value.
@@ -267,10 +192,6 @@ impl Serialize for Summary {
         }
         map.end()
     }
-}
-
-fn entries<M: SerializeMap>(map: &mut M, prefix: &str, values: &[(String, f64)]) -> Result<(), M::Error> {
-    values.iter().try_for_each(|(name, value)| map.serialize_entry(&format!("{prefix}_{name}"), value))
 }
 
 /// Whether `data` are what a session of `spec` can be trained on: better asked before a minute of compiling. Every example is

@@ -48,7 +48,7 @@ pub(super) fn run(
     checkpoint: &Checkpoint,
     text: &str,
 ) -> anyhow::Result<Status> {
-    let TrainedExperiment { experiment, path: experiment_path, precision, checkpoint: path } = trained;
+    let TrainedExperiment { experiment, path: experiment_path, precision, checkpoint: path, .. } = trained;
     let tokenizer = match &experiment.data {
         Some(data) => data.tokenizer(experiment_path)?,
         None => None,

@@ -5,7 +5,7 @@
 
 mod state;
 
-pub use state::{CallbackState, Followed};
+pub use crate::callback_state::{CallbackState, Followed, Mode};
 pub(crate) use state::{Verdict, lowered};
 
 use crate::error::TrainError;
@@ -15,19 +15,6 @@ use crate::spec::Spec;
 use bf16scope_model::document::{self, Node, ReadError, Value};
 use bf16scope_passes::tuning::Tuning;
 use serde::{Deserialize, Deserializer, Serialize};
-
-/// Which way a monitored value improves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// As the metric's name says: accuracies, AUC, precision, recall, F1, R², similarities and IoU rise, losses, errors and perplexity fall.
-    #[default]
-    Auto,
-    /// It falls.
-    Min,
-    /// It rises.
-    Max,
-}
 
 /// Ends a run whose monitored value has not improved for `patience` epochs: Keras' `EarlyStopping`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -170,7 +157,8 @@ impl Callbacks {
             let (_, name) = split(monitor);
             if !names.iter().any(|other| other == name) {
                 let text = format!("no `{name}` is reported, which `{monitor}` would be");
-                let help = format!("monitor one of {}; `train_` before it is that of the epoch's batches", list(&names));
+                let help =
+                    format!("monitor one of {}; `train_` before it is that of the epoch's batches", list(&names));
                 return Err(TrainError::of_key(way, text).with_help(help));
             }
             if is_maximised(name, mode).is_none() {
@@ -253,7 +241,9 @@ fn some_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>
 pub(crate) fn keep_best<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<KeepBest>, D::Error> {
     const EXPECTED: &str = "the name of a loss or metric, such as `accuracy`, or `{monitor: accuracy, mode: max}`";
     Node::read(deserializer, |node| match &node.value {
-        Value::Text(monitor) if !monitor.is_empty() => Ok(Some(KeepBest { monitor: monitor.clone(), mode: Mode::Auto })),
+        Value::Text(monitor) if !monitor.is_empty() => {
+            Ok(Some(KeepBest { monitor: monitor.clone(), mode: Mode::Auto }))
+        }
         Value::Map(_) => KeepBest::deserialize(node).map(Some),
         _ => Err::<_, ReadError>(node.wrong(EXPECTED)),
     })

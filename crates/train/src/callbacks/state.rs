@@ -1,50 +1,9 @@
-//! The counters of callbacks, as a checkpoint keeps them, and what they decide at the end of an epoch.
+//! What callbacks decide at the end of an epoch, from their counters.
 
-use super::{Callbacks, EarlyStopping, Mode, ReduceOnPlateau, is_maximised, split};
-use crate::totals::{Sum, Totals};
-use crate::training_loop::EpochReport;
+use super::{Callbacks, EarlyStopping, ReduceOnPlateau, is_maximised, split};
+use crate::callback_state::{CallbackState, Followed, Mode};
+use crate::epoch_report::EpochReport;
 use bf16scope_model::optim::Update;
-use serde::{Deserialize, Serialize};
-
-/// A value that is monitored over epochs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Followed {
-    /// Its name, as the experiment has it.
-    pub monitor: String,
-    /// Which way it improves, as the experiment has it.
-    pub mode: Mode,
-    /// The best value, once there was one.
-    pub best: Option<f64>,
-    /// Updates made when it was measured.
-    pub best_step: u64,
-    /// Epochs since the last improvement that count.
-    pub wait: u32,
-    /// Epochs that do not count yet.
-    #[serde(default)]
-    pub cooldown: u32,
-}
-
-/// The counters of a run's callbacks.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CallbackState {
-    /// Epochs whose reports were looked at.
-    pub n_epochs: u64,
-    /// Of early stopping.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub early_stopping: Option<Followed>,
-    /// Of the learning rate's reductions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reduce_on_plateau: Option<Followed>,
-    /// Of the best checkpoint.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keep_best: Option<Followed>,
-    /// The epoch, counted from 1, after which early stopping ended the run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stopped: Option<u64>,
-    /// Sums and weights over the batches of an epoch that is not looked at yet, as the bits of f64.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    sums: Vec<(String, Vec<u64>, Vec<u64>)>,
-}
 
 /// What follows from a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -206,24 +165,6 @@ impl CallbackState {
         }
         verdict
     }
-
-    /// Remembers the sums of an epoch's batches so far.
-    pub(crate) fn remember(&mut self, totals: &Totals) {
-        let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect();
-        let sums = totals.sums().map(|(name, sum)| (name.to_string(), bits(&sum.sums), bits(&sum.weights)));
-        self.sums = sums.collect();
-    }
-
-    /// Adds the sums that were remembered to those of the same names.
-    pub(crate) fn recall(&self, totals: &mut Totals) {
-        let values = |bits: &[u64]| bits.iter().copied().map(f64::from_bits).collect();
-        let of_name = |name: &str| {
-            let remembered = self.sums.iter().find(|(other, ..)| other == name);
-            remembered.map_or(Sum::default(), |(_, sums, weights)| Sum { sums: values(sums), weights: values(weights) })
-        };
-        let sums: Vec<Sum> = totals.sums().map(|(name, _)| of_name(name)).collect();
-        totals.add(sums);
-    }
 }
 
 /// The reducible rate after a reduction, from what it is; nothing where the rate of the next step is at its floor. In f64,
@@ -243,6 +184,7 @@ mod tests {
     use super::*;
     use crate::callbacks::KeepBest;
     use bf16scope_model::optim::LearningRate;
+    use serde::Deserialize;
     use std::path::Path;
 
     /// What Keras' own callbacks decide (`tests/data/callbacks`).
@@ -321,7 +263,8 @@ mod tests {
                 let json = serde_json::to_string(&state).unwrap();
                 state = CallbackState::begin(&callbacks, Some(&serde_json::from_str(&json).unwrap()), epoch - 1);
                 let next = callbacks.reduce_on_plateau.as_ref().and_then(|config| lowered(config, &update, rate, 0));
-                let verdict = state.look(&callbacks, &report(epoch, &case.monitor, value.unwrap_or(f64::NAN)), next.is_some());
+                let verdict =
+                    state.look(&callbacks, &report(epoch, &case.monitor, value.unwrap_or(f64::NAN)), next.is_some());
                 if verdict.reduce {
                     rate = next.unwrap();
                     n_reduced += 1;

@@ -20,7 +20,9 @@ mod mesh;
 mod schedule;
 mod watch;
 
-pub use data::{ClassNames, DataConfig, DataSource, Examples, NameList, PartSize, Patterns, Scale, Stratify, Tolerance};
+pub use data::{
+    ClassNames, DataConfig, DataSource, Examples, NameList, PartSize, Patterns, Scale, Stratify, Tolerance,
+};
 pub use groups::OptimizerGroup;
 pub use mesh::MeshConfig;
 pub use schedule::{Schedule, Timed};
@@ -37,6 +39,7 @@ use crate::checkpoint::{Checkpoint, Place};
 use crate::weight_names::families;
 use crate::{TrainError, TrainErrorKind};
 use bf16scope_data::Source;
+use bf16scope_data::table::Learnt;
 use bf16scope_files as files;
 use bf16scope_model::document::{self, kind};
 use bf16scope_model::document::{ConfigProblem, Document, Node, NodeError, Origin, ReadError, Step};
@@ -305,7 +308,17 @@ impl TrainConfig {
         let reducible = self.reduce_on_plateau.is_some();
         let groups = self.groups()?;
         let floor = self.learning_rate_floor;
-        Ok(Update { groups, floor, optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots, reducible })
+        Ok(Update {
+            groups,
+            floor,
+            optimizer,
+            learning_rate,
+            weight_decay,
+            warm_up,
+            clip,
+            slots: self.slots,
+            reducible,
+        })
     }
 
     /// The schedule in steps; an error with the key that it is under.
@@ -522,6 +535,22 @@ impl Experiment {
             data.learnt.clone_from(&identity.learnt);
         }
         self
+    }
+
+    /// The same experiment, whose data become numbers by what was learnt.
+    #[must_use]
+    pub fn with_learnt(mut self, learnt: Option<&Learnt>) -> Experiment {
+        if let (Some(data), Some(learnt)) = (&mut self.data, learnt) {
+            data.learnt = Some(learnt.clone());
+        }
+        self
+    }
+
+    /// The tokenizer's file that `data` of the experiment that was read from `path` names.
+    pub fn tokenizer_file(&self, path: &Path) -> Option<PathBuf> {
+        let tokens = self.data.as_ref()?.tokens.as_ref()?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        (tokens.tokenizer != "bytes").then(|| folder.join(&tokens.tokenizer))
     }
 
     /// Its data, kept where `setup` says.

@@ -597,3 +597,39 @@ fn instructions_carry_the_lines_of_the_file() {
     let (_, _, all) = lines("train: {batch: 4}\nmodel:\n  kind: mlp\n  input: [2]\n  n_classes: 3\n");
     assert_eq!(all, [3]);
 }
+
+#[test]
+fn groups_of_variables_are_read_and_what_is_wrong_is_said() {
+    let read = |optimizers: &str| {
+        let text = format!(
+            "model: {{kind: mlp, input: [4], n_classes: 2}}\ndata: {{csv: a.csv, n_test: 1, n_train: 64}}\n\
+             train: {{optimizers: {optimizers}}}\n"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("e.yaml");
+        std::fs::write(&path, text).unwrap();
+        Experiment::read(&path).and_then(|experiment| experiment.train.update()).map_err(|error| error.to_string())
+    };
+    let update = read(
+        "[{variables: ['*/bias'], optimizer: lion, learning_rate: 0.5}, {variables: ['*/logits/*'], learning_rate: 0.25}]",
+    );
+    let groups = update.unwrap().groups;
+    assert_eq!((groups[0].optimizer.name(), groups[1].optimizer.name()), ("lion", "momentum"));
+    assert_eq!((groups[0].learning_rate.at(0), groups[1].learning_rate.at(0)), (0.5, 0.25));
+    for (optimizers, expected) in [
+        (
+            "{variables: ['*']}",
+            "expected a list such as `[{variables: ['*/bias'], optimizer: sgd, learning_rate: 0.01}]`",
+        ),
+        ("[{variables: ['*']}]", "neither `optimizer` nor `learning_rate` is another here"),
+        ("[{variables: [], optimizer: sgd}]", "found no pattern, expected one at least"),
+        ("[{variables: ['*'], optimizer: lyon}]", "unknown value `lyon`"),
+        (
+            "[{variables: ['*'], learning_rate: {kind: linear, value: 0.1, decay_epochs: 0.1}}]",
+            "`learning_rate` of `optimizers`: ",
+        ),
+    ] {
+        let error = read(optimizers).unwrap_err();
+        assert!(error.contains(expected), "{optimizers}: {error}");
+    }
+}

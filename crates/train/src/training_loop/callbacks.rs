@@ -3,11 +3,11 @@
 use super::{Event, Run, Trained};
 use crate::callbacks::{ReduceOnPlateau, Verdict, lowered};
 use crate::checkpoint::{Checkpoint, CheckpointError, beside, best_of};
+use crate::epoch_report::EpochReport;
 use crate::error::TrainError;
 use crate::evaluation::Evaluator;
 use crate::resume::Resumption;
 use crate::session::Wish;
-use crate::training_loop::EpochReport;
 use std::path::{Path, PathBuf};
 
 impl Run<'_> {

@@ -2,8 +2,8 @@
 
 use super::super::written::written_at;
 use super::kinds::LayerDType;
-use super::metric::{Judged, MetricKind, TopK};
 use super::loss::Reduction;
+use super::metric::{Judged, MetricKind, TopK};
 use super::objective::{Labels, label_of, of_rows};
 use super::wiring::{Source, Wiring, at};
 use super::{Config, Input, Layer, Layers, Loss, Metric, Network};
@@ -66,11 +66,8 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
     let metrics = config.metrics.iter().zip(&wiring.metrics);
     let metrics = metrics.map(|(m, source)| {
         let labels = &m.options.labels;
-        let is_distribution = config.loss.iter().any(|loss| {
-            loss.options.labels == *labels && loss.is_of_classes() && loss.labels() == Labels::Probabilities
-        });
-        let wanted = if is_distribution && m.counts_classes() { Labels::Probabilities } else { m.labels() };
-        (labels, wanted, source)
+        let is_distribution = m.counts_classes() && is_distribution(config, labels);
+        (labels, if is_distribution { Labels::Probabilities } else { m.labels() }, source)
     });
     let judged: Vec<(&String, Feature)> = losses
         .chain(metrics)
@@ -102,6 +99,12 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
     features
 }
 
+/// Whether a loss judges logits of classes by a distribution that this label is.
+fn is_distribution(config: &Config, labels: &str) -> bool {
+    let of_classes = |loss: &Loss| loss.is_of_classes() && loss.labels() == Labels::Probabilities;
+    config.loss.iter().any(|loss| loss.options.labels == *labels && of_classes(loss))
+}
+
 /// A label that the configuration describes, completed by what judges by it.
 fn described_label(input: &Input, judged: &[(&String, Feature)], weights: &[&String]) -> Feature {
     let mut label = input.spec.feature(&input.name).label();
@@ -126,10 +129,7 @@ enum Term {
     /// Its mean over the batch in training, else each example's.
     Mean(Tensor),
     /// The sum of weighed losses, and of weights.
-    Ratio {
-        sum: Tensor,
-        weight: Tensor,
-    },
+    Ratio { sum: Tensor, weight: Tensor },
 }
 
 /// The tensors of inputs and layers, and the casts to f32 of those that are judged.
@@ -266,44 +266,46 @@ impl Build<'_> {
         for (number, loss) in self.config.loss.iter().enumerate() {
             terms.push(self.loss(number, loss, tensors, label_smoothing)?);
         }
-        let Some(loss) = self.total(&terms, &tensors.terms) else { return Err(NodeError::new(Vec::new(), "there is no loss")) };
+        let sums = self.sums(&terms);
         let mut outputs = Outputs::new();
         for (number, metric) in self.config.metrics.iter().enumerate() {
             outputs = outputs.metric(&metric.name(), self.metric(number, metric, tensors)?);
         }
+        let Some(loss) = self.total(&terms, sums, &tensors.terms) else {
+            return Err(NodeError::new(Vec::new(), "there is no loss"));
+        };
         let reported = if terms.len() > 1 { self.reported(&terms) } else { Vec::new() };
         Ok(reported.into_iter().fold(outputs.loss(loss), |all, (name, value)| all.metric(&name, value)))
     }
 
-    /// The sum of the losses, each times its weight, and of what regularizers add: as Keras, in training and in evaluations.
-    fn total(&self, terms: &[Term], penalties: &[Tensor]) -> Option<task::Loss> {
-        let weighed = |x: &Tensor, loss: &Loss| match loss.options.weight {
-            1.0 => x.clone(),
-            weight => x * weight,
-        };
-        let terms = || terms.iter().zip(&self.config.loss);
-        // Over batches its sum and its weights add up by themselves.
-        if let ([Term::Ratio { sum, weight }], Mode::Evaluate, [Loss { options, .. }]) =
-            (&terms().map(|(term, _)| term.clone()).collect::<Vec<_>>()[..], self.mode, &self.config.loss[..])
-        {
-            let sum = if options.weight == 1.0 { sum.clone() } else { sum * options.weight };
-            let sum = penalties.iter().fold(sum, |sum, penalty| sum + &(penalty * weight));
-            return Some(task::Loss::Weighted { sum, weight: weight.clone() });
+    /// The sums of the losses that are means, and of those that are ratios, each times its weight.
+    fn sums(&self, terms: &[Term]) -> [Option<Tensor>; 2] {
+        let mut sums = [None, None];
+        for (term, loss) in terms.iter().zip(&self.config.loss) {
+            let (at, value) = match term {
+                Term::Mean(each) => (0, each.clone()),
+                // Over batches its sum and its weights add up by themselves.
+                Term::Ratio { .. } if terms.len() == 1 && self.mode == Mode::Evaluate => continue,
+                Term::Ratio { sum, weight } => (1, sum / weight),
+            };
+            let value = if loss.options.weight == 1.0 { value } else { value * loss.options.weight };
+            sums[at] = Some(sums[at].take().map_or(value.clone(), |total: Tensor| total + &value));
         }
-        let plus = |total: Option<Tensor>, x: Tensor| Some(total.map_or(x.clone(), |total| total + &x));
-        let means = terms().filter_map(|(term, loss)| match term {
-            Term::Mean(each) => Some(weighed(each, loss)),
-            Term::Ratio { .. } => None,
-        });
-        let mean = means.fold(None, plus);
-        let ratios = terms().filter_map(|(term, loss)| match term {
-            Term::Mean(_) => None,
-            Term::Ratio { sum, weight } => Some(weighed(&(sum / weight), loss)),
-        });
-        let ratio = ratios.fold(None, plus);
+        sums
+    }
+
+    /// The sum of all losses, and of what regularizers add: as Keras, in training and in evaluations.
+    fn total(&self, terms: &[Term], [mean, ratio]: [Option<Tensor>; 2], penalties: &[Tensor]) -> Option<task::Loss> {
         let penalized = |x: Tensor| penalties.iter().fold(x, |x, penalty| x + penalty);
         Some(match (mean, ratio, self.mode) {
-            (None, None, _) => return None,
+            (None, None, _) => match (terms, &self.config.loss[..]) {
+                ([Term::Ratio { sum, weight }], [Loss { options, .. }]) => {
+                    let sum = if options.weight == 1.0 { sum.clone() } else { sum * options.weight };
+                    let sum = penalties.iter().fold(sum, |sum, penalty| sum + &(penalty * weight));
+                    task::Loss::Weighted { sum, weight: weight.clone() }
+                }
+                _ => return None,
+            },
             (Some(mean), None, Mode::Train) => task::Loss::Mean(penalized(mean)),
             (Some(mean), None, _) => task::Loss::weighted(&penalized(mean), &self.features.weight()),
             (None, Some(ratio), _) => task::Loss::Mean(penalized(ratio)),
@@ -398,7 +400,10 @@ impl Build<'_> {
         let (source, name) = (self.wiring.metrics[number], &metric.options.labels);
         let (output, labels) = (tensors.in_f32(source), self.target(name, metric.labels()));
         // The class of a distribution is its largest, as Keras' categorical accuracy has it.
-        let is_distribution = metric.counts_classes() && labels.dims() == output.dims() && labels.dtype().is_float();
+        let is_distribution = metric.counts_classes()
+            && is_distribution(self.config, name)
+            && labels.dims() == output.dims()
+            && labels.dtype().is_float();
         let labels = if is_distribution { nn::arg_max(&labels) } else { labels };
         self.judges(number, metric, source, &output)?;
         let weight = (self.mode != Mode::Train).then(|| self.features.weight());
@@ -413,7 +418,8 @@ impl Build<'_> {
     /// The feature that a loss or metric judges by.
     fn target(&self, name: &str, labels: Labels) -> Tensor {
         let target = self.features.get(name);
-        if labels == Labels::Classes || target.is_poison() { target } else { target.cast(DType::F32) }
+        let is_whole = matches!(labels, Labels::Classes | Labels::Identities);
+        if is_whole || target.is_poison() { target } else { target.cast(DType::F32) }
     }
 
     /// The graph's error, if a loss or metric has just made it.

@@ -21,12 +21,13 @@ use self::reading::{Family, Opened, Reading};
 use self::source::SOURCES;
 use crate::Data;
 use crate::TrainError;
-use bf16scope_data::text::{self, TextExamples, Tokenizer};
+use crate::experiment::lines::with_line;
 use bf16scope_data::table::{Columns, Learnt};
+use bf16scope_data::text::{self, TextExamples, Tokenizer};
 use bf16scope_data::{Arrays, Augment, Augmented, DataError, FeatureSpec, Named, Pipeline, Source};
 use bf16scope_files::Cache;
+use bf16scope_hlo::{Array, ArrayShape, DType};
 use bf16scope_model::document::{self, Node, Origin, Step, Value};
-use crate::experiment::lines::with_line;
 use bf16scope_model::task::Feature;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -322,7 +323,11 @@ impl DataConfig {
             && !own.may_be_tested_on(validation.source_key())
             && own.family != Family::Sets
         {
-            return wrong(&["validation"], "`validation` of another kind", &own.tests().replace("test:", "validation:"));
+            return wrong(
+                &["validation"],
+                "`validation` of another kind",
+                &own.tests().replace("test:", "validation:"),
+            );
         }
         let is_cut = self.n_test.is_some() || self.n_validation.is_some();
         let of_order = [("shuffle", self.shuffle.is_some()), ("stratify", self.stratify.is_some())];
@@ -378,7 +383,42 @@ impl DataConfig {
             _ if is_named(&[".csv", ".csv.gz"]) => DataSource::Csv(source::Csv(file.to_path_buf())).open(&reading)?,
             _ => return Ok(Box::new(disk::other(&reading, file)?)),
         };
+        let opened = match opened {
+            Opened::Arrays { arrays, is_scaled } if self.is_on_disk() => {
+                Opened::Arrays { arrays: self.normalised(arrays, features)?, is_scaled }
+            }
+            opened => opened,
+        };
         Ok(Maker::Memory(memory::factors(&reading)?).make(&reading, opened)?.source())
+    }
+
+    /// Arrays of bytes as the images that `features` normalise: pixels, where decoded ones would be. Floats are normalised
+    /// already.
+    fn normalised(&self, arrays: Arrays, features: &[Feature]) -> Result<Arrays, TrainError> {
+        let is_raw = |name: &str| arrays.arrays().iter().any(|info| info.name == name && info.dtype == DType::U8);
+        let spec = |name: &str| self.features.get(name).filter(|spec| !(spec.mean.is_empty() && spec.std.is_empty()));
+        if !features.iter().any(|feature| is_raw(&feature.name) && spec(&feature.name).is_some()) {
+            return Ok(arrays);
+        }
+        let mut all = Vec::new();
+        for info in arrays.arrays() {
+            let array = arrays.array(&info.name)?;
+            let array = match spec(&info.name).filter(|_| is_raw(&info.name)) {
+                None => array,
+                Some(spec) => {
+                    let channels = info.dims.last().copied().unwrap_or(1).max(1) as usize;
+                    let of_channel =
+                        |numbers: &[f32], at: usize, default| numbers.get(at % channels).copied().unwrap_or(default);
+                    let pixel = |(at, pixel): (usize, &u8)| {
+                        (f32::from(*pixel) - of_channel(&spec.mean, at, 0.0)) / of_channel(&spec.std, at, 1.0)
+                    };
+                    let bytes = array.bytes.iter().enumerate().map(pixel).flat_map(f32::to_le_bytes).collect();
+                    Array { shape: ArrayShape::new(DType::F32, array.shape.dims), bytes }
+                }
+            };
+            all.push((info.name.clone(), array));
+        }
+        Ok(Arrays::from_arrays(all)?)
     }
 
     /// The examples with the names of classes that the file lists.

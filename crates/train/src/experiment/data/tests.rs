@@ -299,8 +299,7 @@ fn parts_of(data: &str) -> Result<[Vec<i32>; 3], String> {
     struct Block {
         data: DataConfig,
     }
-    let features =
-        [Feature::exact("x", DType::S32, []), Feature::exact("labels", DType::S32, []).below(2).label()];
+    let features = [Feature::exact("x", DType::S32, []), Feature::exact("labels", DType::S32, []).below(2).label()];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.yaml");
     let rows: String = (0..100).map(|row| format!("{row},{}\n", u32::from(row >= 90))).collect();
@@ -330,7 +329,8 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
     assert_eq!((n_ones(&shuffled[2]), shuffled[2].is_sorted()), (2, false));
     assert_eq!(parts_of("{csv: a.csv, n_test: 20, shuffle: 0, stratify: labels}").unwrap(), shuffled);
     assert_ne!(parts_of("{csv: a.csv, n_test: 20, shuffle: 1, stratify: labels}").unwrap(), shuffled);
-    let [training, validation, test] = parts_of("{csv: a.csv, test: {csv: b.csv}, n_validation: 0.1, shuffle: 7}").unwrap();
+    let [training, validation, test] =
+        parts_of("{csv: a.csv, test: {csv: b.csv}, n_validation: 0.1, shuffle: 7}").unwrap();
     assert_eq!((training.len(), validation.len(), test), (90, 10, vec![100, 101]));
     let [_, validation, test] = parts_of("{csv: a.csv, n_test: 3, validation: {csv: b.csv}}").unwrap();
     assert_eq!((validation, test), (vec![100, 101], vec![97, 98, 99]));
@@ -338,17 +338,155 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
     let [training, validation, test] = parts_of("{csv: a.csv, n_validation: 4}").unwrap();
     assert_eq!((training.len(), validation.len(), test), (96, 0, vec![96, 97, 98, 99]));
     for (data, expected) in [
-        ("{csv: a.csv, n_test: 1.5}", "found floating point `1.5`, expected a number of examples, or a share of all such as 0.2"),
-        ("{csv: a.csv, n_test: 60, n_validation: 40}", "cannot keep 40 examples for testing; the data set has 40, and one"),
+        (
+            "{csv: a.csv, n_test: 1.5}",
+            "found floating point `1.5`, expected a number of examples, or a share of all such as 0.2",
+        ),
+        (
+            "{csv: a.csv, n_test: 60, n_validation: 40}",
+            "cannot keep 40 examples for testing; the data set has 40, and one",
+        ),
         ("{csv: a.csv, n_test: 60, n_validation: 40, shuffle: true}", "cannot keep 100 examples for testing; the data"),
-        ("{csv: a.csv, test: {csv: b.csv}, shuffle: true}", "`data` has `shuffle` and no examples to keep, expected `n_test` or"),
-        ("{csv: a.csv, n_test: 9, stratify: x}", "`data` has `stratify: x`, expected the name of a label of classes: `labels`"),
+        (
+            "{csv: a.csv, test: {csv: b.csv}, shuffle: true}",
+            "`data` has `shuffle` and no examples to keep, expected `n_test` or",
+        ),
+        (
+            "{csv: a.csv, n_test: 9, stratify: x}",
+            "`data` has `stratify: x`, expected the name of a label of classes: `labels`",
+        ),
         ("{csv: a.csv, n_test: 9, n_validation: 0}", "`data` has `n_validation: 0`, expected at least 1, or none said"),
-        ("{csv: a.csv, n_test: 9, n_validation: 1, validation: {csv: b.csv}}", "`data` has both `n_validation` and `validation`"),
+        (
+            "{csv: a.csv, n_test: 9, n_validation: 1, validation: {csv: b.csv}}",
+            "`data` has both `n_validation` and `validation`",
+        ),
         ("{csv: a.csv, n_test: 9, shuffle: often}", "found string `often`, expected `true`, or a seed, a whole number"),
-        ("{csv: a.csv, n_test: 9, stratify: 3}", "found integer `3`, expected `true`, or the name of a label of classes"),
+        (
+            "{csv: a.csv, n_test: 9, stratify: 3}",
+            "found integer `3`, expected `true`, or the name of a label of classes",
+        ),
     ] {
         let error = parts_of(data).unwrap_err();
         assert!(error.starts_with(expected) || error.contains(expected), "{data}: {error}");
     }
+}
+
+/// A table of four rows with the columns `a`, `b` and `kind`, and what is wrong with `data` for it.
+#[test]
+fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {
+    let features = [Feature::compute("x", [2]), Feature::exact("labels", DType::S32, []).below(2).label()];
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("e.yaml");
+    std::fs::write(folder.path().join("t.csv"), "a,b,kind\n1,2,no\n3,4,yes\n5,6,no\n7,8,yes\n").unwrap();
+    std::fs::write(
+        folder.path().join("map.pbtxt"),
+        "item { id: 1 name: 'cat' }\nitem {\n id: 2\n display_name: \"dog\"\n}\n",
+    )
+    .unwrap();
+    std::fs::write(folder.path().join("empty.pbtxt"), "item {\n name: 'cat'\n}\n").unwrap();
+    let refused = |data: &str| error_of(data, &path, &features).lines().next().unwrap().to_string();
+    let good = "columns: {x: [a, {name: b, normalize: true}], labels: {name: kind, categories: true}}";
+    for (data, expected) in [
+        (
+            "{csv: t.csv, n_test: 1, columns: {y: a}}",
+            "`data` has `columns` of y, expected a feature of the model: x, labels",
+        ),
+        (
+            "{csv: t.csv, n_test: 1, scale: 2, COLUMNS}",
+            "`data` has `scale` beside `columns`, expected `normalize: true` of a column",
+        ),
+        (
+            "{csv: t.csv, test: {npz: b.npz}, COLUMNS}",
+            "`data` has `npz` beside `columns`, expected `csv`, whose header names the columns",
+        ),
+        (
+            "{csv: t.csv, n_test: 4, COLUMNS}",
+            "`data` has 4 examples to keep, of 4, expected fewer: one must be left to train on",
+        ),
+        (
+            "{npz: t.npz, n_test: 1, COLUMNS}",
+            "`data` has `columns` beside `npz`, expected it with `csv`: other files have no header",
+        ),
+        (
+            "{csv: t.csv, n_test: 1, columns: {x: [a, {name: c}]}}",
+            "t.csv:1: there is no column `c`; it has `a`, `b`, `kind`",
+        ),
+        (
+            "{csv: t.csv, n_test: 1, columns: {x: [a], labels: {name: kind, categories: true}}}",
+            "`x` has 2 numbers for an example, and its columns make 1: `a 1`",
+        ),
+        ("{csv: t.csv, n_test: 1, columns: {x: []}}", "expected a column at least"),
+        (
+            "{csv: t.csv, n_test: 1, columns: [x]}",
+            "expected features with their columns, such as `{x: [age, fare], labels: survived}`",
+        ),
+        (
+            "{csv: t.csv, n_test: 1, columns: {x: {name: a, normalize: true, words: 5}}}",
+            "column `a` has several of `normalize`, `categories` and `words`",
+        ),
+        ("{csv: t.csv, n_test: 1, columns: {x: {name: a, other: true}}}", "column `a` has `other` and no `categories`"),
+        ("{csv: t.csv, n_test: 1, columns: {x: {name: a, categories: [b, b]}}}", "the category `b` is there twice"),
+        (
+            "{csv: t.csv, n_test: 1, columns: {x: {name: a, missing: often}}}",
+            "expected `mean`, or a number that stands for empty cells",
+        ),
+        (
+            "{csv: t.csv, n_test: 1, columns: {x: {name: a, words: 2}}}",
+            "expected a whole number from 3: how many numbers words have",
+        ),
+        ("{csv: t.csv, n_test: 1, delimiter: ';;', COLUMNS}", "expected one character such as `;`, or `tab`"),
+        (
+            "{csv: t.csv, n_test: 1, stratify: x, COLUMNS}",
+            "`data` has `stratify: x`, expected the name of a label of classes: `labels`",
+        ),
+        (
+            "{csv: t.csv, n_test: 1, classes: {x: [a]}, COLUMNS}",
+            "`data` has `classes` of `x`, expected a label of classes: `labels`",
+        ),
+        (
+            "{csv: t.csv, n_test: 1, classes: [a], COLUMNS}",
+            "`data` has 1 names of the classes of `labels`, expected 2, one for each class of the model",
+        ),
+        ("{csv: t.csv, n_test: 1, classes: empty.pbtxt, COLUMNS}", "an item of the label map has no `id`"),
+        ("{csv: t.csv, n_test: 1, classes: none.txt, COLUMNS}", "cannot read the names of classes"),
+        (
+            "{csv: t.csv, n_test: 1, augment: {rotation: 200}, COLUMNS}",
+            "`data` has `rotation: 200`, expected degrees from 0 to 180",
+        ),
+        (
+            "{csv: t.csv, n_test: 1, augment: {flip: true}, COLUMNS}",
+            "`augment` changes images, and no feature is `[height, width, channels]`",
+        ),
+    ] {
+        let error = refused(&data.replace("COLUMNS", good));
+        assert!(error.contains(expected), "{data}: {error}");
+    }
+    let no_classes = error_of("{csv: t.csv, n_test: 1, classes: [a]}", &path, &[Feature::compute("a", [3])]);
+    assert!(
+        no_classes.contains("`classes` and 0 labels of classes, expected a model that learns classes"),
+        "{no_classes}"
+    );
+    let two = |name: &str| Feature::exact(name, DType::S32, []).below(9).label();
+    let of_two = error_of("{csv: t.csv, n_test: 1, classes: [a], columns: {}}", &path, &[two("a"), two("b")]);
+    assert!(of_two.contains("`classes` and 2 labels of classes, expected names by label, of `a`, `b`"), "{of_two}");
+    // What is good, by a label map; and other rows of a run of which nothing is known.
+    #[derive(Deserialize)]
+    struct Block {
+        data: DataConfig,
+    }
+    let text = format!("data: {{csv: t.csv, n_test: 1, classes: map.pbtxt, {good}}}\n");
+    let document = Document::parse("e.yaml", &text).unwrap();
+    let Block { data } = document.read().unwrap();
+    let examples = data.read(&path, &features).unwrap();
+    assert_eq!(examples.test.classes()["labels"], ["cat", "dog"]);
+    let learnt = examples.training.learnt().cloned();
+    let other = folder.path().join("t.csv");
+    let error = data.read_other(&path, &other, &features[..1]).unwrap_err().to_string();
+    assert!(
+        error.contains("nothing is known of column `b` of `x`, which is learnt from the rows that are trained on"),
+        "{error}"
+    );
+    assert!(error.ends_with("help: name the checkpoint of a run, which has what was learnt"), "{error}");
+    let known = DataConfig { learnt, ..data }.read_other(&path, &other, &features[..1]).unwrap();
+    assert_eq!(known.n_examples(), 4);
 }

@@ -1,0 +1,77 @@
+//! The counters of callbacks, as a checkpoint keeps them.
+
+use super::totals::{Sum, Totals};
+use serde::{Deserialize, Serialize};
+
+/// Which way a monitored value improves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// As the metric's name says: accuracies, AUC, precision, recall, F1, R², similarities and IoU rise, losses, errors and perplexity fall.
+    #[default]
+    Auto,
+    /// It falls.
+    Min,
+    /// It rises.
+    Max,
+}
+
+/// A value that is monitored over epochs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Followed {
+    /// Its name, as the experiment has it.
+    pub monitor: String,
+    /// Which way it improves, as the experiment has it.
+    pub mode: Mode,
+    /// The best value, once there was one.
+    pub best: Option<f64>,
+    /// Updates made when it was measured.
+    pub best_step: u64,
+    /// Epochs since the last improvement that count.
+    pub wait: u32,
+    /// Epochs that do not count yet.
+    #[serde(default)]
+    pub cooldown: u32,
+}
+
+/// The counters of a run's callbacks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CallbackState {
+    /// Epochs whose reports were looked at.
+    pub n_epochs: u64,
+    /// Of early stopping.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub early_stopping: Option<Followed>,
+    /// Of the learning rate's reductions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reduce_on_plateau: Option<Followed>,
+    /// Of the best checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_best: Option<Followed>,
+    /// The epoch, counted from 1, after which early stopping ended the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<u64>,
+    /// Sums and weights over the batches of an epoch that is not looked at yet, as the bits of f64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) sums: Vec<(String, Vec<u64>, Vec<u64>)>,
+}
+
+impl CallbackState {
+    /// Remembers the sums of an epoch's batches so far.
+    pub(crate) fn remember(&mut self, totals: &Totals) {
+        let bits = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect();
+        let sums = totals.sums().map(|(name, sum)| (name.to_string(), bits(&sum.sums), bits(&sum.weights)));
+        self.sums = sums.collect();
+    }
+
+    /// Adds the sums that were remembered to those of the same names.
+    pub(crate) fn recall(&self, totals: &mut Totals) {
+        let values = |bits: &[u64]| bits.iter().copied().map(f64::from_bits).collect();
+        let of_name = |name: &str| {
+            let remembered = self.sums.iter().find(|(other, ..)| other == name);
+            remembered.map_or(Sum::default(), |(_, sums, weights)| Sum { sums: values(sums), weights: values(weights) })
+        };
+        let sums: Vec<Sum> = totals.sums().map(|(name, _)| of_name(name)).collect();
+        totals.add(sums);
+    }
+}
