@@ -212,7 +212,9 @@ fn in_bf16_they_are_off_by_roundings_of_bf16() {
     let is_discrete = |case: &str, layer: &str| moves.iter().any(|it| case.starts_with(it)) || is_discrete(case, layer);
     for (case, layer) in CASES.iter().filter(|(case, layer)| !is_discrete(case, layer)) {
         for (name, distance) in distances(case, layer, Precision::Bf16) {
-            let bound = 16.0 * 2f32.powi(-9);
+            // Gradients of attention go back through as many roundings, and the softmax's is a difference, which loses a bit.
+            let n_roundings = if case.starts_with("attention") { 64.0 } else { 16.0 };
+            let bound = n_roundings * 2f32.powi(-9);
             assert!(distance <= bound, "{case}: {name} is off by {distance}");
         }
     }
