@@ -8,7 +8,7 @@ use super::error::ReadError;
 use super::node::{Node, Value};
 use super::place::{Key, Mark};
 use super::{ConfigError, Document, MAX_BYTES, placed, without_mark, yaml};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Files inside one another at most.
 const MAX_DEPTH: usize = 8;
@@ -108,7 +108,7 @@ impl Including<'_> {
     }
 
     /// The tree of a file, with its lines behind all others.
-    fn file(&mut self, file: &PathBuf, name: &Node) -> Result<Node, Failed> {
+    fn file(&mut self, file: &Path, name: &Node) -> Result<Node, Failed> {
         let text = (self.read)(file).map_err(|error| {
             let error = ReadError::new(format!("cannot include {}: {error}", file.display())).or_at(name.mark);
             Failed::At(error.with_help("a path is relative to the file that names it"))
@@ -191,7 +191,8 @@ mod tests {
         expect![[r#"
             m.yaml:2:9: found string "many", expected a list
               2 | hidden: many
-                |         ^^^^"#]]
+                |         ^^^^
+              help: write ['many'], if it is the only one"#]]
         .assert_eq(&document.read_error(node.wrong("a list")).to_string());
         assert_eq!(document.place_of(node.mark.line), ("m.yaml", 2));
     }
@@ -200,14 +201,31 @@ mod tests {
     fn what_cannot_be_included_is_said() {
         let error = |files: &[(&str, &str)]| parse(files).unwrap_err();
         expect![[r#"
-            e.yaml:1:17: cannot include m.yaml: entity not found
+            e.yaml:1:18: cannot include m.yaml: entity not found
               1 | model: {include: m.yaml}
                 |                  ^^^^^^
               help: a path is relative to the file that names it"#]]
         .assert_eq(&error(&[("e.yaml", "model: {include: m.yaml}\n")]));
-        expect![""].assert_eq(&error(&[("e.yaml", "include: e.yaml\n")]));
-        expect![""].assert_eq(&error(&[("e.yaml", "include: 3\n")]));
-        expect![""].assert_eq(&error(&[("e.yaml", "include: m.yaml\n"), ("m.yaml", "a: [\n")]));
-        expect![""].assert_eq(&error(&[("e.yaml", "include: m.yaml\n"), ("m.yaml", "[1]\n")]));
+        expect![[r#"
+            e.yaml:1:10: files include each other, or 8 stand inside one another
+              1 | include: e.yaml
+                |          ^^^^^^"#]]
+        .assert_eq(&error(&[("e.yaml", "include: e.yaml\n")]));
+        expect![[r#"
+            e.yaml:1:10: found integer `3`, expected a file, such as `include: blocks.yaml`, or a list of files
+              1 | include: 3
+                |          ^"#]]
+        .assert_eq(&error(&[("e.yaml", "include: 3\n")]));
+        expect![[r#"
+            m.yaml:1:4: not valid yaml: while parsing a node, did not find expected node content
+              1 | a: [
+                |    ^
+              help: `[` of line 1, column 4 is open here"#]]
+        .assert_eq(&error(&[("e.yaml", "include: m.yaml\n"), ("m.yaml", "a: [\n")]));
+        expect![[r#"
+            e.yaml:1:10: m.yaml has no keys, of which it could include some
+              1 | include: m.yaml
+                |          ^^^^^^"#]]
+        .assert_eq(&error(&[("e.yaml", "include: m.yaml\n"), ("m.yaml", "[1]\n")]));
     }
 }
