@@ -251,7 +251,7 @@ fn a_layer_that_is_written_wrong() {
     check_layers(
         "  - flatten\n  - {dens: 10}\n",
         expect![[r#"
-            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, depthwise_conv, batch_norm, group_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, stochastic_depth, squeeze_excite, mb_conv, activation, rescaling, embedding, position_embedding, class_token, lstm, gru, attention, transformer_block, llama_block, flatten, reshape, permute, take, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
+            model.yaml:5:6: unknown value `dens`, expected one of dense, conv, conv1d, conv3d, conv_transpose, separable_conv, depthwise_conv, batch_norm, group_norm, instance_norm, layer_norm, rms_norm, max_pool, avg_pool, global_max_pool, global_avg_pool, dropout, stochastic_depth, squeeze_excite, mb_conv, expression, activation, leaky_relu, prelu, softmax, reduce, unit_norm, dot, cosine, gaussian_noise, gaussian_dropout, gather, one_hot, cast, masking, rescaling, embedding, position_embedding, class_token, lstm, gru, attention, transformer_block, llama_block, flatten, reshape, repeat_vector, permute, take, zero_padding, crop, upsample, concat, add, subtract, multiply, average, maximum, minimum
               5 |   - {dens: 10}
                 |      ^^^^
               help: did you mean `dense`?"#]],
@@ -367,7 +367,7 @@ fn shapes_that_do_not_fit() {
     check_layers(
         "  - flatten\n  - {max_pool: 2}\n  - {dense: 10}\n",
         expect![[r#"
-        model.yaml:5:5: layer `max_pool` (max_pool) reads `flatten` f32[batch, 192]: x f32[32,192] has rank 2, expected 4: [batch, height, width, channels]
+        model.yaml:5:5: layer `max_pool` (max_pool) reads `flatten` f32[batch, 192]: x f32[32,192] has rank 2, expected [batch, length, channels] or [batch, height, width, channels] or [batch, depth, height, width, channels]
           5 |   - {max_pool: 2}
             |     ^^^^^^^^^"#]],
     );

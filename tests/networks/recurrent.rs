@@ -7,7 +7,7 @@
 use crate::run;
 use bf16scope::graph::{Graph, Precision, Program, Scope, Tensor};
 use bf16scope::hlo::{DType, Literal, Op};
-use bf16scope::nn::{Gru, Lstm, gru, lstm};
+use bf16scope::nn::{Gru, Lstm, StepRemat, gru, lstm};
 use bf16scope::passes::grad;
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
@@ -22,22 +22,22 @@ fn recorded(name: &str) -> Option<ArrayD<f32>> {
 }
 
 /// The layer of a case.
-fn layer(case: &str, unroll: bool, s: &Scope, x: &Tensor, mask: Option<&Tensor>) -> Tensor {
+fn layer(case: &str, (unroll, remat): (bool, StepRemat), s: &Scope, x: &Tensor, mask: Option<&Tensor>) -> Tensor {
     let bidirectional = case.contains("bidirectional");
     let return_sequences = !matches!(case, "lstm" | "gru") && !case.ends_with("last");
     if case.starts_with("lstm") {
-        let config = Lstm { units: 6, bidirectional, return_sequences, unroll, ..Lstm::default() };
+        let config = Lstm { units: 6, bidirectional, return_sequences, unroll, remat, ..Lstm::default() };
         return lstm(s, x, mask, "", &config);
     }
-    gru(s, x, mask, "", &Gru { units: 6, bidirectional, return_sequences, unroll, ..Gru::default() })
+    gru(s, x, mask, "", &Gru { units: 6, bidirectional, return_sequences, unroll, remat, ..Gru::default() })
 }
 
 /// The result, and the gradients by x and all variables of its product with a cotangent.
-fn program(case: &str, unroll: bool) -> Program {
+fn program(case: &str, unroll: bool, remat: StepRemat) -> Program {
     let g = Graph::training(case);
     let x = g.input("x", DType::F32, [3, 5, 4]);
     let mask = recorded(&format!("{case}/mask")).map(|_| g.input("mask", DType::F32, [3, 5]));
-    let y = layer(case, unroll, &g.scope(), &x, mask.as_ref());
+    let y = layer(case, (unroll, remat), &g.scope(), &x, mask.as_ref());
     let cotangent = g.input("cotangent", DType::F32, y.dims());
     let axes: Vec<i64> = (0..y.rank() as i64).collect();
     let loss = (&y * &cotangent).sum(&axes);
@@ -58,25 +58,59 @@ fn argument(case: &str, name: &str) -> Literal {
     Literal::from_elements(dims, &array.iter().copied().collect::<Vec<f32>>())
 }
 
+/// Runs a case and compares it with what Keras computed.
+fn as_keras(case: &str, remat: StepRemat) -> Vec<Literal> {
+    let looped = program(case, false, remat);
+    let results = run::run(&looped, |name| argument(case, name));
+    for (name, result) in looped.outputs.iter().zip(&results) {
+        let expected = recorded(&format!("{case}/{name}")).unwrap_or_else(|| panic!("{case} has no {name}"));
+        let result = run::f32s(result);
+        assert_eq!(result.len(), expected.len(), "{case}: {name}");
+        for (idx, (result, expected)) in result.iter().zip(&expected).enumerate() {
+            let error = (result - expected).abs();
+            let what = format!("{case} ({remat:?}): {name}[{idx}]");
+            assert!(error <= TOLERANCE * (1.0 + expected.abs()), "{what} {result}, {expected}");
+        }
+    }
+    results
+}
+
+/// The largest array of a step's program that a loop carries, in elements: what reverse mode keeps over the steps.
+#[test]
+fn segments_keep_less_than_steps_and_steps_less_than_all() {
+    let kept = |remat: StepRemat| {
+        let g = Graph::training("lstm");
+        let x = g.input("x", DType::F32, [2, 64, 4]);
+        let y = lstm(&g.scope(), &x, None, "lstm", &Lstm { units: 8, remat, ..Lstm::default() });
+        let loss = (&y * &y).sum(&[0, 1]);
+        let wrt: Vec<_> = (0..g.variables().len()).map(|number| g.differentiable(number)).collect();
+        let gradients = grad::gradients(g.emitter(), loss.id, &wrt).unwrap();
+        let gradients: Vec<Tensor> = gradients.into_iter().map(|id| g.tensor(id)).collect();
+        let program = g.finish(&[("kernel", &gradients[0])]).unwrap();
+        let computations = &program.module.computations;
+        let loops = computations.iter().flat_map(|it| &it.instructions).filter(|it| matches!(it.op, Op::While { .. }));
+        let elements = |instr: &bf16scope::hlo::Instruction| -> i64 {
+            instr.shape.leaves().iter().map(|leaf| leaf.dims().iter().product::<i64>()).sum()
+        };
+        loops.map(elements).max().unwrap()
+    };
+    let (all, steps, segments) = (kept(StepRemat::Nothing), kept(StepRemat::Steps), kept(StepRemat::Segments));
+    assert!(all > steps && steps > segments, "{all}, {steps}, {segments}");
+}
+
 #[test]
 fn recurrent_layers_compute_what_keras_does() {
     for kind in ["lstm", "gru"] {
         for form in ["", "_sequences", "_masked", "_bidirectional", "_bidirectional_last"] {
             let case = format!("{kind}{form}");
-            let looped = program(&case, false);
-            let results = run::run(&looped, |name| argument(&case, name));
-            for (name, result) in looped.outputs.iter().zip(&results) {
-                let expected = recorded(&format!("{case}/{name}")).unwrap_or_else(|| panic!("{case} has no {name}"));
-                let result = run::f32s(result);
-                assert_eq!(result.len(), expected.len(), "{case}: {name}");
-                for (idx, (result, expected)) in result.iter().zip(&expected).enumerate() {
-                    let error = (result - expected).abs();
-                    assert!(error <= TOLERANCE * (1.0 + expected.abs()), "{case}: {name}[{idx}] {result}, {expected}");
-                }
+            let plain = as_keras(&case, StepRemat::Nothing);
+            // Of five steps two segments, and one step that is left.
+            for remat in [StepRemat::Steps, StepRemat::Segments] {
+                as_keras(&case, remat);
             }
             // Trip by trip the same arithmetic.
-            let unrolled = run::run(&program(&case, true), |name| argument(&case, name));
-            run::assert_same(&results, &unrolled, &case);
+            let unrolled = run::run(&program(&case, true, StepRemat::Nothing), |name| argument(&case, name));
+            run::assert_same(&plain, &unrolled, &case);
         }
     }
 }
@@ -112,10 +146,29 @@ fn a_recurrent_layer_says_what_is_wrong() {
         error(&[3, 5, 4], Some(&[3, 4]), six).contains("mask f32[3,4] is not of x f32[3,5,4], expected [batch, steps]")
     );
     assert!(error(&[3, 5, 4], None, Lstm::default()).contains("units is 0, expected at least 1"));
-    let gelu = Lstm { activation: bf16scope::nn::Activation::Gelu, ..six };
-    let error = error(&[3, 5, 4], None, gelu);
-    assert!(
-        error.contains("the activation \"gelu\" has a custom VJP, or an axis, which a loop does not keep"),
-        "{error}"
-    );
+}
+
+/// Activations that have custom VJPs elsewhere are differentiated by their ops inside of a loop: as a unit that is written out.
+#[test]
+fn activations_with_custom_vjps_have_gradients_inside_of_loops() {
+    use bf16scope::nn::Activation;
+    for activation in [Activation::Gelu, Activation::GeluTanh, Activation::Softplus, Activation::Selu] {
+        let gradient = |unroll: bool| {
+            let g = Graph::training("lstm");
+            let x = g.input("x", DType::F32, [3, 5, 4]);
+            let config = Lstm { units: 6, activation, unroll, ..Lstm::default() };
+            let y = lstm(&g.scope(), &x, None, "", &config);
+            let loss = y.sum(&[0, 1]);
+            let gradients = grad::gradients(g.emitter(), loss.id, &[x.id]).unwrap();
+            let gradient = g.tensor(gradients[0]);
+            run::run(&g.finish(&[("y", &y), ("gradient", &gradient)]).unwrap(), |name| argument("lstm", name))
+        };
+        // The compiler contracts other operations of a loop than of steps that are written out.
+        for (looped, written_out) in gradient(false).iter().zip(&gradient(true)) {
+            for (looped, written_out) in run::f32s(looped).iter().zip(run::f32s(written_out)) {
+                let error = (looped - written_out).abs();
+                assert!(error <= TOLERANCE * (1.0 + written_out.abs()), "{activation:?}: {looped}, {written_out}");
+            }
+        }
+    }
 }

@@ -25,6 +25,7 @@ mod while_loop;
 
 use crate::{PassError, PassErrorKind, Place};
 use called::{Called, Written};
+pub use while_loop::rematerialise_trips;
 
 /// Appends the gradients of `output` with respect to each of `wrt`, and returns them in order: each has the dtype and
 /// dims of its variable. A variable that the output does not depend on, or only through integers and functions that are

@@ -8,6 +8,7 @@
 
 mod de;
 mod error;
+mod include;
 pub mod kind;
 mod node;
 mod numbers;
@@ -49,6 +50,8 @@ pub struct Document {
     path: String,
     text: String,
     root: Node,
+    /// Files that it includes, whose lines are behind its own.
+    included: Vec<include::Included>,
 }
 
 impl Document {
@@ -62,7 +65,7 @@ impl Document {
         }
         let text = without_mark(text);
         let root = yaml::parse(text).map_err(|(problem, mark)| placed(path, text, mark, problem))?;
-        Ok(Document { path: path.to_string(), text: text.to_string(), root })
+        Ok(Document { path: path.to_string(), text: text.to_string(), root, included: Vec::new() })
     }
 
     /// The file, as it is named in errors.
@@ -82,7 +85,7 @@ impl Document {
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         T::deserialize(&self.root).map_err(|error| {
             let ReadError { mark, problem } = error.or_at(self.root.mark);
-            placed(&self.path, &self.text, mark, of_tuning(&self.root, problem))
+            self.placed(mark, of_tuning(&self.root, problem))
         })
     }
 
@@ -93,7 +96,26 @@ impl Document {
 
     /// An error about a value that was read from it.
     pub fn read_error(&self, error: ReadError) -> ConfigError {
-        placed(&self.path, &self.text, error.mark, error.problem)
+        self.placed(error.mark, error.problem)
+    }
+
+    /// The file of a line of the tree, and the line there.
+    pub fn place_of(&self, line: usize) -> (&str, usize) {
+        match self.included.iter().rev().find(|file| line > file.before) {
+            Some(file) => (&file.path, line - file.before),
+            None => (&self.path, line),
+        }
+    }
+
+    fn placed(&self, mark: Option<Mark>, problem: ConfigProblem) -> ConfigError {
+        let file = mark.and_then(|mark| self.included.iter().rev().find(|file| mark.line > file.before));
+        match (file, mark) {
+            (Some(file), Some(mark)) => {
+                let mark = Mark { line: mark.line - file.before, ..mark };
+                placed(&file.path, &file.text, Some(mark), problem)
+            }
+            _ => placed(&self.path, &self.text, mark, problem),
+        }
     }
 }
 

@@ -51,8 +51,8 @@ impl Origin {
 
     /// The file and the line of the value, if it is written.
     pub fn line(&self) -> Option<(&str, u32)> {
-        let line = u32::try_from(self.node()?.mark.line).unwrap_or(0);
-        Some((self.document()?.path(), line))
+        let (path, line) = self.document()?.place_of(self.node()?.mark.line);
+        Some((path, u32::try_from(line).unwrap_or(0)))
     }
 
     /// An error about what its steps lead to from here. `path` names the file if there is no document.

@@ -29,6 +29,7 @@ mod owner;
 mod precision;
 mod scan;
 mod scope;
+mod segments;
 mod shared;
 mod storage;
 mod tensor;

@@ -163,7 +163,7 @@ impl Graph {
 
     /// What a loop gives, if it can be.
     #[track_caller]
-    fn results_of(&self, what: &str, n: u32, body: &Module, operands: &[Operand<'_>]) -> Option<Results> {
+    pub(super) fn results_of(&self, what: &str, n: u32, body: &Module, operands: &[Operand<'_>]) -> Option<Results> {
         let tensors: Vec<&Tensor> = operands.iter().map(|operand| operand.tensor()).collect();
         if !self.owns(what, &tensors) || tensors.iter().any(|tensor| tensor.is_poison()) {
             return None;
@@ -221,12 +221,12 @@ fn row(tensor: &Tensor) -> Tensor {
 }
 
 /// How many values a loop over `body` gives.
-fn n_results(body: &Module) -> usize {
+pub(super) fn n_results(body: &Module) -> usize {
     n_elements(body.entry().result_shape()) as usize
 }
 
 /// What a body gives.
-struct Results {
+pub(super) struct Results {
     carried: Vec<Shape>,
     stacked: Vec<Shape>,
 }

@@ -40,6 +40,7 @@ mod margins;
 mod merge;
 mod metric;
 mod objective;
+mod owners;
 mod parameters;
 mod reductions;
 mod regularizer;

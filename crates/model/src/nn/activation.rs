@@ -76,6 +76,21 @@ impl Activation {
     }
 }
 
+impl Activation {
+    /// The function of x as ops alone, for the body of a loop, which keeps no custom VJP: reverse mode goes through its ops.
+    #[track_caller]
+    pub(super) fn of_ops(self, x: &Tensor) -> Tensor {
+        match self {
+            _ if x.is_poison() => x.clone(),
+            Activation::Gelu => gelu_of_ops(x, Gelu::Erf),
+            Activation::GeluTanh => gelu_of_ops(x, Gelu::Tanh),
+            // Of which the slope at 0 is 1/2, as the sigmoid's.
+            Activation::Softplus => (x + x.abs()) * 0.5 + x.abs().negate().exponential().log_plus_one(),
+            other => other.of(x),
+        }
+    }
+}
+
 /// `max(x, 0)`. Exact in any dtype; NaN stays NaN. Its gradient passes where the result is above 0.
 ///
 /// # Source
@@ -216,6 +231,12 @@ pub fn gelu(x: &Tensor, form: Gelu) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }
+    let input = x.id;
+    gelu_of_ops(x, form).with_layer_vjp(&[x], move |e, g, _| vec![of_gelu(e, g, input, form)])
+}
+
+#[track_caller]
+fn gelu_of_ops(x: &Tensor, form: Gelu) -> Tensor {
     let inner = match form {
         Gelu::Erf => {
             let z = x * FRAC_1_SQRT_2;
@@ -224,8 +245,7 @@ pub fn gelu(x: &Tensor, form: Gelu) -> Tensor {
         }
         Gelu::Tanh => ((x + x * x * x * CUBIC) * SQRT_2_OVER_PI).tanh(),
     };
-    let input = x.id;
-    (x * 0.5 * (inner + 1.0)).with_layer_vjp(&[x], move |e, g, _| vec![of_gelu(e, g, input, form)])
+    x * 0.5 * (inner + 1.0)
 }
 
 /// Below this `erf` rounds to -1: `1 + erf(-4)` is 1.5e-8, less than a quarter of f32's ulp below 1 (2^-24 = 6.0e-8), and

@@ -91,7 +91,7 @@ pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
 pub use pool_nd::{PoolNd, avg_pool_nd, max_pool_nd};
 pub use prelu::{Prelu, prelu};
-pub use recurrent::{Gru, Lstm, gru, lstm};
+pub use recurrent::{Gru, Lstm, StepRemat, gru, lstm};
 pub use reduce::{Reduction, reduce};
 pub use reshape::{crop, permute, reshape_example, take, upsample, zero_padding};
 pub use rms_norm::{RmsNorm, rms_norm};

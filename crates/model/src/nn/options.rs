@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn what_only_rust_can_say_is_no_key() {
         let error = |text: &str| document::from_str::<BatchNorm>("n.yaml", text).unwrap_err().to_string();
-        let expected = "expected one of momentum, epsilon, axis, beta_initializer, gamma_initializer";
+        let expected = "expected one of momentum, epsilon, axis, center, scale, beta_initializer, gamma_initializer";
         assert!(error("gradient: per_feature").contains(expected), "{}", error("gradient: per_feature"));
         let recipe = serde_json::to_string(&Init::ForgetGate).unwrap();
         assert_eq!(recipe, "\"ForgetGate\"");

@@ -53,6 +53,9 @@ macro_rules! recurrent {
             /// Whether the steps are written out, one after the other, not as a loop. Default false.
             #[serde(default, skip_serializing_if = "is_default")]
             pub unroll: bool,
+            /// What the backward pass makes again. Default `nothing`.
+            #[serde(default, skip_serializing_if = "is_default")]
+            pub remat: StepRemat,
         }
 
         impl Default for $Layer {
@@ -70,6 +73,7 @@ macro_rules! recurrent {
                     go_backwards: false,
                     bidirectional: false,
                     unroll: false,
+                    remat: StepRemat::Nothing,
                 }
             }
         }
@@ -83,6 +87,7 @@ macro_rules! recurrent {
                     go_backwards: self.go_backwards,
                     bidirectional: self.bidirectional,
                     unroll: self.unroll,
+                    remat: self.remat,
                 }
             }
         }
@@ -103,6 +108,19 @@ recurrent! {
     Gru {}
 }
 
+/// What the backward pass of a recurrent layer makes again, by the same operations, so gradients are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepRemat {
+    /// Nothing: the gates of every step are residuals.
+    #[default]
+    Nothing,
+    /// Each step, of the state before it.
+    Steps,
+    /// Segments of as many steps as there are segments: the state before each is kept, and the steps of one at a time.
+    Segments,
+}
+
 /// Options that both layers share.
 struct Order {
     units: i64,
@@ -111,6 +129,7 @@ struct Order {
     go_backwards: bool,
     bidirectional: bool,
     unroll: bool,
+    remat: StepRemat,
 }
 
 /// Long short-term memory: `c' = f·c + i·g`, `h' = o·tanh(c')`, with gates i, f and o and the cell's input g from products of x
@@ -127,8 +146,7 @@ struct Order {
 /// Everything in the dtype of x, but for the cell c, which is f32 where x is narrower: it is a sum over the steps.
 ///
 /// # Errors
-/// x not of rank 3, not floating or without steps; another mask; `units` below 1; an activation with a custom VJP
-/// (gelu, softplus) or over an axis (softmax), of which loops know nothing.
+/// x not of rank 3, not floating or without steps; another mask; `units` below 1.
 ///
 /// # Source
 /// Hochreiter and Schmidhuber 1997; Keras' `LSTM`, whose cell is of the dtype of x.
@@ -205,10 +223,13 @@ fn lstm_step(inputs: &StepInputs<'_>) -> (Tensor, Option<Tensor>) {
     let part = |number| columns(&sum, number, inputs.units);
     let memory = inputs.memory.expect("an LSTM carries a cell");
     let wide = |x: &Tensor| x.cast(memory.dtype());
-    let (input, forget, output) =
-        (recurrent_activation.of(&part(0)), recurrent_activation.of(&part(1)), recurrent_activation.of(&part(3)));
-    let memory = wide(&forget) * memory + wide(&input) * wide(&activation.of(&part(2)));
-    let state = output * activation.of(&memory).cast(state.dtype());
+    let (input, forget, output) = (
+        recurrent_activation.of_ops(&part(0)),
+        recurrent_activation.of_ops(&part(1)),
+        recurrent_activation.of_ops(&part(3)),
+    );
+    let memory = wide(&forget) * memory + wide(&input) * wide(&activation.of_ops(&part(2)));
+    let state = output * activation.of_ops(&memory).cast(state.dtype());
     (state, Some(memory))
 }
 
@@ -221,9 +242,9 @@ fn gru_step(inputs: &StepInputs<'_>) -> (Tensor, Option<Tensor>) {
         of_state = &of_state + row(1).broadcast_in_dim(&of_state.dims(), &[1]);
     }
     let part = |x: &Tensor, number| columns(x, number, units);
-    let gate = |number| recurrent_activation.of(&(part(&of_x, number) + part(&of_state, number)));
+    let gate = |number| recurrent_activation.of_ops(&(part(&of_x, number) + part(&of_state, number)));
     let (update, reset) = (gate(0), gate(1));
-    let new = activation.of(&(part(&of_x, 2) + reset * part(&of_state, 2)));
+    let new = activation.of_ops(&(part(&of_x, 2) + reset * part(&of_state, 2)));
     let one = state.graph().full(state.dtype(), &state.dims(), 1.0);
     (&update * state + (one - &update) * new, None)
 }
@@ -287,19 +308,7 @@ fn check(x: &Tensor, mask: Option<&Tensor>, order: &Order) -> Result<(), RuleErr
         let message = format!("mask {} is not of x {}, expected [batch, steps]", mask.shape(), x.shape());
         return Err(RuleError::new("recurrent/mask", message));
     }
-    let is_plain = |activation: &Activation| {
-        use Activation::*;
-        matches!(activation, Linear | Relu | Relu6 | LeakyRelu | Softsign | Sigmoid | HardSigmoid | Tanh | Silu)
-    };
-    match order.activations.iter().find(|activation| !is_plain(activation)) {
-        None => Ok(()),
-        Some(activation) => {
-            let name = serde_json::to_string(activation).unwrap_or_default();
-            let message = format!("the activation {name} has a custom VJP, or an axis, which a loop does not keep");
-            let help = "use linear, relu, relu6, leaky_relu, softsign, sigmoid, hard_sigmoid, tanh or silu";
-            Err(RuleError::new("recurrent/activation", message).with_help(help))
-        }
-    }
+    Ok(())
 }
 
 /// One direction: the state after the last step, or those after all.
@@ -343,7 +352,11 @@ fn direction(
     let n = steps as u32;
     let results = match order.unroll {
         true => g.scan_unrolled(n, &body.module, &operands),
-        false => g.scan(n, &body.module, &operands),
+        false => match order.remat {
+            StepRemat::Nothing => g.scan(n, &body.module, &operands),
+            StepRemat::Steps => g.scan_rematerialised(n, &body.module, &operands),
+            StepRemat::Segments => g.scan_in_segments(n, &body.module, &operands),
+        },
     };
     match order.return_sequences {
         true => results.last().map_or_else(|| state.clone(), |states| states.transpose(&[1, 0, 2])),

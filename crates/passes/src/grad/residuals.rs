@@ -47,6 +47,8 @@ pub(super) struct Body<'a> {
     pub is_invariant: &'a [bool],
     /// The element that counts.
     pub counter: usize,
+    /// Whether the backward trip makes the whole forward trip again, of the state before it.
+    pub remat: bool,
 }
 
 impl Body<'_> {
@@ -121,7 +123,8 @@ impl Needs<'_> {
                 continue;
             }
             let elements = instr.shape.as_tuple().map(<[Shape]>::len);
-            if self.free[id.idx()] || matches!(instr.op, Op::Tuple) || self.is_larger(id) {
+            let is_again = self.body.remat && self.can_be_again(id);
+            if is_again || self.free[id.idx()] || matches!(instr.op, Op::Tuple) || self.is_larger(id) {
                 self.again.insert(id);
                 if !self.is_of_state(id) {
                     pending.extend(&instr.operands);
@@ -143,6 +146,13 @@ impl Needs<'_> {
     fn is_of_state(&self, id: InstrId) -> bool {
         let instr = self.body.computation.instr(id);
         matches!(instr.op, Op::GetTupleElement { .. }) && leaf(self.body.computation, id).is_some()
+    }
+
+    /// Whether a trip that runs once more gives this again, without other devices and without effects: a loop inside, too.
+    fn can_be_again(&self, id: InstrId) -> bool {
+        let op = &self.body.computation.instr(id).op;
+        let is_outside = matches!(op, Op::Parameter { .. } | Op::CustomCall(_) | Op::Opaque(_) | Op::AllReduce(_));
+        !is_outside && !self.is_of_state(id)
     }
 
     /// Whether a value takes more bytes than the one of which it is a copy in another form.

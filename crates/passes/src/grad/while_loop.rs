@@ -4,7 +4,9 @@
 //! and backwards, from the last trip to the first, with the cotangents of what is carried. The body is reversed as a computation of its
 //! own, which is then taken apart: instructions that depend on a cotangent run backwards, all others forwards, and a value
 //! between the two is a residual. A residual is kept, or made again where that is cheap: of values that no trip changes,
-//! of the counter, of other residuals by an add or a cast.
+//! of the counter, of other residuals by an add or a cast. A loop that says so ([`rematerialise_trips`]) keeps only its state
+//! before each trip, and all else is made again. A loop of loops that says so keeps its state before each segment, and in the
+//! inner loop the residuals of one segment.
 //!
 //! What no trip changes (weights) has a sum of cotangents, in f32 where it is narrower, rounded once behind the loop. An array that each trip
 //! reads a slice of (inputs over time), or writes a slice of (outputs over time), has the slices' cotangents, and no sum.
@@ -59,7 +61,10 @@ pub(super) fn cotangents(called: &Called<'_>, vjp: &Vjp<'_>, condition: CompId, 
         roles(module.comp(body), trips, &before, &leaves, &is_varied, &given)
     });
     let reversed = Reversed::write(called, body, &leaves, &roles)?;
-    let partition = e.with_module(|module| reversed.split(module.comp(reversed.comp), &roles, trips.counter));
+    let partition = e.with_module(|module| {
+        let remat = is_rematerialised(module.comp(e.comp()).instr(vjp.result));
+        reversed.split(module.comp(reversed.comp), &roles, trips.counter, remat)
+    });
     let kept = keep(e, state, vjp.result, trips, &reversed, &partition)?;
     let sums = run_backwards(e, state, trips, &leaves, &roles, &given, &reversed, &partition, &kept)?;
     let of_leaf = |(idx, role): (usize, &Role)| {
@@ -77,6 +82,21 @@ pub(super) fn cotangents(called: &Called<'_>, vjp: &Vjp<'_>, condition: CompId, 
         }
     };
     Ok(vec![Cotangent::Tuple(roles.iter().enumerate().map(of_leaf).collect())])
+}
+
+/// The attribute of a loop whose backward trips make the forward trip again.
+const REMAT: (&str, &str) = ("rematerialise", "trips");
+
+fn is_rematerialised(instr: &Instruction) -> bool {
+    instr.frontend_attributes.iter().any(|(name, value)| (name.as_str(), value.as_str()) == REMAT)
+}
+
+/// Lets reverse mode rematerialise the trips of a loop: of each only the state before it is kept, and the backward trip makes
+/// the forward trip again. Values are the same. Anything but a `while` stays as it is.
+pub fn rematerialise_trips(instr: &mut Instruction) {
+    if matches!(instr.op, Op::While { .. }) && !is_rematerialised(instr) {
+        instr.frontend_attributes.push((REMAT.0.to_string(), REMAT.1.to_string()));
+    }
 }
 
 /// Lets instructions read what a tuple is made of, not elements of the tuple: then its elements can be told apart.
@@ -312,8 +332,8 @@ impl Reversed {
     }
 
     /// Splits it into instructions of the forward and of the backward trip.
-    fn split(&self, computation: &Computation, roles: &[Role], counter: usize) -> Partition {
-        let body = Body { computation, is_invariant: &self.is_invariant, counter };
+    fn split(&self, computation: &Computation, roles: &[Role], counter: usize, remat: bool) -> Partition {
+        let body = Body { computation, is_invariant: &self.is_invariant, counter, remat };
         let places = roles.iter().filter_map(|role| match role {
             Role::Sliced(id) => Some(&computation.instr(*id).operands[1..]),
             _ => None,

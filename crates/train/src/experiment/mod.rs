@@ -428,7 +428,8 @@ impl Experiment {
             TrainError::of_file(TrainErrorKind::Experiment, path, "cannot read the experiment").because(cause)
         };
         let text = files::read_text(path, document::MAX_BYTES as u64).map_err(failed)?;
-        let document = Document::parse(&path.display().to_string(), &text)?;
+        let mut included = |path: &Path| files::read_text(path, document::MAX_BYTES as u64);
+        let document = Document::parse_with(&path.display().to_string(), &text, &mut included)?;
         let mut experiment: Experiment = document.read().map_err(elsewhere::with_its_block)?;
         if experiment.train.label_smoothing > 0.0 && !experiment.model.is_smoothed() {
             let way = vec![Step::Key("train".to_string()), Step::KeyItself("label_smoothing".to_string())];

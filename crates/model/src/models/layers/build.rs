@@ -248,7 +248,8 @@ impl Build<'_> {
         // Of a layer that was written out of a block, the block's.
         if let (true, Some(&line), Some(document)) = (list == "layers", self.lines.get(number), self.origin.document())
         {
-            return s.written_at(document.path(), line, body);
+            let (path, line) = document.place_of(line as usize);
+            return s.written_at(path, line as u32, body);
         }
         let list = self.origin.at(list);
         let is_list = list.node().is_some_and(|node| matches!(node.value, Value::List(_)));

@@ -21,14 +21,14 @@ const MAX_DEPTH: usize = 32;
 /// A layer as it is written, with its parameters in their places.
 struct Entry<'a> {
     /// Its kind, or a block.
-    kind: Kind<'a>,
+    kind: EntryKind<'a>,
     /// The key or text that says so.
     key: Key,
     main: Option<Node>,
     options: Vec<(Key, Node)>,
 }
 
-enum Kind<'a> {
+enum EntryKind<'a> {
     Layer(&'static str),
     Block(&'a Block<'a>),
     /// `{share: NAME}` and nothing more.
@@ -158,7 +158,7 @@ impl<'a> Expander<'a> {
         frame: &Frame<'_>,
     ) -> Result<(), ReadError> {
         let qualified = |node: &Node| qualified(node, known);
-        let is_several = matches!(entry.kind, Kind::Layer(kind) if LayerKind::arity_of(kind) == Arity::Several);
+        let is_several = matches!(entry.kind, EntryKind::Layer(kind) if LayerKind::arity_of(kind) == Arity::Several);
         let mut reads = None;
         for (key, node) in &mut entry.options {
             match &**key {
@@ -173,7 +173,7 @@ impl<'a> Expander<'a> {
         if is_several {
             entry.main = entry.main.map(|main| qualified(&main));
         }
-        if let (Kind::Layer("expression"), None) = (&entry.kind, &reads)
+        if let (EntryKind::Layer("expression"), None) = (&entry.kind, &reads)
             && let Some(formula) = entry.main.as_ref().or_else(|| option(&entry.options, "expression"))
             && let Some(names) = super::arithmetic::names_of(formula)
         {
@@ -193,9 +193,9 @@ impl<'a> Expander<'a> {
             entry.options.push((Key::new("inputs", mark), first));
         }
         match entry.kind {
-            Kind::Block(block) => self.block(block, &entry, mark, name, reads.as_ref(), frame),
-            Kind::Share => self.share(&entry, mark, name, reads.as_ref()),
-            Kind::Layer(_) | Kind::Unknown => {
+            EntryKind::Block(block) => self.block(block, &entry, mark, name, reads.as_ref(), frame),
+            EntryKind::Share => self.share(&entry, mark, name, reads.as_ref()),
+            EntryKind::Layer(_) | EntryKind::Unknown => {
                 entry.options.retain(|(key, _)| &**key != "name");
                 let main = entry.main.unwrap_or_else(|| Node::new(Value::Null, mark));
                 let mut map = vec![(entry.key, main)];
@@ -342,7 +342,7 @@ impl<'a> Expander<'a> {
         if is_share(node) && node.get("share").is_some() {
             let Value::Map(map) = &node.value else { return Err(node.wrong("keys")) };
             return Ok(Entry {
-                kind: Kind::Share,
+                kind: EntryKind::Share,
                 key: Key::new("share", node.mark),
                 main: None,
                 options: map.clone(),
@@ -354,10 +354,10 @@ impl<'a> Expander<'a> {
         };
         let (name, key, main, options) = kinds::parts(node, &parameters)?;
         let kind = match self.blocks.iter().find(|block| block.name == name) {
-            Some(block) => Kind::Block(block),
-            None => LayerKind::known(&name).map_or(Kind::Unknown, Kind::Layer),
+            Some(block) => EntryKind::Block(block),
+            None => LayerKind::known(&name).map_or(EntryKind::Unknown, EntryKind::Layer),
         };
-        if let Kind::Unknown = kind {
+        if let EntryKind::Unknown = kind {
             let names: Vec<String> = self.blocks.iter().map(|block| block.name.to_string()).collect();
             if let Some(near) = nearest(&name, &names) {
                 let error = ReadError::new(format!("there is no layer and no block `{name}`")).or_at(key.mark);
@@ -385,10 +385,12 @@ impl<'a> Expander<'a> {
                     return name;
                 }
                 let kind = match &entry.kind {
-                    Kind::Layer(kind) => kind.to_string(),
-                    Kind::Block(block) => block.name.to_string(),
-                    Kind::Share => option(&entry.options, "share").and_then(Node::text).unwrap_or("share").to_string(),
-                    Kind::Unknown => entry.key.name.clone(),
+                    EntryKind::Layer(kind) => kind.to_string(),
+                    EntryKind::Block(block) => block.name.to_string(),
+                    EntryKind::Share => {
+                        option(&entry.options, "share").and_then(Node::text).unwrap_or("share").to_string()
+                    }
+                    EntryKind::Unknown => entry.key.name.clone(),
                 };
                 let count = n_of_kind.entry(kind.clone()).or_default();
                 loop {

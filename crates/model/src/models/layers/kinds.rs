@@ -188,6 +188,8 @@ kinds! {
     Flatten(shape::Flatten) = "flatten", "Flatten";
     /// Each example in other dims.
     Reshape(shape::Reshape) = "reshape", "Reshape";
+    /// An example several times.
+    RepeatVector(shape::RepeatVector) = "repeat_vector", "RepeatVector";
     /// The axes of an example in another order.
     Permute(shape::Permute) = "permute", "Permute";
     /// One of an axis.

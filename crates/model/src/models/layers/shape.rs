@@ -1,6 +1,7 @@
 //! Layers that only move elements: `flatten`, `reshape`, `permute`, `take`, `zero_padding`, `crop`, `upsample`.
 
 use super::layer_options::LayerOptions;
+use crate::document;
 use crate::graph::{Scope, Tensor};
 use crate::nn::options::is_default;
 use crate::nn::{self, DataFormat, Interpolation, Sizes};
@@ -50,6 +51,29 @@ fn first() -> i64 {
 impl LayerOptions for Take {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
         s.layer(name, |_| nn::take(inputs[0], i64::from(self.index), self.axis))
+    }
+}
+
+/// Options of `repeat_vector`: an example of `[features]` so many times, `[n, features]`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepeatVector {
+    /// How many times.
+    #[serde(deserialize_with = "document::positive")]
+    pub n: i64,
+}
+
+impl LayerOptions for RepeatVector {
+    fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
+        let x = inputs[0];
+        s.layer(name, |s| match x.dims()[..] {
+            _ if x.is_poison() => x.clone(),
+            [batch, features] => x.broadcast_in_dim(&[batch, self.n, features], &[0, 2]),
+            _ => {
+                let message = format!("x {} has rank {}, expected 2: [batch, features]", x.shape(), x.rank());
+                s.graph().fail("repeat_vector", &[x], RuleError::new("repeat_vector/rank", message))
+            }
+        })
     }
 }
 

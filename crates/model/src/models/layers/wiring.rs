@@ -42,7 +42,7 @@ pub(super) fn at(key: &str, index: usize) -> Vec<Step> {
     vec![Step::Key(key.to_string()), Step::Index(index)]
 }
 
-fn key(name: &str) -> Step {
+pub(super) fn key(name: &str) -> Step {
     Step::Key(name.to_string())
 }
 
@@ -190,53 +190,6 @@ impl Wiring {
         names.iter().map(source).collect()
     }
 
-    /// The layer whose variables one has that says so.
-    ///
-    /// # Errors
-    /// A name of no layer above it, or of one that is something else.
-    fn owner_of(&self, config: &Config, number: usize) -> Result<Option<usize>, NodeError> {
-        let layer = &config.layers[number];
-        let Some(name) = &layer.share else { return Ok(None) };
-        let wrong = |message: String| NodeError::new([at("layers", number), vec![key("share")]].concat(), message);
-        let Some(other) = self.names[..number].iter().position(|other| other == name) else {
-            let error = wrong(format!("layer `{}` shares `{name}`, which is no layer above it", self.names[number]));
-            return Err(error.with_help(self.known(config, name)));
-        };
-        let owner = &config.layers[other];
-        if owner.kind != layer.kind || owner.dtype != layer.dtype || owner.tied_to != layer.tied_to {
-            let message = format!(
-                "layer `{}` shares `{name}`, which is of another kind or has other options",
-                self.names[number]
-            );
-            let help = format!("write `{{share: {name}}}` and nothing of the kind: it is the same layer");
-            return Err(wrong(message).with_help(help));
-        }
-        // The first of a chain has the variables.
-        Ok(Some(self.owners[other].unwrap_or(other)))
-    }
-
-    /// The layer whose table or kernel is that of a dense layer, transposed.
-    ///
-    /// # Errors
-    /// A name of no layer above it, or of one that has neither.
-    fn tied(&self, config: &Config, number: usize) -> Result<Option<usize>, NodeError> {
-        let Some(name) = &config.layers[number].tied_to else { return Ok(None) };
-        let wrong = |message: String| NodeError::new([at("layers", number), vec![key("tied_to")]].concat(), message);
-        let Some(other) = self.names[..number].iter().position(|other| other == name) else {
-            let error =
-                wrong(format!("layer `{}` is tied to `{name}`, which is no layer above it", self.names[number]));
-            return Err(error.with_help(self.known(config, name)));
-        };
-        match (&config.layers[other].kind, &config.layers[other].tied_to) {
-            (LayerKind::Embedding(_) | LayerKind::Dense(_), None) => Ok(Some(self.owners[other].unwrap_or(other))),
-            (kind, _) => {
-                let message =
-                    format!("layer `{name}` ({}) has no table and no kernel of its own to be tied to", kind.name());
-                Err(wrong(message).with_help("name an `embedding`, or a `dense` layer that is not tied itself"))
-            }
-        }
-    }
-
     /// The error of a layer that reads itself, or one below it.
     fn not_above(
         &self,
@@ -260,7 +213,7 @@ impl Wiring {
     }
 
     /// The name that was probably meant, or all there are.
-    fn known(&self, config: &Config, name: &str) -> String {
+    pub(super) fn known(&self, config: &Config, name: &str) -> String {
         let inputs = config.inputs.iter().map(|input| &input.name);
         let names: Vec<String> = inputs.chain(&self.names).cloned().collect();
         match nearest(name, &names) {

@@ -1,3 +1,5 @@
+//! Blocks written out: names of variables, towers that share, tables that are tied, and what is refused.
+
 use crate::document;
 use crate::models::Model;
 use crate::task::{Features, Mode};

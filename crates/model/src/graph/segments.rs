@@ -1,0 +1,140 @@
+//! Loops whose trips the backward pass makes again: each of the state before it ([`Graph::scan_rematerialised`]), or segments of
+//! them ([`Graph::scan_in_segments`]).
+
+use super::scan::n_results;
+use super::{BuildError, Graph, Operand, Tensor};
+use bf16scope_hlo::Module;
+use bf16scope_hlo::ops::{RuleError, SliceDim};
+use bf16scope_passes::grad::rematerialise_trips;
+
+impl Graph {
+    /// As [`Graph::scan`], of whose trips reverse mode keeps only what is carried: the backward pass makes each trip again, by
+    /// the same operations, so gradients are the same.
+    ///
+    /// # Errors
+    /// As [`Graph::scan`].
+    #[track_caller]
+    pub fn scan_rematerialised(&self, n: u32, body: &Module, operands: &[Operand<'_>]) -> Vec<Tensor> {
+        let results = self.scan(n, body, operands);
+        if let Some(first) = results.first().filter(|first| !first.is_poison()) {
+            self.emitter().with_module_mut(|module| {
+                let comp = &mut module.computations[self.emitter().comp().idx()];
+                let of_loop = comp.instructions[first.id.idx()].operands[0];
+                rematerialise_trips(&mut comp.instructions[of_loop.idx()]);
+            });
+        }
+        results
+    }
+
+    /// As [`Graph::scan`], in segments of about the root of `n` trips: reverse mode keeps what is carried at the start of each
+    /// segment, and makes one segment at a time again. Memory grows with the root of the trips, and the forward pass is made
+    /// twice.
+    ///
+    /// # Errors
+    /// As [`Graph::scan`]; a body that changes a carried value's place, as of any scan.
+    #[track_caller]
+    pub fn scan_in_segments(&self, n: u32, body: &Module, operands: &[Operand<'_>]) -> Vec<Tensor> {
+        let length = f64::from(n).sqrt().round().max(1.0) as u32;
+        let n_segments = n / length;
+        // Counted operands start elsewhere in each segment.
+        let is_counted = operands.iter().any(|operand| matches!(operand, Operand::Counted(_)));
+        if n_segments < 2 || is_counted || self.results_of("scan", n, body, operands).is_none() {
+            return self.scan_rematerialised(n, body, operands);
+        }
+        let n_carried = operands.iter().filter(|it| matches!(it, Operand::Carried(_))).count();
+        let segment = match self.segment(length, body, n_carried, (n, operands)) {
+            Ok(segment) => segment,
+            Err(error) => {
+                let tensors: Vec<&Tensor> = operands.iter().map(|operand| operand.tensor()).collect();
+                self.fail("scan", &tensors, RuleError::new("scan/segment", error.to_string()));
+                return vec![self.poison(); n_results(body)];
+            }
+        };
+        let in_segments = n_segments * length;
+        let rows = |tensor: &Tensor, from: u32, to: u32| {
+            let of_trip = tensor.dims()[0] / i64::from(n);
+            let mut dims: Vec<SliceDim> =
+                tensor.dims().iter().map(|&limit| SliceDim { start: 0, limit, stride: 1 }).collect();
+            (dims[0].start, dims[0].limit) = (of_trip * i64::from(from), of_trip * i64::from(to));
+            if (from, to) == (0, n) { tensor.clone() } else { tensor.slice(&dims) }
+        };
+        let part = |from: u32, to: u32, carried: &[Tensor]| -> Vec<(bool, Tensor)> {
+            let mut carried = carried.iter();
+            let each = operands.iter().map(|operand| match operand {
+                Operand::Split(tensor) => (false, rows(tensor, from, to)),
+                Operand::Carried(tensor) | Operand::Counted(tensor) => (true, carried.next().unwrap_or(tensor).clone()),
+            });
+            each.collect()
+        };
+        fn as_operands(parts: &[(bool, Tensor)]) -> Vec<Operand<'_>> {
+            let each = parts.iter().map(|(is_carried, it)| match is_carried {
+                true => Operand::Carried(it),
+                false => Operand::Split(it),
+            });
+            each.collect()
+        }
+        let first = part(0, in_segments, &[]);
+        let mut results = self.scan_rematerialised(n_segments, &segment, &as_operands(&first));
+        if results.iter().any(Tensor::is_poison) {
+            return results;
+        }
+        for stacked in &mut results[n_carried..] {
+            let dims = stacked.dims();
+            *stacked = stacked.reshape([&[dims[0] * dims[1]], &dims[2..]].concat());
+        }
+        if in_segments < n {
+            let rest = part(in_segments, n, &results[..n_carried]);
+            let tail = self.scan_rematerialised(n - in_segments, body, &as_operands(&rest));
+            let (carried, stacked) = tail.split_at(n_carried);
+            let joined = results[n_carried..].iter().zip(stacked);
+            let joined: Vec<Tensor> = joined.map(|(before, after)| Tensor::concatenate(&[before, after], 0)).collect();
+            results = [carried, &joined[..]].concat();
+        }
+        results
+    }
+
+    /// A segment of so many trips as a body: what no trip changes is given on as it is.
+    fn segment(
+        &self,
+        length: u32,
+        body: &Module,
+        n_carried: usize,
+        (n, operands): (u32, &[Operand<'_>]),
+    ) -> Result<Module, BuildError> {
+        let g = Graph::new("segment").placed_as(self);
+        let inputs: Vec<Tensor> = operands
+            .iter()
+            .enumerate()
+            .map(|(number, operand)| {
+                let tensor = operand.tensor();
+                let mut dims = tensor.dims();
+                if let Operand::Split(_) = operand {
+                    dims[0] = dims[0] / i64::from(n) * i64::from(length);
+                }
+                g.input(&format!("operand{number}"), tensor.dtype(), dims)
+            })
+            .collect();
+        let given: Vec<Operand<'_>> = operands
+            .iter()
+            .zip(&inputs)
+            .map(|(operand, input)| match operand {
+                Operand::Split(_) => Operand::Split(input),
+                Operand::Carried(_) | Operand::Counted(_) => Operand::Carried(input),
+            })
+            .collect();
+        let mut results = g.scan(length, body, &given);
+        let entry = body.entry();
+        let given_on = entry.instr(entry.root).operands.iter().take(n_carried).enumerate();
+        let parameters = entry.parameters();
+        let carried: Vec<usize> =
+            (0..operands.len()).filter(|&number| matches!(operands[number], Operand::Carried(_))).collect();
+        for (at, id) in given_on {
+            if parameters.get(carried[at]) == Some(id) {
+                results[at] = inputs[carried[at]].clone();
+            }
+        }
+        let names: Vec<String> = (0..results.len()).map(|number| format!("result{number}")).collect();
+        let outputs: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&results).collect();
+        g.finish(&outputs).map(|program| program.module)
+    }
+}
