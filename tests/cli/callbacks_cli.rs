@@ -19,14 +19,21 @@ fn a_run_ends_early_and_its_folder_has_its_checkpoints() {
     );
     let out = folder.stdout(&["train", "mlp.yaml", "--epochs", "9", "--run", "mine", "--precision", "f32"]);
     let lines: Vec<&str> = out.lines().skip(2).collect();
-    assert!(lines[0].starts_with("epoch 1/9  loss ") && lines[0].contains(" (test ") && lines[0].contains("  accuracy "));
+    assert!(
+        lines[0].starts_with("epoch 1/9  loss ") && lines[0].contains(" (test ") && lines[0].contains("  accuracy ")
+    );
     assert!(lines[2].starts_with("learning rate ") && lines[2].ends_with(" from epoch 3 on"), "{out}");
     assert!(lines[5].starts_with("stopped early after epoch 3: the best was val loss "), "{out}");
     assert!(lines[5].ends_with(", after step 44, whose weights are restored"), "{out}");
     assert!(lines[6].starts_with("test accuracy ") && lines[6].ends_with(" after 44 steps"), "{out}");
-    assert!(lines[7].starts_with("best accuracy ") && lines[7].ends_with(": mine/checkpoint-best.safetensors"), "{out}");
+    assert!(
+        lines[7].starts_with("best accuracy ") && lines[7].ends_with(": mine/checkpoint-best.safetensors"),
+        "{out}"
+    );
     assert_eq!(lines[8], "checkpoint mine/checkpoint.safetensors");
-    assert!(lines[9].starts_with("next: `bf16scope eval mine`, or train on with `bf16scope train mlp.yaml --precision f32"));
+    assert!(
+        lines[9].starts_with("next: `bf16scope eval mine`, or train on with `bf16scope train mlp.yaml --precision f32")
+    );
     // What is evaluated is what the run ended with, in its precision, from its own copy of the experiment.
     std::fs::remove_file(folder.path("mlp.yaml")).unwrap();
     let last = folder.stdout(&["eval", "mine"]);
@@ -34,11 +41,17 @@ fn a_run_ends_early_and_its_folder_has_its_checkpoints() {
     assert!(last.starts_with(&format!("mine/checkpoint.safetensors in f32: test accuracy {accuracy} %, ")), "{last}");
     let best = folder.stdout(&["eval", "mine", "--best"]);
     let accuracy = lines[7].split(' ').nth(2).unwrap();
-    assert!(best.starts_with(&format!("mine/checkpoint-best.safetensors in f32: test accuracy {accuracy} %, ")), "{best}");
+    assert!(
+        best.starts_with(&format!("mine/checkpoint-best.safetensors in f32: test accuracy {accuracy} %, ")),
+        "{best}"
+    );
     let predicted = folder.json(&["predict", "mine", "--best", "--json"]);
     assert_eq!((&predicted["experiment"], &predicted["n_examples"]), (&"mlp.yaml".into(), &360.into()));
     let packaged = folder.stdout(&["package", "mine", "-o", "package"]);
-    assert!(packaged.starts_with("package: mine after 44 steps, in f32, 32 examples at a time, for cpu\n"), "{packaged}");
+    assert!(
+        packaged.starts_with("package: mine after 44 steps, in f32, 32 examples at a time, for cpu\n"),
+        "{packaged}"
+    );
     // A run that is moved keeps its checkpoints.
     std::fs::rename(folder.path("mine"), folder.path("moved")).unwrap();
     assert!(folder.stdout(&["eval", "moved"]).starts_with("moved/checkpoint.safetensors in f32: test accuracy "));
@@ -60,11 +73,17 @@ fn another_run_is_not_replaced_and_what_is_wrong_is_named_where_it_is_written() 
     );
     std::fs::create_dir(folder.path("empty")).unwrap();
     let error = folder.stderr(&["eval", "empty"]);
-    assert!(error.starts_with("bf16scope: empty: a folder without run.json, expected an experiment's YAML file or"), "{error}");
+    assert!(
+        error.starts_with("bf16scope: empty: a folder without run.json, expected an experiment's YAML file or"),
+        "{error}"
+    );
     let plain = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     for (train, expected) in [
         ("keep_best: f1, ", "no `f1` is reported, which `f1` would be\n"),
-        ("keep_best: 3, ", "found integer `3`, expected the name of a loss or metric, such as `accuracy`, or `{monitor"),
+        (
+            "keep_best: 3, ",
+            "found integer `3`, expected the name of a loss or metric, such as `accuracy`, or `{monitor",
+        ),
         ("early_stopping: 3, ", "found integer `3`, expected keys such as `{monitor: test_loss, patience: 3, restore"),
         ("early_stopping: {patients: 3}, ", "unknown key `patients`"),
         ("early_stopping: {min_delta: -1}, ", "found integer `-1`, expected 0, or a finite number above 0"),

@@ -14,7 +14,13 @@ fn init_writes_experiments_that_are_read() {
     };
     assert_eq!(names("templates"), ["images", "table", "text", "language_model", "numbers"]);
     let on_disk = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models"));
-    assert_eq!(names("models").len(), on_disk.map_or(0, |files| files.flatten().filter(|file| file.path().extension().is_some_and(|ending| ending == "yaml")).count()));
+    assert_eq!(
+        names("models").len(),
+        on_disk.map_or(0, |files| files
+            .flatten()
+            .filter(|file| file.path().extension().is_some_and(|ending| ending == "yaml"))
+            .count())
+    );
     for kind in names("templates") {
         let said = folder.stdout(&["init", &kind]);
         assert_eq!(said, format!("{kind}.yaml: name your data in it, then `bf16scope train {kind}.yaml`\n"));
@@ -40,7 +46,10 @@ fn a_summary_counts_what_training_counts_and_fits() {
     assert!(text.ends_with(ending), "{text}");
     assert!(text.contains("[32]") && text.contains("2,080") && text.contains("[10]") && text.contains("330"), "{text}");
     let json = folder.json(&["summary", "mlp.yaml", "--json"]);
-    assert_eq!((&json["n_parameters"], &json["n_state_bytes"], &json["n_bytes_bf16"]), (&2410.into(), &19280.into(), &4820.into()));
+    assert_eq!(
+        (&json["n_parameters"], &json["n_state_bytes"], &json["n_bytes_bf16"]),
+        (&2410.into(), &19280.into(), &4820.into())
+    );
 }
 
 /// Rows whose class follows from them: the old of Bern and the young of Rome said yes.
@@ -75,8 +84,10 @@ fn a_table_with_a_header_is_trained_on_and_predicted_from_by_name() {
     std::fs::remove_file(folder.path("table.csv")).unwrap();
     let args = ["predict", "table.yaml", "--precision", "f32", "--inputs", "new.csv"];
     let predicted = folder.json(&[&args[..], &["--json"]].concat());
-    let truth: Vec<String> = people(400..440, true).lines().skip(1).map(|line| line.rsplit(',').next().unwrap().to_string()).collect();
-    let names: Vec<&str> = predicted["class_names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let truth: Vec<String> =
+        people(400..440, true).lines().skip(1).map(|line| line.rsplit(',').next().unwrap().to_string()).collect();
+    let names: Vec<&str> =
+        predicted["class_names"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     let n_right = names.iter().zip(&truth).filter(|(name, truth)| *name == truth).count();
     assert!(n_right > 35, "{n_right} of {names:?}");
     let shown = folder.stdout(&args);
@@ -92,7 +103,10 @@ fn a_table_with_a_header_is_trained_on_and_predicted_from_by_name() {
     assert_eq!(run["outputs"][0]["dims"], serde_json::json!([40, 2]));
     std::fs::write(folder.path("new.csv"), "town,age,fare\nOslo,3,4\n").unwrap();
     let error = folder.stderr(&args);
-    assert!(error.starts_with("bf16scope: new.csv:2: column `town` is `Oslo`; expected one of Rome, Bern\n"), "{error}");
+    assert!(
+        error.starts_with("bf16scope: new.csv:2: column `town` is `Oslo`; expected one of Rome, Bern\n"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -102,7 +116,8 @@ fn texts_are_classified_by_words_that_training_learnt() {
         0 => format!("\"A fine film, number {row}!\",good\n"),
         _ => format!("\"a dull, dull film {row}\",bad\n"),
     };
-    std::fs::write(folder.path("text.csv"), "review,rating\n".to_string() + &(0..200).map(row).collect::<String>()).unwrap();
+    std::fs::write(folder.path("text.csv"), "review,rating\n".to_string() + &(0..200).map(row).collect::<String>())
+        .unwrap();
     std::fs::write(folder.path("new.csv"), "review\nfine\n\"Dull.\"\n").unwrap();
     folder.stdout(&["init", "text"]);
     let yaml = std::fs::read_to_string(folder.path("text.yaml")).unwrap();
@@ -143,5 +158,8 @@ fn folders_name_classes_and_files_of_names_do() {
     assert!(["zero", "seven", "nine: "].iter().all(|name| shown.contains(name)), "{shown}");
     std::fs::write(folder.path("mlp.yaml"), mlp.replace("scale: 0.0625", "classes: [a, b], scale: 0.0625")).unwrap();
     let error = text(&folder.run(&["train", "mlp.yaml", "--overwrite"]).stderr);
-    assert!(error.contains("`data` has 2 names of the classes of `labels`, expected 10, one for each class of the model"), "{error}");
+    assert!(
+        error.contains("`data` has 2 names of the classes of `labels`, expected 10, one for each class of the model"),
+        "{error}"
+    );
 }

@@ -26,8 +26,14 @@ fn spec() -> Spec {
 /// Nothing is better by 10, so the rate falls after each epoch but the first; nor by 1 of accuracy.
 fn callbacks() -> Callbacks {
     let (patience, mode) = (1, Mode::Auto);
-    let reducing =
-        ReduceOnPlateau { monitor: "train_loss".to_string(), patience, mode, factor: 0.3, min_delta: 10.0, ..Default::default() };
+    let reducing = ReduceOnPlateau {
+        monitor: "train_loss".to_string(),
+        patience,
+        mode,
+        factor: 0.3,
+        min_delta: 10.0,
+        ..Default::default()
+    };
     let stopping = EarlyStopping {
         monitor: "test_accuracy".to_string(),
         patience: 3,
@@ -105,7 +111,8 @@ fn what_cannot_be_followed_is_refused_before_anything_is_compiled() {
         change(&mut callbacks, &mut spec);
         callbacks.check(&spec, 2).unwrap_err().to_string()
     };
-    let all = "help: monitor one of `loss`, `accuracy`, `top_5_accuracy`; `train_` before it is that of the epoch's batches";
+    let all =
+        "help: monitor one of `loss`, `accuracy`, `top_5_accuracy`; `train_` before it is that of the epoch's batches";
     assert_eq!(
         refused(&|callbacks, _| callbacks.keep_best.as_mut().unwrap().monitor = "test_auc".to_string()),
         format!("no `auc` is reported, which `test_auc` would be\n{all}")

@@ -224,7 +224,8 @@ fn variables_by_their_names_change_by_other_rules() {
     let lion = Optimizer::Lion(Lion::default());
     let groups = vec![group("k*l", lion, RATE), group("*", Optimizer::SGD, 2.0 * RATE)];
     let both = ours(&Update { groups, ..with(Optimizer::ADAM) });
-    let (of_lion, of_sgd) = (ours(&with(lion)), ours(&Update { learning_rate: (2.0 * RATE).into(), ..with(Optimizer::SGD) }));
+    let (of_lion, of_sgd) =
+        (ours(&with(lion)), ours(&Update { learning_rate: (2.0 * RATE).into(), ..with(Optimizer::SGD) }));
     for ((both, lion), sgd) in both.iter().zip(&of_lion).zip(&of_sgd) {
         assert_eq!(both.keys().collect::<Vec<_>>(), ["bias", "kernel", "kernel/lion_m"]);
         assert_eq!((&both["kernel"], &both["kernel/lion_m"]), (&lion["kernel"], &lion["kernel/lion_m"]));
@@ -235,7 +236,10 @@ fn variables_by_their_names_change_by_other_rules() {
     let update = Update { groups: vec![group("*/w", lion, RATE)], ..with(Optimizer::SGD) };
     update.emit(&graph, &graph.input("step", DType::S32, []), &[(w.number, graph.full(DType::F32, &[2], 0.5))]);
     let error = graph.finish(&[]).unwrap_err().to_string();
-    assert!(error.contains("`optimizers` has the pattern `*/w`, and no variable that trains has such a name"), "{error}");
+    assert!(
+        error.contains("`optimizers` has the pattern `*/w`, and no variable that trains has such a name"),
+        "{error}"
+    );
     assert!(error.contains("write one that matches, such as `w`"), "{error}");
 }
 

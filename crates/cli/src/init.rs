@@ -96,7 +96,9 @@ fn about(text: &str) -> String {
 /// Lists what `init` writes.
 pub fn models(args: &ModelsArgs, context: &Context) -> anyhow::Result<Status> {
     if args.json {
-        let list = |of: &[(&str, &str)]| of.iter().map(|(name, text)| json!({"name": name, "about": about(text)})).collect::<Vec<_>>();
+        let list = |of: &[(&str, &str)]| {
+            of.iter().map(|(name, text)| json!({"name": name, "about": about(text)})).collect::<Vec<_>>()
+        };
         context.print_json(&json!({"templates": list(&TEMPLATES), "models": list(shipped())}))?;
         return Ok(Status::Ok);
     }

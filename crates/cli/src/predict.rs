@@ -128,7 +128,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let bar = progress::bar(n_examples, context.quiet);
     bar.set_prefix("predicting");
     let keep = if args.json || output.is_some() { usize::MAX } else { N_SHOWN };
-    let mut collected = Collected::new(n_examples, keep, args.top.map(|k| k as usize), task.independent_logits()).named(names);
+    let mut collected =
+        Collected::new(n_examples, keep, args.top.map(|k| k as usize), task.independent_logits()).named(names);
     let predicted = predictor.predict(path, &checkpoint, &*source, |batch| -> anyhow::Result<()> {
         bar.inc(batch.first().map_or(0, |array| array.dims[0].unsigned_abs()));
         collected.add(batch, |index| source.place(index))

@@ -44,8 +44,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let numbers = experiment.train.numbers(Precision::F32);
     let task = experiment.task();
     let batch = i64::from(experiment.train.batch);
-    let summary =
-        NetworkSummary::new(&*task, numbers, batch, &objective).map_err(|error| experiment.with_its_line(error.into()))?;
+    let summary = NetworkSummary::new(&*task, numbers, batch, &objective)
+        .map_err(|error| experiment.with_its_line(error.into()))?;
     let n_numbers = summary.n_parameters + summary.n_fixed;
     if args.json {
         let mut object = json!(summary);

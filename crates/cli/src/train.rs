@@ -272,7 +272,8 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     }
     let mut summary = stop.judge(result, n_hosts)?;
     if examples.validation.is_some() {
-        let batch = u32::try_from(examples.test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
+        let batch =
+            u32::try_from(examples.test.n_examples()).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
         let test = session.evaluate(&session.evaluator(batch)?, &*examples.test)?;
         summary.test = with_total(test.totals.to_values(), session.l2()?);
     }

@@ -106,7 +106,9 @@ impl WhichArgs {
         let experiment = Experiment::read(named.join(EXPERIMENT))?;
         let precision = match self.precision {
             Some(precision) => precision,
-            None => about.precision.parse().with_context(|| format!("{}: its precision", named.join(ABOUT).display()))?,
+            None => {
+                about.precision.parse().with_context(|| format!("{}: its precision", named.join(ABOUT).display()))?
+            }
         };
         let checkpoint = match &self.checkpoint {
             Some(path) => path.clone(),

@@ -127,7 +127,10 @@ impl Augmented {
         let roles: Vec<Role> = infos.iter().map(role).collect();
         let image = features.iter().find(|feature| !feature.is_label && is_image(&feature.dims));
         let Some(image) = image.filter(|_| roles.contains(&Role::Image)) else {
-            return wrong("`augment` changes images, and no feature is `[height, width, channels]`".to_string(), "leave it out");
+            return wrong(
+                "`augment` changes images, and no feature is `[height, width, channels]`".to_string(),
+                "leave it out",
+            );
         };
         for mask in &augment.masks {
             let dims = feature(mask).map(|feature| feature.dims.clone()).unwrap_or_default();
@@ -501,9 +504,11 @@ mod tests {
 
     /// Eight images of 5 × 7 whose pixels are their number and place, a mask with the same numbers, and one-hot labels.
     fn source() -> (Box<dyn Source>, Vec<Feature>) {
-        let images: Vec<u8> = (0..8u32).flat_map(|i| (0..35).flat_map(move |p| ((i * 35 + p) as f32).to_le_bytes())).collect();
+        let images: Vec<u8> =
+            (0..8u32).flat_map(|i| (0..35).flat_map(move |p| ((i * 35 + p) as f32).to_le_bytes())).collect();
         let masks: Vec<u8> = (0..8u32).flat_map(|i| (0..35).map(move |p| (i * 3 + p) as u8)).collect();
-        let labels: Vec<u8> = (0..8).flat_map(|i| (0..8).flat_map(move |c| f32::from(u8::from(i == c)).to_le_bytes())).collect();
+        let labels: Vec<u8> =
+            (0..8).flat_map(|i| (0..8).flat_map(move |c| f32::from(u8::from(i == c)).to_le_bytes())).collect();
         let arrays = vec![
             (ArrayInfo::new("image", DType::F32, [5, 7, 1]), images),
             (ArrayInfo::new("mask", DType::U8, [5, 7]), masks),
@@ -519,13 +524,15 @@ mod tests {
 
     fn example(augmented: &Augmented, index: u64, draw: Option<Draw>) -> Vec<Vec<f32>> {
         let mut out = vec![Vec::new(); 3];
-        augmented.give(index, draw, &mut |at, elements| {
-            match elements {
-                Elements::F32s(numbers) => out[at].extend_from_slice(numbers),
-                Elements::Bytes(bytes) => out[at].extend(f32s(augmented.arrays()[at].dtype, bytes)),
-            }
-            Ok(())
-        }).unwrap();
+        augmented
+            .give(index, draw, &mut |at, elements| {
+                match elements {
+                    Elements::F32s(numbers) => out[at].extend_from_slice(numbers),
+                    Elements::Bytes(bytes) => out[at].extend(f32s(augmented.arrays()[at].dtype, bytes)),
+                }
+                Ok(())
+            })
+            .unwrap();
         out
     }
 
@@ -547,7 +554,11 @@ mod tests {
             assert_eq!(drawn, example(&augmented, 3, Some(Draw::new(1, epoch, 3))), "the same draw");
             let is_flipped = drawn[0] != plain[0];
             n_flipped += u32::from(is_flipped);
-            let expected = if is_flipped { [mirrored(&plain[0]), mirrored(&plain[1])] } else { [plain[0].clone(), plain[1].clone()] };
+            let expected = if is_flipped {
+                [mirrored(&plain[0]), mirrored(&plain[1])]
+            } else {
+                [plain[0].clone(), plain[1].clone()]
+            };
             assert_eq!(drawn[..2], expected);
         }
         assert!((8..=32).contains(&n_flipped), "{n_flipped}");
@@ -561,7 +572,9 @@ mod tests {
             let (sin, cos) = (degrees * PI / 180.0).sin_cos();
             Geometry { matrix: [cos, -sin, sin, cos], shift: [0.0, 0.0] }
         };
-        let close = |ours: &[f32], expected: [f32; 9]| ours.iter().zip(expected).all(|(a, b)| (a - b).abs() < 8.0 * 8.0 * f32::EPSILON);
+        let close = |ours: &[f32], expected: [f32; 9]| {
+            ours.iter().zip(expected).all(|(a, b)| (a - b).abs() < 8.0 * 8.0 * f32::EPSILON)
+        };
         assert!(close(&turn(180.0).bilinear(&square, [3, 3, 1]), [8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]));
         assert_eq!(turn(90.0).nearest(&square, [3, 3, 1], 1), [6.0, 3.0, 0.0, 7.0, 4.0, 1.0, 8.0, 5.0, 2.0]);
         let moved = Geometry { matrix: [1.0, 0.0, 0.0, 1.0], shift: [1.0 / 3.0, 0.0] };
@@ -580,7 +593,12 @@ mod tests {
             assert!((sum - 1.0).abs() <= 4.0 * f32::EPSILON, "{label:?}");
             // Each pixel is its place, and 35 times the number of the image, blended as labels are.
             let of_labels: f32 = label.iter().zip(0..8u8).map(|(share, i)| share * 35.0 * f32::from(i)).sum();
-            assert!(image.iter().zip(0..35u8).all(|(pixel, p)| (pixel - of_labels - f32::from(p)).abs() < 280.0 * 8.0 * f32::EPSILON));
+            assert!(
+                image
+                    .iter()
+                    .zip(0..35u8)
+                    .all(|(pixel, p)| (pixel - of_labels - f32::from(p)).abs() < 280.0 * 8.0 * f32::EPSILON)
+            );
             n_mixed += u32::from(label[2] < 1.0);
             let [image, _, label] = &example(&cut, 2, Some(draw))[..] else { panic!() };
             let own = image.iter().filter(|pixel| (**pixel / 35.0) as u8 == 2).count() as f32 / 35.0;
@@ -627,7 +645,10 @@ mod tests {
         let (source, mut features) = source();
         features[2] = Feature::exact("labels", DType::S32, []).below(8).label();
         let error = Augmented::new(source, &features, Augment { mixup: 0.2, ..Augment::default() }).unwrap_err();
-        assert!(error.to_string().starts_with("`mixup` and `cutmix` blend labels, and `labels` is whole numbers"), "{error}");
+        assert!(
+            error.to_string().starts_with("`mixup` and `cutmix` blend labels, and `labels` is whole numbers"),
+            "{error}"
+        );
         let (source, features) = self::source();
         let masks = vec!["labels".to_string()];
         let error = Augmented::new(source, &features, Augment { masks, ..Augment::default() }).unwrap_err();

@@ -137,7 +137,8 @@ impl<'a> CsvRow<'a> {
                 if line == 1 && is_header(record) {
                     let found =
                         format!("a header, which begins with `{text}`; expected numbers from the first line on");
-                    let help = "say under `columns` what features are made of the columns it names, or remove it: tail -n +2";
+                    let help =
+                        "say under `columns` what features are made of the columns it names, or remove it: tail -n +2";
                     return Err(DataError::new(DataErrorKind::Format, (self.path, line), found).help(help));
                 }
                 return Err(columns.value_error((self.path, line), idx, text));

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::random::{Draw, SplitMix64};
-use super::table::Learnt;
 use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
+use super::table::Learnt;
 use crate::error::DataError;
 use sha2::{Digest, Sha256};
 

@@ -140,8 +140,11 @@ impl Table {
             return Err(wrong("no header; expected the names of the columns".to_string()));
         }
         if header.iter().all(|name| name.parse::<f64>().is_ok()) {
-            let found = format!("the first line is numbers, such as `{}`; expected the names of the columns", header[0]);
-            return Err(wrong(found).help("leave `columns` out: files without a header are read by the order of their columns"));
+            let found =
+                format!("the first line is numbers, such as `{}`; expected the names of the columns", header[0]);
+            return Err(
+                wrong(found).help("leave `columns` out: files without a header are read by the order of their columns")
+            );
         }
         if let Some((_, twice)) = header.iter().enumerate().find(|(at, name)| header[..*at].contains(name)) {
             return Err(wrong(format!("the header has `{twice}` twice")).help("give each column another name"));
@@ -196,7 +199,8 @@ impl Table {
         self.header.iter().position(|name| name == column).ok_or_else(|| {
             let found = format!("there is no column `{column}`; it has {}", listed(&self.header, N_LISTED));
             let near = nearest(column, self.header.iter().map(String::as_str));
-            let help = near.map_or("name one of these under `columns`".to_string(), |name| format!("did you mean `{name}`?"));
+            let help =
+                near.map_or("name one of these under `columns`".to_string(), |name| format!("did you mean `{name}`?"));
             DataError::new(DataErrorKind::Missing, (&*self.path, 1), found).help(help)
         })
     }
@@ -209,9 +213,9 @@ impl Table {
         }
         match text.parse::<f64>() {
             Ok(value) if value.is_finite() && (value as f32).is_finite() => Ok(Some(value)),
-            _ => Err(self.wrong(row, at, "a finite number").help(
-                "a column of names has `categories: true`, one of text `words: N`, under `columns`",
-            )),
+            _ => Err(self
+                .wrong(row, at, "a finite number")
+                .help("a column of names has `categories: true`, one of text `words: N`, under `columns`")),
         }
     }
 
@@ -264,7 +268,11 @@ impl Table {
         }
         if numbers.is_empty() {
             let found = format!("column `{}` has no number in any row that is trained on", self.header[at]);
-            return Err(DataError::new(DataErrorKind::Value { feature: self.header[at].clone(), value: String::new() }, (&*self.path, 1), found));
+            return Err(DataError::new(
+                DataErrorKind::Value { feature: self.header[at].clone(), value: String::new() },
+                (&*self.path, 1),
+                found,
+            ));
         }
         let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
         let variance = numbers.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / numbers.len() as f64;
@@ -338,13 +346,15 @@ impl Table {
         for column in columns_of(columns, feature) {
             let at = self.place_of(&column.name)?;
             let known = learnt.0.get(&format!("{}.{}", feature.name, column.name));
-            makers.push(Maker::new(feature, column, at, known, n, is_whole).map_err(|found| {
-                DataError::new(DataErrorKind::Request, &*self.path, found)
-            })?);
+            makers.push(
+                Maker::new(feature, column, at, known, n, is_whole)
+                    .map_err(|found| DataError::new(DataErrorKind::Request, &*self.path, found))?,
+            );
         }
         let n_made: usize = makers.iter().map(|maker| maker.width).sum();
         if n_made != n {
-            let widths: Vec<String> = makers.iter().map(|maker| format!("{} {}", maker.column.name, maker.width)).collect();
+            let widths: Vec<String> =
+                makers.iter().map(|maker| format!("{} {}", maker.column.name, maker.width)).collect();
             let found = format!(
                 "`{}` has {n} numbers for an example, and its columns make {n_made}: {}",
                 feature.name,
@@ -405,12 +415,18 @@ impl<'a> Maker<'a> {
     ) -> Result<Maker<'a>, String> {
         let is_place = is_whole || feature.is_label;
         let (name, shown) = (column.name.clone(), &feature.name);
-        let unknown = || format!("nothing is known of column `{name}` of `{shown}`, which is learnt from the rows that are trained on");
+        let unknown = || {
+            format!(
+                "nothing is known of column `{name}` of `{shown}`, which is learnt from the rows that are trained on"
+            )
+        };
         let width = match (&column.kind, known) {
             (ColumnKind::Number, _) => 1,
             (ColumnKind::Normalized, Some(LearntColumn::Scale { .. })) if !is_whole => 1,
             (ColumnKind::Normalized, Some(_)) => {
-                return Err(format!("`{shown}` is whole numbers, and column `{name}` is normalized; expected `dtype: compute`"));
+                return Err(format!(
+                    "`{shown}` is whole numbers, and column `{name}` is normalized; expected `dtype: compute`"
+                ));
             }
             (ColumnKind::Categories { .. }, Some(LearntColumn::Categories(_))) if is_place => 1,
             (ColumnKind::Categories { has_other, .. }, Some(LearntColumn::Categories(names))) => {
@@ -418,7 +434,9 @@ impl<'a> Maker<'a> {
             }
             (ColumnKind::Words { .. }, Some(LearntColumn::Words(_))) if is_whole => n,
             (ColumnKind::Words { .. }, Some(LearntColumn::Words(_))) => {
-                return Err(format!("`{shown}` is no whole numbers, and column `{name}` is words; expected `dtype: int32`"));
+                return Err(format!(
+                    "`{shown}` is no whole numbers, and column `{name}` is words; expected `dtype: int32`"
+                ));
             }
             _ => return Err(unknown()),
         };
@@ -452,7 +470,10 @@ impl<'a> Maker<'a> {
                 let first = out.len();
                 out.extend(words(&table.rows[row][self.at]).take(self.width).map(|word| number(word) as f64));
                 if let Some(n) = self.n_values.filter(|n| *n < *max_tokens as i64) {
-                    let found = format!("`words: {max_tokens}` of column `{}`, and the model has room for {n}", self.column.name);
+                    let found = format!(
+                        "`words: {max_tokens}` of column `{}`, and the model has room for {n}",
+                        self.column.name
+                    );
                     return Err(DataError::new(DataErrorKind::Request, &*table.path, found)
                         .help(format!("write `input_dim: {max_tokens}`, or `words: {n}`")));
                 }
@@ -513,7 +534,8 @@ mod tests {
     use super::*;
     use crate::source::Source;
 
-    const PEOPLE: &str = "name,age,\"home town\",fare\n\"Doe, Jo\",30,Rome,1.5\nAnn,50,Bern,\nBob,40,Rome,2.5\nEve,20,Oslo,9\n";
+    const PEOPLE: &str =
+        "name,age,\"home town\",fare\n\"Doe, Jo\",30,Rome,1.5\nAnn,50,Bern,\nBob,40,Rome,2.5\nEve,20,Oslo,9\n";
 
     fn table(text: &str) -> (tempfile::TempDir, Result<Table, DataError>) {
         let folder = tempfile::tempdir().unwrap();
@@ -550,7 +572,10 @@ mod tests {
                     column("fare", ColumnKind::Number, Missing::Mean),
                 ],
             ),
-            ("label".to_string(), vec![column("home town", categories(&["Oslo", "Rome", "Bern"], false), Missing::Error)]),
+            (
+                "label".to_string(),
+                vec![column("home town", categories(&["Oslo", "Rome", "Bern"], false), Missing::Error)],
+            ),
         ]
         .into();
         let learnt = table.learn(&columns, &features, &[0, 1, 2]).unwrap();
@@ -604,12 +629,36 @@ mod tests {
             learnt.and_then(|learnt| table.arrays(&columns, &features, &learnt, &[0, 1])).unwrap_err().to_string()
         };
         for (column, dims, expected) in [
-            (column("aeg", ColumnKind::Number, Missing::Error), 1, "there is no column `aeg`; it has name, age, home town, fare"),
-            (column("fare", ColumnKind::Number, Missing::Error), 1, "t.csv:3: column `fare` is empty; expected a finite number"),
-            (column("name", ColumnKind::Number, Missing::Error), 1, "t.csv:2: column `name` is `Doe, Jo`; expected a finite"),
-            (column("home town", categories(&[], false), Missing::Error), 1, "t.csv:3: column `home town` is `Bern`; expected one of Rome"),
-            (column("age", ColumnKind::Number, Missing::Error), 3, "`x` has 3 numbers for an example, and its columns make 1: age 1"),
-            (column("name", ColumnKind::Words { max_tokens: 9 }, Missing::Error), 3, "`x` is no whole numbers, and column `name` is words"),
+            (
+                column("aeg", ColumnKind::Number, Missing::Error),
+                1,
+                "there is no column `aeg`; it has name, age, home town, fare",
+            ),
+            (
+                column("fare", ColumnKind::Number, Missing::Error),
+                1,
+                "t.csv:3: column `fare` is empty; expected a finite number",
+            ),
+            (
+                column("name", ColumnKind::Number, Missing::Error),
+                1,
+                "t.csv:2: column `name` is `Doe, Jo`; expected a finite",
+            ),
+            (
+                column("home town", categories(&[], false), Missing::Error),
+                1,
+                "t.csv:3: column `home town` is `Bern`; expected one of Rome",
+            ),
+            (
+                column("age", ColumnKind::Number, Missing::Error),
+                3,
+                "`x` has 3 numbers for an example, and its columns make 1: age 1",
+            ),
+            (
+                column("name", ColumnKind::Words { max_tokens: 9 }, Missing::Error),
+                3,
+                "`x` is no whole numbers, and column `name` is words",
+            ),
         ] {
             let error = of(column, dims);
             assert!(error.contains(expected), "{error}");

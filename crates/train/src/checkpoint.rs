@@ -308,7 +308,8 @@ mod tests {
         let variables = variables.map(|(name, value)| (name.to_string(), value)).into();
         let settings = Settings(serde_json::json!({"model": {"kind": "mlp", "hidden": [2]}}));
         let print = |hash: &str| Fingerprint { n_examples: 9, arrays: [("images", hash)].map(owned).into() };
-        let data = Some(DataIdentity { training: print("f"), test: print("g"), classes: BTreeMap::new(), learnt: None });
+        let data =
+            Some(DataIdentity { training: print("f"), test: print("g"), classes: BTreeMap::new(), learnt: None });
         let function = Some(FunctionHash { sha256: "h".to_string(), version: "0".to_string() });
         Checkpoint { position, settings, function, data, callbacks: None, variables }
     }

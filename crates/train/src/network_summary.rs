@@ -49,7 +49,12 @@ impl NetworkSummary {
     ///
     /// # Errors
     /// A task that cannot be built, or that predicts nothing.
-    pub fn new(task: &dyn Task, numbers: Numbers, batch: i64, objective: &Objective) -> Result<NetworkSummary, ProgramError> {
+    pub fn new(
+        task: &dyn Task,
+        numbers: Numbers,
+        batch: i64,
+        objective: &Objective,
+    ) -> Result<NetworkSummary, ProgramError> {
         let predicting = program::prediction(task, numbers, 1, &Tuning::none())?.program;
         let training = program::training(task, numbers, batch, objective)?.program;
         let mut layers: Vec<LayerSummary> = Vec::new();
@@ -79,7 +84,8 @@ impl NetworkSummary {
                 }),
             }
         }
-        let is_trained = |name: &str| training.variables.iter().any(|variable| variable.name == name && variable.trainable);
+        let is_trained =
+            |name: &str| training.variables.iter().any(|variable| variable.name == name && variable.trainable);
         for variable in &predicting.variables {
             let name = scope_of(&variable.name);
             let n = n_elements(variable);
@@ -115,7 +121,8 @@ fn scope_of(name: &str) -> &str {
 
 /// The row that a scope's ops belong to: the innermost scope around them that has variables, or the scope itself.
 fn row_of<'a>(scope: &'a str, owners: &[&'a str]) -> Option<&'a str> {
-    let is_around = |owner: &&&str| scope == **owner || scope.strip_prefix(**owner).is_some_and(|rest| rest.starts_with('/'));
+    let is_around =
+        |owner: &&&str| scope == **owner || scope.strip_prefix(**owner).is_some_and(|rest| rest.starts_with('/'));
     let owner = owners.iter().filter(is_around).max_by_key(|owner| owner.len()).copied();
     owner.or(Some(scope)).filter(|name| !name.is_empty())
 }

@@ -16,7 +16,12 @@ use bf16scope_pjrt::{Arg, Client};
 pub fn rates(client: &Client, update: &Update, steps: &[u32]) -> Result<Vec<f32>, TrainError> {
     let graph = Graph::training("learning_rate");
     let step = graph.input("step", DType::S32, []);
-    let schedule = Update { learning_rate: update.learning_rate.clone(), warm_up: update.warm_up, floor: update.floor, ..Update::default() };
+    let schedule = Update {
+        learning_rate: update.learning_rate.clone(),
+        warm_up: update.warm_up,
+        floor: update.floor,
+        ..Update::default()
+    };
     let rate = schedule.emit(&graph, &step, &[]);
     let program = graph.finish(&[("rate", &rate)]).map_err(ProgramError::from)?;
     let executable = compile(client, &program.module)?;

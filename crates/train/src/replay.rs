@@ -157,7 +157,9 @@ fn over_a_reduction(step: u64, from: &ReplayFrom, from_step: u64) -> TrainError 
         ReplayFrom::Start => "the beginning of the run".to_string(),
         ReplayFrom::Checkpoint(path) => format!("{} (after step {from_step})", path.display()),
     };
-    let text = format!("step {step} is in a later epoch than {from}, and `reduce_on_plateau` may lower the learning rate between");
+    let text = format!(
+        "step {step} is in a later epoch than {from}, and `reduce_on_plateau` may lower the learning rate between"
+    );
     let error = TrainError::new(TrainErrorKind::Checkpoint, TrainPlace::Nowhere, text);
     error.with_help("make it again from a checkpoint of its own epoch: `keep_checkpoint_max` keeps more of them")
 }

@@ -192,7 +192,8 @@ impl Collected {
                 if let (Some(k), Some(top)) = (self.top, find("top_classes")) {
                     let top = numbers(top)?;
                     let best = top[place * k..][..k].iter().filter_map(Value::as_u64);
-                    let best = best.map(|class| format!("{}: {}", self.name(class as usize), percent(of_row[class as usize])));
+                    let best =
+                        best.map(|class| format!("{}: {}", self.name(class as usize), percent(of_row[class as usize])));
                     row.push(best.collect::<Vec<_>>().join(", "));
                 }
             }

@@ -65,9 +65,12 @@ pub fn log_cosh_per_example(prediction: &Tensor, target: &Tensor) -> Tensor {
 /// Keras' `CosineSimilarity`, whose norms are at least 1e-6.
 #[track_caller]
 pub fn cosine_per_example(prediction: &Tensor, target: &Tensor) -> Tensor {
-    loss("cosine_similarity", [prediction, target], || check_vectors(prediction, target), || {
-        mean_of_rows(&cosine(prediction, target).negate())
-    })
+    loss(
+        "cosine_similarity",
+        [prediction, target],
+        || check_vectors(prediction, target),
+        || mean_of_rows(&cosine(prediction, target).negate()),
+    )
 }
 
 /// The cosine along the last axis: `[…]` of two `[…, n]`, which were checked.
@@ -177,7 +180,9 @@ pub fn triplet_per_example(embeddings: &Tensor, labels: &Tensor, margin: f64) ->
         let across = |x: &Tensor, axes: &[i64]| x.broadcast_in_dim(&all, axes);
         let labels = labels.cast(DType::S32);
         let zero = graph.full(DType::S32, &all, 0.0);
-        let is_counted = across(&labels, rows).greater_equal(&zero).binary(BinaryOp::And, &across(&labels, columns).greater_equal(&zero));
+        let is_counted = across(&labels, rows)
+            .greater_equal(&zero)
+            .binary(BinaryOp::And, &across(&labels, columns).greater_equal(&zero));
         let is_alike = across(&labels, rows).equal(&across(&labels, columns));
         let is_other = graph.iota(DType::S32, &all, 0).not_equal(&graph.iota(DType::S32, &all, 1));
         let is_positive = is_alike.binary(BinaryOp::And, &is_other).binary(BinaryOp::And, &is_counted);

@@ -108,7 +108,8 @@ impl Update {
         let variables = graph.variables();
         let of_names = || gradients.iter().filter_map(|(number, _)| variables.get(*number)).map(|it| it.name.as_str());
         if let Some(pattern) = self.idle_pattern(of_names) {
-            let message = format!("`optimizers` has the pattern `{pattern}`, and no variable that trains has such a name");
+            let message =
+                format!("`optimizers` has the pattern `{pattern}`, and no variable that trains has such a name");
             let example = of_names().next().unwrap_or_default();
             let error = RuleError::new("optimizer/pattern", message);
             graph.fail("optimizer", &[step], error.with_help(format!("write one that matches, such as `{example}`")));

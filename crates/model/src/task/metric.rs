@@ -230,7 +230,10 @@ mod tests {
         // Labels 1, 2, 3 and predictions 1, 2, 4, then labels 0, 4 and predictions 2, 2: 1 − 1/2 and 1 − 8/8.
         assert_eq!(Value::Determination.of(&[1.0, 6.0, 14.0], &[3.0]), 0.5);
         assert_eq!(Value::Determination.of(&[8.0, 4.0, 16.0], &[2.0]), 0.0);
-        assert_eq!(Value::Determination.of(&[1.0, 8.0, 6.0, 4.0, 14.0, 16.0], &[3.0, 2.0]).to_bits(), 0.25f64.to_bits());
+        assert_eq!(
+            Value::Determination.of(&[1.0, 8.0, 6.0, 4.0, 14.0, 16.0], &[3.0, 2.0]).to_bits(),
+            0.25f64.to_bits()
+        );
         for value in [Value::Quotient, Value::Exponential] {
             assert!(value.of(&[0.0], &[0.0]).is_nan());
         }

@@ -170,7 +170,8 @@ impl Callbacks {
             let (_, name) = split(monitor);
             if !names.iter().any(|other| other == name) {
                 let text = format!("no `{name}` is reported, which `{monitor}` would be");
-                let help = format!("monitor one of {}; `train_` before it is that of the epoch's batches", list(&names));
+                let help =
+                    format!("monitor one of {}; `train_` before it is that of the epoch's batches", list(&names));
                 return Err(TrainError::of_key(way, text).with_help(help));
             }
             if is_maximised(name, mode).is_none() {
@@ -253,7 +254,9 @@ fn some_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>
 pub(crate) fn keep_best<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<KeepBest>, D::Error> {
     const EXPECTED: &str = "the name of a loss or metric, such as `accuracy`, or `{monitor: accuracy, mode: max}`";
     Node::read(deserializer, |node| match &node.value {
-        Value::Text(monitor) if !monitor.is_empty() => Ok(Some(KeepBest { monitor: monitor.clone(), mode: Mode::Auto })),
+        Value::Text(monitor) if !monitor.is_empty() => {
+            Ok(Some(KeepBest { monitor: monitor.clone(), mode: Mode::Auto }))
+        }
         Value::Map(_) => KeepBest::deserialize(node).map(Some),
         _ => Err::<_, ReadError>(node.wrong(EXPECTED)),
     })

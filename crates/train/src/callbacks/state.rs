@@ -321,7 +321,8 @@ mod tests {
                 let json = serde_json::to_string(&state).unwrap();
                 state = CallbackState::begin(&callbacks, Some(&serde_json::from_str(&json).unwrap()), epoch - 1);
                 let next = callbacks.reduce_on_plateau.as_ref().and_then(|config| lowered(config, &update, rate, 0));
-                let verdict = state.look(&callbacks, &report(epoch, &case.monitor, value.unwrap_or(f64::NAN)), next.is_some());
+                let verdict =
+                    state.look(&callbacks, &report(epoch, &case.monitor, value.unwrap_or(f64::NAN)), next.is_some());
                 if verdict.reduce {
                     rate = next.unwrap();
                     n_reduced += 1;

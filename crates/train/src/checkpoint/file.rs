@@ -10,8 +10,8 @@
 //! SHA-256, because the crate is a dependency already, because CPUs have instructions for it, so that a disk is slower, and
 //! because anyone can check it with `sha256sum`.
 
-use crate::callbacks::CallbackState;
 use super::{Array, Checkpoint, CheckpointError, DataIdentity, Fault, FunctionHash, Position, Settings, VERSION};
+use crate::callbacks::CallbackState;
 use bf16scope_data::weights::safetensors::header::{
     self, FilePart, Header, HeaderArray, HeaderError, MAX_BYTES, MakeError, NO_HASH, OURS,
 };

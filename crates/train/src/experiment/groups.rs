@@ -51,7 +51,10 @@ impl TrainConfig {
         let group = |group: &OptimizerGroup| {
             let learning_rate = group.learning_rate.as_ref().unwrap_or(&self.learning_rate);
             let learning_rate = learning_rate.in_steps(steps).map_err(|error| {
-                TrainError::of_key(&["train", "optimizers"], format!("`learning_rate` of `optimizers`: {}", error.problem))
+                TrainError::of_key(
+                    &["train", "optimizers"],
+                    format!("`learning_rate` of `optimizers`: {}", error.problem),
+                )
             })?;
             let optimizer = group.optimizer.unwrap_or(self.optimizer);
             Ok(VariableGroup { variables: group.variables.clone(), optimizer, learning_rate })

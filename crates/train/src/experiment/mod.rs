@@ -20,7 +20,9 @@ mod mesh;
 mod schedule;
 mod watch;
 
-pub use data::{ClassNames, DataConfig, DataSource, Examples, NameList, PartSize, Patterns, Scale, Stratify, Tolerance};
+pub use data::{
+    ClassNames, DataConfig, DataSource, Examples, NameList, PartSize, Patterns, Scale, Stratify, Tolerance,
+};
 pub use groups::OptimizerGroup;
 pub use mesh::MeshConfig;
 pub use schedule::{Schedule, Timed};
@@ -305,7 +307,17 @@ impl TrainConfig {
         let reducible = self.reduce_on_plateau.is_some();
         let groups = self.groups()?;
         let floor = self.learning_rate_floor;
-        Ok(Update { groups, floor, optimizer, learning_rate, weight_decay, warm_up, clip, slots: self.slots, reducible })
+        Ok(Update {
+            groups,
+            floor,
+            optimizer,
+            learning_rate,
+            weight_decay,
+            warm_up,
+            clip,
+            slots: self.slots,
+            reducible,
+        })
     }
 
     /// The schedule in steps; an error with the key that it is under.

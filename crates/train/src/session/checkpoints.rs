@@ -118,10 +118,8 @@ impl Session {
         let average = self.spec.objective.average.as_ref();
         let reduced = self.reduced_of(checkpoint);
         let is_reduced = |name: &str| name == Update::REDUCED && reduced.is_some();
-        let array = reduced.map(|reduced| Array {
-            shape: ArrayShape::new(DType::F32, []),
-            bytes: reduced.to_le_bytes().to_vec(),
-        });
+        let array = reduced
+            .map(|reduced| Array { shape: ArrayShape::new(DType::F32, []), bytes: reduced.to_le_bytes().to_vec() });
         let others: Vec<_> = wanted.filter(|(name, _)| !is_reduced(name)).collect();
         let mut arrays = checkpoint.resumed(path, &others, average)?;
         if let Some(array) = &array
@@ -153,7 +151,8 @@ impl Session {
     /// schedule has changed since.
     fn reduced_of(&self, checkpoint: &Checkpoint) -> Option<f32> {
         let now = settings(&self.spec).0;
-        let is_same = ["learning_rate", "warm_up"].iter().all(|key| now["train"][key] == checkpoint.settings.0["train"][key]);
+        let is_same =
+            ["learning_rate", "warm_up"].iter().all(|key| now["train"][key] == checkpoint.settings.0["train"][key]);
         let before = checkpoint.variables.get(Update::REDUCED).filter(|_| is_same);
         let before = before.and_then(|array| Some(f32::from_le_bytes(array.bytes.as_slice().try_into().ok()?)));
         self.reduced.map(|_| before.unwrap_or_else(|| self.spec.objective.update.unreduced()))

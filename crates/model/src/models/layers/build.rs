@@ -2,8 +2,8 @@
 
 use super::super::written::written_at;
 use super::kinds::LayerDType;
-use super::metric::{Judged, MetricKind, TopK};
 use super::loss::Reduction;
+use super::metric::{Judged, MetricKind, TopK};
 use super::objective::{Labels, label_of, of_rows};
 use super::wiring::{Source, Wiring, at};
 use super::{Config, Input, Layer, Layers, Loss, Metric, Network};
@@ -126,10 +126,7 @@ enum Term {
     /// Its mean over the batch in training, else each example's.
     Mean(Tensor),
     /// The sum of weighed losses, and of weights.
-    Ratio {
-        sum: Tensor,
-        weight: Tensor,
-    },
+    Ratio { sum: Tensor, weight: Tensor },
 }
 
 /// The tensors of inputs and layers, and the casts to f32 of those that are judged.
@@ -266,7 +263,9 @@ impl Build<'_> {
         for (number, loss) in self.config.loss.iter().enumerate() {
             terms.push(self.loss(number, loss, tensors, label_smoothing)?);
         }
-        let Some(loss) = self.total(&terms, &tensors.terms) else { return Err(NodeError::new(Vec::new(), "there is no loss")) };
+        let Some(loss) = self.total(&terms, &tensors.terms) else {
+            return Err(NodeError::new(Vec::new(), "there is no loss"));
+        };
         let mut outputs = Outputs::new();
         for (number, metric) in self.config.metrics.iter().enumerate() {
             outputs = outputs.metric(&metric.name(), self.metric(number, metric, tensors)?);

@@ -316,16 +316,8 @@ impl Reduction {
 }
 
 /// The keys of [`LossOptions`].
-const COMMON: [&str; 8] = [
-    "output",
-    "labels",
-    "weight",
-    "label_smoothing",
-    "class_weights",
-    "example_weights",
-    "reduction",
-    "name",
-];
+const COMMON: [&str; 8] =
+    ["output", "labels", "weight", "label_smoothing", "class_weights", "example_weights", "reduction", "name"];
 
 impl From<LossKind> for Loss {
     fn from(kind: LossKind) -> Loss {

@@ -43,7 +43,9 @@ impl<'de> Deserialize<'de> for Categories {
                 };
                 let names = names.iter().map(name).collect::<Result<Vec<_>, ReadError>>()?;
                 match names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-                    Some((_, twice)) => Err(ReadError::new(format!("the category `{twice}` is there twice")).or_at(node.mark)),
+                    Some((_, twice)) => {
+                        Err(ReadError::new(format!("the category `{twice}` is there twice")).or_at(node.mark))
+                    }
                     None => Ok(Categories::Names(names)),
                 }
             }
@@ -54,7 +56,11 @@ impl<'de> Deserialize<'de> for Categories {
 
 fn max_tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
     let fits = |n: f64| n.fract() == 0.0 && (3.0..=10_000_000.0).contains(&n);
-    Ok(Some(document::number(deserializer, fits, "a whole number from 3: how many numbers words have, 0 and 1 included")? as usize))
+    Ok(Some(document::number(
+        deserializer,
+        fits,
+        "a whole number from 3: how many numbers words have, 0 and 1 included",
+    )? as usize))
 }
 
 fn missing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Missing, D::Error> {
@@ -78,9 +84,7 @@ impl<'de> Deserialize<'de> for Entry {
                 return column(Written::deserialize(node)?).map(Entry).map_err(|error| error.or_at(node.mark));
             }
             match node.text() {
-                Some(name) if !name.is_empty() => {
-                    Ok(Entry(Column { name: name.to_string(), ..Column::default() }))
-                }
+                Some(name) if !name.is_empty() => Ok(Entry(Column { name: name.to_string(), ..Column::default() })),
                 _ => Err(node.wrong("a column's name, or `{name: NAME, normalize: true}`")),
             }
         })
@@ -116,9 +120,10 @@ pub(super) fn columns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
         for (key, value) in map {
             let of_feature = match &value.value {
                 Value::List(list) if list.is_empty() => return Err(value.wrong("a column at least")),
-                Value::List(list) => {
-                    list.iter().map(|node| Entry::deserialize(node).map(|Entry(column)| column)).collect::<Result<_, _>>()?
-                }
+                Value::List(list) => list
+                    .iter()
+                    .map(|node| Entry::deserialize(node).map(|Entry(column)| column))
+                    .collect::<Result<_, _>>()?,
                 _ => vec![Entry::deserialize(value)?.0],
             };
             columns.insert(key.to_string(), of_feature);
@@ -184,7 +189,8 @@ const MAX_NAMES: u64 = 64 << 20;
 impl ClassNames {
     /// The names by label, as many as each label has classes.
     pub(super) fn read(&self, reading: &Reading<'_>) -> Result<BTreeMap<String, Vec<String>>, TrainError> {
-        let labels: Vec<_> = reading.features.iter().filter(|feature| feature.is_label && feature.n_values.is_some()).collect();
+        let labels: Vec<_> =
+            reading.features.iter().filter(|feature| feature.is_label && feature.n_values.is_some()).collect();
         let shown: Vec<String> = labels.iter().map(|feature| format!("`{}`", feature.name)).collect();
         let lists: Vec<(&String, &NameList)> = match self {
             ClassNames::Labels(lists) => lists.iter().collect(),
@@ -225,7 +231,8 @@ impl ClassNames {
 
 /// The names of a file.
 fn read_names(path: &Path) -> Result<Vec<String>, String> {
-    let text = files::read_text(path, MAX_NAMES).map_err(|error| format!("cannot read the names of classes: {error}"))?;
+    let text =
+        files::read_text(path, MAX_NAMES).map_err(|error| format!("cannot read the names of classes: {error}"))?;
     if text.contains("item") && text.contains('{') {
         return of_label_map(&text);
     }
@@ -238,11 +245,16 @@ fn of_label_map(text: &str) -> Result<Vec<String>, String> {
     for item in text.split("item").skip(1) {
         let Some((body, _)) = item.split_once('{').and_then(|(_, rest)| rest.split_once('}')) else { continue };
         let value = |key: &str| {
-            let start = body.lines().flat_map(|line| line.split(',')).find_map(|line| line.trim().strip_prefix(key)?.trim_start().strip_prefix(':'))?;
+            let start = body
+                .lines()
+                .flat_map(|line| line.split(','))
+                .find_map(|line| line.trim().strip_prefix(key)?.trim_start().strip_prefix(':'))?;
             Some(start.trim().trim_matches(['"', '\'']).to_string())
         };
         let id: i64 = value("id").and_then(|id| id.parse().ok()).ok_or("an item of the label map has no `id`")?;
-        let name = value("display_name").or_else(|| value("name")).ok_or(format!("item {id} of the label map has no `name`"))?;
+        let name = value("display_name")
+            .or_else(|| value("name"))
+            .ok_or(format!("item {id} of the label map has no `name`"))?;
         items.insert(id, name);
     }
     if items.is_empty() { Err("the label map has no items".to_string()) } else { Ok(items.into_values().collect()) }

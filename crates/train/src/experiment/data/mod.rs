@@ -21,12 +21,12 @@ use self::reading::{Family, Opened, Reading};
 use self::source::SOURCES;
 use crate::Data;
 use crate::TrainError;
-use bf16scope_data::text::{self, TextExamples, Tokenizer};
+use crate::experiment::lines::with_line;
 use bf16scope_data::table::{Columns, Learnt};
+use bf16scope_data::text::{self, TextExamples, Tokenizer};
 use bf16scope_data::{Arrays, Augment, Augmented, DataError, FeatureSpec, Named, Pipeline, Source};
 use bf16scope_files::Cache;
 use bf16scope_model::document::{self, Node, Origin, Step, Value};
-use crate::experiment::lines::with_line;
 use bf16scope_model::task::Feature;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -322,7 +322,11 @@ impl DataConfig {
             && !own.may_be_tested_on(validation.source_key())
             && own.family != Family::Sets
         {
-            return wrong(&["validation"], "`validation` of another kind", &own.tests().replace("test:", "validation:"));
+            return wrong(
+                &["validation"],
+                "`validation` of another kind",
+                &own.tests().replace("test:", "validation:"),
+            );
         }
         let is_cut = self.n_test.is_some() || self.n_validation.is_some();
         let of_order = [("shuffle", self.shuffle.is_some()), ("stratify", self.stratify.is_some())];

@@ -129,16 +129,16 @@ impl Cutting<'_> {
         }
         // One that is too large says so as it does without an order.
         let n_kept = n_test.saturating_add(n_validation);
-        if n_kept >= n || [config.n_test.map(|_| n_test), config.n_validation.map(|_| n_validation)].contains(&Some(0)) {
+        if n_kept >= n || [config.n_test.map(|_| n_test), config.n_validation.map(|_| n_validation)].contains(&Some(0))
+        {
             let least = if n_kept >= n { n_kept } else { 0 };
             whole.split_tail(least)?;
             unreachable!("there are no examples to train on, or to keep")
         }
         let whole: Arc<dyn Source> = Arc::from(whole.source());
         let mut cut = parts(n, &[n - n_kept, n_validation, n_test], config.shuffle, classes.as_deref()).into_iter();
-        let mut next = || -> Box<dyn Source> {
-            Box::new(Selected::new(Arc::clone(&whole), cut.next().unwrap_or_default()))
-        };
+        let mut next =
+            || -> Box<dyn Source> { Box::new(Selected::new(Arc::clone(&whole), cut.next().unwrap_or_default())) };
         let (training, of_validation, of_test) = (next(), next(), next());
         let validation = if config.n_validation.is_some() { Some(of_validation) } else { source(validation) };
         let test = if config.n_test.is_some() { Some(of_test) } else { source(test) };
@@ -147,7 +147,11 @@ impl Cutting<'_> {
 }
 
 /// The parts. Whatever is evaluated on after each epoch is tested on too, where nothing is for testing alone.
-pub(super) fn examples(training: Box<dyn Source>, validation: Option<Box<dyn Source>>, test: Option<Box<dyn Source>>) -> Examples {
+pub(super) fn examples(
+    training: Box<dyn Source>,
+    validation: Option<Box<dyn Source>>,
+    test: Option<Box<dyn Source>>,
+) -> Examples {
     match test {
         Some(test) => Examples { training, test, validation },
         None => Examples { training, test: validation.expect("something is for testing"), validation: None },

@@ -50,7 +50,9 @@ impl DataConfig {
         let n_kept = sizes[0].saturating_add(sizes[1]);
         let is_said = [self.n_validation.is_some(), self.n_test.is_some()];
         if n_kept >= n || sizes.iter().zip(is_said).any(|(size, is_said)| is_said && *size == 0) {
-            let text = format!("cannot keep {n_kept} examples for testing; the data set has {n}, and one must be left to train on");
+            let text = format!(
+                "cannot keep {n_kept} examples for testing; the data set has {n}, and one must be left to train on"
+            );
             return Err(reading.wrong(&["n_test"], &text, "fewer"));
         }
         let groups = match &self.stratify {

@@ -299,8 +299,7 @@ fn parts_of(data: &str) -> Result<[Vec<i32>; 3], String> {
     struct Block {
         data: DataConfig,
     }
-    let features =
-        [Feature::exact("x", DType::S32, []), Feature::exact("labels", DType::S32, []).below(2).label()];
+    let features = [Feature::exact("x", DType::S32, []), Feature::exact("labels", DType::S32, []).below(2).label()];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("e.yaml");
     let rows: String = (0..100).map(|row| format!("{row},{}\n", u32::from(row >= 90))).collect();
@@ -330,7 +329,8 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
     assert_eq!((n_ones(&shuffled[2]), shuffled[2].is_sorted()), (2, false));
     assert_eq!(parts_of("{csv: a.csv, n_test: 20, shuffle: 0, stratify: labels}").unwrap(), shuffled);
     assert_ne!(parts_of("{csv: a.csv, n_test: 20, shuffle: 1, stratify: labels}").unwrap(), shuffled);
-    let [training, validation, test] = parts_of("{csv: a.csv, test: {csv: b.csv}, n_validation: 0.1, shuffle: 7}").unwrap();
+    let [training, validation, test] =
+        parts_of("{csv: a.csv, test: {csv: b.csv}, n_validation: 0.1, shuffle: 7}").unwrap();
     assert_eq!((training.len(), validation.len(), test), (90, 10, vec![100, 101]));
     let [_, validation, test] = parts_of("{csv: a.csv, n_test: 3, validation: {csv: b.csv}}").unwrap();
     assert_eq!((validation, test), (vec![100, 101], vec![97, 98, 99]));
@@ -338,15 +338,33 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
     let [training, validation, test] = parts_of("{csv: a.csv, n_validation: 4}").unwrap();
     assert_eq!((training.len(), validation.len(), test), (96, 0, vec![96, 97, 98, 99]));
     for (data, expected) in [
-        ("{csv: a.csv, n_test: 1.5}", "found floating point `1.5`, expected a number of examples, or a share of all such as 0.2"),
-        ("{csv: a.csv, n_test: 60, n_validation: 40}", "cannot keep 40 examples for testing; the data set has 40, and one"),
+        (
+            "{csv: a.csv, n_test: 1.5}",
+            "found floating point `1.5`, expected a number of examples, or a share of all such as 0.2",
+        ),
+        (
+            "{csv: a.csv, n_test: 60, n_validation: 40}",
+            "cannot keep 40 examples for testing; the data set has 40, and one",
+        ),
         ("{csv: a.csv, n_test: 60, n_validation: 40, shuffle: true}", "cannot keep 100 examples for testing; the data"),
-        ("{csv: a.csv, test: {csv: b.csv}, shuffle: true}", "`data` has `shuffle` and no examples to keep, expected `n_test` or"),
-        ("{csv: a.csv, n_test: 9, stratify: x}", "`data` has `stratify: x`, expected the name of a label of classes: `labels`"),
+        (
+            "{csv: a.csv, test: {csv: b.csv}, shuffle: true}",
+            "`data` has `shuffle` and no examples to keep, expected `n_test` or",
+        ),
+        (
+            "{csv: a.csv, n_test: 9, stratify: x}",
+            "`data` has `stratify: x`, expected the name of a label of classes: `labels`",
+        ),
         ("{csv: a.csv, n_test: 9, n_validation: 0}", "`data` has `n_validation: 0`, expected at least 1, or none said"),
-        ("{csv: a.csv, n_test: 9, n_validation: 1, validation: {csv: b.csv}}", "`data` has both `n_validation` and `validation`"),
+        (
+            "{csv: a.csv, n_test: 9, n_validation: 1, validation: {csv: b.csv}}",
+            "`data` has both `n_validation` and `validation`",
+        ),
         ("{csv: a.csv, n_test: 9, shuffle: often}", "found string `often`, expected `true`, or a seed, a whole number"),
-        ("{csv: a.csv, n_test: 9, stratify: 3}", "found integer `3`, expected `true`, or the name of a label of classes"),
+        (
+            "{csv: a.csv, n_test: 9, stratify: 3}",
+            "found integer `3`, expected `true`, or the name of a label of classes",
+        ),
     ] {
         let error = parts_of(data).unwrap_err();
         assert!(error.starts_with(expected) || error.contains(expected), "{data}: {error}");
