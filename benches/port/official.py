@@ -236,8 +236,8 @@ def trace(args, name):
     def built(mode):
         logits.clear()
         wanted = argparse.Namespace(features=program.features, labels=program.labels, params=[], mode=mode, cores=1, function=name)
-        real = lambda features, labels, mode, params: tf_tracer.call(function, features, labels, mode, tf_tracer.Params(given))
-        given = dict(params)
+        real = lambda features, labels, mode, params: tf_tracer.call(function, features, labels, mode, tf_tracer.Params(copied))
+        copied = dict(params)
         v1.set_random_seed(1)
         return tf_tracer.build(tf, real, wanted)
 
@@ -338,6 +338,9 @@ def compare(args, name):
     if os.path.exists(out(".start.safetensors")):
         words += ["--checkpoint", out(".start.safetensors")]
     done = command(words, log)
+    if done.returncode == 2 and "--checkpoint" in words:
+        # A network without words starts from no checkpoint.
+        done = command(words[: words.index("--checkpoint")], log)
     report = json.loads(done.stdout)
     row["report"] = report
     row["facts"] = facts
@@ -367,10 +370,10 @@ def normalised(report, arrays):
     import numpy as np
 
     for note in report["differs"]:
-        of = re.match(r"`(mean|std)` \[(.*)\] is taken on the device", note["text"])
-        if of:
-            numbers = np.array([float(number) for number in of[2].split(",")], np.float32)
-            arrays["features"] = arrays["features"] - numbers if of[1] == "mean" else arrays["features"] / numbers
+        taken = re.match(r"`(mean|std)` \[(.*)\] is taken on the device", note["text"])
+        if taken:
+            numbers = np.array([float(number) for number in taken[2].split(",")], np.float32)
+            arrays["features"] = arrays["features"] - numbers if taken[1] == "mean" else arrays["features"] / numbers
     return arrays
 
 
@@ -384,9 +387,9 @@ def of_experiment(args, name, report, experiment, log):
     out = lambda ending: os.path.join(args.output, f"{name}{ending}")
     inside = lambda file: os.path.join(out(""), file)
     with np.load(out(".logits.npz")) as arrays:
-        given = normalised(report, dict(arrays))
-    expected = given.pop("logits")
-    np.savez(inside("inputs.npz"), **given)
+        batch = normalised(report, dict(arrays))
+    expected = batch.pop("logits")
+    np.savez(inside("inputs.npz"), **batch)
     done = command([args.bf16scope, "weights", inside("start.safetensors"), "--model", experiment, "--rules", "names",
                     "-o", inside("checkpoint.safetensors"), "--precision", "f32"], log)
     if done.returncode:
@@ -417,12 +420,13 @@ def of_experiment(args, name, report, experiment, log):
     for key, value in ours.items():
         variable, _, slot = key.rpartition("/")
         keys = [names.get(key, key)] + [f"{names.get(variable, variable)}/{theirs}" for theirs in SLOTS.get(slot, [])]
-        found = next((key for key in keys if key in theirs and theirs[key].shape == value.shape), None)
-        if found is None:
+        theirs_key = next((key for key in keys if key in theirs and theirs[key].shape == value.shape), None)
+        if theirs_key is None:
             continue
-        change = np.linalg.norm((theirs[found].astype(np.float64) - before[found]).ravel())
-        if change > 1e-6 * np.linalg.norm(theirs[found].astype(np.float64).ravel()):
-            shares[found] = float(np.linalg.norm((value.astype(np.float64) - theirs[found]).ravel()) / change)
+        after = theirs[theirs_key].astype(np.float64)
+        change = np.linalg.norm((after - before[theirs_key]).ravel())
+        if change > 1e-6 * np.linalg.norm(after.ravel()):
+            shares[theirs_key] = float(np.linalg.norm((value - after).ravel()) / change)
     ordered = sorted(shares.items(), key=lambda share: share[1])
     return dict(facts, n=len(ordered), change=ordered[len(ordered) // 2][1], worst=ordered[-1][1], worst_variable=ordered[-1][0])
 

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import sys
+import traceback
 import types
 
 SOURCE = "_bf16scope_source"
@@ -446,6 +447,11 @@ def main(arguments=None):
             file.write(data)
     except TraceError as error:
         print(f"bf16scope.tf: {error}", file=sys.stderr)
+        return 2
+    except Exception:
+        traceback.print_exc()
+        help = "help: the lines above are the script's own error; --params, --flag and --features give what it expects"
+        print(f"bf16scope.tf: the script failed as it built its graph\n{help}", file=sys.stderr)
         return 2
     print(f"wrote {args.output}; `bf16scope port {args.output}` says what it becomes", file=sys.stderr)
     return 0

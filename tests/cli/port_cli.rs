@@ -23,7 +23,7 @@ fn a_graph_becomes_a_folder_that_is_read_back() {
     let (screen, said) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{screen}{said}");
     assert!(screen.contains("Slips: the graph shows none."), "{screen}");
-    assert!(screen.contains("(62 of its variables have the graph's names and dims)"), "{screen}");
+    assert!(screen.contains("(62 of its variables have the graph's dims)"), "{screen}");
     let experiment = std::fs::read_to_string(folder.path("resnet/experiment.yaml")).unwrap();
     assert!(
         experiment.contains("{batch_norm: , momentum: 0.9, epsilon: 1e-5, name: batch_normalization}"),
@@ -68,4 +68,10 @@ fn what_is_no_graph_is_said() {
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains("x.meta"), "{}", text(&output.stderr));
     }
+    // A text with a graph's ending.
+    std::fs::write(folder.path("notes.pb"), "Notes on the model\n").unwrap();
+    let output = folder.run(&["port", "notes.pb"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(said.contains("it is text that begins \"Notes on the model\"; expected a Saver's .meta"), "{said}");
 }

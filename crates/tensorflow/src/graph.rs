@@ -105,7 +105,7 @@ impl Graph {
     pub fn read(bytes: &[u8], file: &str) -> Result<Graph, GraphError> {
         let _span = tracing::info_span!("graph", n_bytes = bytes.len()).entered();
         let damaged = |message: &str| GraphError::Damaged { file: file.to_string(), message: message.to_string() };
-        let kind = GraphKind::of(bytes).ok_or_else(|| damaged("it holds no graph of TensorFlow"))?;
+        let kind = GraphKind::of(bytes).ok_or_else(|| damaged(&no_graph(bytes)))?;
         let schema = kind.schema();
         let binary = match kind.is_text() {
             true => {
@@ -176,6 +176,23 @@ impl Graph {
     pub fn collection(&self, name: &str) -> &[String] {
         self.collections.get(name).map_or(&[], Vec::as_slice)
     }
+}
+
+/// What bytes are that are no graph, and what would be one.
+fn no_graph(bytes: &[u8]) -> String {
+    const SHOWN: usize = 24;
+    let start = &bytes[..bytes.len().min(SHOWN)];
+    let begins = match std::str::from_utf8(start) {
+        _ if bytes.is_empty() => "it is empty".to_string(),
+        Ok(text) if text.chars().all(|c| !c.is_control() || c.is_whitespace()) => {
+            format!("it holds no graph of TensorFlow: it is text that begins {:?}", text.trim())
+        }
+        _ => {
+            let hex: Vec<String> = start.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+            format!("it holds no graph of TensorFlow: it begins with the bytes {}", hex.join(" "))
+        }
+    };
+    begins + "; expected a Saver's .meta, a SavedModel's saved_model.pb, a frozen .pb, or one of them as .pbtxt"
 }
 
 fn checked(bytes: &[u8], schema: &'static Schema, file: &str) -> Result<(), GraphError> {

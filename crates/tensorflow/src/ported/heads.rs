@@ -90,7 +90,7 @@ fn readers(graph: &Graph, nodes: &[usize]) -> HashMap<usize, Vec<usize>> {
     readers
 }
 
-/// The product of the numbers that a loss is multiplied by. The share of a core is none of them.
+/// The product of the numbers that a loss is multiplied by, without the share of a core.
 fn weight(symbols: &Symbols<'_>, readers: &HashMap<usize, Vec<usize>>, from: usize) -> f64 {
     let n_cores = symbols.graph.body.nodes.iter().filter(|node| node.op == "TPUReplicateMetadata");
     let n_cores = n_cores.filter_map(|node| node.int("num_replicas")).next().unwrap_or(1) as f64;

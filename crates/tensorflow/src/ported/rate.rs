@@ -4,8 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::region;
-use super::symbols::{Symbols, constant, shortest};
-use super::training::yaml_number;
+use super::symbols::{Symbols, constant, shortest, yaml_number};
 use crate::node::{Edge, Node};
 
 /// A rate in YAML: `learning_rate`, and `warm_up` or nothing.

@@ -60,6 +60,15 @@ pub(super) fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 
+/// A number as YAML reads it back: with a point where it has an exponent.
+pub(super) fn yaml_number(value: f64) -> String {
+    let text = format!("{value:?}");
+    match text.split_once('e') {
+        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
+        _ => text,
+    }
+}
+
 /// Looks through a graph with what is known of its tensors.
 pub(super) struct Symbols<'g> {
     pub graph: &'g Graph,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::network::NetworkPort;
 use super::rate::{Rate, RateInWords};
-use super::symbols::{Symbols, constant, shortest};
+use super::symbols::{Symbols, constant, shortest, yaml_number};
 use super::{Note, Notes, region};
 use crate::graph::Graph;
 use crate::node::{Edge, Node};
@@ -145,15 +145,6 @@ fn optimizer(symbols: &Symbols<'_>, update: usize, notes: &mut Notes) -> String 
 
 /// Its word in YAML.
 const SUM_OF_SQUARES: &str = "adagrad";
-
-/// A number as YAML reads it back: with a point where it has an exponent.
-pub(super) fn yaml_number(value: f64) -> String {
-    let text = format!("{value:?}");
-    match text.split_once('e') {
-        Some((digits, exponent)) if !digits.contains('.') => format!("{digits}.0e{exponent}"),
-        _ => text,
-    }
-}
 
 /// The learning rate's form in words; of one that has none its nodes.
 fn rate(symbols: &Symbols<'_>, update: usize, number: usize, notes: &mut Notes) -> RateInWords {

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::network::{HeadLine, LayerLine, NetworkPort};
-use super::training::{TrainingPort, yaml_number};
+use super::symbols::yaml_number;
+use super::training::TrainingPort;
 use crate::graph::Graph;
 
 /// Text in quotes where YAML would read something else.

@@ -1,0 +1,193 @@
+"""The tracer on small scripts, with TensorFlow: what it writes is ported and run. `ci/tracer` runs this; it needs no pytest.
+
+    python python/tests/traced.py target/debug/bf16scope
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+TRACER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bf16scope", "tf.py")
+
+# As people wrote for TensorFlow 1: contrib, flags, a scope, an optimizer over cores.
+ESTIMATOR = '''import tensorflow as tf
+from tensorflow.contrib import tpu as contrib_tpu
+from tensorflow.contrib import cluster_resolver
+tf.flags.DEFINE_integer("units", 6, "")
+tf.flags.DEFINE_string("data_dir", None, "")
+tf.flags.mark_flag_as_required("data_dir")
+FLAGS = tf.flags.FLAGS
+
+def network(x):
+    x = tf.layers.conv2d(x, 4, 3, padding="same", use_bias=False)
+    x = tf.nn.relu(tf.layers.batch_normalization(x, training=True, fused=True, momentum=0.9))
+    return tf.layers.dense(tf.reduce_mean(x, [1, 2]), FLAGS.units)
+
+def model_fn(features, labels, mode, params):
+    with contrib_tpu.bfloat16_scope():
+        logits = network(features)
+    logits = tf.cast(logits, tf.float32)
+    loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
+    optimizer = contrib_tpu.CrossShardOptimizer(tf.train.MomentumOptimizer(params["rate"], 0.9))
+    with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    return contrib_tpu.TPUEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
+
+def main(_):
+    cluster_resolver.TPUClusterResolver("name")
+'''
+
+KERAS = '''import tensorflow as tf
+def make():
+    tf.keras.utils.set_random_seed(3)
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    return tf.keras.Sequential([tf.keras.layers.Input((8,), 4), tf.keras.layers.Dense(6, activation="relu"),
+                                tf.keras.layers.Dense(3, dtype="float32")])
+'''
+
+# Control flow of version 2, in a function: While, If, and a function in the place of its call.
+FUNCTION = '''import tensorflow as tf
+
+@tf.function
+def halve(x):
+    return x * 0.5
+
+@tf.function
+def compute(features):
+    at, x = tf.constant(0), features
+    while at < 5:
+        x = tf.cond(tf.reduce_sum(x) > 4.0, lambda: halve(x), lambda: x + 1.0)
+        at += 1
+    return x
+'''
+
+
+class Failure(Exception):
+    """What a check found, in words."""
+
+
+def check(is_so, *said):
+    if not is_so:
+        raise Failure(" ".join(str(word) for word in said))
+
+
+def run(words, status=0):
+    done = subprocess.run(words, capture_output=True, text=True, env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"))
+    check(done.returncode == status, f"exit status {done.returncode}, expected {status}:", " ".join(words), "\n", done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def trace(folder, text, name, *options, status=0):
+    script, graph = os.path.join(folder, "script.py"), os.path.join(folder, "graph.pb")
+    with open(script, "w") as file:
+        file.write(text)
+    said = run([sys.executable, TRACER, f"{script}:{name}", *options, "-o", graph], status)
+    return graph, said
+
+
+MODEL = ["--features", "8x6x6x3,bfloat16", "--labels", "8,int32", "--params", "rate=0.1", "--cores", "8", "--flag", "units=5"]
+
+
+def an_estimator_is_traced(program, folder):
+    graph, said = trace(folder, ESTIMATOR, "model_fn", *MODEL)
+    check("bfloat16_scope opened at" in said and "script.py:15" in said, said)
+    out = os.path.join(folder, "ported")
+    screen = run([program, "port", graph, "-o", out])
+    for part in ("optimizer", "mesh: {data: 8}", "{kind: momentum, momentum: 0.9}", "the graph shows none"):
+        check(part in screen, part, "is not in", screen)
+    with open(os.path.join(out, "experiment.yaml")) as file:
+        text = file.read()
+    for line in ("{batch_norm: , momentum: 0.9, epsilon: 0.001, name: batch_normalization}", "{dense: 5, name: dense}", "learning_rate: 0.1"):
+        check(line in text, line, "is not in", text)
+
+
+def a_loss_in_bf16_is_shown_at_its_line(program, folder):
+    graph, _ = trace(folder, ESTIMATOR.replace("    logits = tf.cast(logits, tf.float32)\n", ""), "model_fn", *MODEL)
+    screen = run([program, "port", graph], status=1)
+    check("script.py:17" in screen and "softmax or cross-entropy in bf16" in screen, screen)
+
+
+def gradients_that_are_summed_are_shown(program, folder):
+    summed = ESTIMATOR.replace("optimizer.minimize(loss, tf", "optimizer.apply_gradients([(g, v) for g, v in zip(tf.gradients("
+                               "loss, tf.trainable_variables()), tf.trainable_variables())], tf")
+    graph, _ = trace(folder, summed, "model_fn", *MODEL)
+    check("gradients are summed over cores, not averaged" in run([program, "port", graph], status=1), "no alarm")
+
+
+def what_nothing_stands_in_for_is_named(program, folder):
+    decoded = ESTIMATOR.replace("logits = network(features)", "logits = tf.contrib.crf.crf_decode(network(features))")
+    _, said = trace(folder, decoded, "model_fn", *MODEL, status=2)
+    check("tf.contrib.crf.crf_decode, which TensorFlow 2 does not have" in said, said)
+    _, said = trace(folder, ESTIMATOR, "model_fn", "--flag", "unit=5", status=2)
+    check("--flag" in said and "unit" in said, said)
+    _, said = trace(folder, "x = 1\nraise ValueError('no')\n", "model_fn", status=2)
+    check("script.py\", line 2" in said and "ValueError: no" in said and "the script failed" in said, said)
+
+
+def keras_computes_the_same(program, folder):
+    graph, _ = trace(folder, KERAS, "make")
+    import tensorflow as tf
+
+    sys.path.insert(0, folder)
+    names = {}
+    exec(KERAS, names)
+    model = names["make"]()
+    x = np.random.RandomState(1).uniform(-1, 1, (4, 8)).astype(np.float32)
+    arrays = {variable.name.split(":")[0].replace("/", "."): variable.numpy() for variable in model.variables}
+    features = model.inputs[0].name.split(":")[0]
+    ours = computed(program, folder, graph, dict(arrays, **{features: x}))
+    theirs = model(x).numpy()
+    # A hidden value is rounded to bf16 (2^-9 of it), and may fall the other way; six of them meet in a sum.
+    bound = 6 * 2.0**-8 * np.abs(theirs).max()
+    check(np.abs(ours - theirs).max() <= bound, ours, theirs)
+    emitted = run([program, "emit", graph, "-o", os.path.join(folder, "step.txt")])
+    with open(os.path.join(folder, "step.txt")) as file:
+        check("bf16[4,6]" in file.read(), emitted)
+
+
+def functions_compute_the_same(program, folder):
+    graph, _ = trace(folder, FUNCTION, "compute", "--features", "2x3,float32")
+    names = {}
+    script = os.path.join(folder, "again.py")
+    with open(script, "w") as file:
+        file.write(FUNCTION)
+    # tf.function reads its source, so it comes from a file.
+    sys.path.insert(0, folder)
+    names = vars(__import__("again"))
+    for seed in range(3):
+        x = np.random.RandomState(seed).uniform(-1, 2, (2, 3)).astype(np.float32)
+        ours = computed(program, folder, graph, {"features": x})
+        check(np.array_equal(ours, names["compute"](x).numpy()), seed, ours)
+
+
+def computed(program, folder, graph, arrays):
+    """The first result of a graph on arrays by the names of its parameters."""
+    inputs, outputs = os.path.join(folder, "in.npz"), os.path.join(folder, "out.npz")
+    np.savez(inputs, **arrays)
+    run([program, "run", graph, "--inputs", inputs, "-o", outputs])
+    with np.load(outputs) as results:
+        return results["out0"]
+
+
+CHECKS = [an_estimator_is_traced, a_loss_in_bf16_is_shown_at_its_line, gradients_that_are_summed_are_shown,
+          what_nothing_stands_in_for_is_named, keras_computes_the_same, functions_compute_the_same]
+
+
+def main(program):
+    failed = 0
+    for one in CHECKS:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                one(os.path.abspath(program), folder)
+                print("ok    ", one.__name__)
+            except Failure as failure:
+                failed += 1
+                print("FAILED", one.__name__, "\n", failure)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
