@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::learnt::Learnt;
 use super::random::{Draw, SplitMix64};
 use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
-use super::table::Learnt;
 use crate::error::DataError;
 use sha2::{Digest, Sha256};
 
