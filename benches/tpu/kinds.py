@@ -358,7 +358,11 @@ class Flow(nn.Module):
 
 
 class StateSpace(nn.Module):
-    """Layers with a diagonal recurrence over time, by `lax.scan`, between gates."""
+    """Layers with a diagonal recurrence over time, by `lax.scan`, between gates.
+
+    The recurrence is f32 in both forms, as in the kernels that people use for such layers: a decay that is rounded to bf16
+    and multiplied by itself at each step is off by a multiple of its rounding.
+    """
 
     dtype: jnp.dtype
     width: int = 256
@@ -370,16 +374,16 @@ class StateSpace(nn.Module):
         for layer in range(self.layers):
             y = nn.LayerNorm(dtype=self.dtype)(x)
             decay = self.param(f"decay{layer}", nn.initializers.normal(1.0), (self.width,))
-            forget = nn.sigmoid(nn.Dense(self.width, dtype=self.dtype)(y) + decay.astype(self.dtype))
-            given = (1 - forget) * nn.Dense(self.width, dtype=self.dtype)(y)
+            forget = nn.sigmoid(nn.Dense(self.width, dtype=self.dtype)(y).astype(jnp.float32) + decay)
+            given = ((1 - forget) * nn.Dense(self.width, dtype=self.dtype)(y)).astype(self.dtype)
 
             def cell(state, now):
                 forget, given = now
-                state = forget * state + given
-                return state, state
+                state = forget * state + given.astype(jnp.float32)
+                return state, state.astype(self.dtype)
 
             over_time = jax.tree.map(lambda a: jnp.swapaxes(a, 0, 1), (forget, given))
-            _, states = jax.lax.scan(cell, jnp.zeros_like(given[:, 0]), over_time)
+            _, states = jax.lax.scan(cell, jnp.zeros(given[:, 0].shape, jnp.float32), over_time)
             gated = jnp.swapaxes(states, 0, 1) * nn.silu(nn.Dense(self.width, dtype=self.dtype)(y))
             x = x + nn.Dense(self.width, dtype=self.dtype)(gated)
         return nn.Dense(32, dtype=self.dtype)(x).astype(jnp.float32)

@@ -40,6 +40,7 @@ mod painted;
 mod parts;
 mod policy;
 mod polynomials;
+mod powers;
 pub mod presets;
 mod range;
 mod recurrences;

@@ -402,3 +402,34 @@ def only_f32_reads_eigenvalues(s, x):
 def only_f32_reads_a_right_side(s, l, x, w):
     """A triangular system whose right side is a product."""
     return (jax.lax.linalg.triangular_solve(l, x @ w, left_side=True, lower=True),)
+
+
+# Large powers.
+
+
+@program(normal(130, 32, 16), normal(131, 16, 16, scale=0.25), normal(132, 16, 8, scale=0.25))
+def power_of_a_sigmoid(s, x, w, v):
+    """How likely a gate stays open a thousand times."""
+    y = jax.nn.sigmoid(s(s.dot(x, w) + 7.0)) ** 1000
+    return (s.dot(y, v),)
+
+
+@program(normal(133, 32, 16), normal(134, 16, 16, scale=0.25), normal(135, 16, 8, scale=0.25))
+def power_of_interest(s, x, w, v):
+    """A rate that is compounded daily over a year."""
+    rate = 0.1 * jnp.tanh(s.dot(x, w))
+    return (s.dot((1 + rate / 365) ** 365, v),)
+
+
+@program(normal(136, 32, 16), normal(137, 16, 3, scale=0.25), normal(138, 32, 3))
+def power_of_a_highlight(s, x, w, light):
+    """Phong's highlights: the cosine of an angle, to the 64th power, and the gradient by the weights."""
+
+    def shaded(w):
+        normals = s.dot(x, w)
+        normals = normals * jax.lax.rsqrt(jnp.sum(normals * normals, axis=1, keepdims=True) + 1e-6)
+        toward = light / jnp.linalg.norm(light, axis=1, keepdims=True)
+        cosine = jnp.maximum(jnp.sum(normals * toward, axis=1), 0.0)
+        return jnp.mean(cosine**64)
+
+    return (jax.grad(shaded)(w),)

@@ -15,6 +15,8 @@ pub(super) enum Need {
     Cancellation,
     /// An exponential reads it, and it comes of a running sum.
     Exponent,
+    /// It is raised to a large power.
+    Power,
 }
 
 impl Need {
@@ -34,6 +36,9 @@ impl Need {
             }
             Need::Cancellation => {
                 "it is taken from sums of its operands' own products, as in ‖a‖² + ‖b‖² − 2ab, and what is left is small"
+            }
+            Need::Power => {
+                "it is raised to a large power, by itself or by squares of squares, which multiplies its rounding by the exponent"
             }
             Need::Exponent => {
                 "an exponential reads it, and it comes of a running sum, whose rounding is as large as all that was added up"

@@ -9,12 +9,14 @@
 //! | a decomposition | the matrix, and the products that it is made of |
 //! | a sum in which a product cancels | that product and the ops between (`cancellation`) |
 //! | an exponential | running sums, by whatever spelling |
+//! | a large power | what is raised to it, back to the last product (`powers`) |
 
 use super::cancellation::{Cancellations, cancellations};
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::decides::Told;
 use super::loops::Loop;
 use super::need::Need;
+use super::powers::powers;
 use super::recurrences::{recurrences, scans, until_squashed};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
@@ -68,6 +70,9 @@ pub(super) fn needs(
     }
     for node in scans(graph) {
         finder.add(node, Need::Recurrence, node);
+    }
+    for (node, by) in (0..).zip(powers(graph)) {
+        by.into_iter().for_each(|by| finder.add(node, Need::Power, by));
     }
     finder.cancellations();
     finder.reads(&MadeInF32::new(graph, loops, &around.learned), loops);

@@ -350,7 +350,7 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
 }
 
 /// The rules of which each has a reason of its own.
-const RULES: [Rule; 36] = [
+const RULES: [Rule; 37] = [
     Rule::Allowed,
     Rule::Spread,
     Rule::Loss,
@@ -372,6 +372,7 @@ const RULES: [Rule; 36] = [
     Rule::Needed(Need::Decomposition),
     Rule::Needed(Need::Cancellation),
     Rule::Needed(Need::Exponent),
+    Rule::Needed(Need::Power),
     Rule::Moved,
     Rule::MovedPart,
     Rule::Filled,

@@ -1,0 +1,63 @@
+//! Powers: a number that is multiplied by itself again and again, as `sigmoid(x) ** 1000` is, or (1 + x/n)ⁿ.
+//!
+//! The relative error of xⁿ is n times that of x. A framework writes an integer power as squares of squares, so that no op of
+//! the program names n: each square doubles what was lost before it.
+
+use super::dataflow::{Dataflow, NodeId};
+use bf16scope_hlo::ops::BinaryOp;
+use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::{Literal, Op};
+
+/// From this power on a rounding to bf16, 2^-9, becomes an error of 3 %. Squares and cubes are common in losses and activations,
+/// and a form by hand rounds what they read.
+const LARGE: f64 = 16.0;
+
+/// For each node the square, or power, by which what it gives is raised to a large power, with no product between.
+pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
+    let mut power = vec![1.0_f64; graph.values.len()];
+    let mut by: Vec<Option<NodeId>> = vec![None; graph.values.len()];
+    let mut found = vec![None; graph.nodes.len()];
+    for node in (0..graph.nodes.len() as NodeId).rev() {
+        let of = graph.node(node);
+        if !matches!(of.class(), Some(Class::Infer | Class::Clear | Class::Deny { .. })) {
+            continue;
+        }
+        let highest = of.results().max_by(|&a, &b| power[a as usize].total_cmp(&power[b as usize]));
+        let Some(value) = highest else { continue };
+        if power[value as usize] >= LARGE {
+            found[node as usize] = by[value as usize];
+        }
+        let raised = match (&graph.instr(of).op, &of.operands[..]) {
+            (Op::Binary(BinaryOp::Multiply), &[a, b]) if a == b => 2.0,
+            (Op::Binary(BinaryOp::Power), &[_, exponent]) => exponent_of(graph, graph.producer(exponent)),
+            _ => 1.0,
+        };
+        // An exponent's own error is no relative one.
+        let n_read = if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Power)) { 1 } else { of.operands.len() };
+        for &operand in &of.operands[..n_read] {
+            let raised = raised * power[value as usize];
+            if raised > power[operand as usize] {
+                power[operand as usize] = raised;
+                by[operand as usize] = if raised > power[value as usize] { Some(node) } else { by[value as usize] };
+            }
+        }
+    }
+    found
+}
+
+/// The size of the constant that a node gives, behind what places it; 1 where it is none.
+fn exponent_of(graph: &Dataflow<'_>, mut node: NodeId) -> f64 {
+    loop {
+        let of = graph.node(node);
+        match (&graph.instr(of).op, &of.operands[..]) {
+            (Op::Constant(literal), _) => return largest(literal),
+            (Op::Broadcast { .. } | Op::Reshape, &[operand]) => node = graph.producer(operand),
+            _ => return 1.0,
+        }
+    }
+}
+
+fn largest(literal: &Literal) -> f64 {
+    let elements = literal.elements::<f32>().unwrap_or_default();
+    elements.into_iter().map(|x| f64::from(x.abs())).fold(1.0, f64::max)
+}
