@@ -60,6 +60,7 @@ macro_rules! models {
         /// ```
         #[derive(Clone, Debug, PartialEq, Serialize)]
         #[serde(tag = "kind")]
+        #[expect(clippy::large_enum_variant, reason = "a file describes one model: nothing holds many")]
         pub enum Model {
             $($(#[$doc])* #[serde(rename = $name)] $Kind($Config),)*
         }
@@ -102,6 +103,7 @@ macro_rules! models {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Model, D::Error> {
                 /// A [`Model`] as [`kind`] reads it.
                 #[derive(Deserialize)]
+                #[expect(clippy::large_enum_variant, reason = "as `Model`")]
                 enum ByKind {
                     $(#[serde(rename = $name)] $Kind($Config),)*
                 }
