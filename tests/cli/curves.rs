@@ -111,9 +111,11 @@ fn train_leaves_a_folder_that_says_what_happened() {
     // What was printed is what was recorded.
     let of_epoch = |line: &serde_json::Value, key: &str| line[key].as_f64().unwrap();
     let shown = format!(
-        "loss {:.4}  accuracy {:.2} %",
+        "loss {:.4} (test {:.4})  accuracy {:.2} % (test {:.2} %)",
         of_epoch(&lines[89], "train/loss"),
-        100.0 * of_epoch(&lines[89], "train/accuracy")
+        of_epoch(&lines[89], "test/loss"),
+        100.0 * of_epoch(&lines[89], "train/accuracy"),
+        100.0 * of_epoch(&lines[89], "test/accuracy")
     );
     assert!(stdout.contains(&shown), "{shown}: {stdout}");
 

@@ -158,6 +158,6 @@ fn a_checkpoint_that_another_user_may_have_named_is_not_followed() {
         mode(0o755);
     }
     fs::set_permissions(folder.path("shared"), fs::Permissions::from_mode(0o777)).unwrap();
-    let named = ["--checkpoint", "checkpoints/mlp-bf16.safetensors"];
+    let named = ["--checkpoint", "shared/checkpoint.safetensors"];
     folder.stdout(&[&again[..], &named].concat());
 }

@@ -737,7 +737,7 @@ fn only_logits_of_classes_are_called_so() {
 fn the_experiments_of_the_page_build() {
     let page = include_str!("../../docs/EXPERIMENTS.md");
     let blocks: Vec<&str> = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 10);
+    assert_eq!(blocks.len(), 11);
     for block in blocks {
         let experiment: Experiment = document::from_str("docs/EXPERIMENTS.md", block).unwrap_or_else(|e| panic!("{e}"));
         programs(&experiment.model, Precision::Bf16).iter().for_each(|program| verify(&program.module).unwrap());

@@ -199,7 +199,9 @@ fn layers_of_yaml_compute_what_keras_does() {
 }
 
 /// Sixteen roundings of 2^-9 in a row, of the largest value, all the same way: inputs and weights are rounded before, once each,
-/// and attention rounds four products, their sums with biases and the weights between them.
+/// and attention rounds four products, their sums with biases and the weights between them. A gradient comes back through as
+/// many again. That of the keys' bias is zero in theory, as a softmax takes no notice of what is added to all its scores: what
+/// is measured of it is the roundings of a sum alone.
 #[test]
 fn in_bf16_they_are_off_by_roundings_of_bf16() {
     // Where x and y differ by less than their roundings, another is chosen, and slopes at the corner of a relu are others.
@@ -212,8 +214,10 @@ fn in_bf16_they_are_off_by_roundings_of_bf16() {
     let is_discrete = |case: &str, layer: &str| moves.iter().any(|it| case.starts_with(it)) || is_discrete(case, layer);
     for (case, layer) in CASES.iter().filter(|(case, layer)| !is_discrete(case, layer)) {
         for (name, distance) in distances(case, layer, Precision::Bf16) {
-            // Gradients of attention go back through as many roundings, and the softmax's is a difference, which loses a bit.
-            let n_roundings = if case.starts_with("attention") { 64.0 } else { 16.0 };
+            if name == "gradient_key/bias" {
+                continue;
+            }
+            let n_roundings = if name.starts_with("gradient") { 32.0 } else { 16.0 };
             let bound = n_roundings * 2f32.powi(-9);
             assert!(distance <= bound, "{case}: {name} is off by {distance}");
         }

@@ -47,8 +47,16 @@ pub struct InitArgs {
     output: Option<PathBuf>,
 }
 
+const MODELS_EXAMPLES: &str = "\
+Examples:
+  bf16scope models
+          what `init` writes, and the models that ship
+  bf16scope models --json
+          the same for programs";
+
 /// Arguments of `models`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = MODELS_EXAMPLES)]
 pub struct ModelsArgs {
     /// Print one JSON object
     #[arg(long)]

@@ -93,6 +93,7 @@ mod tests {
                 "curves --html",
                 "watch --html",
                 "data --html",
+                "init --output",
                 "schedule --html",
                 "package --output",
                 "weights --output",

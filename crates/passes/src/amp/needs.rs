@@ -9,7 +9,7 @@
 //! | a decomposition | the matrix, and the products that it is made of |
 //! | a sum in which a product cancels | that product and the ops between (`cancellation`) |
 //! | an exponential | running sums, by whatever spelling |
-//! | a large power | what is raised to it, back to the last product (`powers`) |
+//! | a large power | what is raised to it, and its powers and factors (`powers`) |
 
 use super::cancellation::{Cancellations, cancellations};
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};

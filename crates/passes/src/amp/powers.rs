@@ -4,15 +4,15 @@
 //! the program names n: each square doubles what was lost before it.
 
 use super::dataflow::{Dataflow, NodeId};
-use bf16scope_hlo::ops::BinaryOp;
 use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{Literal, Op};
 
 /// From this power on a rounding to bf16, 2^-9, becomes an error of 3 %. Squares and cubes are common in losses and activations,
 /// and a form by hand rounds what they read.
 const LARGE: f64 = 16.0;
 
-/// For each node the square, or power, by which what it gives is raised to a large power, with no product between.
+/// For each node the square, or power, by which what it gives is raised to a large power, with nothing but factors between.
 pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
     let mut power = vec![1.0_f64; graph.values.len()];
     let mut by: Vec<Option<NodeId>> = vec![None; graph.values.len()];
@@ -27,10 +27,13 @@ pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
         if power[value as usize] >= LARGE {
             found[node as usize] = by[value as usize];
         }
+        // What is added to something else, or given to another function, is off by another share.
         let raised = match (&graph.instr(of).op, &of.operands[..]) {
             (Op::Binary(BinaryOp::Multiply), &[a, b]) if a == b => 2.0,
             (Op::Binary(BinaryOp::Power), &[_, exponent]) => exponent_of(graph, graph.producer(exponent)),
-            _ => 1.0,
+            (Op::Binary(BinaryOp::Multiply | BinaryOp::Divide) | Op::Unary(UnaryOp::Negate | UnaryOp::Abs), _) => 1.0,
+            _ if of.class() == Some(Class::Clear) => 1.0,
+            _ => continue,
         };
         // An exponent's own error is no relative one.
         let n_read = if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Power)) { 1 } else { of.operands.len() };

@@ -327,10 +327,10 @@ fn errors_point_at_the_line() {
     check(
         "  epoch: 3\n",
         expect![[r#"
-                e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, learning_rate, warm_up, weight_decay, clip, average, variables, slots, initialize_from, except, rules, trainable, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max, watch
-                  3 |   epoch: 3
-                    |   ^^^^^
-                  help: did you mean `epochs`?"#]],
+            e.yaml:3:3: unknown key `epoch`, expected one of batch, epochs, seed, shift, optimizer, optimizers, learning_rate, learning_rate_floor, warm_up, weight_decay, clip, average, variables, slots, initialize_from, except, rules, trainable, label_smoothing, loss_scale, accumulate, steps_per_call, save_checkpoints_steps, save_checkpoints_secs, keep_checkpoint_max, watch, early_stopping, reduce_on_plateau, keep_best
+              3 |   epoch: 3
+                |   ^^^^^
+              help: did you mean `epochs`?"#]],
     );
 }
 

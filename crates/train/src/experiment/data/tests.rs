@@ -306,7 +306,10 @@ fn parts_of(data: &str) -> Result<[Vec<i32>; 3], String> {
     std::fs::write(folder.path().join("a.csv"), rows).unwrap();
     std::fs::write(folder.path().join("b.csv"), "100,0\n101,1\n").unwrap();
     let document = Document::parse(&path.display().to_string(), &format!("data: {data}\n")).unwrap();
-    let failed = |error: String| error.lines().next().unwrap().split_once(": ").unwrap().1.to_string();
+    let failed = |error: String| {
+        let line = error.lines().next().unwrap();
+        line.split_once(": ").map_or(line, |(_, text)| text).to_string()
+    };
     let Block { data } = document.read().map_err(|error| failed(error.to_string()))?;
     let data = DataConfig { origin: document.into(), ..data };
     let examples = data.read(&path, &features).map_err(|error| failed(error.to_string()))?;
@@ -346,7 +349,7 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
             "{csv: a.csv, n_test: 60, n_validation: 40}",
             "cannot keep 40 examples for testing; the data set has 40, and one",
         ),
-        ("{csv: a.csv, n_test: 60, n_validation: 40, shuffle: true}", "cannot keep 100 examples for testing; the data"),
+        ("{csv: a.csv, n_test: 60, n_validation: 40, shuffle: true}", "`data` has 100 examples to keep, of 100"),
         (
             "{csv: a.csv, test: {csv: b.csv}, shuffle: true}",
             "`data` has `shuffle` and no examples to keep, expected `n_test` or",
@@ -461,13 +464,14 @@ fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {
         let error = refused(&data.replace("COLUMNS", good));
         assert!(error.contains(expected), "{data}: {error}");
     }
-    let no_classes = error_of("{csv: t.csv, n_test: 1, classes: [a]}", &path, &[Feature::compute("a", [3])]);
+    std::fs::write(folder.path().join("plain.csv"), "1,2\n3,4\n").unwrap();
+    let no_classes = error_of("{csv: plain.csv, n_test: 1, classes: [a]}", &path, &[Feature::compute("a", [2])]);
     assert!(
         no_classes.contains("`classes` and 0 labels of classes, expected a model that learns classes"),
         "{no_classes}"
     );
     let two = |name: &str| Feature::exact(name, DType::S32, []).below(9).label();
-    let of_two = error_of("{csv: t.csv, n_test: 1, classes: [a], columns: {}}", &path, &[two("a"), two("b")]);
+    let of_two = error_of("{csv: plain.csv, n_test: 1, classes: [a]}", &path, &[two("a"), two("b")]);
     assert!(of_two.contains("`classes` and 2 labels of classes, expected names by label, of `a`, `b`"), "{of_two}");
     // What is good, by a label map; and other rows of a run of which nothing is known.
     #[derive(Deserialize)]
