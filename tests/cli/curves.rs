@@ -143,7 +143,7 @@ fn train_leaves_a_folder_that_says_what_happened() {
     assert_eq!(steps, [1, 10, 20, 30, 40, 44, 50, 60, 70, 80, 88]);
     assert_eq!(
         place.refused(&["train", "mlp.yaml", "--run", "elsewhere", "--overwrite"]),
-        "bf16scope: checkpoints/mlp-bf16.safetensors will be replaced after the first epoch, as --overwrite says\n\
+        "bf16scope: elsewhere/checkpoint.safetensors will be replaced after the first epoch, as --overwrite says\n\
          bf16scope: the run cannot be recorded\n\
          help: name another folder with --run, or record nothing with --no-run\n  \
          caused by: elsewhere: another run is recorded here\n\

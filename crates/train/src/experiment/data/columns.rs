@@ -242,14 +242,12 @@ fn read_names(path: &Path) -> Result<Vec<String>, String> {
 /// The names of a label map, `item { id: 1 name: "cat" }`, in the order of their ids; `display_name` comes before `name`.
 fn of_label_map(text: &str) -> Result<Vec<String>, String> {
     let mut items = BTreeMap::new();
-    for item in text.split("item").skip(1) {
-        let Some((body, _)) = item.split_once('{').and_then(|(_, rest)| rest.split_once('}')) else { continue };
+    let tokens = tokens(text);
+    for item in tokens.split(|token| *token == "item").skip(1) {
+        let body = item.split(|token| *token == "}").next().unwrap_or_default();
         let value = |key: &str| {
-            let start = body
-                .lines()
-                .flat_map(|line| line.split(','))
-                .find_map(|line| line.trim().strip_prefix(key)?.trim_start().strip_prefix(':'))?;
-            Some(start.trim().trim_matches(['"', '\'']).to_string())
+            let field = body.windows(3).find(|field| field[0] == key && field[1] == ":")?;
+            Some(field[2].trim_matches(['"', '\'']).to_string())
         };
         let id: i64 = value("id").and_then(|id| id.parse().ok()).ok_or("an item of the label map has no `id`")?;
         let name = value("display_name")
@@ -258,4 +256,22 @@ fn of_label_map(text: &str) -> Result<Vec<String>, String> {
         items.insert(id, name);
     }
     if items.is_empty() { Err("the label map has no items".to_string()) } else { Ok(items.into_values().collect()) }
+}
+
+/// The words, texts in quotes and marks of a protobuf in text, without comments.
+fn tokens(text: &str) -> Vec<&str> {
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let end = match first {
+            '#' => rest.find('\n').unwrap_or(rest.len()),
+            '"' | '\'' => rest[1..].find(first).map_or(rest.len(), |end| end + 2),
+            '{' | '}' | ':' | ',' | ';' => 1,
+            _ => rest.find(|c: char| c.is_whitespace() || "{}:,;#\"'".contains(c)).unwrap_or(rest.len()),
+        };
+        let (token, behind) = rest.split_at(end);
+        tokens.extend(Some(token).filter(|_| !matches!(first, '#' | ',' | ';')));
+        rest = behind.trim_start();
+    }
+    tokens
 }

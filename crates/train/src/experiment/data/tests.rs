@@ -133,8 +133,9 @@ fn keys_that_do_not_go_together_are_refused_with_their_place() {
         (
             "{csv: a.csv, tset: {}}",
             "tset",
-            "unknown key `tset`, expected one of csv, npz, idx, mnist, tfrecord, webdataset, parquet, images, text, jsonl, tokens, \
-             features, workers, on_error, arrays, scale, n_train, n_test, test",
+            "unknown key `tset`, expected one of csv, npz, idx, mnist, tfrecord, webdataset, parquet, images, text, jsonl, augment, \
+             columns, delimiter, classes, tokens, features, workers, on_error, arrays, scale, n_train, n_test, test, \
+             n_validation, validation, shuffle, stratify",
         ),
         (
             "{csv: a.csv, test: {csb: b}}",
@@ -349,7 +350,7 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
             "{csv: a.csv, n_test: 60, n_validation: 40}",
             "cannot keep 40 examples for testing; the data set has 40, and one",
         ),
-        ("{csv: a.csv, n_test: 60, n_validation: 40, shuffle: true}", "`data` has 100 examples to keep, of 100"),
+        ("{csv: a.csv, n_test: 60, n_validation: 40, shuffle: true}", "cannot keep 100 examples for testing; the data"),
         (
             "{csv: a.csv, test: {csv: b.csv}, shuffle: true}",
             "`data` has `shuffle` and no examples to keep, expected `n_test` or",
@@ -363,7 +364,10 @@ fn parts_are_cut_at_the_end_shuffled_or_class_by_class() {
             "{csv: a.csv, n_test: 9, n_validation: 1, validation: {csv: b.csv}}",
             "`data` has both `n_validation` and `validation`",
         ),
-        ("{csv: a.csv, n_test: 9, shuffle: often}", "found string `often`, expected `true`, or a seed, a whole number"),
+        (
+            "{csv: a.csv, n_test: 9, shuffle: often}",
+            "found string \"often\", expected `true`, or a seed, a whole number",
+        ),
         (
             "{csv: a.csv, n_test: 9, stratify: 3}",
             "found integer `3`, expected `true`, or the name of a label of classes",
@@ -383,7 +387,7 @@ fn tables_and_names_that_are_wrong_are_refused_where_they_are_written() {
     std::fs::write(folder.path().join("t.csv"), "a,b,kind\n1,2,no\n3,4,yes\n5,6,no\n7,8,yes\n").unwrap();
     std::fs::write(
         folder.path().join("map.pbtxt"),
-        "item { id: 1 name: 'cat' }\nitem {\n id: 2\n display_name: \"dog\"\n}\n",
+        "item { id: 1 name: 'cat' } # an item of one line\nitem {\n id: 2\n name: '/m/01', display_name: \"dog\"\n}\n",
     )
     .unwrap();
     std::fs::write(folder.path().join("empty.pbtxt"), "item {\n name: 'cat'\n}\n").unwrap();
