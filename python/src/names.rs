@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use bf16scope::hlo::{CompId, Module, Op};
 
-/// What an instruction is called within a call of this name.
+/// The name of an instruction within a call of this name.
 fn within(call: &str, name: &str) -> String {
     match (call, name) {
         ("", name) => name.to_string(),

@@ -75,7 +75,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             let fingerprint = test.fingerprint();
             (test, fingerprint)
         }
-        // Of a data set with examples for validation, a checkpoint knows those.
+        // A checkpoint records which examples of a data set were kept for validation.
         None => {
             let examples = experiment.read_data(&experiment_path, &context.setup())?;
             let fingerprint = examples.data().test.fingerprint();

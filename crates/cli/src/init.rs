@@ -23,7 +23,7 @@ const TEMPLATES: [(&str, &str); 5] = [
 /// Names and texts of models.
 pub type Shipped = &'static [(&'static str, &'static str)];
 
-/// What the program that runs this brings with it.
+/// The models that the running program ships.
 pub(super) static SHIPPED: OnceLock<Shipped> = OnceLock::new();
 
 const INIT_EXAMPLES: &str = "\
@@ -94,7 +94,7 @@ pub fn init(args: &InitArgs, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-/// What a text says of itself: its first comment, or its model's kind.
+/// The description of a file: its first comment, or its model's kind.
 fn about(text: &str) -> String {
     let comment = text.lines().next().and_then(|line| line.strip_prefix('#')).map(str::trim);
     let kind = || text.lines().find_map(|line| line.trim().strip_prefix("kind:")).map(str::trim).unwrap_or_default();

@@ -34,11 +34,11 @@ pub struct Augment {
     pub translation: f32,
     /// The share by which they are enlarged or made smaller at most.
     pub zoom: f32,
-    /// What pixels are multiplied by is drawn from `1 ± brightness`.
+    /// Pixels are multiplied by a factor drawn from `1 ± brightness`.
     pub brightness: f32,
-    /// What distances from the image's mean are multiplied by is drawn from `1 ± contrast`.
+    /// Differences from the image's mean are multiplied by a factor drawn from `1 ± contrast`.
     pub contrast: f32,
-    /// Of colours: what distances from their grey are multiplied by is drawn from `1 ± saturation`.
+    /// Differences of a colour from its grey are multiplied by a factor drawn from `1 ± saturation`.
     pub saturation: f32,
     /// The share of images of which a rectangle becomes 0.
     pub erasing: f32,
@@ -48,12 +48,12 @@ pub struct Augment {
     pub cutmix: f32,
 }
 
-/// What of an image is erased: from 2 % to a third, and up to 3.3 times as wide as high, as Zhong et al. 2017 have it.
+/// Random erasing: a rectangle of 2 % to a third of the image, up to 3.3 times as wide as high (Zhong et al. 2017).
 const ERASED: [f32; 2] = [0.02, 0.33];
 const ERASED_ASPECT: f32 = 3.3;
 
 impl Augment {
-    /// What is wrong with it: the key, what is measured, what is expected.
+    /// The first invalid option: the key, the value, and the values it accepts.
     pub fn fault(&self) -> Option<(&'static str, f32, &'static str)> {
         let shares = [
             ("translation", self.translation),
@@ -86,7 +86,7 @@ impl Augment {
     }
 }
 
-/// What an array is to augmentation.
+/// The role of an array in augmentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Image,

@@ -1,15 +1,15 @@
-//! What was learnt from the rows that are trained on, as checkpoints and packages keep it.
+//! Statistics and vocabularies learnt from the training rows, as checkpoints and packages keep them.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What was learnt from the rows that are trained on, by feature and column: `x.age`.
+/// Statistics and vocabularies learnt from the training rows, by feature and column: `x.age`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Learnt(pub BTreeMap<String, LearntColumn>);
 
-/// What was learnt of a column.
+/// Statistics or the vocabulary of one column.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LearntColumn {

@@ -15,7 +15,7 @@ pub struct Named {
     pub source: Box<dyn Source>,
     /// Names of classes by array, in the place of the source's own.
     pub classes: BTreeMap<String, Vec<String>>,
-    /// What was learnt.
+    /// The statistics and vocabularies learnt.
     pub learnt: Option<Learnt>,
 }
 

@@ -55,7 +55,7 @@ impl Made {
     }
 }
 
-/// What folders of images call their classes.
+/// Class names of image folders.
 const LABELS: &str = "labels";
 
 /// Records, as the arrays of features.
@@ -395,7 +395,7 @@ impl Source for Pipeline {
         given.map(|()| Some(spent))
     }
 
-    /// Of names that `classes` lists, and of folders.
+    /// Class names from `classes`, and from folders.
     fn classes(&self) -> BTreeMap<String, Vec<String>> {
         let names = |made: &Made| match (&made.spec.classes[..], self.records.classes()) {
             ([], names) if !names.is_empty() && made.key() == LABELS && made.spec.offset == 0 => Some(names.to_vec()),

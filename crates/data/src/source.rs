@@ -83,7 +83,7 @@ pub trait Source: Send + Sync + std::fmt::Debug {
         BTreeMap::new()
     }
 
-    /// What was learnt from examples to make these of a table's rows. Default nothing.
+    /// Statistics and vocabularies learnt to encode a table's rows. Default none.
     fn learnt(&self) -> Option<&Learnt> {
         None
     }

@@ -1,6 +1,6 @@
 //! Tables: CSV files with a header, whose columns are numbers, categories or text.
 //!
-//! What a column becomes may be learnt from the rows that are trained on: a mean and a deviation, categories, a vocabulary.
+//! The encoding of a column may be learnt from the training rows: a mean and a deviation, categories, a vocabulary.
 //! That is kept ([`Learnt`]), so that other rows become what those became. Cells may be in quotes, with commas and line ends
 //! in them. The whole file is read into memory, up to a bound.
 
@@ -32,13 +32,13 @@ const MAX_CATEGORIES: usize = 100_000;
 pub struct Column {
     /// Its name in the header.
     pub name: String,
-    /// What its cells are.
+    /// The type of its cells.
     pub kind: ColumnKind,
-    /// What stands for an empty cell. Default an error.
+    /// The value of an empty cell. Default an error.
     pub missing: Missing,
 }
 
-/// What the cells of a column are.
+/// The type of a column's cells.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub enum ColumnKind {
     /// Numbers, as they are.
@@ -62,7 +62,7 @@ pub enum ColumnKind {
     },
 }
 
-/// What stands for an empty cell, `NA` or `NaN`.
+/// The value of an empty cell, `NA` or `NaN`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub enum Missing {
     /// It is an error.
@@ -84,7 +84,7 @@ pub struct Table {
     lines: Vec<u64>,
 }
 
-/// What the features of a task are made of: columns by feature.
+/// The columns of each feature of a task.
 pub type Columns = BTreeMap<String, Vec<Column>>;
 
 /// The columns of a feature: those that are said, or the one of its name.
@@ -497,7 +497,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// What stands for nothing in a column of numbers.
+/// Cells of a numeric column that count as missing.
 fn is_missing(text: &str) -> bool {
     ["", "NA", "na", "N/A", "NaN", "nan", "null", "?"].contains(&text)
 }

@@ -178,7 +178,7 @@ impl Graph {
     }
 }
 
-/// What bytes are that are no graph, and what would be one.
+/// Describes bytes that hold no graph, and lists the formats that are read.
 fn no_graph(bytes: &[u8]) -> String {
     const SHOWN: usize = 24;
     let start = &bytes[..bytes.len().min(SHOWN)];

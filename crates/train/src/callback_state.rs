@@ -39,13 +39,13 @@ pub struct Followed {
 pub struct CallbackState {
     /// Epochs whose reports were looked at.
     pub n_epochs: u64,
-    /// Of early stopping.
+    /// Counters of early stopping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub early_stopping: Option<Followed>,
-    /// Of the learning rate's reductions.
+    /// Counters of learning rate reductions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduce_on_plateau: Option<Followed>,
-    /// Of the best checkpoint.
+    /// The value of the best checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_best: Option<Followed>,
     /// The epoch, counted from 1, after which early stopping ended the run.

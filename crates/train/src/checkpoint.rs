@@ -86,7 +86,7 @@ pub struct DataIdentity {
     /// Names of the classes of labels, by feature, of class 0 first.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: BTreeMap<String, Vec<String>>,
-    /// What was learnt from the examples that were trained on to make numbers of a table's columns.
+    /// Statistics and vocabularies of a table's columns, learnt from the training examples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learnt: Option<Learnt>,
 }

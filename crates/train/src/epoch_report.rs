@@ -1,9 +1,9 @@
-//! What came of an epoch: losses and metrics in training and on what is evaluated.
+//! The report of an epoch: losses and metrics in training and in evaluation.
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::fmt;
 
-/// What came of an epoch.
+/// The report of an epoch.
 ///
 /// As JSON `train_NAME` and `test_NAME` (or `validation_NAME`) for each value.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +39,7 @@ impl EpochReport {
         value_of(&self.test, name)
     }
 
-    /// What it is evaluated on: `test`, or `validation`.
+    /// The part evaluated: `test` or `validation`.
     pub fn evaluated_on(&self) -> &'static str {
         if self.is_validated { "validation" } else { "test" }
     }

@@ -23,7 +23,7 @@ pub struct RateTrial {
     pub smoothed: f64,
 }
 
-/// What came of it.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateSearch {
     /// The steps, until the loss was not finite or four times its best.
@@ -34,7 +34,7 @@ pub struct RateSearch {
     pub below_least: Option<f64>,
 }
 
-/// What of the mean of losses stays at a step.
+/// The decay of the moving average of losses.
 const KEPT: f64 = 0.95;
 /// The trial ends where the smoothed loss is so many times its best.
 const DIVERGED: f64 = 4.0;

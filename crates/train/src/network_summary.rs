@@ -1,4 +1,4 @@
-//! What a network is made of, layer by layer: shapes, parameters and bytes, without a device.
+//! The summary of a network by layer: shapes, parameters and bytes, without a device.
 //!
 //! Layers are read from the prediction program of one example: what a scope's instructions come to. So a task of one's own
 //! has a summary, too, and activations stand with the layer whose name they carry.
@@ -32,7 +32,7 @@ pub struct LayerSummary {
 pub struct NetworkSummary {
     /// The task's name.
     pub name: String,
-    /// What it reads, with the dims of one example.
+    /// Its inputs, with the dims of one example.
     pub inputs: Vec<(String, Vec<i64>)>,
     /// Its layers, in the order in which they begin to compute.
     pub layers: Vec<LayerSummary>,

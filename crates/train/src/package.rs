@@ -81,7 +81,7 @@ pub struct Manifest {
     /// The tokenizer that the experiment names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<PackageFile>,
-    /// What the run learnt to make numbers of a table's columns.
+    /// Statistics and vocabularies that the run learnt for a table's columns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learnt: Option<Learnt>,
     /// Names of the classes of labels, of class 0 first.

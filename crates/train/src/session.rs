@@ -43,7 +43,7 @@ pub struct Session {
     last: Option<Results>,
     last_was_single: bool,
     step: u64,
-    /// What a reducible learning rate is: its variable's value.
+    /// The factor of a reducible learning rate: its variable's value.
     reduced: Option<f32>,
     /// The counters of callbacks in the checkpoint that it goes on from.
     callbacks: Option<CallbackState>,

@@ -45,7 +45,7 @@ pub struct RunPlan {
     pub keep_checkpoint_max: NonZeroU32,
     /// When the numbers of each layer are looked at; none is never.
     pub watch: Option<Watch>,
-    /// What it does about the reports of its epochs. Default nothing.
+    /// Its callbacks. Default none.
     pub callbacks: Callbacks,
     /// Whether what epochs are evaluated on is for validation, and so called: testing comes when training is over. Default
     /// false.
@@ -116,7 +116,7 @@ pub enum Event<'a> {
         path: &'a Path,
         /// After which step.
         step: u64,
-        /// What is monitored.
+        /// The monitored metric.
         monitor: &'a str,
         /// Its value.
         value: f64,
@@ -132,7 +132,7 @@ pub enum Event<'a> {
     Stopped {
         /// The last epoch, counted from 1.
         epoch: u64,
-        /// What is monitored.
+        /// The monitored metric.
         monitor: &'a str,
         /// Its best value, if it had any.
         best: Option<f64>,
@@ -342,9 +342,9 @@ struct Run<'a> {
     callbacks: CallbackState,
     /// Whether the checkpoint that it went on from had counters.
     has_counters: bool,
-    /// Of the epoch's batches so far.
+    /// Totals of the epoch's batches so far.
     totals: Totals,
-    /// What an early end restores, where there is no place for a checkpoint.
+    /// The state that an early end restores, where no checkpoint is written.
     to_restore: Option<Checkpoint>,
     /// The checkpoint that it went on from.
     resumed: Option<PathBuf>,

@@ -41,7 +41,7 @@ pub struct Attention {
     /// Sliding window: a position sees only those less than so far away. Default: any.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub window: Option<i64>,
-    /// What a mask that is read says. Default `padding`.
+    /// The meaning of the mask input. Default `padding`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub mask: MaskKind,
     /// How many of the weights training sets to 0. Default 0.

@@ -22,7 +22,7 @@ pub struct Conv3d {
     /// Steps along each axis. Default 1.
     #[serde(default = "ones")]
     pub strides: Sizes,
-    /// What stands around the volume. Default `valid`.
+    /// The padding. Default `valid`.
     #[serde(default)]
     pub padding: Padding,
     /// Distances of the kernel's elements. Default 1.
@@ -77,7 +77,7 @@ pub struct ConvTranspose {
     /// `same`: exactly as many times longer; `valid`: and what the kernel reaches beyond. Default `valid`.
     #[serde(default)]
     pub padding: Padding,
-    /// What is added at the end of each axis, below the strides. Default: as `padding` says.
+    /// Output padding at the end of each axis, below the strides. Default: as `padding` says.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_sizes")]
     pub output_padding: Option<Sizes>,
     /// Applied to the result. Default `linear`.
@@ -122,7 +122,7 @@ pub struct SeparableConv {
     /// Steps along each axis. Default 1.
     #[serde(default = "ones")]
     pub strides: Sizes,
-    /// What stands around. Default `valid`.
+    /// The padding. Default `valid`.
     #[serde(default)]
     pub padding: Padding,
     /// Distances of the kernels' elements. Default 1.
@@ -358,7 +358,7 @@ fn transposed(x: &Tensor, n: usize, config: &ConvTranspose) -> Result<Vec<Window
             Some(added) => spread - 1 + size - if is_same { 2 * (size / 2) } else { 0 } + added[at],
         };
         at_least("conv_transpose/places", "places of the result", result, 1)?;
-        // What the convolution from there to here has before its places.
+        // The low padding of the forward convolution.
         let before = if is_same { (spread - 1 + size - result).max(0) / 2 } else { 0 };
         let padding_low = size - 1 - before;
         let padding_high = result + size - 1 - spread - padding_low;

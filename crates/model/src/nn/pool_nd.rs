@@ -19,7 +19,7 @@ pub struct PoolNd {
     /// Steps along each axis. Default: side by side.
     #[serde(skip_serializing_if = "is_default", deserialize_with = "some_windows")]
     pub strides: Option<Sizes>,
-    /// What stands around. Default `valid`.
+    /// The padding. Default `valid`.
     pub padding: Padding,
     /// Where the axes of an image stand. Default `channels_last`.
     #[serde(skip_serializing_if = "is_default")]
@@ -38,7 +38,7 @@ impl Default for PoolNd {
 }
 
 impl PoolNd {
-    /// Of an image, the configuration of its pools.
+    /// The configuration of 2-D pools.
     fn image(&self) -> Result<Pool, RuleError> {
         let pair = |sizes: &Sizes, what| sizes.of_axes("pool/sizes", what, 2).map(|sizes| [sizes[0], sizes[1]]);
         let strides = self.strides.as_ref().map(|strides| pair(strides, "strides")).transpose()?;

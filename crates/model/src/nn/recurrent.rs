@@ -53,7 +53,7 @@ macro_rules! recurrent {
             /// Whether the steps are written out, one after the other, not as a loop. Default false.
             #[serde(default, skip_serializing_if = "is_default")]
             pub unroll: bool,
-            /// What the backward pass makes again. Default `nothing`.
+            /// Rematerialisation in the backward pass. Default `nothing`.
             #[serde(default, skip_serializing_if = "is_default")]
             pub remat: StepRemat,
         }
@@ -108,7 +108,7 @@ recurrent! {
     Gru {}
 }
 
-/// What the backward pass of a recurrent layer makes again, by the same operations, so gradients are the same.
+/// Rematerialisation in the backward pass of a recurrent layer, by the same operations, so gradients are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StepRemat {

@@ -5,7 +5,7 @@ use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::{BinaryOp, RuleError};
 use serde::{Deserialize, Serialize};
 
-/// What [`reduce`] makes of the elements along its axes.
+/// The reduction that [`reduce`] applies along its axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {

@@ -4,7 +4,7 @@ use crate::graph::Tensor;
 use bf16scope_hlo::ops::{GatherDims, RuleError};
 use bf16scope_hlo::{DType, Op};
 
-/// Of each example the rows that its indices name.
+/// Gathers, for each example, the rows at its indices.
 ///
 /// # Shapes
 /// x `[batch, n, …]`, indices `[batch]` → `[batch, …]`, or `[batch, k]` → `[batch, k, …]`.

@@ -7,7 +7,7 @@ use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::{RuleError, SliceDim};
 use serde::{Deserialize, Serialize};
 
-/// What stands between places.
+/// The interpolation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interpolation {

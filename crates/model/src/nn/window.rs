@@ -92,7 +92,7 @@ impl Sliding {
     }
 }
 
-/// What axis `axis` of `n_axes` is called.
+/// The name of axis `axis` of `n_axes`.
 fn axis_name(axis: usize, n_axes: usize) -> &'static str {
     match n_axes {
         1 => "the sequence",

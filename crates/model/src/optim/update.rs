@@ -41,7 +41,7 @@ pub struct Update {
     pub clip: Option<Clip>,
     /// What slots are stored in.
     pub slots: SlotStorage,
-    /// What the rate does not fall below once the warm-up is over. Default 0.
+    /// The lowest learning rate after the warm-up. Default 0.
     pub floor: f64,
     /// Variables that change by other rules or at other rates. Default none.
     pub groups: Vec<VariableGroup>,
@@ -76,7 +76,7 @@ impl Update {
         self.warm_up.is_none() && matches!(self.learning_rate, LearningRate::Constant { .. })
     }
 
-    /// What [`Update::REDUCED`] is before anything has lowered it.
+    /// The initial value of [`Update::REDUCED`].
     pub fn unreduced(&self) -> f32 {
         if self.is_constant() { self.rate_at(0) as f32 } else { 1.0 }
     }

@@ -27,7 +27,7 @@ pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
         if power[value as usize] >= LARGE {
             found[node as usize] = by[value as usize];
         }
-        // What is added to something else, or given to another function, is off by another share.
+        // A sum, or another function, has a relative error of its own: the chain ends there.
         let raised = match (&graph.instr(of).op, &of.operands[..]) {
             (Op::Binary(BinaryOp::Multiply), &[a, b]) if a == b => 2.0,
             (Op::Binary(BinaryOp::Power), &[_, exponent]) => exponent_of(graph, graph.producer(exponent)),

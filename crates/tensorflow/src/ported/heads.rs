@@ -13,7 +13,7 @@ pub(super) struct Head {
     pub labels: Option<Edge>,
     /// As YAML calls it; empty where the graph only predicts.
     pub loss: &'static str,
-    /// What it is multiplied by on its way to the sum of losses.
+    /// Its weight in the sum of losses.
     pub weight: f64,
 }
 
@@ -82,7 +82,7 @@ fn readers(graph: &Graph, nodes: &[usize]) -> HashMap<usize, Vec<usize>> {
     let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
     for &idx in nodes {
         let node = &graph.body.nodes[idx];
-        // What only reads a shape passes no number on.
+        // An op that reads only the shape passes no number on.
         if !matches!(node.op.as_str(), "Shape" | "Size" | "Rank" | "ZerosLike" | "OnesLike" | "ShapeN") {
             node.inputs.iter().for_each(|edge| readers.entry(edge.node).or_default().push(idx));
         }
@@ -131,7 +131,7 @@ pub(super) fn smoothing(graph: &Graph, labels: Option<Edge>) -> f64 {
     }
 }
 
-/// What labels are called: the input that they come from.
+/// The name of the labels: the input that they come from.
 pub(super) fn labels_name(graph: &Graph, labels: Option<Edge>) -> String {
     let near = labels.map(|labels| region::ancestors(graph, [labels.node])).unwrap_or_default();
     let mut inputs: Vec<usize> = near

@@ -9,7 +9,7 @@ use crate::node::{Edge, Node};
 pub(super) enum Initial {
     /// A word of ours.
     Named(&'static str),
-    /// None has this one; the nearest does.
+    /// No exact equivalent; the nearest one.
     Near { what: String, word: &'static str },
 }
 

@@ -23,9 +23,9 @@ struct Porting<'g, 'n> {
     /// Normalisations of plain ops by the node that gives the result, and the nodes in between.
     norms: HashMap<usize, Norm>,
     inside: HashSet<usize>,
-    /// What layers give, without the batch, where it is known.
+    /// Output dims of layers, without the batch, where known.
     dims: HashMap<String, Vec<i64>>,
-    /// What moving means keep of themselves, by variable.
+    /// Decays of moving averages, by variable.
     momenta: HashMap<String, f64>,
     /// The dims of variables.
     shapes: HashMap<String, Vec<i64>>,
@@ -325,7 +325,7 @@ impl Porting<'_, '_> {
         }
     }
 
-    /// What is said of initializers and names, once for all variables alike.
+    /// Remarks on initializers and names, one for all variables alike.
     fn tell(&mut self) {
         let graph = self.symbols.graph;
         for ((what, word), (n, name)) in &self.odd_initials {

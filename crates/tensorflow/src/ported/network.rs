@@ -20,11 +20,11 @@ pub struct NetworkPort {
     pub output: String,
     /// The loss, as YAML calls it; empty where it has no word.
     pub loss: String,
-    /// What of the labels is smoothed.
+    /// Label smoothing.
     pub label_smoothing: f64,
     /// The batch, where the graph says it.
     pub batch: Option<i64>,
-    /// What variables are called here, by the graph's names; statistics of batch norms keep theirs.
+    /// Names of variables here, by the graph's names; batch norm statistics keep theirs.
     pub names: BTreeMap<String, String>,
     /// The variables that layers have, by the graph's names, with their dims.
     pub variables: BTreeMap<String, Vec<i64>>,
@@ -40,7 +40,7 @@ pub struct HeadLine {
     pub loss: String,
     /// The input that its labels come from.
     pub labels: String,
-    /// What it is multiplied by.
+    /// Its weight.
     pub weight: f64,
 }
 
@@ -52,17 +52,17 @@ pub struct LayerLine {
     pub name: String,
     /// Its kind.
     pub kind: &'static str,
-    /// What stands behind the kind; may be empty.
+    /// The options behind the kind; may be empty.
     pub first: String,
     /// Further options.
     pub options: Vec<(&'static str, String)>,
-    /// What it reads.
+    /// Its inputs.
     pub reads: Vec<String>,
     /// The graph's node.
     pub node: String,
 }
 
-/// What moving means keep of themselves: 1 less the constant that their updates are multiplied by.
+/// Decays of moving averages: 1 minus the constant that multiplies their updates.
 pub(super) fn momenta(graph: &Graph) -> HashMap<String, f64> {
     let symbols = Symbols::new(graph);
     let momentum = |update: &Node| {

@@ -53,7 +53,7 @@ fn is_source(op: &str) -> bool {
     matches!(op, "VarHandleOp" | "VariableV2" | "Variable" | "ReadVariableOp" | "Const")
 }
 
-/// What is behind what changes no number.
+/// The producer of a value, behind ops that change no number.
 fn through(symbols: &Symbols<'_>, mut edge: Edge) -> Edge {
     for _ in 0..16 {
         let node = symbols.node(edge.node);

@@ -12,7 +12,7 @@ use crate::node::{Edge, Node};
 pub(super) struct RateInWords {
     pub learning_rate: String,
     pub warm_up: String,
-    /// What the form leaves out.
+    /// The remainder that the form omits.
     pub differs: Option<String>,
 }
 

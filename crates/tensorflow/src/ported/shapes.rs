@@ -2,7 +2,7 @@
 
 use super::network::LayerLine;
 
-/// What a layer gives, of what it reads.
+/// The output dims of a layer, given its input dims.
 pub(super) fn of_layer(line: &LayerLine, reads: &[Option<&Vec<i64>>]) -> Option<Vec<i64>> {
     let option = |name: &str| line.options.iter().find(|(option, _)| *option == name).map(|(_, value)| value.as_str());
     let first = || reads.first().copied().flatten().cloned();

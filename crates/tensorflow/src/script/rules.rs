@@ -94,7 +94,7 @@ impl Script {
         &rest[..end]
     }
 
-    /// What a name was last given before a line, in the function that the line is in.
+    /// The last assignment of a name before a line, within that line's function.
     fn value_of(&self, name: &str, at: usize) -> Option<&[Token]> {
         let indent = self.lines()[at].indent;
         let starts_function = |line: &&Line| {

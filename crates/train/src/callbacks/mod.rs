@@ -1,4 +1,4 @@
-//! What a run does about the report of an epoch: it ends early, lowers the learning rate, keeps the best checkpoint.
+//! Callbacks at the end of an epoch: the run ends early, lowers the learning rate, keeps the best checkpoint.
 //!
 //! The arithmetic is that of Keras 2.15's `EarlyStopping` and `ReduceLROnPlateau`, in f64. The counters are in every
 //! checkpoint ([`CallbackState`]), so a run that goes on decides as one that never stopped.
@@ -62,7 +62,7 @@ pub struct ReduceOnPlateau {
     /// As of [`EarlyStopping::monitor`].
     #[serde(deserialize_with = "name")]
     pub monitor: String,
-    /// What the rate is multiplied by. Default 0.1.
+    /// The factor of the learning rate. Default 0.1.
     #[serde(deserialize_with = "inner_fraction")]
     pub factor: f64,
     /// Epochs without improvement after which it is. Default 10.
@@ -106,18 +106,18 @@ pub struct KeepBest {
     pub mode: Mode,
 }
 
-/// What a run does about the reports of its epochs.
+/// The callbacks of a run, called with each epoch's report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Callbacks {
     /// When it ends early.
     pub early_stopping: Option<EarlyStopping>,
     /// When it lowers the learning rate; [`Update::reducible`](bf16scope_model::optim::Update::reducible) must be set.
     pub reduce_on_plateau: Option<ReduceOnPlateau>,
-    /// What the best epoch is, whose checkpoint is kept.
+    /// The metric that picks the checkpoint to keep.
     pub keep_best: Option<KeepBest>,
 }
 
-/// What [`EarlyStopping`] and [`ReduceOnPlateau`] monitor unless told otherwise.
+/// The default metric of [`EarlyStopping`] and [`ReduceOnPlateau`].
 const DEFAULT_MONITOR: &str = "test_loss";
 
 /// A monitor's key under `train`, its name and its mode.

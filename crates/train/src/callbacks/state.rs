@@ -1,11 +1,11 @@
-//! What callbacks decide at the end of an epoch, from their counters.
+//! Decisions of callbacks at the end of an epoch, from their counters.
 
 use super::{Callbacks, EarlyStopping, ReduceOnPlateau, is_maximised, split};
 use crate::callback_state::{CallbackState, Followed, Mode};
 use crate::epoch_report::EpochReport;
 use bf16scope_model::optim::Update;
 
-/// What follows from a report.
+/// The decisions about a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// The run ends.
@@ -136,7 +136,7 @@ impl CallbackState {
         state
     }
 
-    /// What follows from the report of an epoch; `is_above_floor` says whether the learning rate can be lowered.
+    /// Decides about the report of an epoch; `is_above_floor` says whether the learning rate can be lowered.
     pub(crate) fn look(&mut self, callbacks: &Callbacks, report: &EpochReport, is_above_floor: bool) -> Verdict {
         let mut verdict = Verdict::default();
         self.n_epochs = report.epoch;
@@ -187,7 +187,7 @@ mod tests {
     use serde::Deserialize;
     use std::path::Path;
 
-    /// What Keras' own callbacks decide (`tests/data/callbacks`).
+    /// The decisions of Keras' own callbacks (`tests/data/callbacks`).
     #[derive(Deserialize)]
     struct Case {
         monitor: String,

@@ -100,7 +100,7 @@ pub struct TrainConfig {
     pub optimizers: Vec<OptimizerGroup>,
     /// How fast; a number alone is constant. Default 0.1.
     pub learning_rate: Timed<LearningRate>,
-    /// What the rate does not fall below once the warm-up is over. Default 0.
+    /// The lowest learning rate after the warm-up. Default 0.
     #[serde(deserialize_with = "rate_floor")]
     pub learning_rate_floor: f64,
     /// What the rate is before. Default nothing.
@@ -396,7 +396,7 @@ impl TrainConfig {
         Numbers { precision, variables: self.variables }
     }
 
-    /// What a run does about the reports of its epochs.
+    /// The callbacks of the run.
     pub fn callbacks(&self) -> Callbacks {
         let TrainConfig { early_stopping, reduce_on_plateau, keep_best, .. } = self;
         let (early_stopping, reduce_on_plateau) = (early_stopping.clone(), reduce_on_plateau.clone());

@@ -1,4 +1,4 @@
-//! What a run does at the end of an epoch about its report: its callbacks, and what they leave in checkpoints.
+//! Runs the callbacks at the end of an epoch, and keeps their state in checkpoints.
 
 use super::{Event, Run, Trained};
 use crate::callbacks::{ReduceOnPlateau, Verdict, lowered};
@@ -56,7 +56,7 @@ impl Run<'_> {
         Ok(Some(report))
     }
 
-    /// What a reduction makes of the rate.
+    /// The learning rate after a reduction.
     fn lowered(&self, config: &ReduceOnPlateau) -> Option<f32> {
         let step = u32::try_from(self.session.step()).unwrap_or(u32::MAX);
         lowered(config, &self.session.spec().objective.update, self.session.reduced()?, step)

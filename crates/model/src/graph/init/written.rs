@@ -17,7 +17,7 @@ const RECIPES: &[(&str, &[&str])] = &[
     ("identity", &["gain"]),
 ];
 
-/// What Keras calls some, and others call ours.
+/// Keras' and other frameworks' names of our initializers.
 fn canonical(name: &str) -> String {
     let mut canonical = String::new();
     for (at, c) in name.char_indices() {

@@ -136,7 +136,7 @@ enum Term {
 pub(super) struct Tensors {
     inputs: Vec<Option<Tensor>>,
     layers: Vec<Tensor>,
-    /// What regularizers add to the loss.
+    /// Penalties that regularizers add to the loss.
     terms: Vec<Tensor>,
     casts: RefCell<Vec<(Source, Tensor)>>,
 }
@@ -245,7 +245,7 @@ impl Build<'_> {
 
     /// Runs `body`, whose instructions carry the line of an element of a list, or of the one thing in its place.
     fn written<R>(&self, list: &str, number: usize, s: &Scope, body: impl FnOnce(&Scope) -> R) -> R {
-        // Of a layer that was written out of a block, the block's.
+        // A layer of a block has the block's line.
         if let (true, Some(&line), Some(document)) = (list == "layers", self.lines.get(number), self.origin.document())
         {
             let (path, line) = document.place_of(line as usize);
@@ -311,7 +311,7 @@ impl Build<'_> {
             (Some(mean), None, _) => task::Loss::weighted(&penalized(mean), &self.features.weight()),
             (None, Some(ratio), _) => task::Loss::Mean(penalized(ratio)),
             (Some(mean), Some(ratio), Mode::Train) => task::Loss::Mean(penalized(mean + &ratio)),
-            // Of each batch, as its ratio is.
+            // Each batch's mean, as the ratio is each batch's.
             (Some(mean), Some(ratio), _) => {
                 let valid = self.features.weight();
                 let of_valid = (mean * &valid).sum(&[0]) / valid.sum(&[0]);

@@ -62,7 +62,7 @@ impl LayerOptions for LeakyRelu {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GaussianNoise {
-    /// Of what is added in training.
+    /// The standard deviation of the noise added in training.
     #[serde(deserialize_with = "above_zero")]
     pub stddev: f64,
 }

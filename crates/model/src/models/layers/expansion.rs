@@ -33,13 +33,13 @@ enum EntryKind<'a> {
     Block(&'a Block<'a>),
     /// `{share: NAME}` and nothing more.
     Share,
-    /// None that is known: read again where the list is read, which says so.
+    /// An unknown kind, which reading the list reports.
     Unknown,
 }
 
-/// What surrounds a list of layers.
+/// The context of a list of layers.
 struct Frame<'a> {
-    /// What the names of its layers begin with.
+    /// The prefix of its layers' names.
     prefix: &'a str,
     /// Other names of what it reads.
     reads: Vec<(String, String)>,
@@ -177,7 +177,7 @@ impl<'a> Expander<'a> {
             && let Some(formula) = entry.main.as_ref().or_else(|| option(&entry.options, "expression"))
             && let Some(names) = super::arithmetic::names_of(formula)
         {
-            // What the formula calls them stays; what they are is said beside it.
+            // The formula keeps its own names; the layers that they stand for are listed beside it.
             let names = names.into_iter().map(|name| {
                 let before = || self.flat.last().map(|(name, _)| name).or(self.inputs.first());
                 let is_known = known.iter().any(|(local, _)| *local == name) || self.inputs.contains(&name);
@@ -272,7 +272,7 @@ impl<'a> Expander<'a> {
         self.push(name, linear(name, &reads[0], mark))
     }
 
-    /// What a block reads: what it names, or what stands before it.
+    /// The inputs of a block: the layers it names, or the layer before it.
     fn reads_of(
         &self,
         block: &Block<'_>,

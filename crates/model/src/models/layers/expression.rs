@@ -78,7 +78,7 @@ impl Formula {
     /// Reads a formula.
     ///
     /// # Errors
-    /// What is wrong, and where: the character, from 1.
+    /// A syntax error and its column, counted from 1.
     pub fn parse(text: &str) -> Result<Formula, String> {
         let mut parser = Parser { text, at: 0, depth: 0 };
         let formula = parser.level(0)?;

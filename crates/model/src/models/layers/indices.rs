@@ -47,11 +47,11 @@ impl LayerOptions for OneHot {
     }
 }
 
-/// What `cast` casts to.
+/// The dtype of a `cast`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CastTo {
-    /// What the network computes in.
+    /// The network's compute dtype.
     Compute,
     /// s32, towards zero.
     #[serde(alias = "s32")]

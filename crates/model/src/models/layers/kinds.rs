@@ -218,7 +218,7 @@ kinds! {
 
 /// What every layer may have beside its options.
 const COMMON: [&str; 4] = ["name", "inputs", "dtype", "share"];
-/// What some layers may have beside those.
+/// Further keys that some layers take.
 const SOME: [&str; 1] = ["tied_to"];
 
 fn is_extra(key: &str) -> bool {
@@ -236,9 +236,9 @@ pub struct Layer {
     pub dtype: Option<LayerDType>,
     /// The layer whose variables it has, of the same kind and options: it is applied once more.
     pub share: Option<String>,
-    /// Of a dense layer: the layer whose table or kernel, transposed, is its kernel.
+    /// For a dense layer: the layer whose table or kernel, transposed, is its kernel.
     pub tied_to: Option<String>,
-    /// What its variables, or its result, add to the loss.
+    /// Penalties of its variables, or of its output.
     pub regularizers: Regularizers,
     /// What it is.
     pub kind: LayerKind,
@@ -300,7 +300,7 @@ impl LayerKind {
         LayerKind::arity_of(LayerKind::canonical(written)) == Arity::Several
     }
 
-    /// Of a layer that names what it reads: the names.
+    /// The names of the layers that it reads.
     pub(super) fn named(&self) -> Option<Vec<String>> {
         match self {
             LayerKind::Expression(expression) => Some(expression.names()),
@@ -318,7 +318,7 @@ impl LayerKind {
     }
 }
 
-/// What Keras calls those that it has for each number of axes, and others.
+/// Keras' names, one for each number of spatial axes, and other aliases.
 const ALIASES: &[(&str, &str)] = &[
     ("conv_transpose", "Conv1DTranspose"),
     ("conv_transpose", "Conv3DTranspose"),

@@ -287,15 +287,15 @@ pub struct LossOptions {
     /// The feature that says what each example, or each of its rows, weighs. Default 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub example_weights: Option<String>,
-    /// What the sum of weighed losses is divided by. Default how many there are.
+    /// The divisor of the sum of weighted losses. Default their number.
     #[serde(default, skip_serializing_if = "Reduction::is_default")]
     pub reduction: Reduction,
-    /// What its value is reported as, where there are several losses. Default the output's name and `_loss`.
+    /// The name of its reported value, where there are several losses. Default the output's name and `_loss`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// What a sum of weighed losses is divided by.
+/// The divisor of a sum of weighted losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduction {
@@ -307,7 +307,7 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    /// What is added to the sum of weights: BERT's.
+    /// The epsilon added to the sum of weights, as in BERT.
     pub const EPSILON: f64 = 1e-5;
 
     fn is_default(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What is added or taken around sequences, images and volumes: `zero_padding`, `crop`.
+//! Padding and cropping of sequences, images and volumes: `zero_padding`, `crop`.
 
 use super::layer_options::LayerOptions;
 use crate::document::{self, Node, Value};
@@ -8,7 +8,7 @@ use crate::nn::{self, DataFormat};
 use bf16scope_hlo::ops::RuleError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What stands before and after each axis of places: of an image `[[above, below], [left, right]]`.
+/// Margins before and after each spatial axis: for an image `[[above, below], [left, right]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Margins(pub Vec<[i64; 2]>);
 
@@ -75,7 +75,7 @@ impl Serialize for Margins {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Crop {
-    /// Of an image rows above and below, columns left and right. Default 1.
+    /// For an image: rows above and below, columns left and right. Default 1.
     #[serde(default = "Margins::one")]
     pub cropping: Margins,
     /// Where the channels stand. Default `channels_last`.
@@ -87,7 +87,7 @@ pub struct Crop {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeroPadding {
-    /// Of an image rows above and below, columns left and right. Default 1.
+    /// For an image: rows above and below, columns left and right. Default 1.
     #[serde(default = "Margins::one")]
     pub padding: Margins,
     /// Where the channels stand. Default `channels_last`.

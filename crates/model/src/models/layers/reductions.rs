@@ -22,7 +22,7 @@ fn axes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reduce {
-    /// What is made of the elements.
+    /// The reduction: a sum, a mean, a maximum, …
     pub function: Reduction,
     /// The axes, the batch counted. Default: all but the batch.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "axes")]

@@ -16,7 +16,7 @@ pub struct Regularizer {
     pub l2: f64,
 }
 
-/// What a layer's variables, or its result, add to the loss: by the part of the key before `_regularizer`.
+/// Penalties of a layer's variables, or of its output: by the part of the key before `_regularizer`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Regularizers(Vec<(&'static str, Regularizer)>);
 

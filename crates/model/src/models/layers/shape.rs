@@ -101,7 +101,7 @@ pub struct Upsample {
     /// Where the channels stand. Default `channels_last`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub data_format: DataFormat,
-    /// What stands between places. Default `nearest`.
+    /// The interpolation. Default `nearest`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub interpolation: Interpolation,
 }

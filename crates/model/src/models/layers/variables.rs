@@ -59,7 +59,7 @@ impl Build<'_> {
         self.under_its_name(number, s, |s, name| nn::tied_dense(s, x, name, &value, config))
     }
 
-    /// What the regularizers of layer `number` add to the loss; its variables are those of the graph from `first` on.
+    /// The penalties of layer `number`'s regularizers; its variables are those of the graph from `first` on.
     pub(super) fn regularized(
         &self,
         number: usize,

@@ -173,7 +173,7 @@ impl Wiring {
         layer.inputs.iter().map(source).collect()
     }
 
-    /// What a layer that names it reads; `x` is what stands before it, where nothing else is called so.
+    /// The tensor that a name refers to; `x` is the layer before, unless another has that name.
     fn named(&self, config: &Config, number: usize, names: &[String]) -> Result<Vec<Source>, NodeError> {
         let wrong = |message: String| NodeError::new(at("layers", number), message);
         let source = |name: &String| match self.find(config, name) {

@@ -1,4 +1,4 @@
-//! What a position of attention sees, weights that are dropped, and learned weights of distances.
+//! Masks of attention, dropout of its weights, and relative position biases.
 
 use super::{Attention, mixing, scoring};
 use crate::document;
@@ -9,7 +9,7 @@ use bf16scope_hlo::ops::{BinaryOp, Comparison, GatherDims, RuleError};
 use bf16scope_hlo::{DType, Emitter, InstrId, Literal, Op};
 use serde::{Deserialize, Serialize};
 
-/// What the mask says that attention reads.
+/// The meaning of attention's mask input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MaskKind {
@@ -58,7 +58,7 @@ impl RelativePositions {
         after + (exact + (share * (n - exact) as f32) as i64).min(n - 1)
     }
 
-    /// What is added to scores `[batch, heads, positions, others]`: `[heads, positions, others]`, of the variable
+    /// The bias added to scores `[batch, heads, positions, others]`: `[heads, positions, others]`, of the variable
     /// `relative_positions` `[num_buckets, heads]`.
     fn bias(&self, s: &Scope, scores: &Tensor, is_causal: bool) -> Tensor {
         let dims = scores.dims();
@@ -137,7 +137,7 @@ pub(super) fn seen(mask: &Tensor, kind: MaskKind) -> Tensor {
     }
 }
 
-/// What of scores `[batch, heads, positions, others]` is seen.
+/// The visible positions of scores `[batch, heads, positions, others]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Visible {
     is_causal: bool,

@@ -28,7 +28,7 @@ pub struct Lion {
     /// The share of the mean that stays. Default 0.99.
     #[serde(deserialize_with = "number::fraction")]
     pub beta2: f64,
-    /// What `m` is stored in. Default f32.
+    /// The dtype in which `m` is stored. Default f32.
     pub momentum_dtype: MomentumDtype,
 }
 

@@ -34,7 +34,7 @@ pub struct Nadam {
     /// Added to the root. Default 1e-7.
     #[serde(deserialize_with = "number::positive")]
     pub epsilon: f64,
-    /// What `m` is stored in. Default f32.
+    /// The dtype in which `m` is stored. Default f32.
     pub momentum_dtype: MomentumDtype,
 }
 
@@ -44,7 +44,7 @@ impl Default for Nadam {
     }
 }
 
-/// What the momentum's schedule decays by a step, in Keras and the paper.
+/// The decay of the momentum schedule for each step, in Keras and the paper.
 const DECAY: f64 = 0.96;
 
 impl Rule for Nadam {

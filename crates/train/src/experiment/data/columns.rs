@@ -132,7 +132,7 @@ pub(super) fn columns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     })
 }
 
-/// What stands between two cells.
+/// The delimiter between cells.
 pub(super) fn delimiter<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D::Error> {
     Node::read(deserializer, |node| match node.text() {
         Some("tab" | "\\t" | "\t") => Ok(Some(b'\t')),
@@ -146,7 +146,7 @@ pub(super) fn delimiter<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Op
 /// Names of classes: of the only label of classes, or by label; a list, or a file of a name a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClassNames {
-    /// Of the only one.
+    /// For the only label.
     Only(NameList),
     /// By label.
     Labels(BTreeMap<String, NameList>),

@@ -50,17 +50,17 @@ pub struct DataConfig {
     /// Of examples on disk and of text: what is done about examples that cannot be read: `stop`, or `{skip: N}`. Default
     /// `stop`.
     pub on_error: Tolerance,
-    /// Of `csv`: the columns, by their names in the header, that features are made of.
+    /// For `csv`: the columns of each feature, by their names in the header.
     #[serde(deserialize_with = "columns::columns")]
     pub columns: Option<Columns>,
-    /// Of `csv` with `columns`: what stands between two cells. Default a comma.
+    /// For `csv` with `columns`: the delimiter. Default a comma.
     #[serde(deserialize_with = "columns::delimiter")]
     pub delimiter: Option<u8>,
     /// How training's images are changed at random. Default not at all.
     pub augment: Option<Augment>,
     /// Names of classes, of class 0 first. Default those of the files, where they have any.
     pub classes: Option<ClassNames>,
-    /// What was learnt from the examples of a run that is over, in the place of learning it again.
+    /// Statistics and vocabularies of an earlier run, used instead of learning them again.
     #[serde(skip)]
     pub learnt: Option<Learnt>,
     /// Of `npz` and of text: the array of a feature, where it is not called like it.
@@ -145,14 +145,14 @@ fn help() -> String {
 pub struct Examples {
     /// What is trained on.
     pub training: Box<dyn Source>,
-    /// What is evaluated on when training is over.
+    /// The examples of the final evaluation.
     pub test: Box<dyn Source>,
-    /// What is evaluated on after each epoch, where that is not the same.
+    /// The examples evaluated after each epoch, where they differ.
     pub validation: Option<Box<dyn Source>>,
 }
 
 impl Examples {
-    /// What a run is given, borrowed: what is trained on, and what is evaluated on after each epoch.
+    /// The training examples, and those evaluated after each epoch, borrowed.
     pub fn data(&self) -> Data<'_> {
         Data { training: &*self.training, test: self.validation.as_deref().unwrap_or(&*self.test) }
     }

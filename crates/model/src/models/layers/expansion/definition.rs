@@ -8,7 +8,7 @@ pub(super) struct Block<'a> {
     pub name: &'a str,
     /// Names of its parameters, and the values of those that need not be given.
     pub parameters: Vec<(&'a str, Option<&'a Node>)>,
-    /// What its layers call what it reads.
+    /// The names that its layers use for its inputs.
     pub inputs: Vec<&'a str>,
     pub layers: &'a [Node],
     /// The layer that is its result, if not the last.
@@ -72,7 +72,7 @@ fn block<'a>(name: &'a Key, node: &'a Node) -> Result<Block<'a>, ReadError> {
     Ok(Block { name, parameters, inputs, layers, output: node.get("output") })
 }
 
-/// What every use of a block may have beside its parameters; `index` counts repetitions from 0.
+/// Keys of every use of a block, beside its parameters; `index` counts repetitions from 0.
 pub(super) fn is_reserved(name: &str) -> bool {
     matches!(name, "name" | "inputs" | "repeats" | "when" | "share" | "dtype" | "index")
 }
