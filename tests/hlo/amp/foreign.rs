@@ -52,9 +52,13 @@ fn every_preset_lowers_every_module() {
 fn lowering_twice_lowers_no_more_products() {
     for name in ALL {
         let (_, lowered, _) = lower(name, "default");
-        let (again, report) = amp::run(&lowered, &Policy::default()).unwrap();
-        assert!(!report.totals.contains_key("dot"), "{name}");
-        assert!(!report.totals.contains_key("convolution"), "{name}");
+        let (again, _) = amp::run(&lowered, &Policy::default()).unwrap();
+        let products = |module: &Module| {
+            let all = module.computations.iter().flat_map(|computation| &computation.instructions);
+            let products = all.filter(|instr| ["dot", "convolution"].contains(&&*instr.op.opcode()));
+            products.map(|instr| instr.shape.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(products(&again), products(&lowered), "{name}");
         let n = |module: &Module| module.entry().instructions.len();
         assert!(n(&again) <= n(&lowered), "{name}: {} {}", n(&again), n(&lowered));
     }
@@ -206,7 +210,8 @@ fn softmaxes_and_layer_norms_stay_f32() {
     for name in named(&report, "reduce", "bf16") {
         assert!(name.starts_with("reduce_max"), "{name}");
     }
-    assert_eq!(named(&report, "tanh", "bf16").len(), 2);
+    // Each lies within a GELU.
+    assert_eq!(named(&report, "tanh", "f32").len(), 2);
     assert_eq!(named(&report, "dot", "f32"), Vec::<&str>::new());
 }
 
@@ -218,9 +223,8 @@ fn logits_are_as_near_as_tensorflows_own() {
     {
         for preset in ["default", "bf16_scope", "tf_amp", "O2", "mixed_bfloat16"] {
             let (module, lowered, report) = lower(name, preset);
-            for opcode in ["dot", "convolution"] {
-                assert_eq!(named(&report, opcode, "f32"), Vec::<&str>::new(), "{name} {preset}");
-            }
+            let is_product = |opcode: &str| ["dot", "convolution"].contains(&opcode);
+            assert!(report.decisions.iter().filter(|d| is_product(&d.opcode)).all(|d| d.is_lowered), "{name} {preset}");
             let mut recorded = Recorded::open(file);
             let arguments = recorded.arguments(name, &module);
             let ours = oracle::run(&lowered, &arguments).remove(0).1;

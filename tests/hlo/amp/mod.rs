@@ -1,7 +1,6 @@
 //! Lowering to low precision: on the modules that JAX and TensorFlow made, and on small ones written here.
 
 mod amplified;
-mod candidates;
 mod choices;
 mod corpus;
 mod decided;
@@ -18,9 +17,8 @@ mod logits;
 mod loops;
 pub mod oracle;
 
+mod elementwise;
 mod partitioned;
-mod parts;
-mod polynomials;
 mod programs;
 mod random;
 mod random_differentiated;

@@ -1,7 +1,6 @@
 //! What is rounded of a loss, a loop's f32 state and their gradients, as it is stored: one small module for each rule.
 
 use super::storage::{HEAD, dtypes, parsed};
-use bf16scope::hlo::DType;
 use bf16scope::passes::amp::{self, Boundary, Policy};
 
 /// A loss reads what a product makes, and so does a layer: the gradients of both meet.
@@ -32,18 +31,6 @@ fn a_gradient_of_the_loss_is_rounded_where_it_meets_one_of_a_layer() {
     };
     let whole = "of_layer = f32[16,32] dot(layer, v), lhs_contracting_dims={1}, rhs_contracting_dims={1}";
     assert_eq!(met("add", whole), "bf16");
-    // Within the loss it goes on through the gradient of a function, as the layer's.
-    let within = |op: &str| {
-        let scaled = "scaled = f32[16,32] multiply(met, function)
-  moved = f32[16,32] subtract(met, scaled)
-  of_w =";
-        let source = source("add", whole).replace("dot(x, met)", "dot(x, moved)").replace("of_w =", scaled);
-        let function = format!("met = f32[16,32] add(exponential, of_layer)\n  function = f32[16,32] {op}(y)");
-        let source = source.replace("met = f32[16,32] add(exponential, of_layer)", &function);
-        let [met] = dtypes(&source, &Policy::default(), ["met"]);
-        met
-    };
-    assert_eq!((&within("exponential")[..], &within("tanh")[..]), ("f32", "bf16"));
     // TensorFlow's lists deny what is computed of denied ops up to the next product.
     assert_eq!(dtypes(&source("add", whole), &Policy::preset("tf_amp").unwrap(), ["met"]), ["f32"]);
     // What scales a gradient of the loss is no gradient.
@@ -94,14 +81,6 @@ fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
     };
     assert!(!reads_f32(&source(sum, "layer"), &Policy::default()));
     assert!(reads_f32(&source(sum, "layer"), &kept));
-    // What it scales of another layer, on the way to the next one, is rounded as between any two products: as the layers of
-    // a flow, whose scales its loss reads.
-    let scaled = "layer = f32[16,32] add(y, biases)
-  u = f32[32,32] parameter(4)
-  other = f32[16,32] dot(y, u), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  scaled = f32[16,32] multiply(other, layer)
-  further = f32[16,32] add(scaled, biases)";
-    assert_eq!(dtypes(&source(scaled, "further"), &Policy::default(), ["scaled", "further"]), ["bf16"; 2]);
     // Exponentials are rounded for the product alone, and so are likelihoods.
     let exponential = "sum = f32[16,32] add(y, biases)
   layer = f32[16,32] exponential(sum)";
@@ -283,72 +262,4 @@ fn what_a_product_reads_a_part_of_is_stored() {
         .replace("dot(part, v)", "dot(x, w)")
         .replace("  part = f32[16,16] slice(centered), slice={[0:16], [0:16]}\n", "");
     assert_eq!(dtypes(&alone, &Policy::default(), ["met"]), ["f32"]);
-}
-
-/// Logits of two sizes that a loss reads together, and such that nothing moves.
-#[test]
-fn what_is_moved_on_its_way_to_a_loss_is_rounded_before() {
-    let source = "ENTRY main {
-  x = f32[16,32] parameter(0)
-  w = f32[32,24] parameter(1)
-  bias = f32[24] parameter(2)
-  zero = f32[] constant(0)
-  product = f32[16,24] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  added = f32[16,24] broadcast(bias), dimensions={1}
-  logits = f32[16,24] add(product, added)
-  moved = f32[64,6] reshape(logits)
-  exponential = f32[64,6] exponential(moved)
-  loss = f32[] reduce(exponential, zero), dimensions={0,1}, to_apply=add
-  back = f32[16,24] reshape(exponential)
-  of_w = f32[32,24] dot(x, back), lhs_contracting_dims={0}, rhs_contracting_dims={0}
-  ROOT results = (f32[], f32[32,24]) tuple(loss, of_w)
-}
-";
-    assert_eq!(dtypes(source, &Policy::default(), ["moved"]), ["bf16"]);
-    let as_it_is = source
-        .replace("moved = f32[64,6] reshape(logits)", "moved = f32[16,24] copy(logits)")
-        .replace("f32[64,6]", "f32[16,24]")
-        .replace("back = f32[16,24] reshape", "back = f32[16,24] copy");
-    assert_eq!(dtypes(&as_it_is, &Policy::default(), ["moved"]), ["f32"]);
-}
-
-/// The gradient of a mean of |y − t| is as large as what the network gives, and larger than any parameter: products read it
-/// rounded, and the sum for the bias reads the same. Of a softmax it is f32 for the sum.
-#[test]
-fn a_gradient_of_what_a_network_gives_is_summed_as_the_products_read_it() {
-    let source = |made: &str, rows: i64| {
-        format!(
-            "ENTRY main {{
-  x = f32[{rows},8] parameter(0)
-  w = f32[8,16] parameter(1)
-  t = f32[16] parameter(2)
-  zero = f32[] constant(0)
-  half = f32[] constant(0.5)
-  y = f32[{rows},16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
-  wanted = f32[{rows},16] broadcast(t), dimensions={{1}}
-  apart = f32[{rows},16] subtract(y, wanted)
-  sizes = f32[{rows},16] {made}(apart)
-  loss = f32[] reduce(sizes, zero), dimensions={{0,1}}, to_apply=add
-  halves = f32[{rows},16] broadcast(half), dimensions={{}}
-  gradient = f32[{rows},16] multiply({}, halves)
-  of_w = f32[8,16] dot(x, gradient), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
-  of_bias = f32[16] reduce(gradient, zero), dimensions={{0}}, to_apply=add
-  ROOT out = (f32[], f32[8,16], f32[16]) tuple(loss, of_w, of_bias)
-}}
-",
-            if made == "abs" { "apart" } else { "sizes" }
-        )
-    };
-    let of = |made: &str, rows: i64| {
-        let source = format!("{HEAD}{}", source(made, rows));
-        let (lowered, _) = amp::run(&parsed(&source), &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
-        let entry = lowered.entry();
-        let sum = entry.instructions.iter().find(|instr| instr.name == "of_bias").unwrap();
-        assert_eq!(sum.shape.dtype(), Some(DType::F32));
-        entry.instr(sum.operands[0]).name.clone()
-    };
-    assert_eq!(of("abs", 64), "gradient.f32");
-    assert_eq!(of("exponential", 64), "gradient");
-    // A parameter is larger.
-    assert_eq!(of("abs", 4), "gradient");
 }

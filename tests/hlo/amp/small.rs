@@ -76,29 +76,28 @@ fn a_body_with_callers_of_both_kinds_is_copied() {
         &Policy::default(),
         emit,
         expect![[r#"
-        main
-          parameter.1 = f32[4,4] parameter()
-          parameter.2 = f32[4,4] parameter()
-          parameter.1.bf16 = bf16[4,4] convert(parameter.1)
-          parameter.2.bf16 = bf16[4,4] convert(parameter.2)
-          dot.7 = bf16[4,4] dot(parameter.1.bf16, parameter.2.bf16)
-          call.8 = bf16[4,4] call(dot.7) to relu.1
-          exponential.9 = f32[4,4] exponential(parameter.1)
-          call.10 = f32[4,4] call(exponential.9) to relu
-          dot.11 = bf16[4,4] dot(call.8, parameter.2.bf16)
-          dot.11.f32 = f32[4,4] convert(dot.11)
-          ROOT tuple.12 = (f32[4,4], f32[4,4]) tuple(dot.11.f32, call.10)
-        relu
-          parameter.3 = f32[4,4] parameter()
-          constant.4 = f32[] constant()
-          broadcast.5 = f32[4,4] broadcast(constant.4)
-          ROOT maximum.6 = f32[4,4] maximum(parameter.3, broadcast.5)
-        relu.1
-          parameter.3.1 = bf16[4,4] parameter()
-          constant.4.1 = bf16[] constant()
-          broadcast.5.1 = bf16[4,4] broadcast(constant.4.1)
-          ROOT maximum.6.1 = bf16[4,4] maximum(parameter.3.1, broadcast.5.1)
-    "#]],
+            main
+              parameter.1 = f32[4,4] parameter()
+              parameter.2 = f32[4,4] parameter()
+              parameter.1.bf16 = bf16[4,4] convert(parameter.1)
+              parameter.2.bf16 = bf16[4,4] convert(parameter.2)
+              dot.7 = bf16[4,4] dot(parameter.1.bf16, parameter.2.bf16)
+              call.8 = bf16[4,4] call(dot.7) to relu.1
+              exponential.9 = f32[4,4] exponential(parameter.1)
+              call.10 = f32[4,4] call(exponential.9) to relu
+              dot.11 = f32[4,4] dot(call.8, parameter.2.bf16)
+              ROOT tuple.12 = (f32[4,4], f32[4,4]) tuple(dot.11, call.10)
+            relu
+              parameter.3 = f32[4,4] parameter()
+              constant.4 = f32[] constant()
+              broadcast.5 = f32[4,4] broadcast(constant.4)
+              ROOT maximum.6 = f32[4,4] maximum(parameter.3, broadcast.5)
+            relu.1
+              parameter.3.1 = bf16[4,4] parameter()
+              constant.4.1 = bf16[] constant()
+              broadcast.5.1 = bf16[4,4] broadcast(constant.4.1)
+              ROOT maximum.6.1 = bf16[4,4] maximum(parameter.3.1, broadcast.5.1)
+        "#]],
     );
 }
 
@@ -119,31 +118,29 @@ fn a_value_is_cast_once_and_small_things_before_they_grow() {
         &Policy::default(),
         emit,
         expect![[r#"
-        main
-          parameter.1 = f32[4,4] parameter()
-          parameter.2 = f32[4,4] parameter()
-          parameter.3 = f32[4] parameter()
-          parameter.1.bf16 = bf16[4,4] convert(parameter.1)
-          parameter.2.bf16 = bf16[4,4] convert(parameter.2)
-          dot.4 = bf16[4,4] dot(parameter.1.bf16, parameter.2.bf16)
-          parameter.3.bf16 = bf16[4] convert(parameter.3)
-          broadcast.5 = bf16[4,4] broadcast(parameter.3.bf16)
-          add.6 = bf16[4,4] add(dot.4, broadcast.5)
-          constant.7 = bf16[] constant()
-          broadcast.8 = bf16[4,4] broadcast(constant.7)
-          multiply.9 = bf16[4,4] multiply(add.6, broadcast.8)
-          parameter.10 = f32[64,4] parameter()
-          slice.11 = f32[4,4] slice(parameter.10)
-          dot.12 = bf16[4,4] dot(multiply.9, parameter.2.bf16)
-          constant.13 = bf16[] constant()
-          pad.14 = bf16[4,4] pad(dot.12, constant.13)
-          dot.15 = bf16[4,4] dot(pad.14, parameter.1.bf16)
-          slice.11.bf16 = bf16[4,4] convert(slice.11)
-          dot.16 = bf16[4,4] dot(slice.11.bf16, parameter.1.bf16)
-          dot.15.f32 = f32[4,4] convert(dot.15)
-          dot.16.f32 = f32[4,4] convert(dot.16)
-          ROOT tuple.17 = (f32[4,4], f32[4,4]) tuple(dot.15.f32, dot.16.f32)
-    "#]],
+            main
+              parameter.1 = f32[4,4] parameter()
+              parameter.2 = f32[4,4] parameter()
+              parameter.3 = f32[4] parameter()
+              parameter.1.bf16 = bf16[4,4] convert(parameter.1)
+              parameter.2.bf16 = bf16[4,4] convert(parameter.2)
+              dot.4 = bf16[4,4] dot(parameter.1.bf16, parameter.2.bf16)
+              parameter.3.bf16 = bf16[4] convert(parameter.3)
+              broadcast.5 = bf16[4,4] broadcast(parameter.3.bf16)
+              add.6 = bf16[4,4] add(dot.4, broadcast.5)
+              constant.7 = bf16[] constant()
+              broadcast.8 = bf16[4,4] broadcast(constant.7)
+              multiply.9 = bf16[4,4] multiply(add.6, broadcast.8)
+              parameter.10 = f32[64,4] parameter()
+              slice.11 = f32[4,4] slice(parameter.10)
+              dot.12 = bf16[4,4] dot(multiply.9, parameter.2.bf16)
+              constant.13 = bf16[] constant()
+              pad.14 = bf16[4,4] pad(dot.12, constant.13)
+              dot.15 = f32[4,4] dot(pad.14, parameter.1.bf16)
+              slice.11.bf16 = bf16[4,4] convert(slice.11)
+              dot.16 = f32[4,4] dot(slice.11.bf16, parameter.1.bf16)
+              ROOT tuple.17 = (f32[4,4], f32[4,4]) tuple(dot.15, dot.16)
+        "#]],
     );
 }
 
@@ -200,35 +197,33 @@ fn an_f32_value_that_is_stored_is_rounded_once_by_its_maker() {
         &Policy::default(),
         emit,
         expect![[r#"
-        main
-          parameter.1 = f32[4,4] parameter()
-          parameter.2 = f32[4,4] parameter()
-          constant.3 = f32[] constant()
-          broadcast.4 = f32[4,4] broadcast(constant.3)
-          parameter.1.bf16 = bf16[4,4] convert(parameter.1)
-          parameter.2.bf16 = bf16[4,4] convert(parameter.2)
-          dot.5 = bf16[4,4] dot(parameter.1.bf16, parameter.2.bf16)
-          negate.6 = bf16[4,4] negate(dot.5)
-          negate.6.f32 = f32[4,4] convert(negate.6)
-          exponential.7 = f32[4,4] exponential(negate.6.f32)
-          add.8 = f32[4,4] add(exponential.7, broadcast.4)
-          divide.9 = f32[4,4] divide(broadcast.4, add.8)
-          divide.9.bf16 = bf16[4,4] convert(divide.9)
-          multiply.10 = bf16[4,4] multiply(divide.9.bf16, dot.5)
-          dot.11 = bf16[4,4] dot(multiply.10, parameter.2.bf16)
-          transpose.12 = bf16[4,4] transpose(divide.9.bf16)
-          dot.13 = bf16[4,4] dot(transpose.12, parameter.2.bf16)
-          constant.14 = f32[] constant()
-          divide.9.f32 = f32[4,4] convert(divide.9.bf16)
-          reduce.18 = f32[4] reduce(divide.9.f32, constant.14) to add_f32
-          dot.11.f32 = f32[4,4] convert(dot.11)
-          dot.13.f32 = f32[4,4] convert(dot.13)
-          ROOT tuple.19 = (f32[4,4], f32[4,4], f32[4]) tuple(dot.11.f32, dot.13.f32, reduce.18)
-        add_f32
-          parameter.15 = f32[] parameter()
-          parameter.16 = f32[] parameter()
-          ROOT add.17 = f32[] add(parameter.15, parameter.16)
-    "#]],
+            main
+              parameter.1 = f32[4,4] parameter()
+              parameter.2 = f32[4,4] parameter()
+              constant.3 = f32[] constant()
+              broadcast.4 = f32[4,4] broadcast(constant.3)
+              parameter.1.bf16 = bf16[4,4] convert(parameter.1)
+              parameter.2.bf16 = bf16[4,4] convert(parameter.2)
+              dot.5 = bf16[4,4] dot(parameter.1.bf16, parameter.2.bf16)
+              dot.5.f32 = f32[4,4] convert(dot.5)
+              negate.6 = f32[4,4] negate(dot.5.f32)
+              exponential.7 = f32[4,4] exponential(negate.6)
+              add.8 = f32[4,4] add(exponential.7, broadcast.4)
+              divide.9 = f32[4,4] divide(broadcast.4, add.8)
+              divide.9.bf16 = bf16[4,4] convert(divide.9)
+              multiply.10 = bf16[4,4] multiply(divide.9.bf16, dot.5)
+              dot.11 = f32[4,4] dot(multiply.10, parameter.2.bf16)
+              transpose.12 = bf16[4,4] transpose(divide.9.bf16)
+              dot.13 = f32[4,4] dot(transpose.12, parameter.2.bf16)
+              constant.14 = f32[] constant()
+              divide.9.f32 = f32[4,4] convert(divide.9.bf16)
+              reduce.18 = f32[4] reduce(divide.9.f32, constant.14) to add_f32
+              ROOT tuple.19 = (f32[4,4], f32[4,4], f32[4]) tuple(dot.11, dot.13, reduce.18)
+            add_f32
+              parameter.15 = f32[] parameter()
+              parameter.16 = f32[] parameter()
+              ROOT add.17 = f32[] add(parameter.15, parameter.16)
+        "#]],
     );
 }
 
@@ -245,21 +240,19 @@ fn roundings_the_program_asks_for_are_kept() {
         &Policy::default(),
         emit,
         expect![[r#"
-        main
-          parameter.1 = f32[4,4] parameter()
-          parameter.2 = f32[4,4] parameter()
-          convert.3 = bf16[4,4] convert(parameter.1)
-          reduce-precision.5 = f32[4,4] reduce-precision(parameter.1)
-          convert.6 = bf16[4,4] convert(parameter.2)
-          dot.8 = bf16[4,4] dot(convert.3, convert.6)
-          reduce-precision.5.bf16 = bf16[4,4] convert(reduce-precision.5)
-          dot.9 = bf16[4,4] dot(reduce-precision.5.bf16, convert.6)
-          convert.4.f32 = f32[4,4] convert(convert.3)
-          exponential.10 = f32[4,4] exponential(convert.4.f32)
-          dot.8.f32 = f32[4,4] convert(dot.8)
-          dot.9.f32 = f32[4,4] convert(dot.9)
-          ROOT tuple.11 = (f32[4,4], f32[4,4], f32[4,4]) tuple(dot.8.f32, dot.9.f32, exponential.10)
-    "#]],
+            main
+              parameter.1 = f32[4,4] parameter()
+              parameter.2 = f32[4,4] parameter()
+              convert.3 = bf16[4,4] convert(parameter.1)
+              reduce-precision.5 = f32[4,4] reduce-precision(parameter.1)
+              convert.6 = bf16[4,4] convert(parameter.2)
+              dot.8 = f32[4,4] dot(convert.3, convert.6)
+              reduce-precision.5.bf16 = bf16[4,4] convert(reduce-precision.5)
+              dot.9 = f32[4,4] dot(reduce-precision.5.bf16, convert.6)
+              convert.4.f32 = f32[4,4] convert(convert.3)
+              exponential.10 = f32[4,4] exponential(convert.4.f32)
+              ROOT tuple.11 = (f32[4,4], f32[4,4], f32[4,4]) tuple(dot.8, dot.9, exponential.10)
+        "#]],
     );
 }
 
@@ -401,8 +394,7 @@ fn of_a_product_of_two_floats_the_f32_is_rounded() {
           dot.3 = bf16[4,4] dot(parameter.1.bf16, parameter.2)
           exponential.4 = f32[4,4] exponential(parameter.1)
           exponential.4.bf16 = bf16[4,4] convert(exponential.4)
-          dot.5 = bf16[4,4] dot(dot.3, exponential.4.bf16)
-          ROOT dot.5.f32 = f32[4,4] convert(dot.5)
+          ROOT dot.5 = f32[4,4] dot(dot.3, exponential.4.bf16)
     "#]]
     .assert_eq(&show(&lowered));
     let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
@@ -527,24 +519,23 @@ fn unknown_ops_and_barriers_are_respected() {
         &Policy::default(),
         emit,
         expect![[r#"
-        main
-          parameter.1 = f32[4,4] parameter()
-          parameter.2 = f32[4,4] parameter()
-          parameter.1.bf16 = bf16[4,4] convert(parameter.1)
-          parameter.2.bf16 = bf16[4,4] convert(parameter.2)
-          dot.3 = bf16[4,4] dot(parameter.1.bf16, parameter.2.bf16)
-          tuple.4 = (bf16[4,4], f32[4,4]) tuple(dot.3, parameter.2)
-          opt-barrier.5 = (bf16[4,4], f32[4,4]) opt-barrier(tuple.4)
-          get-tuple-element.6 = bf16[4,4] get-tuple-element(opt-barrier.5)
-          get-tuple-element.7 = f32[4,4] get-tuple-element(opt-barrier.5)
-          get-tuple-element.7.bf16 = bf16[4,4] convert(get-tuple-element.7)
-          dot.8 = f32[4,4] dot(get-tuple-element.6, get-tuple-element.7.bf16)
-          custom-call.9 = (f32[4,4], f32[4,4]) custom-call(dot.8)
-          get-tuple-element.10 = f32[4,4] get-tuple-element(custom-call.9)
-          get-tuple-element.10.bf16 = bf16[4,4] convert(get-tuple-element.10)
-          dot.11 = bf16[4,4] dot(get-tuple-element.10.bf16, parameter.2.bf16)
-          ROOT dot.11.f32 = f32[4,4] convert(dot.11)
-    "#]],
+            main
+              parameter.1 = f32[4,4] parameter()
+              parameter.2 = f32[4,4] parameter()
+              parameter.1.bf16 = bf16[4,4] convert(parameter.1)
+              parameter.2.bf16 = bf16[4,4] convert(parameter.2)
+              dot.3 = bf16[4,4] dot(parameter.1.bf16, parameter.2.bf16)
+              tuple.4 = (bf16[4,4], f32[4,4]) tuple(dot.3, parameter.2)
+              opt-barrier.5 = (bf16[4,4], f32[4,4]) opt-barrier(tuple.4)
+              get-tuple-element.6 = bf16[4,4] get-tuple-element(opt-barrier.5)
+              get-tuple-element.7 = f32[4,4] get-tuple-element(opt-barrier.5)
+              get-tuple-element.7.bf16 = bf16[4,4] convert(get-tuple-element.7)
+              dot.8 = f32[4,4] dot(get-tuple-element.6, get-tuple-element.7.bf16)
+              custom-call.9 = (f32[4,4], f32[4,4]) custom-call(dot.8)
+              get-tuple-element.10 = f32[4,4] get-tuple-element(custom-call.9)
+              get-tuple-element.10.bf16 = bf16[4,4] convert(get-tuple-element.10)
+              ROOT dot.11 = f32[4,4] dot(get-tuple-element.10.bf16, parameter.2.bf16)
+        "#]],
     );
 }
 

@@ -90,10 +90,7 @@ fn a_lookup_of_narrow_rows_reads_behind_a_barrier_and_its_gradient_is_summed_in_
         "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a barrier, so \
          that a copy for it is not kept"
     );
-    assert_eq!(
-        rule("gradient"),
-        "it adds rows that are rounded already and narrower than a tile, and no more than the table has"
-    );
+    assert_eq!(rule("gradient"), "it sums numbers that are rounded already, and what it sums and gives is stored");
 }
 
 #[test]
@@ -232,7 +229,6 @@ fn rows_that_are_read_in_f32_are_looked_up_without_a_barrier_however_often_a_mod
         let module = text::parse(&both, "step.hlo").unwrap_or_else(|error| panic!("{error}"));
         let (once, _) = lowered(&module, &Policy::default());
         assert_eq!(tables(&once).0, "parameter", "{also}");
-        assert!(once.entry().instructions.iter().any(|instr| instr.name.starts_with("looked_up.bf16")));
         let (twice, _) = lowered(&once, &Policy::default());
         assert!(once == twice, "another lowering changes it: {also}");
     }

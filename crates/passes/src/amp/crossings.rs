@@ -6,9 +6,11 @@
 
 use super::branches::Branch;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
+use super::ends::Ends;
 use super::loops::{Loop, Use};
 use super::moved::is_of_parameter;
-use super::painted::{Crossing, Ends, Painted};
+use super::needs::Needs;
+use super::painted::{Crossing, Painted};
 use super::policy::Boundary;
 use bf16scope_hlo::ops::precision::Class;
 use std::collections::BTreeMap;
@@ -21,12 +23,10 @@ pub(super) struct Around<'a> {
     pub ends: &'a Ends,
     /// For each node the product that it is computed from, if nothing denied is between.
     pub below: &'a [Option<NodeId>],
-    /// For each node the choice that it makes scores for.
-    pub decides: &'a [Option<NodeId>],
+    /// What is f32 for what reads it.
+    pub needs: &'a Needs,
     /// For each node whether a product is computed from what it gives.
     pub leads_to_product: Vec<bool>,
-    /// For each value whether what reads it needs it in f32.
-    pub is_needed: &'a [bool],
     /// Whether what is carried between products is narrow in every loop.
     pub carried: Boundary,
 }
@@ -47,7 +47,7 @@ impl Around<'_> {
                 let is_free = graph.users[after as usize].is_empty() && !self.ends.is_result[after as usize];
                 let is_loop = loops.contains_key(&graph.producer(before));
                 let is_narrow = self.is_stored_narrow(before, out) || self.is_of_product(before) && !is_loop;
-                let is_needed = self.is_needed[before as usize];
+                let is_needed = self.needs.given[before as usize];
                 state[leaf] = matches!(kept, Use::Read { .. }) && is_free && is_narrow && !is_needed;
             }
             let reads_narrow = state.contains(&true);
@@ -60,14 +60,11 @@ impl Around<'_> {
             }
             let is_over_layers = leaves().any(|(_, ((before, _), kept))| self.is_layers(before, *kept));
             for (leaf, ((before, after), kept)) in leaves() {
-                let &Use::Carried { is_between, is_product, is_multiplied, is_constant, is_summed } = kept else {
+                let &Use::Carried { is_between } = kept else {
                     continue;
                 };
                 let is_array = graph.value(before).is_f32() && graph.value(before).n_elements > 1;
-                let is_rounded = is_multiplied || is_product && graph.value(before).is_exact;
-                let is_carried = is_between && (is_over_layers || is_rounded || self.carried == Boundary::Lower);
-                let is_layers_sum = is_summed && is_over_layers && self.leads_to_product(after);
-                let is_narrow = is_carried || is_layers_sum || is_constant && is_multiplied;
+                let is_narrow = is_between && (is_over_layers || self.carried == Boundary::Lower);
                 state[leaf] |= is_narrow && is_array && !self.is_whole_parameter(before) && !self.is_kept(after);
             }
             if state.contains(&true) {
@@ -125,7 +122,7 @@ impl Around<'_> {
     fn is_of_product(&self, value: ValueId) -> bool {
         let maker = self.graph.producer(value);
         let is_product = self.graph.node(maker).class() == Some(Class::Allow);
-        let is_score = self.decides[maker as usize].is_some();
+        let is_score = self.needs.of_node[maker as usize].is_some();
         let keeps = self.ends.leads_to_loss[maker as usize] || self.ends.leads_to_result[maker as usize] || is_score;
         (is_product || self.below[maker as usize].is_some()) && !keeps
     }
@@ -142,14 +139,6 @@ impl Around<'_> {
         kept == Use::Read { is_layers: true }
             && is_of_parameter(graph, graph.producer(before))
             && graph.results.iter().any(is_update)
-    }
-
-    /// Whether a product is computed from a value.
-    fn leads_to_product(&self, value: ValueId) -> bool {
-        let leads = |&user: &NodeId| {
-            self.graph.node(user).class() == Some(Class::Allow) || self.leads_to_product[user as usize]
-        };
-        self.graph.users[value as usize].iter().any(leads)
     }
 
     fn is_whole_parameter(&self, value: ValueId) -> bool {
@@ -182,7 +171,7 @@ impl Around<'_> {
             let is_soft = matches!(class, Some(Class::Infer | Class::Clear));
             to_loss || self.ends.leads_to_result[user as usize] && is_soft
         };
-        let is_needed = self.is_needed[value as usize];
+        let is_needed = self.needs.given[value as usize];
         is_needed || self.ends.is_result[value as usize] || self.graph.users[value as usize].iter().any(leads)
     }
 }

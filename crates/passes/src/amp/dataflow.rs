@@ -244,6 +244,23 @@ impl<'m> Dataflow<'m> {
         leads
     }
 
+    /// For each node whether it computes on with an array, as large as what it gives, of a node that `begins` says begins: so
+    /// nothing was added up. `Some(true)` begins, `Some(false)` goes on with such an array, and `None` ends.
+    pub(super) fn of_arrays(&self, begins: impl Fn(NodeId) -> Option<bool>) -> Vec<bool> {
+        let mut found = vec![false; self.nodes.len()];
+        for (idx, node) in self.nodes.iter().enumerate() {
+            let n_elements = |value: ValueId| self.value(value).n_elements;
+            let n_given = node.results().map(n_elements).max().unwrap_or(0);
+            let is_whole = |&value: &ValueId| found[self.producer(value) as usize] && n_elements(value) >= n_given;
+            found[idx] = match begins(idx as NodeId) {
+                Some(true) => true,
+                Some(false) => node.operands.iter().any(is_whole),
+                None => false,
+            };
+        }
+        found
+    }
+
     /// The values that the region takes.
     pub(super) fn parameters(&self) -> impl Iterator<Item = ValueId> {
         self.nodes.iter().filter(|node| node.kind == NodeKind::Parameter).flat_map(Node::results)

@@ -14,9 +14,8 @@
 //! outside, so there it counts as going to one; and so does what a loop or a branch reads, and a product of any dtype.
 //!
 //! Scores may be made outside of the loop or branch that chooses by them, or in one that gives them to a choice outside:
-//! `regions` follows them through. What is the same for all candidates of a choice is no score (`candidates`).
+//! `regions` follows them through.
 
-use super::candidates::{Candidates, Read};
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::masks;
 use super::painted::RegionKind;
@@ -126,12 +125,11 @@ pub(super) fn decides(graph: &Dataflow<'_>, kind: RegionKind, around: &Told, thr
         is_choice(graph, graph.node(node), &learned)
     });
     let mut found = Choices { of_node: vec![None; n], ..Choices::default() };
-    let candidates = Candidates::of(graph);
-    let mut read = vec![Read::Not; graph.values.len()];
+    let mut is_read = vec![false; graph.values.len()];
     for (&value, _) in graph.results.iter().zip(&around.scores).filter(|(_, is_score)| **is_score) {
         let producer = graph.producer(value);
         if graph.value(value).is_f32() && learned[value as usize] {
-            read[value as usize] = Read::Exactly;
+            is_read[value as usize] = true;
             found.of_node[producer as usize].get_or_insert(producer);
         }
     }
@@ -148,7 +146,7 @@ pub(super) fn decides(graph: &Dataflow<'_>, kind: RegionKind, around: &Told, thr
         let computes = || !is_product(node) && !matches!(of.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
         let mut of_region = None;
         if calls_regions(op) {
-            let given: Vec<bool> = of.results().map(|value| read[value as usize] != Read::Not).collect();
+            let given: Vec<bool> = of.results().map(|value| is_read[value as usize]).collect();
             let of_op = through(op, tell(node, &learned, given.clone()));
             found.around.insert(node, of_op.around);
             found.of_regions.insert(node, (of_op.scores.clone(), given));
@@ -157,21 +155,15 @@ pub(super) fn decides(graph: &Dataflow<'_>, kind: RegionKind, around: &Told, thr
             continue;
         }
         let choice = known.unwrap_or(node);
-        let given = of.results().fold(Read::Not, |all, value| all.and(read[value as usize]));
         for (place, &value) in of.operands.iter().enumerate() {
-            let by_node = match &of_region {
-                Some(scores) if scores.get(place) == Some(&true) => Read::Exactly,
-                Some(_) => Read::Not,
-                None if known.is_some() => candidates.operand(node, place, given),
-                None => candidates.chosen(node, place),
-            };
-            if by_node != Read::Not && graph.value(value).is_f32() && learned[value as usize] {
-                read[value as usize] = read[value as usize].and(by_node);
+            let is_score = of_region.as_ref().is_none_or(|scores| scores.get(place) == Some(&true));
+            if is_score && graph.value(value).is_f32() && learned[value as usize] {
+                is_read[value as usize] = true;
                 found.of_node[graph.producer(value) as usize].get_or_insert(choice);
             }
         }
     }
-    found.scores = graph.parameters().map(|value| read[value as usize] != Read::Not).collect();
+    found.scores = graph.parameters().map(|value| is_read[value as usize]).collect();
     found.learned = flags(&mut graph.results.iter().copied(), &learned);
     found
 }

@@ -14,8 +14,9 @@
 //! logits that wait for that are kept, too. Nor where a loop sums up logarithms, as a loss does.
 
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::decision::Rule;
 use super::loops::Loop;
-use super::painted::{Painted, RegionKind, Rule};
+use super::painted::{Painted, RegionKind};
 use super::policy::{Because, Classes};
 use bf16scope_hlo::ops::decisions::list_names;
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
@@ -83,7 +84,11 @@ fn bias_axis(graph: &Dataflow<'_>, painted: &Painted, add: NodeId) -> Option<i64
     let &[left, right] = &of.operands[..] else { return None };
     let is_add = painted.rule[add as usize] == Rule::Loss
         && list_names(graph.module, &graph.instr(of).op).iter().any(|name| name == "add");
-    let is_product = |value: ValueId| painted.rule[graph.producer(value) as usize] == Rule::Allowed;
+    // Those of an image's points come of a convolution, and are no cheaper so.
+    let is_product = |value: ValueId| {
+        let maker = graph.producer(value);
+        painted.rule[maker as usize] == Rule::Allowed && matches!(graph.instr(graph.node(maker)).op, Op::Dot { .. })
+    };
     let bias = match (is_product(left), is_product(right)) {
         (true, false) => right,
         (false, true) => left,

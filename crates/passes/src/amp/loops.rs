@@ -6,14 +6,11 @@
 //! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
 //! else is that is stored; what is computed of them within a step is f32.
 //!
-//! What is carried is narrow where a product rounds it in any case: where it becomes the result of one, or where only
-//! products read it, also if no step changes it, as what a decoder attends to. What makes it is lowered as between any two
-//! products, then. A policy may lower all that is carried from product to product (`carried`).
+//! A policy may lower what is carried from product to product, too (`carried`).
 //!
 //! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step, and that the program
 //! updates or gives gradients of. It is a network that is written as a loop, and what it carries is rounded where the same
-//! network without a loop would round it: between two layers. So is what its layers add up for a product behind it, as skip
-//! connections are. In a loop over time each step has the same weights, so it is none; nor is a loop that trains, which
+//! network without a loop would round it: between two layers.  In a loop over time each step has the same weights, so it is none; nor is a loop that trains, which
 //! multiplies weights that it carries by data that it reads.
 //!
 //! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
@@ -23,8 +20,8 @@ use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId, reached};
 use super::moved::MAX_TERMS;
 use super::recurrences::factors;
 use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::precision::Class;
-use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::BTreeSet;
 
 /// How a loop uses an array of its state.
@@ -34,14 +31,6 @@ pub(super) enum Use {
     Carried {
         /// A product of the step reads it, and what it becomes is computed from a product of the step.
         is_between: bool,
-        /// It becomes what a product of the step gives.
-        is_product: bool,
-        /// Only products of the step read it.
-        is_multiplied: bool,
-        /// No step changes it.
-        is_constant: bool,
-        /// Each step adds to it what is computed from a product of the step, and reads it for nothing else.
-        is_summed: bool,
     },
     /// Each step reads a slice, and none changes it.
     Read {
@@ -59,13 +48,7 @@ pub(super) enum Use {
 
 impl Use {
     /// Of an array that has to be carried as it is.
-    pub(super) const AS_IT_IS: Use = Use::Carried {
-        is_between: false,
-        is_product: false,
-        is_multiplied: false,
-        is_constant: false,
-        is_summed: false,
-    };
+    pub(super) const AS_IT_IS: Use = Use::Carried { is_between: false };
 }
 
 /// What a loop does with its state.
@@ -107,13 +90,7 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[bo
     let steps = Steps::of(body, carried.collect());
     let leaves = state.zip(&body.results);
     let used = |(kept, (before, &after)): (Option<Kept>, (ValueId, &ValueId))| match kept {
-        None => Use::Carried {
-            is_between: steps.between.contains(&(before, after)),
-            is_product: steps.is_product(after),
-            is_multiplied: steps.is_multiplied[before as usize],
-            is_constant: before == after,
-            is_summed: is_summed(body, &of_product, before, after),
-        },
+        None => Use::Carried { is_between: steps.between.contains(&(before, after)) },
         Some(Kept::Read) => Use::Read { is_layers: steps.multiply(before) },
         Some(Kept::Filled(update)) => {
             Use::Filled { is_of_product: of_product[update as usize], is_of_read: of_read[update as usize] }
@@ -139,8 +116,6 @@ struct Steps<'b> {
     between: BTreeSet<(ValueId, ValueId)>,
     /// For each value whether it is computed from what is between.
     of_between: Vec<bool>,
-    /// For each value whether all that reads it are products, which round it, behind what only moves it.
-    is_multiplied: Vec<bool>,
 }
 
 impl<'b> Steps<'b> {
@@ -156,39 +131,7 @@ impl<'b> Steps<'b> {
         };
         let between: BTreeSet<_> = carried.into_iter().filter(is_between).collect();
         let of_between = body.reached(between.iter().map(|&(before, _)| before).collect(), |_| true);
-        let mut is_multiplied = vec![false; body.values.len()];
-        let mut is_given = vec![false; body.values.len()];
-        let state = parameter(body).into_iter().flatten();
-        for (_, &after) in state.zip(&body.results).filter(|(before, after)| before != *after) {
-            is_given[after as usize] = true;
-        }
-        for value in (0..body.values.len() as ValueId).rev() {
-            let readers = &body.users[value as usize];
-            let rounds = |&reader: &NodeId| match body.node(reader).class() {
-                Some(Class::Allow) => true,
-                Some(Class::Clear) => body.node(reader).results().all(|moved| is_multiplied[moved as usize]),
-                _ => false,
-            };
-            is_multiplied[value as usize] =
-                !readers.is_empty() && !is_given[value as usize] && readers.iter().all(rounds);
-        }
-        Steps { body, between, of_between, is_multiplied }
-    }
-
-    /// Whether a product gives a value, or what moves its result does: in the narrow dtype, as any product's.
-    fn is_product(&self, mut value: ValueId) -> bool {
-        loop {
-            let maker = self.body.node(self.body.producer(value));
-            match (maker.class(), &maker.operands[..]) {
-                // One of narrow operands was asked for its f32 sum.
-                (Some(Class::Allow), operands) => {
-                    let is_narrow = |&value: &ValueId| self.body.value(value).dtype == Some(self.body.low);
-                    return !maker.gives_f32 && !operands.iter().all(is_narrow);
-                }
-                (Some(Class::Clear), &[operand]) => value = operand,
-                _ => return false,
-            }
-        }
+        Steps { body, between, of_between }
     }
 
     /// Whether what is between becomes, in few steps, a product of it and slices of an array: residuals sum up one term a step.
@@ -219,19 +162,6 @@ impl<'b> Steps<'b> {
         let of_layers = body.reached(layers, |_| true);
         self.between.iter().any(|&(_, after)| of_layers[after as usize])
     }
-}
-
-/// Whether a step adds what is computed from a product to an array of the state, and reads that for nothing else.
-fn is_summed(body: &Dataflow<'_>, of_product: &[bool], before: ValueId, after: ValueId) -> bool {
-    let maker = body.producer(after);
-    let of = body.node(maker);
-    let others = || of.operands.iter().filter(|&&value| value != before);
-    matches!(body.instr(of).op, Op::Binary(BinaryOp::Add))
-        && of.kind == NodeKind::Op(Class::Infer)
-        && body.users[before as usize] == [maker]
-        && body.users[after as usize].is_empty()
-        && others().count() == 1
-        && others().all(|&value| of_product[value as usize])
 }
 
 /// For each array of a loop's state whether a sine or cosine of its body reads it, with no product between.

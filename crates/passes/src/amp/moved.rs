@@ -9,9 +9,6 @@
 //! as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network that was written for it.
 //! So is one behind the last product that adds no more rows than it gives.
 //!
-//! A *sum of few* numbers each takes nearly as much to store as what is summed. Where it is not repeated for that, as a mean
-//! is, it is rounded once between two products.
-//!
 //! A *sum over windows* of few numbers, as of an average pool or its gradient, stores what it sums and what it gives, as no
 //! fusion makes what windows read. Between two products it is computed in bf16, as in a network that was written for it.
 
@@ -25,10 +22,6 @@ use bf16scope_hlo::{DType, Instruction, Op};
 /// sign has up to n roundings of 2^-9, so that beyond this many its last terms would weigh less than what is lost of the
 /// first.
 pub(super) const MAX_TERMS: i64 = 64;
-
-/// Terms that a sum of few has at most: those of a gradient of what was repeated for the axes of a derivative, or for a group
-/// of heads.
-const FEW_TERMS: i64 = 8;
 
 /// Terms that a sum over a window in bf16 has at most: those of a pool of 3×3.
 const WINDOW_TERMS: i64 = 9;
@@ -106,20 +99,6 @@ pub(super) fn rows_into_zeros(graph: &Dataflow<'_>, classes: &Classes<'_>, node:
     is_sum.then_some((zeros, rows))
 }
 
-/// Whether a node adds rows to zeros, of which each row of the result gets few: one at most, on average, where no product
-/// follows, as in the gradient of a permutation.
-pub(super) fn is_sum_of_rows(
-    graph: &Dataflow<'_>,
-    classes: &Classes<'_>,
-    node: NodeId,
-    leads_to_product: bool,
-) -> bool {
-    let n_elements = |value| graph.value(value).n_elements;
-    let max_terms = if leads_to_product { MAX_TERMS } else { 1 };
-    rows_into_zeros(graph, classes, node)
-        .is_some_and(|(zeros, rows)| n_elements(rows) <= n_elements(zeros).saturating_mul(max_terms))
-}
-
 /// Whether a node gives one array by the op of a name, a sum that is always f32 for no other reason, and that no devices share.
 fn is_sum_called(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId, name: &str) -> bool {
     let of = graph.node(node);
@@ -136,42 +115,4 @@ pub(super) fn is_sum_over_windows(graph: &Dataflow<'_>, classes: &Classes<'_>, n
     let Op::ReduceWindow { window, .. } = &graph.instr(graph.node(node)).op else { return false };
     let n_terms = window.iter().map(|dim| dim.size).fold(1, i64::saturating_mul);
     graph.low == DType::BF16 && n_terms <= WINDOW_TERMS && is_sum_called(graph, classes, node, "reduce-window:add")
-}
-
-/// Whether a node puts zeros around or between what only windows read.
-pub(super) fn pads_windows(graph: &Dataflow<'_>, node: NodeId) -> bool {
-    let of = graph.node(node);
-    let mut readers = of.results().flat_map(|value| &graph.users[value as usize]).peekable();
-    matches!(graph.instr(of).op, Op::Pad(_))
-        && readers.peek().is_some()
-        && readers.all(|&reader| matches!(graph.instr(graph.node(reader)).op, Op::ReduceWindow { .. }))
-}
-
-/// For each node whether it sums few numbers to each that it gives, and that is no statistic: it is not repeated for what was
-/// summed.
-pub(super) fn sums_of_few(graph: &Dataflow<'_>, classes: &Classes<'_>) -> Vec<bool> {
-    let mut is_few = vec![false; graph.nodes.len()];
-    // For each node the most elements to which what it gives is repeated, with no product between.
-    let mut most_repeated = vec![0; graph.nodes.len()];
-    for node in (0..graph.nodes.len() as NodeId).rev() {
-        let of = graph.node(node);
-        let mut most = 0;
-        for &user in of.results().flat_map(|value| &graph.users[value as usize]) {
-            let reads = graph.node(user);
-            if matches!(graph.instr(reads).op, Op::Broadcast { .. }) {
-                most = most.max(graph.value(reads.first_result).n_elements);
-            }
-            if matches!(reads.class(), Some(Class::Infer | Class::Clear | Class::Deny { .. })) {
-                most = most.max(most_repeated[user as usize]);
-            }
-        }
-        most_repeated[node as usize] = most;
-        let Some(&summed) = of.operands.first().filter(|_| is_sum_called(graph, classes, node, "reduce:add")) else {
-            continue;
-        };
-        let (before, after) = (graph.value(summed).n_elements, graph.value(of.first_result).n_elements);
-        let is_repeated = most >= before && before > after;
-        is_few[node as usize] = before <= after.saturating_mul(FEW_TERMS) && !is_repeated;
-    }
-    is_few
 }

@@ -20,6 +20,17 @@ pub(super) enum Need {
 }
 
 impl Need {
+    /// All of them.
+    pub(super) const ALL: [Need; 7] = [
+        Need::Choice,
+        Need::Recurrence,
+        Need::Angle,
+        Need::Decomposition,
+        Need::Cancellation,
+        Need::Exponent,
+        Need::Power,
+    ];
+
     /// A sentence that fits behind "because".
     pub(super) const fn why(self) -> &'static str {
         match self {

@@ -1,81 +1,8 @@
 //! What `paint` decides for a region: the dtype of each node and value, and the rule that decided.
 
 use super::dataflow::{NodeId, ValueId};
-use super::need::Need;
+use super::decision::Rule;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Why a node computes in what it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rule {
-    /// Its class is allow.
-    Allowed,
-    /// Its class is deny.
-    Denied,
-    /// It is computed from a denied op.
-    Spread,
-    /// It leads to a scalar result.
-    Loss,
-    /// It leads to a result that keeps its type.
-    Result,
-    /// It lies between allowed ops.
-    Between,
-    /// The policy lowers all ops of its class.
-    Reach,
-    /// Its value need not be stored, so that rounding it saves nothing.
-    Unstored,
-    /// It is computed of one array, as is a polynomial that it belongs to.
-    Polynomial,
-    /// It computes in f32 as `Unstored`, but its value is stored, and rounded once for all that read it.
-    Rounded,
-    /// It computes in f32, as a result is made of it, and its value is stored, and rounded once for all that read it.
-    Stored,
-    /// It adds rows between products, of which nothing was rounded since denied ops: a statistic, which stays f32.
-    Statistic,
-    /// It does not lie between allowed ops, or the policy does not reach it.
-    OutOfReach,
-    /// It looks up rows of a table whose rows are narrow, behind a barrier.
-    Lookup,
-    /// It gives logits that are as large as any parameter or larger, in f32, and rounds them once for all that read them.
-    Logits,
-    /// It sums the gradient of such logits over all rows.
-    Bias,
-    /// What reads it needs f32.
-    Needed(Need),
-    /// It moves values, is stored, and one of its readers reads the narrow dtype.
-    Moved,
-    /// As `Moved`, of a part of what it reads, which it rounds behind the move.
-    MovedPart,
-    /// It writes a slice of an array that a loop fills, between products.
-    Filled,
-    /// It adds rows between products, and what it adds and gives is stored.
-    MovedSum,
-    /// It sums few numbers to each that it gives, between products; it computes in f32 and rounds, once, what is stored.
-    FewTerms,
-    /// It sums over windows of few numbers, between products, and what it sums and gives is stored.
-    WindowSum,
-    /// It sums a narrow concatenation, which a product reads too, part by part.
-    SumOfParts,
-    /// It adds narrow rows, which are bf16 already, to zeros, or adds up several such sums.
-    Rows,
-    /// It gives narrow rows that are added to zeros; it computes in f32 and rounds them, once.
-    Row,
-    /// All that read it read the narrow dtype.
-    ReadNarrow,
-    /// It holds a parameter back, which is cast behind it.
-    Held,
-    /// What it reads is narrow already.
-    OfNarrow,
-    /// Lowering it would round where nothing needs to.
-    WouldRound,
-    /// It cannot be retyped.
-    Fixed,
-    /// It is a source of values: a parameter, a constant, a conversion.
-    Source,
-    /// The policy lowers nothing.
-    Off,
-    /// Its form was decided.
-    Decided,
-}
 
 /// What [`paint`](super::paint::paint) found.
 #[derive(Debug)]
@@ -142,17 +69,6 @@ impl Painted {
     pub(super) fn is_narrow_result(&self, value: ValueId) -> bool {
         self.given_narrow.contains(&value)
     }
-}
-
-/// What is computed from the nodes and values of a region.
-#[derive(Debug)]
-pub(super) struct Ends {
-    /// For each value whether the region gives it, in its own dtype.
-    pub is_result: Vec<bool>,
-    /// For each node whether a scalar result is computed from it, and from no allowed op between.
-    pub leads_to_loss: Vec<bool>,
-    /// For each node whether a result is computed from it by ops of class infer and clear.
-    pub leads_to_result: Vec<bool>,
 }
 
 /// Which values cross the border of a region, or of the op that runs it, in the narrow dtype.

@@ -4,11 +4,12 @@
 use super::alternatives::alternatives;
 use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind};
 use super::decided::StoredAs;
+use super::decision::Rule;
 use super::frame::Origin;
 use super::loss::TakenLoss;
 use super::narrow;
 use super::need::Need;
-use super::painted::{Painted, Rule};
+use super::painted::Painted;
 use super::policy::{Because, Policy};
 use crate::name_pattern::bare;
 use bf16scope_hlo::ops::precision::Class;
@@ -264,136 +265,17 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
         return "parameters keep their types, unless the policy lowers those of the entry".to_string();
     }
     match rule {
-        Rule::Allowed => format!("its op is always lowered{class}"),
         Rule::Denied | Rule::Fixed => format!("{why}{class}"),
-        Rule::Spread => "it is computed from a denied op".to_string(),
-        Rule::Loss => "it leads to a scalar result of the program".to_string(),
-        Rule::Result => "it leads to a result that keeps its type".to_string(),
-        Rule::Between => format!("it lies between ops that are lowered{class}"),
-        Rule::Reach => format!("the policy lowers every op of its class{class}"),
-        Rule::Unstored => {
-            "its value is read as it is made and need not be stored, so rounding it would save nothing".to_string()
-        }
-        Rule::Polynomial => {
-            "it belongs to a polynomial of one array, as a framework computes `erfc` by, which rounding each term would spoil"
-                .to_string()
-        }
-        Rule::Rounded => {
-            "it ends a value that is read as it is made; it computes in f32 and rounds, once, what is stored"
-                .to_string()
-        }
-        Rule::Stored => {
-            "a result is made of it, so it computes in f32; a product reads it too, or it is taken apart, so it is stored, and \
-             rounded once for all that read it"
-                .to_string()
-        }
-        Rule::OutOfReach => "it does not lie between ops that are lowered".to_string(),
-        Rule::Lookup => {
-            "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a \
-                         barrier, so that a copy for it is not kept"
-                .to_string()
-        }
-        Rule::Logits => {
-            "it gives logits, as many as any parameter has numbers or more; it computes in f32 and rounds, once, what is stored"
-                .to_string()
-        }
-        Rule::Bias => {
-            "it sums over all rows what a product reads rounded, as the gradient of such logits' bias".to_string()
-        }
-        Rule::Needed(need) => need.why().to_string(),
-        Rule::Moved => {
-            "it moves values and is stored, and an op that is lowered reads it; whoever reads it reads what is stored"
-                .to_string()
-        }
-        Rule::MovedPart => {
-            "it takes a part of what it reads and is stored, and an op that is lowered reads it; it rounds, once, what it \
-             takes"
-                .to_string()
-        }
-        Rule::Filled => {
-            "it writes a slice of an array that a loop fills and that is stored between ops that are lowered".to_string()
-        }
-        Rule::MovedSum => {
-            "it adds rows that come of ops that are lowered, few to each, and what it adds and gives is stored".to_string()
-        }
-        Rule::FewTerms => {
-            "it sums few numbers to each that it gives, between ops that are lowered; it computes in f32 and rounds, once, what \
-             is stored"
-                .to_string()
-        }
-        Rule::WindowSum => {
-            "it sums over windows of few numbers, between ops that are lowered, and what it sums and gives is stored".to_string()
-        }
-        Rule::Statistic => {
-            "nothing of the rows that it adds was rounded since the ops that are always f32, so their sum is a statistic"
-                .to_string()
-        }
-        Rule::SumOfParts => {
-            "it sums in f32 what is put together of parts for each op that reads it; so each part is summed where it is made"
-                .to_string()
-        }
-        Rule::Row => {
-            "it gives rows narrower than a tile that are added to a table; it computes in f32 and rounds, once, what is stored"
-                .to_string()
-        }
-        Rule::Rows => {
-            "it adds rows that are rounded already and narrower than a tile, and no more than the table has".to_string()
-        }
-        Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype".to_string(),
-        Rule::Held => "it holds a parameter back, which is cast behind it, so that no cast is kept beside it".to_string(),
-        Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already".to_string(),
-        Rule::WouldRound => "it commutes with rounding, and narrowing it would round for a reader of f32".to_string(),
-        Rule::Decided => String::new(),
-        Rule::Off => "the policy lowers nothing".to_string(),
-        Rule::Source => "it is made in the dtype its readers want".to_string(),
+        Rule::Allowed | Rule::Between | Rule::Reach => rule.why().to_string() + &class,
+        rule => rule.why().to_string(),
     }
 }
 
-/// The rules of which each has a reason of its own.
-const RULES: [Rule; 37] = [
-    Rule::Allowed,
-    Rule::Spread,
-    Rule::Loss,
-    Rule::Result,
-    Rule::Between,
-    Rule::Reach,
-    Rule::Unstored,
-    Rule::Polynomial,
-    Rule::Rounded,
-    Rule::Stored,
-    Rule::Statistic,
-    Rule::OutOfReach,
-    Rule::Lookup,
-    Rule::Logits,
-    Rule::Bias,
-    Rule::Needed(Need::Choice),
-    Rule::Needed(Need::Recurrence),
-    Rule::Needed(Need::Angle),
-    Rule::Needed(Need::Decomposition),
-    Rule::Needed(Need::Cancellation),
-    Rule::Needed(Need::Exponent),
-    Rule::Needed(Need::Power),
-    Rule::Moved,
-    Rule::MovedPart,
-    Rule::Filled,
-    Rule::MovedSum,
-    Rule::FewTerms,
-    Rule::WindowSum,
-    Rule::SumOfParts,
-    Rule::Rows,
-    Rule::Row,
-    Rule::ReadNarrow,
-    Rule::Held,
-    Rule::OfNarrow,
-    Rule::WouldRound,
-    Rule::Source,
-    Rule::Off,
-];
-
 /// Each reason that a [`Decision`] may begin with, by the name of its rule, but those of ops that are always f32.
 pub fn reasons() -> Vec<(String, String)> {
-    let infer = NodeKind::Op(Class::Infer);
-    RULES.map(|rule| (format!("{rule:?}"), sentence(&infer, &Because::Op, rule))).into()
+    let needs = Need::ALL.map(Rule::Needed);
+    let rules = Rule::REASONS.into_iter().chain(needs);
+    rules.map(|rule| (format!("{rule:?}"), rule.why().to_string())).collect()
 }
 
 /// What the report says of one computation of the lowered module.

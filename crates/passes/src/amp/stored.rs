@@ -7,34 +7,22 @@
 //!   exponentials and logarithms are computed for, as a softmax or its logarithm: such a network casts that for the
 //!   product, and its loss reads it before. A logarithm of −100 would be off by 0.2, and a likelihood that is computed of it
 //!   by a fifth.
-//!   The product may be one that decides, as in a search for a vector's nearest code, if what it reads was made of products
-//!   that are rounded and of nothing denied: a norm's result is f32 for it.
-//! - What is moved on its way to a loss alone may be stored for that: logits of several sizes that are put together, or
-//!   whose rows become other lanes. Where nothing moves them, the loss is computed in the fusion that makes them.
-//! - A loss's gradient by what the network gives is read by products and summed for a bias. Where it is at least as large as
-//!   any parameter and comes of no denied op, as an exponential, the sum reads what the products read; else a compiler keeps
-//!   what the f32 gradient is computed of, too.
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
 //!   No fusion makes its parts one by one, so the whole is stored.
 
-use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
+use super::dataflow::{Dataflow, NodeId, ValueId};
+use super::decision::Rule;
 use super::functions::of_functions;
 use super::loss::leads_to_loss_by_product;
-use super::moved::{changes_lanes, is_stored};
-use super::need::Need;
-use super::painted::{Painted, RegionKind, Rule};
+use super::painted::{Painted, RegionKind};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::precision::Class;
 
 /// The nodes that compute in f32 for a result, and whose values are rounded once for all that reads them.
 pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
-    let of_function = of_functions(graph, |_| false);
+    let of_function = of_functions(graph);
     let of_product = computed_from(graph, |class| class == Class::Allow);
-    let of_denied = computed_from(graph, |class| matches!(class, Class::Deny { .. }));
     let is_read_narrow = read_by(graph, |reader| painted.low[reader as usize]);
-    let is_searched = read_by(graph, |reader| {
-        graph.node(reader).class() == Some(Class::Allow) && painted.rule[reader as usize] == Rule::Needed(Need::Choice)
-    });
     let by_product = match kind {
         RegionKind::Entry => leads_to_loss_by_product(graph),
         _ => vec![false; graph.nodes.len()],
@@ -46,8 +34,6 @@ pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) 
         let readers = || graph.users[value as usize].iter().filter(is_layer);
         readers().count() > 1 && readers().any(|reader| is_soft(&reader))
     };
-    let parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter).flat_map(Node::results);
-    let largest = parameters.map(|value| graph.value(value).n_elements).max().unwrap_or(0);
     let is_found = |&node: &NodeId| {
         let of = graph.node(node);
         let value = graph.value(of.first_result);
@@ -55,19 +41,11 @@ pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) 
         is_array
             && match painted.rule[node as usize] {
                 Rule::Loss => {
-                    let is_searched = is_searched[node as usize] && !of_denied[node as usize];
-                    let is_read = is_read_narrow[node as usize]
-                        || is_searched
-                        || is_moved(graph, of.first_result)
-                        || feeds_layer(of.first_result);
+                    let is_read = is_read_narrow[node as usize] || feeds_layer(of.first_result);
                     is_read && of_product[node as usize] && !of_function[node as usize]
                 }
                 Rule::Result => {
                     kind == RegionKind::Body && of_product[node as usize] && is_taken_apart(graph, of.first_result)
-                }
-                Rule::Spread => {
-                    let is_large = kind == RegionKind::Entry && value.n_elements >= largest;
-                    is_large && !of_denied[node as usize] && is_summed(graph, painted, of.first_result)
                 }
                 _ => false,
             }
@@ -86,18 +64,6 @@ pub(super) fn computed_from(graph: &Dataflow<'_>, is_of: impl Fn(Class) -> bool)
     found
 }
 
-/// Whether products that are lowered and sums over some of its axes are all that reads a value.
-fn is_summed(graph: &Dataflow<'_>, painted: &Painted, value: ValueId) -> bool {
-    let readers = &graph.users[value as usize];
-    let is_product = |&&reader: &&NodeId| painted.rule[reader as usize] == Rule::Allowed;
-    let is_sum = |&&reader: &&NodeId| {
-        let op = &graph.instr(graph.node(reader)).op;
-        matches!(op, Op::Reduce { .. }) && graph.node(reader).operands[0] == value
-    };
-    let (n_products, n_sums) = (readers.iter().filter(is_product).count(), readers.iter().filter(is_sum).count());
-    n_products > 0 && n_sums > 0 && n_products + n_sums == readers.len()
-}
-
 /// For each node whether one that `is_reader` reads what it gives, or what only moves that.
 fn read_by(graph: &Dataflow<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
@@ -109,17 +75,6 @@ fn read_by(graph: &Dataflow<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool
         });
     }
     found
-}
-
-/// Whether what moves a value stores it: where it is put together with others, or its rows become other lanes.
-fn is_moved(graph: &Dataflow<'_>, value: ValueId) -> bool {
-    let stores = |&reader: &NodeId| {
-        let of = graph.node(reader);
-        let is_whole = graph.value(of.first_result).n_elements >= graph.value(value).n_elements;
-        let moves = is_stored(graph.instr(of)) || changes_lanes(graph, reader);
-        of.class() == Some(Class::Clear) && is_whole && moves
-    };
-    graph.users[value as usize].iter().any(stores)
 }
 
 /// Whether all that reads a value takes a part of it, and more than one op does.

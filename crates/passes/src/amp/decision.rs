@@ -1,0 +1,213 @@
+//! The decision: in which dtype a node computes, in which its value is stored, and why.
+//!
+//! [`decide`] is a function of what is known of the node, [`Facts`], and of nothing else. What moves values (class clear) takes
+//! the dtype of what is around it, which `moves` finds when all others are decided.
+
+use super::dataflow::NodeId;
+use super::decided::StoredAs;
+use super::need::Need;
+use super::policy::Reach;
+use bf16scope_hlo::ops::precision::Class;
+
+/// What is known of a node when its dtype is decided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    /// Its class; none of what is no op, or cannot be retyped.
+    pub class: Option<Class>,
+    /// How far the policy reaches.
+    pub reach: Reach,
+    /// Its form, where the policy decides that.
+    pub decided: Option<StoredAs>,
+    /// Why it is f32 wherever it lies: a need of what reads it, or an end of the network; and the node that this comes from.
+    pub wide: Option<(Rule, NodeId)>,
+    /// Whether it is neither lowered nor on a way from one product to another.
+    pub is_blocked: bool,
+    /// A product, or what counts as one, that it is computed from.
+    pub below: Option<NodeId>,
+    /// And one that is computed from it.
+    pub above: Option<NodeId>,
+    /// Whether it is of a class that is decided elsewhere, but a compiler stores what it gives.
+    pub stores: Option<Stores>,
+    /// Whether the f32 sum of a product is kept.
+    pub keeps_sum: bool,
+    /// Where its value lies.
+    pub storage: Storage,
+}
+
+/// What a compiler stores, though its op is always f32 or only moves values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stores {
+    /// What was moved, as by a gather.
+    Move,
+    /// A sum over a window of few numbers, of arrays that products gave.
+    WindowSum,
+    /// The sine or cosine of an angle that a product gave, which has no absolute precision to lose.
+    Turn,
+}
+
+/// Where the value of a node that lies between products is kept until it is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Storage {
+    /// In memory.
+    #[default]
+    Stored,
+    /// In registers, by this rule, for the node.
+    Unstored(Rule, Option<NodeId>),
+    /// In memory, but it is the end of what is computed in registers, or of the loss: rounded once for all readers.
+    Once(Rule, Option<NodeId>),
+}
+
+/// What is decided for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Decision {
+    /// Whether it reads the narrow dtype.
+    pub is_low: bool,
+    /// Whether it gives the narrow dtype; if it does not read it, it computes in f32 and rounds.
+    pub is_narrow: bool,
+    /// Why.
+    pub rule: Rule,
+    /// The node that this comes from.
+    pub from: Option<NodeId>,
+}
+
+/// Decides for a node. The first row that holds decides.
+pub(super) fn decide(facts: &Facts) -> Decision {
+    use Class::{Allow, Clear, Deny, Infer, NotFloat};
+    let f32 = |rule, from| Decision { is_low: false, is_narrow: false, rule, from };
+    let rounded = |rule, from| Decision { is_low: false, is_narrow: true, rule, from };
+    let narrow = |rule, from| Decision { is_low: true, is_narrow: true, rule, from };
+    let is_between = facts.below.is_some() && facts.above.is_some() && !facts.is_blocked;
+    let is_open = facts.reach == Reach::All && !facts.is_blocked;
+    let stores = facts.stores.filter(|_| is_between && facts.reach != Reach::None);
+    match (facts.class, facts.storage, facts.wide) {
+        (None | Some(NotFloat), ..) => f32(Rule::Fixed, None),
+        (Some(Allow | Infer | Clear), ..) if facts.reach == Reach::None => f32(Rule::Off, None),
+        (Some(Infer | Clear), ..) if facts.decided == Some(StoredAs::Narrow) => narrow(Rule::Decided, None),
+        (Some(Infer | Clear), ..) if facts.decided == Some(StoredAs::Rounded) => rounded(Rule::Decided, None),
+        (Some(Infer | Clear), Storage::Unstored(rule, from), _) => f32(rule, from),
+        (Some(Infer | Clear), Storage::Once(rule, from), _) => rounded(rule, from),
+        (Some(Allow | Infer), _, Some((rule, from))) => f32(rule, Some(from)),
+        (Some(Allow), ..) => Decision { is_narrow: !facts.keeps_sum, ..narrow(Rule::Allowed, None) },
+        (Some(Infer), ..) if is_open => narrow(Rule::Reach, None),
+        (Some(Infer), ..) if is_between && facts.reach == Reach::Between => narrow(Rule::Between, facts.below),
+        (Some(Infer), ..) => f32(Rule::OutOfReach, None),
+        (Some(Deny { .. }), ..) => match stores {
+            Some(Stores::WindowSum) => narrow(Rule::Summed, facts.below),
+            Some(Stores::Turn) => narrow(Rule::Between, facts.below),
+            _ => f32(Rule::Denied, None),
+        },
+        (Some(Clear), ..) if stores == Some(Stores::Move) => narrow(Rule::Moved, facts.above),
+        (Some(Clear), ..) => f32(Rule::WouldRound, None),
+    }
+}
+
+/// Why a node computes in what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Its class is allow.
+    Allowed,
+    /// Its class is deny.
+    Denied,
+    /// What reads it needs f32.
+    Needed(Need),
+    /// It leads to a loss.
+    Loss,
+    /// It leads to a result that keeps its type.
+    Result,
+    /// It is computed from a denied op that spreads.
+    Spread,
+    /// It lies between allowed ops.
+    Between,
+    /// The policy lowers all ops of its class.
+    Reach,
+    /// It does not lie between allowed ops, or the policy does not reach it.
+    OutOfReach,
+    /// Its value need not be stored, so that rounding it saves nothing.
+    Unstored,
+    /// It computes in f32, and its value is stored, and rounded once for all that read it.
+    Rounded,
+    /// It moves values, or a part of some, is stored, and one of its readers reads the narrow dtype.
+    Moved,
+    /// It sums narrow numbers, and what it sums and gives is stored.
+    Summed,
+    /// It writes a slice of an array that a loop fills, between products.
+    Filled,
+    /// All that read it read the narrow dtype.
+    ReadNarrow,
+    /// What it reads is narrow already.
+    OfNarrow,
+    /// Lowering it would round where nothing needs to.
+    WouldRound,
+    /// It holds a parameter back, which is cast behind it.
+    Held,
+    /// It looks up rows of a table whose rows are narrow, behind a barrier.
+    Lookup,
+    /// It cannot be retyped.
+    Fixed,
+    /// It is a source of values: a parameter, a constant, a conversion.
+    Source,
+    /// The policy lowers nothing.
+    Off,
+    /// Its form was decided.
+    Decided,
+}
+
+impl Rule {
+    /// All rules that have a reason of their own, but needs.
+    pub(super) const REASONS: [Rule; 18] = [
+        Rule::Allowed,
+        Rule::Loss,
+        Rule::Result,
+        Rule::Spread,
+        Rule::Between,
+        Rule::Reach,
+        Rule::OutOfReach,
+        Rule::Unstored,
+        Rule::Rounded,
+        Rule::Moved,
+        Rule::Summed,
+        Rule::Filled,
+        Rule::ReadNarrow,
+        Rule::OfNarrow,
+        Rule::WouldRound,
+        Rule::Held,
+        Rule::Lookup,
+        Rule::Off,
+    ];
+
+    /// The reason, in words that fit behind "because"; none where the op's class or the policy has one.
+    pub(super) const fn why(self) -> &'static str {
+        match self {
+            Rule::Allowed => "its op is always lowered",
+            Rule::Denied | Rule::Fixed | Rule::Decided => "",
+            Rule::Needed(need) => need.why(),
+            Rule::Loss => "it leads to a scalar result of the program",
+            Rule::Result => "it leads to a result that keeps its type",
+            Rule::Spread => "it is computed from a denied op",
+            Rule::Between => "it lies between ops that are lowered",
+            Rule::Reach => "the policy lowers every op of its class",
+            Rule::OutOfReach => "it does not lie between ops that are lowered",
+            Rule::Unstored => {
+                "its value is read as it is made and need not be stored, so rounding it would save nothing"
+            }
+            Rule::Rounded => "it computes in f32 and rounds, once, what is stored for all that read it",
+            Rule::Moved => {
+                "it moves values and is stored, and an op that is lowered reads it; whoever reads it reads what is stored"
+            }
+            Rule::Summed => "it sums numbers that are rounded already, and what it sums and gives is stored",
+            Rule::Filled => {
+                "it writes a slice of an array that a loop fills and that is stored between ops that are lowered"
+            }
+            Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype",
+            Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already",
+            Rule::WouldRound => "it commutes with rounding, and narrowing it would round for a reader of f32",
+            Rule::Held => "it holds a parameter back, which is cast behind it, so that no cast is kept beside it",
+            Rule::Lookup => {
+                "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a barrier, \
+                 so that a copy for it is not kept"
+            }
+            Rule::Source => "it is made in the dtype its readers want",
+            Rule::Off => "the policy lowers nothing",
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Elementwise functions of one array, such as GELU, a softplus, or the polynomials that a framework computes `erfc` by.
+//!
+//! A back end computes such a function in one fusion, whatever ops it is written with, and stores its end alone. So rounding what
+//! is computed within saves nothing, and some functions would be off by more than the array that they read: JAX computes
+//! `erfc` in f32 whatever dtype it is given. All that is computed of one array element by element is f32, up to what another
+//! array meets, or a sum, or a product. What something outside reads, as the gradient reads a function's terms, is an end.
+
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
+use super::decision::Rule;
+use super::painted::Painted;
+use super::unstored::Unstored;
+use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::decisions::is_map;
+use bf16scope_hlo::ops::precision::Class;
+
+/// What a value is computed of, elementwise.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// Of constants.
+    Constants,
+    /// Of constants and this value alone.
+    One(ValueId),
+}
+
+/// The nodes that belong to elementwise functions of one array: they compute in f32.
+pub(super) fn elementwise(graph: &Dataflow<'_>, painted: &Painted) -> Vec<Unstored> {
+    let sources = sources(graph);
+    let nodes = || 0..graph.nodes.len() as NodeId;
+    let users = |node: NodeId| graph.node(node).results().flat_map(|value| graph.users[value as usize].iter().copied());
+    let source = |node: NodeId| match sources[graph.node(node).first_result as usize] {
+        // What is no function of another is its own source.
+        Source::One(value) if graph.producer(value) != node => Some(value),
+        _ => None,
+    };
+    // What the function alone reads.
+    let is_inside = |node: NodeId| source(node).is_some() && users(node).all(|user| source(user) == source(node));
+    let mut found = vec![false; graph.nodes.len()];
+    for node in nodes().filter(|&node| is_inside(node) && users(node).next().is_some()) {
+        found[node as usize] = true;
+        users(node).for_each(|end| found[end as usize] = true);
+    }
+    let mut is_read_narrow = vec![false; graph.nodes.len()];
+    for node in nodes().rev() {
+        is_read_narrow[node as usize] = users(node).filter(|&user| !found[user as usize]).any(|user| {
+            let is_move = graph.node(user).class() == Some(Class::Clear);
+            painted.low[user as usize] || is_move && is_read_narrow[user as usize]
+        });
+    }
+    let is_open = |&node: &NodeId| {
+        let of = graph.node(node);
+        let is_open = match of.class() {
+            Some(Class::Infer) => painted.low[node as usize],
+            Some(Class::Clear) => graph.value(of.first_result).is_f32(),
+            _ => false,
+        };
+        found[node as usize] && is_open
+    };
+    let unstored = |node: NodeId| {
+        let is_stored = is_read_narrow[node as usize] && users(node).count() > 1;
+        Unstored { node, from: None, rule: if is_stored { Rule::Rounded } else { Rule::Unstored } }
+    };
+    nodes().filter(is_open).map(unstored).collect()
+}
+
+/// What each value is computed of.
+fn sources(graph: &Dataflow<'_>) -> Vec<Source> {
+    let mut sources: Vec<Source> = (0..graph.values.len() as ValueId).map(Source::One).collect();
+    for of in &graph.nodes {
+        let mut varying =
+            of.operands.iter().map(|&value| sources[value as usize]).filter(|&source| source != Source::Constants);
+        let op = &graph.instr(of).op;
+        let source = match (&of.kind, varying.next()) {
+            _ if matches!(op, Op::Constant(_)) => Some(Source::Constants),
+            // The same numbers, which each computation that reads them may convert for itself.
+            (NodeKind::FromLow, Some(first)) => Some(first),
+            (NodeKind::Op(_) | NodeKind::Fixed(_), None) if !of.operands.is_empty() => Some(Source::Constants),
+            (NodeKind::Op(_) | NodeKind::Fixed(_), Some(first)) => {
+                let is_placing = matches!(op, Op::Broadcast { .. } | Op::Reshape);
+                Some(first).filter(|_| is_map(op) && !is_placing && varying.all(|source| source == first))
+            }
+            _ => None,
+        };
+        if let Some(source) = source {
+            of.results().for_each(|value| sources[value as usize] = source);
+        }
+    }
+    sources
+}

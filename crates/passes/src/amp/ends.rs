@@ -1,0 +1,145 @@
+//! Where a network ends: what is f32 because the loss, an update or another result is computed from it, or because it is
+//! computed from the loss.
+//!
+//! - *The loss*: from a loss of the entry (`loss`) back by any op to the last products, every op of class infer is f32.
+//! - *Results*: from any other f32 result of the region back through ops of class infer and clear only. So updates of
+//!   parameters and of optimizers' state are f32, even where several steps were unrolled into one module.
+//! - *The way back*: what is computed from the ops that lead to the loss, by ops of class infer and clear, is f32 up to the next
+//!   product. It ends where it is added to what came through a product, as where a gradient that comes from the loss meets
+//!   one that comes through layers. Denied ops of a policy spread in the same way.
+
+use super::dataflow::{Dataflow, NodeId, ValueId};
+use super::decision::Rule;
+use super::loss;
+use super::needs::Needs;
+use super::painted::RegionKind;
+use super::policy::{Boundary, Policy};
+use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::BinaryOp;
+use bf16scope_hlo::ops::precision::Class;
+
+/// What the nodes and values of a region lead to.
+#[derive(Debug)]
+pub(super) struct Ends {
+    /// For each value whether the region gives it, in its own dtype.
+    pub is_result: Vec<bool>,
+    /// For each node whether a loss is computed from it, and from no allowed op between.
+    pub leads_to_loss: Vec<bool>,
+    /// For each node whether a result is computed from it by ops of class infer and clear.
+    pub leads_to_result: Vec<bool>,
+    /// For each node of class allow or infer why it is f32, and the node that this comes from: a need, or an end.
+    pub wide: Vec<Option<(Rule, NodeId)>>,
+    /// For each node whether it is neither lowered nor on a way from one product to another.
+    pub blocked: Vec<bool>,
+    /// Whether an allowed op reads what is computed from what leads to a loss: there is a backward pass.
+    pub differentiates: bool,
+}
+
+impl Ends {
+    /// What a region leads to, of whose values these are results in their own dtype.
+    pub(super) fn of(
+        graph: &Dataflow<'_>,
+        policy: &Policy,
+        kind: RegionKind,
+        is_result: Vec<bool>,
+        needs: &Needs,
+    ) -> Ends {
+        let class = |node: NodeId| graph.node(node).class();
+        let is_soft = |node: NodeId| matches!(class(node), Some(Class::Infer | Class::Clear));
+        let nodes = || 0..graph.nodes.len() as NodeId;
+        let mut spreads: Vec<bool> =
+            nodes().map(|node| matches!(class(node), Some(Class::Deny { spreads: true, .. }))).collect();
+        let n = graph.nodes.len();
+        let mut ends = Ends {
+            is_result,
+            leads_to_loss: vec![false; n],
+            leads_to_result: vec![false; n],
+            wide: vec![None; n],
+            blocked: spreads.clone(),
+            differentiates: false,
+        };
+        if policy.loss == Boundary::Keep {
+            let losses = if kind == RegionKind::Entry { loss::losses(graph) } else { Vec::new() };
+            let is_wide = |value: &ValueId| graph.value(*value).is_f32() && ends.is_result[*value as usize];
+            let results: Vec<ValueId> = graph.results.iter().copied().filter(is_wide).collect();
+            let to_loss = leads_to(graph, &losses, |user| class(user) != Some(Class::Allow));
+            let to_result = leads_to(graph, &results, is_soft);
+            for node in nodes() {
+                let idx = node as usize;
+                ends.leads_to_result[idx] = to_result[idx].is_some();
+                ends.leads_to_loss[idx] = to_loss[idx].is_some();
+                match (to_loss[idx], to_result[idx], class(node)) {
+                    (Some(loss), _, Some(Class::Infer)) => ends.wide[idx] = Some((Rule::Loss, loss)),
+                    (None, Some(result), Some(Class::Infer)) => ends.wide[idx] = Some((Rule::Result, result)),
+                    _ => {}
+                }
+                if to_loss[idx].is_some() && matches!(class(node), Some(Class::Infer | Class::Deny { .. })) {
+                    (spreads[idx], ends.blocked[idx]) = (true, true);
+                }
+            }
+            ends.differentiates = differentiates(graph, &ends.leads_to_loss, &spreads);
+        }
+        for (wide, need) in ends.wide.iter_mut().zip(&needs.of_node) {
+            *wide = need.map(|(need, at)| (Rule::Needed(need), at)).or(*wide);
+        }
+        for node in nodes().filter(|&node| matches!(class(node), Some(Class::Allow | Class::Infer))) {
+            ends.blocked[node as usize] |= ends.wide[node as usize].is_some();
+        }
+        ends.spread(graph, policy, &spreads);
+        ends
+    }
+
+    /// Denies what is computed from nodes that spread.
+    fn spread(&mut self, graph: &Dataflow<'_>, policy: &Policy, spreads: &[bool]) {
+        let of_product = self.of_products(graph);
+        let mut origin: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
+        for node in 0..graph.nodes.len() as NodeId {
+            let (idx, of) = (node as usize, graph.node(node));
+            let is_add = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add));
+            let is_end = !policy.deny_spreads && is_add && of_product[idx];
+            if is_end || !matches!(of.class(), Some(Class::Infer | Class::Clear)) {
+                continue;
+            }
+            let mut makers = of.operands.iter().map(|&value| graph.producer(value) as usize);
+            origin[idx] = makers.find_map(|maker| if spreads[maker] { Some(maker as NodeId) } else { origin[maker] });
+            if let (Some(from), Some(Class::Infer), None) = (origin[idx], of.class(), self.wide[idx]) {
+                self.wide[idx] = Some((Rule::Spread, from));
+                self.blocked[idx] = true;
+            }
+        }
+    }
+
+    /// For each node whether it computes on with an array, as large as its own, of a product that is lowered.
+    fn of_products(&self, graph: &Dataflow<'_>) -> Vec<bool> {
+        graph.of_arrays(|node| {
+            let idx = node as usize;
+            match graph.node(node).class() {
+                Some(Class::Allow) => self.wide[idx].is_none().then_some(true),
+                Some(Class::Infer | Class::Clear) if !self.blocked[idx] => Some(false),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// For each node the one of these values' makers that is computed from it by nodes that `passes`, itself included.
+fn leads_to(graph: &Dataflow<'_>, values: &[ValueId], passes: impl Fn(NodeId) -> bool) -> Vec<Option<NodeId>> {
+    let mut leads = vec![None; graph.nodes.len()];
+    values.iter().map(|&value| graph.producer(value)).for_each(|node| leads[node as usize] = Some(node));
+    for node in (0..graph.nodes.len()).rev() {
+        let mut users = graph.nodes[node].results().flat_map(|value| &graph.users[value as usize]);
+        let found = leads[node].or_else(|| users.find_map(|&user| leads[user as usize].filter(|_| passes(user))));
+        leads[node] = found;
+    }
+    leads
+}
+
+/// Whether an allowed op reads what is computed from the loss: a backward pass is what allowed ops compute from it.
+fn differentiates(graph: &Dataflow<'_>, leads_to_loss: &[bool], spreads: &[bool]) -> bool {
+    let mut of_loss = vec![false; graph.nodes.len()];
+    graph.nodes.iter().enumerate().any(|(node, of)| {
+        let mut makers = of.operands.iter().map(|&value| graph.producer(value) as usize);
+        of_loss[node] = makers.any(|maker| of_loss[maker] || leads_to_loss[maker] && spreads[maker]);
+        of_loss[node] && of.class() == Some(Class::Allow)
+    })
+}

@@ -1,0 +1,169 @@
+//! Ops of class clear: they commute with rounding, so they are lowered exactly where that adds no error. Where all their readers
+//! read the narrow dtype, the cast moves above them, unless that makes it larger; where their operands are narrow already, the
+//! cast back moves below them, unless that makes it larger. What a compiler stores is lowered where any reader reads the
+//! narrow dtype. A barrier that holds a parameter back is left.
+
+use super::*;
+
+impl Painter<'_> {
+    /// Lowers what moves values, until nothing changes. Every change lowers something, so it ends.
+    pub(super) fn lower_clear(&mut self) {
+        loop {
+            let mut changed = false;
+            for node in self.nodes().rev() {
+                changed |= self.lower_where_read_narrow(node);
+            }
+            for node in self.nodes() {
+                changed |= self.lower_where_of_narrow(node);
+            }
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    /// Whether a reader of a value takes it in the narrow dtype.
+    fn takes_narrow(&self, value: ValueId, user: NodeId) -> bool {
+        let of = self.graph.node(user);
+        self.out.low[user as usize] || of.kind == NodeKind::ToLow || self.out.is_narrow_state(user, value)
+    }
+
+    fn lower_where_read_narrow(&mut self, node: NodeId) -> bool {
+        let graph = self.graph;
+        let of = graph.node(node);
+        let floats = || of.results().filter(|&value| graph.value(value).is_f32());
+        let users = || floats().flat_map(|value| graph.users[value as usize].iter().map(move |&user| (value, user)));
+        let is_done = floats().next().is_none() || floats().all(|value| self.out.value_low[value as usize]);
+        if is_done {
+            return false;
+        }
+        let is_result = || floats().any(|value| self.ends.is_result[value as usize]);
+        let is_moved = self.is_moved(node);
+        let takes_narrow = |(value, user): (ValueId, NodeId)| self.takes_narrow(value, user);
+        let bears =
+            |(value, user): (ValueId, NodeId)| takes_narrow((value, user)) || self.compares_with_zero(user, node);
+        let is_given_narrow = || floats().any(|value| self.out.is_narrow_result(value));
+        let any_narrow = || (users().any(takes_narrow) || is_given_narrow()) && !is_result();
+        let all_narrow = || any_narrow() && users().all(bears);
+        match &of.kind {
+            // A narrow result of a product, or the source of a conversion, is there for whoever wants it.
+            // Not so the f32 result that was asked for.
+            NodeKind::Op(Class::Allow) if self.out.low[node as usize] => {
+                let is_read = if self.keeps_sum[node as usize] { all_narrow() } else { users().any(takes_narrow) };
+                if !is_read {
+                    return false;
+                }
+            }
+            NodeKind::FromLow => {
+                if !users().any(takes_narrow) {
+                    return false;
+                }
+            }
+            NodeKind::FromExact | NodeKind::Constant => {
+                if !all_narrow() {
+                    return false;
+                }
+            }
+            NodeKind::Op(Class::Clear) if self.out.rule[node as usize] == Rule::Unstored => return false,
+            NodeKind::Op(Class::Clear) if self.is_needed(node) || is_guard(graph, node) => return false,
+            NodeKind::Op(Class::Clear) => {
+                if self.holds_parameter(node) {
+                    self.out.rule[node as usize] = Rule::Held;
+                    return false;
+                }
+                let is_moved = is_moved && any_narrow();
+                let makes_cast_larger = self.makes_cast_larger(node);
+                if !(is_moved || all_narrow()) || makes_cast_larger && all_narrow() {
+                    return false;
+                }
+                let rule = if all_narrow() && !makes_cast_larger { Rule::ReadNarrow } else { Rule::Moved };
+                let from = users().next().map(|(_, user)| user);
+                // What takes a part of much rounds what it takes.
+                self.out.low[node as usize] = !makes_cast_larger;
+                self.out.rule[node as usize] = rule;
+                self.out.from[node as usize] = from;
+            }
+            NodeKind::Op(_) | NodeKind::ToLow | NodeKind::FromF32 | NodeKind::Parameter | NodeKind::Fixed(_) => {
+                return false;
+            }
+        }
+        self.lower_results(node);
+        true
+    }
+
+    /// Whether something that is no choice needs what a node moves in f32.
+    pub(super) fn is_needed(&self, node: NodeId) -> bool {
+        self.needs.of_node[node as usize].is_some_and(|(need, _)| need != Need::Choice)
+    }
+
+    /// Whether a node holds a parameter back, as for a backward pass that computes a layer again. That is stored as it is; a
+    /// cast before would be kept for it, too.
+    fn holds_parameter(&self, node: NodeId) -> bool {
+        let of = self.graph.node(node);
+        let is_parameter = |&value: &ValueId| {
+            let is_narrow = self.out.value_low[value as usize];
+            !is_narrow && self.graph.node(self.graph.producer(value)).kind == NodeKind::Parameter
+        };
+        self.graph.instr(of).op == Op::OptimizationBarrier && of.operands.iter().all(is_parameter)
+    }
+
+    fn lower_where_of_narrow(&mut self, node: NodeId) -> bool {
+        let graph = self.graph;
+        let of = graph.node(node);
+        let is_open = of.kind == NodeKind::Op(Class::Clear) && self.out.rule[node as usize] != Rule::Unstored;
+        if self.out.low[node as usize] || !is_open {
+            return false;
+        }
+        let is_float = |v: &ValueId| graph.value(*v).is_f32();
+        let is_low = |v: &ValueId| self.out.value_low[*v as usize];
+        let mut floats = of.operands.iter().filter(|v| is_float(v));
+        let all_free = floats.clone().all(|v| is_low(v) || graph.value(*v).is_exact);
+        let grows = self.elements(of.results()) > self.elements(of.operands.iter().copied());
+        let Some(&narrow) = floats.find(|v| is_low(v)).filter(|_| all_free && !grows) else { return false };
+        self.out.low[node as usize] = true;
+        self.out.rule[node as usize] = Rule::OfNarrow;
+        self.out.from[node as usize] = Some(graph.producer(narrow));
+        self.lower_results(node);
+        true
+    }
+
+    /// Whether a reader of what `node` makes only compares it with zero. Rounding to bf16 keeps the sign of every normal f32;
+    /// f16 makes zero of
+    /// what is under 2^-25, here as everywhere.
+    fn compares_with_zero(&self, user: NodeId, node: NodeId) -> bool {
+        let of = self.graph.node(user);
+        let is_zero = |v: &ValueId| self.graph.producer(*v) == node || self.graph.value(*v).is_zero;
+        let is_compare = matches!(self.graph.instr(of).op, Op::Compare { .. }) && of.kind == NodeKind::Op(Class::Clear);
+        is_compare && of.operands.iter().all(is_zero)
+    }
+
+    /// Whether a node moves what it reads, and a TPU's compiler stores what it gives; but nothing that a loss, a result or a
+    /// choice is made of.
+    pub(super) fn is_moved(&self, node: NodeId) -> bool {
+        let idx = node as usize;
+        self.policy.moved == Boundary::Lower
+            && !self.ends.leads_to_loss[idx]
+            && !self.ends.leads_to_result[idx]
+            && self.needs.of_node[idx].is_none()
+            && self.moved[idx]
+    }
+
+    /// Whether casting what a node reads is more than casting what it gives: for ops that take a part.
+    fn makes_cast_larger(&self, node: NodeId) -> bool {
+        let of = self.graph.node(node);
+        let takes_a_part = matches!(self.graph.instr(of).op, Op::Slice(_) | Op::DynamicSlice { .. } | Op::Gather(_));
+        takes_a_part && self.elements_to_cast(node) > self.elements(of.results())
+    }
+
+    /// Elements of what a node reads and is f32 now.
+    fn elements_to_cast(&self, node: NodeId) -> i64 {
+        let is_wide = |v: &&ValueId| !self.out.value_low[**v as usize] && self.graph.value(**v).is_f32();
+        let operands = self.graph.node(node).operands.iter().filter(is_wide);
+        operands.map(|&v| self.graph.value(v).n_elements).fold(0, i64::saturating_add)
+    }
+
+    fn elements(&self, values: impl Iterator<Item = ValueId>) -> i64 {
+        let floats = values.filter(|&v| self.graph.value(v).is_f32());
+        floats.map(|v| self.graph.value(v).n_elements).fold(0, i64::saturating_add)
+    }
+}
