@@ -18,6 +18,7 @@ mod input;
 mod layer_remat;
 mod loss_scale;
 mod metrics;
+mod narrow;
 mod optim_tf;
 mod own_task;
 mod parquet;
