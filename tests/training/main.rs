@@ -46,3 +46,4 @@ mod two_tower;
 mod watch;
 mod watch_causes;
 mod watch_clean;
+mod watch_others;
