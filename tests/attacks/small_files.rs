@@ -107,7 +107,8 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Expected)> {
     let good = floats("2,", 2);
     let million = zip(&[("aaaaa.npy", floats("250000,", 250_000))], true);
     let head = |text: &str| zip(&[("a.npy", npy(text, b""))], false);
-    let of = |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': ({shape}), }}");
+    let header =
+        |descr: &str, shape: &str| format!("{{'descr': {descr}, 'fortran_order': False, 'shape': ({shape}), }}");
     let mut many = String::from("{");
     for at in 0..2_000 {
         write!(
@@ -127,15 +128,19 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Expected)> {
         ("alone.npz", shared(&million, 1), Arrays(1)),
         (
             "deep_header.npz",
-            head(&of("'<f4'", &format!("{}{}", repeated("(", 30_000), repeated(")", 30_000)))),
+            head(&header("'<f4'", &format!("{}{}", repeated("(", 30_000), repeated(")", 30_000)))),
             Refused("expected at most 16384"),
         ),
-        ("many_dims.npz", head(&of("'<f4'", &repeated("1,", 5_000))), Refused("dims")),
-        ("records.npz", head(&of("[('a', '<f4')]", "2,")), Refused("records")),
-        ("objects.npz", zip(&[("a.npy", npy(&of("'|O'", "1,"), b"cos\nsystem\n"))], false), Refused("Python object")),
-        ("negative.npz", head(&of("'<f4'", "-1,")), Refused("")),
-        ("past_64_bits.npz", head(&of("'<f4'", "36893488147419103232,")), Refused("")),
-        ("odd_width.npz", head(&of("'<f3'", "2,")), Refused("")),
+        ("many_dims.npz", head(&header("'<f4'", &repeated("1,", 5_000))), Refused("dims")),
+        ("records.npz", head(&header("[('a', '<f4')]", "2,")), Refused("records")),
+        (
+            "objects.npz",
+            zip(&[("a.npy", npy(&header("'|O'", "1,"), b"cos\nsystem\n"))], false),
+            Refused("Python object"),
+        ),
+        ("negative.npz", head(&header("'<f4'", "-1,")), Refused("")),
+        ("past_64_bits.npz", head(&header("'<f4'", "36893488147419103232,")), Refused("")),
+        ("odd_width.npz", head(&header("'<f3'", "2,")), Refused("")),
         ("escape.npz", zip(&[("\u{1b}[31m\u{202e}x.npy", good.clone())], false), Arrays(1)),
         ("outside.npz", zip(&[("../../x.npy", good.clone()), ("/etc/y.npy", good.clone())], false), Arrays(2)),
         ("joined.npz", [zipped_floats.clone(), zipped_floats.clone()].concat(), Refused("belong to no array")),
@@ -274,16 +279,16 @@ fn small_files_are_what_they_say_or_refused_in_a_sentence() {
         let path = folder.path().join(name);
         fs::write(&path, bytes).unwrap();
         let began = processor_seconds();
-        let found = read(&path);
+        let result = read(&path);
         let seconds = processor_seconds() - began;
-        let is_right = match (&found, expected) {
-            (Ok(found), Arrays(expected)) => *found == expected,
-            (Err(found), Refused(part)) => found.contains(part),
+        let is_right = match (&result, expected) {
+            (Ok(n), Arrays(expected)) => *n == expected,
+            (Err(message), Refused(part)) => message.contains(part),
             _ => false,
         };
-        let message = found.as_ref().err().map_or("", String::as_str);
+        let message = result.as_ref().err().map_or("", String::as_str);
         if !is_right || message.len() > LONGEST || seconds > MOST_SECONDS {
-            let start: String = format!("{found:?}").chars().take(300).collect();
+            let start: String = format!("{result:?}").chars().take(300).collect();
             wrong.push(format!("{name}: {seconds:.1} s, {} characters: {start}", message.len()));
         }
     }

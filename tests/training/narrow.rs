@@ -102,8 +102,8 @@ fn a_batch_that_did_it_is_named_by_its_step() {
     let data = dataset(N, 1.0);
     let both = Data { training: &data, test: &data };
     let mut session = Session::new(run::client(), spec.clone()).unwrap();
-    let made = state_at(&mut session, both, &ReplayFrom::Start, STEP, |_, _| Ok::<(), TrainError>(())).unwrap();
-    let images = made.batch.arrays.iter().find(|array| array.name == "images").unwrap();
+    let next = state_at(&mut session, both, &ReplayFrom::Start, STEP, |_, _| Ok::<(), TrainError>(())).unwrap();
+    let images = next.batch.arrays.iter().find(|array| array.name == "images").unwrap();
     let first = images.to_vec::<bf16>().unwrap()[..16].to_vec();
     let is_first = |at: &usize| (0..16).all(|i| bf16::from_f32(value(at * 16 + i)) == first[i]);
     let at = (0..N).find(is_first).expect("each example is in some batch");

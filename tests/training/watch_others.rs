@@ -9,10 +9,14 @@ const IMAGE: Plan = Plan { dims: &[6, 6, 1], layers: CNN, ..PLAN };
 const TEN_TANHS: &str = "{dense: 16, activation: tanh, name: t1, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 2, name: head}";
 
 fn faults() -> Vec<Plan> {
-    let of = |name, fault, plan| Plan { name, fault: Some(fault), ..plan };
+    let fault = |name, fault, plan| Plan { name, fault: Some(fault), ..plan };
     vec![
-        of("thousands into an LSTM", ("unscaled_input", "x"), Plan { scale: [4000.0; 2], is_short: true, ..SEQUENCE }),
-        of(
+        fault(
+            "thousands into an LSTM",
+            ("unscaled_input", "x"),
+            Plan { scale: [4000.0; 2], is_short: true, ..SEQUENCE },
+        ),
+        fault(
             "pixels into a GRU behind a permutation",
             ("unscaled_input", "x"),
             Plan {
@@ -21,7 +25,7 @@ fn faults() -> Vec<Plan> {
                 ..SEQUENCE
             },
         ),
-        of(
+        fault(
             "pixels into separable convolutions under lion",
             ("unscaled_input", "x"),
             Plan {
@@ -31,22 +35,22 @@ fn faults() -> Vec<Plan> {
                 ..IMAGE
             },
         ),
-        of(
+        fault(
             "features of millionths",
             ("unscaled_input", "x"),
             Plan { scale: [1e-6; 2], train: "optimizer: momentum, learning_rate: 0.01", is_short: true, ..PLAN },
         ),
-        of(
+        fault(
             "an epsilon of 1 under nadam",
             ("large_epsilon", ""),
             Plan { train: "optimizer: {kind: nadam, epsilon: 1.0}, learning_rate: 0.001", is_short: true, ..PLAN },
         ),
-        of(
+        fault(
             "an epsilon of 1 under rmsprop, at a rate for 1e-3",
             ("large_epsilon", ""),
             Plan { train: "optimizer: {kind: rmsprop, epsilon: 1.0}, learning_rate: 0.001", layers: THREE, ..PLAN },
         ),
-        of(
+        fault(
             "a gamma of zeros",
             ("zero_kernel", "norm"),
             Plan {
@@ -55,7 +59,7 @@ fn faults() -> Vec<Plan> {
                 ..PLAN
             },
         ),
-        of(
+        fault(
             "a layer norm of one feature",
             ("norm_of_one", "norm"),
             Plan {
@@ -64,7 +68,7 @@ fn faults() -> Vec<Plan> {
                 ..PLAN
             },
         ),
-        of(
+        fault(
             "an instance norm of one pixel",
             ("norm_of_one", "norm"),
             Plan {
@@ -73,12 +77,12 @@ fn faults() -> Vec<Plan> {
                 ..PLAN
             },
         ),
-        of(
+        fault(
             "six tanhs of small kernels",
             ("vanishing", "t1"),
             Plan { layers: TEN_TANHS, train: "optimizer: sgd, learning_rate: 0.01", ..PLAN },
         ),
-        of(
+        fault(
             "a hard sigmoid that is shut",
             ("saturated_activation", "mid"),
             Plan {
@@ -86,7 +90,7 @@ fn faults() -> Vec<Plan> {
                 ..PLAN
             },
         ),
-        of(
+        fault(
             "a dead relu6 of a convolution",
             ("dead", "first"),
             Plan {
@@ -95,12 +99,12 @@ fn faults() -> Vec<Plan> {
                 ..IMAGE
             },
         ),
-        of(
+        fault(
             "a rate of 1e-13",
             ("stalled", ""),
             Plan { train: "optimizer: momentum, learning_rate: 1.0e-13", precision: Precision::F32, ..PLAN },
         ),
-        of(
+        fault(
             "an offset of a thousand",
             ("rescaled", "shift"),
             Plan {
@@ -108,12 +112,12 @@ fn faults() -> Vec<Plan> {
                 ..IMAGE
             },
         ),
-        of(
+        fault(
             "a decay that is a term of the loss",
             ("weight_decay", ""),
             Plan { train: "optimizer: sgd, learning_rate: 0.5, weight_decay: {value: 1}", ..PLAN },
         ),
-        of(
+        fault(
             "quantiles of millions under momentum",
             ("label_scale", "labels"),
             Plan {

@@ -161,12 +161,12 @@ mod tests {
 
     #[test]
     fn errors_of_the_system_say_what_to_do_unless_the_message_does() {
-        let of = |kind: io::ErrorKind, context: &'static str| {
+        let help = |kind: io::ErrorKind, context: &'static str| {
             help_of_system(&anyhow::Error::new(io::Error::from(kind)).context(context))
         };
-        assert_eq!(of(io::ErrorKind::StorageFull, "cannot write x"), Some("free space there, or name another place"));
-        assert_eq!(of(io::ErrorKind::StorageFull, "cannot write x\nhelp: delete y"), None);
-        assert_eq!(of(io::ErrorKind::BrokenPipe, "cannot write x"), None);
+        assert_eq!(help(io::ErrorKind::StorageFull, "cannot write x"), Some("free space there, or name another place"));
+        assert_eq!(help(io::ErrorKind::StorageFull, "cannot write x\nhelp: delete y"), None);
+        assert_eq!(help(io::ErrorKind::BrokenPipe, "cannot write x"), None);
         assert_eq!(help_of_system(&anyhow::anyhow!("no error of the system")), None);
     }
 

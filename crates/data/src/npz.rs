@@ -60,10 +60,10 @@ pub(crate) fn flaw(file: File, start: u64) -> io::Result<Option<String>> {
         return Ok(Some(format!("{SHARED}; expected each to have its own")));
     }
     let repeated = directory.names.into_iter().find(|name| !seen.insert(name.clone()));
-    let found = |name: Vec<u8>| {
+    let sentence = |name: Vec<u8>| {
         format!("its member `{}` is there twice; expected once", String::from_utf8_lossy(&name).escape_debug())
     };
-    Ok(repeated.map(found))
+    Ok(repeated.map(sentence))
 }
 
 const SHARED: &str = "members of the archive share bytes: it may be a decompression bomb";

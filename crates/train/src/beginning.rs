@@ -3,7 +3,7 @@
 use super::batches::Data;
 use super::checkpoint::Checkpoint;
 use super::error::TrainError;
-use super::narrow::look_at_each;
+use super::narrow::{Looking, look_at_each};
 use super::observer::Observer;
 use super::replay::{ReplayFrom, state_at};
 use super::session::Session;
@@ -103,14 +103,13 @@ fn look_again(
         is_asked()
     })?;
     let first = made.step;
-    let mut found = None;
+    let mut anomaly = None;
+    let looking = Looking { observer, replica, until: step };
     look_at_each(
         session,
-        observer,
+        looking,
         data,
         made,
-        step,
-        replica,
         |before| before.saturating_sub(WINDOW),
         |record| {
             if record.step > first {
@@ -123,10 +122,10 @@ fn look_again(
             if record.step == step {
                 // Or what makes numbers infinite.
                 let is_it = |rule: &str| rule == "not_finite" || explains(rule, "not_finite");
-                found = anomalies(&[record]).into_iter().find(|anomaly| is_it(anomaly.rule));
+                anomaly = anomalies(&[record]).into_iter().find(|anomaly| is_it(anomaly.rule));
             }
             Ok::<bool, Ended>(true)
         },
     )?;
-    Ok(found)
+    Ok(anomaly)
 }

@@ -6,8 +6,8 @@
 //! need not grow tenfold in a step.
 
 use super::batches::{Data, loader_of_host};
-use super::error::{TrainError, TrainErrorKind, TrainPlace};
-use super::observer::Observer;
+use super::error::TrainError;
+use super::observer::{Observer, check_watch};
 use super::replay::{ReplayFrom, StepToMake, state_at};
 use super::session::Session;
 use super::watch::{Anomaly, WatchRecord, anomalies};
@@ -78,36 +78,30 @@ pub fn narrow<E: From<TrainError>>(
 ) -> Result<Option<Narrowed>, E> {
     let Some(interval) = interval(records) else { return Ok(None) };
     let [first, last] = [interval.first.step, interval.last.step];
+    check_watch(session.spec(), session.host().1)?;
     let observer = session.observer()?;
-    let made = state_at(session, data, from, first, |step, _| made_again(step, last))?;
-    if !made.is_exact {
-        let text = "the run's calls are loops of several steps, whose state cannot be looked at";
-        return Err(TrainError::new(TrainErrorKind::Session, TrainPlace::Nowhere, text)
-            .with_help("watch a run of `steps_per_call: 1`")
-            .into());
-    }
+    let step_to_make = state_at(session, data, from, first, |step, _| made_again(step, last))?;
     let mut looks: Vec<WatchRecord> = Vec::new();
-    let mut found = Vec::new();
+    let mut new = Vec::new();
+    let looking = Looking { observer: &observer, replica: 0, until: last };
     look_at_each(
         session,
-        &observer,
+        looking,
         data,
-        made,
-        last,
-        0,
+        step_to_make,
         |_| first,
         |record| {
             made_again(record.step, last)?;
             if record.step > first {
-                found = interval.new_in(&looks, &record);
+                new = interval.new_in(&looks, &record);
             }
             looks.push(record);
-            Ok::<bool, E>(found.is_empty())
+            Ok::<bool, E>(new.is_empty())
         },
     )?;
     let until = looks.last().map_or(last, |look| look.step);
     let settings = changes(&looks, &session.spec().objective.update);
-    Ok(Some(Narrowed { steps: [first, until], anomalies: found, settings, records: looks }))
+    Ok(Some(Narrowed { steps: [first, until], anomalies: new, settings, records: looks }))
 }
 
 /// The step, counted from 1, from which on [`narrow`] looks at each; nothing where there is nothing to narrow.
@@ -178,16 +172,23 @@ fn changes(looks: &[WatchRecord], update: &Update) -> Vec<SettingChange> {
     changes
 }
 
-/// Looks at each step of a run that is made again, from the one that `made` is about to make up to `until`, or while `each` of a
-/// look is true: the session has the state before the last of them then. A rise of the learning rate before the step `before` is
-/// looked for after the step `since(before)`.
+/// How steps of a run that is made again are looked at.
+pub(super) struct Looking<'a> {
+    pub observer: &'a Observer,
+    /// The replica whose numbers are looked at.
+    pub replica: usize,
+    /// The last step, counted from 1.
+    pub until: u64,
+}
+
+/// Looks at each step of a run that is made again, from the one that `made` is about to make to the last, or while `each` of a
+/// look is true: the session then has the state before the last of them. A rise of the learning rate before the step `before`
+/// is looked for after the step `since(before)`.
 pub(super) fn look_at_each<E: From<TrainError>>(
     session: &mut Session,
-    observer: &Observer,
+    Looking { observer, replica, until }: Looking<'_>,
     data: Data<'_>,
     made: StepToMake,
-    until: u64,
-    replica: usize,
     since: impl Fn(u64) -> u64,
     mut each: impl FnMut(WatchRecord) -> Result<bool, E>,
 ) -> Result<(), E> {
