@@ -65,12 +65,13 @@ class Carried:
         self.waiting = ir.Module.create(loc=ir.Location.unknown(self.root.context))
         symbols = ir.SymbolTable(self.module.operation)
         for function in self.module.body.operations:
-            for product in [it for it in _all(function.operation) if it.name in _PRODUCTS]:
+            products, foreign, collectives = _sorted(function.operation, symbols)
+            for product in products:
                 _widen(product)
-            for operation in list(_operations(function.operation, symbols)):
+            for operation in foreign:
                 self._take(operation, symbols)
-            for operation in _all(function.operation):
-                if "replica_groups" in operation.attributes and not str(operation.attributes["replica_groups"]).startswith("dense"):
+            for operation in collectives:
+                if not str(operation.attributes["replica_groups"]).startswith("dense"):
                     self._number(operation)
 
     def _take(self, operation, symbols) -> None:
@@ -143,14 +144,14 @@ class Carried:
     def restore(self, module) -> None:
         """Each operation where the call stands that is there for it."""
         if self.groups:
-            for operation in [it for function in module.body.operations for it in _all(function.operation)]:
+            for operation in [it for function in module.body.operations for it in _named(function.operation, *_IN_GROUPS)]:
                 if number := _frontend(operation, _GROUPS):
                     operation.attributes["replica_groups"] = self.groups[int(number)]
                     del operation.attributes[_FRONTEND]
         if not self.operations:
             return
         for function in module.body.operations:
-            for place in list(_places(function.operation)):
+            for place in [it for it in _named(function.operation, _CALL) if _frontend(it, _PLACE)]:
                 operation = self.operations[int(_frontend(place, _PLACE))]
                 operands, types = list(place.operands), [result.type for result in place.results]
                 at, wanted = ir.InsertionPoint(place), _result_types(operation)
@@ -217,7 +218,7 @@ def fold_transposes(module) -> None:
     """Products that give f32 of narrow operands read these before they are transposed. XLA's CPU backend decides before it folds
     transposes whether it has such a product, and then may have none."""
     for function in module.body.operations:
-        for product in [it for it in _all(function.operation) if it.name == "stablehlo.dot_general"]:
+        for product in _named(function.operation, "stablehlo.dot_general"):
             element = lambda value: str(ir.RankedTensorType(value.type).element_type)
             if element(product.operands[0]) == element(product.results[0]):
                 continue
@@ -243,26 +244,78 @@ def fold_transposes(module) -> None:
                     product.attributes["dot_dimension_numbers"] = hlo.DotDimensionNumbers.get(lhs_batch, rhs_batch, lhs, rhs)
 
 
-def _all(operation):
-    for inner in _walk(operation):
-        yield inner
-        yield from _all(inner)
+def _all(operation) -> list[Any]:
+    """The operations within one, and those within these."""
+    found = []
+
+    def visit(inner):
+        found.append(inner)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found[1:]
 
 
-def _operations(operation, symbols):
-    """Operations within one that bf16scope does not model, and not those within these."""
-    for inner in _walk(operation):
-        dialect = inner.name.split(".")[0]
-        if inner.name == _CALL:
+def _named(operation, *names: str) -> list[Any]:
+    """The operations of these names within one."""
+    found = []
+
+    def visit(inner):
+        if inner.name in names:
+            found.append(inner)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return found
+
+
+def _sorted(operation, symbols) -> tuple[list[Any], list[Any], list[Any]]:
+    """Operations within one, in one pass: products, those that bf16scope does not model, and collectives of groups. What is
+    within one that is not modelled stays with it."""
+    products, foreign, collectives = [], [], []
+    go_on, skip = ir.WalkResult.ADVANCE, ir.WalkResult.SKIP
+
+    def visit(inner):
+        name = inner.name
+        is_plain = _is_plain.get(name)
+        if is_plain is None:
+            is_plain = _is_plain[name] = _plain(name)
+        if is_plain:
+            return go_on
+        if name in _PRODUCTS:
+            products.append(inner)
+            return go_on
+        if name == _CALL:
             is_carried = not inner.attributes["call_target_name"].value.startswith(("mhlo.", "stablehlo."))
-        elif inner.name == "func.call":
+        elif name == "func.call":
             is_carried = inner.attributes["callee"].value not in symbols
+        elif name in _IN_GROUPS:
+            is_carried = False
         else:
-            is_carried = dialect not in _CONVERTED or inner.name in _CARRIED
+            is_carried = True
         if is_carried:
-            yield inner
-        else:
-            yield from _operations(inner, symbols)
+            foreign.append(inner)
+            return skip
+        if "replica_groups" in inner.attributes:
+            collectives.append(inner)
+        return go_on
+
+    operation.walk(visit, ir.WalkOrder.PRE_ORDER)
+    return products, foreign, collectives
+
+
+#: Collectives whose devices are said by groups.
+_IN_GROUPS = tuple(
+    f"stablehlo.{it}" for it in ("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "reduce_scatter")
+)
+
+#: Whether there is nothing to ask of operations of a name.
+_is_plain: dict[str, bool] = {}
+
+
+def _plain(name: str) -> bool:
+    is_asked = name in (*_PRODUCTS, *_IN_GROUPS, _CALL, "func.call")
+    return not is_asked and name.split(".")[0] in _CONVERTED and name not in _CARRIED
 
 
 def _frontend(operation, name: str) -> str:
@@ -271,14 +324,6 @@ def _frontend(operation, name: str) -> str:
         return ""
     all_of_them = ir.DictAttr(operation.attributes[_FRONTEND])
     return all_of_them[name].value if name in all_of_them else ""
-
-
-def _places(operation):
-    """Calls within an operation that stand for others."""
-    for inner in _walk(operation):
-        if inner.name == _CALL and _frontend(inner, _PLACE):
-            yield inner
-        yield from _places(inner)
 
 
 _SYMBOL = re.compile(r'@([\w.$-]+|"(?:[^"\\]|\\.)*")')

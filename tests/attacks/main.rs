@@ -33,6 +33,7 @@ mod rows;
 mod run;
 mod scale;
 mod sessions;
+mod small_files;
 mod stablehlo;
 mod streams;
 mod structured;

@@ -106,7 +106,8 @@ fn a_full_disk_behind_standard_output_costs_the_lines_and_not_the_training() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let output = tiny.train_by(&[], args).stdout(full).stderr(Stdio::piped()).output().unwrap();
         let stderr = text(&output.stderr);
-        let end = "bf16scope: cannot write to standard output\n  caused by: No space left on device (os error 28)\n";
+        let end = "bf16scope: cannot write to standard output\n  caused by: No space left on device (os error 28)\n  \
+                   help: free space there, or name another place\n";
         assert_eq!(output.status.code(), Some(2), "{stderr}");
         if args.is_empty() {
             let remark = "bf16scope: cannot write to standard output: No space left on device (os error 28); the training \

@@ -224,3 +224,36 @@ fn a_run_that_was_not_watched_says_how_to_watch_it() {
     let output = folder.run(&["watch", "a run", "--step", "1", "--all"]);
     assert!(text(&output.stdout).contains("the look before step 1:"));
 }
+
+/// A rate that rises threefold at eight steps between two looks: what came of it is seen late, and narrowed to the step and the
+/// setting.
+#[test]
+fn a_run_is_narrowed_to_a_step_and_to_the_setting_that_changed() {
+    let folder = Folder::new();
+    let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
+    let changes: Vec<String> =
+        (0..8).map(|at| format!("{{step: {}, value: {}}}", 33 + at, 0.1 * 3f64.powi(at))).collect();
+    let rate = format!("{{kind: piecewise, value: 0.05, changes: [{}]}}", changes.join(", "));
+    let yaml = yaml.replace("{kind: constant, value: 0.05}", &rate);
+    assert!(yaml.contains("piecewise"), "{yaml}");
+    std::fs::write(folder.path("mlp.yaml"), yaml).unwrap();
+    folder.run(&["train", "mlp.yaml", "--watch=25", "--epochs", "2"]);
+    let found = folder.run(&["watch", "runs/mlp-bf16", "--narrow", "--json"]);
+    assert_eq!(found.status.code(), Some(1), "{}", text(&found.stderr));
+    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let (coarse, narrowed) = (&found["anomalies"][0], &found["narrowed"]);
+    let step = narrowed["anomalies"][0]["step"].as_u64().unwrap();
+    assert!(coarse["step"] == 51 && (35..=43).contains(&step), "{found}");
+    let setting = &narrowed["settings"][0];
+    assert!(setting["setting"] == "learning_rate" && setting["step"].as_u64().unwrap() <= step, "{narrowed}");
+    assert!(setting["phases"][1].as_str().unwrap().starts_with("changes["), "{narrowed}");
+    assert_eq!(found["look"]["step"], step);
+    assert!(found["audit"].as_str().unwrap().ends_with(&format!(" --at {step}")), "{}", found["audit"]);
+    let screen = text(&folder.run(&["watch", "runs/mlp-bf16", "--narrow"]).stdout).to_string();
+    assert!(
+        screen.contains(&format!("narrowed: step {step}: ")) && screen.contains("  setting: `learning_rate` is "),
+        "{screen}"
+    );
+    let healthy = folder.stderr(&["watch", "runs/mlp-bf16", "--checkpoint", "a.safetensors"]);
+    assert!(healthy.contains("--narrow"), "{healthy}");
+}

@@ -37,6 +37,7 @@ use bf16scope_passes::as_tpu::TpuArithmetic;
 use bf16scope_pjrt::{Client, Platform};
 use bf16scope_tpu::Target;
 use cycles::Cycles;
+pub(crate) use made::{Asked, Maker};
 use screen::{number, render};
 
 /// How often an audit without a terminal says how far it is.

@@ -76,12 +76,35 @@ pub(super) fn report(error: &anyhow::Error, exit_code: u8, in_json: bool) {
         }
         shown = cause;
     }
+    let help = help_of_system(error);
+    if let Some(help) = help {
+        text += &format!("  help: {help}\n");
+    }
     progress::clear_all();
     // Standard error may be closed as well; there is nobody left to tell.
     drop(io::stderr().lock().write_all(terminal::message(&text).as_bytes()));
     if in_json {
-        Failure::of(error.chain().map(ToString::to_string), exit_code).print();
+        let mut failure = Failure::of(error.chain().map(ToString::to_string), exit_code);
+        failure.help = failure.help.or(help.map(str::to_string));
+        failure.print();
     }
+}
+
+/// What to do about an error of the system, where the message does not say it.
+fn help_of_system(error: &anyhow::Error) -> Option<&'static str> {
+    if error.chain().any(|cause| cause.to_string().contains("help: ")) {
+        return None;
+    }
+    let kind = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?.kind();
+    Some(match kind {
+        io::ErrorKind::NotADirectory => "a part of the path is a file: name a path whose folders are folders",
+        io::ErrorKind::InvalidFilename => "the system takes names of 255 bytes at most: choose a shorter one",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space there, or name another place",
+        io::ErrorKind::PermissionDenied => "change its permissions (`ls -ld` shows them), or name another place",
+        io::ErrorKind::ReadOnlyFilesystem => "nothing can be written there: name another place",
+        io::ErrorKind::IsADirectory => "name a file in that folder",
+        _ => return None,
+    })
 }
 
 /// Says that the arguments are wrong; help and version come here too.
@@ -134,6 +157,17 @@ mod tests {
             exit_code: 2,
         };
         assert_eq!(failure, expected);
+    }
+
+    #[test]
+    fn errors_of_the_system_say_what_to_do_unless_the_message_does() {
+        let help = |kind: io::ErrorKind, context: &'static str| {
+            help_of_system(&anyhow::Error::new(io::Error::from(kind)).context(context))
+        };
+        assert_eq!(help(io::ErrorKind::StorageFull, "cannot write x"), Some("free space there, or name another place"));
+        assert_eq!(help(io::ErrorKind::StorageFull, "cannot write x\nhelp: delete y"), None);
+        assert_eq!(help(io::ErrorKind::BrokenPipe, "cannot write x"), None);
+        assert_eq!(help_of_system(&anyhow::anyhow!("no error of the system")), None);
     }
 
     #[test]

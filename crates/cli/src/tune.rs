@@ -20,6 +20,11 @@ impl TuneArg {
         self.tune.is_some()
     }
 
+    /// The flag as a run was given it.
+    pub(super) fn recorded(choice: Option<TuneChoice>) -> TuneArg {
+        TuneArg { tune: choice }
+    }
+
     /// What is chosen.
     pub(super) fn choice(&self) -> TuneChoice {
         self.tune.clone().unwrap_or_default()

@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use serde::Serialize;
 
+use super::audit::{Asked, Maker};
+use super::tune::TuneArg;
 use super::whole::whole;
 use super::{Context, Status, again, emit};
 use crate::report::{Column, Screen, Table, grouped};
 use bf16scope_files as files;
 use bf16scope_model::document;
+use bf16scope_pjrt::Platform;
 use bf16scope_train::run_folder::{EXPERIMENT, read_watched};
 use bf16scope_train::watch::{Anomaly, RULES, WatchRecord, anomalies};
+use bf16scope_train::{Narrowed, interval_of};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,6 +25,8 @@ Examples:
           look at the numbers of each layer every 50 steps, into the run's folder
   bf16scope watch runs/digits-bf16
           what was wrong first, with its step, layer and remedy; and the last look, layer by layer
+  bf16scope watch runs/digits-bf16 --narrow
+          make the steps between two looks again: at which of them it began, and which setting changed there
   bf16scope watch runs/digits-bf16 --html watch.html
           heat maps of layers against steps: magnitudes, zeros, lost updates, exponents
 
@@ -47,6 +53,16 @@ pub struct Args {
     /// Show all rows of the look
     #[arg(long, conflicts_with = "top")]
     all: bool,
+    /// Make the run again between the looks that first show something wrong, from its newest checkpoint before them or from its
+    /// beginning, and look at each step: the first one that is wrong, and the settings that changed there
+    #[arg(long)]
+    narrow: bool,
+    /// The run's checkpoint [default: the one that its folder names]
+    #[arg(long, value_name = "FILE", requires = "narrow")]
+    checkpoint: Option<PathBuf>,
+    /// Where steps are made again
+    #[arg(long, value_name = "DEVICE", requires = "narrow", default_value_t)]
+    device: Platform,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -61,6 +77,9 @@ struct Outcome<'a> {
     steps: [u64; 2],
     /// What is wrong, each thing where it is first seen, the first first.
     anomalies: Vec<Anomaly>,
+    /// What the steps between two looks show, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    narrowed: Option<&'a Narrowed>,
     /// The command that audits the step of the first.
     audit: Option<String>,
     /// The look that is shown.
@@ -72,6 +91,10 @@ struct Outcome<'a> {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let (records, remarks) = read_watched::<WatchRecord>(&args.run)?;
     remarks.iter().for_each(|remark| tracing::warn!("{}: {remark}", args.run.display()));
+    let narrowed = match args.narrow {
+        true => narrowed(args, &records, context)?,
+        false => None,
+    };
     let (Some(first), Some(last)) = (records.first(), records.last()) else {
         bail!(
             "{}: the run was not watched: there is no look in its folder\nhelp: train with --watch, or with `watch: 50` under \
@@ -79,9 +102,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             args.run.display()
         );
     };
+    // A look within the interval is one, too.
+    let finer = narrowed.as_ref().map_or(&[][..], |narrowed| &narrowed.records);
+    let mut all: Vec<&WatchRecord> = finer.iter().chain(&records).collect();
+    all.sort_by_key(|record| record.step);
     let look = match args.step {
-        None => last,
-        Some(step) => match records.iter().rfind(|record| record.step <= step) {
+        None => finer.last().unwrap_or(last),
+        Some(step) => match all.iter().rfind(|record| record.step <= step) {
             Some(look) => look,
             None => bail!(
                 "--step {step} is before the first look, which is of step {}\nhelp: name a later step",
@@ -93,11 +120,13 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let audit = |anomaly: &Anomaly| {
         format!("bf16scope audit {} --at {}{}", again::word(&args.run), anomaly.step, tune(&args.run))
     };
+    let first_wrong = narrowed.as_ref().and_then(|narrowed| narrowed.anomalies.first()).or(anomalies.first());
     let outcome = Outcome {
         run: &args.run,
         n_looks: records.len(),
         steps: [first.step, last.step],
-        audit: anomalies.first().map(audit),
+        audit: first_wrong.map(audit),
+        narrowed: narrowed.as_ref(),
         anomalies,
         look,
         remarks: &remarks,
@@ -114,11 +143,44 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if outcome.anomalies.is_empty() { Status::Ok } else { Status::Failing })
 }
 
-/// The flag that a run was tuned by, which its experiment says in the first line.
-fn tune(run: &Path) -> String {
+/// Looks at the steps between the looks that first show something wrong.
+fn narrowed(args: &Args, records: &[WatchRecord], context: &Context) -> anyhow::Result<Option<Narrowed>> {
+    if interval_of(records).is_none() {
+        return Ok(None);
+    }
+    let choice = tuned(&args.run).map(|choice| choice.parse());
+    let choice = choice.transpose().map_err(|error| {
+        anyhow::anyhow!(
+            "{}: its first line names a tuning that is not known: {error}",
+            args.run.join(EXPERIMENT).display()
+        )
+    })?;
+    let tune = TuneArg::recorded(choice);
+    let checkpoint = args.checkpoint.as_deref();
+    let (run, precision, limits, gives_gradients) = (None, None, None, false);
+    let asked = Asked {
+        file: &args.run,
+        run,
+        checkpoint,
+        precision,
+        tune: &tune,
+        device: &args.device,
+        limits,
+        gives_gradients,
+    };
+    Maker::new(&asked, context)?.narrow(records)
+}
+
+/// What a run was tuned for by a flag, which its experiment says in the first line.
+fn tuned(run: &Path) -> Option<String> {
     let text = files::read_text(&run.join(EXPERIMENT), document::MAX_BYTES as u64).unwrap_or_default();
     let first = text.lines().next().unwrap_or_default().trim_end_matches('.');
-    first.split_once(" --tune ").map_or(String::new(), |(_, tune)| format!(" --tune {tune}"))
+    first.split_once(" --tune ").map(|(_, choice)| choice.to_string())
+}
+
+/// The same as the flag.
+fn tune(run: &Path) -> String {
+    tuned(run).map_or(String::new(), |choice| format!(" --tune {choice}"))
 }
 
 /// The verdict, in lines.
@@ -140,7 +202,32 @@ fn verdict(outcome: &Outcome<'_>) -> Vec<String> {
         format!("first: step {}: {rule}: {quantity} of {layer} ({direction}): {found}", grouped(*step as i64)),
         format!("  help: {remedy}"),
     ];
+    lines.extend(outcome.narrowed.into_iter().flat_map(narrowed_lines));
     lines.extend(audit.iter().map(|audit| format!("  look closer: `{audit}`")));
+    lines
+}
+
+/// What the steps between two looks show.
+fn narrowed_lines(narrowed: &Narrowed) -> Vec<String> {
+    let Narrowed { steps: [first, last], anomalies, settings, .. } = narrowed;
+    let mut lines: Vec<String> = anomalies
+        .iter()
+        .take(3)
+        .map(|anomaly| {
+            let Anomaly { step, rule, layer, quantity, direction, found, .. } = anomaly;
+            format!("narrowed: step {}: {rule}: {quantity} of {layer} ({direction}): {found}", grouped(*step as i64))
+        })
+        .collect();
+    let looked = format!("each step from {} to {} was looked at", grouped(*first as i64), grouped(*last as i64));
+    match (anomalies.len(), settings.first()) {
+        (0, _) => lines.push(format!("narrowed: {looked}: nothing is wrong that the looks before did not see")),
+        (n, _) if n > 3 => lines.push(format!("  and {} more of that step", n - 3)),
+        _ => {}
+    }
+    lines.extend(settings.iter().take(3).map(|change| format!("  setting: {change}")));
+    if settings.is_empty() {
+        lines.push(format!("  setting: none changed; {looked}"));
+    }
     lines
 }
 

@@ -51,13 +51,22 @@ pub struct Entry<'a> {
     file: ZipFile<'a, BufReader<File>>,
 }
 
-/// The first member of an archive that is there twice: readers of zip archives know the last of them alone.
-pub(crate) fn repeated_member(file: File, start: u64) -> io::Result<Option<String>> {
+/// What is wrong with an archive whose directory begins at `start`, and what was expected: a member that is there twice, of
+/// which readers know the last alone; members that share bytes, each of which is unpacked anew.
+pub(crate) fn flaw(file: File, start: u64) -> io::Result<Option<String>> {
     let mut seen = BTreeSet::new();
-    let names = directory(file, start)?.names;
-    let repeated = names.into_iter().find(|name| !seen.insert(name.clone()));
-    Ok(repeated.map(|name| String::from_utf8_lossy(&name).into_owned()))
+    let directory = directory(file, start)?;
+    if directory.has_shared_bytes() {
+        return Ok(Some(format!("{SHARED}; expected each to have its own")));
+    }
+    let repeated = directory.names.into_iter().find(|name| !seen.insert(name.clone()));
+    let sentence = |name: Vec<u8>| {
+        format!("its member `{}` is there twice; expected once", String::from_utf8_lossy(&name).escape_debug())
+    };
+    Ok(repeated.map(sentence))
 }
+
+const SHARED: &str = "members of the archive share bytes: it may be a decompression bomb";
 
 /// The first name that comes twice.
 fn twice(names: Vec<Vec<u8>>) -> Option<String> {
@@ -76,7 +85,24 @@ struct Directory {
     names: Vec<Vec<u8>>,
     /// Where the archive ends, where that could be followed.
     end: Option<u64>,
+    /// Where members begin, and how many packed bytes they have. Those beyond 4 GiB stand elsewhere, and are left out.
+    places: Vec<(u32, u32)>,
 }
+
+impl Directory {
+    /// Whether members begin at one place, or one within another.
+    fn has_shared_bytes(&self) -> bool {
+        let mut places = self.places.clone();
+        places.sort_unstable();
+        places.windows(2).any(|pair| {
+            let [(at, n_bytes), (next, _)] = [pair[0], pair[1]];
+            u64::from(at) + LEAST_MEMBER + u64::from(n_bytes) > u64::from(next)
+        })
+    }
+}
+
+/// Bytes before those of a member: its local header without a name. (APPNOTE.TXT of PKWARE, 4.3.7.)
+const LEAST_MEMBER: u64 = 30;
 
 /// Reads the central directory that begins at `start`. (APPNOTE.TXT of PKWARE, 4.3.12: a signature, 24 bytes on the lengths of
 /// name, extra field and comment, 46 bytes on the name. Behind it, 4.3.14 to 4.3.16: the end of 64 bits, which says how long
@@ -94,6 +120,9 @@ fn directory(file: File, start: u64) -> io::Result<Directory> {
                 let mut name = vec![0; length(28) as usize];
                 file.read_exact(&mut name)?;
                 directory.names.push(name);
+                let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+                let place = (word(42), word(20));
+                directory.places.extend((place.0 != u32::MAX && place.1 != u32::MAX).then_some(place));
                 46 + length(28) + length(30) + length(32)
             }
             (b"PK\x06\x06", 46) => {
@@ -141,7 +170,12 @@ impl NpzReader {
         let zip = ZipArchive::new(file).map_err(|error| not_an_archive(path, &start, error))?;
         let again = files::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
         let read = again.and_then(|(n_bytes, file)| Ok((n_bytes, directory(file, zip.central_directory_start())?)));
-        let (n_bytes, Directory { names, end }) = read.map_err(open_error)?;
+        let (n_bytes, directory) = read.map_err(open_error)?;
+        if directory.has_shared_bytes() {
+            let error = DataError::new(DataErrorKind::Damaged, path, SHARED);
+            return Err(error.help("save the arrays again with numpy.savez"));
+        }
+        let Directory { names, end, .. } = directory;
         if let Some(name) = twice(names) {
             let found = format!("array `{name}` is there twice; expected once");
             return Err(DataError::new(DataErrorKind::Damaged, path, found).help("leave one out"));

@@ -1,8 +1,9 @@
 //! Where a loss that is not finite began: the last steps before it are made again and looked at.
 
-use super::batches::{Data, loader_of_host};
+use super::batches::Data;
 use super::checkpoint::Checkpoint;
 use super::error::TrainError;
+use super::narrow::{Looking, look_at_each};
 use super::observer::Observer;
 use super::replay::{ReplayFrom, state_at};
 use super::session::Session;
@@ -101,27 +102,30 @@ fn look_again(
         observe(OnTheWay::Made { step: made, from_step });
         is_asked()
     })?;
-    session.load_single_step()?;
-    let spec = session.spec().clone();
-    let loader = loader_of_host(&spec, data.training, session.host(), session.draws())?;
-    let steps_per_epoch = loader.n_steps();
-    let mut batch = made.batch;
-    loop {
-        is_asked()?;
-        let before = session.step();
-        let call = session.feeder().put(&batch, before, 1)?;
-        let record = session.observe(observer, &call, replica, before.saturating_sub(WINDOW))?;
-        if replica != 0 || !is_known(before + 1) {
-            observe(OnTheWay::Watched(&record));
-        }
-        if before + 1 == step {
-            // Or what makes numbers infinite.
-            let is_it = |rule: &str| rule == "not_finite" || explains(rule, "not_finite");
-            return Ok(anomalies(&[record]).into_iter().find(|anomaly| is_it(anomaly.rule)));
-        }
-        session.advance(call)?;
-        observe(OnTheWay::Made { step: before + 1, from_step });
-        let (epoch, within) = ((before + 1) / steps_per_epoch, (before + 1) % steps_per_epoch);
-        batch = loader.steps(epoch, within, 1).map_err(TrainError::from)?;
-    }
+    let first = made.step;
+    let mut anomaly = None;
+    let looking = Looking { observer, replica, until: step };
+    look_at_each(
+        session,
+        looking,
+        data,
+        made,
+        |before| before.saturating_sub(WINDOW),
+        |record| {
+            if record.step > first {
+                observe(OnTheWay::Made { step: record.step - 1, from_step });
+            }
+            is_asked()?;
+            if replica != 0 || !is_known(record.step) {
+                observe(OnTheWay::Watched(&record));
+            }
+            if record.step == step {
+                // Or what makes numbers infinite.
+                let is_it = |rule: &str| rule == "not_finite" || explains(rule, "not_finite");
+                anomaly = anomalies(&[record]).into_iter().find(|anomaly| is_it(anomaly.rule));
+            }
+            Ok::<bool, Ended>(true)
+        },
+    )?;
+    Ok(anomaly)
 }

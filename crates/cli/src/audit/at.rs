@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use super::made::Maker;
+use super::made::{Asked, Maker};
 use super::{Args, Subject, default_stem, first};
 use crate::tune::TuneArg;
 use crate::whole::whole;
@@ -113,7 +113,17 @@ impl AtArgs {
 
 /// Runs the command for a step of a run.
 pub(super) fn run(args: &Args, policy: &Policy, context: &Context) -> anyhow::Result<Status> {
-    let mut maker = Maker::new(args, context)?;
+    let asked = Asked {
+        file: &args.module,
+        run: args.at.run.as_deref(),
+        checkpoint: args.at.checkpoint.as_deref(),
+        precision: args.at.precision,
+        tune: &args.at.tune,
+        device: &args.device,
+        limits: Some(&args.limits),
+        gives_gradients: args.at.gradients,
+    };
+    let mut maker = Maker::new(&asked, context)?;
     let (in_f32, at, found) = match args.at.question().context("a step is asked for")? {
         Question::At(step) => {
             let (in_f32, at) = maker.make(step)?;

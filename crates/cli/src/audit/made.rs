@@ -7,13 +7,13 @@ use std::time::Instant;
 use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
 
-use super::{Args, SAYS_EVERY};
+use super::SAYS_EVERY;
 use crate::Context;
 use crate::as_tpu::AsArg;
-use crate::child::client_of_all;
+use crate::child::{LimitArgs, client_of_all};
 use crate::progress::{bar, say};
 use crate::train::record::plugin;
-use crate::tune::target_of;
+use crate::tune::{TuneArg, target_of};
 use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_pjrt::{Client, Platform};
@@ -21,7 +21,10 @@ use bf16scope_study::MeshChoice;
 use bf16scope_train::experiment::{Examples, Experiment, default_checkpoint};
 use bf16scope_train::replay::{ReplayFrom, newest_before, state_at};
 use bf16scope_train::run_folder::{self, About, EXPERIMENT, Run, RunFolder, Start};
-use bf16scope_train::{Session, StepInF32, StepsPerCall, step_in_f32, step_with_gradients_in_f32};
+use bf16scope_train::watch::WatchRecord;
+use bf16scope_train::{
+    Narrowed, Session, StepInF32, StepsPerCall, interval_of, narrow, step_in_f32, step_with_gradients_in_f32,
+};
 
 /// The step that is audited, and what was made again for it.
 #[derive(Clone, Debug, Serialize)]
@@ -84,19 +87,18 @@ struct Recorded {
 }
 
 impl Recorded {
-    fn read(args: &Args) -> anyhow::Result<Recorded> {
-        let at = &args.at;
-        let folder = match (args.module.is_dir(), &at.run) {
+    fn read(asked: &Asked<'_>) -> anyhow::Result<Recorded> {
+        let folder = match (asked.file.is_dir(), asked.run) {
             (true, Some(run)) => bail!(
                 "{} is the folder of a run, and --run names {}\nhelp: name one of them",
-                args.module.display(),
+                asked.file.display(),
                 run.display()
             ),
-            (true, None) => Some(args.module.clone()),
-            (false, Some(run)) => Some(run.clone()),
-            (false, None) => newest(&args.module, at.precision.unwrap_or(Precision::Bf16)),
+            (true, None) => Some(asked.file.to_path_buf()),
+            (false, Some(run)) => Some(run.to_path_buf()),
+            (false, None) => newest(asked.file, asked.precision.unwrap_or(Precision::Bf16)),
         };
-        let Some(folder) = folder else { return Recorded::of_experiment(args) };
+        let Some(folder) = folder else { return Recorded::of_experiment(asked) };
         let run = run_folder::read(&folder)?;
         run.remarks.iter().for_each(|remark| tracing::warn!("{}: {remark}", folder.display()));
         let Some(about) = &run.about else {
@@ -110,7 +112,7 @@ impl Recorded {
             anyhow::anyhow!("{}: run.json: precision is `{}`: {error}", folder.display(), about.precision)
         })?;
         ensure!(
-            at.precision.is_none_or(|wanted| wanted == precision),
+            asked.precision.is_none_or(|wanted| wanted == precision),
             "the run in {} computed in {precision}, and --precision is another\nhelp: leave --precision out",
             folder.display()
         );
@@ -119,7 +121,10 @@ impl Recorded {
             experiment.mesh.mesh = MeshChoice::Devices(n).over(experiment.mesh.mesh)?;
         }
         let path = PathBuf::from(&about.experiment);
-        let named = at.checkpoint.clone().or_else(|| about.saved.as_ref().map(|saved| PathBuf::from(&saved.path)));
+        let named = asked
+            .checkpoint
+            .map(Path::to_path_buf)
+            .or_else(|| about.saved.as_ref().map(|saved| PathBuf::from(&saved.path)));
         let checkpoint = named.unwrap_or_else(|| default_checkpoint(&path, precision));
         let device = about.starts.last().map_or("", |start| start.device.as_str());
         let arithmetic =
@@ -133,11 +138,11 @@ impl Recorded {
     }
 
     /// What the experiment's run is, where none is recorded.
-    fn of_experiment(args: &Args) -> anyhow::Result<Recorded> {
-        let experiment = Experiment::read(&args.module)?;
-        let precision = args.at.precision.unwrap_or(Precision::Bf16);
-        let checkpoint = args.at.checkpoint.clone().unwrap_or_else(|| default_checkpoint(&args.module, precision));
-        let (path, arithmetic) = (args.module.clone(), AsArg::of(None));
+    fn of_experiment(asked: &Asked<'_>) -> anyhow::Result<Recorded> {
+        let experiment = Experiment::read(asked.file)?;
+        let precision = asked.precision.unwrap_or(Precision::Bf16);
+        let checkpoint = asked.checkpoint.map_or_else(|| default_checkpoint(asked.file, precision), Path::to_path_buf);
+        let (path, arithmetic) = (asked.file.to_path_buf(), AsArg::of(None));
         Ok(Recorded { experiment, path, run: None, precision, checkpoint, arithmetic })
     }
 
@@ -171,8 +176,22 @@ fn n_devices(about: &About) -> Option<u32> {
     u32::try_from(axis("data")?.checked_mul(axis("model").unwrap_or(1))?).ok()
 }
 
+/// A run whose steps are made again, and how.
+pub(crate) struct Asked<'a> {
+    /// The experiment, or the folder of its run.
+    pub file: &'a Path,
+    /// The folder of the run, where `file` is the experiment.
+    pub run: Option<&'a Path>,
+    pub checkpoint: Option<&'a Path>,
+    pub precision: Option<Precision>,
+    pub tune: &'a TuneArg,
+    pub device: &'a Platform,
+    pub limits: Option<&'a LimitArgs>,
+    pub gives_gradients: bool,
+}
+
 /// Makes steps of a run again.
-pub(super) struct Maker<'a> {
+pub(crate) struct Maker<'a> {
     recorded: Recorded,
     examples: Examples,
     client: Client,
@@ -187,33 +206,33 @@ impl<'a> Maker<'a> {
     ///
     /// # Errors
     /// A folder without a run; one that was tuned otherwise; whatever data and plugin say.
-    pub(super) fn new(args: &Args, context: &'a Context) -> anyhow::Result<Maker<'a>> {
-        let mut recorded = Recorded::read(args)?;
+    pub(crate) fn new(asked: &Asked<'_>, context: &'a Context) -> anyhow::Result<Maker<'a>> {
+        let mut recorded = Recorded::read(asked)?;
         let experiment = &mut recorded.experiment;
         let examples = experiment.read_data(&recorded.path, &context.setup())?;
         experiment.train.n_train = Some(examples.training.n_examples());
         let n = experiment.mesh.mesh.n_devices();
-        let platform = match n > 1 && args.device == Platform::cpu() {
+        let platform = match n > 1 && *asked.device == Platform::cpu() {
             true => Platform::cpu_devices(n)?,
-            false => args.device.clone(),
+            false => asked.device.clone(),
         };
         ensure!(
             platform.is_of_one_process() || platform.spec().is_some_and(|spec| spec.path.is_some()),
             "a step is made again on devices of one host, and --device is {platform}\nhelp: leave --device out"
         );
-        let client = match args.limits.is_some() {
-            true => args.limits.client_of_all(&platform, context)?,
-            false => client_of_all(&platform, &context.setup())?,
+        let client = match asked.limits.filter(|limits| limits.is_some()) {
+            Some(limits) => limits.client_of_all(&platform, context)?,
+            None => client_of_all(&platform, &context.setup())?,
         };
         let mut spec =
             experiment.spec(recorded.precision, &Tuning::none()).map_err(|error| experiment.with_its_line(error))?;
-        spec.objective.tuning = args.at.tune.tuning(experiment, &target_of(&platform));
+        spec.objective.tuning = asked.tune.tuning(experiment, &target_of(&platform));
         let session = Session::new(&recorded.arithmetic.client(client.clone()), spec);
         let session = session.map_err(|error| recorded.experiment.with_its_line(error))?;
         let config = &recorded.experiment.train;
         let n_steps = u64::from(config.steps_per_epoch().unwrap_or(1)) * u64::from(config.epochs);
         check_tuning(&recorded, &session)?;
-        let gives_gradients = args.at.gradients;
+        let gives_gradients = asked.gives_gradients;
         Ok(Maker { recorded, examples, client, session, n_steps, gives_gradients, context })
     }
 
@@ -237,10 +256,7 @@ impl<'a> Maker<'a> {
             step <= n_steps,
             "--at {step} is beyond the run, which has {n_steps} steps\nhelp: name a step from 1 to {n_steps}"
         );
-        let (from, from_step) = newest_before(&self.recorded.checkpoint, step);
-        if from == ReplayFrom::Start {
-            self.initialize()?;
-        }
+        let (from, from_step) = self.newest_before(step)?;
         let bar = bar(step - from_step, self.context.quiet);
         let (mut said, began) = (Instant::now(), Instant::now());
         let is_loop = matches!(self.session.spec().steps_per_call, StepsPerCall::While(_));
@@ -284,6 +300,38 @@ impl<'a> Maker<'a> {
             is_exact: made.is_exact,
         };
         Ok((in_f32, at))
+    }
+
+    /// What the run is made again from up to a step, with its step.
+    fn newest_before(&mut self, step: u64) -> anyhow::Result<(ReplayFrom, u64)> {
+        let (from, from_step) = newest_before(&self.recorded.checkpoint, step);
+        if from == ReplayFrom::Start {
+            self.initialize()?;
+        }
+        Ok((from, from_step))
+    }
+
+    /// Looks at the steps of the run between the looks that first show something wrong.
+    ///
+    /// # Errors
+    /// A run that cannot be made again or watched; whatever making it says.
+    pub(crate) fn narrow(&mut self, records: &[WatchRecord]) -> anyhow::Result<Option<Narrowed>> {
+        let Some(first) = interval_of(records) else { return Ok(None) };
+        let (from, from_step) = self.newest_before(first)?;
+        let bar = bar(0, self.context.quiet);
+        let (mut said, is_quiet) = (Instant::now(), self.context.quiet);
+        let narrowed = narrow(&mut self.session, self.examples.data(), &from, records, |made, last| {
+            bar.set_prefix("making the run again: step");
+            bar.set_length(last.saturating_sub(from_step));
+            bar.set_position(made.saturating_sub(from_step));
+            if bar.is_hidden() && !is_quiet && said.elapsed() >= SAYS_EVERY {
+                said = Instant::now();
+                say(&format!("made step {made} again, of {last} at most"));
+            }
+            Ok::<(), anyhow::Error>(())
+        })?;
+        bar.finish_and_clear();
+        Ok(narrowed)
     }
 
     /// Puts the weights that the run started from into the session, where those are not its own.

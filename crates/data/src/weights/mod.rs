@@ -146,8 +146,22 @@ impl Entry {
     }
 }
 
+/// Sizes of an array at most, as NumPy and PyTorch have it.
+const MAX_RANK: usize = 64;
+
+/// What is said of dims that are no array's.
+fn too_much(dims: &[u64]) -> String {
+    match dims.len() {
+        n if n > MAX_RANK => format!("has {n} dims; expected {MAX_RANK} at most"),
+        _ => format!("has dims {dims:?}; expected some that multiply to 2^63 at most"),
+    }
+}
+
 /// Bytes of an array, if every size and all of them together are numbers that HLO has.
 fn n_bytes(dtype: DType, dims: &[u64]) -> Option<u64> {
+    if dims.len() > MAX_RANK {
+        return None;
+    }
     // One dim may be 0 where the others are beyond all bounds: each counts as 1 at least.
     let bound = dims.iter().try_fold(dtype.n_bytes() as u64, |n, &dim| n.checked_mul(dim.max(1)))?;
     (bound <= i64::MAX as u64).then(|| dims.iter().product::<u64>() * dtype.n_bytes() as u64)
@@ -274,9 +288,8 @@ fn open_zip(path: &Path) -> Result<Opened, WeightsError> {
         return npz::open(path);
     }
     let Ok(zip) = zip::ZipArchive::new(std::io::BufReader::new(open()?)) else { return npz::open(path) };
-    let repeated = crate::npz::repeated_member(open()?, zip.central_directory_start());
-    if let Some(name) = repeated.map_err(|cause| WeightsError::read(path, cause))? {
-        let found = format!("its member `{}` is there twice; expected once", name.escape_debug());
+    let flaw = crate::npz::flaw(open()?, zip.central_directory_start());
+    if let Some(found) = flaw.map_err(|cause| WeightsError::read(path, cause))? {
         return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).help("save it again: one is another's"));
     }
     if zip.index_for_name(hdf5::KERAS_MEMBER).is_some() {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use super::region::{PIECE, Sink};
-use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind};
+use super::{Entry, Format, MAX_RANK, Opened, Reader, WeightsError, WeightsErrorKind, too_much};
 use crate::npz::NpzReader;
 use crate::{DataError, DataErrorKind};
 
@@ -19,15 +19,19 @@ pub(super) fn open(path: &Path) -> Result<Opened, WeightsError> {
     for name in names {
         let Some(array) = npz.entry(&name).map_err(wrong)? else { continue };
         let header = &array.header;
-        let dims = header.dims.iter().map(|&dim| dim.unsigned_abs()).collect();
+        let dims: Vec<u64> = header.dims.iter().map(|&dim| dim.unsigned_abs()).collect();
         let dtype = header.dtype().ok_or_else(|| {
             let found =
                 format!("array `{name}` is {header}; expected bool, integers, floats of 16 to 64 bits or complex");
             WeightsError::new(WeightsErrorKind::DType, path, found).help("leave it out, or save it as another type")
         })?;
-        entries.push(Entry::new(name.clone(), dtype, dims).ok_or_else(|| {
-            let found =
-                format!("array `{name}` says it is {header}; expected sizes that multiply to 2^63 bytes at most");
+        entries.push(Entry::new(name.clone(), dtype, dims.clone()).ok_or_else(|| {
+            let found = match dims.len() > MAX_RANK {
+                true => format!("array `{name}` {}", too_much(&dims)),
+                false => {
+                    format!("array `{name}` says it is {header}; expected sizes that multiply to 2^63 bytes at most")
+                }
+            };
             WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again")
         })?);
     }

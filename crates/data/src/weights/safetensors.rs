@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use self::header::{FilePart, Header, HeaderArray, HeaderError, MAX_BYTES, NO_HASH, repeated_key};
 use super::region::{Region, Sink};
-use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, WeightsFile};
+use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, WeightsFile, too_much};
 use bf16scope_files as files;
 
 struct File {
@@ -75,7 +75,7 @@ pub(super) fn open(region: Region) -> Result<Opened, WeightsError> {
         starts.push(start + place.start);
         let entry = Entry::new(name.clone(), dtype, dims.clone());
         entries.push(entry.ok_or_else(|| {
-            let found = format!("array `{name}` has dims {dims:?}; expected some that multiply to 2^63 at most");
+            let found = format!("array `{name}` {}", too_much(&dims));
             WeightsError::damaged(path, 8, found)
         })?);
     }

@@ -294,6 +294,36 @@ impl LearningRate {
         }
     }
 
+    /// The part of the schedule that `step` is in, by the key that begins it: `decay`, then `end`; `value`, then `changes[0]`.
+    pub fn phase_at(&self, step: u32) -> String {
+        let latest = |steps: &mut dyn DoubleEndedIterator<Item = u32>, n: usize, key: &str| {
+            let n_ahead = steps.rev().take_while(|&begin| begin > step).count();
+            (n > n_ahead).then(|| format!("{key}[{}]", n - n_ahead - 1))
+        };
+        match self {
+            LearningRate::Constant { .. } => "value".to_string(),
+            LearningRate::Exponential { decay_steps, staircase: true, .. } => format!("stair {}", step / *decay_steps),
+            LearningRate::Exponential { .. } => "decay".to_string(),
+            LearningRate::Cosine { decay_steps, .. }
+            | LearningRate::Polynomial { decay_steps, .. }
+            | LearningRate::Linear { decay_steps, .. } => {
+                if step < decay_steps.get() { "decay" } else { "end" }.to_string()
+            }
+            LearningRate::Piecewise { changes, .. } => {
+                let mut steps = changes.iter().map(|change| change.step);
+                latest(&mut steps, changes.len(), "changes").unwrap_or("value".to_string())
+            }
+            LearningRate::InverseSqrt { constant_until, first_step, .. } => {
+                let is_constant = step.saturating_add(*first_step) <= constant_until.get();
+                if is_constant { "constant" } else { "decay" }.to_string()
+            }
+            LearningRate::WarmUpStep { warm_up, drops, .. } => {
+                let before = if step < *warm_up { "warm_up" } else { "value" };
+                latest(&mut drops.iter().map(|drop| drop.step), drops.len(), "drops").unwrap_or(before.to_string())
+            }
+        }
+    }
+
     /// The rate at `step`, on the host: what [`LearningRate::emit`] emits, in f64.
     pub fn at(&self, step: u32) -> f64 {
         match self {
@@ -377,6 +407,14 @@ impl WarmUp {
         step.less(&step.graph().scalar(DType::S32, steps)).select(&ramp, &after)
     }
 
+    /// The part of the schedule that `step` is in: `warm_up`, then [`LearningRate::phase_at`].
+    pub fn phase_at(&self, schedule: &LearningRate, step: u32) -> String {
+        match step.checked_sub(self.steps.get()) {
+            None => "warm_up".to_string(),
+            Some(after) => schedule.phase_at(if self.overlap { step } else { after }),
+        }
+    }
+
     /// The rate at `step`, on the host, in f64.
     pub fn at(&self, schedule: &LearningRate, step: u32) -> f64 {
         let steps = self.steps.get();
@@ -398,6 +436,27 @@ mod tests {
         assert_eq!((at(0), at(5), at(29)), (0.0, 0.4, 0.4));
         assert_eq!((at(30), at(60), at(80), at(90)), (0.4 * 0.1, 0.4 * 0.01, 0.4 * 0.001, 0.4 * 0.001));
         assert_eq!(schedule.at(5 * 1251 / 2), 0.4 * 3127.0 / 6255.0);
+    }
+
+    #[test]
+    fn phases_are_named_by_the_keys_that_begin_them() {
+        let read = |text: &str| serde_yaml::from_str::<LearningRate>(text).unwrap();
+        let phases = |rate: &LearningRate, steps: [u32; 4]| steps.map(|step| rate.phase_at(step));
+        let pieces = read("!piecewise {value: 1, changes: [{step: 10, value: 2}, {step: 20, value: 3}]}");
+        assert_eq!(phases(&pieces, [9, 10, 19, 20]), ["value", "changes[0]", "changes[0]", "changes[1]"]);
+        let resnet = LearningRate::resnet(1024, 1251, 90);
+        let at = [5 * 1251 - 1, 5 * 1251, 30 * 1251, 80 * 1251];
+        assert_eq!(phases(&resnet, at), ["warm_up", "value", "drops[0]", "drops[2]"]);
+        let stairs = read("!exponential {value: 1, decay_steps: 10, decay_rate: 0.5, staircase: true}");
+        assert_eq!(phases(&stairs, [0, 9, 10, 25]), ["stair 0", "stair 0", "stair 1", "stair 2"]);
+        let line = read("!linear {value: 1, decay_steps: 10}");
+        assert_eq!(phases(&line, [0, 9, 10, 11]), ["decay", "decay", "end", "end"]);
+        let root = read("!inverse_sqrt {value: 1, constant_until: 10, first_step: 1}");
+        assert_eq!(phases(&root, [0, 9, 10, 11]), ["constant", "constant", "decay", "decay"]);
+        let warm_up = |overlap| WarmUp { steps: NonZeroU32::new(5).unwrap(), start: 0.0, overlap };
+        let of_line = |overlap| [4, 5, 10, 15].map(|step| warm_up(overlap).phase_at(&line, step));
+        assert_eq!(of_line(false), ["warm_up", "decay", "decay", "end"]);
+        assert_eq!(of_line(true), ["warm_up", "decay", "end", "end"]);
     }
 
     /// Step 10000 is the last at which T5's rate is 0.01: `rsqrt(max(10000, 10000))`. The paper's is 1/√10001 there.

@@ -67,6 +67,14 @@ impl Update {
         }
     }
 
+    /// The part of the learning rate's schedule that `step` is in, by the key that begins it: `warm_up`, `changes[0]`.
+    pub fn phase_at(&self, step: u32) -> String {
+        match &self.warm_up {
+            Some(warm_up) => warm_up.phase_at(&self.learning_rate, step),
+            None => self.learning_rate.phase_at(step),
+        }
+    }
+
     /// The name of the variable that a reducible rate is in: the rate itself where it is constant, else a factor on the
     /// schedule.
     pub const REDUCED: &str = "learning_rate/reduced";

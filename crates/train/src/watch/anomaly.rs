@@ -80,8 +80,9 @@ pub const RULES: [Rule; 23] = [
     },
     Rule {
         name: "unscaled_input",
-        why: "a feature has an rms of 32 or more, and a layer multiplies it by its kernel as it is, not normalised before: \
-              initial values are for an rms of 1, and 32 of them are half of the range of a byte's pixels",
+        why: "a feature has an rms of 32 or more, or none of its numbers is above 2^-10, and a layer multiplies it by its kernel as \
+              it is, not normalised before: initial values are for an rms of 1, and 32 of them are half of the range of a byte's \
+              pixels",
         remedy: "scale the feature to an rms of about 1, such as `data: {scale: 0.01}`, or let a `batch_norm` be the first layer \
                  where its columns differ",
         explains: BY_SIZE,
@@ -130,8 +131,8 @@ pub const RULES: [Rule; 23] = [
     },
     Rule {
         name: "rescaled",
-        why: "a layer without variables, and which no dropout turned off, gives 2^13 times what it takes, or 2^-13 of it: no \
-              activation, pool or softmax of a usual network does",
+        why: "a layer without variables, and which no dropout turned off, gives 2^13 times what it takes, or 2^-13 of it, or \
+              an rms of 64 or more that is 64 times its: no activation, pool or softmax of a usual network does",
         remedy: "look at what this layer multiplies by and adds: `{rescaling: 1.0}`",
         explains: BY_SIZE,
         judge: scale::rescaled,

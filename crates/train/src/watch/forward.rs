@@ -218,6 +218,12 @@ impl<'a> Forward<'a> {
             Op::Binary(BinaryOp::Minimum) if self.number(instr.operands[1]).is_some() => {
                 self.function(instr.operands[0])
             }
+            // A hard sigmoid is a ReLU6 over 6, whose slope is 0 at both ends.
+            Op::Binary(BinaryOp::Divide) if self.number(instr.operands[1]).is_some() => {
+                let is_cut = matches!(self.computation.instr(instr.operands[0]).op, Op::Binary(BinaryOp::Minimum));
+                let within = self.function(instr.operands[0]);
+                (is_cut && within == Some(Function::Relu)).then_some(Function::Sigmoid)
+            }
             _ => None,
         }
     }

@@ -27,7 +27,7 @@ use prost::encoding::decode_varint;
 use self::proto::{Header, ObjectGraph, SavedTensorSlices, TensorEntry};
 use self::slices::Slice;
 use super::region::{Region, Sink};
-use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, n_bytes};
+use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, n_bytes, too_much};
 use bf16scope_files::framing::mask;
 
 /// Bytes of the graph of objects at most.
@@ -239,8 +239,7 @@ impl Bundle {
         let dtype = proto::dtype(tensor.dtype);
         // Dims of strings are bounded as those of bytes.
         let width = dtype.array().unwrap_or(bf16scope_hlo::DType::U8);
-        let expected = n_bytes(width, &dims)
-            .ok_or_else(|| damaged(format!("has dims {dims:?}; expected some that multiply to 2^63 at most")))?;
+        let expected = n_bytes(width, &dims).ok_or_else(|| damaged(too_much(&dims)))?;
         let entry = |n_bytes| Entry { name: key.to_string(), aliases: Vec::new(), dtype, dims: dims.clone(), n_bytes };
         if tensor.slices.is_empty() {
             let place = self.place(key, tensor)?;

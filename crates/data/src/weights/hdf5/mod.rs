@@ -158,7 +158,7 @@ impl Found {
     fn add(&mut self, file: &Structure<'_>, at: u64, place: &Place, dataset: Dataset) -> Result<(), WeightsError> {
         let name = place.path.as_str();
         let wrong = |found: String| file.damaged(at, format!("dataset `{name}` {found}"));
-        let too_much = || wrong(format!("has dims {:?}, which multiply to too much", dataset.dims));
+        let too_much = || wrong(super::too_much(&dataset.dims));
         let n_elements = n_bytes(DType::U8, &dataset.dims).ok_or_else(too_much)?;
         let n_bytes = n_elements.checked_mul(dataset.width as u64).ok_or_else(too_much)?;
         let what = format!("dataset `{name}`");

@@ -17,7 +17,7 @@ use zip::{CompressionMethod, ZipArchive};
 
 use self::pickle::Tensor;
 use super::region::{PIECE, Region, Sink};
-use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind};
+use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, too_much};
 use bf16scope_files::{self as files, ZipError};
 use bf16scope_hlo::DType;
 
@@ -114,7 +114,7 @@ fn view(path: &Path, zip: &mut Zip, idx: usize, name: String, tensor: &Tensor) -
     let width = tensor.dtype.n_bytes();
     let damaged = |found: String| WeightsError::damaged(path, at, format!("tensor `{name}` {found}"));
     let entry = Entry::new(name.clone(), tensor.dtype, tensor.dims.clone());
-    let entry = entry.ok_or_else(|| damaged(format!("has dims {:?}, which multiply to too much", tensor.dims)))?;
+    let entry = entry.ok_or_else(|| damaged(too_much(&tensor.dims)))?;
     let n_elements = entry.n_elements();
     if n_elements > 0 {
         let last = tensor

@@ -3,24 +3,27 @@
 use std::collections::BTreeSet;
 
 use crate::watch::look::{Found, Look, percent};
-use crate::watch::row::{Quantity, Role, WatchRow};
+use crate::watch::row::{Function, Quantity, Role, WatchRow};
 
 /// A feature is scaled below this rms.
 const SCALED: f32 = 32.0;
+/// A feature whose largest number is below this adds nothing to what initial values are for.
+const TINY: f32 = 1.0 / 1024.0;
 
 /// A feature that a kernel reads as it is.
 pub(in crate::watch) fn unscaled_input(look: &Look<'_>) -> Vec<Found> {
-    let is_large = |row: &WatchRow| row.rms >= SCALED && row.not_finite == 0.0;
-    let inputs = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Input) && is_large(row));
+    let is_tiny = |row: &WatchRow| row.max > 0.0 && row.max <= TINY;
+    let is_off = |row: &WatchRow| row.not_finite == 0.0 && (row.rms >= SCALED || is_tiny(row));
+    let inputs = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Input) && is_off(row));
     for (input, of_input) in inputs {
-        // What has no variables hands it on, unless it makes it small.
+        // What has no variables hands it on, unless it scales it.
         let mut handed = BTreeSet::from([input]);
         for (number, row) in look.layers().filter(|(number, _)| *number > input) {
             if !look.taken(number, row).iter().any(|(taken, _)| handed.contains(taken)) {
                 continue;
             }
             match look.variables(&row.layer).is_empty() {
-                true if is_large(row) => drop(handed.insert(number)),
+                true if is_off(row) => drop(handed.insert(number)),
                 true => {}
                 false if look.is_norm(&row.layer) => {}
                 false => {
@@ -57,7 +60,8 @@ pub(in crate::watch) fn rescaled(look: &Look<'_>) -> Vec<Found> {
         let taken = look.taken(number, row);
         let [(_, taken)] = taken[..] else { return None };
         let is_of_it = row.role.is_none() && row.not_finite == 0.0 && taken.rms > 0.0 && row.function.is_none();
-        let is_other = row.rms >= FACTOR * taken.rms || row.rms <= taken.rms / FACTOR;
+        let is_large = row.rms >= LARGE && row.rms >= LARGE * taken.rms && taken.role != Some(Role::Input);
+        let is_other = is_large || row.rms >= FACTOR * taken.rms || row.rms <= taken.rms / FACTOR;
         if !is_of_it || !is_other || !look.variables(&row.layer).is_empty() || row.layer.starts_with('(') {
             return None;
         }
@@ -115,12 +119,18 @@ pub(in crate::watch) fn exploding(look: &Look<'_>) -> Vec<Found> {
     let median = all.get(all.len() / 2).copied().unwrap_or(0.0);
     // What predicts a price is as large as one, and the gradient of its square as large as that.
     let label = look.label_scale();
+    // What only a sigmoid or a tanh reads goes no further: `saturated_activation` is about that.
+    let is_bounded = |number: usize| {
+        let mut readers = look.layers().filter(|(_, reader)| reader.takes.contains(&(number as u32))).peekable();
+        let is_flat = |row: &WatchRow| matches!(row.function, Some(Function::Sigmoid | Function::Tanh));
+        readers.peek().is_some() && readers.all(|(_, reader)| is_flat(reader))
+    };
     let judged = |(number, row): (usize, &WatchRow)| {
         let large = match row.quantity {
             Quantity::Activation => LARGE * label,
             _ => LARGE * label * label,
         };
-        if row.rms < large || !is_layer(row) {
+        if row.rms < large || !is_layer(row) || is_bounded(number) {
             return None;
         }
         let before = look.before(row).map(|before| before.rms).filter(|before| *before > 0.0);

@@ -7,7 +7,7 @@ use crate::watch::row::{Quantity, Role, WatchRow};
 const LARGE: f32 = 64.0;
 
 /// Optimizers that divide a gradient by its own size.
-const QUOTIENTS: [&str; 4] = ["adam", "adamw", "rmsprop", "adagrad"];
+const QUOTIENTS: [&str; 5] = ["adam", "adamw", "nadam", "rmsprop", "adagrad"];
 
 pub(in crate::watch) fn epsilon(look: &Look<'_>) -> Vec<Found> {
     let rate = look.now.learning_rate as f32;

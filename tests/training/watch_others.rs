@@ -1,0 +1,236 @@
+//! Faults and healthy runs of networks, scales and optimizers that `watch_causes` has not: recurrent and separable layers,
+//! norms over one number, other optimizers and losses. `cargo test` has a few; `ci/long` all.
+
+use crate::watch_causes::{CNN, NORMED, NUMBERS, PLAN, Plan, THREE, check, short};
+use bf16scope::graph::Precision;
+
+const SEQUENCE: Plan = Plan { dims: &[6, 4], layers: "{lstm: 16, name: lstm}, {dense: 2, name: head}", ..PLAN };
+const IMAGE: Plan = Plan { dims: &[6, 6, 1], layers: CNN, ..PLAN };
+const TEN_TANHS: &str = "{dense: 16, activation: tanh, name: t1, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 16, activation: tanh, kernel_initializer: {truncated_normal: 0.02}}, {dense: 2, name: head}";
+
+fn faults() -> Vec<Plan> {
+    let fault = |name, fault, plan| Plan { name, fault: Some(fault), ..plan };
+    vec![
+        fault(
+            "thousands into an LSTM",
+            ("unscaled_input", "x"),
+            Plan { scale: [4000.0; 2], is_short: true, ..SEQUENCE },
+        ),
+        fault(
+            "pixels into a GRU behind a permutation",
+            ("unscaled_input", "x"),
+            Plan {
+                scale: [255.0; 2],
+                layers: "{permute: [2, 1]}, {gru: 16, name: gru}, {dense: 2, name: head}",
+                ..SEQUENCE
+            },
+        ),
+        fault(
+            "pixels into separable convolutions under lion",
+            ("unscaled_input", "x"),
+            Plan {
+                scale: [255.0; 2],
+                layers: "{separable_conv: 8, kernel_size: 3, activation: relu, name: first}, global_avg_pool, {dense: 2, name: head}",
+                train: "optimizer: lion, learning_rate: 0.0001",
+                ..IMAGE
+            },
+        ),
+        fault(
+            "features of millionths",
+            ("unscaled_input", "x"),
+            Plan { scale: [1e-6; 2], train: "optimizer: momentum, learning_rate: 0.01", is_short: true, ..PLAN },
+        ),
+        fault(
+            "an epsilon of 1 under nadam",
+            ("large_epsilon", ""),
+            Plan { train: "optimizer: {kind: nadam, epsilon: 1.0}, learning_rate: 0.001", is_short: true, ..PLAN },
+        ),
+        fault(
+            "an epsilon of 1 under rmsprop, at a rate for 1e-3",
+            ("large_epsilon", ""),
+            Plan { train: "optimizer: {kind: rmsprop, epsilon: 1.0}, learning_rate: 0.001", layers: THREE, ..PLAN },
+        ),
+        fault(
+            "a gamma of zeros",
+            ("zero_kernel", "norm"),
+            Plan {
+                layers: "{dense: 32, name: first}, {layer_norm: , gamma_initializer: zeros, name: norm}, {activation: tanh}, {dense: 32, activation: tanh, kernel_initializer: zeros}, {dense: 2, name: head}",
+                is_short: true,
+                ..PLAN
+            },
+        ),
+        fault(
+            "a layer norm of one feature",
+            ("norm_of_one", "norm"),
+            Plan {
+                layers: "{dense: 1, name: first}, {layer_norm: , name: norm}, {dense: 16, activation: tanh}, {dense: 2, name: head}",
+                is_short: true,
+                ..PLAN
+            },
+        ),
+        fault(
+            "an instance norm of one pixel",
+            ("norm_of_one", "norm"),
+            Plan {
+                dims: &[3, 3, 2],
+                layers: "{conv: 8, kernel_size: 3, name: first}, {instance_norm: , name: norm}, {activation: relu}, flatten, {dense: 2, name: head}",
+                ..PLAN
+            },
+        ),
+        fault(
+            "six tanhs of small kernels",
+            ("vanishing", "t1"),
+            Plan { layers: TEN_TANHS, train: "optimizer: sgd, learning_rate: 0.01", ..PLAN },
+        ),
+        fault(
+            "a hard sigmoid that is shut",
+            ("saturated_activation", "mid"),
+            Plan {
+                layers: "{dense: 32, activation: tanh, name: first}, {dense: 32, activation: hard_sigmoid, name: mid, bias_initializer: {constant: 30}}, {dense: 2, name: head}",
+                ..PLAN
+            },
+        ),
+        fault(
+            "a dead relu6 of a convolution",
+            ("dead", "first"),
+            Plan {
+                layers: "{conv: 8, kernel_size: 3, activation: relu6, name: first, bias_initializer: {constant: -40}}, global_avg_pool, {dense: 2, name: head}",
+                train: "optimizer: lion, learning_rate: 0.0001",
+                ..IMAGE
+            },
+        ),
+        fault(
+            "a rate of 1e-13",
+            ("stalled", ""),
+            Plan { train: "optimizer: momentum, learning_rate: 1.0e-13", precision: Precision::F32, ..PLAN },
+        ),
+        fault(
+            "an offset of a thousand",
+            ("rescaled", "shift"),
+            Plan {
+                layers: "{conv: 8, kernel_size: 3, activation: tanh, name: first}, {rescaling: 1.0, offset: 1000, name: shift}, global_avg_pool, {dense: 2, name: head}",
+                ..IMAGE
+            },
+        ),
+        fault(
+            "a decay that is a term of the loss",
+            ("weight_decay", ""),
+            Plan { train: "optimizer: sgd, learning_rate: 0.5, weight_decay: {value: 1}", ..PLAN },
+        ),
+        fault(
+            "quantiles of millions under momentum",
+            ("label_scale", "labels"),
+            Plan {
+                loss: "mean_squared_error",
+                labels: Some([3e6, 1e6]),
+                train: "optimizer: momentum, learning_rate: 0.1",
+                ..NUMBERS
+            },
+        ),
+    ]
+}
+
+fn healthy() -> Vec<Plan> {
+    let of_layers = |name, layers| Plan { name, layers, ..PLAN };
+    let of_train = |name, train| Plan { name, train, ..PLAN };
+    let of_images = |name, layers| Plan { name, layers, ..IMAGE };
+    let of_numbers = |name, loss, labels| Plan { name, loss, labels: Some(labels), ..NUMBERS };
+    vec![
+        Plan { name: "an LSTM", is_short: true, ..SEQUENCE },
+        Plan { name: "a GRU of both directions", layers: "{gru: 8, bidirectional: true}, {dense: 2}", ..SEQUENCE },
+        Plan {
+            is_short: true,
+            ..of_layers(
+                "ids looked up",
+                "{rescaling: 50.0, offset: 50.0}, {cast: int32}, {embedding: 101, output_dim: 8}, flatten, {dense: 2}",
+            )
+        },
+        of_images(
+            "inverted residuals with squeezed gates",
+            "{conv: 8, kernel_size: 3, padding: same}, {batch_norm: , momentum: 0.9}, {activation: relu6}, {mb_conv: 8, kernel_size: 3, expand_ratio: 4, se_ratio: 0.25}, global_avg_pool, {dense: 2}",
+        ),
+        of_images(
+            "a group norm",
+            "{conv: 8, kernel_size: 3, name: a}, {group_norm: 4}, {activation: silu}, {depthwise_conv: 3}, global_avg_pool, {dense: 2}",
+        ),
+        Plan {
+            is_short: true,
+            ..of_images(
+                "an instance norm",
+                "{conv: 8, kernel_size: 3}, instance_norm, {activation: elu}, flatten, {dense: 2}",
+            )
+        },
+        of_layers(
+            "selus",
+            "{dense: 32, activation: selu, kernel_initializer: lecun_normal}, {dense: 32, activation: selu, kernel_initializer: lecun_normal}, {dense: 32, activation: selu, kernel_initializer: lecun_normal}, {dense: 2}",
+        ),
+        of_layers(
+            "a gate",
+            "{dense: 16, name: a}, {dense: 16, activation: sigmoid, name: gate, inputs: x}, {multiply: [a, gate]}, {dense: 2}",
+        ),
+        of_layers(
+            "a bottleneck",
+            "{dense: 32, activation: tanh}, {dense: 2, activation: tanh}, {dense: 32, activation: tanh}, {dense: 2}",
+        ),
+        of_layers(
+            "a layer norm of unscaled columns",
+            "{layer_norm: , name: norm}, {dense: 32, activation: relu}, {dense: 2}",
+        ),
+        Plan { is_short: true, ..of_train("lion", "optimizer: lion, learning_rate: 0.0003") },
+        of_train("nadam", "optimizer: nadam, learning_rate: 0.001"),
+        of_train("adafactor", "optimizer: adafactor, learning_rate: 0.01"),
+        of_train("adadelta", "optimizer: adadelta, learning_rate: 1.0"),
+        of_train("lars", "optimizer: lars, learning_rate: 0.1"),
+        of_train("ftrl", "optimizer: ftrl, learning_rate: 0.1"),
+        of_train("rmsprop of Inception", "optimizer: {kind: rmsprop, momentum: 0.9, epsilon: 1.0}, learning_rate: 0.5"),
+        of_train(
+            "a norm of gradients that is cut",
+            "optimizer: momentum, learning_rate: 0.1, clip: {kind: global_norm, value: 0.1}",
+        ),
+        of_train(
+            "a cosine",
+            "optimizer: adamw, learning_rate: {kind: cosine, value: 0.003, decay_steps: 24}, weight_decay: {value: 0.1, decoupled: true}",
+        ),
+        Plan {
+            precision: Precision::F16,
+            layers: NORMED,
+            ..of_train("f16, a batch norm, a dynamic scale", "optimizer: adam, learning_rate: 0.001")
+        },
+        of_numbers("ten thousands, log cosh", "log_cosh", [1e4, 3e3]),
+        of_numbers("thousandths, quantiles", "{quantile: , tau: 0.9}", [0.002, 0.001]),
+        Plan {
+            train: "optimizer: rmsprop, learning_rate: 0.001, variables: bf16_stochastic",
+            ..of_numbers("negative hundreds in bf16 weights", "mean_absolute_error", [-300.0, 100.0])
+        },
+    ]
+}
+
+#[test]
+fn other_faults_are_named_by_cause_and_layer() {
+    check(&short(faults()), 0);
+}
+
+#[test]
+fn other_healthy_runs_raise_no_alarm() {
+    check(&short(healthy()), 0);
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
+mod long {
+    use super::*;
+
+    /// `other_faults_are_named_by_cause_and_layer` is the short form.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn sixteen_other_faults_are_named() {
+        assert!(faults().len() >= 15);
+        check(&faults(), 0);
+    }
+
+    /// `other_healthy_runs_raise_no_alarm` is the short form.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn twenty_other_healthy_runs_raise_no_alarm() {
+        assert!(healthy().len() >= 20);
+        check(&healthy(), 0);
+    }
+}
