@@ -125,8 +125,8 @@ fn log_sum(ways: &[&Tensor], axis: Option<i64>) -> Tensor {
         Some(axis) => first.max(&[axis]),
         None => ways[1..].iter().fold(first.clone(), |largest, way| largest.maximum(way)),
     };
-    let kept: Vec<i64> = (0..first.rank() as i64).filter(|&other| Some(other) != axis).collect();
-    let over = largest.broadcast_in_dim(&first.dims(), &kept);
+    let others: Vec<i64> = (0..first.rank() as i64).filter(|&other| Some(other) != axis).collect();
+    let over = largest.broadcast_in_dim(&first.dims(), &others);
     let powers = ways.iter().map(|way| (*way - &over).exponential());
     let sum = powers.reduce(|sum, power| sum + power).unwrap_or_else(|| first.clone());
     let sum = axis.map_or(sum.clone(), |axis| sum.sum(&[axis]));
