@@ -85,15 +85,15 @@ fn words_of_keras_and_names_of_parameters_have_a_remedy() {
 
 #[test]
 fn states_to_start_from_say_what_does_not_fit() {
-    let error = |layer: &str| {
-        let text = format!("inputs: {{x: [16, 4], y: [4], z: [5]}}\nlayers: [{layer}]\nloss: mean_squared_error\n");
+    let error = |state: &str, layer: &str| {
+        let text = format!("inputs: {{x: [16, 4], {state}}}\nlayers: [{layer}]\nloss: mean_squared_error\n");
         read(&text).unwrap_err()
     };
-    let unknown = error("{lstm: 4, inputs: x, initial_state: w}");
+    let unknown = error("y: [4]", "{lstm: 4, inputs: x, initial_state: w}");
     assert!(unknown.contains("layer `lstm` starts from `w`, which is neither an input nor a layer"), "{unknown}");
-    let size = error("{gru: 4, inputs: x, initial_state: z}");
+    let size = error("z: [5]", "{gru: 4, inputs: x, initial_state: z}");
     assert!(size.contains("the state to start from is f32[32,5], expected [32, 4]"), "{size}");
-    let number = error("{lstm: 4, inputs: x, bidirectional: true, initial_state: y}");
+    let number = error("y: [4]", "{lstm: 4, inputs: x, bidirectional: true, initial_state: y}");
     assert!(number.contains("1 states to start from, expected 2 or 4"), "{number}");
 }
 
