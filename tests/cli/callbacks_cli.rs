@@ -79,7 +79,7 @@ fn another_run_is_not_replaced_and_what_is_wrong_is_named_where_it_is_written() 
     );
     let plain = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap();
     for (train, expected) in [
-        ("keep_best: f1, ", "no `f1` is reported, which `f1` would be\n"),
+        ("keep_best: f1, ", "no `f1` is reported\n"),
         (
             "keep_best: 3, ",
             "found integer `3`, expected the name of a loss or metric, such as `accuracy`, or `{monitor",

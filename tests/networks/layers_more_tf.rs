@@ -65,6 +65,13 @@ const CASES: &[(&str, &str)] = &[
     ("reduce_std", "{reduce: std, axis: [1, 2]}"),
     ("reduce_logsumexp", "{reduce: logsumexp, axis: [1, 2]}"),
     ("reduce_l2_norm", "{reduce: l2_norm, axis: 2, keepdims: true}"),
+    ("lstm_started", "{lstm: 4, return_sequences: true, inputs: x, initial_state: [y, y]}"),
+    ("gru_started", "{gru: 4, inputs: x, initial_state: y, remat: segments}"),
+    (
+        "lstm_started_both",
+        "{lstm: 4, bidirectional: true, return_sequences: true, inputs: x, initial_state: [y, y, y, y]}",
+    ),
+    ("take_last", "{take: -1, axis: 2}"),
     ("attention_padding", "{attention: 2, inputs: [x, x, mask]}"),
     ("attention_segments", "{attention: 2, inputs: [x, x, mask], mask: segments}"),
     ("attention_window", "{attention: 2, use_causal_mask: true, window: 2}"),

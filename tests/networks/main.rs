@@ -5,8 +5,10 @@ mod examples;
 #[path = "../support/first.rs"]
 mod first;
 
+mod bert;
 mod bf16_scope;
 mod blocks;
+mod ctc;
 mod example_models;
 mod functions_tf;
 mod grad;
@@ -14,6 +16,8 @@ mod grad_cases;
 mod grad_finite_difference;
 mod grad_loops;
 mod grad_oracle;
+mod keras_user;
+mod layer_faults;
 mod layers;
 mod layers_more_tf;
 mod layers_tf;

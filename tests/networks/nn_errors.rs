@@ -290,7 +290,7 @@ fn losses_and_metrics_say_what_is_wrong() {
     check(
         |_, x, _| reshape_example(x, &[0, -1]),
         expect![[r#"
-            reshape: an example of [8, 8, 3] has 192 elements, which do not fit [0, -1]
+            reshape: an example of [8, 8, 3] has 192 elements, expected dims of as many, found [0, -1]
               operand 0: bf16[2,8,8,3] x"#]],
     );
     check(

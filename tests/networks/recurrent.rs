@@ -96,6 +96,8 @@ fn segments_keep_less_than_steps_and_steps_less_than_all() {
     };
     let (all, steps, segments) = (kept(StepRemat::Nothing), kept(StepRemat::Steps), kept(StepRemat::Segments));
     assert!(all > steps && steps > segments, "{all}, {steps}, {segments}");
+    // Less than the products of all steps with the kernel, which are made by segments.
+    assert!(segments < 64 * 2 * 4 * 8, "{segments}");
 }
 
 #[test]

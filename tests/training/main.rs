@@ -16,6 +16,7 @@ mod examples;
 mod initialize;
 mod input;
 mod layer_remat;
+mod learns;
 mod loss_scale;
 mod metrics;
 mod narrow;

@@ -42,6 +42,9 @@ def case(name, layer, *dims, integers={}, **kwargs):
     for v, w, g in zip(variables, weights, gradients[len(floats):]):
         short = re.sub("^multi_head_attention[^/]*/", "", v.name.split(":")[0].split("/", 1)[1])
         short = short.replace("attention_output", "out")
+        if "_cell" in short:
+            side = re.search("forward|backward", v.name)
+            short = (side[0] + "/" if side else "") + short.rsplit("/", 1)[1]
         out[f"{name}/{short}"], out[f"{name}/gradient_{short}"] = w, g.numpy()
 
 
@@ -111,4 +114,24 @@ out["attention_segments/mask"] = segments
 case("attention_window", attention(2, 3, np.repeat(((ahead >= 0) & (ahead < 2))[None], 2, 0)), (2, 5, 6))
 case("attention_cross", attention(2, 4, np.repeat(mask[:, None] > 0, 3, 1)), (2, 3, 6), (2, 5, 6))
 out["attention_cross/mask"] = mask
+
+
+def started(layer, n):
+    """A recurrent layer that starts from y, n times."""
+
+    class Started(L.Layer):
+        def call(self, x, y):
+            return layer(x, initial_state=[y] * n)
+
+        @property
+        def trainable_weights(self):
+            return layer.trainable_weights
+
+    return Started()
+
+
+case("lstm_started", started(L.LSTM(4, return_sequences=True), 2), (2, 5, 3), (2, 4))
+case("gru_started", started(L.GRU(4), 1), (2, 5, 3), (2, 4))
+case("lstm_started_both", started(L.Bidirectional(L.LSTM(4, return_sequences=True)), 4), (2, 5, 3), (2, 4))
+case("take_last", lambda x: x[:, :, -1], (2, 5, 3))
 np.savez_compressed("more.npz", **out)

@@ -34,22 +34,36 @@ impl Graph {
     /// As [`Graph::scan`]; a body that changes a carried value's place, as of any scan.
     #[track_caller]
     pub fn scan_in_segments(&self, n: u32, body: &Module, operands: &[Operand<'_>]) -> Vec<Tensor> {
-        let length = f64::from(n).sqrt().round().max(1.0) as u32;
-        let n_segments = n / length;
         // Counted operands start elsewhere in each segment.
         let is_counted = operands.iter().any(|operand| matches!(operand, Operand::Counted(_)));
-        if n_segments < 2 || is_counted || self.results_of("scan", n, body, operands).is_none() {
+        if n / segment_length(n) < 2 || is_counted || self.results_of("scan", n, body, operands).is_none() {
             return self.scan_rematerialised(n, body, operands);
         }
         let n_carried = operands.iter().filter(|it| matches!(it, Operand::Carried(_))).count();
-        let segment = match self.segment(length, body, n_carried, (n, operands)) {
-            Ok(segment) => segment,
-            Err(error) => {
-                let tensors: Vec<&Tensor> = operands.iter().map(|operand| operand.tensor()).collect();
-                self.fail("scan", &tensors, RuleError::new("scan/segment", error.to_string()));
-                return vec![self.poison(); n_results(body)];
-            }
-        };
+        let segment = |length| self.segment(length, body, n_carried, (n, operands));
+        self.scan_segments(n, &segment, operands).unwrap_or_else(|error| {
+            let tensors: Vec<&Tensor> = operands.iter().map(|operand| operand.tensor()).collect();
+            self.fail("scan", &tensors, RuleError::new("scan/segment", error.to_string()));
+            vec![self.poison(); n_results(body)]
+        })
+    }
+
+    /// As [`Graph::scan_in_segments`], by a body for a whole segment: `segment(length)` takes as much of each split operand as
+    /// `length` trips have, and stacks its further results over them. What it makes of its operands before its own loop is made
+    /// again with it, and never stored for all trips.
+    ///
+    /// # Errors
+    /// A segment that cannot be built.
+    #[track_caller]
+    pub(crate) fn scan_segments(
+        &self,
+        n: u32,
+        segment: &dyn Fn(u32) -> Result<Module, BuildError>,
+        operands: &[Operand<'_>],
+    ) -> Result<Vec<Tensor>, BuildError> {
+        let length = segment_length(n);
+        let n_segments = n / length;
+        let n_carried = operands.iter().filter(|it| matches!(it, Operand::Carried(_))).count();
         let in_segments = n_segments * length;
         let rows = |tensor: &Tensor, from: u32, to: u32| {
             let of_trip = tensor.dims()[0] / i64::from(n);
@@ -58,39 +72,35 @@ impl Graph {
             (dims[0].start, dims[0].limit) = (of_trip * i64::from(from), of_trip * i64::from(to));
             if (from, to) == (0, n) { tensor.clone() } else { tensor.slice(&dims) }
         };
-        let part = |from: u32, to: u32, carried: &[Tensor]| -> Vec<(bool, Tensor)> {
+        // Segments from one trip to another, whose stacked results stand behind one another.
+        let run = |number: u32, length: u32, from: u32, carried: &[Tensor]| -> Result<Vec<Tensor>, BuildError> {
             let mut carried = carried.iter();
             let each = operands.iter().map(|operand| match operand {
-                Operand::Split(tensor) => (false, rows(tensor, from, to)),
+                Operand::Split(tensor) => (false, rows(tensor, from, from + number * length)),
                 Operand::Carried(tensor) | Operand::Counted(tensor) => (true, carried.next().unwrap_or(tensor).clone()),
             });
-            each.collect()
-        };
-        fn as_operands(parts: &[(bool, Tensor)]) -> Vec<Operand<'_>> {
+            let parts: Vec<(bool, Tensor)> = each.collect();
             let each = parts.iter().map(|(is_carried, it)| match is_carried {
                 true => Operand::Carried(it),
                 false => Operand::Split(it),
             });
-            each.collect()
-        }
-        let first = part(0, in_segments, &[]);
-        let mut results = self.scan_rematerialised(n_segments, &segment, &as_operands(&first));
-        if results.iter().any(Tensor::is_poison) {
-            return results;
-        }
-        for stacked in &mut results[n_carried..] {
-            let dims = stacked.dims();
-            *stacked = stacked.reshape([&[dims[0] * dims[1]], &dims[2..]].concat());
-        }
-        if in_segments < n {
-            let rest = part(in_segments, n, &results[..n_carried]);
-            let tail = self.scan_rematerialised(n - in_segments, body, &as_operands(&rest));
+            let parts: Vec<Operand<'_>> = each.collect();
+            let mut results = self.scan_rematerialised(number, &segment(length)?, &parts);
+            for stacked in results.iter_mut().skip(n_carried).filter(|stacked| !stacked.is_poison()) {
+                let dims = stacked.dims();
+                *stacked = stacked.reshape([&[dims[0] * dims[1]], &dims[2..]].concat());
+            }
+            Ok(results)
+        };
+        let mut results = run(n_segments, length, 0, &[])?;
+        if in_segments < n && !results.iter().any(Tensor::is_poison) {
+            let tail = run(1, n - in_segments, in_segments, &results[..n_carried])?;
             let (carried, stacked) = tail.split_at(n_carried);
             let joined = results[n_carried..].iter().zip(stacked);
             let joined: Vec<Tensor> = joined.map(|(before, after)| Tensor::concatenate(&[before, after], 0)).collect();
             results = [carried, &joined[..]].concat();
         }
-        results
+        Ok(results)
     }
 
     /// A segment of so many trips as a body: what no trip changes is given on as it is.
@@ -137,4 +147,9 @@ impl Graph {
         let outputs: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&results).collect();
         g.finish(&outputs).map(|program| program.module)
     }
+}
+
+/// How many trips a segment has.
+fn segment_length(n: u32) -> u32 {
+    f64::from(n).sqrt().round().max(1.0) as u32
 }

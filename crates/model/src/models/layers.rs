@@ -58,7 +58,7 @@ pub use indices::{Cast, CastTo, Gather, Masking, OneHot};
 pub use kinds::{Layer, LayerDType, LayerKind};
 pub use layer_options::Arity;
 pub use llama::*;
-pub use loss::{Huber, Loss, LossKind, LossOptions, Margin, Quantile, Reduction};
+pub use loss::{Ctc, Huber, Loss, LossKind, LossOptions, Margin, Quantile, Reduction};
 pub use margins::{Crop, Margins, ZeroPadding};
 pub use merge::*;
 pub use metric::{Metric, MetricKind, MetricOptions, MetricWeights, Thresholds, TopK};
@@ -264,8 +264,8 @@ impl Network {
     }
 
     fn read(node: &Node) -> Result<Network, ReadError> {
-        let node = &expansion::expanded(node)?;
-        let network = Network::new(Config::deserialize(node)?).map_err(|mut error| {
+        let (node, config) = &expansion::read(node)?;
+        let network = Network::new(config.clone()).map_err(|mut error| {
             error.path = way_in(node, &error.path);
             node.error(error)
         })?;
@@ -308,7 +308,7 @@ impl ModelKind for Network {
         {
             return Some(*mark);
         }
-        let node = &expansion::expanded(node).ok()?;
+        let (node, _) = &expansion::read(node).ok()?;
         let number = match feature.is_label {
             true => wiring.maker_of_classes(config, &feature.name),
             false => wiring.reader_of(config, feature),
@@ -406,6 +406,7 @@ impl Task for Layers {
         for layer in &mut function.layers {
             match &mut layer.kind {
                 LayerKind::Dropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),
+                LayerKind::SpatialDropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),
                 LayerKind::StochasticDepth(depth) => rates.push(std::mem::take(&mut depth.rate)),
                 LayerKind::TransformerBlock(block) => rates.push(std::mem::take(&mut block.dropout)),
                 LayerKind::GaussianDropout(dropout) => rates.push(std::mem::take(&mut dropout.rate)),

@@ -480,7 +480,8 @@ fn check(queries: &Tensor, memory: &Tensor, config: &Attention) -> Result<(), Ru
     }
     if config.head_dim.is_none() && q[2] % config.num_heads != 0 {
         let message = format!("{} features do not divide into {} heads", q[2], config.num_heads);
-        return Err(RuleError::new("attention/heads", message));
+        let help = format!("write a number of heads that divides {}, or say `head_dim`", q[2]);
+        return Err(RuleError::new("attention/heads", message).with_help(help));
     }
     let size = config.size(q[2]);
     if config.num_heads.checked_mul(size).is_none() {

@@ -25,7 +25,30 @@ use bf16scope_hlo::{DType, Op, Shape};
 /// Srivastava et al. 2014, inverted as TensorFlow's `nn.dropout`.
 #[track_caller]
 pub fn dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
-    dropped(s, x, name, rate, &x.dims())
+    dropped(s, x, name, rate, &(0..x.rank() as i64).collect::<Vec<_>>())
+}
+
+/// [`dropout`] of whole channels of each example: what stands beside one another is alike, and would tell what was left out.
+///
+/// # Shapes
+/// x `[batch, …, channels]` → the same; variable `state` as [`dropout`]'s.
+///
+/// # Types
+/// As [`dropout`].
+///
+/// # Errors
+/// As [`dropout`]; x of a rank below 3.
+///
+/// # Source
+/// Tompson et al. 2015; Keras' `SpatialDropout1D` to `SpatialDropout3D`.
+#[track_caller]
+pub fn spatial_dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
+    if x.rank() < 3 && !x.is_poison() {
+        let message = format!("x {} has rank {}, expected 3 or more: [batch, …, channels]", x.shape(), x.rank());
+        let error = RuleError::new("spatial_dropout/rank", message).with_help("write `dropout` for vectors");
+        return s.graph().fail("spatial_dropout", &[x], error);
+    }
+    dropped(s, x, name, rate, &[0, x.rank() as i64 - 1])
 }
 
 /// Stochastic depth: in a program that trains, zeroes each example with probability `rate` and multiplies the others by
@@ -46,7 +69,7 @@ pub fn dropout(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
 #[track_caller]
 pub fn stochastic_depth(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor {
     match x.dims().first() {
-        Some(&batch) => dropped(s, x, name, rate, &[batch]),
+        Some(_) => dropped(s, x, name, rate, &[0]),
         None if x.is_poison() => x.clone(),
         None => {
             let error = RuleError::new("stochastic_depth/rank", "x is a scalar, expected [batch, …]");
@@ -55,9 +78,9 @@ pub fn stochastic_depth(s: &Scope, x: &Tensor, name: &str, rate: f64) -> Tensor 
     }
 }
 
-/// [`dropout`] of what has its first dims, each all at once.
+/// [`dropout`] of what stands along these axes, each all at once.
 #[track_caller]
-fn dropped(s: &Scope, x: &Tensor, name: &str, rate: f64, of: &[i64]) -> Tensor {
+fn dropped(s: &Scope, x: &Tensor, name: &str, rate: f64, axes: &[i64]) -> Tensor {
     s.layer(name, |s| {
         if x.is_poison() {
             return x.clone();
@@ -68,12 +91,13 @@ fn dropped(s: &Scope, x: &Tensor, name: &str, rate: f64, of: &[i64]) -> Tensor {
         if !s.is_training() || rate == 0.0 {
             return x.clone();
         }
-        let bits = random_bits(s, of);
-        let threshold = s.graph().full(DType::U32, of, (rate * 2f64.powi(32)).floor());
+        let dims: Vec<i64> = axes.iter().map(|&axis| x.dims()[axis as usize]).collect();
+        let bits = random_bits(s, &dims);
+        let threshold = s.graph().full(DType::U32, &dims, (rate * 2f64.powi(32)).floor());
         let is_kept = bits.compare(Comparison::Ge, &threshold);
-        let is_kept = match of.len() == x.rank() {
+        let is_kept = match axes.len() == x.rank() {
             true => is_kept,
-            false => is_kept.broadcast_in_dim(&x.dims(), &(0..of.len() as i64).collect::<Vec<_>>()),
+            false => is_kept.broadcast_in_dim(&x.dims(), axes),
         };
         let zeros = s.graph().full(x.dtype(), &x.dims(), 0.0);
         is_kept.select(&(x * (1.0 / (1.0 - rate))), &zeros)

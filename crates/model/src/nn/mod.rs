@@ -16,6 +16,7 @@ mod conv;
 mod conv1d;
 mod conv_nd;
 mod count;
+mod ctc;
 mod dense;
 mod depthwise;
 mod distance_loss;
@@ -61,13 +62,14 @@ pub use conv::{Conv2d, conv2d};
 pub use conv_nd::{Conv3d, ConvTranspose, SeparableConv, conv_transpose, conv3d, separable_conv};
 pub use conv1d::{Conv1d, Padding1d, conv1d};
 pub use count::{ClassCounts, above_thresholds, class_counts};
+pub use ctc::ctc_per_example;
 pub use dense::{Dense, dense, flatten, tied_dense};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
 pub use distance_loss::{
     contrastive_per_example, cosine_per_example, hinge_per_example, log_cosh_per_example, quantile_per_example,
     triplet_per_example,
 };
-pub use dropout::{dropout, stochastic_depth};
+pub use dropout::{dropout, spatial_dropout, stochastic_depth};
 pub use embedding::{ClassToken, Embedding, PositionEmbedding, class_token, embedding, position_embedding};
 pub use feed_forward::{FeedForward, feed_forward};
 pub use focal::{
@@ -91,7 +93,7 @@ pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
 pub use pool_nd::{PoolNd, avg_pool_nd, max_pool_nd};
 pub use prelu::{Prelu, prelu};
-pub use recurrent::{Gru, Lstm, StepRemat, gru, lstm};
+pub use recurrent::{Gru, Lstm, StepRemat, gru, gru_from, lstm, lstm_from};
 pub use reduce::{Reduction, reduce};
 pub use reshape::{crop, permute, reshape_example, take, upsample, zero_padding};
 pub use rms_norm::{RmsNorm, rms_norm};

@@ -1,15 +1,16 @@
 //! Recurrent layers: LSTM and GRU, one way or both, of sequences with and without masks.
 //!
-//! The product of a whole sequence with the kernel is taken before the loop; the loop adds what each step's state gives.
+//! The product of a whole sequence with the kernel is taken before the loop (of a segment, where segments are rematerialised); the
+//! loop adds what each step's state gives.
 //! Sums are rounded where Keras' cells round them: the product with the kernel, the product with the state's kernel, their sum, and the
 //! sum with the bias. What an LSTM's cell adds up over the steps is carried in f32 in any precision.
 
 use super::options::{glorot_uniform, is_default, orthogonal, sigmoid, tanh, yes, zeros};
 use super::{Activation, at_least, is_float, of_rank};
 use crate::document;
-use crate::graph::{Graph, Init, Operand, Program, Scope, Tensor};
+use crate::graph::{BuildError, Graph, Init, Operand, Program, Scope, Tensor};
 use bf16scope_hlo::ops::{RuleError, SliceDim};
-use bf16scope_hlo::{DType, Op};
+use bf16scope_hlo::{DType, Module, Op};
 use serde::{Deserialize, Serialize};
 
 macro_rules! recurrent {
@@ -117,7 +118,8 @@ pub enum StepRemat {
     Nothing,
     /// Each step, of the state before it.
     Steps,
-    /// Segments of as many steps as there are segments: the state before each is kept, and the steps of one at a time.
+    /// Segments of as many steps as there are segments: the state before each is kept, and the steps of one at a time. The
+    /// product with the kernel is made by segments, too.
     Segments,
 }
 
@@ -152,7 +154,23 @@ struct Order {
 /// Hochreiter and Schmidhuber 1997; Keras' `LSTM`, whose cell is of the dtype of x.
 #[track_caller]
 pub fn lstm(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &Lstm) -> Tensor {
-    layer(s, x, mask, name, ("lstm", &config.order()), |s, x| {
+    lstm_from(s, x, mask, &[], name, config)
+}
+
+/// [`lstm`] that starts from `states`, `[batch, units]` each: h, or h and c, forwards and then backwards where it is bidirectional.
+///
+/// # Errors
+/// As [`lstm`]; another number of states, or of another shape.
+#[track_caller]
+pub fn lstm_from(
+    s: &Scope,
+    x: &Tensor,
+    mask: Option<&Tensor>,
+    states: &[&Tensor],
+    name: &str,
+    config: &Lstm,
+) -> Tensor {
+    layer(s, x, mask, states, name, ("lstm", &config.order()), |s, x| {
         let Lstm { units, .. } = *config;
         let kernels = kernels(s, x, 4 * units, (config.kernel_initializer, config.recurrent_initializer), units);
         let bias = config.use_bias.then(|| {
@@ -182,7 +200,16 @@ pub fn lstm(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &L
 /// Cho et al. 2014; Keras' `GRU` with `reset_after`, its default, which is cuDNN's.
 #[track_caller]
 pub fn gru(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &Gru) -> Tensor {
-    layer(s, x, mask, name, ("gru", &config.order()), |s, x| {
+    gru_from(s, x, mask, &[], name, config)
+}
+
+/// [`gru`] that starts from `states`, `[batch, units]`: one for each direction.
+///
+/// # Errors
+/// As [`gru`]; another number of states, or of another shape.
+#[track_caller]
+pub fn gru_from(s: &Scope, x: &Tensor, mask: Option<&Tensor>, states: &[&Tensor], name: &str, config: &Gru) -> Tensor {
+    layer(s, x, mask, states, name, ("gru", &config.order()), |s, x| {
         let Gru { units, .. } = *config;
         let kernels = kernels(s, x, 3 * units, (config.kernel_initializer, config.recurrent_initializer), units);
         let bias =
@@ -273,23 +300,29 @@ fn layer(
     s: &Scope,
     x: &Tensor,
     mask: Option<&Tensor>,
+    states: &[&Tensor],
     name: &str,
     (kind, order): (&'static str, &Order),
     cell: impl Fn(&Scope, &Tensor) -> Cell,
 ) -> Tensor {
     s.layer(name, |s| {
-        if let Some(poison) = [Some(x), mask].into_iter().flatten().find(|tensor| tensor.is_poison()) {
+        if let Some(poison) =
+            [Some(x), mask].into_iter().flatten().chain(states.iter().copied()).find(|it| it.is_poison())
+        {
             return poison.clone();
         }
-        if let Err(error) = check(x, mask, order) {
+        let checked = check(x, mask, order).and_then(|()| check_states(x, states, kind, order));
+        if let Err(error) = checked {
             return s.graph().fail(kind, &[x], error);
         }
-        let one = |s: &Scope, go_backwards| direction(s, x, mask, kind, order, go_backwards, &cell(s, x));
+        let (first, second) = states.split_at(if order.bidirectional { states.len() / 2 } else { states.len() });
+        let one =
+            |s: &Scope, states, go_backwards| direction(s, x, (mask, states), kind, (order, go_backwards), &cell(s, x));
         if !order.bidirectional {
-            return one(s, order.go_backwards);
+            return one(s, first, order.go_backwards);
         }
-        let forward = s.within("forward", |s| one(s, order.go_backwards));
-        let backward = s.within("backward", |s| one(s, !order.go_backwards));
+        let forward = s.within("forward", |s| one(s, first, order.go_backwards));
+        let backward = s.within("backward", |s| one(s, second, !order.go_backwards));
         if forward.is_poison() || backward.is_poison() {
             return s.graph().tensor(bf16scope_hlo::POISON);
         }
@@ -311,15 +344,34 @@ fn check(x: &Tensor, mask: Option<&Tensor>, order: &Order) -> Result<(), RuleErr
     Ok(())
 }
 
+/// States to start from: as many as the layer carries, or h alone.
+fn check_states(x: &Tensor, states: &[&Tensor], kind: &'static str, order: &Order) -> Result<(), RuleError> {
+    let n_directions = if order.bidirectional { 2 } else { 1 };
+    let fits = [0, n_directions].contains(&states.len()) || (kind == "lstm" && states.len() == 2 * n_directions);
+    if !fits {
+        let or_cells = if kind == "lstm" { format!(" or {}", 2 * n_directions) } else { String::new() };
+        let message = format!("{} states to start from, expected {n_directions}{or_cells}", states.len());
+        return Err(RuleError::new("recurrent/states", message));
+    }
+    match states.iter().find(|state| state.dims() != [x.dims()[0], order.units] || !state.dtype().is_float()) {
+        None => Ok(()),
+        Some(state) => {
+            let message =
+                format!("the state to start from is {}, expected [{}, {}]", state.shape(), x.dims()[0], order.units);
+            let help = format!("make it of so many units with `{{dense: {}}}`", order.units);
+            Err(RuleError::new("recurrent/states", message).with_help(help))
+        }
+    }
+}
+
 /// One direction: the state after the last step, or those after all.
 #[track_caller]
 fn direction(
     s: &Scope,
     x: &Tensor,
-    mask: Option<&Tensor>,
+    (mask, states): (Option<&Tensor>, &[&Tensor]),
     kind: &'static str,
-    order: &Order,
-    go_backwards: bool,
+    (order, go_backwards): (&Order, bool),
     cell: &Cell,
 ) -> Tensor {
     let g = s.graph();
@@ -328,40 +380,91 @@ fn direction(
         let x = x.transpose(permutation);
         if go_backwards { reversed(&x, 0) } else { x }
     };
-    // The whole sequence's product at once.
-    let of_x = by_step(x.matmul(&cell.kernels[0]), &[1, 0, 2]);
     let mask = mask.map(|mask| {
         let zeros = g.full(mask.dtype(), &mask.dims(), 0.0);
         by_step(mask.not_equal(&zeros), &[1, 0])
     });
-    if of_x.is_poison() {
-        return of_x;
-    }
-    let state = g.full(x.dtype(), &[batch, units], 0.0);
+    let start = |number: usize, dtype: DType| match states.get(number) {
+        Some(state) => state.cast(dtype),
+        None => g.full(dtype, &[batch, units], 0.0),
+    };
+    let state = start(0, x.dtype());
     let is_narrow = x.dtype().bits() < 32;
     let memory_dtype = if is_narrow { DType::F32 } else { x.dtype() };
-    let memory = cell.has_memory.then(|| g.full(memory_dtype, &[batch, units], 0.0));
-    let body = match body(s, kind, order, cell, &of_x, memory_dtype, mask.is_some()) {
-        Ok(body) => body,
-        Err(message) => return g.fail(kind, &[x], RuleError::new("recurrent/step", message)),
-    };
+    let memory = cell.has_memory.then(|| start(1, memory_dtype));
+    if let Some(poison) = cell.kernels.iter().find(|kernel| kernel.is_poison()) {
+        return poison.clone();
+    }
     let carried = [Some(&state), memory.as_ref(), Some(&cell.kernels[1]), cell.bias.as_ref()];
     let mut operands: Vec<Operand<'_>> = carried.into_iter().flatten().map(Operand::Carried).collect();
-    operands.push(Operand::Split(&of_x));
-    operands.extend(mask.as_ref().map(Operand::Split));
+    let body = match body(s, kind, order, cell, batch, memory_dtype, mask.is_some()) {
+        Ok(body) => body.module,
+        Err(error) => return g.fail(kind, &[x], RuleError::new("recurrent/step", error.to_string())),
+    };
     let n = steps as u32;
-    let results = match order.unroll {
-        true => g.scan_unrolled(n, &body.module, &operands),
-        false => match order.remat {
-            StepRemat::Nothing => g.scan(n, &body.module, &operands),
-            StepRemat::Steps => g.scan_rematerialised(n, &body.module, &operands),
-            StepRemat::Segments => g.scan_in_segments(n, &body.module, &operands),
-        },
+    let results = if order.remat == StepRemat::Segments && !order.unroll {
+        // Each segment's product is made with it, so that no array has all gates of all steps.
+        let x = by_step(x.clone(), &[1, 0, 2]);
+        operands.extend([Operand::Carried(&cell.kernels[0]), Operand::Split(&x)]);
+        operands.extend(mask.as_ref().map(Operand::Split));
+        let n_states = 1 + usize::from(memory.is_some());
+        let segment = |length| segment(g, kind, &body, &operands, (n_states, length));
+        match g.scan_segments(n, &segment, &operands) {
+            Ok(results) => results,
+            Err(error) => return g.fail(kind, &[&x], RuleError::new("recurrent/segment", error.to_string())),
+        }
+    } else {
+        // The whole sequence's product at once.
+        let of_x = by_step(x.matmul(&cell.kernels[0]), &[1, 0, 2]);
+        operands.push(Operand::Split(&of_x));
+        operands.extend(mask.as_ref().map(Operand::Split));
+        match (order.unroll, order.remat) {
+            (true, _) => g.scan_unrolled(n, &body, &operands),
+            (false, StepRemat::Steps) => g.scan_rematerialised(n, &body, &operands),
+            (false, _) => g.scan(n, &body, &operands),
+        }
     };
     match order.return_sequences {
         true => results.last().map_or_else(|| state.clone(), |states| states.transpose(&[1, 0, 2])),
         false => results[0].clone(),
     }
+}
+
+/// A segment of so many steps as a program: (the carried, kernel, x, mask) → (the carried, kernel, the states).
+#[track_caller]
+fn segment(
+    outer: &Graph,
+    kind: &'static str,
+    body: &Module,
+    operands: &[Operand<'_>],
+    (n_states, length): (usize, u32),
+) -> Result<Module, BuildError> {
+    let g = Graph::new(kind).placed_as(outer);
+    let input = |(number, operand): (usize, &Operand<'_>)| {
+        let (tensor, mut dims) = (operand.tensor(), operand.tensor().dims());
+        if let Operand::Split(_) = operand {
+            dims[0] = i64::from(length);
+        }
+        g.input(&format!("operand{number}"), tensor.dtype(), dims)
+    };
+    let inputs: Vec<Tensor> = operands.iter().enumerate().map(input).collect();
+    let n_carried = operands.iter().filter(|it| matches!(it, Operand::Carried(_))).count() - 1;
+    let (kernel, x) = (&inputs[n_carried], &inputs[n_carried + 1]);
+    let of_x = x.matmul(kernel);
+    let trips: Vec<Operand<'_>> = inputs[..n_carried]
+        .iter()
+        .map(Operand::Carried)
+        .chain([&of_x].into_iter().chain(&inputs[n_carried + 2..]).map(Operand::Split))
+        .collect();
+    let mut results = g.scan(length, body, &trips);
+    // The kernel of the state and the bias, which no step changes, are given on as they are.
+    for (result, input) in results.iter_mut().zip(&inputs).take(n_carried).skip(n_states) {
+        *result = input.clone();
+    }
+    results.insert(n_carried.min(results.len()), kernel.clone());
+    let names: Vec<String> = (0..results.len()).map(|number| format!("result{number}")).collect();
+    let outputs: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&results).collect();
+    g.finish(&outputs).map(|program| program.module)
 }
 
 /// One step as a program: (state, memory, recurrent kernel, bias, product of x, mask) → (the carried, the state).
@@ -370,22 +473,22 @@ fn body(
     kind: &'static str,
     order: &Order,
     cell: &Cell,
-    of_x: &Tensor,
+    batch: i64,
     memory_dtype: DType,
     is_masked: bool,
-) -> Result<Program, String> {
+) -> Result<Program, BuildError> {
     let g = Graph::new(kind).placed_as(s.graph());
-    let (batch, units, dtype) = (of_x.dims()[1], order.units, of_x.dtype());
+    let (units, width, dtype) = (order.units, cell.kernels[0].dims()[1], cell.kernels[0].dtype());
     let input = |name: &str, like: &Tensor| g.input(name, like.dtype(), like.dims());
     let state = g.input("state", dtype, [batch, units]);
     let memory = cell.has_memory.then(|| g.input("memory", memory_dtype, [batch, units]));
     let recurrent_kernel = input("recurrent_kernel", &cell.kernels[1]);
     let bias = cell.bias.as_ref().map(|bias| input("bias", bias));
-    let row = g.input("of_x", dtype, [1, batch, of_x.dims()[2]]);
+    let row = g.input("of_x", dtype, [1, batch, width]);
     let mask = is_masked.then(|| g.input("mask", DType::Pred, [1, batch]));
     let [activation, recurrent_activation] = order.activations;
     let (next, next_memory) = (cell.step)(&StepInputs {
-        of_x: &row.reshape([batch, of_x.dims()[2]]),
+        of_x: &row.reshape([batch, width]),
         state: &state,
         memory: memory.as_ref(),
         recurrent_kernel: &recurrent_kernel,
@@ -408,7 +511,7 @@ fn body(
     if order.return_sequences {
         outputs.push(("states", &shown));
     }
-    g.finish(&outputs).map_err(|error| error.to_string())
+    g.finish(&outputs)
 }
 
 /// The order of an axis, turned round.

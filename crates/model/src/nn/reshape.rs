@@ -44,14 +44,14 @@ fn reshaped(x: &Tensor, dims: &[i64]) -> Result<Vec<i64>, String> {
         _ => false,
     };
     if !fits || dims.iter().any(|&dim| dim < 1 && dim != -1) {
-        return Err(format!("an example of {example:?} has {n_elements} elements, which do not fit {dims:?}"));
+        return Err(format!("an example of {example:?} has {n_elements} elements, expected dims of as many, found {dims:?}"));
     }
     let rest = n_elements / known.unwrap_or(1);
     let target = dims.iter().map(|&dim| if dim == -1 { rest } else { dim });
     Ok(std::iter::once(batch).chain(target).collect())
 }
 
-/// What stands at `index` of `axis`, which goes; the batch is axis 0, and stays.
+/// What stands at `index` of `axis`, which goes; the batch is axis 0, and stays. Indices below 0 count from the end.
 ///
 /// # Shapes
 /// x `[batch, a, b, …]` → of axis 1 `[batch, b, …]`.
@@ -72,9 +72,11 @@ pub fn take(x: &Tensor, index: i64, axis: i64) -> Tensor {
         let message = format!("axis is {axis}, expected one of {} after the batch", x.shape());
         return x.graph().fail("take", &[x], RuleError::new("take/axis", message));
     }
-    if !(0..dims[at as usize]).contains(&index) {
-        let message =
-            format!("index is {index}, expected 0 up to but not including {} of {}", dims[at as usize], x.shape());
+    let size = dims[at as usize];
+    let written = index;
+    let index = if index < 0 { index + size } else { index };
+    if !(0..size).contains(&index) {
+        let message = format!("index is {written}, expected {} up to {} of {}", -size, size - 1, x.shape());
         return x.graph().fail("take", &[x], RuleError::new("take/index", message));
     }
     let of = |(number, &size): (usize, &i64)| match number as i64 == at {
@@ -214,7 +216,8 @@ pub fn crop(x: &Tensor, margins: [[i64; 2]; 2], format: DataFormat) -> Tensor {
         let slice = &mut slices[axis as usize];
         if before < 0 || after < 0 || before + after >= slice.limit {
             let message = format!("{before} and {after} of axis {axis} of {} leave nothing", x.shape());
-            return x.graph().fail("crop", &[x], RuleError::new("crop/margins", message));
+            let error = RuleError::new("crop/margins", message).with_help("cut less, or make what it reads larger");
+            return x.graph().fail("crop", &[x], error);
         }
         (slice.start, slice.limit) = (before, slice.limit - after);
     }

@@ -124,7 +124,8 @@ pub fn pad_places(x: &Tensor, margins: &[[i64; 2]]) -> Tensor {
         result[axis] = result[axis].saturating_add(low).saturating_add(high);
         if result[axis] < 1 || low.min(high) < -x.dims()[axis] {
             let message = format!("{} and {} of axis {axis} of {} leave nothing", -low, -high, x.shape());
-            return x.graph().fail("pad", &[x], RuleError::new("pad/margins", message));
+            let error = RuleError::new("pad/margins", message).with_help("cut less, or make what it reads larger");
+            return x.graph().fail("pad", &[x], error);
         }
         (dims[axis].low, dims[axis].high) = (low, high);
     }

@@ -156,7 +156,8 @@ impl Callbacks {
         for (way, monitor, mode) in monitored {
             let (_, name) = split(monitor);
             if !names.iter().any(|other| other == name) {
-                let text = format!("no `{name}` is reported, which `{monitor}` would be");
+                let would = if name == monitor { String::new() } else { format!(", which `{monitor}` would be") };
+                let text = format!("no `{name}` is reported{would}");
                 let help =
                     format!("monitor one of {}; `train_` before it is that of the epoch's batches", list(&names));
                 return Err(TrainError::of_key(way, text).with_help(help));

@@ -425,7 +425,14 @@ impl Experiment {
     pub fn read(path: impl AsRef<Path>) -> Result<Experiment, TrainError> {
         let path = path.as_ref();
         let failed = |cause: std::io::Error| {
-            TrainError::of_file(TrainErrorKind::Experiment, path, "cannot read the experiment").because(cause)
+            let help = match cause.kind() {
+                std::io::ErrorKind::NotFound => {
+                    "name an experiment's YAML file, or the folder of a run; `bf16scope init` writes a file to begin with"
+                }
+                _ => "",
+            };
+            let error = TrainError::of_file(TrainErrorKind::Experiment, path, "cannot read the experiment");
+            error.with_help(help).because(cause)
         };
         let text = files::read_text(path, document::MAX_BYTES as u64).map_err(failed)?;
         let mut included = |path: &Path| files::read_text(path, document::MAX_BYTES as u64);

@@ -208,11 +208,12 @@ impl Build<'_> {
         let read = sources.iter().map(|&source| self.as_read(s, layer, source, tensors.of(source)));
         let read: Vec<Tensor> = read.collect();
         let read: Vec<&Tensor> = read.iter().collect();
+        let (inputs, states) = read.split_at(read.len() - layer.initial_state.len());
         let first = s.graph().variables().len();
         let outer = s;
         let build = |s: &Scope| match self.table(number, outer, tensors) {
             Some(table) => self.tied(number, s, read[0], table),
-            None => self.under_its_name(number, s, |s, name| layer.kind.build(s, name, &read)),
+            None => self.under_its_name(number, s, |s, name| layer.kind.build_from(s, name, inputs, states)),
         };
         let made = match layer.dtype {
             Some(LayerDType::Float32) => s.in_f32(build),

@@ -159,6 +159,8 @@ macro_rules! rates {
 rates! {
     /// Options of `dropout`; see [`nn::dropout`].
     Dropout = dropout;
+    /// Options of `spatial_dropout`; see [`nn::spatial_dropout`].
+    SpatialDropout = spatial_dropout;
     /// Options of `gaussian_dropout`; see [`nn::gaussian_dropout`].
     GaussianDropout = gaussian_dropout;
     /// Options of `stochastic_depth`; see [`nn::stochastic_depth`].

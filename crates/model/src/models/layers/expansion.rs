@@ -7,12 +7,14 @@
 mod definition;
 mod share;
 
+use super::Config;
 use super::kinds::{self, LayerKind};
 use super::layer_options::Arity;
 use super::parameters::{Replacer, Values};
-use super::wiring::MAX_LAYERS;
-use crate::document::{Key, Mark, Node, ReadError, Value, nearest};
+use super::wiring::{MAX_LAYERS, Wiring};
+use crate::document::{ConfigProblem, Key, Mark, Node, ReadError, Value, nearest};
 use definition::{Block, blocks, is_reserved};
+use serde::Deserialize;
 use std::collections::BTreeSet;
 
 /// Blocks inside one another at most.
@@ -26,6 +28,8 @@ struct Entry<'a> {
     key: Key,
     main: Option<Node>,
     options: Vec<(Key, Node)>,
+    /// The layer before parameters are replaced, where each repetition replaces them anew, by its `$index`.
+    again: Option<Node>,
 }
 
 enum EntryKind<'a> {
@@ -65,11 +69,54 @@ struct Expander<'a> {
     inputs: Vec<String>,
 }
 
+/// A network's node with its blocks written out, and what it says. Layers of a block that nothing reads where others of the same
+/// use are read are left out, as Keras leaves them out: the last of several blocks often makes more than is used.
+///
+/// # Errors
+/// Blocks that are not right, at their places; values that are not right.
+pub(super) fn read(model: &Node) -> Result<(Node, Config), ReadError> {
+    let node = expanded(model)?;
+    let config = Config::deserialize(&node).map_err(|error| as_parameter(model, error))?;
+    if model.get("blocks").is_none() {
+        return Ok((node, config));
+    }
+    let unused = Wiring::unused(&config);
+    if unused.is_empty() {
+        return Ok((node, config));
+    }
+    let (Value::Map(map), Some(layers)) = (&node.value, node.get("layers")) else { return Ok((node, config)) };
+    let used = layers.children().enumerate().filter(|(number, _)| !unused.contains(number));
+    let used = layers.replaced(Value::List(used.map(|(_, layer)| layer.clone()).collect()));
+    let pair =
+        |(key, value): &(Key, Node)| (key.clone(), if &**key == "layers" { used.clone() } else { value.clone() });
+    let node = node.replaced(Value::Map(map.iter().map(pair).collect()));
+    let config = Config::deserialize(&node)?;
+    Ok((node, config))
+}
+
+/// The error of a value that is the name of a parameter: how its value is written.
+fn as_parameter(model: &Node, error: ReadError) -> ReadError {
+    let ConfigProblem::WrongValue { found, .. } = &error.problem else { return error };
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let words: Vec<&str> = found.split(|c| !is_name(c)).collect();
+    let blocks = model.get("blocks").into_iter().flat_map(Node::children);
+    let parameters =
+        blocks.chain([model]).filter_map(|node| node.get("parameters")).flat_map(|node| match &node.value {
+            Value::Map(map) => map.iter().map(|(name, _)| name.to_string()).collect(),
+            _ => node.children().chain([node]).filter_map(Node::text).map(str::to_string).collect::<Vec<String>>(),
+        });
+    // The first word is the kind of what was found.
+    let Some(name) = parameters.into_iter().find(|name| words.iter().skip(1).any(|word| word == name)) else {
+        return error;
+    };
+    error.with_help(format!("`{name}` is a parameter: its value is `${name}`, and that of a formula `$(2 * {name})`"))
+}
+
 /// A network's node, with its blocks and shared layers written out.
 ///
 /// # Errors
 /// Blocks that are not right, at their places.
-pub(super) fn expanded(model: &Node) -> Result<Node, ReadError> {
+fn expanded(model: &Node) -> Result<Node, ReadError> {
     let Value::Map(map) = &model.value else { return Ok(model.clone()) };
     let Some(Value::List(layers)) = model.get("layers").map(|node| &node.value) else { return Ok(model.clone()) };
     let is_alone = |layer: &Node| layer.get("share").is_some() && is_share(layer);
@@ -121,8 +168,11 @@ impl<'a> Expander<'a> {
     fn layers(&mut self, list: &[Node], frame: &Frame<'_>) -> Result<Vec<(String, String)>, ReadError> {
         let mut entries = Vec::new();
         for node in list {
-            let node = self.replacer.replaced(node, &frame.values)?;
-            let mut entry = self.entry(&node)?;
+            let counts = frame.prefix.is_empty() && node.get("repeats").is_some();
+            let values = if counts { frame.values.counted(0, node.mark) } else { frame.values.clone() };
+            let again = counts.then(|| node.clone());
+            let node = self.replacer.replaced(node, &values)?;
+            let mut entry = Entry { again, ..self.entry(&node)? };
             if let Some(at) = entry.options.iter().position(|(key, _)| &**key == "when") {
                 let (_, when) = entry.options.remove(at);
                 match when.value {
@@ -166,7 +216,7 @@ impl<'a> Expander<'a> {
                     *node = qualified(node);
                     reads = Some(node.clone());
                 }
-                "share" | "tied_to" => *node = qualified(node),
+                "share" | "tied_to" | "initial_state" => *node = qualified(node),
                 _ => {}
             }
         }
@@ -236,11 +286,18 @@ impl<'a> Expander<'a> {
             None => 1,
             Some(node) => crate::document::number(node, is_count, "a whole number from 1 to 1000")? as usize,
         };
-        let values = self.values(block, entry, mark)?;
+        let first = self.values(block, entry, mark)?;
         for index in 0..repeats {
             let prefix = if repeats == 1 { name.to_string() } else { format!("{name}/block{}", index + 1) };
-            let mut values = values.clone();
-            values.0.push(("index".to_string(), super::parameters::numeric(index as f64, mark)));
+            let values = match &entry.again {
+                Some(node) if index > 0 => {
+                    let node = self.replacer.replaced(node, &frame.values.counted(index, mark))?;
+                    let entry = self.entry(&node)?;
+                    self.values(block, &entry, mark)?
+                }
+                _ => first.clone(),
+            };
+            let values = values.counted(index, mark);
             let inner = Frame {
                 prefix: &prefix,
                 reads: block.inputs.iter().map(ToString::to_string).zip(reads.iter().cloned()).collect(),
@@ -346,6 +403,7 @@ impl<'a> Expander<'a> {
                 key: Key::new("share", node.mark),
                 main: None,
                 options: map.clone(),
+                again: None,
             });
         }
         let parameters = |name: &str| {
@@ -358,13 +416,17 @@ impl<'a> Expander<'a> {
             None => LayerKind::known(&name).map_or(EntryKind::Unknown, EntryKind::Layer),
         };
         if let EntryKind::Unknown = kind {
+            if let Some(help) = kinds::elsewhere(&name) {
+                let error = ReadError::new(format!("there is no layer and no block `{name}`")).or_at(key.mark);
+                return Err(error.with_help(help));
+            }
             let names: Vec<String> = self.blocks.iter().map(|block| block.name.to_string()).collect();
             if let Some(near) = nearest(&name, &names) {
                 let error = ReadError::new(format!("there is no layer and no block `{name}`")).or_at(key.mark);
                 return Err(error.with_help(format!("did you mean `{near}`?")));
             }
         }
-        Ok(Entry { kind, key, main, options })
+        Ok(Entry { kind, key, main, options, again: None })
     }
 
     /// The names of a list's layers: their own, or the kind's with a number from the second on.

@@ -65,7 +65,11 @@ macro_rules! kinds {
                     $($name => Ok(LayerKind::$Kind(choice.options(&COMMON)?)),)*
                     _ => {
                         let error = choice.unknown(&[$($name),*], None, |_| String::new());
-                        Err(if is_activation(name) { error.with_help(format!("write `activation: {name}`")) } else { error })
+                        Err(match elsewhere(name) {
+                            Some(help) => error.with_help(help),
+                            None if is_activation(name) => error.with_help(format!("write `activation: {name}`")),
+                            None => error,
+                        })
                     }
                 }
             }
@@ -130,6 +134,8 @@ kinds! {
     GlobalAvgPool(direct::GlobalAvgPool) = "global_avg_pool", "GlobalAveragePooling2D";
     /// Zeroes elements in training.
     Dropout(direct::Dropout) = "dropout", "Dropout";
+    /// Zeroes whole channels in training.
+    SpatialDropout(direct::SpatialDropout) = "spatial_dropout", "SpatialDropout2D";
     /// Leaves whole examples out in training.
     StochasticDepth(direct::StochasticDepth) = "stochastic_depth", "StochasticDepth";
     /// Channels weighted by what the whole image says.
@@ -219,7 +225,21 @@ kinds! {
 /// What every layer may have beside its options.
 const COMMON: [&str; 4] = ["name", "inputs", "dtype", "share"];
 /// Further keys that some layers take.
-const SOME: [&str; 1] = ["tied_to"];
+const SOME: [&str; 2] = ["tied_to", "initial_state"];
+
+/// Words of other frameworks that are no kinds here, and how the same is written.
+const ELSEWHERE: &[(&str, &str)] = &[
+    ("bidirectional", "write `{lstm: 64, bidirectional: true}`, or `gru` so"),
+    ("time_distributed", "layers of the last axis work on every step: leave it out"),
+    ("simple_rnn", "write `lstm` or `gru`"),
+    ("rnn", "write `lstm` or `gru`"),
+    ("conv_lstm2d", "write `lstm` or `gru` of vectors, or `conv3d` of images"),
+    ("input", "name the network's inputs in `inputs`"),
+    ("input_layer", "name the network's inputs in `inputs`"),
+    ("lambda", "write `{expression: \"2 * x\"}`"),
+    ("adaptive_avg_pool", "write `global_avg_pool`"),
+    ("spectral_normalization", "write `kernel_regularizer: {l2: 1.0e-4}`"),
+];
 
 fn is_extra(key: &str) -> bool {
     SOME.contains(&key) || Regularizers::is_key(key)
@@ -236,6 +256,8 @@ pub struct Layer {
     pub dtype: Option<LayerDType>,
     /// The layer whose variables it has, of the same kind and options: it is applied once more.
     pub share: Option<String>,
+    /// For a recurrent layer: the layers or inputs whose values are its first state.
+    pub initial_state: Vec<String>,
     /// For a dense layer: the layer whose table or kernel, transposed, is its kernel.
     pub tied_to: Option<String>,
     /// Penalties of its variables, or of its output.
@@ -256,7 +278,16 @@ pub enum LayerDType {
 impl From<LayerKind> for Layer {
     fn from(kind: LayerKind) -> Layer {
         let regularizers = Regularizers::default();
-        Layer { name: None, inputs: Vec::new(), dtype: None, share: None, tied_to: None, regularizers, kind }
+        Layer {
+            name: None,
+            inputs: Vec::new(),
+            dtype: None,
+            share: None,
+            initial_state: Vec::new(),
+            tied_to: None,
+            regularizers,
+            kind,
+        }
     }
 }
 
@@ -308,6 +339,16 @@ impl LayerKind {
         }
     }
 
+    /// Builds a recurrent layer that starts from `states`; another has none.
+    pub(super) fn build_from(&self, s: &Scope, name: &str, inputs: &[&Tensor], states: &[&Tensor]) -> Tensor {
+        let mask = inputs.get(1).copied();
+        match self {
+            LayerKind::Lstm(options) => nn::lstm_from(s, inputs[0], mask, states, name, options),
+            LayerKind::Gru(options) => nn::gru_from(s, inputs[0], mask, states, name, options),
+            _ => self.build(s, name, inputs),
+        }
+    }
+
     /// The name that `written` means: it may be Keras', and case and underscores do not matter.
     fn canonical(written: &str) -> &str {
         let plain = |name: &str| name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase();
@@ -323,6 +364,8 @@ const ALIASES: &[(&str, &str)] = &[
     ("conv_transpose", "Conv1DTranspose"),
     ("conv_transpose", "Conv3DTranspose"),
     ("separable_conv", "SeparableConv1D"),
+    ("spatial_dropout", "SpatialDropout1D"),
+    ("spatial_dropout", "SpatialDropout3D"),
     ("max_pool", "MaxPooling1D"),
     ("max_pool", "MaxPooling3D"),
     ("avg_pool", "AveragePooling1D"),
@@ -402,6 +445,9 @@ impl Layer {
         let dtype = choice.take::<LayerDType>("dtype")?;
         let share = choice.take::<String>("share")?;
         let tied_to = if canonical == "dense" { choice.take::<String>("tied_to")? } else { None };
+        let is_recurrent = matches!(canonical, "lstm" | "gru");
+        let initial_state = if is_recurrent { choice.take::<Names>("initial_state")? } else { None };
+        let initial_state = initial_state.map(|Names(names)| names).unwrap_or_default();
         let regularizers = Regularizers::take(&mut choice)?;
         let place_of_inputs = choice.place_of("inputs");
         let mut inputs = choice.take::<Names>("inputs")?.map(|Names(names)| names);
@@ -423,7 +469,7 @@ impl Layer {
             }
             None => LayerKind::read(canonical, choice)?,
         };
-        Ok(Layer { name, inputs, dtype, share, tied_to, regularizers, kind })
+        Ok(Layer { name, inputs, dtype, share, initial_state, tied_to, regularizers, kind })
     }
 }
 
@@ -467,12 +513,20 @@ impl Serialize for Layer {
         if let Some(share) = &self.share {
             map.serialize_entry("share", share)?;
         }
+        if !self.initial_state.is_empty() {
+            map.serialize_entry("initial_state", &self.initial_state)?;
+        }
         if let Some(tied_to) = &self.tied_to {
             map.serialize_entry("tied_to", tied_to)?;
         }
         self.regularizers.serialize_entries(&mut map)?;
         map.end()
     }
+}
+
+pub(super) fn elsewhere(name: &str) -> Option<&'static str> {
+    let plain = |name: &str| name.chars().filter(|&c| c != '_').collect::<String>().to_lowercase();
+    ELSEWHERE.iter().find(|(word, _)| plain(word) == plain(name)).map(|(_, help)| *help)
 }
 
 fn is_activation(name: &str) -> bool {

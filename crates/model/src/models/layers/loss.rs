@@ -27,6 +27,8 @@ const OF_CLASSES: LossForm =
     LossForm { takes: Some(Activation::Softmax), labels: Labels::Classes, is_cross_entropy: true };
 const OF_DISTRIBUTIONS: LossForm = LossForm { labels: Labels::Probabilities, ..OF_CLASSES };
 const OF_ANSWERS: LossForm = LossForm { takes: Some(Activation::Sigmoid), ..OF_DISTRIBUTIONS };
+/// Sequences of classes.
+const OF_SEQUENCES: LossForm = LossForm { is_cross_entropy: false, ..OF_CLASSES };
 /// Overlaps of regions.
 const OF_REGIONS: LossForm = LossForm { is_cross_entropy: false, ..OF_ANSWERS };
 const OF_REGIONS_OF_CLASSES: LossForm = LossForm { is_cross_entropy: false, ..OF_DISTRIBUTIONS };
@@ -167,6 +169,9 @@ losses! {
     /// [`nn::triplet_per_example`]: the output is an embedding, and labels say which belong together.
     Triplet(margin: Margin) = "triplet", OF_IDENTITIES, ["triplet_loss", "triplet_hard_loss", "triplet_margin_loss"],
         |output, labels, _| nn::triplet_per_example(output, labels, margin.margin);
+    /// [`nn::ctc_per_example`]: labels are sequences of classes.
+    Ctc(ctc: Ctc) = "ctc", OF_SEQUENCES, ["ctc_loss", "ctc_batch_cost"],
+        |output, labels, _| nn::ctc_per_example(output, labels, ctc.blank);
     /// [`nn::huber_per_example`].
     Huber(huber: Huber) = "huber", OF_NUMBERS, ["huber_loss", "smooth_l1", "smooth_l1_loss"],
         |output, labels, _| nn::huber_per_example(output, labels, huber.delta);
@@ -194,6 +199,25 @@ impl OwnOptions for Huber {
 
     fn values(&self) -> Vec<Option<f64>> {
         vec![Some(self.delta)]
+    }
+}
+
+/// Options of `ctc`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ctc {
+    /// The class that says nothing, and ends shorter labels. Default 0.
+    pub blank: i64,
+}
+
+impl OwnOptions for Ctc {
+    const KEYS: &'static [&'static str] = &["blank"];
+
+    fn take(choice: &mut Choice<'_>) -> Result<Ctc, ReadError> {
+        Ok(Ctc { blank: choice.take::<u32>("blank")?.map_or(0, i64::from) })
+    }
+
+    fn values(&self) -> Vec<Option<f64>> {
+        vec![Some(self.blank as f64)]
     }
 }
 

@@ -11,6 +11,13 @@ const MAX_VALUES: usize = 1 << 20;
 pub(super) struct Values(pub Vec<(String, Node)>);
 
 impl Values {
+    /// These, and which repetition it is.
+    pub fn counted(&self, index: usize, mark: Mark) -> Values {
+        let mut values = self.clone();
+        values.0.push(("index".to_string(), numeric(index as f64, mark)));
+        values
+    }
+
     fn get(&self, name: &str) -> Result<&Node, String> {
         let known = self.0.iter().rev().find(|(other, _)| other == name).map(|(_, node)| node);
         known.ok_or_else(|| {
@@ -93,7 +100,12 @@ impl Replacer {
             }
             let is_alone = dollar == 0 && made.is_empty() && rest.len() == text.len();
             if after.starts_with('(') {
-                let Some(length) = closing(after) else { return Err(at(format!("`{text}` has no `)` for its `$(`"))) };
+                let Some(length) = closing(after) else {
+                    // Braces and brackets of YAML end a text at its comma.
+                    let error = ReadError::new(format!("`{text}` has no `)` for its `$(`")).or_at(mark);
+                    let help = "quote a formula with commas inside of `{…}` or `[…]`: `\"$(max(8, n))\"`";
+                    return Err(error.with_help(help));
+                };
                 let number = values.number(&after[1..length]).map_err(at)?;
                 if !number.is_finite() {
                     return Err(at(format!("`$({})` is {number}, expected a finite number", &after[1..length])));

@@ -37,8 +37,8 @@ impl LayerOptions for Reshape {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Take {
-    /// The place, from 0.
-    pub index: u32,
+    /// The place, from 0, or from -1 backwards from the last.
+    pub index: i64,
     /// The axis, the batch counted. Default 1.
     #[serde(default = "first")]
     pub axis: i64,
@@ -50,7 +50,7 @@ fn first() -> i64 {
 
 impl LayerOptions for Take {
     fn build(&self, s: &Scope, name: &str, inputs: &[&Tensor]) -> Tensor {
-        s.layer(name, |_| nn::take(inputs[0], i64::from(self.index), self.axis))
+        s.layer(name, |_| nn::take(inputs[0], self.index, self.axis))
     }
 }
 

@@ -4,6 +4,7 @@ use super::block::LAYERS_OF_A_BLOCK;
 use super::{Arity, Config, Layer, LayerKind, Loss, Metric, MetricWeights};
 use crate::document::{NodeError, Step, nearest};
 use crate::task::Feature;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a layer reads, or an output is made by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,22 @@ impl Wiring {
     /// # Errors
     /// More layers than are built; names that are no one's, or two's; unused layers; the wrong number of things to read.
     pub fn new(config: &Config) -> Result<Wiring, NodeError> {
+        let wiring = Wiring::looked_up(config)?;
+        wiring.everything_is_read(config)?;
+        Ok(wiring)
+    }
+
+    /// The layers of blocks that nothing reads, of which others of the same use are read. None, where names are wrong.
+    pub fn unused(config: &Config) -> BTreeSet<usize> {
+        let Ok(wiring) = Wiring::looked_up(config) else { return BTreeSet::new() };
+        let use_of = |number: usize| wiring.names[number].split('/').next().unwrap_or_default();
+        let [_, is_read] = wiring.read(config);
+        let numbers = 0..config.layers.len();
+        let used: BTreeSet<&str> = numbers.clone().filter(|&number| is_read[number]).map(use_of).collect();
+        numbers.filter(|&number| !is_read[number] && used.contains(use_of(number))).collect()
+    }
+
+    fn looked_up(config: &Config) -> Result<Wiring, NodeError> {
         if config.layers.is_empty() {
             return Err(NodeError::new(vec![key("layers")], "there are no layers, expected at least one"));
         }
@@ -79,7 +96,8 @@ impl Wiring {
         let names = names(config)?;
         let mut wiring = Wiring { names, ..Wiring::default() };
         for (number, layer) in config.layers.iter().enumerate() {
-            let reads = wiring.reads_of(config, number, layer)?;
+            let mut reads = wiring.reads_of(config, number, layer)?;
+            reads.extend(wiring.states_of(config, number, layer)?);
             wiring.reads.push(reads);
             let (owner, tied) = (wiring.owner_of(config, number)?, wiring.tied(config, number)?);
             wiring.owners.push(owner);
@@ -108,7 +126,6 @@ impl Wiring {
             let weights = wiring.weights_of(config, number, metric, source)?;
             wiring.metric_weights.push(weights);
         }
-        wiring.everything_is_read(config)?;
         Ok(wiring)
     }
 
@@ -171,6 +188,23 @@ impl Wiring {
             }
         };
         layer.inputs.iter().map(source).collect()
+    }
+
+    /// The layers that a recurrent layer starts from.
+    fn states_of(&self, config: &Config, number: usize, layer: &Layer) -> Result<Vec<Source>, NodeError> {
+        let wrong =
+            |message: String| NodeError::new([at("layers", number), vec![key("initial_state")]].concat(), message);
+        let source = |name: &String| match self.find(config, name) {
+            Some(Source::Layer(other)) if other >= number => Err(self.not_above(config, number, other, wrong)),
+            Some(source) => Ok(source),
+            None => {
+                let layer = &self.names[number];
+                let error =
+                    wrong(format!("layer `{layer}` starts from `{name}`, which is neither an input nor a layer"));
+                Err(error.with_help(self.known(config, name)))
+            }
+        };
+        layer.initial_state.iter().map(source).collect()
     }
 
     /// The tensor that a name refers to; `x` is the layer before, unless another has that name.
@@ -330,8 +364,8 @@ impl Wiring {
         (0..config.layers.len()).find(reads)
     }
 
-    /// A layer or an input that does not matter was not meant so.
-    fn everything_is_read(&self, config: &Config) -> Result<(), NodeError> {
+    /// Which inputs and which layers the result depends on.
+    fn read(&self, config: &Config) -> [Vec<bool>; 2] {
         let mut is_read = [vec![false; config.inputs.len()], vec![false; config.layers.len()]];
         let mut waiting: Vec<Source> = self.outputs.iter().map(|(_, source)| *source).collect();
         waiting.extend(self.losses.iter().chain(&self.metrics));
@@ -345,6 +379,12 @@ impl Wiring {
                 }
             }
         }
+        is_read
+    }
+
+    /// A layer or an input that does not matter was not meant so.
+    fn everything_is_read(&self, config: &Config) -> Result<(), NodeError> {
+        let is_read = self.read(config);
         if let Some(number) = is_read[1].iter().position(|is_read| !is_read) {
             let (name, kind) = (&self.names[number], config.layers[number].kind.name());
             let message = format!("unused layer `{name}` ({kind})");
@@ -412,7 +452,8 @@ fn way(config: &Config, names: &[String], from: usize, to: usize) -> Option<Vec<
         let formula = if layer.inputs.is_empty() { layer.kind.named() } else { None };
         let reads = formula.as_ref().unwrap_or(&layer.inputs);
         let before = (reads.is_empty() && last > 0).then(|| last - 1);
-        let named = reads.iter().filter_map(|name| names.iter().position(|other| other == name));
+        let named =
+            reads.iter().chain(&layer.initial_state).filter_map(|name| names.iter().position(|other| other == name));
         paths.extend(named.chain(before).map(|next| [path.as_slice(), &[next]].concat()));
     }
     None
@@ -420,7 +461,7 @@ fn way(config: &Config, names: &[String], from: usize, to: usize) -> Option<Vec<
 
 /// The layers' names: their own, or the kind's with a number from the second on, as Keras counts.
 fn names(config: &Config) -> Result<Vec<String>, NodeError> {
-    let mut taken: std::collections::BTreeSet<String> = config.inputs.iter().map(|input| input.name.clone()).collect();
+    let mut taken: BTreeSet<String> = config.inputs.iter().map(|input| input.name.clone()).collect();
     for (number, layer) in config.layers.iter().enumerate() {
         let Some(name) = &layer.name else { continue };
         if !taken.insert(name.clone()) {
@@ -429,7 +470,7 @@ fn names(config: &Config) -> Result<Vec<String>, NodeError> {
             return Err(NodeError::new(path, message).with_help("give one of them another name"));
         }
     }
-    let mut n_of_kind = std::collections::BTreeMap::<&str, usize>::new();
+    let mut n_of_kind = BTreeMap::<&str, usize>::new();
     let name = |layer: &Layer| {
         if let Some(name) = &layer.name {
             return name.clone();

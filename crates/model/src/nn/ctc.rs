@@ -1,0 +1,134 @@
+//! Connectionist temporal classification: the loss of a sequence of classes that is shorter than the sequence of logits.
+
+use super::Activation;
+use super::loss::{check_logits, loss};
+use crate::graph::{Graph, Operand, Program, Tensor};
+use bf16scope_hlo::ops::{BinaryOp, PadDim, RuleError};
+use bf16scope_hlo::{DType, POISON};
+
+/// The logarithm of a probability of 0: finite, so that no difference of two is NaN.
+const NEVER: f64 = -1e30;
+
+/// `−log p(labels)`, where p sums over all ways to say the labels in order, one class a step, each repeated or followed by blanks as
+/// often as there are steps; between equal labels stands a blank.
+///
+/// # Shapes
+/// logits `[batch, steps, classes]`, labels `[batch, length]` → `[batch]`. Labels end with their first `blank`; what stands behind it
+/// is padding. Steps that are padding are those whose logits say `blank` beyond doubt.
+///
+/// # Types
+/// f32 or f64, computed in that dtype in logarithms; labels of integers.
+///
+/// # Gradient
+/// That of the recursion over the steps: for each step the softmax less the share of each class in all ways. Labels that the steps are
+/// too few for have a loss of about 1e30, and a gradient of 0 or of the softmax.
+///
+/// # Errors
+/// Logits of another rank or narrower than f32; labels that are no `[batch, length]` of integers; a blank that is no class.
+///
+/// # Source
+/// Graves et al. 2006; TensorFlow's `tf.nn.ctc_loss` with dense labels.
+#[track_caller]
+pub fn ctc_per_example(logits: &Tensor, labels: &Tensor, blank: i64) -> Tensor {
+    let run = || match log_probability(logits, labels, blank) {
+        Ok(log_probability) => log_probability.negate(),
+        Err(message) => logits.graph().fail("ctc", &[logits, labels], RuleError::new("ctc/step", message)),
+    };
+    loss("ctc", [logits, labels], || check(logits, labels, blank), run)
+}
+
+fn check(logits: &Tensor, labels: &Tensor, blank: i64) -> Result<(), RuleError> {
+    check_logits("logits", logits)?;
+    let &[batch, _, classes] = &logits.dims()[..] else {
+        let message =
+            format!("logits {} have rank {}, expected 3: [batch, steps, classes]", logits.shape(), logits.rank());
+        return Err(RuleError::new("ctc/rank", message));
+    };
+    let fits =
+        matches!(labels.dims()[..], [rows, length] if rows == batch && length > 0) && labels.dtype().is_integer();
+    if !fits {
+        let message = format!("labels are {}, expected whole numbers [{batch}, length]", labels.shape());
+        return Err(RuleError::new("ctc/labels", message));
+    }
+    if !(0..classes).contains(&blank) {
+        let message = format!("blank is {blank}, expected one of {classes} classes, from 0 to {}", classes - 1);
+        return Err(RuleError::new("ctc/blank", message));
+    }
+    Ok(())
+}
+
+#[track_caller]
+fn log_probability(logits: &Tensor, labels: &Tensor, blank: i64) -> Result<Tensor, String> {
+    let (g, dtype) = (logits.graph(), logits.dtype());
+    let [batch, steps, classes] = logits.dims()[..] else { return Err("rank".to_string()) };
+    let length = labels.dims()[1];
+    let n_states = 2 * length + 1;
+    // State 2i is the blank before label i, state 2i + 1 the label itself.
+    let blanks = |dims: &[i64]| g.full(labels.dtype(), dims, blank as f64);
+    let pairs = Tensor::concatenate(&[&labels.reshape([batch, length, 1]), &blanks(&[batch, length, 1])], 2);
+    let states = Tensor::concatenate(&[&blanks(&[batch, 1]), &pairs.reshape([batch, 2 * length])], 1);
+    let by_state = {
+        let dims = [batch, steps, n_states, classes];
+        let is_it = g.iota(labels.dtype(), &dims, 3).equal(&states.broadcast_in_dim(&dims, &[0, 2]));
+        let wide = Activation::LogSoftmax.of(logits).broadcast_in_dim(&dims, &[0, 1, 3]);
+        is_it.select(&wide, &g.full(dtype, &dims, 0.0)).sum(&[3]).transpose(&[1, 0, 2])
+    };
+    let scores = |is: &Tensor| {
+        let [never, zeros] = [NEVER, 0.0].map(|value| g.full(dtype, &is.dims(), value));
+        is.select(&zeros, &never)
+    };
+    // From one label to the next without the blank between them, where they differ.
+    let before = shifted(&states, 2, blank as f64);
+    let is_label = states.not_equal(&blanks(&[batch, n_states]));
+    let skips = scores(&states.not_equal(&before).binary(BinaryOp::And, &is_label));
+    let number = g.iota(DType::S32, &[batch, n_states], 1);
+    let start = scores(&number.equal(&g.full(DType::S32, &[batch, n_states], 0.0)));
+    let body = step(g, dtype, batch, n_states)?;
+    let operands = [Operand::Carried(&start), Operand::Carried(&skips), Operand::Split(&by_state)];
+    let n = u32::try_from(steps).map_err(|_| format!("{steps} steps"))?;
+    let results = g.scan(n, &body.module, &operands);
+    let last = &results[0];
+    if last.is_poison() {
+        return Ok(g.tensor(POISON));
+    }
+    // The last label, or the blank behind it.
+    let is_written = labels.not_equal(&blanks(&[batch, length]));
+    let [zeros, ones] = [0.0, 1.0].map(|value| g.full(DType::S32, &[batch, length], value));
+    let end = (is_written.select(&ones, &zeros).sum(&[1]) * 2.0).broadcast_in_dim(&[batch, n_states], &[0]);
+    let is_end = number.equal(&end).binary(BinaryOp::Or, &number.equal(&(&end - 1.0)));
+    Ok(log_sum(&[&(last + scores(&is_end))], Some(1)))
+}
+
+/// One step as a program: (scores of the states, skips, log probabilities of the states' classes) → (scores, skips).
+fn step(outer: &Graph, dtype: DType, batch: i64, n_states: i64) -> Result<Program, String> {
+    let g = Graph::new("ctc").placed_as(outer);
+    let input = |name: &str| g.input(name, dtype, [batch, n_states]);
+    let (scores, skips) = (input("scores"), input("skips"));
+    let row = g.input("row", dtype, [1, batch, n_states]).reshape([batch, n_states]);
+    let ways = [&scores, &shifted(&scores, 1, NEVER), &(shifted(&scores, 2, NEVER) + &skips)];
+    let next = log_sum(&ways, None) + row;
+    g.finish(&[("scores", &next), ("skips", &skips)]).map_err(|error| error.to_string())
+}
+
+/// Each row moved to the right, `value` before it.
+#[track_caller]
+fn shifted(x: &Tensor, by: i64, value: f64) -> Tensor {
+    let plain = PadDim { low: 0, high: 0, interior: 0 };
+    x.pad(value, &[plain, PadDim { low: by, high: -by, ..plain }])
+}
+
+/// `log Σ exp` of several arrays, or along an axis of one. The largest is subtracted before; its gradient cancels.
+#[track_caller]
+fn log_sum(ways: &[&Tensor], axis: Option<i64>) -> Tensor {
+    let first = ways[0];
+    let largest = match axis {
+        Some(axis) => first.max(&[axis]),
+        None => ways[1..].iter().fold(first.clone(), |largest, way| largest.maximum(way)),
+    };
+    let others: Vec<i64> = (0..first.rank() as i64).filter(|&other| Some(other) != axis).collect();
+    let over = largest.broadcast_in_dim(&first.dims(), &others);
+    let powers = ways.iter().map(|way| (*way - &over).exponential());
+    let sum = powers.reduce(|sum, power| sum + power).unwrap_or_else(|| first.clone());
+    let sum = axis.map_or(sum.clone(), |axis| sum.sum(&[axis]));
+    sum.log() + largest
+}

@@ -1,0 +1,78 @@
+//! The CTC loss and its gradient beside TensorFlow's (`tests/data/ctc_tf/make.py`), and through an experiment's words for it.
+//!
+//! Both sum logarithms over 7 steps of at most 9 states each: 3 exponentials and a logarithm of at most 4 half ulps a state, of numbers
+//! below 32, `7 · 16 · 32 · 2^-24 = 2.1e-4` if all pulled the same way. The gradient is a softmax, 1 at most, times a weight of 1.5
+//! at most, and such exponentials.
+
+use crate::run;
+use bf16scope::document;
+use bf16scope::graph::Graph;
+use bf16scope::hlo::{DType, Literal};
+use bf16scope::models::Model;
+use bf16scope::nn::ctc_per_example;
+use bf16scope::passes::grad;
+use ndarray::ArrayD;
+use ndarray_npy::{NpzReader, ReadableElement};
+use std::fs::File;
+
+const TOLERANCE: f32 = 2.1e-4;
+
+fn recorded<T: ReadableElement + Copy>(name: &str) -> (Vec<i64>, Vec<T>) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/ctc_tf/ctc.npz");
+    let array: ArrayD<T> = NpzReader::new(File::open(path).unwrap()).unwrap().by_name(name).unwrap();
+    (array.shape().iter().map(|&dim| dim as i64).collect(), array.iter().copied().collect())
+}
+
+#[test]
+fn ctc_is_tensorflows_with_its_gradient() {
+    for blank in [0, 4] {
+        let g = Graph::training("ctc");
+        let logits = g.input("logits", DType::F32, [5, 7, 5]);
+        let labels = g.input("labels", DType::S32, [5, 4]);
+        let weights = g.input("weights", DType::F32, [5]);
+        let each = ctc_per_example(&logits, &labels, blank);
+        let loss = (&each * &weights).sum(&[0]);
+        let gradients = grad::gradients(g.emitter(), loss.id, &[logits.id]).unwrap();
+        let gradient = g.tensor(gradients[0]);
+        let program = g.finish(&[("loss", &each), ("gradient", &gradient)]).unwrap();
+        let results = run::run(&program, |name| match name {
+            "labels" => {
+                let (dims, labels) = recorded::<i32>(&format!("labels{blank}"));
+                Literal::from_elements(dims, &labels)
+            }
+            name => {
+                let (dims, values) = recorded::<f32>(name);
+                Literal::from_elements(dims, &values)
+            }
+        });
+        for (name, result) in ["loss", "gradient"].into_iter().zip(&results) {
+            let (_, expected) = recorded::<f32>(&format!("{name}{blank}"));
+            let result = run::f32s(result);
+            assert_eq!(result.len(), expected.len(), "{name}");
+            for (number, (ours, theirs)) in result.iter().zip(&expected).enumerate() {
+                let off = (ours - theirs).abs();
+                assert!(off <= TOLERANCE, "blank {blank}: {name}[{number}] is {ours}, {off:e} from {theirs}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_experiment_has_it_by_its_name_and_says_what_does_not_fit() {
+    let read = |labels: &str, loss: &str| {
+        let text = format!(
+            "kind: layers\ninputs: {{x: [20, 8]}}\nlabels: {{text: {labels}}}\nlayers: [{{dense: 5}}]\nloss: {{{loss}, labels: text}}\n"
+        );
+        document::from_str::<Model>("m.yaml", &text)
+    };
+    let model = read("{shape: [6], dtype: int32}", "ctc: , blank: 4").unwrap();
+    let labels = model.task(0.0).features().into_iter().find(|feature| feature.is_label).unwrap();
+    assert_eq!((labels.dims, labels.n_values), (vec![6], Some(5)));
+    let error = read("{shape: [6], dtype: int32}", "ctc: , blank: 5").unwrap_err().to_string();
+    assert!(
+        error.contains("m.yaml:5:") && error.contains("blank is 5, expected one of 5 classes, from 0 to 4"),
+        "{error}"
+    );
+    let error = read("{shape: [6, 2], dtype: int32}", "ctc: ").unwrap_err().to_string();
+    assert!(error.contains("labels are s32[32,6,2], expected whole numbers [32, length]"), "{error}");
+}

@@ -1,0 +1,120 @@
+//! What someone reaches for who comes from Keras: blocks that count, layers of them that are not used, words of Keras, parameters
+//! that are written without their dollar sign, dropout of whole channels.
+
+use crate::run;
+use bf16scope::document;
+use bf16scope::graph::Graph;
+use bf16scope::hlo::{DType, Literal};
+use bf16scope::models::Model;
+use bf16scope::nn::spatial_dropout;
+use bf16scope::task::{Features, Mode};
+
+fn read(text: &str) -> Result<Model, String> {
+    document::from_str("m.yaml", &format!("kind: layers\n{text}")).map_err(|error| error.to_string())
+}
+
+/// Names and dims of a model's kernels.
+fn kernels(text: &str) -> Vec<(String, Vec<i64>)> {
+    let task = read(text).unwrap_or_else(|error| panic!("{error}")).task(0.0);
+    let graph = Graph::new("kernels");
+    let described = task.features();
+    let features = Features::new(&graph, &described, 2, Mode::Predict);
+    task.call(&graph.scope(), &features, Mode::Predict);
+    let variables = graph.variables().into_iter().filter(|variable| variable.name.ends_with("/kernel"));
+    variables.map(|variable| (variable.name, variable.dims)).collect()
+}
+
+const WAVES: &str = "inputs: {x: [16, 4]}
+blocks:
+  wave:
+    parameters: {kernel: , channels: 4}
+    layers:
+      - {conv1d: $channels, kernel_size: $kernel, padding: causal, name: z}
+      - {conv1d: 4, kernel_size: 1, name: skip}
+      - {conv1d: 4, kernel_size: 1, inputs: z, name: r}
+      - {add: [input, r]}
+";
+
+#[test]
+fn each_repetition_has_its_own_parameters() {
+    let rest = "layers: [{wave: $(2 ** index), repeats: 3, name: w}, {dense: 1}]\nloss: mean_squared_error\n";
+    let sizes: Vec<i64> = kernels(&format!("{WAVES}{rest}"))
+        .into_iter()
+        .filter(|(name, _)| name.ends_with("/z/kernel"))
+        .map(|it| it.1[0])
+        .collect();
+    assert_eq!(sizes, [1, 2, 4]);
+}
+
+/// The last residual of a WaveNet is not used, and its first and only kernels are.
+#[test]
+fn what_a_block_makes_beside_what_is_used_is_left_out() {
+    let layers = "layers: [{wave: 2, name: w1}, {wave: 2, name: w2}, {add: [w1/skip, w2/skip]}, {dense: 1}]\n";
+    let names: Vec<String> =
+        kernels(&format!("{WAVES}{layers}loss: mean_squared_error\n")).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(
+        names,
+        ["w1/z/kernel", "w1/skip/kernel", "w1/r/kernel", "w2/z/kernel", "w2/skip/kernel", "dense/kernel"]
+    );
+    // A use of which nothing is read was not meant so.
+    let layers = "layers: [{wave: 2, name: w1}, {wave: 2, name: w2}, {dense: 1, inputs: w1}]\n";
+    let error = read(&format!("{WAVES}{layers}loss: mean_squared_error\n")).unwrap_err();
+    assert!(error.starts_with("m.yaml:7:9: unused layer `w2/z` (conv1d)"), "{error}");
+}
+
+#[test]
+fn words_of_keras_and_names_of_parameters_have_a_remedy() {
+    let error = |layer: &str| {
+        let text = format!("{WAVES}layers: [{layer}, {{dense: 1}}]\nloss: mean_squared_error\n");
+        read(&text).unwrap_err()
+    };
+    let bidirectional = error("{Bidirectional: {lstm: 4}}");
+    assert!(bidirectional.ends_with("help: write `{lstm: 64, bidirectional: true}`, or `gru` so"), "{bidirectional}");
+    let parameter =
+        read(&format!("{}layers: [{{wave: 2}}]\nloss: mean_squared_error\n", WAVES.replace("$channels", "channels")))
+            .unwrap_err();
+    assert!(parameter.contains("found string \"channels\", expected a whole number of at least 1"), "{parameter}");
+    let help = "help: `channels` is a parameter: its value is `$channels`, and that of a formula `$(2 * channels)`";
+    assert!(parameter.ends_with(help), "{parameter}");
+    let comma = error("{wave: $(max(2, 3)), name: w}");
+    assert!(
+        comma.ends_with("help: quote a formula with commas inside of `{…}` or `[…]`: `\"$(max(8, n))\"`"),
+        "{comma}"
+    );
+}
+
+#[test]
+fn states_to_start_from_say_what_does_not_fit() {
+    let error = |state: &str, layer: &str| {
+        let text = format!("inputs: {{x: [16, 4], {state}}}\nlayers: [{layer}]\nloss: mean_squared_error\n");
+        read(&text).unwrap_err()
+    };
+    let unknown = error("y: [4]", "{lstm: 4, inputs: x, initial_state: w}");
+    assert!(unknown.contains("layer `lstm` starts from `w`, which is neither an input nor a layer"), "{unknown}");
+    let size = error("z: [5]", "{gru: 4, inputs: x, initial_state: z}");
+    assert!(size.contains("the state to start from is f32[32,5], expected [32, 4]"), "{size}");
+    let number = error("y: [4]", "{lstm: 4, inputs: x, bidirectional: true, initial_state: y}");
+    assert!(number.contains("1 states to start from, expected 2 or 4"), "{number}");
+}
+
+#[test]
+fn spatial_dropout_leaves_out_whole_channels() {
+    let g = Graph::training("dropout");
+    let x = g.input("x", DType::F32, [4, 6, 8]);
+    let y = spatial_dropout(&g.scope(), &x, "dropout", 0.5);
+    let program = g.finish(&[("y", &y)]).unwrap();
+    let results = run::run(&program, |name| match name {
+        "x" => Literal::from_elements([4, 6, 8], &[3.0f32; 4 * 6 * 8]),
+        _ => Literal::from_elements([2], &[7u64, 11]),
+    });
+    let y = run::f32s(&results[0]);
+    let at = |example: usize, step: usize, channel: usize| y[(example * 6 + step) * 8 + channel];
+    let mut n_dropped = 0;
+    for (example, channel) in (0..4).flat_map(|example| (0..8).map(move |channel| (example, channel))) {
+        let first = at(example, 0, channel);
+        assert!(first == 0.0 || first == 6.0, "{first}");
+        assert!((0..6).all(|step| at(example, step, channel) == first), "example {example}, channel {channel}");
+        n_dropped += usize::from(first == 0.0);
+    }
+    assert!((4..28).contains(&n_dropped), "{n_dropped} of 32");
+}

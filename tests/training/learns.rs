@@ -1,0 +1,119 @@
+//! Networks of layers that learn real data in f32, bf16 and f16: an LSTM digits row by row, a U-Net to see digits through noise, a small
+//! Llama this project's documents, byte by byte.
+
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
+mod long {
+    use crate::run;
+    use bf16scope::experiment::Experiment;
+    use bf16scope::graph::Precision;
+    use bf16scope::pjrt::Setup;
+    use bf16scope::train::{Event, Trainer};
+    use bf16scope::tuning::Tuning;
+
+    const LSTM: &str = "model:
+  kind: layers
+  inputs: {images: [8, 8, 1]}
+  layers: [{reshape: [8, 8]}, {lstm: 32, bidirectional: true}, {dense: 10}]
+  loss: sparse_softmax_cross_entropy
+  metrics: [accuracy]
+data: {csv: ROOT/examples/data/digits.csv.gz, scale: 0.0625, n_test: 360}
+train: {batch: 32, epochs: 6, optimizer: adam, learning_rate: 0.005}
+";
+
+    const UNET: &str = "model:
+  kind: layers
+  inputs: {images: [8, 8, 1]}
+  blocks:
+    double:
+      parameters: [n]
+      layers:
+        - {conv: $n, kernel_size: 3, padding: same, activation: relu}
+        - {conv: $n, kernel_size: 3, padding: same, activation: relu}
+  layers:
+    - {gaussian_noise: 0.3}
+    - {double: 8, name: beside}
+    - max_pool
+    - {double: 16}
+    - {conv_transpose: 8, kernel_size: 2, strides: 2, name: up}
+    - {concat: [beside, up]}
+    - {double: 8}
+    - {conv: 1, kernel_size: 1, name: mask}
+    - {global_avg_pool: , inputs: beside}
+    - {dense: 10, name: digit}
+  outputs: {mask: mask, digit: digit}
+  loss:
+    - {sigmoid_cross_entropy: , output: mask, labels: images}
+    - {sparse_softmax_cross_entropy: , output: digit, weight: 0.1}
+  metrics: [{iou: , output: mask, labels: images}]
+data: {csv: ROOT/examples/data/digits.csv.gz, scale: 0.0625, n_test: 360}
+train: {batch: 32, epochs: 4, optimizer: adam, learning_rate: 0.003}
+";
+
+    const LLAMA: &str = "model:
+  kind: layers
+  inputs: {tokens: {shape: [48], dtype: int32, below: 256}}
+  layers:
+    - {embedding: 256, output_dim: 48, embeddings_initializer: {random_normal: 0.02}}
+    - {llama_block: 4, intermediate_dim: 96, num_key_value_heads: 2, repeats: 2}
+    - rms_norm
+    - {dense: 256, use_bias: false}
+  loss: sparse_softmax_cross_entropy
+  metrics: [perplexity]
+data:
+  text: [ROOT/docs/GUIDE.md, ROOT/docs/EXPERIMENTS.md]
+  tokens: {tokenizer: bytes, window: 48}
+  n_test: 256
+train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
+";
+
+    /// What the last epoch reports on the test data.
+    fn learnt(text: &str, metric: &str, precision: Precision, seed: u64) -> f64 {
+        let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+        std::fs::write(file.path(), text.replace("ROOT", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let mut experiment = Experiment::read(file.path()).unwrap_or_else(|error| panic!("{error}"));
+        experiment.train.seed = seed;
+        let examples = experiment.read_data(file.path(), &Setup::from_env()).unwrap_or_else(|error| panic!("{error}"));
+        let spec = experiment.spec(precision, &Tuning::none()).unwrap();
+        let mut value = None;
+        let trainer = Trainer::of(spec).on(run::optimized_client()).epochs(u64::from(experiment.train.epochs));
+        let trainer = trainer.on_event(|event| {
+            if let Event::Epoch(report) = event {
+                value = report.test_value(metric);
+            }
+        });
+        let data = examples.data();
+        trainer.fit(data.training, data.test).unwrap_or_else(|error| panic!("{error}"));
+        let value = value.unwrap_or_else(|| panic!("no {metric}"));
+        println!("{metric} {value:.4} in {precision}, seed {seed}");
+        value
+    }
+
+    fn check(text: &str, metric: &str, has_learnt: impl Fn(f64) -> bool) {
+        let mut precisions = vec![Precision::F32, Precision::Bf16];
+        precisions.extend(run::has_f16().then_some(Precision::F16));
+        for precision in precisions {
+            for seed in 0..3 {
+                let value = learnt(text, metric, precision, seed);
+                assert!(has_learnt(value), "{metric} {value} in {precision}, seed {seed}");
+            }
+        }
+    }
+
+    /// Ten digits: chance is 0.1, and a line through the means of rows is right for about a half.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn an_lstm_learns_digits_row_by_row() {
+        check(LSTM, "accuracy", |accuracy| accuracy > 0.7);
+    }
+
+    /// Of the pixels 29 % are above a half, so marking all of them gives an intersection over union of 0.29.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn a_u_net_sees_digits_through_noise() {
+        check(UNET, "iou", |iou| iou > 0.75);
+    }
+
+    /// The bytes of the documents alone, without order, have a perplexity of 32.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn a_small_llama_learns_text() {
+        check(LLAMA, "perplexity", |perplexity| perplexity < 18.0);
+    }
+}
