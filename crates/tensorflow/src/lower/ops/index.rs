@@ -91,7 +91,7 @@ pub(super) const TABLE: Table = &[
 
 impl Call<'_, '_> {
     /// Slices of `x` at `indices` along `axis`; the first `n_batch` dims of both go along.
-    fn gathered(&mut self, x: InstrId, indices: InstrId, axis: i64, n_batch: i64) -> Outputs {
+    pub(super) fn gathered(&mut self, x: InstrId, indices: InstrId, axis: i64, n_batch: i64) -> Outputs {
         let (dims, of_indices) = (self.dims(x), self.dims(indices));
         let rank = of_indices.len() as i64;
         if n_batch < 0 || n_batch > rank || n_batch > axis || axis as usize >= dims.len() {
