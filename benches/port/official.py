@@ -159,7 +159,7 @@ def retinanet_labels():
 def write_safetensors(path, arrays):
     import numpy as np
 
-    names = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bool": "BOOL"}
+    names = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "int32": "I32", "int64": "I64", "bool": "BOOL"}
     header, offset = {}, 0
     arrays = {key: np.ascontiguousarray(array) if np.ndim(array) else np.asarray(array) for key, array in arrays.items()}
     for key, array in arrays.items():
