@@ -159,7 +159,7 @@ def retinanet_labels():
 def write_safetensors(path, arrays):
     import numpy as np
 
-    names = {"float32": "F32", "float64": "F64", "int32": "I32", "int64": "I64", "bool": "BOOL"}
+    names = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "int32": "I32", "int64": "I64", "bool": "BOOL"}
     header, offset = {}, 0
     arrays = {key: np.ascontiguousarray(array) if np.ndim(array) else np.asarray(array) for key, array in arrays.items()}
     for key, array in arrays.items():
@@ -197,6 +197,8 @@ def trace(args, name):
     checkout = getattr(args, program.checkout)
     for path in program.paths or ([""] if program.script else []):
         sys.path.insert(0, os.path.join(checkout, path))
+    # Read when TensorFlow is loaded; only the session that asks for XLA uses it.
+    os.environ["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
     import numpy as np
     import tensorflow as tf
 
@@ -269,8 +271,8 @@ def trace(args, name):
             settings.graph_options.optimizer_options.global_jit_level = v1.OptimizerOptions.ON_2
         return v1.Session(graph=graph, config=settings)
 
-    def run(jit, before, feeds=feeds):
-        losses = []
+    def run(before, feeds=feeds, jit=False):
+        losses, first = [], None
         with session(jit) as running:
             running.run(initial)
             if before is None:
@@ -281,27 +283,30 @@ def trace(args, name):
             running.run(assigned, {gifts[n]: before[n] for n in variables})
             for feed in feeds:
                 losses.append(running.run([loss, train], {places[n]: value for n, value in feed.items()})[0])
-            return before, losses, running.run(variables)
+                first = first or running.run(variables)
+            return before, losses, first, running.run(variables)
 
     try:
-        before, losses, after = run(False, None)
+        before, losses, first, after = run(None)
     except tf.errors.OpError as error:
         facts["cannot_run"] = error.message[:300]
         before = None
     if before is not None:
-        os.environ["TF_XLA_FLAGS"] = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
         arrays.update({f"before/{n}": v for n, v in before.items()})
         for at, feed in enumerate(feeds):
             arrays.update({f"step{at}/{n}": value for n, value in feed.items()})
             arrays[f"step{at}/loss"] = np.asarray(losses[at], np.float32)
+        arrays.update({f"first/{n}": v for n, v in first.items()})
         arrays.update({f"after/{n}": v for n, v in after.items()})
         # An experiment shuffles: it gets one batch again and again.
-        repeated = run(False, before, feeds[:1] * N_STEPS)[2]
+        repeated = run(before, feeds[:1] * N_STEPS)[3]
         write_safetensors(os.path.join(args.output, f"{name}.repeated.safetensors"), repeated)
-        if not args.no_xla:
-            _, xla_losses, xla_after = run(True, before)
-            arrays.update({f"xla/{n}": v for n, v in xla_after.items()})
-            arrays.update({f"xla_step{at}/loss": np.asarray(value, np.float32) for at, value in enumerate(xla_losses)})
+        # TensorFlow beside itself: a second time, and by its own XLA, which sums in another order.
+        for which in ["again"] + ["xla"] * (not args.no_xla):
+            _, other_losses, other_first, other_after = run(before, jit=which == "xla")
+            arrays.update({f"{which}_first/{n}": v for n, v in other_first.items()})
+            arrays.update({f"{which}/{n}": v for n, v in other_after.items()})
+            arrays.update({f"{which}_step{at}/loss": np.asarray(value, np.float32) for at, value in enumerate(other_losses)})
         write_safetensors(os.path.join(args.output, f"{name}.safetensors"), arrays)
         write_safetensors(os.path.join(args.output, f"{name}.start.safetensors"), before)
         if n_forward and not program.only_hlo:
@@ -345,7 +350,7 @@ def compare(args, name):
     row["report"] = report
     row["facts"] = facts
     if os.path.exists(out(".safetensors")) and "instructions" in report["step"] and not args.no_run:
-        done = command([args.steps, out(".meta"), out(".safetensors")], log)
+        done = command([args.steps, out(".meta"), out(".safetensors")] + ["--f64"] * args.f64, log)
         row["steps"] = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr.strip().splitlines()[-1:]}
     experiment = os.path.join(out(""), "experiment.yaml")
     if facts.get("logits") and os.path.exists(experiment) and not args.no_run:
@@ -439,6 +444,7 @@ def main():
     parser.add_argument("--one", help="trace this program, in this process")
     parser.add_argument("--no-xla", action="store_true"), parser.add_argument("--no-run", action="store_true")
     parser.add_argument("--traced", action="store_true", help="graphs are there already")
+    parser.add_argument("--f64", action="store_true", help="the step in f64 too")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     for key in ("tpu", "bert", "output", "bf16scope", "steps"):

@@ -162,6 +162,8 @@ fn training(graph: &Graph, train: &[String]) -> Targets {
 fn sinks(graph: &Graph) -> Vec<(String, Edge)> {
     let nodes = &graph.body.nodes;
     let mut is_read = vec![false; nodes.len()];
+    let mut is_awaited = vec![false; nodes.len()];
+    nodes.iter().flat_map(|node| &node.controls).for_each(|from| is_awaited[*from] = true);
     // What a host op reads is not read by the program.
     let mut of_host: BTreeMap<usize, bool> = BTreeMap::new();
     for (idx, node) in nodes.iter().enumerate() {
@@ -169,7 +171,9 @@ fn sinks(graph: &Graph) -> Vec<(String, Edge)> {
     }
     for (idx, node) in nodes.iter().enumerate() {
         let reads = node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied());
-        reads.filter(|_| !of_host[&idx]).for_each(|from| is_read[from] = true);
+        // What only waits, and is waited for, orders other nodes: what it reads is no result.
+        let is_order = node.op == "NoOp" && is_awaited[idx];
+        reads.filter(|_| is_order || !of_host[&idx]).for_each(|from| is_read[from] = true);
     }
     let sinks = (0..nodes.len()).filter(|idx| !is_read[*idx] && !of_host[idx] && !nodes[*idx].inputs.is_empty());
     sinks.map(|idx| (nodes[idx].name.clone(), Edge { node: idx, output: 0 })).collect()

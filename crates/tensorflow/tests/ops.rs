@@ -9,9 +9,19 @@ use fixtures::{arrays, difference, unpacked};
 
 #[test]
 fn every_op_computes_what_tensorflow_computes() {
-    let (arrays, terms) = arrays("ops");
+    compare("ops");
+}
+
+/// `TensorArray`s of both versions in and outside of loops, and what gradients of loops keep.
+#[test]
+fn lists_and_gradients_of_loops_are_what_tensorflow_computes() {
+    compare("lists");
+}
+
+fn compare(file: &str) {
+    let (arrays, terms) = arrays(file);
     let terms: Vec<(String, f64)> = terms.into_iter().map(|(name, terms)| (name, terms.parse().unwrap())).collect();
-    let graph = Graph::read(&unpacked("ops.pb"), "ops.pb").unwrap();
+    let graph = Graph::read(&unpacked(&format!("{file}.pb")), file).unwrap();
     let mut wrong = Vec::new();
     for (case, terms) in &terms {
         let outs: Vec<String> =

@@ -65,6 +65,7 @@ fn slips_are_those_that_the_dtypes_show() {
     // Fed in f32 through a placeholder, and cast in the graph.
     assert_eq!(kinds("resnet_bf16"), [SlipKind::CastOnDevice]);
     assert_eq!(kinds("slip_bf16_loss"), [SlipKind::Bf16Loss, SlipKind::Bf16LossSum]);
+    assert_eq!(kinds("slip_dice"), [SlipKind::Bf16Loss, SlipKind::Bf16LossSum]);
     assert_eq!(kinds("slip_bf16_variables"), [SlipKind::Bf16Variable, SlipKind::Bf16Update]);
     assert_eq!(kinds("slip_moments"), [SlipKind::Bf16Statistics]);
     assert_eq!(kinds("slip_sum_over_cores"), [SlipKind::SumOverCores]);

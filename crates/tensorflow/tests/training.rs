@@ -80,6 +80,12 @@ fn three_steps_are_tensorflows() {
     }
 }
 
+/// An LSTM over lengths, rows of tables by segment, and updates of the rows that were read (Adagrad, FTRL, momentum).
+#[test]
+fn three_steps_of_a_recurrent_network_with_tables_are_tensorflows() {
+    check("recurrent", &Bound::Terms(1000.0));
+}
+
 #[test]
 fn three_steps_in_a_bf16_scope_are_tensorflows() {
     // A gradient passes a rounding to bf16 (2^-8) at each product and activation of its way, forward and back, and each may

@@ -38,6 +38,10 @@ impl<'g> Call<'_, 'g> {
         match *self.input(number)? {
             Value::Array(id) => Ok(id),
             Value::Variable(variable) => self.lowering.read(variable),
+            Value::List(_) | Value::Store(_) | Value::Handle(_) => {
+                Err(Problem::new(format!("input {number} is a list of arrays, expected an array"))
+                    .with_help("stack the list: `TensorArray.stack()`"))
+            }
             Value::Nothing => {
                 Err(Problem::new(format!("input {number} is no array of numbers: text, or of the input pipeline"))
                     .with_help("cut the graph behind its input pipeline"))

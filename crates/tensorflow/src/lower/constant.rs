@@ -55,6 +55,11 @@ impl Memory {
         self.at_depth(module, comp, id, 0)
     }
 
+    /// Forgets computations from the `n_computations`th on.
+    pub(crate) fn forget(&mut self, n_computations: usize) {
+        self.0.retain(|(comp, _), _| comp.idx() < n_computations);
+    }
+
     fn at_depth(&mut self, module: &Module, comp: CompId, id: InstrId, depth: usize) -> Option<Rc<Known>> {
         if let Some(known) = self.0.get(&(comp, id)) {
             return known.clone();

@@ -4,26 +4,24 @@
 use std::rc::Rc;
 
 use super::call::Outputs;
+use super::carried::{Effects, Form, Store, flat, promoted};
 use super::frames::Frames;
+use super::list::Join;
 use super::{Call, Gates, Lowering, MAX_CALLS, Scope, Value};
 use crate::error::{GraphError, Problem};
 use crate::graph::{Body, Function};
 use crate::node::{Edge, Node};
 use bf16scope_hlo::ops::Conditional;
-use bf16scope_hlo::{CompId, Emitter, InstrId, Literal, Op, Shape};
+use bf16scope_hlo::{CompId, Emitter, InstrId, Op, Shape};
 
-/// What a loop or branch is handed: how an outer value is inside.
-#[derive(Clone, Debug)]
-enum Handed {
-    /// An element of the state.
-    State,
-    /// The same constant inside.
-    Constant(Literal),
-    Variable(usize),
-    /// A variable that no input names: the state of random numbers.
-    Hidden(usize),
-    Nothing,
-}
+/// How often a loop or branch is written again at most, until what it carries has one form.
+const MAX_FORMS: usize = 8;
+
+/// What a loop computes: of the values of a trip the condition, or the next ones.
+type Inside<'a, 'g, T> = &'a dyn Fn(&mut Lowering<'g>, Vec<Value>) -> Result<T, GraphError>;
+
+/// A branch's results, and the stores after it.
+type Outcome = (Vec<Value>, Vec<Value>);
 
 impl<'g> Lowering<'g> {
     /// The value of a variable, which becomes a parameter if nothing assigned it.
@@ -46,8 +44,8 @@ impl<'g> Lowering<'g> {
         for (pred, is_true) in gates.iter() {
             let old = self.read(variable)?;
             value = match is_true {
-                true => self.e.select(*pred, value, old),
-                false => self.e.select(*pred, old, value),
+                true => self.select(*pred, value, old),
+                false => self.select(*pred, old, value),
             };
         }
         self.variables[variable].value = Some(value);
@@ -94,13 +92,8 @@ impl<'g> Lowering<'g> {
                     return Err(self.error(node, Problem::new("nothing says which of its inputs is taken")));
                 };
                 let common: Vec<_> = a_gates.iter().filter(|gate| b_gates.contains(gate)).copied().collect();
-                let value = match (a, b) {
-                    (Value::Array(a), Value::Array(b)) => {
-                        let (on_true, on_false) = if is_a { (*a, *b) } else { (*b, *a) };
-                        Value::Array(self.chosen(pred, on_true, on_false))
-                    }
-                    (a, _) => a.clone(),
-                };
+                let (on_true, on_false) = if is_a { (a, b) } else { (b, a) };
+                let value = self.chosen(pred, on_true, on_false).map_err(|problem| self.error(node, problem))?;
                 (value, Rc::new(common))
             }
             _ => {
@@ -118,14 +111,32 @@ impl<'g> Lowering<'g> {
         Ok(())
     }
 
+    /// One of two arrays by a scalar, which is repeated: XLA's CPU compiler aborts on some scalar predicates inside of fusions.
+    fn select(&self, pred: InstrId, on_true: InstrId, on_false: InstrId) -> InstrId {
+        let dims = self.e.dims(on_true);
+        let pred =
+            if dims.is_empty() || !self.e.dims(pred).is_empty() { pred } else { self.e.broadcast(pred, &[], &dims) };
+        self.e.select(pred, on_true, on_false)
+    }
+
     /// One of two by a predicate; the one itself where the predicate is known.
-    fn chosen(&self, pred: InstrId, on_true: InstrId, on_false: InstrId) -> InstrId {
+    pub(crate) fn chosen(&self, pred: InstrId, on_true: &Value, on_false: &Value) -> Result<Value, Problem> {
         let known = self.known(pred).and_then(|known| known.values.first().and_then(|value| value.whole()));
         match known {
-            Some(0) => on_false,
-            Some(_) => on_true,
-            None => self.e.select(pred, on_true, on_false),
+            Some(0) => return Ok(on_false.clone()),
+            Some(_) => return Ok(on_true.clone()),
+            None => {}
         }
+        if let (Value::Array(on_true), Value::Array(on_false)) = (on_true, on_false) {
+            return Ok(Value::Array(self.select(pred, *on_true, *on_false)));
+        }
+        if !matches!((on_true, on_false), (Value::List(_), _) | (_, Value::List(_))) {
+            return Ok(on_true.clone());
+        }
+        let form = Form::of_value(on_true).joined(&Form::of_value(on_false), Join::Branches)?;
+        let both = [on_true, on_false].map(|value| flat(&self.e, &promoted(&self.e, value, &form)));
+        let leaves = both[0].iter().zip(&both[1]).map(|(a, b)| self.select(pred, *a, *b)).collect::<Vec<_>>();
+        Ok(super::carried::taken(&form, &mut leaves.into_iter()))
     }
 
     /// A function in the place of its call.
@@ -191,99 +202,107 @@ impl<'g> Lowering<'g> {
         Ok(comp)
     }
 
-    /// How values are handed to a computation, the state that this makes, and the variables among them.
-    fn handed(&mut self, values: &[Value], is_invariant: &[bool]) -> Result<(Vec<Handed>, Vec<InstrId>), Problem> {
-        let mut state = Vec::new();
-        let mut variables: Vec<usize> = Vec::new();
-        let mut handed = Vec::new();
-        for (value, is_invariant) in values.iter().zip(is_invariant) {
-            handed.push(match value {
-                Value::Array(id) => match is_invariant.then(|| self.literal(*id)).flatten() {
-                    Some(literal) => Handed::Constant(literal),
-                    None => {
-                        state.push(*id);
-                        Handed::State
-                    }
-                },
-                Value::Variable(variable) => {
-                    if !variables.contains(variable) {
-                        variables.push(*variable);
-                    }
-                    Handed::Variable(*variable)
-                }
-                Value::Nothing => Handed::Nothing,
-            });
-        }
-        if let Some(random) = self.random {
-            handed.push(Handed::Hidden(random));
-            variables.push(random);
-        }
-        for variable in variables {
-            state.push(self.read(variable)?);
-        }
-        Ok((handed, state))
-    }
-
-    /// A small constant that is known, as a literal.
-    fn literal(&self, id: InstrId) -> Option<Literal> {
-        self.known(id)?;
-        self.e.with_module(|module| match &module.comp(self.e.comp()).instr(id).op {
-            Op::Constant(literal) => Some(literal.clone()),
-            _ => None,
-        })
-    }
-
-    /// Runs `write` with the variables' values inside a computation, and what they are after it.
-    fn with_variables<T>(
+    /// A loop over values: written until what goes in and what comes out have one form, since only a trip shows what lists hold.
+    fn looped(
         &mut self,
-        handed: &[Handed],
-        elements: &[InstrId],
-        write: impl FnOnce(&mut Self, Vec<Value>) -> Result<T, GraphError>,
-    ) -> Result<(T, Vec<InstrId>), GraphError> {
-        let outer: Vec<Option<InstrId>> = self.variables.iter_mut().map(|variable| variable.value.take()).collect();
-        let n_state = handed.iter().filter(|handed| matches!(handed, Handed::State)).count();
-        let (mut state, mut rest) = (elements[..n_state].iter(), elements[n_state..].iter());
-        let mut inside: Vec<usize> = Vec::new();
-        let mut values = Vec::new();
-        for one in handed {
-            values.push(match one {
-                Handed::State => Value::Array(*state.next().expect("there is one for each")),
-                Handed::Constant(literal) => Value::Array(self.e.constant(literal.clone())),
-                Handed::Variable(variable) => {
-                    if !inside.contains(variable) {
-                        inside.push(*variable);
-                        self.variables[*variable].value = rest.next().copied();
-                    }
-                    Value::Variable(*variable)
-                }
-                Handed::Hidden(variable) => {
-                    inside.push(*variable);
-                    self.variables[*variable].value = rest.next().copied();
-                    continue;
-                }
-                Handed::Nothing => Value::Nothing,
+        name: &str,
+        mut values: Vec<Value>,
+        is_invariant: &[bool],
+        condition: Inside<'_, 'g, InstrId>,
+        body: Inside<'_, 'g, Vec<Value>>,
+        error: &dyn Fn(&Self, Problem) -> GraphError,
+    ) -> Result<Vec<Value>, GraphError> {
+        // Pushes behind the loop are not within its bound.
+        let is_bounded = |value: &Value| matches!(value, Value::List(list) if list.kind.is_bounded);
+        let were_bounded: Vec<bool> = values.iter().map(is_bounded).collect();
+        let stores_were: Vec<bool> = self.stores.iter().map(Store::is_bounded).collect();
+        let originals: Vec<Form> = values.iter().map(Form::of_value).collect();
+        let of_store = |store: &Store| store.list.as_ref().map(|list| Form::List(Box::new(list.kind.clone())));
+        let original_stores: Vec<Option<Form>> = self.stores.iter().map(of_store).collect();
+        for _ in 0..MAX_FORMS {
+            let carried = self.carried(&values, is_invariant).map_err(|problem| error(self, problem))?;
+            let shapes = self.shapes(&carried);
+            let mark = self.mark();
+            let written_condition = self.inside(&format!("{name}_condition"), &shapes, |this, elements| {
+                Ok(vec![this.with_carried(&carried, elements, condition)?.0])
+            })?;
+            let mut results: Vec<Value> = Vec::new();
+            let mut effects = Effects::default();
+            let written_body = self.inside(&format!("{name}_body"), &shapes, |this, elements| {
+                (results, effects) = this.with_carried(&carried, elements, body)?;
+                let states = carried.is_state().zip(&results).filter(|(is_state, _)| *is_state);
+                let mut arrays: Vec<InstrId> = states.flat_map(|(_, value)| flat(&this.e, value)).collect();
+                arrays.extend(&effects.variables);
+                arrays.extend(effects.stores.iter().flat_map(|store| flat(&this.e, store)));
+                Ok(arrays)
+            })?;
+            let n_trips = || self.n_trips(written_condition, written_body, &carried.state);
+            // What each value and each store has to be before the first trip.
+            let joined = |before: Form, original: &Form, after: &Value| match before == Form::of_value(after) {
+                true => Ok(before),
+                false => before.forgetful(original).joined(&Form::of_value(after), Join::Loop(n_trips())),
+            };
+            let pairs = values.iter().zip(&originals).zip(carried.is_state()).zip(&results);
+            let forms = pairs.map(|(((before, original), is_state), after)| match is_state {
+                true => joined(Form::of_value(before), original, after),
+                false => Ok(Form::of_value(before)),
             });
-        }
-        let written = write(self, values);
-        let after = inside.iter().filter_map(|variable| self.variables[*variable].value).collect();
-        for (variable, value) in self.variables.iter_mut().zip(outer) {
-            variable.value = value;
-        }
-        Ok((written?, after))
-    }
-
-    /// Gives the variables that were handed their values after a loop or branch.
-    fn write_back(&mut self, handed: &[Handed], values: &[InstrId]) {
-        let mut done: Vec<usize> = Vec::new();
-        let mut values = values.iter();
-        for one in handed {
-            if let Handed::Variable(variable) | Handed::Hidden(variable) = one
-                && !done.contains(variable)
-            {
-                done.push(*variable);
-                self.variables[*variable].value = values.next().copied();
+            let forms = forms.collect::<Result<Vec<Form>, Problem>>().map_err(|problem| error(self, problem))?;
+            let stores = carried.stores.iter().zip(&effects.stores);
+            let stores = stores.map(|((store, kind), after)| {
+                let before = Form::List(Box::new(kind.clone()));
+                let original = original_stores.get(*store).cloned().flatten().unwrap_or_else(|| before.clone());
+                joined(before, &original, after)
+            });
+            let stores = stores.collect::<Result<Vec<Form>, Problem>>().map_err(|problem| error(self, problem))?;
+            let is_fixed = |before: &Form, after: &Form, value: Option<&Value>| {
+                before == after && value.is_none_or(|value| Form::of_value(value) == *after)
+            };
+            let values_are =
+                values.iter().zip(carried.is_state()).zip(&forms).enumerate().all(|(at, ((value, is_state), form))| {
+                    !is_state || is_fixed(&Form::of_value(value), form, results.get(at))
+                });
+            let stores_are = carried
+                .stores
+                .iter()
+                .zip(&stores)
+                .zip(&effects.stores)
+                .all(|(((_, kind), form), after)| is_fixed(&Form::List(Box::new(kind.clone())), form, Some(after)));
+            if !values_are || !stores_are {
+                self.go_back(mark);
+                values = values.iter().zip(&forms).map(|(value, form)| promoted(&self.e, value, form)).collect();
+                for ((store, _), form) in carried.stores.iter().zip(&stores) {
+                    let list = Value::List(self.store(*store).map_err(|problem| error(self, problem))?);
+                    if let Value::List(list) = promoted(&self.e, &list, form) {
+                        self.stores[*store].list = Some(list);
+                    }
+                }
+                continue;
             }
+            let last = self.e.emit(
+                Op::While { condition: written_condition, body: written_body },
+                &[self.e.tuple(&carried.state)],
+                None,
+            );
+            let elements: Vec<InstrId> =
+                (0..carried.state.len()).map(|index| self.e.get_tuple_element(last, index)).collect();
+            let counts = self.counts(written_condition, written_body, &carried.state);
+            let comp = self.e.comp();
+            self.counts.extend(counts.into_iter().map(|(at, most)| ((comp, elements[at]), most)));
+            let mut elements = elements.into_iter();
+            let mut results = self.after(&carried, values, &mut elements);
+            results.iter_mut().zip(were_bounded).for_each(|(value, was)| {
+                if let Value::List(list) = value {
+                    Rc::make_mut(list).kind.is_bounded = was;
+                }
+            });
+            for (store, _) in &carried.stores {
+                self.stores[*store].set_bounded(stores_were.get(*store) == Some(&true));
+            }
+            return Ok(results);
         }
+        let problem = Problem::new(format!("its lists change their form on {MAX_FORMS} trips"));
+        Err(error(self, problem.with_help("write elements of one shape to a TensorArray")))
     }
 
     /// A loop of version 1, whose frame is left by this node.
@@ -294,6 +313,10 @@ impl<'g> Lowering<'g> {
         scope: &mut Scope,
         idx: usize,
     ) -> Result<(), GraphError> {
+        if scope.done.contains(&idx) {
+            // The loop was written for another of its exits.
+            return Ok(());
+        }
         let node = &body.nodes[idx];
         let input = node.inputs.first().copied();
         if frames.is_opened(idx) {
@@ -324,8 +347,6 @@ impl<'g> Lowering<'g> {
             .map(|enter| body.nodes[*enter].inputs.first().map_or(Value::Nothing, |edge| value(scope, *edge)))
             .collect();
         let is_invariant: Vec<bool> = (0..enters.len()).map(|at| at >= first.len()).collect();
-        let (handed, state) = self.handed(&values, &is_invariant).map_err(|problem| self.error(node, problem))?;
-        let shapes: Vec<Shape> = state.iter().map(|id| self.e.shape(*id)).collect();
         let preset = |values: Vec<Value>| {
             let mut inner = Scope::default();
             for (at, value) in values.into_iter().enumerate() {
@@ -339,49 +360,28 @@ impl<'g> Lowering<'g> {
         let condition_edge = body.nodes[condition].inputs.first().copied();
         let Some(condition_edge) = condition_edge else { return problem(self, "its condition has no input") };
         let name = frame.name.rsplit('/').next().unwrap_or("while").to_string();
-        let condition = self.inside(&format!("{name}_condition"), &shapes, |this, elements| {
-            let (pred, _) = this.with_variables(&handed, elements, |this, values| {
-                let mut inner = preset(values);
-                this.run(body, frames, &mut inner, &[condition_edge.node])?;
-                match inner.values.get(&condition_edge) {
-                    Some(Value::Array(pred)) => Ok(*pred),
-                    _ => Err(this.error(node, Problem::new("the condition of its loop is no array"))),
-                }
-            })?;
-            Ok(vec![pred])
-        })?;
+        let condition = |this: &mut Self, values: Vec<Value>| {
+            let mut inner = preset(values);
+            this.run(body, frames, &mut inner, &[condition_edge.node])?;
+            match inner.values.get(&condition_edge) {
+                Some(Value::Array(pred)) => Ok(*pred),
+                _ => Err(this.error(node, Problem::new("the condition of its loop is no array"))),
+            }
+        };
         let next = |merge: &usize| {
             body.nodes[*merge].inputs.iter().find(|edge| body.nodes[edge.node].op.ends_with("NextIteration")).copied()
         };
         let nexts: Vec<Edge> = frame.merges.iter().filter_map(next).collect();
         let targets: Vec<usize> = nexts.iter().map(|edge| edge.node).collect();
-        let n_state = handed.iter().filter(|handed| matches!(handed, Handed::State)).count();
-        let written = self.inside(&format!("{name}_body"), &shapes, |this, elements| {
-            let (mut results, after) = this.with_variables(&handed, elements, |this, values| {
-                let mut inner = preset(values);
-                this.run(body, frames, &mut inner, &targets)?;
-                let arrays = nexts.iter().filter_map(|edge| match inner.values.get(edge) {
-                    Some(Value::Array(id)) => Some(*id),
-                    _ => None,
-                });
-                Ok(arrays.collect::<Vec<_>>())
-            })?;
-            results.extend_from_slice(&elements[results.len()..n_state]);
-            results.extend(after);
-            Ok(results)
-        })?;
-        let last = self.e.emit(Op::While { condition, body: written }, &[self.e.tuple(&state)], None);
-        let elements: Vec<InstrId> = (0..state.len()).map(|index| self.e.get_tuple_element(last, index)).collect();
-        self.write_back(&handed, &elements[n_state..]);
-        let mut at = 0;
-        for (merge, (handed, outer)) in frame.merges.iter().zip(handed.iter().zip(&values)) {
-            let result = match handed {
-                Handed::State => {
-                    at += 1;
-                    Value::Array(elements[at - 1])
-                }
-                _ => outer.clone(),
-            };
+        let trip = |this: &mut Self, values: Vec<Value>| {
+            let mut inner = preset(values.clone());
+            this.run(body, frames, &mut inner, &targets)?;
+            let results = nexts.iter().map(|edge| inner.values.get(edge).cloned().unwrap_or(Value::Nothing));
+            Ok(results.chain(values.into_iter().skip(nexts.len())).collect::<Vec<_>>())
+        };
+        let error = |this: &Self, problem: Problem| this.error(node, problem);
+        let results = self.looped(&name, values, &is_invariant, &condition, &trip, &error)?;
+        for (merge, result) in frame.merges.iter().zip(results) {
             for &exit in &frame.exits {
                 let switch = body.nodes[exit].inputs.first().map(|edge| &body.nodes[edge.node]);
                 let from = switch.and_then(|switch| switch.inputs.first()).map(|edge| edge.node);
@@ -423,46 +423,22 @@ impl<'g> Call<'_, 'g> {
         // What the body gives back as it got it is the same on every trip.
         let is_invariant: Vec<bool> = (0..values.len()).map(|at| function_passes(body, at)).collect();
         let node = self.node;
-        let this = &mut *self.lowering;
-        let (handed, state) = this.handed(&values, &is_invariant)?;
-        let shapes: Vec<Shape> = state.iter().map(|id| this.e.shape(*id)).collect();
         let none = Gates::default();
-        let written_condition = this.inside("while_condition", &shapes, |this, elements| {
-            let (results, _) =
-                this.with_variables(&handed, elements, |this, values| this.call(node, condition, values, &none))?;
-            match results[..] {
-                [Value::Array(pred)] => Ok(vec![pred]),
+        let written_condition =
+            |this: &mut Lowering<'g>, values: Vec<Value>| match this.call(node, condition, values, &none)?[..] {
+                [Value::Array(pred)] => Ok(pred),
                 _ => Err(this.error(node, Problem::new("its condition gives no array"))),
+            };
+        let trip = |this: &mut Lowering<'g>, values: Vec<Value>| {
+            let n = values.len();
+            let results = this.call(node, body, values, &none)?;
+            match results.len() == n {
+                true => Ok(results),
+                false => Err(this.error(node, Problem::new(format!("its body gives {} values of {n}", results.len())))),
             }
-        });
-        let condition = written_condition.map_err(nested)?;
-        let written_body = this.inside("while_body", &shapes, |this, elements| {
-            let (results, after) =
-                this.with_variables(&handed, elements, |this, values| this.call(node, body, values, &none))?;
-            let mut out = Vec::new();
-            for (handed, value) in handed.iter().zip(results) {
-                match (handed, value) {
-                    (Handed::State, Value::Array(id)) => out.push(id),
-                    (Handed::State, _) => {
-                        return Err(this.error(node, Problem::new("its body gives no array for an array")));
-                    }
-                    _ => {}
-                }
-            }
-            out.extend(after);
-            Ok(out)
-        });
-        let body = written_body.map_err(nested)?;
-        let last = this.e.emit(Op::While { condition, body }, &[this.e.tuple(&state)], None);
-        let elements: Vec<InstrId> = (0..state.len()).map(|index| this.e.get_tuple_element(last, index)).collect();
-        let n_state = handed.iter().filter(|handed| matches!(handed, Handed::State)).count();
-        this.write_back(&handed, &elements[n_state..]);
-        let mut arrays = elements.into_iter();
-        let results = handed.iter().zip(values).map(|(handed, outer)| match handed {
-            Handed::State => arrays.next().map_or(Value::Nothing, Value::Array),
-            _ => outer,
-        });
-        Ok(results.collect())
+        };
+        let error = |this: &Lowering<'g>, problem: Problem| this.error(node, problem);
+        self.lowering.looped("while", values, &is_invariant, &written_condition, &trip, &error).map_err(nested)
     }
 
     /// `If` and `Case`: one of several functions of the same values.
@@ -483,37 +459,73 @@ impl<'g> Call<'_, 'g> {
         }
         let node = self.node;
         let this = &mut *self.lowering;
-        let (handed, state) = this.handed(&values, &vec![true; values.len()])?;
-        let shapes: Vec<Shape> = state.iter().map(|id| this.e.shape(*id)).collect();
         let none = Gates::default();
-        let mut comps = Vec::new();
-        let mut kinds: Vec<Value> = Vec::new();
-        for function in functions {
-            let written = this.inside("branch", &shapes, |this, elements| {
-                let (results, after) =
-                    this.with_variables(&handed, elements, |this, values| this.call(node, function, values, &none))?;
-                kinds.clone_from(&results);
-                let arrays = results.into_iter().filter_map(|value| match value {
-                    Value::Array(id) => Some(id),
-                    _ => None,
+        // The forms of results and of stores, once they are known to differ by branch.
+        let mut forms: Option<(Vec<Form>, Vec<Form>)> = None;
+        for _ in 0..MAX_FORMS {
+            let carried = this.carried(&values, &vec![true; values.len()])?;
+            let shapes = this.shapes(&carried);
+            let mark = this.mark();
+            let mut comps = Vec::new();
+            let mut outcomes: Vec<Outcome> = Vec::new();
+            for function in &functions {
+                let written = this.inside("branch", &shapes, |this, elements| {
+                    let (mut results, mut effects) =
+                        this.with_carried(&carried, elements, |this, values| this.call(node, function, values, &none))?;
+                    if let Some((of_results, of_stores)) = &forms {
+                        let fitted = |(value, form): (&Value, &Form)| promoted(&this.e, value, form);
+                        results = results.iter().zip(of_results).map(fitted).collect();
+                        effects.stores = effects.stores.iter().zip(of_stores).map(fitted).collect();
+                    }
+                    let arrays: Vec<InstrId> = results.iter().flat_map(|value| flat(&this.e, value)).collect();
+                    let stores = effects.stores.iter().flat_map(|store| flat(&this.e, store));
+                    let all = arrays.into_iter().chain(effects.variables).chain(stores).collect();
+                    outcomes.push((results, effects.stores));
+                    Ok(all)
                 });
-                Ok(arrays.chain(after).collect())
+                comps.push(written.map_err(nested)?);
+            }
+            let of_all = |which: fn(&Outcome) -> &Vec<Value>| {
+                let n = outcomes.iter().map(|outcome| which(outcome).len()).min().unwrap_or(0);
+                (0..n)
+                    .map(|at| {
+                        let mut all = outcomes.iter().map(|outcome| Form::of_value(&which(outcome)[at]));
+                        let first = all.next().unwrap_or(Form::Array);
+                        // Forms grow with each branch: a second round has them all.
+                        all.try_fold(first, |form, other| form.joined(&other, Join::Branches))
+                    })
+                    .collect::<Result<Vec<Form>, Problem>>()
+            };
+            let (of_results, of_stores) = (of_all(|outcome| &outcome.0)?, of_all(|outcome| &outcome.1)?);
+            let are = |values: &[Value], forms: &[Form]| {
+                values.iter().zip(forms).all(|(value, form)| Form::of_value(value) == *form)
+            };
+            let is_one = outcomes.iter().all(|(results, stores)| are(results, &of_results) && are(stores, &of_stores));
+            if !is_one {
+                this.go_back(mark);
+                forms = Some((of_results, of_stores));
+                continue;
+            }
+            let operand = this.e.tuple(&carried.state);
+            let operands: Vec<InstrId> = [selector].into_iter().chain(comps.iter().map(|_| operand)).collect();
+            let chosen = this.e.emit(Op::Conditional(Conditional { branches: comps }), &operands, None);
+            let n = this.e.shape(chosen).as_tuple().map_or(0, <[Shape]>::len);
+            let elements: Vec<InstrId> = (0..n).map(|index| this.e.get_tuple_element(chosen, index)).collect();
+            let mut elements = elements.into_iter();
+            let (results, _) = outcomes.pop().unwrap_or_default();
+            let results = results.into_iter().map(|value| match value {
+                Value::Array(_) | Value::List(_) => super::carried::taken(&Form::of_value(&value), &mut elements),
+                other => other,
             });
-            comps.push(written.map_err(nested)?);
+            let results = results.collect();
+            let stores = carried.stores.iter().zip(of_stores).filter_map(|((store, _), form)| match form {
+                Form::List(kind) => Some((*store, *kind)),
+                Form::Array => None,
+            });
+            this.write_back(&carried.variables, &stores.collect::<Vec<_>>(), &mut elements);
+            return Ok(results);
         }
-        let operand = this.e.tuple(&state);
-        let operands: Vec<InstrId> = [selector].into_iter().chain(comps.iter().map(|_| operand)).collect();
-        let chosen = this.e.emit(Op::Conditional(Conditional { branches: comps }), &operands, None);
-        let n = this.e.shape(chosen).as_tuple().map_or(0, <[Shape]>::len);
-        let elements: Vec<InstrId> = (0..n).map(|index| this.e.get_tuple_element(chosen, index)).collect();
-        let n_arrays = kinds.iter().filter(|value| matches!(value, Value::Array(_))).count();
-        this.write_back(&handed, &elements[n_arrays.min(n)..]);
-        let mut arrays = elements.into_iter();
-        let results = kinds.into_iter().map(|value| match value {
-            Value::Array(_) => arrays.next().map_or(Value::Nothing, Value::Array),
-            other => other,
-        });
-        Ok(results.collect())
+        Err(Problem::new("its branches give lists of forms that no list holds"))
     }
 }
 

@@ -107,7 +107,12 @@ impl Frames {
 
     /// Opens the frames around a node that is asked for.
     pub(super) fn open(&mut self, node: usize) {
+        // What leaves a loop is not in it.
+        let is_exit = |frame: &usize| self.frames[*frame].exits.contains(&node);
         let mut frame = self.of_node.get(&node).copied();
+        if let Some(inner) = frame.filter(is_exit) {
+            frame = self.frames[inner].parent;
+        }
         while let Some(idx) = frame {
             self.opened.insert(idx);
             frame = self.frames[idx].parent;

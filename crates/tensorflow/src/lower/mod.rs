@@ -8,14 +8,17 @@
 //! Source: the dataflow semantics of TensorFlow's executor; how TensorFlow's XLA bridge lowers ops (`tf2xla`).
 
 mod call;
+mod carried;
 mod constant;
 mod flow;
 mod frames;
+mod list;
 mod ops;
 mod order;
 mod program;
 #[cfg(test)]
 mod tests;
+mod trips;
 
 pub use ops::known_ops;
 pub use program::{InputInfo, Lowered, ResultInfo, Roles, lower};
@@ -25,13 +28,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use self::call::Call;
+use self::carried::Store;
 use self::constant::{Known, Memory};
 use self::frames::Frames;
+use self::list::{Handle, List};
 use super::error::{GraphError, Problem};
 use super::graph::{Body, Graph};
 use super::host::is_left_out;
 use super::node::{Edge, Node};
-use bf16scope_hlo::{ArrayShape, DType, Emitter, InstrId, Metadata, POISON};
+use bf16scope_hlo::{ArrayShape, CompId, DType, Emitter, InstrId, Metadata, POISON};
 
 /// Functions call each other no deeper.
 const MAX_CALLS: usize = 48;
@@ -45,6 +50,12 @@ pub(crate) enum Value {
     Array(InstrId),
     /// A variable: a resource, or a reference.
     Variable(usize),
+    /// A list of arrays.
+    List(Rc<List>),
+    /// A stack, which its handle names.
+    Store(usize),
+    /// The handle of a `TensorArray`, whose value is its flow.
+    Handle(Rc<Handle>),
     /// Text, an iterator, or nothing: what no program on a device reads.
     Nothing,
 }
@@ -84,6 +95,12 @@ pub(crate) struct Lowering<'g> {
     pub left_out: BTreeMap<String, usize>,
     /// The state of random numbers, where ops draw some: a variable of ours.
     pub random: Option<usize>,
+    /// Stacks.
+    pub stores: Vec<Store>,
+    /// How many `TensorArray`s there are.
+    pub n_arrays: usize,
+    /// What counters are at most behind the loops that count them.
+    counts: HashMap<(CompId, InstrId), i64>,
     memory: RefCell<Memory>,
     n_calls: usize,
     n_nodes: usize,
@@ -154,7 +171,8 @@ impl<'g> Lowering<'g> {
             let problem = Problem { message: format!("{}: {}", error.opcode, error.error.message), help };
             return Err(self.error(node, problem));
         }
-        if outputs.iter().all(|value| matches!(value, Value::Variable(_))) && !outputs.is_empty() {
+        let is_handle = |value: &Value| matches!(value, Value::Variable(_) | Value::Store(_) | Value::Handle(_));
+        if outputs.iter().all(is_handle) && !outputs.is_empty() {
             // A handle is there in every branch; what is done with it is gated by the controls.
             gates = if node.controls.is_empty() { Rc::default() } else { gates };
         }

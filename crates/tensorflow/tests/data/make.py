@@ -1,9 +1,10 @@
 """Makes the fixtures of this folder: what TensorFlow computes of each op, on random inputs.
 
-    python make.py FOLDER
+    python make.py FOLDER [lists]
 
-writes ops.pb (one GraphDef, a name scope for each case) and ops.safetensors (inputs and outputs, by the graph's names).
-`tests/tensorflow.rs` lowers the graph and compares. TensorFlow 2.15.1 made what is committed.
+writes ops.pb (one GraphDef, a name scope for each case) and ops.safetensors (inputs and outputs, by the graph's names), or of loops
+with lists (TensorArray, gradients of loops) lists.pb and lists.safetensors.
+`tests/ops.rs` lowers the graph and compares. TensorFlow 2.15.1 made what is committed.
 """
 
 import json
@@ -309,7 +310,67 @@ def control():
     case("function", lambda x, y: list(scaled(x, y)), f32(3), f32(3), terms=2)
 
 
-def save(folder):
+def lists():
+    for version in (1, 2):
+        (v1.enable_control_flow_v2 if version == 2 else v1.disable_control_flow_v2)()
+        array = lambda dtype, n: tf.TensorArray(dtype, n, clear_after_read=False)
+        named = lambda name: f"{name}_v{version}"
+
+        def recurrent(x, w, h):
+            xs = array(tf.float32, 4).unstack(x)
+
+            def trip(t, h, out):
+                h = tf.tanh(xs.read(t) + tf.matmul(h, w))
+                return t + 1, h, out.write(t, h)
+
+            _, h, out = tf.while_loop(lambda t, h, out: t < 4, trip, [0, h, array(tf.float32, 4)])
+            return tf.concat([tf.reshape(out.stack(), [4, 2, 3]), h[None]], 0)
+
+        case(named("recurrent"), with_gradient(recurrent), f32(4, 2, 3), f32(3, 3), f32(2, 3), terms=200)
+
+        def until_large(x):
+            body = lambda t, x: (t + 1, x * 1.5 + 0.1 * tf.cast(t, tf.float32))
+            return tf.while_loop(lambda t, x: tf.reduce_sum(tf.abs(x)) < 30.0, body, (0, x), maximum_iterations=20)[1]
+
+        case(named("until_large"), with_gradient(until_large), f32(3), terms=200)
+        case(named("down"), with_gradient(lambda x: tf.while_loop(lambda t, x: t > 1, lambda t, x: (t - 2, tf.sin(x) * tf.cast(t, tf.float32)), [9, x])[1]), f32(3), terms=200)
+
+        def branching(x, p):
+            trip = lambda t, x: (t + 1, tf.cond(p[t], lambda: tf.exp(-x * x), lambda: x * 0.5 + 1.0))
+            return tf.while_loop(lambda t, x: t < 4, trip, [0, x])[1]
+
+        case(named("branching"), with_gradient(branching), f32(3), np.array([True, False, False, True]), terms=200)
+        case(named("map"), with_gradient(lambda x: tf.reshape(tf.map_fn(lambda row: tf.reduce_sum(row * row[0], keepdims=True), x), [3, 1])), f32(3, 4), terms=40)
+        case(named("scan"), with_gradient(lambda x: tf.reshape(tf.scan(lambda total, row: total * 0.5 + row * row, x), [4, 2])), f32(4, 2), terms=100)
+        case(named("fold"), with_gradient(lambda x: tf.foldl(lambda total, row: tf.sin(total) + row, x)), f32(4, 2), terms=100)
+
+        def pieces(x):
+            parts = array(tf.float32, 3).split(x, [2, 2, 2])
+            again = array(tf.float32, 3).scatter([2, 0, 1], parts.gather([1, 0, 2]))
+            return tf.concat([tf.reshape(again.concat(), [6, 2]), tf.reshape(parts.read(1) * parts.read(1) + parts.read(2), [2, 2])], 0)
+
+        case(named("pieces"), with_gradient(pieces), f32(6, 2), terms=10)
+
+        def twice(x, w):
+            xs = array(tf.float32, 3).unstack(x)
+            trip = lambda t, h: (t + 1, h * xs.read(t) + xs.read(2 - t) * w)
+            return tf.while_loop(lambda t, h: t < 3, trip, [0, tf.ones([2])])[1]
+
+        case(named("twice"), with_gradient(twice), f32(3, 2), f32(2), terms=60)
+
+        def nested(x, w):
+            inner = lambda h: tf.while_loop(lambda j, h: j < 3, lambda j, h: (j + 1, tf.sin(h * w)), [0, h])[1]
+            return tf.while_loop(lambda i, h: i < 2, lambda i, h: (i + 1, inner(h) + h), [0, x])[1]
+
+        if version == 2:
+            case(named("nested"), with_gradient(nested), f32(3), f32(3), terms=200)
+            branch = lambda x, p: tf.cond(p, lambda: tf.reshape(array(tf.float32, 2).write(1, x * x).stack(), [2, 3]), lambda: tf.stack([x, x]))
+            case(named("in_branch"), with_gradient(branch), f32(3), np.array(True), terms=20)
+            second = lambda x: tf.gradients(tf.gradients(tf.while_loop(lambda t, x: t < 3, lambda t, x: (t + 1, x * x * 0.7), [0, x])[1], x), x)
+            case(named("second_order"), second, f32(3), terms=400)
+
+
+def save(folder, file_name):
     feeds = {tensor: value for fed, inputs, _, _ in cases.values() for tensor, value in zip(fed, inputs)}
     outs = [tensor for _, _, outs, _ in cases.values() for tensor in outs]
     with v1.Session(graph=graph) as session:
@@ -323,18 +384,20 @@ def save(folder):
         data += raw_bytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with open(os.path.join(folder, "ops.safetensors"), "wb") as file:
+    with open(os.path.join(folder, f"{file_name}.safetensors"), "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text + data)
     definition = graph.as_graph_def()
     for node in definition.node:
         for key in [key for key in node.attr if key.startswith("_")]:
             del node.attr[key]
-    with open(os.path.join(folder, "ops.pb"), "wb") as file:
+    with open(os.path.join(folder, f"{file_name}.pb"), "wb") as file:
         file.write(definition.SerializeToString(deterministic=True))
     print(len(cases), "cases,", len({node.op for node in definition.node}), "ops,", len(text) + len(data), "bytes of arrays")
 
 
 if __name__ == "__main__":
-    for family in (elementwise, reductions, shapes, indices, products, convolutions, normal, resizes, control):
+    name = sys.argv[2] if len(sys.argv) > 2 else "ops"
+    families = {"lists": [lists], "ops": [elementwise, reductions, shapes, indices, products, convolutions, normal, resizes, control]}
+    for family in families[name]:
         family()
-    save(sys.argv[1])
+    save(sys.argv[1], name)

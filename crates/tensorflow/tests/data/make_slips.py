@@ -38,10 +38,15 @@ def save(folder, name, slip):
         else:
             with v1.tpu.bfloat16_scope():
                 logits = network(x)
-        if slip != "bf16_loss":
+        if slip not in ("bf16_loss", "dice"):
             logits = tf.cast(logits, tf.float32)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-        loss = tf.reduce_mean(losses)
+        if slip == "dice":
+            # UNet3D's: the network's own dtype goes on to its end.
+            shares, truth = tf.nn.softmax(logits), tf.one_hot(labels, 5, dtype=tf.bfloat16)
+            dice = (2.0 * tf.reduce_sum(shares * truth, [0]) + 1.0) / (tf.reduce_sum(shares + truth, [0]) + 1.0)
+            loss = 1.0 - tf.reduce_mean(tf.cast(dice, tf.float32))
+        else:
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
         optimizer = v1.train.GradientDescentOptimizer(0.1)
         if slip in ("sum_over_cores", "cores"):
             scaled = loss * 0.125 if slip == "cores" else loss
@@ -64,7 +69,7 @@ def save(folder, name, slip):
 
 if __name__ == "__main__":
     v1.disable_v2_behavior()
-    for slip in ("bf16_loss", "bf16_variables", "moments", "sum_over_cores"):
+    for slip in ("bf16_loss", "bf16_variables", "dice", "moments", "sum_over_cores"):
         save(sys.argv[1], f"slip_{slip}", slip)
     save(sys.argv[1], "clean_bf16", "")
     save(sys.argv[1], "clean_cores", "cores")

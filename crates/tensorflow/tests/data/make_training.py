@@ -111,21 +111,62 @@ PROGRAMS = {
 }
 
 
+def recurrent(_):
+    """Rows of a table, summed by segment and read by a recurrent network, and optimizers that update the rows that were read."""
+    graph = tf.Graph()
+    with graph.as_default():
+        ids = v1.placeholder(tf.int32, [3, 4], name="ids")
+        lengths = v1.placeholder(tf.int32, [3], name="lengths")
+        labels = v1.placeholder(tf.int32, [3], name="labels")
+        tables = [v1.get_variable(f"table_{n}", [9, 5], use_resource=n == 1) for n in range(3)]
+        cell = v1.nn.rnn_cell.BasicLSTMCell(6)
+        outputs, state = v1.nn.dynamic_rnn(cell, tf.gather(tables[0], ids), sequence_length=lengths, dtype=tf.float32)
+        rows = [tf.reshape(tf.gather(table, ids), [12, 5]) for table in tables]
+        segments = tf.reshape(tf.minimum(ids // 3, 3), [12])
+        largest = tf.math.unsorted_segment_max(rows[1], segments, 3)
+        summed = tf.math.unsorted_segment_mean(rows[2], segments, 3)
+        features = tf.concat([state.h, tf.reduce_sum(outputs, 1), tf.maximum(largest, -1.0), summed], 1)
+        kernel = v1.get_variable("kernel", [22, 5])
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=tf.matmul(features, kernel)))
+        step = v1.train.get_or_create_global_step()
+        optimizers = [(v1.train.AdagradOptimizer(0.1), tables[:1] + cell.trainable_variables), (v1.train.FtrlOptimizer(0.1, l1_regularization_strength=1e-3), tables[1:2]),
+                      (v1.train.MomentumOptimizer(0.1, 0.9), tables[2:] + [kernel])]
+        # All gradients before any update.
+        gradients = v1.tuple(tf.gradients(loss, [v for _, trained in optimizers for v in trained]))
+        updates = []
+        for optimizer, trained in optimizers:
+            updates.append(optimizer.apply_gradients(list(zip(gradients, trained))))
+            gradients = gradients[len(trained):]
+        with tf.control_dependencies(updates):
+            train = v1.assign_add(step, 1)
+        graph.add_to_collection("train_op", train)
+        graph.add_to_collection("losses", loss)
+        saver = v1.train.Saver()
+    return graph, {ids: lambda rng: rng.randint(0, 9, [3, 4]), lengths: lambda rng: rng.randint(1, 5, [3]), labels: lambda rng: rng.randint(0, 5, [3])}, loss, saver
+
+
 def save(folder, name):
+    if name == "recurrent":
+        graph, drawn, loss, saver = recurrent(name)
+        return write(folder, name, graph, loss, saver, drawn)
     network, shape, optimizer, in_bf16, use_resource, more = PROGRAMS[name]
     graph, features, labels, loss, saver = program(network, shape, optimizer, in_bf16, use_resource, **more)
+    drawn = {features: lambda rng: rng.uniform(-1, 1, shape).astype(np.float32), labels: lambda rng: rng.randint(0, 5, shape[:1])}
+    write(folder, name, graph, loss, saver, drawn)
+
+
+def write(folder, name, graph, loss, saver, drawn):
     rng, arrays = np.random.RandomState(7), {}
     with graph.as_default(), v1.Session() as session:
         session.run(v1.global_variables_initializer())
         variables = {v.op.name: v for v in v1.global_variables()}
         for key, value in session.run(variables).items():
             arrays[f"before/{key}"] = value
-        train = graph.get_collection("train_op")[0]
+        train = graph.get_collection("train_op")[-1]
         for at in range(3):
-            x = rng.uniform(-1, 1, shape).astype(np.float32)
-            y = rng.randint(0, 5, shape[:1]).astype(np.int32)
-            loss_before, _ = session.run([loss, train], {features: x, labels: y})
-            arrays[f"step{at}/features"], arrays[f"step{at}/labels"], arrays[f"step{at}/loss"] = x, y, loss_before
+            batch = {tensor: draw(rng).astype(tensor.dtype.as_numpy_dtype) for tensor, draw in drawn.items()}
+            loss_before, _ = session.run([loss, train], batch)
+            arrays.update({f"step{at}/{tensor.op.name}": value for tensor, value in batch.items()}, **{f"step{at}/loss": loss_before})
         for key, value in session.run(variables).items():
             arrays[f"after/{key}"] = value
         meta = saver.export_meta_graph(clear_devices=True)
@@ -151,5 +192,5 @@ def save(folder, name):
 
 if __name__ == "__main__":
     v1.disable_v2_behavior()
-    for name in PROGRAMS:
+    for name in sys.argv[2:] or [*PROGRAMS, "recurrent"]:
         save(sys.argv[1], name)

@@ -9,7 +9,7 @@ use super::super::call::Outputs;
 use super::Table;
 use crate::error::Problem;
 use crate::tensor::{self, Constant};
-use bf16scope_hlo::ops::{PadDim, SliceDim};
+use bf16scope_hlo::ops::{Comparison, PadDim, SliceDim};
 use bf16scope_hlo::{DType, InstrId, Op};
 
 pub(super) const TABLE: Table = &[
@@ -101,7 +101,8 @@ pub(super) const TABLE: Table = &[
     ("StridedSlice", |c| {
         let x = c.array(0)?;
         let range = c.ranges(&c.dims(x), 1)?;
-        let sliced = c.strided(x, &range);
+        let picked = c.picked(x, &range);
+        let sliced = c.strided(picked, &range);
         c.one(c.e().reshape(sliced, &range.result))
     }),
     ("StridedSliceGrad", |c| {
@@ -116,7 +117,7 @@ pub(super) const TABLE: Table = &[
         let pads: Vec<PadDim> = range
             .slices
             .iter()
-            .zip(&dims)
+            .zip(&range.dims)
             .map(|(slice, dim)| {
                 let n = slice.count();
                 let low = slice.lowest();
@@ -125,7 +126,12 @@ pub(super) const TABLE: Table = &[
             })
             .collect();
         let zero = c.e().scalar(c.dtype(dy), 0.0);
-        c.one(c.e().pad(x, zero, &pads))
+        let padded = c.e().pad(x, zero, &pads);
+        if range.picked.is_empty() {
+            return c.one(padded);
+        }
+        let operands = [vec![c.e().full(c.dtype(dy), &dims, 0.0), padded], c.starts(&range)].concat();
+        c.one(c.e().emit(Op::DynamicUpdateSlice, &operands, None))
     }),
     ("Pad", |c| {
         let x = c.array(0)?;
@@ -226,6 +232,10 @@ impl AxisRange {
 struct Ranges {
     slices: Vec<AxisRange>,
     result: Vec<i64>,
+    /// Axes of which one element is taken that only the running program knows, and which.
+    picked: Vec<(usize, InstrId)>,
+    /// The array's dims, 1 where an element is picked.
+    dims: Vec<i64>,
 }
 
 impl Ranges {
@@ -279,7 +289,9 @@ impl Call<'_, '_> {
 
     /// What inputs `first`, … (begin, end, strides) and the masks take of an array of these dims.
     fn ranges(&mut self, dims: &[i64], first: usize) -> Result<Ranges, Problem> {
-        let (begin, end, steps) = (self.ints(first)?, self.ints(first + 1)?, self.ints(first + 2)?);
+        let (begin, end, steps) = (self.elements(first)?, self.elements(first + 1)?, self.ints(first + 2)?);
+        let places = self.array(first)?;
+        let mut picked = Vec::new();
         if end.len() != begin.len() || steps.len() != begin.len() {
             return Err(Problem::new("its begin, end and strides differ in length"));
         }
@@ -313,17 +325,44 @@ impl Call<'_, '_> {
                 }
                 let from_start = |place: i64| if place < 0 { place.saturating_add(dim) } else { place };
                 if has("shrink_axis_mask", at) {
-                    let start = from_start(begin[at]);
+                    let Some(begin) = begin[at] else {
+                        picked.push((slices.len(), self.picked_place(places, at, dim)));
+                        slices.push(AxisRange { start: 0, end: 1, step: 1 });
+                        continue;
+                    };
+                    let start = from_start(begin);
                     if !(0..dim).contains(&start) {
-                        return Err(Problem::new(format!("element {} is none of {dim}", begin[at])));
+                        return Err(Problem::new(format!("element {begin} is none of {dim}")));
                     }
                     slices.push(AxisRange { start, end: start + 1, step: 1 });
                     continue;
                 }
                 let (least, most) = if step > 0 { (0, dim) } else { (-1, dim - 1) };
                 let bound = |place: i64| from_start(place).clamp(least, most);
-                let start = if has("begin_mask", at) { if step > 0 { 0 } else { dim - 1 } } else { bound(begin[at]) };
-                let end = if has("end_mask", at) { if step > 0 { dim } else { -1 } } else { bound(end[at]) };
+                let unknown = || {
+                    Problem::new("where it begins or ends is computed when the program runs, and HLO needs it before")
+                        .with_help("take one element, or tf.slice with a size that is a constant")
+                };
+                let start = match begin[at] {
+                    _ if has("begin_mask", at) => {
+                        if step > 0 {
+                            0
+                        } else {
+                            dim - 1
+                        }
+                    }
+                    begin => bound(begin.ok_or_else(unknown)?),
+                };
+                let end = match end[at] {
+                    _ if has("end_mask", at) => {
+                        if step > 0 {
+                            dim
+                        } else {
+                            -1
+                        }
+                    }
+                    end => bound(end.ok_or_else(unknown)?),
+                };
                 let slice = AxisRange { start, end, step };
                 result.push(slice.count());
                 slices.push(slice);
@@ -332,7 +371,59 @@ impl Call<'_, '_> {
         if !has_ellipsis {
             whole(&mut slices, &mut result, n_rest);
         }
-        Ok(Ranges { slices, result })
+        let is_picked = |axis: &usize| picked.iter().any(|(at, _)| at == axis);
+        let dims = (0..dims.len()).map(|axis| if is_picked(&axis) { 1 } else { dims[axis] }).collect();
+        Ok(Ranges { slices, result, picked, dims })
+    }
+
+    /// The elements of a vector, those that are known.
+    fn elements(&mut self, number: usize) -> Result<Vec<Option<i64>>, Problem> {
+        let id = self.array(number)?;
+        let n = self.dims(id).iter().product::<i64>().clamp(0, 64) as usize;
+        let one = |this: &Self, id: InstrId| this.lowering.known(id);
+        if let Some(known) = one(self, id) {
+            return Ok(known.values.iter().map(|value| value.whole()).collect());
+        }
+        // A vector that was put together of known and other parts.
+        let parts = self.e().with_module(|module| {
+            let instr = module.comp(self.e().comp()).instr(id);
+            matches!(instr.op, Op::Concatenate { .. }).then(|| instr.operands.clone())
+        });
+        let mut elements = Vec::new();
+        for part in parts.unwrap_or_else(|| vec![id]) {
+            let n = self.dims(part).iter().product::<i64>().clamp(0, 64) as usize;
+            match one(self, part) {
+                Some(known) => elements.extend(known.values.iter().map(|value| value.whole())),
+                None => elements.extend(std::iter::repeat_n(None, n)),
+            }
+        }
+        elements.resize(n, None);
+        Ok(elements)
+    }
+
+    /// Element `at` of `places` as a place on an axis: counted from the end where it is negative.
+    fn picked_place(&self, places: InstrId, at: usize, dim: i64) -> InstrId {
+        let place = self.e().reshape(self.slice_axis(places, 0, at as i64, 1), &[]);
+        let from_end = self.e().add_scalar(place, dim as f64);
+        let is_negative = self.e().compare(Comparison::Lt, place, self.like(place, 0.0));
+        self.e().select(is_negative, from_end, place)
+    }
+
+    /// Where the elements that are picked begin.
+    fn starts(&self, ranges: &Ranges) -> Vec<InstrId> {
+        let dtype = ranges.picked.first().map_or(DType::S32, |(_, place)| self.dtype(*place));
+        let zero = self.e().scalar(dtype, 0.0);
+        let place = |axis: usize| ranges.picked.iter().find(|(at, _)| *at == axis).map_or(zero, |(_, place)| *place);
+        (0..ranges.dims.len()).map(place).collect()
+    }
+
+    /// An array cut to the elements that are picked.
+    fn picked(&self, x: InstrId, ranges: &Ranges) -> InstrId {
+        if ranges.picked.is_empty() {
+            return x;
+        }
+        let operands = [vec![x], self.starts(ranges)].concat();
+        self.e().emit(Op::DynamicSlice { slice_sizes: ranges.dims.clone() }, &operands, None)
     }
 
     fn strided(&self, x: InstrId, ranges: &Ranges) -> InstrId {

@@ -83,8 +83,8 @@ pub(super) const TABLE: Table = &[
         let size = c.e().add_scalar(c.e().unary(UnaryOp::Abs, x), 1.0);
         c.one(c.e().div(x, size))
     }),
-    ("Add", |c| c.binary_op(BinaryOp::Add)),
-    ("AddV2", |c| c.binary_op(BinaryOp::Add)),
+    ("Add", add),
+    ("AddV2", add),
     ("Atan2", |c| c.binary_op(BinaryOp::Atan2)),
     ("BitwiseAnd", |c| c.binary_op(BinaryOp::And)),
     ("BitwiseOr", |c| c.binary_op(BinaryOp::Or)),
@@ -132,6 +132,9 @@ pub(super) const TABLE: Table = &[
         c.one(c.e().compare(Comparison::Lt, difference, c.like(x, tolerance)))
     }),
     ("AddN", |c| {
+        if let Some(sum) = c.sum_of_lists() {
+            return sum;
+        }
         let all = c.arrays(0, c.inputs.len())?;
         let sum = all.iter().copied().reduce(|sum, x| c.e().add(sum, x));
         c.one(sum.ok_or_else(|| Problem::new("it has no inputs"))?)
@@ -163,6 +166,13 @@ pub(super) const TABLE: Table = &[
 
 const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
 const SELU_SCALE_ALPHA: f64 = 1.758_099_340_847_376_9;
+
+fn add(c: &mut Call<'_, '_>) -> Outputs {
+    match c.sum_of_lists() {
+        Some(sum) => sum,
+        None => c.binary_op(BinaryOp::Add),
+    }
+}
 
 impl Call<'_, '_> {
     fn unary_op(&mut self, op: UnaryOp) -> Outputs {

@@ -6,6 +6,7 @@
 //! `dynamic_stitch_op.cc` of `tf2xla/kernels`.
 
 use super::super::Call;
+use super::super::Value;
 use super::super::call::Outputs;
 use super::Table;
 use crate::error::Problem;
@@ -60,14 +61,30 @@ pub(super) const TABLE: Table = &[
         c.scattered_nd(x, indices, updates)
     }),
     ("UnsortedSegmentSum", |c| {
-        let (x, segments) = (c.array(0)?, c.array(1)?);
         let n = c.int(2)?;
-        let (dims, rank) = (c.dims(x), c.dims(segments).len());
-        let rows: Vec<i64> = [&[n], &dims[rank.min(dims.len())..]].concat();
-        c.check_dims(&rows)?;
-        let zeros = c.e().full(c.dtype(x), &rows, 0.0);
-        c.one(c.scattered(zeros, segments, x, 0, BinaryOp::Add))
+        c.segments(n, BinaryOp::Add)
     }),
+    ("UnsortedSegmentProd", |c| {
+        let n = c.int(2)?;
+        c.segments(n, BinaryOp::Multiply)
+    }),
+    ("UnsortedSegmentMax", |c| {
+        let n = c.int(2)?;
+        c.segments(n, BinaryOp::Maximum)
+    }),
+    ("UnsortedSegmentMin", |c| {
+        let n = c.int(2)?;
+        c.segments(n, BinaryOp::Minimum)
+    }),
+    ("SegmentSum", |c| {
+        let n = c.n_segments()?;
+        c.segments(n, BinaryOp::Add)
+    }),
+    ("SegmentProd", |c| {
+        let n = c.n_segments()?;
+        c.segments(n, BinaryOp::Multiply)
+    }),
+    ("Unique", unique),
     ("OneHot", one_hot),
     ("MatrixBandPart", |c| {
         let x = c.array(0)?;
@@ -91,7 +108,7 @@ pub(super) const TABLE: Table = &[
 
 impl Call<'_, '_> {
     /// Slices of `x` at `indices` along `axis`; the first `n_batch` dims of both go along.
-    fn gathered(&mut self, x: InstrId, indices: InstrId, axis: i64, n_batch: i64) -> Outputs {
+    pub(super) fn gathered(&mut self, x: InstrId, indices: InstrId, axis: i64, n_batch: i64) -> Outputs {
         let (dims, of_indices) = (self.dims(x), self.dims(indices));
         let rank = of_indices.len() as i64;
         if n_batch < 0 || n_batch > rank || n_batch > axis || axis as usize >= dims.len() {
@@ -146,6 +163,49 @@ impl Call<'_, '_> {
         };
         let to_apply = self.e().scalar_computation(op, self.dtype(x));
         self.e().emit(Op::Scatter { dims, to_apply }, &[x, indices, updates], None)
+    }
+
+    /// Rows of input 0 combined by the segments that input 1 says; a segment without rows has the neutral element, of the largest
+    /// and least the finite one, as TensorFlow's kernels have it.
+    fn segments(&mut self, n: i64, op: BinaryOp) -> Outputs {
+        let (x, segments) = (self.array(0)?, self.array(1)?);
+        let (dims, rank) = (self.dims(x), self.dims(segments).len());
+        let rows: Vec<i64> = [&[n], &dims[rank.min(dims.len())..]].concat();
+        self.check_dims(&rows)?;
+        let dtype = self.dtype(x);
+        let empty = match op {
+            BinaryOp::Add => self.e().scalar(dtype, 0.0),
+            BinaryOp::Multiply => self.e().scalar(dtype, 1.0),
+            op => self.least(dtype, op == BinaryOp::Minimum)?,
+        };
+        let start = self.e().broadcast(empty, &[], &rows);
+        self.one(self.scattered(start, segments, x, 0, op))
+    }
+
+    /// The least finite number of a dtype, or the largest.
+    fn least(&self, dtype: DType, is_largest: bool) -> Result<InstrId, Problem> {
+        let sign = |value: f64| if is_largest { value } else { -value };
+        let value = match dtype {
+            DType::F32 => sign(f64::from(f32::MAX)),
+            DType::F64 => sign(f64::MAX),
+            DType::BF16 => sign(f64::from(half::bf16::MAX.to_f32())),
+            DType::F16 => sign(f64::from(half::f16::MAX.to_f32())),
+            DType::S32 => f64::from(if is_largest { i32::MAX } else { i32::MIN }),
+            DType::S64 if !is_largest => i64::MIN as f64,
+            other => return Err(Problem::new(format!("it compares {other}, expected floats or s32"))),
+        };
+        Ok(self.e().scalar(dtype, value))
+    }
+
+    /// How many segments there are, where they are known.
+    fn n_segments(&mut self) -> Result<i64, Problem> {
+        let segments = self.array(1)?;
+        let known = self.lowering.known(segments).ok_or_else(|| {
+            Problem::new("how many segments it has is known only when the program runs")
+                .with_help("tf.math.unsorted_segment_sum with `num_segments`, as XLA asks")
+        })?;
+        let last = known.values.iter().filter_map(|value| value.whole()).max().unwrap_or(-1);
+        Ok(last.saturating_add(1))
     }
 
     fn scattered_nd(&mut self, x: InstrId, indices: InstrId, updates: InstrId) -> Outputs {
@@ -204,4 +264,38 @@ fn stitch(c: &mut Call<'_, '_>) -> Outputs {
     let rows = rows.into_iter().collect::<Option<Vec<InstrId>>>();
     let rows = rows.filter(|rows| !rows.is_empty()).ok_or_else(|| Problem::new("one of its places has no row"))?;
     c.one(c.e().concatenate(&rows, 0))
+}
+
+/// The first of equal indices, as optimizers ask before they add up rows of a table's gradient: every index that was there before
+/// is one outside of the table, and its row of sums is zero. Other readers would see how many there are, which HLO needs before.
+fn unique(c: &mut Call<'_, '_>) -> Outputs {
+    let body = &c.lowering.graph.body;
+    let node = body.find(&c.node.name).filter(|idx| std::ptr::eq(&body.nodes[*idx], c.node));
+    let is_update = |op: &str| op.contains("SparseApply") || op.contains("Scatter") || op.contains("Gather");
+    let allowed = |output: usize, op: &str| match output {
+        0 => op == "Shape" || is_update(op),
+        _ => op == "UnsortedSegmentSum",
+    };
+    let readers = body.nodes.iter().flat_map(|reader| reader.inputs.iter().map(move |edge| (edge, reader)));
+    let stranger =
+        readers.filter(|(edge, _)| Some(edge.node) == node).find(|(edge, reader)| !allowed(edge.output, &reader.op));
+    let stranger = stranger.map(|(_, reader)| reader).or(node.is_none().then_some(c.node));
+    if let Some(reader) = stranger {
+        let message = format!("how many there are is known only when the program runs, and `{}` reads it", reader.name);
+        return Err(Problem::new(message)
+            .with_help("on a TPU, sum with tf.math.unsorted_segment_sum into a fixed number of rows"));
+    }
+    let x = c.array(0)?;
+    let [n] = c.dims(x)[..] else { return Err(Problem::new("its indices are no vector")) };
+    let e = c.e();
+    let square = [n, n];
+    let (row, column) = (e.broadcast(x, &[0], &square), e.broadcast(x, &[1], &square));
+    let place = e.iota(DType::S32, &square, 1);
+    let is_equal = e.compare(Comparison::Eq, row, column);
+    let candidates = e.select(is_equal, place, e.full(DType::S32, &square, n as f64));
+    let first = e.reduce(BinaryOp::Minimum, candidates, &[1]);
+    let is_first = e.compare(Comparison::Eq, first, e.iota(DType::S32, &[n], 0));
+    let indices = e.select(is_first, x, e.full_like(x, f64::from(i32::MAX)));
+    let dtype = c.node.dtype("out_idx").unwrap_or(DType::S32);
+    Ok(vec![Value::Array(indices), Value::Array(c.e().convert(first, dtype))])
 }

@@ -13,6 +13,7 @@ mod elementwise;
 mod gradients;
 mod index;
 mod linear;
+mod list;
 mod logits;
 mod normal;
 mod optimizers;
@@ -33,7 +34,7 @@ pub(crate) type Rule = for<'a, 'b, 'g> fn(&'a mut Call<'b, 'g>) -> Outputs;
 /// Rules by op.
 pub(crate) type Table = &'static [(&'static str, Rule)];
 
-const TABLES: [Table; 17] = [
+const TABLES: [Table; 18] = [
     array::TABLE,
     collective::TABLE,
     control::TABLE,
@@ -42,6 +43,7 @@ const TABLES: [Table; 17] = [
     gradients::TABLE,
     index::TABLE,
     linear::TABLE,
+    list::TABLE,
     logits::TABLE,
     normal::TABLE,
     optimizers::TABLE,

@@ -7,6 +7,7 @@ use super::super::Value;
 use super::super::call::Outputs;
 use super::Table;
 use crate::error::Problem;
+use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::{BinaryOp, InstrId, UnaryOp};
 
 pub(super) const TABLE: Table = &[
@@ -28,6 +29,27 @@ pub(super) const TABLE: Table = &[
     ("ResourceApplyCenteredRMSProp", centred_rms_prop),
     ("ApplyAdadelta", adadelta),
     ("ResourceApplyAdadelta", adadelta),
+    ("ApplyFtrl", ftrl),
+    ("ResourceApplyFtrl", ftrl),
+    ("ApplyFtrlV2", ftrl),
+    ("ResourceApplyFtrlV2", ftrl),
+    ("SparseApplyMomentum", |c| c.of_rows(2, 4, momentum)),
+    ("ResourceSparseApplyMomentum", |c| c.of_rows(2, 4, momentum)),
+    ("ResourceSparseApplyKerasMomentum", |c| c.of_rows(2, 4, keras_momentum)),
+    ("SparseApplyAdagrad", |c| c.of_rows(2, 4, by_sum_of_squares)),
+    ("ResourceSparseApplyAdagrad", |c| c.of_rows(2, 4, by_sum_of_squares)),
+    ("SparseApplyAdagradV2", |c| c.of_rows(2, 5, by_sum_of_squares_v2)),
+    ("ResourceSparseApplyAdagradV2", |c| c.of_rows(2, 5, by_sum_of_squares_v2)),
+    ("SparseApplyRMSProp", |c| c.of_rows(3, 8, rms_prop)),
+    ("ResourceSparseApplyRMSProp", |c| c.of_rows(3, 8, rms_prop)),
+    ("SparseApplyCenteredRMSProp", |c| c.of_rows(4, 9, centred_rms_prop)),
+    ("ResourceSparseApplyCenteredRMSProp", |c| c.of_rows(4, 9, centred_rms_prop)),
+    ("SparseApplyAdadelta", |c| c.of_rows(3, 7, adadelta)),
+    ("ResourceSparseApplyAdadelta", |c| c.of_rows(3, 7, adadelta)),
+    ("SparseApplyFtrl", |c| c.of_rows(3, 4, ftrl)),
+    ("ResourceSparseApplyFtrl", |c| c.of_rows(3, 4, ftrl)),
+    ("SparseApplyFtrlV2", |c| c.of_rows(3, 4, ftrl)),
+    ("ResourceSparseApplyFtrlV2", |c| c.of_rows(3, 4, ftrl)),
 ];
 
 impl Call<'_, '_> {
@@ -54,6 +76,38 @@ impl Call<'_, '_> {
             self.assign(*variable, *value)?;
         }
         Ok(vec![Value::Variable(variables[0])])
+    }
+
+    /// An update of some rows: `dense` on them, for the first `n_slots` inputs. Input `indices` says which; each is there once, as
+    /// TensorFlow's optimizers see to, and one outside is no row.
+    fn of_rows(&mut self, n_slots: usize, indices: usize, dense: super::Rule) -> Outputs {
+        let rows = self.array(indices)?;
+        self.inputs.remove(indices);
+        let gates = std::mem::take(&mut self.gates);
+        let mut whole = Vec::new();
+        for number in 0..n_slots {
+            let variable = self.variable(number)?;
+            let value = self.lowering.read(variable)?;
+            let shape = self.lowering.variables[variable].shape.clone();
+            let Value::Array(part) = self.gathered(value, rows, 0, 0)?.remove(0) else { continue };
+            self.lowering.variables[variable].shape = self.lowering.array_shape(part);
+            self.lowering.variables[variable].value = Some(part);
+            whole.push((variable, value, shape));
+        }
+        let updated = dense(self);
+        self.gates = gates;
+        for (variable, value, shape) in whole {
+            let new = self.lowering.variables[variable].value.unwrap_or(value);
+            self.lowering.variables[variable].shape = shape;
+            self.lowering.variables[variable].value = Some(value);
+            let ones = self.e().full_like(new, 1.0);
+            let zeros = self.e().zeros_like(value);
+            let placed = self.scattered(zeros, rows, new, 0, BinaryOp::Add);
+            let hit = self.scattered(zeros, rows, ones, 0, BinaryOp::Add);
+            let is_hit = self.e().compare(Comparison::Ne, hit, zeros);
+            self.assign(variable, self.e().select(is_hit, placed, value))?;
+        }
+        updated
     }
 
     fn one_less(&self, x: InstrId) -> InstrId {
@@ -186,4 +240,34 @@ fn adadelta(c: &mut Call<'_, '_>) -> Outputs {
     let new = e.sub(var, e.binary(BinaryOp::Multiply, update, rate));
     let new_updates = e.add(e.mul(rho, updates), e.mul(rest, e.mul(update, update)));
     c.update(&variables, &[new, new_accum, new_updates])
+}
+
+/// Inputs: variable, accumulator, linear, gradient, rate, l1, l2, of version 2 the shrinkage, the rate's power.
+fn ftrl(c: &mut Call<'_, '_>) -> Outputs {
+    if c.node.flag("multiply_linear_by_lr") {
+        return Err(Problem::new("its linear term is kept times the rate, which has no rule"));
+    }
+    let (variables, [var, accum, linear]) = c.slots::<3>()?;
+    let is_v2 = c.node.op.ends_with("V2");
+    let grad = c.array(3)?;
+    let (rate, l1, l2) = (c.wide(4, var)?, c.wide(5, var)?, c.wide(6, var)?);
+    let power = c.wide(if is_v2 { 8 } else { 7 }, var)?;
+    let shrunk = match is_v2 {
+        true => {
+            let shrinkage = c.wide(7, var)?;
+            c.e().add(grad, c.e().mul(c.e().mul_scalar(shrinkage, 2.0), var))
+        }
+        false => grad,
+    };
+    let e = c.e();
+    let new_accum = e.add(accum, e.mul(grad, grad));
+    let raised = |x: InstrId| e.binary(BinaryOp::Power, x, e.neg(power));
+    let (new_power, old_power) = (raised(new_accum), raised(accum));
+    let sigma = e.div(e.sub(new_power, old_power), rate);
+    let new_linear = e.sub(e.add(linear, shrunk), e.mul(sigma, var));
+    let quadratic = e.add(e.div(new_power, rate), e.mul_scalar(l2, 2.0));
+    let bounded = e.mul(e.unary(UnaryOp::Sign, new_linear), l1);
+    let is_large = e.compare(Comparison::Gt, e.unary(UnaryOp::Abs, new_linear), l1);
+    let new = e.select(is_large, e.div(e.sub(bounded, new_linear), quadratic), e.zeros_like(var));
+    c.update(&variables, &[new, new_accum, new_linear])
 }

@@ -1,0 +1,307 @@
+//! Lists of equal elements: TensorFlow's `TensorList`, `TensorArray` and `Stack`.
+//!
+//! A list is an array `[size, element…]` for each array that an element is of (an element is an array, or again a list), with a
+//! length that is known while the graph is read, or is a scalar. What nothing was written to is zeros, which are made when they
+//! are read. A `TensorArray` is the value of its flow, so that loops carry it as any other value.
+//!
+//! Source: `tensor_list_utils.cc` of TensorFlow's `tf2xla/kernels`; `list_kernels.cc` and `tensor_array.h` of its CPU kernels.
+
+use super::Value;
+use crate::error::Problem;
+use bf16scope_hlo::ops::PadDim;
+use bf16scope_hlo::{ArrayShape, DType, Emitter, InstrId, Literal, Op};
+
+/// The gradient's array of a `TensorArray`, or the array itself where the source is empty.
+pub(crate) type Owner = (usize, String);
+
+/// A list.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct List {
+    pub kind: ListKind,
+    /// Its arrays; none while all is zero.
+    pub leaves: Vec<InstrId>,
+    /// Its length, where the kind does not say it.
+    pub len: Option<InstrId>,
+    /// The only element that is not zero, and its place: sums of lists add it alone.
+    pub only: Option<(InstrId, Vec<InstrId>)>,
+}
+
+/// What is known of a list while the graph is read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ListKind {
+    /// The `TensorArray` that it is.
+    pub owner: Option<Owner>,
+    /// What its elements are; `None` until one is written.
+    pub element: Option<Element>,
+    /// Its length, where it is known.
+    pub n: Option<i64>,
+    /// The size of its arrays; `None`: its length.
+    pub capacity: Option<i64>,
+    /// Whether all elements are one constant: shapes that loops keep for their gradients.
+    pub same: Same,
+    /// Whether pushes stay within the capacity: a loop's bound, or TensorFlow's own.
+    pub is_bounded: bool,
+}
+
+/// What is known of the values of a list's elements.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Same {
+    /// There is none yet.
+    Empty,
+    One(Literal),
+    Several,
+}
+
+impl Same {
+    /// That of two lists, or of one with an element more.
+    pub(crate) fn joined(&self, other: &Same) -> Same {
+        match (self, other) {
+            (Same::Empty, same) | (same, Same::Empty) => same.clone(),
+            (Same::One(a), Same::One(b)) if a == b => self.clone(),
+            _ => Same::Several,
+        }
+    }
+}
+
+/// What an element is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Element {
+    Array(ArrayShape),
+    List(Box<ListKind>),
+}
+
+/// A `TensorArray`'s handle, or that of a gradient's array.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Handle {
+    pub kind: ListKind,
+    pub dtype: DType,
+    /// Whether it grows when it is written behind its end.
+    pub grows: bool,
+}
+
+impl Element {
+    /// The arrays of an element.
+    pub(crate) fn leaves(&self) -> Vec<ArrayShape> {
+        match self {
+            Element::Array(shape) => vec![shape.clone()],
+            Element::List(kind) => kind.leaves(),
+        }
+    }
+}
+
+fn prefixed(n: i64, shape: &ArrayShape) -> ArrayShape {
+    let dims: Vec<i64> = std::iter::once(n).chain(shape.dims.iter().copied()).collect();
+    ArrayShape::new(shape.dtype, dims)
+}
+
+impl ListKind {
+    /// A list of `n` elements, of which nothing else is known: zeros.
+    pub(crate) fn zeros(n: i64, element: Option<Element>) -> ListKind {
+        ListKind { owner: None, element, n: Some(n), capacity: None, same: Same::Several, is_bounded: false }
+    }
+
+    /// An empty list, of so many elements at most where that is not negative.
+    pub(crate) fn empty(most: i64, element: Option<Element>) -> ListKind {
+        let capacity = (most >= 0).then_some(most.min(MAX_LENGTH));
+        ListKind { owner: None, element, n: Some(0), capacity, same: Same::Empty, is_bounded: capacity.is_some() }
+    }
+
+    /// The same, but for what `original` does not know yet: a trip of a loop says it.
+    pub(crate) fn forgetful(&self, original: &ListKind) -> ListKind {
+        let element = original.element.as_ref().and(self.element.clone());
+        ListKind { element, same: original.same.clone(), ..self.clone() }
+    }
+
+    /// The first dim of its arrays.
+    pub(crate) fn size(&self) -> i64 {
+        self.capacity.or(self.n).unwrap_or(0)
+    }
+
+    /// The arrays that a list of this kind is carried as: of its elements, then its length if it is not known.
+    pub(crate) fn leaves(&self) -> Vec<ArrayShape> {
+        let of_element = self.element.iter().flat_map(Element::leaves);
+        let length = self.n.is_none().then(|| ArrayShape::new(DType::S32, []));
+        of_element.map(|shape| prefixed(self.size(), &shape)).chain(length).collect()
+    }
+
+    /// The kind that holds lists of both kinds, where `other` is another branch's, or what a trip of a loop makes of `self`.
+    pub(crate) fn joined(&self, other: &ListKind, by: Join) -> Result<ListKind, Problem> {
+        if self == other {
+            return Ok(self.clone());
+        }
+        let element = match (&self.element, &other.element) {
+            (None, element) | (element, None) => element.clone(),
+            (Some(Element::List(a)), Some(Element::List(b))) => {
+                Some(Element::List(Box::new(a.joined(b, Join::Branches)?)))
+            }
+            (Some(a), Some(b)) if a == b => Some(a.clone()),
+            (Some(a), Some(b)) => {
+                let say =
+                    |element: &Element| element.leaves().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+                let message = format!("a list has elements of {} and of {}, expected one shape", say(a), say(b));
+                return Err(Problem::new(message).with_help("write elements of one shape"));
+            }
+        };
+        let owner = self.owner.clone().or(other.owner.clone());
+        let same = self.same.joined(&other.same);
+        if self.n.is_some() && self.n == other.n && self.capacity == other.capacity {
+            return Ok(ListKind { owner, element, same, ..self.clone() });
+        }
+        let n_pushed = (other.size() - self.size()).max(0);
+        let capacity = match by {
+            _ if self.is_bounded || n_pushed == 0 => Some(self.size()),
+            Join::Branches => Some(other.size()),
+            Join::Loop(None) => {
+                let message = "a loop pushes on a list, and how often it runs is not known before it runs";
+                return Err(Problem::new(message)
+                    .with_help("give `maximum_iterations=` to tf.while_loop, as XLA asks where a loop has gradients"));
+            }
+            Join::Loop(Some(n_trips)) => n_trips.checked_mul(n_pushed).and_then(|n| n.checked_add(self.size())),
+        };
+        match capacity.filter(|capacity| *capacity <= MAX_LENGTH) {
+            Some(capacity) => {
+                let is_bounded = self.is_bounded || matches!(by, Join::Loop(_));
+                Ok(ListKind { owner, element, n: None, capacity: Some(capacity), same, is_bounded })
+            }
+            None => Err(Problem::new(format!("a loop pushes more than {MAX_LENGTH} elements on a list"))
+                .with_help("give the loop a smaller bound")),
+        }
+    }
+}
+
+/// How a list becomes another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Join {
+    Branches,
+    /// By a trip of a loop that runs so often at most, if that is known.
+    Loop(Option<i64>),
+}
+
+/// Lists are no longer.
+pub(crate) const MAX_LENGTH: i64 = 1 << 24;
+
+impl List {
+    /// A list in which nothing is written.
+    pub(crate) fn zeros(kind: ListKind) -> List {
+        List { kind, leaves: Vec::new(), len: None, only: None }
+    }
+
+    /// Its arrays.
+    pub(crate) fn arrays(&self, e: &Emitter) -> Vec<InstrId> {
+        match self.leaves.is_empty() {
+            true => {
+                let shapes = self.kind.element.iter().flat_map(Element::leaves);
+                shapes.map(|shape| zeros(e, &prefixed(self.kind.size(), &shape))).collect()
+            }
+            false => self.leaves.clone(),
+        }
+    }
+
+    /// Its length as a scalar.
+    pub(crate) fn length(&self, e: &Emitter) -> InstrId {
+        self.len.unwrap_or_else(|| e.scalar(DType::S32, self.kind.n.unwrap_or(0) as f64))
+    }
+
+    /// The arrays that carry it.
+    pub(crate) fn carried(&self, e: &Emitter) -> Vec<InstrId> {
+        let length = self.kind.n.is_none().then(|| self.length(e));
+        self.arrays(e).into_iter().chain(length).collect()
+    }
+
+    /// The list that these arrays carry.
+    pub(crate) fn of_carried(kind: &ListKind, mut leaves: Vec<InstrId>) -> List {
+        let len = if kind.n.is_none() { leaves.pop() } else { None };
+        List { kind: kind.clone(), leaves, len, only: None }
+    }
+
+    /// The same list in a kind that holds it.
+    pub(crate) fn promoted(&self, e: &Emitter, kind: &ListKind) -> List {
+        if self.kind == *kind {
+            return self.clone();
+        }
+        let len = kind.n.is_none().then(|| self.length(e));
+        let is_array = !matches!(self.kind.element, Some(Element::List(_)));
+        if self.leaves.is_empty() && is_array {
+            return List { kind: kind.clone(), leaves: Vec::new(), len, only: None };
+        }
+        let (n, mut leaves) = (self.kind.size(), self.arrays(e));
+        if let (Some(Element::List(from)), Some(Element::List(to))) = (&self.kind.element, &kind.element) {
+            if from.element.is_none() {
+                let arrays = ListKind { n: Some(to.size()), ..(**to).clone() }.leaves();
+                leaves.splice(0..0, arrays.iter().map(|shape| zeros(e, &prefixed(n, shape))));
+            }
+            // The lengths of lists in it, which were all the same.
+            if let (Some(length), None) = (from.n, to.n) {
+                leaves.push(e.full(DType::S32, &[n], length as f64));
+            }
+        }
+        let target = kind.element.iter().flat_map(Element::leaves).map(|shape| prefixed(kind.size(), &shape));
+        let leaves = leaves.into_iter().zip(target).map(|(leaf, shape)| enlarged(e, leaf, &shape.dims)).collect();
+        List { kind: kind.clone(), leaves, len, only: None }
+    }
+}
+
+/// Zeros of a shape.
+pub(crate) fn zeros(e: &Emitter, shape: &ArrayShape) -> InstrId {
+    e.full(shape.dtype, &shape.dims, 0.0)
+}
+
+/// An array with zeros behind it, up to these dims.
+fn enlarged(e: &Emitter, x: InstrId, dims: &[i64]) -> InstrId {
+    let from = e.dims(x);
+    if from == dims || from.len() != dims.len() {
+        return x;
+    }
+    let pads: Vec<PadDim> =
+        from.iter().zip(dims).map(|(from, to)| PadDim { low: 0, high: to - from, interior: 0 }).collect();
+    e.pad(x, e.scalar(e.dtype(x), 0.0), &pads)
+}
+
+/// An element of an array `[size, element…]`.
+pub(crate) fn row(e: &Emitter, leaf: InstrId, index: InstrId) -> InstrId {
+    let dims = e.dims(leaf);
+    let Some((_, inner)) = dims.split_first() else { return leaf };
+    let slice_sizes: Vec<i64> = std::iter::once(1).chain(inner.iter().copied()).collect();
+    let part = e.emit(Op::DynamicSlice { slice_sizes }, &starts(e, leaf, index), None);
+    e.reshape(part, inner)
+}
+
+/// An array `[size, element…]` with another element.
+pub(crate) fn with_row(e: &Emitter, leaf: InstrId, index: InstrId, value: InstrId) -> InstrId {
+    let dims: Vec<i64> = std::iter::once(1).chain(e.dims(value)).collect();
+    let mut operands = starts(e, leaf, index);
+    operands.insert(1, e.reshape(value, &dims));
+    e.emit(Op::DynamicUpdateSlice, &operands, None)
+}
+
+/// An array, and where its row `index` begins.
+fn starts(e: &Emitter, leaf: InstrId, index: InstrId) -> Vec<InstrId> {
+    let zero = e.scalar(e.dtype(index), 0.0);
+    let rest = e.dims(leaf).len().saturating_sub(1);
+    [leaf, index].into_iter().chain(std::iter::repeat_n(zero, rest)).collect()
+}
+
+/// What a value is as an element, and its arrays.
+pub(crate) fn element(e: &Emitter, value: &Value) -> Result<(Element, Vec<InstrId>), Problem> {
+    match value {
+        Value::Array(id) => {
+            let shape = e.array(*id).unwrap_or_else(|| ArrayShape::new(DType::F32, []));
+            Ok((Element::Array(shape), vec![*id]))
+        }
+        Value::List(list) => Ok((Element::List(Box::new(list.kind.clone())), list.carried(e))),
+        Value::Variable(_) | Value::Store(_) | Value::Handle(_) | Value::Nothing => {
+            Err(Problem::new("an element of its list is no array: a handle, or text").with_help(
+                "loops in loops with gradients become HLO in TensorFlow 2's control flow: tf.enable_control_flow_v2()",
+            ))
+        }
+    }
+}
+
+/// The value that an element is.
+pub(crate) fn value(element: &Element, leaves: Vec<InstrId>) -> Value {
+    match (element, &leaves[..]) {
+        (Element::Array(_), [one]) => Value::Array(*one),
+        (Element::Array(_), _) => Value::Nothing,
+        (Element::List(kind), _) => Value::List(std::rc::Rc::new(List::of_carried(kind, leaves))),
+    }
+}

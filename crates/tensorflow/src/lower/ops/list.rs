@@ -1,0 +1,598 @@
+//! Lists: `TensorList` (TensorFlow 2's `TensorArray`, and what gradients of loops keep), `TensorArray` and `Stack` of version 1.
+//!
+//! A list is a value. Writing to a gradient's `TensorArray` adds, and its value is what came back along the flow: a flow of
+//! another array is one in which nothing is written yet.
+//!
+//! Source: `tensor_list_ops.cc`, `tensor_array_ops.cc`, `stack_ops.cc` of `tf2xla/kernels`; `tensor_array_grad.py`, `list_ops.py`.
+
+use std::rc::Rc;
+
+use super::super::call::Outputs;
+use super::super::carried::Store;
+use super::super::list::{
+    Element, Handle, Join, List, ListKind, MAX_LENGTH, Same, element, row, value, with_row, zeros,
+};
+use super::super::{Call, Value};
+use super::Table;
+use crate::error::Problem;
+use bf16scope_hlo::{ArrayShape, BinaryOp, DType, InstrId};
+
+pub(super) const TABLE: Table = &[
+    ("TensorListReserve", |c| {
+        let n = c.length(1)?;
+        let element = c.element_of(0)?;
+        c.list(List::zeros(ListKind::zeros(n, element)))
+    }),
+    ("EmptyTensorList", |c| {
+        let most = c.int(1)?;
+        let element = c.element_of(0)?;
+        c.list(List::zeros(ListKind::empty(most, element)))
+    }),
+    ("TensorListFromTensor", |c| {
+        let x = c.array(0)?;
+        let list = c.list_of(x)?;
+        c.list(list)
+    }),
+    ("TensorListStack", |c| {
+        let list = c.shaped_list(0, 1)?;
+        let n = c.node.int("num_elements").filter(|n| *n >= 0);
+        let x = c.stacked(&list, n)?;
+        c.one(x)
+    }),
+    ("TensorListGetItem", |c| {
+        let (list, index) = (c.shaped_list(0, 2)?, c.array(1)?);
+        c.item(&list, index)
+    }),
+    ("TensorListSetItem", |c| {
+        let (list, index, item) = (c.list_at(0)?, c.array(1)?, c.input(2)?.clone());
+        if c.node.flag("resize_if_index_out_of_bounds") && list.kind.n == Some(0) {
+            return Err(c.growing());
+        }
+        let list = c.with_item(&list, index, &item)?;
+        c.list(list)
+    }),
+    ("TensorListPushBack", |c| {
+        let (list, item) = (c.list_at(0)?, c.input(1)?.clone());
+        let list = c.pushed(&list, &item)?;
+        c.list(list)
+    }),
+    ("TensorListPopBack", |c| {
+        let list = c.shaped_list(0, 1)?;
+        let (list, item) = c.popped(&list)?;
+        Ok(vec![Value::List(Rc::new(list)), item])
+    }),
+    ("TensorListLength", |c| {
+        let list = c.list_at(0)?;
+        c.one(list.length(c.e()))
+    }),
+    ("TensorListElementShape", |c| {
+        let list = c.list_at(0)?;
+        let dtype = c.node.dtype("shape_type").unwrap_or(DType::S32);
+        c.one(match &list.kind.element {
+            Some(Element::Array(shape)) => c.ints_constant(&shape.dims, &[shape.dims.len() as i64], dtype),
+            Some(Element::List(_)) => c.ints_constant(&[], &[0], dtype),
+            None => c.ints_constant(&[-1], &[], dtype),
+        })
+    }),
+    ("TensorListResize", |c| {
+        let (list, n) = (c.list_at(0)?, c.length(1)?);
+        let kind = ListKind { n: Some(n), capacity: None, ..list.kind.clone() };
+        let size = list.kind.size();
+        if list.kind.n != Some(size) {
+            return Err(c.growing());
+        }
+        let list = match n < size {
+            true => List {
+                leaves: list.leaves.iter().map(|leaf| c.slice_axis(*leaf, 0, 0, n)).collect(),
+                ..List::zeros(kind)
+            },
+            false => list.promoted(c.e(), &kind),
+        };
+        c.list(list)
+    }),
+    ("TensorListGather", |c| {
+        let list = c.shaped_list(0, 2)?;
+        c.gathered_items(&list, 1)
+    }),
+    ("TensorListScatterV2", |c| {
+        let places = c.ints(1)?;
+        let n = c.int(3)?;
+        let n = if n >= 0 { n } else { places.iter().max().map_or(0, |most| most.saturating_add(1)) };
+        let list = c.with_items(&List::zeros(ListKind::zeros(n, None)), 1, 0)?;
+        c.list(list)
+    }),
+    ("TensorListScatterIntoExistingList", |c| {
+        let list = c.list_at(0)?;
+        let list = c.with_items(&list, 2, 1)?;
+        c.list(list)
+    }),
+    ("TensorListConcatV2", |c| {
+        let list = c.list_at(0)?;
+        c.joined(&list)
+    }),
+    ("TensorListConcat", |c| {
+        let list = c.list_at(0)?;
+        c.joined(&list)
+    }),
+    ("TensorListSplit", |c| {
+        let x = c.array(0)?;
+        let list = c.split_evenly(x, 2)?;
+        c.list(list)
+    }),
+    ("TensorArrayV3", |c| {
+        let n = c.length(0)?;
+        let dtype = c.dtype_of("dtype")?;
+        let dims = c.node.dims("element_shape").filter(|dims| dims.iter().all(|dim| *dim >= 0));
+        let element = dims.map(|dims| Element::Array(ArrayShape::new(dtype, dims)));
+        c.lowering.n_arrays += 1;
+        let owner = Some((c.lowering.n_arrays, String::new()));
+        let kind = ListKind { owner, ..ListKind::zeros(n, element) };
+        let handle = Handle { kind: kind.clone(), dtype, grows: c.node.flag("dynamic_size") };
+        Ok(vec![Value::Handle(Rc::new(handle)), Value::List(Rc::new(List::zeros(kind)))])
+    }),
+    ("TensorArrayGradV3", |c| {
+        let source = c.node.text("source").to_string();
+        let handle = c.handle()?;
+        // Its gradient has what shape its elements have, which only the array's own flow knows.
+        let element = match c.inputs.get(1) {
+            Some(Value::List(list)) if list.kind.owner == handle.kind.owner => list.kind.element.clone(),
+            _ => handle.kind.element.clone(),
+        };
+        let owner = handle.kind.owner.as_ref().map(|(number, _)| (*number, source));
+        let handle = Handle { kind: ListKind { owner, element, ..handle.kind.clone() }, ..(*handle).clone() };
+        Ok(vec![Value::Handle(Rc::new(handle)), c.input(1)?.clone()])
+    }),
+    ("TensorArrayWriteV3", |c| {
+        let (handle, list) = c.tensor_array(3)?;
+        let (index, item) = (c.array(1)?, c.input(2)?.clone());
+        if handle.grows && handle.kind.n == Some(0) {
+            return Err(c.growing());
+        }
+        let item = match (&item, is_gradient(&handle) && !list.leaves.is_empty()) {
+            (Value::Array(item), true) => {
+                let sums: Vec<InstrId> =
+                    list.leaves.iter().map(|leaf| c.e().add(row(c.e(), *leaf, index), *item)).collect();
+                sums.first().map_or(Value::Nothing, |sum| Value::Array(*sum))
+            }
+            _ => item,
+        };
+        let list = c.with_item(&list, index, &item)?;
+        c.list(list)
+    }),
+    ("TensorArrayReadV3", |c| {
+        let (_, list) = c.tensor_array(2)?;
+        let index = c.array(1)?;
+        c.item(&list, index)
+    }),
+    ("TensorArrayGatherV3", |c| {
+        let (_, mut list) = c.tensor_array(2)?;
+        c.shape_by_attribute(&mut list)?;
+        c.gathered_items(&list, 1)
+    }),
+    ("TensorArrayScatterV3", |c| {
+        let (handle, list) = c.tensor_array(3)?;
+        let written = match is_gradient(&handle) && !list.leaves.is_empty() {
+            true => {
+                let fresh = c.with_items(&List::zeros(list.kind.clone()), 1, 2)?;
+                c.list_sum(&list, &fresh)?
+            }
+            false => c.with_items(&list, 1, 2)?,
+        };
+        c.list(written)
+    }),
+    ("TensorArrayConcatV3", |c| {
+        let (_, list) = c.tensor_array(1)?;
+        c.joined(&list)
+    }),
+    ("TensorArraySplitV3", |c| {
+        let (_, list) = c.tensor_array(3)?;
+        let x = c.array(1)?;
+        let mut split = c.split_evenly(x, 2)?;
+        split.kind.owner = list.kind.owner;
+        c.list(split)
+    }),
+    ("TensorArraySizeV3", |c| {
+        let n = c.handle()?.kind.n.unwrap_or(0);
+        c.one(c.ints_constant(&[n], &[], DType::S32))
+    }),
+    ("TensorArrayCloseV3", |_| Ok(Vec::new())),
+    // What a branch keeps for its gradient, or nothing: a list of one element.
+    ("OptionalFromValue", |c| {
+        let list = List::zeros(ListKind::zeros(1, None));
+        let (first, item) = (c.ints_constant(&[0], &[], DType::S32), c.input(0)?.clone());
+        if c.inputs.len() != 1 {
+            return Err(Problem::new(format!("it holds {} values, expected 1", c.inputs.len())));
+        }
+        let list = c.with_item(&list, first, &item)?;
+        c.list(List { only: None, ..list })
+    }),
+    ("OptionalNone", |c| c.list(List::zeros(ListKind::zeros(1, None)))),
+    ("OptionalGetValue", |c| {
+        let mut list = (*c.list_at(0)?).clone();
+        let (types, shapes) = (c.node.list("output_types"), c.node.list("output_shapes"));
+        let dtype = types.and_then(|list| crate::dtypes::hlo(*list.r#type.first()?));
+        let dims = shapes.and_then(|list| crate::node::dims_of(list.shape.first()?));
+        if let (None, Some(dtype), Some(dims)) = (&list.kind.element, dtype, dims)
+            && dims.iter().all(|dim| *dim >= 0)
+        {
+            c.check_dims(&dims)?;
+            list.kind.element = Some(Element::Array(ArrayShape::new(dtype, dims)));
+        }
+        let first = c.ints_constant(&[0], &[], DType::S32);
+        c.item(&list, first)
+    }),
+    ("StackV2", |c| {
+        let most = c.int(0)?;
+        let kind = ListKind::empty(most, None);
+        c.lowering.stores.push(Store { list: Some(Rc::new(List::zeros(kind))) });
+        Ok(vec![Value::Store(c.lowering.stores.len() - 1)])
+    }),
+    ("StackPushV2", |c| {
+        let (store, list, item) = (c.stack()?, c.stored()?, c.input(1)?.clone());
+        let new = c.pushed(&list, &item)?;
+        c.put(store, &list, new)?;
+        Ok(vec![item])
+    }),
+    ("StackPopV2", |c| {
+        let (store, list) = (c.stack()?, c.stored()?);
+        let (new, item) = c.popped(&list)?;
+        c.put(store, &list, new)?;
+        Ok(vec![item])
+    }),
+    ("StackCloseV2", |_| Ok(Vec::new())),
+];
+
+fn is_gradient(handle: &Handle) -> bool {
+    handle.kind.owner.as_ref().is_some_and(|(_, source)| !source.is_empty())
+}
+
+impl Call<'_, '_> {
+    fn list(&self, list: List) -> Outputs {
+        Ok(vec![Value::List(Rc::new(list))])
+    }
+
+    fn list_at(&self, number: usize) -> Result<Rc<List>, Problem> {
+        match self.input(number)? {
+            Value::List(list) => Ok(list.clone()),
+            _ => Err(Problem::new(format!("input {number} is no list"))),
+        }
+    }
+
+    /// A list's length, from an input.
+    fn length(&mut self, number: usize) -> Result<i64, Problem> {
+        let n = self.int(number)?;
+        match (0..=MAX_LENGTH).contains(&n) {
+            true => Ok(n),
+            false => Err(Problem::new(format!("its list has {n} elements, expected 0 to {MAX_LENGTH}"))),
+        }
+    }
+
+    fn growing(&self) -> Problem {
+        Problem::new("its TensorArray grows as it is written, and HLO needs its size before")
+            .with_help("give the TensorArray its size, and leave `dynamic_size` out: XLA has no array that grows")
+    }
+
+    /// What elements are, from an input that is their shape, where it is known whole.
+    fn element_of(&mut self, number: usize) -> Result<Option<Element>, Problem> {
+        let Some(dtype) = self.node.dtype("element_dtype") else { return Ok(None) };
+        let shape = self.array(number)?;
+        let rank = self.dims(shape).len();
+        let dims = match self.lowering.known(shape) {
+            Some(_) => self.ints(number)?,
+            None => return Ok(None),
+        };
+        let is_whole = rank == 1 && dims.iter().all(|dim| *dim >= 0);
+        if is_whole {
+            self.check_dims(&dims)?;
+        }
+        Ok(is_whole.then(|| Element::Array(ArrayShape::new(dtype, dims))))
+    }
+
+    /// A list, whose elements are what an input says if nothing was written to it.
+    fn shaped_list(&mut self, number: usize, shape: usize) -> Result<List, Problem> {
+        let mut list = (*self.list_at(number)?).clone();
+        if list.kind.element.is_none() {
+            list.kind.element = self.element_of(shape)?;
+        }
+        Ok(list)
+    }
+
+    fn shape_by_attribute(&self, list: &mut List) -> Result<(), Problem> {
+        let dims = self.node.dims("element_shape").filter(|dims| dims.iter().all(|dim| *dim >= 0));
+        if let (None, Some(dims)) = (&list.kind.element, dims) {
+            self.check_dims(&dims)?;
+            list.kind.element = Some(Element::Array(ArrayShape::new(self.dtype_of("dtype")?, dims)));
+        }
+        Ok(())
+    }
+
+    fn unshaped(&self) -> Problem {
+        Problem::new("nothing was written to its list, and nothing says what its elements are")
+            .with_help("give the TensorArray its `element_shape`")
+    }
+
+    /// The rows of an array as a list.
+    fn list_of(&self, x: InstrId) -> Result<List, Problem> {
+        let dims = self.dims(x);
+        let Some((n, inner)) = dims.split_first() else {
+            return Err(Problem::new("its tensor is a scalar, expected rows"));
+        };
+        let element = Some(Element::Array(ArrayShape::new(self.dtype(x), inner.to_vec())));
+        Ok(List { leaves: vec![x], ..List::zeros(ListKind::zeros(*n, element)) })
+    }
+
+    /// All elements in one array.
+    fn stacked(&mut self, list: &List, n: Option<i64>) -> Result<InstrId, Problem> {
+        let Some(Element::Array(_)) = list.kind.element else { return Err(self.unshaped()) };
+        let n = list.kind.n.or(n).ok_or_else(|| {
+            Problem::new("how many elements its list has is not known before it runs")
+                .with_help("give the TensorArray its size; XLA has no array whose size changes")
+        })?;
+        let [all] = list.arrays(self.e())[..] else { return Err(self.unshaped()) };
+        let size = self.dims(all)[0];
+        match n <= size {
+            true => Ok(if n == size { all } else { self.slice_axis(all, 0, 0, n) }),
+            false => Err(Problem::new(format!("it stacks {n} elements of a list of {size}"))),
+        }
+    }
+
+    fn item(&mut self, list: &List, index: InstrId) -> Outputs {
+        let Some(element) = &list.kind.element else { return Err(self.unshaped()) };
+        if list.kind.size() == 0 {
+            return Err(Problem::new("its list has no elements"));
+        }
+        if let (true, Element::Array(shape)) = (list.leaves.is_empty(), element) {
+            return self.one(zeros(self.e(), shape));
+        }
+        let rows = list.arrays(self.e()).into_iter().map(|leaf| row(self.e(), leaf, index)).collect();
+        Ok(vec![value(element, rows)])
+    }
+
+    /// The list in which nothing but its length is known, in a form that holds an element.
+    fn ready(&self, list: &List, item: &Value) -> Result<(ListKind, Vec<InstrId>, Vec<InstrId>), Problem> {
+        let (new, leaves) = element(self.e(), item)?;
+        let one = ListKind { element: Some(new.clone()), ..list.kind.clone() };
+        let kind = list.kind.joined(&one, Join::Branches)?;
+        let into = match &kind.element {
+            Some(Element::List(into)) if Some(&new) != kind.element.as_ref() => match item {
+                Value::List(item) => item.promoted(self.e(), into).carried(self.e()),
+                _ => leaves,
+            },
+            _ => leaves,
+        };
+        let arrays = match &list.kind.element {
+            None => List::zeros(kind.clone()).arrays(self.e()),
+            Some(_) => list.promoted(self.e(), &kind).arrays(self.e()),
+        };
+        Ok((kind, arrays, into))
+    }
+
+    fn with_item(&mut self, list: &List, index: InstrId, item: &Value) -> Result<List, Problem> {
+        if list.kind.size() == 0 {
+            return Err(Problem::new("its list has no elements"));
+        }
+        let (kind, arrays, item) = self.ready(list, item)?;
+        let kind = ListKind { same: Same::Several, ..kind };
+        let leaves = arrays.iter().zip(&item).map(|(leaf, item)| with_row(self.e(), *leaf, index, *item)).collect();
+        let only = list.leaves.is_empty().then_some((index, item));
+        Ok(List { kind, leaves, len: list.len, only })
+    }
+
+    /// A list with an element behind its last.
+    fn pushed(&mut self, list: &List, item: &Value) -> Result<List, Problem> {
+        let grown = match (list.kind.capacity, list.kind.n) {
+            _ if list.kind.is_bounded => list.kind.clone(),
+            (Some(capacity), _) => ListKind { capacity: Some(capacity + 1), ..list.kind.clone() },
+            (None, n) => ListKind { n: n.map(|n| n + 1), ..list.kind.clone() },
+        };
+        if grown.size() > MAX_LENGTH {
+            return Err(Problem::new(format!("its list has more than {MAX_LENGTH} elements")));
+        }
+        let index = list.length(self.e());
+        let is_full = list.kind.is_bounded && list.kind.n.is_some_and(|n| n >= list.kind.size());
+        if is_full {
+            return Err(Problem::new(format!("its list is full: it has {} elements", list.kind.size())));
+        }
+        let same = match item {
+            Value::Array(id) => self.lowering.literal(*id).map_or(Same::Several, Same::One),
+            _ => Same::Several,
+        };
+        let (mut kind, arrays, item) = self.ready(&list.promoted(self.e(), &grown), item)?;
+        (kind.n, kind.same) = (list.kind.n.map(|n| n + 1), list.kind.same.joined(&same));
+        let leaves = arrays.iter().zip(&item).map(|(leaf, item)| with_row(self.e(), *leaf, index, *item)).collect();
+        let len = list.len.map(|len| self.e().add_scalar(len, 1.0));
+        Ok(List { kind, leaves, len, only: None })
+    }
+
+    /// A list without its last element, and that.
+    fn popped(&mut self, list: &List) -> Result<(List, Value), Problem> {
+        let Some(element) = list.kind.element.clone() else { return Err(self.unshaped()) };
+        if list.kind.n == Some(0) || list.kind.size() == 0 {
+            return Err(Problem::new("its list is empty"));
+        }
+        let length = list.length(self.e());
+        let index = self.e().add_scalar(length, -1.0);
+        let arrays = list.arrays(self.e());
+        let rows = arrays.iter().map(|leaf| row(self.e(), *leaf, index)).collect();
+        // Its arrays stay as large.
+        let kind = ListKind { n: list.kind.n.map(|n| n - 1), capacity: Some(list.kind.size()), ..list.kind.clone() };
+        let len = list.len.map(|_| index);
+        let item = match &list.kind.same {
+            Same::One(literal) => Value::Array(self.e().constant(literal.clone())),
+            _ => value(&element, rows),
+        };
+        Ok((List { kind, leaves: arrays, len, only: None }, item))
+    }
+
+    /// Elements at places, as one array.
+    fn gathered_items(&mut self, list: &List, places: usize) -> Outputs {
+        let indices = self.array(places)?;
+        let Some(Element::Array(_)) = list.kind.element else { return Err(self.unshaped()) };
+        let [all] = list.arrays(self.e())[..] else { return Err(self.unshaped()) };
+        let known = self.lowering.known(indices);
+        let is_all = known
+            .is_some_and(|known| known.values.iter().map(|value| value.whole()).eq((0..self.dims(all)[0]).map(Some)));
+        if is_all {
+            return self.one(all);
+        }
+        self.gathered(all, indices, 0, 0)
+    }
+
+    /// A list with the rows of an array at places that are known.
+    fn with_items(&mut self, list: &List, places: usize, rows: usize) -> Result<List, Problem> {
+        let (places, rows) = (self.ints(places)?, self.array(rows)?);
+        let dims = self.dims(rows);
+        if dims.first() != Some(&(places.len() as i64)) {
+            return Err(Problem::new(format!("it has {} places for an array of dims {dims:?}", places.len())));
+        }
+        let n = list.kind.size();
+        if let Some(place) = places.iter().find(|place| !(0..n).contains(*place)) {
+            return Err(Problem::new(format!("it writes element {place} of a list of {n}")));
+        }
+        if places.iter().copied().eq(0..n) {
+            let whole = self.list_of(rows)?;
+            let element = whole.kind.element.clone();
+            let kind = list.kind.joined(&ListKind { element, ..list.kind.clone() }, Join::Branches)?;
+            return Ok(List { kind, leaves: whole.leaves, len: list.len, only: None });
+        }
+        if places.len() > MAX_ROWS {
+            return Err(Problem::new(format!(
+                "it writes {} elements in no order, expected at most {MAX_ROWS}",
+                places.len()
+            )));
+        }
+        let mut list = list.clone();
+        for (at, place) in places.iter().enumerate() {
+            let one = self.slice_axis(rows, 0, at as i64, 1);
+            let item = Value::Array(self.e().reshape(one, &dims[1..]));
+            let index = self.ints_constant(&[*place], &[], DType::S32);
+            list = self.with_item(&list, index, &item)?;
+        }
+        list.only = None;
+        Ok(list)
+    }
+
+    /// Elements end to end, and their lengths.
+    fn joined(&mut self, list: &List) -> Outputs {
+        let all = self.stacked(list, None)?;
+        let dims = self.dims(all);
+        let [n, each, inner @ ..] = &dims[..] else {
+            return Err(Problem::new("its elements are scalars, expected rows to put end to end"));
+        };
+        let flat = self.e().reshape(all, &[&[n * each], inner].concat());
+        let lengths = self.ints_constant(&vec![*each; *n as usize], &[*n], DType::S64);
+        Ok(vec![Value::Array(flat), Value::Array(lengths)])
+    }
+
+    /// An array cut into parts of one length.
+    fn split_evenly(&mut self, x: InstrId, lengths: usize) -> Result<List, Problem> {
+        let lengths = self.ints(lengths)?;
+        let dims = self.dims(x);
+        let each = lengths.first().copied().unwrap_or(0);
+        let total = each.checked_mul(lengths.len() as i64);
+        if lengths.iter().any(|length| *length != each) || dims.first().copied() != total {
+            let message = format!("it cuts an array of dims {dims:?} into {lengths:?}, expected parts of one length");
+            return Err(Problem::new(message));
+        }
+        let parts = self.e().reshape(x, &[&[lengths.len() as i64, each], &dims[1..]].concat());
+        self.list_of(parts)
+    }
+
+    fn handle(&self) -> Result<Rc<Handle>, Problem> {
+        match self.input(0)? {
+            Value::Handle(handle) => Ok(handle.clone()),
+            _ => Err(Problem::new("input 0 is no TensorArray")),
+        }
+    }
+
+    /// A `TensorArray`, and its value by the flow.
+    fn tensor_array(&mut self, flow: usize) -> Result<(Rc<Handle>, List), Problem> {
+        let handle = self.handle()?;
+        let list = match self.input(flow)? {
+            Value::List(list) if list.kind.owner == handle.kind.owner => (**list).clone(),
+            _ => List::zeros(handle.kind.clone()),
+        };
+        Ok((handle, list))
+    }
+
+    fn stack(&self) -> Result<usize, Problem> {
+        match self.input(0)? {
+            Value::Store(store) => Ok(*store),
+            _ => Err(Problem::new("input 0 is no stack")),
+        }
+    }
+
+    fn stored(&self) -> Result<Rc<List>, Problem> {
+        let store = self.stack()?;
+        self.lowering.store(store)
+    }
+
+    /// Gives a stack a new value, where the node's gates hold.
+    fn put(&mut self, store: usize, old: &Rc<List>, new: List) -> Result<(), Problem> {
+        let old = Value::List(old.clone());
+        let mut value = Value::List(Rc::new(new));
+        for (pred, is_true) in self.gates.clone().iter() {
+            let (on_true, on_false) = if *is_true { (&value, &old) } else { (&old, &value) };
+            value = self.lowering.chosen(*pred, on_true, on_false)?;
+        }
+        if let Value::List(list) = value {
+            self.lowering.stores[store].list = Some(list);
+        }
+        Ok(())
+    }
+
+    /// The sum of values of which one is a list: a flow of zero adds nothing.
+    pub(super) fn sum_of_lists(&mut self) -> Option<Outputs> {
+        let lists: Vec<Rc<List>> = self
+            .inputs
+            .iter()
+            .filter_map(|input| match input {
+                Value::List(list) => Some(list.clone()),
+                _ => None,
+            })
+            .collect();
+        let (first, rest) = lists.split_first()?;
+        let mut sum = (**first).clone();
+        for list in rest {
+            match self.list_sum(&sum, list) {
+                Ok(next) => sum = next,
+                Err(problem) => return Some(Err(problem)),
+            }
+        }
+        Some(self.list(sum))
+    }
+
+    fn list_sum(&mut self, a: &List, b: &List) -> Result<List, Problem> {
+        let kind = a.kind.joined(&b.kind, Join::Branches)?;
+        if kind.n != a.kind.n || a.kind.size() != b.kind.size() {
+            return Err(Problem::new("it adds lists of other lengths").with_help("add lists of one length"));
+        }
+        let (a, b) = if a.only.is_some() && b.only.is_none() { (b, a) } else { (a, b) };
+        if a.leaves.is_empty() || b.leaves.is_empty() {
+            let whole = if a.leaves.is_empty() { b } else { a };
+            return Ok(List { kind, ..whole.clone() });
+        }
+        let Some(Element::Array(_)) = kind.element else { return Err(Problem::new("it adds lists of lists")) };
+        if let Some((index, item)) = &b.only {
+            let leaves = a.leaves.iter().zip(item).map(|(leaf, item)| {
+                let sum = self.e().add(row(self.e(), *leaf, *index), *item);
+                with_row(self.e(), *leaf, *index, sum)
+            });
+            return Ok(List { kind, leaves: leaves.collect(), len: a.len, only: None });
+        }
+        let leaves = a.leaves.iter().zip(&b.leaves).map(|(a, b)| self.e().binary(BinaryOp::Add, *a, *b)).collect();
+        Ok(List { kind, leaves, len: a.len, only: None })
+    }
+
+    /// A list of zeros like the first input, if that is a list; a flow of zero for a flow.
+    pub(super) fn zeros_like_list(&self) -> Option<Outputs> {
+        let Some(Value::List(list)) = self.inputs.first() else { return None };
+        if list.kind.owner.is_some() {
+            return Some(self.one(self.e().scalar(DType::F32, 0.0)));
+        }
+        Some(self.list(List { len: list.len, ..List::zeros(list.kind.clone()) }))
+    }
+}
+
+/// Rows that are written one by one at most.
+const MAX_ROWS: usize = 512;
