@@ -5,7 +5,7 @@
 //! done with an op, a [`Policy`] overrides that, `paint` decides for each value, `rewrite` writes the module. Only f32
 //! is ever lowered. The pass does not scale losses for f16 (the report says where that is needed), and it does not
 //! simplify: whatever it does not retype stays as it was, name included, but for a barrier before some lookups
-//! (`tables`).
+//! (`tables`) and for sums that are written part by part (`parts`).
 //!
 //! Guarantees: the result passes the verifier. Unless the policy says otherwise, parameters and results keep their
 //! types, and so does everything that unknown ops touch, and what loops carry and branches give but for arrays between products (`crossings`). A called computation that two
@@ -19,12 +19,12 @@ mod branches;
 mod cancellation;
 mod crossings;
 mod dataflow;
-mod elementwise;
-mod ends;
 mod decided;
 mod decides;
 mod decision;
 mod document;
+mod elementwise;
+mod ends;
 mod exact;
 mod frame;
 mod functions;
@@ -39,6 +39,7 @@ mod need;
 mod needs;
 mod paint;
 mod painted;
+mod parts;
 mod policy;
 
 mod powers;

@@ -19,6 +19,7 @@ pub mod oracle;
 
 mod elementwise;
 mod partitioned;
+mod parts;
 mod programs;
 mod random;
 mod random_differentiated;

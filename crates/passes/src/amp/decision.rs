@@ -142,6 +142,8 @@ pub(super) enum Rule {
     Held,
     /// It looks up rows of a table whose rows are narrow, behind a barrier.
     Lookup,
+    /// It sums a narrow concatenation, which a product reads too, part by part.
+    SumOfParts,
     /// It cannot be retyped.
     Fixed,
     /// It is a source of values: a parameter, a constant, a conversion.
@@ -154,7 +156,7 @@ pub(super) enum Rule {
 
 impl Rule {
     /// All rules that have a reason of their own, but needs.
-    pub(super) const REASONS: [Rule; 18] = [
+    pub(super) const REASONS: [Rule; 19] = [
         Rule::Allowed,
         Rule::Loss,
         Rule::Result,
@@ -172,6 +174,7 @@ impl Rule {
         Rule::WouldRound,
         Rule::Held,
         Rule::Lookup,
+        Rule::SumOfParts,
         Rule::Off,
     ];
 
@@ -206,6 +209,7 @@ impl Rule {
                 "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a barrier, \
                  so that a copy for it is not kept"
             }
+            Rule::SumOfParts => "it sums what was put together of parts, so it is made of the sums of the parts",
             Rule::Source => "it is made in the dtype its readers want",
             Rule::Off => "the policy lowers nothing",
         }

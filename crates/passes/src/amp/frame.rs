@@ -5,10 +5,11 @@ use super::decided::StoredAs;
 use super::decision::Rule;
 use super::narrow;
 use super::painted::{Painted, RegionKind};
+use super::parts::{self, Parts};
 use super::policy::Boundary;
 use crate::is_tied;
-use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::{BinaryOp, PadDim, UnaryOp};
 use bf16scope_hlo::{
     CompId, Computation, DType, InstrId, Instruction, Layout, Literal, Op, Shape, Sharding, Unmodelled,
 };
@@ -48,6 +49,8 @@ pub(super) enum Origin {
     Tuple,
     /// What readers read in a value's place: lookups in a table's, or all of them.
     Barrier,
+    /// What a sum is put together of: sums of parts, or all of them.
+    Part,
     /// What keeps finite numbers finite before a cast.
     Range,
 }
@@ -173,6 +176,10 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             Some(NodeKind::FromLow) if self.is_low(self.values(id)[0]) => return self.made[original.operands[0].idx()],
             _ => {}
         }
+        let sums_parts = node.filter(|&node| self.painted.rule[node as usize] == Rule::SumOfParts);
+        if let Some(parts) = sums_parts.and_then(|node| parts::of_node(self.graph, node)) {
+            return self.sum_of_parts(id, &parts);
+        }
         let mut operands: Vec<InstrId> = (original.operands.iter().enumerate())
             .map(|(place, &operand)| {
                 // As made, and not asked of each element of a tuple whose elements are taken out one by one.
@@ -203,6 +210,55 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             self.casts.insert(self.values(original.operands[0])[0], made);
         }
         made
+    }
+
+    /// A sum that is put together of sums of parts.
+    fn sum_of_parts(&mut self, id: InstrId, parts: &Parts) -> InstrId {
+        let original = self.original.instr(id);
+        let start = self.operand(original.operands[1], &[Want::Wide]);
+        let part = |op: Op, dims: Vec<i64>, operands: Vec<InstrId>| {
+            let (name, shape) = (format!("{}.part", original.name), Shape::array(DType::F32, dims));
+            Instruction { name, op, shape, operands, ..plain(original) }
+        };
+        let mut sums = Vec::new();
+        let mut dims: Vec<i64> = Vec::new();
+        for (of, zeros) in &parts.parts {
+            let wide = self.operand(*of, &[Want::Wide]);
+            let axes = (0..).zip(self.out.instr(wide).shape.dims());
+            let of_part: Vec<i64> = axes.filter(|(axis, _)| !parts.reduced.contains(axis)).map(|(_, &n)| n).collect();
+            let mut op = self.op(id);
+            if let Op::Reduce { dimensions, .. } = &mut op {
+                *dimensions = parts.reduced.clone();
+            }
+            let sum = self.push(part(op, of_part.clone(), vec![wide, start]), Origin::Part);
+            if let Some(zeros) = zeros {
+                let padded = |(n, zeros): (&i64, &PadDim)| n + zeros.low + zeros.high + (n - 1).max(0) * zeros.interior;
+                dims = of_part.iter().zip(zeros).map(padded).collect();
+                sums.push(self.push(part(Op::Pad(zeros.clone()), dims.clone(), vec![sum, start]), Origin::Part));
+            } else {
+                let along = parts.dimension.unwrap_or(0) as usize;
+                let n_before = dims.get(along).copied().unwrap_or(0);
+                dims = of_part;
+                dims[along] += n_before;
+                sums.push(sum);
+            }
+        }
+        let all = match (parts.dimension, &sums[..]) {
+            (None, [first, others @ ..]) => others.iter().fold(*first, |sum, &other| {
+                self.push(part(Op::Binary(BinaryOp::Add), dims.clone(), vec![sum, other]), Origin::Part)
+            }),
+            (dimension, _) => {
+                let op = Op::Concatenate { dimension: dimension.unwrap_or(0) };
+                self.push(part(op, dims, sums), Origin::Part)
+            }
+        };
+        let moved = parts
+            .moves
+            .iter()
+            .fold(all, |sum, (op, dims)| self.push(part(op.clone(), dims.clone(), vec![sum]), Origin::Part));
+        let control_predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let whole = Instruction { op: Op::Reshape, operands: vec![moved], control_predecessors, ..original.clone() };
+        self.push(whole, Origin::Original(id))
     }
 
     /// Whether a node computes in f32 and rounds what it gives, once for all that read it.
@@ -499,7 +555,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             let instr = &self.out.instructions[idx];
             let may_go = match &self.origins[idx] {
                 Origin::Original(id) => was_read[id.idx()] && is_pure(&instr.op),
-                Origin::Cast { .. } | Origin::Tuple | Origin::Barrier | Origin::Range => true,
+                Origin::Cast { .. } | Origin::Tuple | Origin::Barrier | Origin::Part | Origin::Range => true,
             };
             if !may_go || is_used[idx] {
                 is_used[idx] = true;

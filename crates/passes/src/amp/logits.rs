@@ -84,11 +84,7 @@ fn bias_axis(graph: &Dataflow<'_>, painted: &Painted, add: NodeId) -> Option<i64
     let &[left, right] = &of.operands[..] else { return None };
     let is_add = painted.rule[add as usize] == Rule::Loss
         && list_names(graph.module, &graph.instr(of).op).iter().any(|name| name == "add");
-    // Those of an image's points come of a convolution, and are no cheaper so.
-    let is_product = |value: ValueId| {
-        let maker = graph.producer(value);
-        painted.rule[maker as usize] == Rule::Allowed && matches!(graph.instr(graph.node(maker)).op, Op::Dot { .. })
-    };
+    let is_product = |value: ValueId| painted.rule[graph.producer(value) as usize] == Rule::Allowed;
     let bias = match (is_product(left), is_product(right)) {
         (true, false) => right,
         (false, true) => left,

@@ -6,7 +6,8 @@
 //! 3. Storage: which of these values a compiler keeps in registers (`unstored`, `elementwise`), and which of those that are f32
 //!    for the loss it stores (`stored`). Then the decision again.
 //! 4. What moves values follows what is around it (`moves`).
-//! 5. For a TPU's tiles: tables with narrow rows (`tables`), and logits that are as large as any parameter (`logits`).
+//! 5. For a TPU's tiles: tables with narrow rows (`tables`), logits that are as large as any parameter (`logits`), and sums of
+//!    what was put together of parts (`parts`).
 //!
 //! TensorFlow's `auto_mixed_precision` denies loss and optimizer ops outright. It has neither needs nor steps 3 and 5, and in step
 //! 4 it lowers whatever is connected.
@@ -30,7 +31,7 @@ use super::range::{beyond, is_guard};
 use super::stored::stored;
 use super::sums::keeps_sum;
 use super::unstored::{Unstored, unstored};
-use super::{logits, tables};
+use super::{logits, parts, tables};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::is_body_border;
@@ -338,6 +339,11 @@ impl Painter<'_> {
             for found in logits::logits(graph, &self.out, classes, self.kind, loops) {
                 self.store_narrow(found.add, false, Rule::Rounded);
                 self.store_narrow(found.sum, true, Rule::Summed);
+            }
+        }
+        if self.policy.moved == Boundary::Lower {
+            for node in parts::sums(graph, &self.out, classes) {
+                self.out.rule[node as usize] = Rule::SumOfParts;
             }
         }
     }

@@ -1,0 +1,196 @@
+//! Sums of what was put together of parts, part by part.
+//!
+//! A back end puts the parts of a concatenation together for a product, and once more for the sum in f32 that is a bias's
+//! gradient, or it reads them again for that. So it does with what is added up of parts that zeros pad, the gradient of an
+//! array that was taken apart by indices. Such a sum is made of the parts' sums, and each of these is made with its part. So
+//! it is written part by part: it is of the same numbers, in the same dtype.
+
+use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
+use super::decision::Rule;
+use super::painted::Painted;
+use super::policy::{Because, Classes};
+use bf16scope_hlo::ops::decisions::list_names;
+use bf16scope_hlo::ops::precision::{Class, DeviceSum};
+use bf16scope_hlo::ops::{BinaryOp, PadDim};
+use bf16scope_hlo::{InstrId, Op};
+
+/// A sum of what was put together of parts.
+#[derive(Clone, Debug)]
+pub(super) struct Parts {
+    /// The parts, in the computation of the sum, and the zeros around each, if these are what puts it in its place.
+    pub parts: Vec<(InstrId, Option<Vec<PadDim>>)>,
+    /// The dimensions of each part that are summed over.
+    pub reduced: Vec<i64>,
+    /// The dimension along which the sums are concatenated, unless they are padded and added.
+    pub dimension: Option<i64>,
+    /// How the whole sum is moved then: each op, and the dims that it gives.
+    pub moves: Vec<(Op, Vec<i64>)>,
+}
+
+/// The nodes of a region that sum in f32 what was put together of narrow parts, and what a product reads too.
+pub(super) fn sums(graph: &Dataflow<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
+    let is_sum = |&node: &NodeId| {
+        let of = graph.node(node);
+        let instr = graph.instr(of);
+        let Some(chain) = moved(graph, node) else { return false };
+        let is_narrow = chain.iter().all(|&value| painted.low[graph.producer(value) as usize]);
+        matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
+            && of.because == Because::Op
+            && !painted.low[node as usize]
+            && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
+            && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
+            && is_narrow
+            && is_read_by_product(graph, painted, *chain.last().unwrap_or(&of.operands[0]))
+            && of_node(graph, node).is_some()
+    };
+    (0..graph.nodes.len() as NodeId).filter(is_sum).collect()
+}
+
+/// Whether a product reads a value, or what only moves it.
+fn is_read_by_product(graph: &Dataflow<'_>, painted: &Painted, value: ValueId) -> bool {
+    let mut open = vec![value];
+    while let Some(value) = open.pop() {
+        for &reader in &graph.users[value as usize] {
+            let of = graph.node(reader);
+            if painted.rule[reader as usize] == Rule::Allowed {
+                return true;
+            }
+            if matches!(graph.instr(of).op, Op::Reshape | Op::Transpose { .. }) && of.class() == Some(Class::Clear) {
+                open.extend(of.results());
+            }
+        }
+    }
+    false
+}
+
+/// What a node sums, if that was put together of parts along dimensions that it does not sum over.
+pub(super) fn of_node(graph: &Dataflow<'_>, node: NodeId) -> Option<Parts> {
+    let chain = moved(graph, node)?;
+    let whole = graph.producer(*chain.last()?);
+    let Op::Reduce { dimensions, .. } = &graph.instr(graph.node(node)).op else { return None };
+    let mut reduced = dimensions.clone();
+    let mut moves = Vec::new();
+    for (&after, &before) in chain.iter().zip(&chain[1..]) {
+        let [move_, maker] = [after, before].map(|value| graph.instr(graph.node(graph.producer(value))));
+        let (op, dims_before, dims) = (&move_.op, maker.shape.dims(), move_.shape.dims());
+        let kept = (0..).zip(dims).filter(|(axis, _)| !reduced.contains(axis));
+        let (axes, kept): (Vec<i64>, Vec<i64>) = kept.map(|(axis, &n)| (axis, n)).unzip();
+        let Op::Transpose { permutation } = op else {
+            reduced = reduced_before(dims_before, dims, &reduced)?;
+            moves.push((Op::Reshape, kept));
+            continue;
+        };
+        reduced.iter_mut().for_each(|axis| *axis = permutation[*axis as usize]);
+        reduced.sort_unstable();
+        let before = |axis: i64| axis - reduced.iter().filter(|&&other| other < axis).count() as i64;
+        let permutation = axes.iter().map(|&axis| before(permutation[axis as usize])).collect();
+        moves.push((Op::Transpose { permutation }, kept));
+    }
+    moves.reverse();
+    let instr = graph.instr(graph.node(whole));
+    if let Op::Concatenate { dimension } = instr.op {
+        let n_before = reduced.iter().filter(|&&axis| axis < dimension).count() as i64;
+        let is_whole = !reduced.contains(&dimension);
+        let parts = instr.operands.iter().map(|&part| (part, None)).collect();
+        return is_whole.then_some(Parts { parts, reduced, dimension: Some(dimension - n_before), moves });
+    }
+    let starts_at_zero = graph.node(node).operands.get(1).is_some_and(|&start| graph.value(start).is_zero);
+    let mut parts = Vec::new();
+    padded(graph, whole, &reduced, &mut parts)?;
+    (starts_at_zero && parts.len() > 1).then_some(Parts { parts, reduced, dimension: None, moves })
+}
+
+/// The parts of a sum of parts that zeros pad along dimensions that are not `reduced`.
+fn padded(
+    graph: &Dataflow<'_>,
+    node: NodeId,
+    reduced: &[i64],
+    parts: &mut Vec<(InstrId, Option<Vec<PadDim>>)>,
+) -> Option<()> {
+    let of = graph.node(node);
+    let instr = graph.instr(of);
+    match (&instr.op, &of.operands[..]) {
+        (Op::Binary(BinaryOp::Add), &[left, right]) => {
+            for value in [left, right] {
+                let part = graph.producer(value);
+                // What several ops read may be stored.
+                let is_here = graph.node(part).frame == of.frame && graph.users[value as usize].len() == 1;
+                is_here.then_some(())?;
+                padded(graph, part, reduced, parts)?;
+            }
+            Some(())
+        }
+        (Op::Pad(dims), &[_, zero]) if graph.value(zero).is_zero => {
+            let is_apart = |(axis, dim): (i64, &PadDim)| reduced.contains(&axis) && *dim != PadDim::default();
+            if (0..).zip(dims).any(is_apart) {
+                return None;
+            }
+            let kept = (0..).zip(dims).filter(|(axis, _)| !reduced.contains(axis)).map(|(_, dim)| *dim).collect();
+            parts.push((instr.operands[0], Some(kept)));
+            Some(())
+        }
+        _ => None,
+    }
+}
+
+/// The value that a node of one operand and one start reduces, what it was reshaped or transposed from, and so on, as far as
+/// it is made in the node's frame by ops that are retyped.
+fn moved(graph: &Dataflow<'_>, node: NodeId) -> Option<Vec<ValueId>> {
+    let reduces = graph.node(node);
+    let (Op::Reduce { .. }, &[mut value, _]) = (&graph.instr(reduces).op, &reduces.operands[..]) else { return None };
+    let mut chain = Vec::new();
+    loop {
+        let of = graph.node(graph.producer(value));
+        if of.frame != reduces.frame || !matches!(of.kind, NodeKind::Op(_)) {
+            return None;
+        }
+        chain.push(value);
+        match (&graph.instr(of).op, &of.operands[..]) {
+            (Op::Reshape | Op::Transpose { .. }, &[operand]) => value = operand,
+            _ => return Some(chain),
+        }
+    }
+}
+
+/// The dims of an array of dims `before` that are reduced where those of it in `reduced` are, once it has dims `after`; none
+/// if a dim would be reduced in part.
+fn reduced_before(before: &[i64], after: &[i64], reduced: &[i64]) -> Option<Vec<i64>> {
+    let mut found = Vec::new();
+    let (mut at, mut at_after) = (0, 0);
+    while at < before.len() && at_after < after.len() {
+        let (first, first_after) = (at, at_after);
+        let (mut n, mut n_after) = (before[at], after[at_after]);
+        (at, at_after) = (at + 1, at_after + 1);
+        // The fewest dims of both that have as many elements.
+        while n != n_after {
+            let (dims, next, product) =
+                if n < n_after { (before, &mut at, &mut n) } else { (after, &mut at_after, &mut n_after) };
+            *product = product.checked_mul(*dims.get(*next)?)?;
+            *next += 1;
+        }
+        match (first_after..at_after).filter(|&axis| reduced.contains(&(axis as i64))).count() {
+            0 => {}
+            n_reduced if n_reduced == at_after - first_after => found.extend((first..at).map(|axis| axis as i64)),
+            _ => return None,
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reduced_before;
+
+    #[test]
+    fn dims_are_found_again_before_a_reshape() {
+        let found = |before: &[i64], after: &[i64], reduced: &[i64]| reduced_before(before, after, reduced);
+        assert_eq!(found(&[2, 3, 4, 5], &[2, 3, 4, 5], &[0, 3]), Some(vec![0, 3]));
+        assert_eq!(found(&[2, 3, 4, 5], &[2, 3, 20], &[0, 1]), Some(vec![0, 1]));
+        assert_eq!(found(&[2, 3, 4, 5], &[6, 4, 5], &[0]), Some(vec![0, 1]));
+        assert_eq!(found(&[6, 20], &[2, 3, 4, 5], &[0, 1]), Some(vec![0]));
+        // Of 6 only a factor of 3 would be summed.
+        assert_eq!(found(&[6, 20], &[2, 3, 4, 5], &[1]), None);
+        assert_eq!(found(&[4, 6], &[6, 4], &[0]), None);
+        assert_eq!(found(&[0], &[3, 0], &[0]), None);
+    }
+}
