@@ -358,7 +358,9 @@ fn what_is_missing_is_named() {
     let folder = Folder::new();
     assert_eq!(
         folder.stderr(&["train", "none.yaml"]),
-        "bf16scope: none.yaml: cannot read the experiment\n  caused by: No such file or directory (os error 2)\n"
+        "bf16scope: none.yaml: cannot read the experiment\n\
+         help: name an experiment's YAML file, or the folder of a run; `bf16scope init` writes a file to begin with\n  \
+         caused by: No such file or directory (os error 2)\n"
     );
     assert_eq!(
         folder.stderr(&["eval", "mlp.yaml"]),

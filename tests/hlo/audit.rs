@@ -288,7 +288,7 @@ fn born_errors_of_real_modules_are_those_of_rounding() {
     for (name, found) in [("oracle_tf/mlp_f32", &*MLP), ("oracle_tf/resnet_block_f32", &*RESNET_BLOCK)] {
         assert!(found.skipped.is_empty() && found.first_not_finite.is_none(), "{:?}", found.skipped);
         let lowered = found.rows.iter().filter(|row| row.reference != row.lowered).count();
-        assert!(lowered > 15, "{name}: {lowered} rows are lowered");
+        assert!(lowered > 10, "{name}: {lowered} rows are lowered");
         for row in &found.rows {
             let moves = ["transpose", "reshape", "broadcast", "maximum", "copy"].contains(&row.opcode.as_str());
             if moves {

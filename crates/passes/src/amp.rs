@@ -27,7 +27,6 @@ mod elementwise;
 mod ends;
 mod exact;
 mod frame;
-mod functions;
 pub mod keys;
 mod logits;
 mod loops;

@@ -1,6 +1,6 @@
 //! Sums of what is put together of parts, which are written part by part, and of what is copied to other lanes.
 
-use super::storage::{HEAD, dtypes, parsed};
+use super::storage::{HEAD, dtypes};
 use bf16scope::hlo::text;
 use bf16scope::passes::amp::{self, Boundary, Policy};
 

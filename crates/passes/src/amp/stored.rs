@@ -12,10 +12,11 @@
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
-use super::functions::of_functions;
 use super::loss::leads_to_loss_by_product;
 use super::painted::{Painted, RegionKind};
 use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::UnaryOp;
+use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 
 /// The nodes that compute in f32 for a result, and whose values are rounded once for all that reads them.
@@ -51,6 +52,22 @@ pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) 
             }
     };
     (0..graph.nodes.len() as NodeId).filter(is_found).collect()
+}
+
+/// For each node whether it is computed from a function that is denied, such as an exponential or a logarithm, with no product
+/// between. A root is none, as what it gives is as exact as what it is given.
+fn of_functions(graph: &Dataflow<'_>) -> Vec<bool> {
+    let mut found = vec![false; graph.nodes.len()];
+    for (node, of) in graph.nodes.iter().enumerate() {
+        let op = &graph.instr(of).op;
+        let is_root = matches!(op, Op::Unary(UnaryOp::Rsqrt | UnaryOp::Sqrt | UnaryOp::Cbrt));
+        // Random bits that become numbers are none.
+        let is_of_float = of.operands.iter().any(|&value| graph.value(value).is_f32());
+        let is_function = matches!(of.class(), Some(Class::Deny { .. })) && is_map(op) && is_of_float && !is_root;
+        let goes_on = of.class() != Some(Class::Allow);
+        found[node] = is_function || goes_on && of.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+    }
+    found
 }
 
 /// For each node whether it is of a class, or computed from one that is by ops of class infer and clear.
