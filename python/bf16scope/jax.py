@@ -100,7 +100,7 @@ def lower(
 
     It works alone, under `jax.jit`, `jax.grad`, `jax.vmap`, `jax.jvp`, `jax.checkpoint`, inside `scan`, `cond`, `while_loop`
     and `shard_map`, and with modules of flax's nnx and of equinox as arguments. Without a function it is a decorator:
-    `@lower(policy="O2")`, on methods as well.
+    `@lower(policy="O2")`, on methods as well, and on a class of modules, whose `__call__` it lowers.
 
     Lower a training step whole, with its `value_and_grad` and update in it, or its loss: `jax.grad` of a lowered loss (a
     function whose first float result is an f32 number) is one module with its gradients, and what the backward pass keeps is
@@ -127,6 +127,8 @@ def lower(
         )
     if not callable(fn):
         raise Error(f"`lower` takes a function, and was given {type(fn).__name__}", "write `lower(step)`, not `lower(step(x))`")
+    if isinstance(fn, type):
+        return _class(fn, functools.partial(lower, policy=policy, dtype=dtype, keep=keep, static_argnums=static_argnums, static_argnames=static_argnames))
     text = policy_text(policy)
     options = internals.Options(text, _native.narrow_dtype(text, _name(dtype)), tuple(patterns(keep)))
     statics = Statics(fn, static_argnums, static_argnames)
@@ -144,6 +146,17 @@ def lower(
 
     lowered.__bf16scope__ = fn, options  # type: ignore[attr-defined]
     return lowered
+
+
+def _class(of: type, lowering: Callable) -> type:
+    """The class of modules whose call is lowered, under the same name."""
+    if not any("__call__" in vars(base) for base in of.__mro__[:-1]):
+        raise Error(
+            f"`lower` takes a function, or a class of modules that can be called, and {of.__name__} has no `__call__`",
+            "write `@lower` above a method of it",
+        )
+    named = {name: getattr(of, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(of)(of.__name__, (of,), {**named, "__call__": lowering(of.__call__)})
 
 
 def _plain(fn: Callable, options) -> Callable:

@@ -45,7 +45,8 @@ def optax():
     return pytest.importorskip("optax", reason="only with optax")
 
 
-def network(nnx):
+def network(nnx, lower=lambda of: of):
+    @lower
     class Network(nnx.Module):
         def __init__(self, rngs):
             self.first = nnx.Linear(16, 32, rngs=rngs)
@@ -59,12 +60,12 @@ def network(nnx):
     return Network(nnx.Rngs(0))
 
 
-@pytest.mark.parametrize("where", ["step", "jitted step", "loss", "network"])
+@pytest.mark.parametrize("where", ["step", "jitted step", "loss", "network", "class"])
 def test_nnx(nnx, optax, where):
     """Parameters, batch statistics and the count of dropout change in place, wherever the line stands."""
 
     def train(lower):
-        model = network(nnx)
+        model = network(nnx, lower) if where == "class" else network(nnx)
         optimizer = nnx.Optimizer(model, optax.adam(3e-2), wrt=nnx.Param)
         apply = lower(lambda model: model(X)) if where == "network" else lambda model: model(X)
         loss_of = lambda model: cross_entropy(apply(model))
@@ -75,7 +76,7 @@ def test_nnx(nnx, optax, where):
             optimizer.update(model, gradients)
             return loss
 
-        step = nnx.jit(lower(step) if where == "jitted step" else step) if where != "step" else lower(step)
+        step = lower(step) if where == "step" else nnx.jit(lower(step) if where == "jitted step" else step)
         losses = [float(step(model, optimizer)) for _ in range(12)]
         return losses, model.norm.mean[...] / jnp.sqrt(model.norm.var[...]), int(model.dropout.rngs.count[...])
 
@@ -140,6 +141,11 @@ def test_equinox(optax):
     exact = train(lambda f: f, True)
     alike(exact, train(lower, True))
     alike(exact, train(lower, False))
+
+
+def test_a_class_without_a_call_is_refused():
+    with pytest.raises(bf16scope.Error, match="Plain has no `__call__`"):
+        lower(type("Plain", (), {}))
 
 
 def test_equinox_keeps_what_is_no_array():
@@ -207,7 +213,7 @@ def test_linen(optax):
     alike(train(lambda f: f), train(lower))
 
 
-@pytest.mark.parametrize("order", ["lowered compact", "compact lowered", "setup", "lowered in another"])
+@pytest.mark.parametrize("order", ["lowered compact", "compact lowered", "setup", "lowered in another", "class"])
 def test_linen_methods(order):
     """As decorators of methods that make parameters, change statistics and draw random numbers."""
     linen = pytest.importorskip("flax.linen", reason="only with flax")
@@ -238,6 +244,9 @@ def test_linen_methods(order):
                     x = lower(policy="default")(lambda x, layer: layer(x))(x, linen.Dense(32))
                     x = linen.Dropout(0.5, deterministic=False)(linen.BatchNorm(use_running_average=False)(x))
                     return lower(policy="default")(linen.Dense(4))(x)
+
+        elif order == "class":
+            Network = lower(policy="default")(type("Network", (linen.Module,), {"__call__": linen.compact(body), "__module__": __name__}))
 
         else:
             inner, outer = (linen.compact, lower(policy="default")) if order == "lowered compact" else (lower(policy="default"), linen.compact)
