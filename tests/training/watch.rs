@@ -336,18 +336,21 @@ fn a_nan_in_one_record_is_named_with_its_step() {
     }
 }
 
-/// Features of 10^-15: gradients of the first kernel are that small, and Adam moves it by a learning rate nevertheless.
+/// A second kernel of 10^-15: gradients of the first kernel are that small, and Adam moves it by a learning rate nevertheless.
 #[test]
 fn an_epsilon_that_is_too_small_is_named() {
-    let optimizer = Optimizer::Adam(Adam { epsilon: 1e-30, ..Adam::default() });
-    let (_, records, _) = watched(spec(small_mlp(), Precision::Bf16, optimizer, 1e-3), &dataset(1e-15), true);
+    let watched_with = |epsilon: f64| {
+        let optimizer = Optimizer::Adam(Adam { epsilon, ..Adam::default() });
+        let spec = spec(small_mlp(), Precision::Bf16, optimizer, 1e-3);
+        let session = with_variable(spec, "mlp/dense2/kernel", |weight| weight * 1e-15);
+        watched_from(session, &dataset(1.0), EVERY).1
+    };
+    let records = watched_with(1e-30);
     let found = first(&records);
     assert_eq!((found.rule, found.quantity, found.direction), ("epsilon", Quantity::Update, "update"), "{found:?}");
     assert!(found.step <= 1 + u64::from(EVERY) && found.layer == "mlp/dense1/kernel", "{found:?}");
     // With the epsilon that the remedy names, the same run has none of it.
-    let optimizer = Optimizer::Adam(Adam { epsilon: 1e-8, ..Adam::default() });
-    let (_, records, _) = watched(spec(small_mlp(), Precision::Bf16, optimizer, 1e-3), &dataset(1e-15), true);
-    assert!(anomalies(&records).iter().all(|found| found.rule != "epsilon"));
+    assert!(anomalies(&watched_with(1e-8)).iter().all(|found| found.rule != "epsilon"));
 }
 
 /// A bias that keeps every ReLU at 0: two looks show it.

@@ -308,7 +308,9 @@ impl ModelKind for Network {
         {
             return Some(*mark);
         }
-        let (node, _) = &expansion::read(node).ok()?;
+        let Value::Map(map) = &node.value else { return None };
+        let network = map.iter().filter(|(key, _)| &**key != "kind").cloned().collect();
+        let (node, _) = &expansion::read(&node.replaced(Value::Map(network))).ok()?;
         let number = match feature.is_label {
             true => wiring.maker_of_classes(config, &feature.name),
             false => wiring.reader_of(config, feature),

@@ -517,7 +517,7 @@ fn an_experiment_without_data_says_what_to_add() {
 #[test]
 fn a_missing_experiment_is_named() {
     let error = Experiment::read(Path::new("/nonexistent/e.yaml")).unwrap_err();
-    assert_eq!(error.to_string(), "/nonexistent/e.yaml: cannot read the experiment");
+    assert!(error.to_string().starts_with("/nonexistent/e.yaml: cannot read the experiment\nhelp: "), "{error}");
     let help = "name an experiment's YAML file, or the folder of a run; `bf16scope init` writes a file to begin with";
     assert_eq!(error.help(), Some(help));
 }
