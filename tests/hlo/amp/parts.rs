@@ -91,4 +91,3 @@ fn a_sum_of_a_concatenation_is_one_of_its_parts() {
         padded.replace("f32[48] reduce(flat, zero), dimensions={0,1}", "f32[4,8] reduce(flat, zero), dimensions={2}");
     assert_eq!(shapes(&rows.replace("f32[48]) tuple", "f32[4,8]) tuple"), Boundary::Lower), [vec![4, 8]]);
 }
-

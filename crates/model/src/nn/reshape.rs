@@ -44,7 +44,9 @@ fn reshaped(x: &Tensor, dims: &[i64]) -> Result<Vec<i64>, String> {
         _ => false,
     };
     if !fits || dims.iter().any(|&dim| dim < 1 && dim != -1) {
-        return Err(format!("an example of {example:?} has {n_elements} elements, expected dims of as many, found {dims:?}"));
+        return Err(format!(
+            "an example of {example:?} has {n_elements} elements, expected dims of as many, found {dims:?}"
+        ));
     }
     let rest = n_elements / known.unwrap_or(1);
     let target = dims.iter().map(|&dim| if dim == -1 { rest } else { dim });
