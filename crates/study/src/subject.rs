@@ -178,7 +178,7 @@ pub fn forms(module: Module, path: &Path, asked: &[Form]) -> Result<Vec<(Form, S
 }
 
 fn changes_nothing(report: &LoweringReport) -> bool {
-    report.decisions.iter().all(|decision| decision.old == decision.new)
+    report.decisions.iter().all(|decision| decision.old == decision.new && !decision.is_lowered)
 }
 
 /// Why there is nothing to put beside a module.
