@@ -1,7 +1,7 @@
 //! Elementwise functions of one array: here polynomials in Horner's form, as frameworks compute functions by that HLO has no op
 //! for.
 
-use super::storage::{HEAD, dtypes};
+use super::storage::{HEAD, dtypes, parsed};
 use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, LowDType, Policy};
 
@@ -88,6 +88,32 @@ fn what_ends_a_function_is_rounded_once_where_several_read_it() {
     let beside = source.replace("multiply(gradient, function)", "multiply(gradient, squares)");
     let names = ["scaled", "squares", "squares.bf16", "term1", "half"];
     assert_eq!(dtypes(&beside, &Policy::default(), names), ["f32", "f32", "bf16", "f32", "f32"]);
+}
+
+/// The gradient of a clip asks whether what it gives is what it was given. Were one rounded and the other not, it never would be.
+#[test]
+fn what_is_compared_with_what_it_is_made_of_is_not_rounded_alone() {
+    let source = "ENTRY main {
+  x = f32[8,8] parameter(0)
+  w = f32[8,8] parameter(1)
+  y = f32[8,8] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ratio = f32[8,8] exponential(y)
+  low = f32[] constant(0.8)
+  lows = f32[8,8] broadcast(low), dimensions={}
+  clipped = f32[8,8] maximum(ratio, lows)
+  is_it = pred[8,8] compare(ratio, clipped), direction=EQ
+  doubled = f32[8,8] add(clipped, clipped)
+  half = f32[8,8] select(is_it, doubled, lows)
+  z = f32[8,8] dot(clipped, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  both = f32[8,8] multiply(z, half)
+  ROOT out = f32[8,8] dot(both, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+";
+    let (lowered, _) = amp::run(&parsed(&format!("{HEAD}{source}")), &Policy::default()).unwrap();
+    let entry = lowered.entry();
+    let compared = entry.instructions.iter().find(|instr| instr.name == "is_it").unwrap();
+    let read: Vec<&str> = compared.operands.iter().map(|&id| &entry.instr(id).name[..]).collect();
+    assert_eq!(read, ["ratio", "clipped"]);
 }
 
 #[test]
