@@ -433,3 +433,33 @@ def power_of_a_highlight(s, x, w, light):
         return jnp.mean(cosine**64)
 
     return (jax.grad(shaded)(w),)
+
+
+# Gradients that ask by equality which operand it was.
+
+
+@program(normal(140, 64, 16), normal(141, 16, 16, scale=0.25), normal(142, 16, 4, scale=0.25), normal(143, 64), integers(144, 4, 64))
+def equal_to_a_clipped_ratio(s, x, w, v, advantage, action):
+    """PPO's clipped objective, and its gradient by two layers."""
+
+    def loss(w, v):
+        chosen = lambda logits: jnp.take_along_axis(jax.nn.log_softmax(logits), action[:, None], 1)[:, 0]
+        logits = s.dot(jnp.tanh(s.dot(x, w)), v)
+        ratio = jnp.exp(chosen(logits) - jax.lax.stop_gradient(chosen(0.95 * logits)))
+        return -jnp.mean(jnp.minimum(ratio * advantage, jnp.clip(ratio, 0.8, 1.2) * advantage))
+
+    return jax.grad(loss, argnums=(0, 1))(w, v)
+
+
+@program(normal(145, 64, 16), normal(146, 16, 32, scale=0.25), normal(147, 32, 8, scale=0.2))
+def equal_to_a_slope(s, x, w, v):
+    """A leaky ReLU that is written as a maximum, and the gradient by what is before it."""
+    loss = lambda w: jnp.mean(s.dot(s(jnp.maximum(0.2 * (y := s.dot(x, w)), y)), v) ** 2)
+    return (jax.grad(loss)(w),)
+
+
+@program(normal(148, 64, 16), normal(149, 16, 32, scale=0.5), normal(150, 32, 8, scale=0.2))
+def equal_to_a_hard_gate(s, x, w, v):
+    """A hard swish, of a clipped sigmoid, and the gradient by what is before it."""
+    loss = lambda w: jnp.mean(s.dot(s((y := s.dot(x, w)) * jnp.clip(y / 6 + 0.5, 0.0, 1.0)), v) ** 2)
+    return (jax.grad(loss)(w),)
