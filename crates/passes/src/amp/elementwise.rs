@@ -57,9 +57,8 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, painted: &Painted) -> Vec<Unstor
     };
     let unstored = |node: NodeId| {
         // A gradient finds by equality which operand was the maximum: rounded alone, it is equal to none.
-        let is_compared = users(node).any(|user| {
-            matches!(graph.instr(graph.node(user)).op, Op::Compare { .. }) && source(user) == source(node)
-        });
+        let is_compared = users(node)
+            .any(|user| matches!(graph.instr(graph.node(user)).op, Op::Compare { .. }) && source(user) == source(node));
         let is_stored = is_read_narrow[node as usize] && users(node).count() > 1 && !is_compared;
         Unstored { node, from: None, rule: if is_stored { Rule::Rounded } else { Rule::Unstored } }
     };
