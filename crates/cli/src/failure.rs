@@ -90,7 +90,7 @@ pub(super) fn report(error: &anyhow::Error, exit_code: u8, in_json: bool) {
     }
 }
 
-/// What to do about an error of the system, where the message does not say it.
+/// The remedy for an error of the system whose message names none.
 fn help_of_system(error: &anyhow::Error) -> Option<&'static str> {
     if error.chain().any(|cause| cause.to_string().contains("help: ")) {
         return None;

@@ -77,7 +77,7 @@ struct Outcome<'a> {
     steps: [u64; 2],
     /// What is wrong, each thing where it is first seen, the first first.
     anomalies: Vec<Anomaly>,
-    /// What the steps between two looks show, where they were asked for.
+    /// The steps between two looks, if the user asked for them.
     #[serde(skip_serializing_if = "Option::is_none")]
     narrowed: Option<&'a Narrowed>,
     /// The command that audits the step of the first.
@@ -171,7 +171,7 @@ fn narrowed(args: &Args, records: &[WatchRecord], context: &Context) -> anyhow::
     Maker::new(&asked, context)?.narrow(records)
 }
 
-/// What a run was tuned for by a flag, which its experiment says in the first line.
+/// The target that a flag tuned a run for, as the first line of its experiment says.
 fn tuned(run: &Path) -> Option<String> {
     let text = files::read_text(&run.join(EXPERIMENT), document::MAX_BYTES as u64).unwrap_or_default();
     let first = text.lines().next().unwrap_or_default().trim_end_matches('.');
@@ -207,7 +207,7 @@ fn verdict(outcome: &Outcome<'_>) -> Vec<String> {
     lines
 }
 
-/// What the steps between two looks show.
+/// The steps between two looks.
 fn narrowed_lines(narrowed: &Narrowed) -> Vec<String> {
     let Narrowed { steps: [first, last], anomalies, settings, .. } = narrowed;
     let mut lines: Vec<String> = anomalies

@@ -79,7 +79,7 @@ fn apart(before: &State, theirs: &State, ours: &State) -> Option<Apart> {
     shares.last().map(|(worst, name)| Apart { median, worst: *worst, variable: (*name).to_string() })
 }
 
-/// What a run gave: its losses, and the variables after the first and the last step.
+/// The results of a run: its losses, and the variables after the first and the last step.
 #[derive(Default)]
 struct Ran {
     losses: Vec<f64>,

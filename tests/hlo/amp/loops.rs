@@ -55,7 +55,7 @@ fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
     assert_eq!(dtypes(&leaky, &Policy::default(), names), narrow);
     let carried = Policy { carried: Boundary::Lower, ..Policy::default() };
     assert_eq!(dtypes(&leaky, &carried, names), ["bf16"; 8]);
-    // Nor is the last of it narrow where it is given as it is.
+    // The carried state is not narrow if the program returns its last value.
     let last = source.replace("ROOT y", "y").replace("  y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}", "  y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}\n  last = f32[4,8] get-tuple-element(end), index=1\n  ROOT both = (f32[16,4,8], f32[4,8]) tuple(y, last)");
     assert_eq!(dtypes(&last, &Policy::default(), names), narrow);
     let kept = Policy { loops: Boundary::Keep, ..Policy::default() };

@@ -302,7 +302,7 @@ impl<'a> Maker<'a> {
         Ok((in_f32, at))
     }
 
-    /// What the run is made again from up to a step, with its step.
+    /// The checkpoint from which the run is repeated up to a step, with its step.
     fn newest_before(&mut self, step: u64) -> anyhow::Result<(ReplayFrom, u64)> {
         let (from, from_step) = newest_before(&self.recorded.checkpoint, step);
         if from == ReplayFrom::Start {

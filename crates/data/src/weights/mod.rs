@@ -149,7 +149,7 @@ impl Entry {
 /// Sizes of an array at most, as NumPy and PyTorch have it.
 const MAX_RANK: usize = 64;
 
-/// What is said of dims that are no array's.
+/// The message for dims that no array has.
 fn too_much(dims: &[u64]) -> String {
     match dims.len() {
         n if n > MAX_RANK => format!("has {n} dims; expected {MAX_RANK} at most"),

@@ -53,7 +53,7 @@ fn reshaped(x: &Tensor, dims: &[i64]) -> Result<Vec<i64>, String> {
     Ok(std::iter::once(batch).chain(target).collect())
 }
 
-/// What stands at `index` of `axis`, which goes; the batch is axis 0, and stays. Indices below 0 count from the end.
+/// The slice at `index` of `axis`, which is dropped. The batch is axis 0, and stays. Indices below 0 count from the end.
 ///
 /// # Shapes
 /// x `[batch, a, b, …]` → of axis 1 `[batch, b, …]`.

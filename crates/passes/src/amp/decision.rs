@@ -9,7 +9,7 @@ use super::need::Need;
 use super::policy::Reach;
 use bf16scope_hlo::ops::precision::Class;
 
-/// What is known of a node when its dtype is decided.
+/// The facts about a node that decide its dtype.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     /// Its class; none of what is no op, or cannot be retyped.
@@ -34,10 +34,10 @@ pub(super) struct Facts {
     pub storage: Storage,
 }
 
-/// What a compiler stores, though its op is always f32 or only moves values.
+/// Values that a compiler stores, though their op is always f32 or only moves values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stores {
-    /// What was moved, as by a gather.
+    /// A moved value, as a gather's.
     Move,
     /// A sum over a window of few numbers, of arrays that products gave.
     WindowSum,
@@ -57,7 +57,7 @@ pub(super) enum Storage {
     Once(Rule, Option<NodeId>),
 }
 
-/// What is decided for a node.
+/// The decision for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
     /// Whether it reads the narrow dtype.
@@ -108,7 +108,7 @@ pub(super) enum Rule {
     Allowed,
     /// Its class is deny.
     Denied,
-    /// What reads it needs f32.
+    /// Its reader needs f32.
     Needed(Need),
     /// It leads to a loss.
     Loss,
@@ -134,7 +134,7 @@ pub(super) enum Rule {
     Filled,
     /// All that read it read the narrow dtype.
     ReadNarrow,
-    /// What it reads is narrow already.
+    /// Its operands are narrow already.
     OfNarrow,
     /// Lowering it would round where nothing needs to.
     WouldRound,

@@ -13,12 +13,12 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 
-/// What a value is computed of, elementwise.
+/// The array that a value is computed from, elementwise.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// Of constants.
+    /// Constants only.
     Constants,
-    /// Of constants and this value alone.
+    /// This value, and constants.
     One(ValueId),
 }
 
@@ -32,7 +32,7 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, painted: &Painted) -> Vec<Unstor
         Source::One(value) if graph.producer(value) != node => Some(value),
         _ => None,
     };
-    // What the function alone reads.
+    // Values that only the function itself reads.
     let is_inside = |node: NodeId| source(node).is_some() && users(node).all(|user| source(user) == source(node));
     let mut found = vec![false; graph.nodes.len()];
     for node in nodes().filter(|&node| is_inside(node) && users(node).next().is_some()) {
@@ -65,7 +65,7 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, painted: &Painted) -> Vec<Unstor
     nodes().filter(is_open).map(unstored).collect()
 }
 
-/// What each value is computed of.
+/// The source of each value.
 fn sources(graph: &Dataflow<'_>) -> Vec<Source> {
     let mut sources: Vec<Source> = (0..graph.values.len() as ValueId).map(Source::One).collect();
     for of in &graph.nodes {

@@ -18,7 +18,7 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::BinaryOp;
 use bf16scope_hlo::ops::precision::Class;
 
-/// What the nodes and values of a region lead to.
+/// The ends that the nodes and values of a region lead to.
 #[derive(Debug)]
 pub(super) struct Ends {
     /// For each value whether the region gives it, in its own dtype.
@@ -36,7 +36,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// What a region leads to, of whose values these are results in their own dtype.
+    /// The ends of a region. `is_result` marks the values that it gives in their own dtype.
     pub(super) fn of(
         graph: &Dataflow<'_>,
         policy: &Policy,

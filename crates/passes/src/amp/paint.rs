@@ -142,7 +142,7 @@ impl Painter<'_> {
         0..self.graph.nodes.len() as NodeId
     }
 
-    /// What is known of each node, if each value is stored.
+    /// The facts about each node, if every value is stored.
     fn facts(
         &mut self,
         loops: &BTreeMap<NodeId, Loop>,
@@ -167,8 +167,8 @@ impl Painter<'_> {
         let stores = self.stores();
         let facts = |node: NodeId| {
             let (idx, of) = (node as usize, graph.node(node));
-            // Of those that devices may sum, readers decide, so that a gradient is not rounded behind its sum for nobody.
-            // What the loss is computed from is rounded, because it is stored for the backward pass.
+            // Readers decide for products that devices may sum, so that a gradient is not rounded behind its sum for nobody.
+            // Operands of the loss are rounded, because they are stored for the backward pass.
             let rounds = !of.gives_f32 || self.ends.leads_to_loss[idx];
             Facts {
                 class: of.class(),
@@ -219,7 +219,7 @@ impl Painter<'_> {
             let is_filled = self.out.rule[node as usize] == Rule::Filled;
             is_filled || self.out.is_narrow_state(node, value) || self.adds_rows(node, value)
         };
-        // What a branch gives narrow is stored for whoever calls.
+        // A narrow result of a branch is stored for its caller.
         let is_given = |value: ValueId| self.out.is_narrow_result(value) && filled(graph, value).is_none();
         let mut above: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
         for node in self.nodes().rev() {
@@ -299,7 +299,7 @@ impl Painter<'_> {
         self.store(facts, found.into_iter().map(once).collect());
     }
 
-    /// What the policy decides for single nodes, whatever is around them.
+    /// Applies the policy's decisions on single nodes, whatever is around them.
     fn decide_single(&mut self, facts: &mut [Facts]) {
         for node in self.nodes() {
             let of = self.graph.node(node);
@@ -320,7 +320,7 @@ impl Painter<'_> {
         }
     }
 
-    /// What serves the layout of a TPU's memory.
+    /// Applies the rules that serve the layout of a TPU's memory.
     fn fit_tiles(&mut self, loops: &BTreeMap<NodeId, Loop>) {
         let (graph, classes) = (self.graph, self.classes);
         if self.policy.tables == Boundary::Lower {

@@ -222,7 +222,7 @@ impl Finder<'_> {
         ends
     }
 
-    /// What a product reads, or what moves it or is lowered for it.
+    /// Marks the values that a product reads, directly or through ops that move them or are lowered for it.
     fn mark_fed(&mut self, node: NodeId) {
         let of = self.graph.node(node);
         let is_lowered = self.is_open(node) && self.kept[node as usize].is_none();

@@ -16,7 +16,7 @@ pub(in crate::watch) fn unscaled_input(look: &Look<'_>) -> Vec<Found> {
     let is_off = |row: &WatchRow| row.not_finite == 0.0 && (row.rms >= SCALED || is_tiny(row));
     let inputs = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Input) && is_off(row));
     for (input, of_input) in inputs {
-        // What has no variables hands it on, unless it scales it.
+        // A layer without variables hands it on, unless it scales it.
         let mut handed = BTreeSet::from([input]);
         for (number, row) in look.layers().filter(|(number, _)| *number > input) {
             if !look.taken(number, row).iter().any(|(taken, _)| handed.contains(taken)) {
