@@ -214,34 +214,17 @@ def _widen(product) -> None:
     product.erase()
 
 
-def fold_transposes(module) -> None:
-    """Products that give f32 of narrow operands read these before they are transposed. XLA's CPU backend decides before it folds
-    transposes whether it has such a product, and then may have none."""
+def widen_products(module) -> None:
+    """Products that give f32 of narrow operands read these widened, which changes no number: a product of two narrow floats is
+    exact in f32. XLA's CPU backend does the same, but decides before arrays have layouts which products it leaves to a library,
+    and for some layouts then has none: "Unsupported element type for DotThunk::Execute"."""
     for function in module.body.operations:
         for product in _named(function.operation, "stablehlo.dot_general"):
-            element = lambda value: str(ir.RankedTensorType(value.type).element_type)
-            if element(product.operands[0]) == element(product.results[0]):
-                continue
-            numbers = hlo.DotDimensionNumbers(product.attributes["dot_dimension_numbers"])
-            dims = [
-                [list(numbers.lhs_batching_dimensions), list(numbers.lhs_contracting_dimensions)],
-                [list(numbers.rhs_batching_dimensions), list(numbers.rhs_contracting_dimensions)],
-            ]
-            is_folded = False
-            for side, (batch, contracted) in enumerate(dims):
-                value = product.operands[side]
-                owner = value.owner
-                n_free = len(ir.RankedTensorType(value.type).shape) - len(batch) - len(contracted)
-                # With several free dims the order of the result's would be another.
-                if n_free > 1 or getattr(owner, "name", "") != "stablehlo.transpose":
-                    continue
-                order = [int(it) for it in ir.DenseI64ArrayAttr(owner.attributes["permutation"])]
-                product.operands[side] = owner.operands[0]
-                dims[side], is_folded = [[order[it] for it in part] for part in (batch, contracted)], True
-            if is_folded:
-                (lhs_batch, lhs), (rhs_batch, rhs) = dims
-                with module.context:
-                    product.attributes["dot_dimension_numbers"] = hlo.DotDimensionNumbers.get(lhs_batch, rhs_batch, lhs, rhs)
+            wide = ir.RankedTensorType(product.results[0].type).element_type
+            with ir.InsertionPoint(product), product.location:
+                for side in (0, 1):
+                    value = product.operands[side]
+                    product.operands[side] = cast(value, ir.RankedTensorType.get(ir.RankedTensorType(value.type).shape, wide))
 
 
 def _all(operation) -> list[Any]:

@@ -41,7 +41,7 @@ try:
     from jax._src.lib.mlir.dialects import func as func_dialect
     from jax.extend.core import jaxpr_as_fun
 
-    from bf16scope._carried import Carried, cast, fold_transposes, unwrap
+    from bf16scope._carried import Carried, cast, widen_products, unwrap
     from bf16scope._symbolic import SIZE, Symbolic
 
     _jit_p = getattr(pjit, "jit_p", None) or pjit.pjit_p
@@ -563,7 +563,7 @@ def _function(context, root, options: Options, platform: str, types: list[Any], 
     if carried:
         carried.restore(made)
     if platform == "cpu":
-        fold_transposes(made)
+        widen_products(made)
     function = ir.SymbolTable(made.operation)["main"].type
     name = _merge(root.module, f"bf16scope_{low.name}", made, dst_symtab=root.symbol_table)
     return name, function, [ir.Type.parse(it, root.context) for it in wanted]

@@ -23,7 +23,7 @@ def test_read_lower_write():
     module = bf16scope.Module.read(DOT.encode())
     assert module.parameters == [("f32", (4, 8)), ("f32", (8, 2))] and module.results == [("f32", (4, 2))]
     low, report = module.lower()
-    assert report.n_lowered == 1 and "bf16[4,2]" in low.text()
+    assert report.n_lowered == 1 and "f32[4,2]{1,0} dot(x.bf16, w.bf16)" in low.text()
     assert low.parameters == module.parameters and low.results == module.results
     assert "<table>" in report._repr_html_() and report.to_dict()["totals"]["dot"]["lowered"] == 1
     again = bf16scope.Module.read(low.proto())

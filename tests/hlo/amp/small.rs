@@ -85,9 +85,8 @@ fn a_body_with_callers_of_both_kinds_is_copied() {
               call.8 = bf16[4,4] call(dot.7) to relu.1
               exponential.9 = f32[4,4] exponential(parameter.1)
               call.10 = f32[4,4] call(exponential.9) to relu
-              dot.11 = bf16[4,4] dot(call.8, parameter.2.bf16)
-              dot.11.f32 = f32[4,4] convert(dot.11)
-              ROOT tuple.12 = (f32[4,4], f32[4,4]) tuple(dot.11.f32, call.10)
+              dot.11 = f32[4,4] dot(call.8, parameter.2.bf16)
+              ROOT tuple.12 = (f32[4,4], f32[4,4]) tuple(dot.11, call.10)
             relu
               parameter.3 = f32[4,4] parameter()
               constant.4 = f32[] constant()
@@ -137,12 +136,10 @@ fn a_value_is_cast_once_and_small_things_before_they_grow() {
               dot.12 = bf16[4,4] dot(multiply.9, parameter.2.bf16)
               constant.13 = bf16[] constant()
               pad.14 = bf16[4,4] pad(dot.12, constant.13)
-              dot.15 = bf16[4,4] dot(pad.14, parameter.1.bf16)
+              dot.15 = f32[4,4] dot(pad.14, parameter.1.bf16)
               slice.11.bf16 = bf16[4,4] convert(slice.11)
-              dot.16 = bf16[4,4] dot(slice.11.bf16, parameter.1.bf16)
-              dot.15.f32 = f32[4,4] convert(dot.15)
-              dot.16.f32 = f32[4,4] convert(dot.16)
-              ROOT tuple.17 = (f32[4,4], f32[4,4]) tuple(dot.15.f32, dot.16.f32)
+              dot.16 = f32[4,4] dot(slice.11.bf16, parameter.1.bf16)
+              ROOT tuple.17 = (f32[4,4], f32[4,4]) tuple(dot.15, dot.16)
         "#]],
     );
 }
@@ -215,15 +212,13 @@ fn an_f32_value_that_is_stored_is_rounded_once_by_its_maker() {
               divide.9 = f32[4,4] divide(broadcast.4, add.8)
               divide.9.bf16 = bf16[4,4] convert(divide.9)
               multiply.10 = bf16[4,4] multiply(divide.9.bf16, dot.5)
-              dot.11 = bf16[4,4] dot(multiply.10, parameter.2.bf16)
+              dot.11 = f32[4,4] dot(multiply.10, parameter.2.bf16)
               transpose.12 = bf16[4,4] transpose(divide.9.bf16)
-              dot.13 = bf16[4,4] dot(transpose.12, parameter.2.bf16)
+              dot.13 = f32[4,4] dot(transpose.12, parameter.2.bf16)
               constant.14 = f32[] constant()
               divide.9.f32 = f32[4,4] convert(divide.9.bf16)
               reduce.18 = f32[4] reduce(divide.9.f32, constant.14) to add_f32
-              dot.11.f32 = f32[4,4] convert(dot.11)
-              dot.13.f32 = f32[4,4] convert(dot.13)
-              ROOT tuple.19 = (f32[4,4], f32[4,4], f32[4]) tuple(dot.11.f32, dot.13.f32, reduce.18)
+              ROOT tuple.19 = (f32[4,4], f32[4,4], f32[4]) tuple(dot.11, dot.13, reduce.18)
             add_f32
               parameter.15 = f32[] parameter()
               parameter.16 = f32[] parameter()
@@ -251,14 +246,12 @@ fn roundings_the_program_asks_for_are_kept() {
               convert.3 = bf16[4,4] convert(parameter.1)
               reduce-precision.5 = f32[4,4] reduce-precision(parameter.1)
               convert.6 = bf16[4,4] convert(parameter.2)
-              dot.8 = bf16[4,4] dot(convert.3, convert.6)
+              dot.8 = f32[4,4] dot(convert.3, convert.6)
               reduce-precision.5.bf16 = bf16[4,4] convert(reduce-precision.5)
-              dot.9 = bf16[4,4] dot(reduce-precision.5.bf16, convert.6)
+              dot.9 = f32[4,4] dot(reduce-precision.5.bf16, convert.6)
               convert.4.f32 = f32[4,4] convert(convert.3)
               exponential.10 = f32[4,4] exponential(convert.4.f32)
-              dot.8.f32 = f32[4,4] convert(dot.8)
-              dot.9.f32 = f32[4,4] convert(dot.9)
-              ROOT tuple.11 = (f32[4,4], f32[4,4], f32[4,4]) tuple(dot.8.f32, dot.9.f32, exponential.10)
+              ROOT tuple.11 = (f32[4,4], f32[4,4], f32[4,4]) tuple(dot.8, dot.9, exponential.10)
         "#]],
     );
 }
@@ -401,8 +394,7 @@ fn of_a_product_of_two_floats_the_f32_is_rounded() {
           dot.3 = bf16[4,4] dot(parameter.1.bf16, parameter.2)
           exponential.4 = f32[4,4] exponential(parameter.1)
           exponential.4.bf16 = bf16[4,4] convert(exponential.4)
-          dot.5 = bf16[4,4] dot(dot.3, exponential.4.bf16)
-          ROOT dot.5.f32 = f32[4,4] convert(dot.5)
+          ROOT dot.5 = f32[4,4] dot(dot.3, exponential.4.bf16)
     "#]]
     .assert_eq(&show(&lowered));
     let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
@@ -542,8 +534,7 @@ fn unknown_ops_and_barriers_are_respected() {
               custom-call.9 = (f32[4,4], f32[4,4]) custom-call(dot.8)
               get-tuple-element.10 = f32[4,4] get-tuple-element(custom-call.9)
               get-tuple-element.10.bf16 = bf16[4,4] convert(get-tuple-element.10)
-              dot.11 = bf16[4,4] dot(get-tuple-element.10.bf16, parameter.2.bf16)
-              ROOT dot.11.f32 = f32[4,4] convert(dot.11)
+              ROOT dot.11 = f32[4,4] dot(get-tuple-element.10.bf16, parameter.2.bf16)
         "#]],
     );
 }

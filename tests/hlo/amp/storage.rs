@@ -52,7 +52,7 @@ fn what_a_gather_gives_between_products_is_narrow_whoever_reads_it() {
   ROOT out = (f32[512,8], f32[512,8]) tuple(edges, sizes)
 }
 ";
-    assert_eq!(dtypes(source, &moved(Boundary::Lower), ["nodes", "ends", "edges"]), ["bf16", "bf16", "bf16"]);
+    assert_eq!(dtypes(source, &moved(Boundary::Lower), ["nodes", "ends", "edges"]), ["bf16", "bf16", "f32"]);
     assert_eq!(dtypes(source, &moved(Boundary::Keep), ["ends"]), ["f32"]);
 }
 
@@ -230,7 +230,7 @@ fn products_that_decide_what_is_computed_next_stay_f32() {
     let names = ["y", "scores", "sharp", "z"];
     let choosing = router("given = f32[32,8] negate(used)");
     let lower = Policy { choices: Boundary::Lower, ..Policy::default() };
-    assert_eq!(dtypes(&choosing, &Policy::default(), names), ["bf16", "f32", "f32", "bf16"]);
+    assert_eq!(dtypes(&choosing, &Policy::default(), names), ["bf16", "f32", "f32", "f32"]);
     assert_eq!(dtypes(&choosing, &lower, ["scores"]), ["bf16"]);
     // No product is computed from the choice.
     let reported = router("given = f32[32,8] negate(scores)");

@@ -2,43 +2,32 @@
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::loss::of_parameters;
-use super::moved::moved_from;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::{device_sum, is_placement};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 
-/// For each node whether it is a product whose f32 sum is kept, as rounding it would save nothing: it was asked for, of operands
-/// in the narrow dtype, or it is all that results and calls in f32 read.
+/// For each node whether it is a product whose f32 sum is kept, as rounding it would save nothing: the program asked for it, by
+/// operands in the narrow dtype, or all that reads it are results and calls in f32.
 pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
+    // Whether a node is a call, or moves what only calls and results read.
     let mut is_end = vec![false; graph.nodes.len()];
-    let mut goes_to_call = vec![false; graph.nodes.len()];
     let mut found = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len() as NodeId).rev() {
         let of = graph.node(node);
         let op = &graph.instr(of).op;
         let is_call = matches!(op, Op::Opaque(_) | Op::CustomCall(_)) && !is_placement(op);
+        let moves = matches!(op, Op::Reshape | Op::Transpose { .. }) || is_placement(op);
         let ends = |value: ValueId| {
-            let mut readers = graph.users[value as usize].iter();
-            let is_read = is_result[value as usize] || readers.len() > 0;
-            is_read && readers.all(|&reader| is_end[reader as usize])
+            let readers = &graph.users[value as usize];
+            let is_read = is_result[value as usize] || !readers.is_empty();
+            is_read && readers.iter().all(|&reader| is_end[reader as usize])
         };
         let all_end = of.results().all(ends);
-        let mut users = of.results().flat_map(|value| &graph.users[value as usize]);
-        goes_to_call[node as usize] = is_call || users.any(|&user| goes_to_call[user as usize]);
-        let moves = matches!(op, Op::Reshape | Op::Transpose { .. }) || is_placement(op);
         is_end[node as usize] = is_call || moves && of.class() == Some(Class::Clear) && all_end;
         let is_narrow = |&value: &ValueId| graph.value(value).dtype == Some(graph.low);
-        // Where all of it is written out, but for what a call reads, only what is counted or averaged gains, as the products
-        // of an array with itself do.
-        let is_of_data = of.operands.iter().any(|&value| graph.value(value).is_data);
-        let is_of_one = matches!(of.operands[..], [a, b] if moved_from(graph, a) == moved_from(graph, b));
-        let is_kept = all_end
-            && (is_of_data
-                || is_of_one
-                || of.results().all(|value| !is_result[value as usize] && goes_to_call[node as usize]));
         // Ops that a policy allows besides products give what they read.
         let may_be_wider = of.class() == Some(Class::Allow) && device_sum(graph.module, op) == DeviceSum::Own;
-        found[node as usize] = may_be_wider && (is_kept || of.operands.iter().all(is_narrow));
+        found[node as usize] = may_be_wider && (all_end || of.operands.iter().all(is_narrow));
     }
     found
 }
