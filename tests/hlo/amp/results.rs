@@ -1,6 +1,7 @@
 //! What is rounded of a loss, a loop's f32 state and their gradients, as it is stored: one small module for each rule.
 
 use super::storage::{HEAD, dtypes, parsed};
+use bf16scope::hlo::text;
 use bf16scope::passes::amp::{self, Boundary, Policy};
 
 /// A loss reads what a product makes, and so does a layer: the gradients of both meet.
@@ -262,4 +263,70 @@ fn what_a_product_reads_a_part_of_is_stored() {
         .replace("dot(part, v)", "dot(x, w)")
         .replace("  part = f32[16,16] slice(centered), slice={[0:16], [0:16]}\n", "");
     assert_eq!(dtypes(&alone, &Policy::default(), ["met"]), ["f32"]);
+}
+
+/// Two steps of an optimizer that makes a matrix orthogonal by products; `x` is divided by a norm before.
+#[test]
+fn what_leads_to_an_update_and_is_read_by_a_product_is_rounded_once() {
+    let source = "ENTRY main {
+  w = f32[8,8] parameter(0)
+  h = f32[8,8] parameter(1)
+  m = f32[8,8] parameter(2)
+  zero = f32[] constant(0)
+  a = f32[] constant(3.4445)
+  as = f32[8,8] broadcast(a), dimensions={}
+  gradient = f32[8,8] dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  moment = f32[8,8] add(m, gradient)
+  square = f32[8,8] multiply(moment, moment)
+  sum = f32[] reduce(square, zero), dimensions={0,1}, to_apply=add
+  norm = f32[] sqrt(sum)
+  norms = f32[8,8] broadcast(norm), dimensions={}
+  x0 = f32[8,8] divide(moment, norms)
+  s0 = f32[8,8] dot(x0, x0), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  y0 = f32[8,8] dot(s0, x0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  z0 = f32[8,8] multiply(x0, as)
+  x1 = f32[8,8] add(z0, y0)
+  s1 = f32[8,8] dot(x1, x1), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  y1 = f32[8,8] dot(s1, x1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  z1 = f32[8,8] multiply(x1, as)
+  x2 = f32[8,8] add(z1, y1)
+  new = f32[8,8] subtract(w, x2)
+  ROOT out = (f32[8,8], f32[8,8]) tuple(new, moment)
+}
+";
+    let (lowered, report) = amp::run(&parsed(&format!("{HEAD}{source}")), &Policy::default()).unwrap();
+    let why = |name: &str| {
+        let decision = report.decisions.iter().find(|it| it.instruction == name).unwrap();
+        decision.rule.clone()
+    };
+    let once = "it computes in f32 and rounds, once, what is stored for all that read it";
+    assert_eq!([why("x0"), why("x1")], [once, once]);
+    let text = text::print(&lowered, &Default::default());
+    assert!(text.contains("z1 = f32[8,8]{1,0} multiply(x1.f32,"), "{text}");
+}
+
+/// Two steps in one module, with a weight that decays: a bf16 weight would lose its updates.
+#[test]
+fn a_weight_that_steps_update_is_never_rounded_for_the_next() {
+    let source = "ENTRY main {
+  w0 = f32[8,8] parameter(0)
+  h = f32[8,8] parameter(1)
+  a = f32[] constant(0.999)
+  as = f32[8,8] broadcast(a), dimensions={}
+  g0 = f32[8,8] dot(h, w0), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  d0 = f32[8,8] multiply(w0, as)
+  w1 = f32[8,8] subtract(d0, g0)
+  g1 = f32[8,8] dot(h, w1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  d1 = f32[8,8] multiply(w1, as)
+  w2 = f32[8,8] subtract(d1, g1)
+  g2 = f32[8,8] dot(h, w2), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT w3 = f32[8,8] subtract(w2, g2)
+}
+";
+    let (lowered, _) = amp::run(&parsed(&format!("{HEAD}{source}")), &Policy::default()).unwrap();
+    let text = text::print(&lowered, &Default::default());
+    assert!(
+        text.contains("d1 = f32[8,8]{1,0} multiply(w1, as)") && text.contains("w3 = f32[8,8]{1,0} subtract(w2, g2"),
+        "{text}"
+    );
 }

@@ -54,7 +54,7 @@ fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     if given().next().is_none() {
         return Vec::new();
     }
-    let of_parameter = of_parameters(graph, |_| true);
+    let of_parameter = of_parameters(graph, |_| true, |_| true);
     let is_update = |value: ValueId| of_parameter[graph.producer(value) as usize];
     // A loss times a parameter that scales it looks like an update of that, and may be all that is given of it.
     let is_new = |value: ValueId, is_aliased: bool| !is_aliased && !is_update(value);
@@ -106,13 +106,18 @@ fn mark_aliased(shape: &Shape, path: &mut Vec<i64>, aliases: &BTreeSet<&[i64]>, 
     }
 }
 
-/// For each node whether it is a parameter that `is_open`, or computed from one of its dims element by element.
-pub(super) fn of_parameters(graph: &Dataflow<'_>, is_open: impl Fn(NodeId) -> bool) -> Vec<bool> {
+/// For each node whether it is a parameter that `is_open`, or computed from one of its dims element by element, by nodes that
+/// `passes`.
+pub(super) fn of_parameters(
+    graph: &Dataflow<'_>,
+    is_open: impl Fn(NodeId) -> bool,
+    passes: impl Fn(NodeId) -> bool,
+) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for (idx, node) in graph.nodes.iter().enumerate() {
         found[idx] = match node.kind {
             NodeKind::Parameter => is_open(idx as NodeId),
-            _ => elements(graph, node).any(|value| found[graph.producer(value) as usize]),
+            _ => elements(graph, node).any(|value| found[graph.producer(value) as usize]) && passes(idx as NodeId),
         };
     }
     found
@@ -139,7 +144,7 @@ fn updates(graph: &Dataflow<'_>) -> Vec<bool> {
         let mut users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
         leads_to_product[node as usize] || users.any(is_no_map)
     };
-    let of_weight = of_parameters(graph, is_weight);
+    let of_weight = of_parameters(graph, is_weight, |_| true);
     let dims = |node: NodeId| graph.instr(graph.node(node)).shape.as_array().map(|array| &array.dims);
     let parameters: BTreeSet<_> = graph.parameters().filter_map(|value| dims(graph.producer(value))).collect();
     let is_gradient = |&node: &NodeId| {

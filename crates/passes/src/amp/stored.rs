@@ -7,23 +7,26 @@
 //!   exponentials and logarithms are computed for, as a softmax or its logarithm: such a network casts that for the
 //!   product, and its loss reads it before. A logarithm of −100 would be off by 0.2, and a likelihood that is computed of it
 //!   by a fifth.
+//! - What leads to a result, such as an update, may be read by a product, too, as where an optimizer orthogonalises a matrix by
+//!   products. All read what is rounded for the product. Not so what is added up, as a weight over several steps.
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
 //!   No fusion makes its parts one by one, so the whole is stored.
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
-use super::loss::leads_to_loss_by_product;
+use super::loss::{leads_to_loss_by_product, of_parameters};
 use super::painted::{Painted, RegionKind};
 use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 
 /// The nodes that compute in f32 for a result, and whose values are rounded once for all that reads them.
 pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
     let of_function = of_functions(graph);
     let of_product = computed_from(graph, |class| class == Class::Allow);
     let is_read_narrow = read_by(graph, |reader| painted.low[reader as usize]);
+    let is_added_up = added_up(graph);
     let by_product = match kind {
         RegionKind::Entry => leads_to_loss_by_product(graph),
         _ => vec![false; graph.nodes.len()],
@@ -45,8 +48,14 @@ pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) 
                     let is_read = is_read_narrow[node as usize] || feeds_layer(of.first_result);
                     is_read && of_product[node as usize] && !of_function[node as usize]
                 }
+                Rule::Result if kind == RegionKind::Body => {
+                    of_product[node as usize] && is_taken_apart(graph, of.first_result)
+                }
                 Rule::Result => {
-                    kind == RegionKind::Body && of_product[node as usize] && is_taken_apart(graph, of.first_result)
+                    is_read_narrow[node as usize]
+                        && of_product[node as usize]
+                        && !graph.is_result[of.first_result as usize]
+                        && !is_added_up[node as usize]
                 }
                 _ => false,
             }
@@ -92,6 +101,25 @@ fn read_by(graph: &Dataflow<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool
         });
     }
     found
+}
+
+/// For each node whether what it gives is a running sum, to which each step adds little: a parameter that steps of an optimizer
+/// have updated, or what an add reads as it is. A parameter that was divided by its norm is none.
+fn added_up(graph: &Dataflow<'_>) -> Vec<bool> {
+    let of_sum = computed_from(graph, |class| matches!(class, Class::Deny { .. }));
+    let op = |node: NodeId| &graph.instr(graph.node(node)).op;
+    let of_parameter = of_parameters(
+        graph,
+        |_| true,
+        |node| {
+            let is_scaled = matches!(op(node), Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
+            let mut makers = graph.node(node).operands.iter().map(|&value| graph.producer(value) as usize);
+            !is_scaled || !makers.any(|maker| of_sum[maker] && matches!(op(maker as NodeId), Op::Broadcast { .. }))
+        },
+    );
+    let adds = |node: NodeId| matches!(op(node), Op::Binary(BinaryOp::Add | BinaryOp::Subtract));
+    let is_read = read_by(graph, adds);
+    of_parameter.iter().zip(is_read).map(|(&is_parameter, is_read)| is_parameter || is_read).collect()
 }
 
 /// Whether all that reads a value takes a part of it, and more than one op does.

@@ -36,7 +36,7 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
 /// new value of a parameter is made of it. A partitioner places such a sum as it would in a program written for it.
 pub(super) fn sums_narrow(graph: &Dataflow<'_>) -> Vec<NodeId> {
     let n = graph.nodes.len();
-    let of_parameter = of_parameters(graph, |_| true);
+    let of_parameter = of_parameters(graph, |_| true, |_| true);
     let (mut to_result, mut to_product) = (vec![false; n], vec![false; n]);
     graph.results.iter().for_each(|&value| to_result[graph.producer(value) as usize] = true);
     for node in (0..n as NodeId).rev() {
