@@ -4,7 +4,7 @@
 //! so the compiler asks for the answers of an op that is added. The rules themselves stand in the families.
 
 use super::grad::{Combiner, Gradient, combiner};
-use super::precision::{Class, DeviceSum};
+use super::precision::{Amplification, Choice, Class, DeviceSum, Movement, Storage};
 use super::{BinaryOp, Op, UnaryOp};
 use super::{batch_norm, collective, control, conversion, convolution, dot, elementwise};
 use super::{indexing, movement, reduction, window};
@@ -80,6 +80,14 @@ struct Decisions {
     is_retypable: bool,
     /// Whether what it takes and gives keeps its dtype, whatever its class, which says why.
     keeps_dtypes: bool,
+    /// How it moves numbers.
+    movement: Movement,
+    /// Whether a TPU's compiler stores what it gives (benches/tpu/policy.md says how that was seen).
+    storage: Storage,
+    /// Whether it makes something discrete of numbers.
+    choice: Choice,
+    /// What it amplifies a rounding by.
+    amplification: Amplification,
 }
 
 /// An answer.
@@ -127,6 +135,22 @@ impl Decisions {
         Decisions { keeps_dtypes: true, ..self }
     }
 
+    fn moving(self, movement: Movement) -> Decisions {
+        Decisions { movement, ..self }
+    }
+
+    fn stored(self, storage: Storage) -> Decisions {
+        Decisions { storage, ..self }
+    }
+
+    fn choosing(self, choice: Choice) -> Decisions {
+        Decisions { choice, ..self }
+    }
+
+    fn amplifying(self, amplification: Amplification) -> Decisions {
+        Decisions { amplification, ..self }
+    }
+
     fn summing(self, device_sum: DeviceSum) -> Decisions {
         Decisions { device_sum: Decided::Always(device_sum), ..self }
     }
@@ -142,9 +166,21 @@ fn decisions(op: &Op) -> Decisions {
     use Class::{Clear, Infer, NotFloat};
     use Decided::By;
     use Execution::{Map, Once, Repeatable, SideEffect};
+    use Movement::{Joins, Places, Repeats, TakesPart};
+    use Storage::{Stored, StoredAlongLanes};
     fn row(class: impl Into<Decided<Class>>, execution: Execution) -> Decisions {
         let (class, device_sum) = (class.into(), Decided::Always(DeviceSum::Never));
-        Decisions { class, device_sum, execution, is_retypable: false, keeps_dtypes: false }
+        Decisions {
+            class,
+            device_sum,
+            execution,
+            is_retypable: false,
+            keeps_dtypes: false,
+            movement: Movement::None,
+            storage: Storage::Fused,
+            choice: Choice::Never,
+            amplification: Amplification::None,
+        }
     }
     let statistics = Class::island("batch statistics are sums over the batch, and its operands have one dtype");
     match op {
@@ -152,27 +188,50 @@ fn decisions(op: &Op) -> Decisions {
         Op::Constant(literal) => row(Clear, Once).retypable(matches!(literal, Literal::Array { .. })),
         Op::Iota { .. } => row(Clear, Once),
         Op::RngBitGenerator(_) => row(NotFloat, Once),
-        Op::Unary(op) => row(elementwise::precision::unary(*op), Map).retypable(true),
+        Op::Unary(op) => {
+            let row = row(elementwise::precision::unary(*op), Map).retypable(true);
+            row.amplifying(elementwise::precision::amplified(*op))
+        }
+        Op::Binary(op @ BinaryOp::Power) => {
+            row(elementwise::precision::binary(*op), Map).retypable(true).amplifying(Amplification::Power)
+        }
         Op::Binary(op) => row(elementwise::precision::binary(*op), Map).retypable(true),
-        Op::Compare { .. } | Op::Select | Op::Clamp => row(Clear, Map).retypable(true),
-        Op::Convert | Op::Broadcast { .. } | Op::Reshape => row(Clear, Map),
+        Op::Compare { .. } => row(Clear, Map).retypable(true).choosing(Choice::OfOrder),
+        Op::Select | Op::Clamp => row(Clear, Map).retypable(true),
+        Op::Convert => row(Clear, Map).choosing(Choice::OfIntegers),
+        Op::Broadcast { .. } => row(Clear, Map).moving(Repeats),
+        Op::Reshape => row(Clear, Map).moving(Places),
         Op::BitcastConvert => row(Class::island("it reads bits, which rounding changes"), Map),
         Op::ReducePrecision { .. } => {
             row(Class::island("the program rounds here on purpose, and rounding twice differs"), Map)
         }
-        Op::Transpose { .. } | Op::Slice(_) | Op::Pad(_) | Op::Concatenate { .. } => row(Clear, Repeatable),
-        Op::Reverse { .. } | Op::Gather(_) => row(Clear, Repeatable),
-        Op::DynamicSlice { .. } | Op::DynamicUpdateSlice => row(Clear, Once),
-        Op::Scatter { to_apply, .. } => row(By(*to_apply, reduction::precision::scatter), Once).combining(*to_apply),
+        Op::Transpose { .. } => row(Clear, Repeatable).moving(Places),
+        Op::Reverse { .. } => row(Clear, Repeatable).moving(Places).stored(Stored),
+        Op::Slice(_) => row(Clear, Repeatable).moving(TakesPart),
+        Op::Gather(_) => row(Clear, Repeatable).moving(TakesPart).stored(Stored),
+        Op::Pad(_) => row(Clear, Repeatable).moving(Joins),
+        Op::Concatenate { .. } => row(Clear, Repeatable).moving(Joins).stored(StoredAlongLanes),
+        Op::DynamicSlice { .. } => row(Clear, Once).moving(TakesPart),
+        Op::DynamicUpdateSlice => row(Clear, Once).moving(Joins).stored(Stored),
+        Op::Scatter { to_apply, .. } => {
+            row(By(*to_apply, reduction::precision::scatter), Once).combining(*to_apply).stored(Stored)
+        }
         Op::Dot { precision, .. } => row(product(precision), Repeatable).summing(DeviceSum::Own),
         Op::Convolution(convolution) => row(product(&convolution.precision), Repeatable).summing(DeviceSum::Own),
-        Op::Reduce { to_apply, .. } | Op::ReduceWindow { to_apply, .. } => {
-            row(By(*to_apply, reduction::precision::reduce), Repeatable).combining(*to_apply)
+        Op::Reduce { to_apply, .. } => {
+            let row = row(By(*to_apply, reduction::precision::reduce), Repeatable).combining(*to_apply);
+            row.choosing(Choice::OfSeveral)
+        }
+        Op::ReduceWindow { to_apply, .. } => {
+            row(By(*to_apply, reduction::precision::reduce), Repeatable).combining(*to_apply).stored(Stored)
         }
         Op::SelectAndScatter { .. } => row(Infer, Once),
         Op::BatchNormTraining(_) | Op::BatchNormGrad(_) => row(statistics, Once).summing(DeviceSum::OfOperands),
         Op::BatchNormInference(_) => row(statistics, Once),
-        Op::Sort { .. } => row(Class::island("rounding makes ties, which move what is sorted along"), Once),
+        Op::Sort { .. } => {
+            let class = Class::island("rounding makes ties, which move what is sorted along");
+            row(class, Once).choosing(Choice::Always)
+        }
         Op::Tuple | Op::GetTupleElement { .. } => row(Clear, Once).retypable(true),
         Op::Call { .. } | Op::OptimizationBarrier => row(Clear, Once),
         Op::While { .. } => {
@@ -184,19 +243,25 @@ fn decisions(op: &Op) -> Decisions {
                 .keeping_dtypes()
         }
         Op::CustomCall(call) if PLACEMENTS.contains(&&call.target[..]) => {
-            row(Clear, if call.has_side_effect { SideEffect } else { Once })
+            row(Clear, if call.has_side_effect { SideEffect } else { Once }).moving(Places)
         }
         Op::CustomCall(call) => {
             let execution = if call.has_side_effect { SideEffect } else { Once };
             let class = Class::deny("what a custom call computes is known to its back end only");
-            row(class, execution).keeping_dtypes()
+            let choice = if call.target == "TopK" { Choice::Always } else { Choice::Never };
+            let amplification = Amplification::of_call(&call.target);
+            row(class, execution).keeping_dtypes().choosing(choice).amplifying(amplification)
         }
         Op::AllReduce(all_reduce) => {
             // Devices that were told to keep a layout meet here.
             let execution = if all_reduce.constrain_layout { SideEffect } else { Once };
             row(Class::deny("it sums over devices"), execution).combining(all_reduce.to_apply)
         }
-        Op::Opaque(_) => row(Class::deny("the meaning of this opcode is not modelled"), SideEffect).keeping_dtypes(),
+        Op::Opaque(opaque) => {
+            let row = row(Class::deny("the meaning of this opcode is not modelled"), SideEffect).keeping_dtypes();
+            let choice = if opaque.opcode == "topk" { Choice::Always } else { Choice::Never };
+            row.choosing(choice).amplifying(Amplification::of_call(&opaque.opcode))
+        }
     }
 }
 
@@ -211,6 +276,30 @@ fn decisions(op: &Op) -> Decisions {
 /// | deny, not spreading | `batch-norm-*` (statistics), `sort`, loops and branches (what they carry keeps its type), `reduce-precision` and bit casts |
 pub fn precision_class(module: &Module, op: &Op) -> Class {
     decisions(op).class.of(module)
+}
+
+/// How an op moves numbers.
+pub fn movement(op: &Op) -> Movement {
+    decisions(op).movement
+}
+
+/// Whether a TPU's compiler stores what an instruction gives, which makes it of its operands otherwise where it is read.
+pub fn is_stored(instr: &Instruction) -> bool {
+    match (decisions(&instr.op).storage, &instr.op) {
+        (Storage::Fused, _) => false,
+        (Storage::StoredAlongLanes, Op::Concatenate { dimension }) => *dimension + 1 == instr.shape.dims().len() as i64,
+        (Storage::Stored | Storage::StoredAlongLanes, _) => true,
+    }
+}
+
+/// Whether an op makes something discrete of numbers.
+pub fn choice(op: &Op) -> Choice {
+    decisions(op).choice
+}
+
+/// What an op amplifies a rounding of its operand by.
+pub fn amplification(op: &Op) -> Amplification {
+    decisions(op).amplification
 }
 
 /// Custom calls that say how an array lies over devices, whatever its dtype: a move. [`BORDERS`] are not among them.
@@ -490,18 +579,42 @@ mod tests {
             .map(|(name, op)| {
                 let class = precision_class(&module, op);
                 let why = if let Class::Deny { why, .. } = class { why } else { "" };
-                format!("| `{name}` | {} | {why} |\n", class.name())
+                let row = decisions(op);
+                let moves = match row.movement {
+                    Movement::None => "",
+                    Movement::Places => "places",
+                    Movement::Repeats => "repeats",
+                    Movement::TakesPart => "takes a part",
+                    Movement::Joins => "joins",
+                };
+                let stored = match row.storage {
+                    Storage::Fused => "",
+                    Storage::Stored => "yes",
+                    Storage::StoredAlongLanes => "along lanes",
+                };
+                let chooses = match row.choice {
+                    Choice::Never => "",
+                    Choice::Always => "yes",
+                    Choice::OfSeveral => "if it gives several arrays",
+                    Choice::OfIntegers => "if it gives integers",
+                    Choice::OfOrder => "if it compares sizes",
+                };
+                let amplifies = row.amplification.name();
+                format!("| `{name}` | {} | {moves} | {stored} | {chooses} | {amplifies} | {why} |\n", class.name())
             })
             .collect();
         rows.sort();
         rows.dedup();
         let table = format!(
-            "# Precision classes by op\n\nWritten by `BF16SCOPE_BLESS=1 cargo test --lib precision`; the rules stand in \
+            "# Precision classes by op\n\nWritten by `BF16SCOPE_BLESS=1 cargo test -p bf16scope-hlo --lib decisions`; the rules stand in \
              `crates/hlo/src/ops/decisions.rs` and `crates/hlo/src/ops/*/precision.rs`.\n`allow`: always lowered. `infer`: lowered \
              among lowered ops. `clear`: commutes with rounding, lowered wherever that adds no error. `deny`: f32, and \
              what is computed from it too where the policy says `deny_spreads`. `island`: f32 itself.\nA policy can change the class of most.\nHow a dtype follows from class and context stands in [HOW_PRECISION_IS_DECIDED.md](HOW_PRECISION_IS_DECIDED.md).\nWhat an f32 product is on a TPU, whatever \
-             its class here, stands in [AS_TPU.md](AS_TPU.md).\n\n| op | class \
-             | why |\n| --- | --- | --- |\n{}",
+             its class here, stands in [AS_TPU.md](AS_TPU.md).\n\n`moves`: gives the \
+             numbers that it reads. `stored`: a TPU's compiler stores what it gives, and does not make it where it is read. \
+             `chooses`: makes something discrete of numbers. `amplifies`: multiplies a rounding of its operand by its \
+             size, or by what is named. `custom-call` and opcodes that are not modelled choose if they are `topk`, and amplify by their names: decompositions, solvers, `fft`.\n\n| op | class | moves | stored | chooses | amplifies \
+             | why |\n| --- | --- | --- | --- | --- | --- | --- |\n{}",
             rows.concat()
         );
         let path = format!("{}/../../docs/PRECISION.md", env!("CARGO_MANIFEST_DIR"));
@@ -511,7 +624,7 @@ mod tests {
         let written = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             written == table,
-            "docs/PRECISION.md is stale: run BF16SCOPE_BLESS=1 cargo test --lib precision\n{table}"
+            "docs/PRECISION.md is stale: run BF16SCOPE_BLESS=1 cargo test -p bf16scope-hlo --lib decisions\n{table}"
         );
     }
 

@@ -40,6 +40,111 @@ pub enum DeviceSum {
     OfOperands,
 }
 
+/// How an op moves numbers, which it gives as it read them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Movement {
+    /// It computes others, or chooses among them.
+    #[default]
+    None,
+    /// All of them, each once.
+    Places,
+    /// Each as often as it is asked for.
+    Repeats,
+    /// Some of them.
+    TakesPart,
+    /// Those of several arrays, or of one and what surrounds it, in one array.
+    Joins,
+}
+
+/// Whether a TPU's compiler stores what an op gives, or makes it in whatever reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Storage {
+    /// It makes it where it is read, if one op reads it.
+    #[default]
+    Fused,
+    /// It stores it.
+    Stored,
+    /// It stores it if the op works along the last axis, which lies along the lanes of a tile.
+    StoredAlongLanes,
+}
+
+/// Whether an op makes something discrete of numbers, so that a rounding may turn the result into another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// It does not.
+    #[default]
+    Never,
+    /// It does: an order, or the places of the largest.
+    Always,
+    /// If it gives several arrays, as the place of a maximum beside it.
+    OfSeveral,
+    /// If it gives integers.
+    OfIntegers,
+    /// If it compares which of two is greater.
+    OfOrder,
+}
+
+/// What an op amplifies a rounding of its operand by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Amplification {
+    /// Nothing that depends on the operand.
+    #[default]
+    None,
+    /// The size of an angle.
+    Angle,
+    /// The size of an exponent.
+    Exponent,
+    /// A power.
+    Power,
+    /// The condition of a matrix.
+    Matrix,
+    /// The largest term of a spectrum.
+    Spectrum,
+}
+
+impl Amplification {
+    /// As the table of all ops spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Amplification::None => "",
+            Amplification::Angle => "angle",
+            Amplification::Exponent => "exponent",
+            Amplification::Power => "power",
+            Amplification::Matrix => "matrix",
+            Amplification::Spectrum => "spectrum",
+        }
+    }
+
+    /// What a call amplifies, by the name of what it calls: decompositions of matrices, and solving by one. What other calls
+    /// compute, such as a kernel, is not known to amplify anything.
+    pub(super) fn of_call(name: &str) -> Amplification {
+        const WHOLE: [&str; 4] = ["qr", "lu", "ludecomposition", "qrdecomposition"];
+        const PARTS: [&str; 13] = [
+            "cholesky",
+            "triangular",
+            "trsm",
+            "potrf",
+            "getrf",
+            "geqrf",
+            "orgqr",
+            "syevd",
+            "heevd",
+            "gesdd",
+            "gesvd",
+            "eigh",
+            "geev",
+        ];
+        let name = name.to_ascii_lowercase();
+        if name == "fft" {
+            Amplification::Spectrum
+        } else if WHOLE.contains(&&name[..]) || PARTS.iter().any(|part| name.contains(part)) {
+            Amplification::Matrix
+        } else {
+            Amplification::None
+        }
+    }
+}
+
 impl Class {
     /// Denied, and so is what follows from it.
     pub(super) const fn deny(why: &'static str) -> Class {

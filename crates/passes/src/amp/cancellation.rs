@@ -3,8 +3,8 @@
 
 use super::dataflow::{Dataflow, Node, NodeId, ValueId};
 use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::decisions::{DotForm, is_map, list_names};
-use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::decisions::{DotForm, is_map, list_names, movement};
+use bf16scope_hlo::ops::precision::{Class, Movement};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -116,7 +116,7 @@ impl Terms {
                 }
                 _ if is_scaling(graph, of) || of.class() == Some(Class::Clear) => {
                     terms.between.push(maker);
-                    let is_whole = is_whole && !matches!(op, Op::Gather(_) | Op::Slice(_) | Op::DynamicSlice { .. });
+                    let is_whole = is_whole && movement(op) != Movement::TakesPart;
                     let learned = of.operands.iter().filter(|&&value| !graph.value(value).is_data);
                     open.extend(learned.map(|&value| (value, is_whole)));
                 }
@@ -140,12 +140,8 @@ fn sources(graph: &Dataflow<'_>) -> Vec<ValueId> {
     for (node, of) in (0..).zip(&graph.nodes) {
         let op = &graph.instr(of).op;
         let is_move = match op {
-            Op::Convert
-            | Op::Transpose { .. }
-            | Op::Reshape
-            | Op::Broadcast { .. }
-            | Op::Slice(_)
-            | Op::Unary(UnaryOp::Copy | UnaryOp::Negate | UnaryOp::Abs) => true,
+            Op::Convert | Op::Unary(UnaryOp::Copy | UnaryOp::Negate | UnaryOp::Abs) => true,
+            _ if matches!(movement(op), Movement::Places | Movement::Repeats) => true,
             _ => of.class() == Some(Class::Clear) && of.operands.len() == 1 || is_scaling(graph, of),
         };
         let first = of.first_result;

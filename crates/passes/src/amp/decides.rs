@@ -22,8 +22,8 @@ use super::painted::RegionKind;
 use super::policy::Because;
 use super::recurrences::of_products_alone;
 use bf16scope_hlo::ops::Comparison;
-use bf16scope_hlo::ops::decisions::{calls_regions, precision_class};
-use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::decisions::{calls_regions, choice, precision_class};
+use bf16scope_hlo::ops::precision::{Choice, Class};
 use bf16scope_hlo::{DType, Op};
 use std::collections::BTreeMap;
 
@@ -170,16 +170,16 @@ pub(super) fn decides(graph: &Dataflow<'_>, kind: RegionKind, around: &Told, thr
 
 /// Whether a node chooses by what it reads, whatever is made of what it gives.
 fn is_choice(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> bool {
-    match &graph.instr(node).op {
-        Op::Sort { .. } => true,
-        Op::Opaque(opaque) => opaque.opcode == "topk",
-        Op::CustomCall(call) => call.target == "TopK",
-        Op::Reduce { .. } => node.n_results > 1,
-        Op::Convert => graph.value(node.first_result).dtype.is_some_and(DType::is_integer),
-        Op::Compare { direction, .. } if !matches!(direction, Comparison::Eq | Comparison::Ne) => {
-            node.operands.iter().all(|&value| learned[value as usize])
+    let op = &graph.instr(node).op;
+    match choice(op) {
+        Choice::Never => false,
+        Choice::Always => true,
+        Choice::OfSeveral => node.n_results > 1,
+        Choice::OfIntegers => graph.value(node.first_result).dtype.is_some_and(DType::is_integer),
+        Choice::OfOrder => {
+            let is_equality = matches!(op, Op::Compare { direction: Comparison::Eq | Comparison::Ne, .. });
+            !is_equality && node.operands.iter().all(|&value| learned[value as usize])
         }
-        _ => false,
     }
 }
 

@@ -21,7 +21,8 @@ use super::moved::MAX_TERMS;
 use super::recurrences::factors;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;
-use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::decisions::{amplification, movement};
+use bf16scope_hlo::ops::precision::{Amplification, Class, Movement};
 use std::collections::BTreeSet;
 
 /// How a loop uses an array of its state.
@@ -168,7 +169,7 @@ impl<'b> Steps<'b> {
 fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
     let mut is_angle = vec![false; body.values.len()];
     for of in body.nodes.iter().rev() {
-        let turns = matches!(body.instr(of).op, Op::Unary(UnaryOp::Sin | UnaryOp::Cos));
+        let turns = amplification(&body.instr(of).op) == Amplification::Angle;
         let is_soft = matches!(of.class(), Some(Class::Infer | Class::Clear));
         if turns || is_soft && of.results().any(|value| is_angle[value as usize]) {
             of.operands.iter().for_each(|&value| is_angle[value as usize] = true);
@@ -196,7 +197,7 @@ fn kept(body: &Dataflow<'_>, before: ValueId, after: ValueId) -> Option<Kept> {
         let is_slice = |&reader: &NodeId| {
             let of = body.node(reader);
             let op = &body.instr(of).op;
-            of.operands[0] == before && matches!(op, Op::DynamicSlice { .. } | Op::Gather(_))
+            of.operands[0] == before && movement(op) == Movement::TakesPart
         };
         return readers.iter().all(is_slice).then_some(Kept::Read);
     }

@@ -13,6 +13,8 @@ use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::loss;
 use super::painted::RegionKind;
 use bf16scope_hlo::ops::Comparison;
+use bf16scope_hlo::ops::decisions::movement;
+use bf16scope_hlo::ops::precision::Movement;
 use bf16scope_hlo::{DType, Op};
 
 /// How many choices are followed at once: one for each bit.
@@ -66,7 +68,7 @@ pub(super) fn masks(
                 continue;
             }
             // Where it is only stored among others, it meets none of them.
-            let is_stored = matches!(graph.instr(of).op, Op::DynamicUpdateSlice | Op::Concatenate { .. } | Op::Pad(_));
+            let is_stored = movement(&graph.instr(of).op) == Movement::Joins;
             let is_other = |&value: &ValueId| !is_stored && is_float(value) && !is_constant[value as usize];
             let others = || of.operands.iter().copied().filter(is_other);
             let meets = others().fold(0, |all, value| all | made_of & !outcome[value as usize]);
@@ -101,8 +103,7 @@ fn maximum(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> Option<NodeId
     loop {
         let of = graph.node(last);
         let op = &graph.instr(of).op;
-        let places =
-            matches!(op, Op::Broadcast { .. } | Op::Reshape | Op::Transpose { .. } | Op::Slice(_) | Op::Gather(_));
+        let places = !matches!(movement(op), Movement::None | Movement::Joins);
         match of.operands.first() {
             Some(&operand) if places => last = graph.producer(operand),
             _ => return Some(last),

@@ -2,8 +2,7 @@
 //!
 //! Back ends fuse an elementwise op into whatever reads it, so that it matters little on which side of it a cast stands.
 //! Gathers and the like are no part of such fusions: what they give is stored, and in the dtype that they give. So their
-//! dtype is decided by who reads it, not by which side of them is smaller. Which ops these are was seen in compiled
-//! programs (benches/tpu/policy.md).
+//! dtype is decided by who reads it, not by which side of them is smaller. Which ops these are stands in `hlo/ops/decisions`.
 //!
 //! A *sum of rows*, a `scatter` that adds rows to zeros, stores both what it adds and what it gives. Between two products,
 //! as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network that was written for it.
@@ -14,9 +13,9 @@
 
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::policy::{Because, Classes};
-use bf16scope_hlo::ops::decisions::list_names;
+use bf16scope_hlo::ops::decisions::{is_stored, list_names};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
-use bf16scope_hlo::{DType, Instruction, Op};
+use bf16scope_hlo::{DType, Op};
 
 /// Terms that a sum in bf16 may have: a row on average, or a residual over the layers of a loop. A sum of n terms of one
 /// sign has up to n roundings of 2^-9, so that beyond this many its last terms would weigh less than what is lost of the
@@ -25,18 +24,6 @@ pub(super) const MAX_TERMS: i64 = 64;
 
 /// Terms that a sum over a window in bf16 has at most: those of a pool of 3×3.
 const WINDOW_TERMS: i64 = 9;
-
-/// Whether a TPU's compiler stores what an op gives that only moves values, and does not fuse it into its readers. Of
-/// concatenates those along the last axis, which is the one that lies along a tile's lanes.
-pub(super) fn is_stored(instr: &Instruction) -> bool {
-    match &instr.op {
-        Op::Gather(_) | Op::DynamicUpdateSlice | Op::Reverse { .. } | Op::ReduceWindow { .. } | Op::Scatter { .. } => {
-            true
-        }
-        Op::Concatenate { dimension } => *dimension + 1 == instr.shape.dims().len() as i64,
-        _ => false,
-    }
-}
 
 /// Whether a node reshapes an array to another last axis, which is the one that lies along a tile's lanes: a copy on a TPU.
 pub(super) fn changes_lanes(graph: &Dataflow<'_>, node: NodeId) -> bool {

@@ -18,10 +18,8 @@ use super::loops::Loop;
 use super::need::Need;
 use super::powers::powers;
 use super::recurrences::{recurrences, scans, until_squashed};
-use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::UnaryOp;
-use bf16scope_hlo::ops::decisions::{calls_regions, is_map};
-use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::decisions::{amplification, calls_regions, is_map};
+use bf16scope_hlo::ops::precision::{Amplification, Class};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a region needs in f32.
@@ -135,7 +133,7 @@ impl Finder<'_, '_> {
                     self.needs.given[value as usize] = true;
                 }
             }
-            let is_turned = matches!(op, Op::Unary(UnaryOp::Sin | UnaryOp::Cos));
+            let is_turned = amplification(op) == Amplification::Angle;
             let reads_angle = match made {
                 _ if is_turned && made_in_f32.is_known(of.operands[0]) => Some(node),
                 Some(Made::Computed) => turns,
@@ -155,16 +153,18 @@ impl Finder<'_, '_> {
                 self.add_with_products(node, Need::Decomposition, at);
             }
             let goes_on = of.class() != Some(Class::Allow) && (is_map(op) || of.class() == Some(Class::Clear));
-            if let Some(at) = decomposition.filter(|_| goes_on).or(decomposes(op).then_some(node)) {
+            if let Some(at) =
+                decomposition.filter(|_| goes_on).or((amplification(op) == Amplification::Matrix).then_some(node))
+            {
                 of.operands.iter().for_each(|&value| matrix[value as usize] = Some(at));
             }
-            if matches!(op, Op::Opaque(opaque) if opaque.opcode == "fft") {
+            if amplification(op) == Amplification::Spectrum {
                 of.operands.iter().for_each(|&value| self.transformed(value, node));
             }
             if exponent && made_in_f32.is_of_running_sum[of.first_result as usize] {
                 self.add(node, Need::Exponent, node);
             }
-            if matches!(op, Op::Unary(UnaryOp::Exp)) || exponent && self.is_soft(node) {
+            if amplification(op) == Amplification::Exponent || exponent && self.is_soft(node) {
                 of.operands.iter().for_each(|&value| is_exponent[value as usize] = true);
             }
         }
@@ -257,7 +257,7 @@ impl MadeInF32 {
             let reads_f32 = of.operands.iter().any(|&value| graph.value(value).is_f32());
             let is_exact = |value: &ValueId| !learned[*value as usize] && !is_trained(*value);
             let has_data = of.operands.iter().any(|&value| graph.value(value).is_data);
-            let is_angle = matches!(op, Op::Unary(UnaryOp::Sin | UnaryOp::Cos));
+            let is_angle = amplification(op) == Amplification::Angle;
             let made = match of.class() {
                 Some(Class::Allow) if of.operands.iter().all(is_exact) => Some(Made::Multiplied),
                 Some(Class::Allow) if has_data => Some(Made::Summed),
@@ -283,39 +283,5 @@ impl MadeInF32 {
 
     fn is_known(&self, value: ValueId) -> bool {
         self.how[value as usize].is_some()
-    }
-}
-
-/// Whether an op decomposes a matrix or solves by one. What other custom calls compute, such as a kernel, is not known to
-/// amplify anything.
-fn decomposes(op: &Op) -> bool {
-    const NAMES: [&str; 15] = [
-        "cholesky",
-        "triangular",
-        "trsm",
-        "potrf",
-        "getrf",
-        "geqrf",
-        "orgqr",
-        "syevd",
-        "heevd",
-        "gesdd",
-        "gesvd",
-        "eigh",
-        "qr",
-        "lu",
-        "geev",
-    ];
-    let names = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        // A word of its own where it is short.
-        NAMES.iter().any(|known| if known.len() > 2 { name.contains(known) } else { name == *known })
-    };
-    match op {
-        Op::Opaque(opaque) => names(&opaque.opcode),
-        Op::CustomCall(call) => {
-            names(&call.target) || call.target == "LuDecomposition" || call.target == "QrDecomposition"
-        }
-        _ => false,
     }
 }

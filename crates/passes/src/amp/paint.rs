@@ -22,7 +22,7 @@ use super::decision::{Decision, Facts, Rule, Storage, Stores, decide};
 use super::elementwise::elementwise;
 use super::ends::Ends;
 use super::loops::{Loop, filled};
-use super::moved::{is_stored, is_sum_over_windows, moved};
+use super::moved::{is_sum_over_windows, moved};
 use super::need::Need;
 use super::needs::Needs;
 use super::painted::{Crossing, Painted, RegionKind};
@@ -32,10 +32,8 @@ use super::stored::stored;
 use super::sums::keeps_sum;
 use super::unstored::{Unstored, unstored};
 use super::{logits, parts, tables};
-use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::UnaryOp;
-use bf16scope_hlo::ops::decisions::is_body_border;
-use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::decisions::{amplification, is_body_border, is_stored};
+use bf16scope_hlo::ops::precision::{Amplification, Class};
 use std::collections::BTreeMap;
 
 /// Paints a region.
@@ -253,7 +251,7 @@ impl Painter<'_> {
             let (idx, of) = (node as usize, graph.node(node));
             let leads_to_end = self.ends.leads_to_loss[idx] || self.ends.leads_to_result[idx];
             let is_sum = self.policy.moved == Boundary::Lower && is_windowed[idx] && of_arrays[idx] && !leads_to_end;
-            let is_turn = matches!(graph.instr(of).op, Op::Unary(UnaryOp::Sin | UnaryOp::Cos))
+            let is_turn = amplification(&graph.instr(of).op) == Amplification::Angle
                 && of.because == Because::Op
                 && !self.is_needed(node)
                 && self.policy.reach == Reach::Between;

@@ -3,8 +3,8 @@
 
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId, reached};
 use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::decisions::calls_regions;
-use bf16scope_hlo::ops::precision::Class;
+use bf16scope_hlo::ops::decisions::{calls_regions, movement};
+use bf16scope_hlo::ops::precision::{Class, Movement};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -124,17 +124,8 @@ pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
     let is_of_scan = |node: NodeId| {
         let of = graph.node(node);
         let op = &graph.instr(of).op;
-        let is_op = matches!(
-            op,
-            Op::Slice(_)
-                | Op::Pad(_)
-                | Op::Concatenate { .. }
-                | Op::Reshape
-                | Op::Transpose { .. }
-                | Op::Broadcast { .. }
-                | Op::Select
-                | Op::Binary(BinaryOp::Add | BinaryOp::Multiply)
-        );
+        let is_op =
+            matches!(op, Op::Select | Op::Binary(BinaryOp::Add | BinaryOp::Multiply)) || movement(op) != Movement::None;
         is_op && matches!(of.class(), Some(Class::Infer | Class::Clear))
     };
     let is_between = |value: ValueId| {

@@ -3,8 +3,8 @@
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::loss::of_parameters;
 use bf16scope_hlo::Op;
-use bf16scope_hlo::ops::decisions::{device_sum, is_placement};
-use bf16scope_hlo::ops::precision::{Class, DeviceSum};
+use bf16scope_hlo::ops::decisions::{device_sum, is_placement, movement};
+use bf16scope_hlo::ops::precision::{Class, DeviceSum, Movement};
 
 /// For each node whether it is a product whose f32 sum is kept, as rounding it would save nothing: the program asked for it, by
 /// operands in the narrow dtype, or all that reads it are results and calls in f32.
@@ -16,7 +16,7 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
         let of = graph.node(node);
         let op = &graph.instr(of).op;
         let is_call = matches!(op, Op::Opaque(_) | Op::CustomCall(_)) && !is_placement(op);
-        let moves = matches!(op, Op::Reshape | Op::Transpose { .. }) || is_placement(op);
+        let moves = movement(op) == Movement::Places;
         let ends = |value: ValueId| {
             let readers = &graph.users[value as usize];
             let is_read = is_result[value as usize] || !readers.is_empty();

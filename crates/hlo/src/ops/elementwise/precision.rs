@@ -5,7 +5,7 @@
 //! greater one of the result: `exp(x)` has the absolute error of `x`, `log` that of its result near 1.
 
 use super::{BinaryOp, UnaryOp};
-use crate::ops::precision::Class;
+use crate::ops::precision::{Amplification, Class};
 
 /// Of a function of one operand.
 pub(crate) fn unary(op: UnaryOp) -> Class {
@@ -36,6 +36,15 @@ pub(crate) fn unary(op: UnaryOp) -> Class {
         }
         UnaryOp::Imag | UnaryOp::Real => Class::deny("complex values have no low precision"),
         UnaryOp::Clz | UnaryOp::Not | UnaryOp::PopulationCount => Class::NotFloat,
+    }
+}
+
+/// What a function of one operand amplifies.
+pub(crate) fn amplified(op: UnaryOp) -> Amplification {
+    match op {
+        UnaryOp::Cos | UnaryOp::Sin => Amplification::Angle,
+        UnaryOp::Exp => Amplification::Exponent,
+        _ => Amplification::None,
     }
 }
 

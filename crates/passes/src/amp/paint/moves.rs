@@ -4,6 +4,9 @@
 //! narrow dtype. A barrier that holds a parameter back is left.
 
 use super::*;
+use bf16scope_hlo::Op;
+use bf16scope_hlo::ops::decisions::movement;
+use bf16scope_hlo::ops::precision::Movement;
 
 impl Painter<'_> {
     /// Lowers what moves values, until nothing changes. Every change lowers something, so it ends.
@@ -151,7 +154,7 @@ impl Painter<'_> {
     /// Whether casting what a node reads is more than casting what it gives: for ops that take a part.
     fn makes_cast_larger(&self, node: NodeId) -> bool {
         let of = self.graph.node(node);
-        let takes_a_part = matches!(self.graph.instr(of).op, Op::Slice(_) | Op::DynamicSlice { .. } | Op::Gather(_));
+        let takes_a_part = movement(&self.graph.instr(of).op) == Movement::TakesPart;
         takes_a_part && self.elements_to_cast(node) > self.elements(of.results())
     }
 
