@@ -3,6 +3,7 @@ since 2024. Each is a function of a dtype that gives the step and the shapes of 
 in bf16 the form that its author writes by hand: f32 parameters, norms and losses, the rest in bf16.
 """
 
+import os
 from functools import partial
 
 import jax
@@ -11,7 +12,9 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
-WIDTH, HEADS, LAYERS, TIME, BATCH, WORDS = 128, 4, 2, 32, 16, 256
+#: Others than these, for compilers: make.py --sizes.
+SIZES = os.environ.get("BF16SCOPE_STEP_SIZES", "128,4,2,32,16,256")
+WIDTH, HEADS, LAYERS, TIME, BATCH, WORDS = map(int, SIZES.split(","))
 
 
 def f32s(*dims):
