@@ -49,18 +49,31 @@ fn trained(spec: Spec) -> Trained {
 
 #[test]
 fn every_bit_stays() {
-    for precision in [Precision::F32, Precision::Bf16] {
-        let one = spec(&model(), precision, 8, 1);
-        let mut micro = one.clone();
-        micro.objective.accumulate = n(2);
-        let mut replicas = one.clone();
-        replicas.objective.mesh = mesh(2);
-        let calls = Spec { steps_per_call: StepsPerCall::Unrolled(n(2)), ..replicas.clone() };
-        for (case, spec) in [("one", one), ("micro-batches", micro), ("replicas", replicas), ("calls", calls)] {
-            let (measured, expected) = (trained(transposed(&spec)), trained(spec));
-            assert!(measured.0.iter().flatten().all(|(_, value)| value.is_finite()), "{case}: {measured:?}");
-            assert_eq!(measured, expected, "{case} in {precision}");
-        }
+    keeps_bits(Precision::Bf16);
+}
+
+/// Too long for `cargo test`: `ci/long` runs them.
+#[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
+mod long {
+    use super::*;
+
+    #[cfg_attr(feature = "long-tests", test)]
+    fn every_bit_stays_in_f32() {
+        keeps_bits(Precision::F32);
+    }
+}
+
+fn keeps_bits(precision: Precision) {
+    let one = spec(&model(), precision, 8, 1);
+    let mut micro = one.clone();
+    micro.objective.accumulate = n(2);
+    let mut replicas = one.clone();
+    replicas.objective.mesh = mesh(2);
+    let calls = Spec { steps_per_call: StepsPerCall::Unrolled(n(2)), ..replicas.clone() };
+    for (case, spec) in [("one", one), ("micro-batches", micro), ("replicas", replicas), ("calls", calls)] {
+        let (measured, expected) = (trained(transposed(&spec)), trained(spec));
+        assert!(measured.0.iter().flatten().all(|(_, value)| value.is_finite()), "{case}: {measured:?}");
+        assert_eq!(measured, expected, "{case} in {precision}");
     }
 }
 

@@ -58,18 +58,16 @@ fn learnt(loss: &str, precision: Precision, n_epochs: u64, metric: &str) -> f64 
     summary.value(metric).unwrap()
 }
 
-fn precisions() -> impl Iterator<Item = Precision> {
-    Precision::ALL.into_iter().filter(|&precision| precision != Precision::F16 || run::has_f16())
-}
-
 /// The largest class has 60 of the 391 test drawings, 15.3 %. Who always names it is right so often, and who guesses has a
 /// standard deviation of √(0.153 · 0.847 / 391), 1.8 points: five of them above is 24.5 %.
 #[test]
-fn classes_of_drawings_are_learnt_in_every_precision() {
-    for precision in precisions() {
-        let accuracy = learnt(CLASSES, precision, 2, "accuracy");
-        assert!(accuracy > 0.245, "{precision}: {accuracy}");
-    }
+fn classes_of_drawings_are_learnt() {
+    learns_classes(Precision::Bf16);
+}
+
+fn learns_classes(precision: Precision) {
+    let accuracy = learnt(CLASSES, precision, 2, "accuracy");
+    assert!(accuracy > 0.245, "{precision}: {accuracy}");
 }
 
 /// Which of the words of a batch of 32 are a drawing's is guessed once in a batch, of which the training drawings make 50.
@@ -178,6 +176,12 @@ fn the_example_fits_its_data() {
 #[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use super::*;
+    use crate::replicas::precisions;
+
+    #[cfg_attr(feature = "long-tests", test)]
+    fn classes_of_drawings_are_learnt_in_every_precision() {
+        precisions().for_each(learns_classes);
+    }
 
     /// As `storage` trains a small GPT, with the recipe of most networks: Adam, and a rate that falls to 0. (Adafactor's rate in
     /// `examples/two_tower.yaml` is relative to a variable's size, and ends at about an ulp of bf16: there nothing is lost.)
