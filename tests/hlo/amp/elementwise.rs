@@ -131,7 +131,7 @@ fn a_function_says_so_and_comes_out_of_another_lowering_as_it_went_in() {
     let report = twice(PRODUCT);
     for name in ["sum3", "function"] {
         let rules: Vec<&str> = report.explain(name).iter().map(|decision| &decision.rule[..]).collect();
-        let expected = "its value is read as it is made and need not be stored, so rounding it would save nothing";
+        let expected = "it is fused into its consumer and never materialised, so a narrow dtype would save no memory";
         assert_eq!(rules, [expected]);
     }
 }

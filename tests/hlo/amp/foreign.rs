@@ -191,12 +191,12 @@ fn losses_and_optimizers_stay_f32() {
     let of = |name: &str| report.explain(name)[0].clone();
     assert_eq!(of("mul.51").rule, "it is computed from a denied op");
     assert_eq!(of("mul.51").from.as_deref(), Some("reduce_sum.28"));
-    assert_eq!(of("sub.10").rule, "it leads to a scalar result of the program");
-    assert_eq!(of("add.65").rule, "it leads to a result that keeps its type");
+    assert_eq!(of("sub.10").rule, "the loss is computed from it");
+    assert_eq!(of("add.65").rule, "a result of the program, which keeps its dtype, is computed from it");
     assert_eq!(of("add.45").rule, "it lies between ops that are lowered");
     assert_eq!(of("add.45").from.as_deref(), Some("dot_general.5"));
     assert_eq!(of("max.4").new, "bf16");
-    assert_eq!(of("select_n.17").rule, "it commutes with rounding, and what it reads is narrow already");
+    assert_eq!(of("select_n.17").rule, "it commutes with rounding, and its operands are narrow already");
 }
 
 /// What must stay f32 in JAX's transformer encoder: both softmaxes and all layer norms, but not what lies between dots.

@@ -118,7 +118,7 @@ ENTRY main {
     let [hurt] = &report.hurts[..] else { panic!("one rounding hurts: {:?}", report.hurts) };
     assert_eq!(
         hurt.sentence(),
-        "the policy rounds %scores (dot), although a choice that the program computes on with is made by its value (%sorted)\n\
+        "the policy rounds %scores (dot), although a discrete choice that the program goes on with depends on it (%sorted)\n\
          help: `choices: keep` in a policy leaves all scores f32, --keep 'scores' this one"
     );
     // Kept by its name it does not hurt.

@@ -299,7 +299,7 @@ fn what_leads_to_an_update_and_is_read_by_a_product_is_rounded_once() {
         let decision = report.decisions.iter().find(|it| it.instruction == name).unwrap();
         decision.rule.clone()
     };
-    let once = "it computes in f32 and rounds, once, what is stored for all that read it";
+    let once = "it computes in f32 and is rounded once, where it is materialised for all its consumers";
     assert_eq!([why("x0"), why("x1")], [once, once]);
     let text = text::print(&lowered, &Default::default());
     assert!(text.contains("z1 = f32[8,8]{1,0} multiply(x1.f32,"), "{text}");

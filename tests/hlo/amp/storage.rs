@@ -136,7 +136,7 @@ fn one_output(results: &str) -> String {
 /// Whether the sum of a gradient is f32 for a loss.
 fn is_for_the_loss(source: &str) -> bool {
     let (_, report) = amp::run(&parsed(source), &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
-    report.explain("of_h")[0].rule == "it leads to a scalar result of the program"
+    report.explain("of_h")[0].rule == "the loss is computed from it"
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn a_lookup_of_narrow_rows_reads_behind_a_barrier_and_its_gradient_is_summed_in_
         "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a barrier, so \
          that a copy for it is not kept"
     );
-    assert_eq!(rule("gradient"), "it sums numbers that are rounded already, and what it sums and gives is stored");
+    assert_eq!(rule("gradient"), "it sums values that are narrow already, and both its operand and its result are materialised");
 }
 
 #[test]

@@ -184,33 +184,33 @@ impl Rule {
             Rule::Allowed => "its op is always lowered",
             Rule::Denied | Rule::Fixed | Rule::Decided => "",
             Rule::Needed(need) => need.why(),
-            Rule::Loss => "it leads to a scalar result of the program",
-            Rule::Result => "it leads to a result that keeps its type",
+            Rule::Loss => "the loss is computed from it",
+            Rule::Result => "a result of the program, which keeps its dtype, is computed from it",
             Rule::Spread => "it is computed from a denied op",
             Rule::Between => "it lies between ops that are lowered",
             Rule::Reach => "the policy lowers every op of its class",
             Rule::OutOfReach => "it does not lie between ops that are lowered",
             Rule::Unstored => {
-                "its value is read as it is made and need not be stored, so rounding it would save nothing"
+                "it is fused into its consumer and never materialised, so a narrow dtype would save no memory"
             }
-            Rule::Rounded => "it computes in f32 and rounds, once, what is stored for all that read it",
+            Rule::Rounded => "it computes in f32 and is rounded once, where it is materialised for all its consumers",
             Rule::Moved => {
-                "it moves values and is stored, and an op that is lowered reads it; whoever reads it reads what is stored"
+                "it moves values and is materialised, and one of its consumers is lowered"
             }
-            Rule::Summed => "it sums numbers that are rounded already, and what it sums and gives is stored",
+            Rule::Summed => "it sums values that are narrow already, and both its operand and its result are materialised",
             Rule::Filled => {
-                "it writes a slice of an array that a loop fills and that is stored between ops that are lowered"
+                "it writes a slice of an array that a loop fills, and that is materialised between ops that are lowered"
             }
-            Rule::ReadNarrow => "it commutes with rounding, and all that read it read the narrow dtype",
-            Rule::OfNarrow => "it commutes with rounding, and what it reads is narrow already",
-            Rule::WouldRound => "it commutes with rounding, and narrowing it would round for a reader of f32",
-            Rule::Held => "it holds a parameter back, which is cast behind it, so that no cast is kept beside it",
+            Rule::ReadNarrow => "it commutes with rounding, and all its consumers read the narrow dtype",
+            Rule::OfNarrow => "it commutes with rounding, and its operands are narrow already",
+            Rule::WouldRound => "it commutes with rounding, and a narrow result would be rounded for a consumer that reads f32",
+            Rule::Held => "it holds a parameter back, and the cast stands behind it, so that no cast is kept beside the parameter",
             Rule::Lookup => {
-                "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a barrier, \
-                 so that a copy for it is not kept"
+                "it looks up rows narrower than a tile in a table that is read again later; an opt-barrier before it keeps the \
+                 compiler from keeping a copy of the table"
             }
-            Rule::SumOfParts => "it sums what was put together of parts, so it is made of the sums of the parts",
-            Rule::Source => "it is made in the dtype its readers want",
+            Rule::SumOfParts => "it sums a concatenation, so it is computed from the sums of the parts",
+            Rule::Source => "it is made in the dtype that its consumers read",
             Rule::Off => "the policy lowers nothing",
         }
     }

@@ -34,25 +34,24 @@ impl Need {
     /// A sentence that fits behind "because".
     pub(super) const fn why(self) -> &'static str {
         match self {
-            Need::Choice => "a choice that the program computes on with is made by its value",
+            Need::Choice => "a discrete choice that the program goes on with depends on it",
             Need::Recurrence => {
-                "a recurrence multiplies by it or adds it up again and again, so that one rounding becomes one for each step"
+                "a recurrence multiplies by it or adds it up at every step, so that one rounding becomes one per step"
             }
             Need::Angle => {
-                "a sine or cosine reads it, and an op in f32 made it: the angle would lose its absolute precision"
+                "a sine or cosine reads it, and it was computed in f32: rounded, the angle would lose its absolute precision"
             }
             Need::Decomposition => {
-                "a decomposition or a transform in f32 reads the matrix that it belongs to, which a rounding may make indefinite \
-                 or singular"
+                "a decomposition or a transform in f32 reads its matrix, which rounding may make indefinite or singular"
             }
             Need::Cancellation => {
-                "it is taken from sums of its operands' own products, as in ‖a‖² + ‖b‖² − 2ab, and what is left is small"
+                "it is subtracted from sums of its operands' own products, as in ‖a‖² + ‖b‖² − 2ab, and the difference is small"
             }
             Need::Power => {
                 "it is raised to a large power, by itself or by squares of squares, which multiplies its rounding by the exponent"
             }
             Need::Exponent => {
-                "an exponential reads it, and it comes of a running sum, whose rounding is as large as all that was added up"
+                "an exponential reads it, and it is computed from a running sum, whose rounding error is proportional to all that was added up"
             }
         }
     }
