@@ -187,7 +187,7 @@ fn a_module_is_lowered_and_what_was_decided_is_shown() {
         │ main/%hidden ┆ dot         ┆ allow  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
         │ main/%bias   ┆ broadcast   ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
         │ main/%biased ┆ add         ┆ infer  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
-        │ main/%zero   ┆ constant    ┆ source ┆ f32 ┆ f32 ┆ it is made in the dtype that its consumers read                                    ┆      │
+        │ main/%zero   ┆ constant    ┆ source ┆ f32 ┆ f32 ┆ it is made in the dtype that its consumers read                             ┆      │
         │ main/%zeros  ┆ broadcast   ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
         │ main/%relu   ┆ maximum     ┆ clear  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │
         │ main/%logits ┆ dot         ┆ allow  ┆ f32 ┆ f32 ┆ the policy lowers nothing                                                   ┆      │

@@ -2,7 +2,7 @@
 //! and a report of what was decided for each instruction, and why.
 //!
 //! This is TensorFlow's `auto_mixed_precision` for HLO: [`Class`](bf16scope_hlo::ops::precision::Class) says what may be
-//! done with an op, a [`Policy`] overrides that, `paint` decides for each value, `rewrite` writes the module. Only f32
+//! done with an op, a [`Policy`] overrides that, `assign` decides for each value, `rewrite` writes the module. Only f32
 //! is ever lowered. The pass does not scale losses for f16 (the report says where that is needed), and it does not
 //! simplify: whatever it does not retype stays as it was, name included, but for a barrier before some lookups
 //! (`tables`) and for sums that are written part by part (`parts`).
@@ -15,13 +15,16 @@
 use bf16scope_hlo::{Module, verify};
 
 mod alternatives;
+mod assign;
+mod assignment;
 mod branches;
 mod cancellation;
 mod crossings;
+mod data_movement;
 mod dataflow;
 mod decided;
-mod decides;
 mod decision;
+mod discrete_choices;
 mod document;
 mod elementwise;
 mod ends;
@@ -32,15 +35,14 @@ mod logits;
 mod loops;
 mod loss;
 mod masks;
-mod moved;
 mod narrow;
 mod need;
 mod needs;
-mod paint;
-mod painted;
 mod parts;
 mod policy;
 
+mod fused;
+mod materialised;
 mod powers;
 pub mod presets;
 mod range;
@@ -49,10 +51,8 @@ mod regions;
 mod report;
 mod rewrite;
 mod second_look;
-mod stored;
 mod sums;
 mod tables;
-mod unstored;
 
 pub use decided::{Decided, StoredAs};
 pub use document::{Narrow, PolicyDocument, Rounds};
@@ -61,8 +61,8 @@ pub use policy::{Accumulate, Boundary, LowDType, Policy, PolicyError, Reach, Sum
 pub use report::{Cast, Decision, Hurt, LoweringReport, Total, reasons};
 
 use crate::{PassError, PassErrorKind};
-use decides::Told;
-use painted::{Crossing, RegionKind};
+use assignment::{Crossing, RegionKind};
+use discrete_choices::Told;
 use rewrite::Rewriter;
 
 /// Lowers a module.

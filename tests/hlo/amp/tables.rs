@@ -87,10 +87,13 @@ fn a_lookup_of_narrow_rows_reads_behind_a_barrier_and_its_gradient_is_summed_in_
     let rule = |name: &str| report.explain(name)[0].rule.clone();
     assert_eq!(
         rule("looked_up"),
-        "it reads rows that are narrower than a tile of a table that is read later, too; it does so behind a barrier, so \
-         that a copy for it is not kept"
+        "it looks up rows narrower than a tile in a table that is read again later; an opt-barrier before it keeps the \
+         compiler from keeping a copy of the table"
     );
-    assert_eq!(rule("gradient"), "it sums values that are narrow already, and both its operand and its result are materialised");
+    assert_eq!(
+        rule("gradient"),
+        "it sums values that are narrow already, and both its operand and its result are materialised"
+    );
 }
 
 #[test]

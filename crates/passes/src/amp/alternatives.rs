@@ -5,15 +5,15 @@
 //! f32, or is rounded at another place on its way to readers that all read it rounded; and what moves rounded values may move
 //! them before they are f32 again.
 
+use super::assignment::Assignment;
 use super::dataflow::{Dataflow, NodeId, NodeKind};
 use super::decided::StoredAs;
-use super::painted::Painted;
 use super::policy::Because;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::precision::Class;
 
 /// In which other forms a node's value could be without another rounding.
-pub(super) fn alternatives(graph: &Dataflow<'_>, painted: &Painted, node: NodeId) -> Vec<StoredAs> {
+pub(super) fn alternatives(graph: &Dataflow<'_>, assignment: &Assignment, node: NodeId) -> Vec<StoredAs> {
     let of = graph.node(node);
     let value = of.first_result;
     let op = &graph.instr(of).op;
@@ -28,7 +28,7 @@ pub(super) fn alternatives(graph: &Dataflow<'_>, painted: &Painted, node: NodeId
     if !is_open || of.gives_f32 {
         return Vec::new();
     }
-    let (is_low, is_narrow) = (painted.low[node as usize], painted.value_low[value as usize]);
+    let (is_low, is_narrow) = (assignment.low[node as usize], assignment.value_low[value as usize]);
     let is_soft = matches!(class, Class::Infer | Class::Clear);
     let mut forms = Vec::new();
     if is_narrow && class != Class::Allow {
@@ -39,11 +39,11 @@ pub(super) fn alternatives(graph: &Dataflow<'_>, painted: &Painted, node: NodeId
     }
     let takes_narrow = |&reader: &NodeId| {
         let of = graph.node(reader);
-        painted.low[reader as usize] || of.kind == NodeKind::ToLow || painted.is_narrow_state(reader, value)
+        assignment.low[reader as usize] || of.kind == NodeKind::ToLow || assignment.is_narrow_state(reader, value)
     };
     let is_read_narrow = readers.iter().all(takes_narrow) && !graph.is_result[value as usize];
     let floats = || of.operands.iter().filter(|&&operand| graph.value(operand).is_f32());
-    let is_rounded = |&operand: &u32| painted.value_low[operand as usize];
+    let is_rounded = |&operand: &u32| assignment.value_low[operand as usize];
     let moves_rounded = class == Class::Clear
         && floats().any(is_rounded)
         && floats().all(|operand| is_rounded(operand) || graph.value(*operand).is_exact);

@@ -4,13 +4,13 @@
 //! `loops` and `branches` say what each does with what it takes and gives; the region around it says where that comes from,
 //! and where it goes.
 
+use super::assignment::{Assignment, Crossing};
 use super::branches::Branch;
+use super::data_movement::is_of_parameter;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::ends::Ends;
 use super::loops::{Loop, Use};
-use super::moved::is_of_parameter;
 use super::needs::Needs;
-use super::painted::{Crossing, Painted};
 use super::policy::Boundary;
 use bf16scope_hlo::ops::precision::Class;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub(super) struct Around<'a> {
 
 impl Around<'_> {
     /// Which arrays of the state of the region's loops are narrow.
-    pub(super) fn narrow_loops(&self, loops: &BTreeMap<NodeId, Loop>, out: &mut Painted) {
+    pub(super) fn narrow_loops(&self, loops: &BTreeMap<NodeId, Loop>, out: &mut Assignment) {
         let graph = self.graph;
         for (&node, of_loop) in loops {
             let of = graph.node(node);
@@ -80,7 +80,7 @@ impl Around<'_> {
     }
 
     /// What the region's `conditional`s take and give in the narrow dtype.
-    pub(super) fn narrow_branches(&self, branches: &BTreeMap<NodeId, Vec<Branch>>, out: &mut Painted) {
+    pub(super) fn narrow_branches(&self, branches: &BTreeMap<NodeId, Vec<Branch>>, out: &mut Assignment) {
         let graph = self.graph;
         for (&node, branches) in branches {
             let of = graph.node(node);
@@ -145,7 +145,7 @@ impl Around<'_> {
         self.graph.node(self.graph.producer(self.moved_from(value))).kind == NodeKind::Parameter
     }
 
-    fn is_stored_narrow(&self, value: ValueId, out: &Painted) -> bool {
+    fn is_stored_narrow(&self, value: ValueId, out: &Assignment) -> bool {
         out.value_low[self.moved_from(value) as usize]
     }
 
@@ -163,7 +163,7 @@ impl Around<'_> {
         }
     }
 
-    /// Whether a loss or a result of the region is computed from a value, as step 1 of `paint` asks, or it is needed in f32.
+    /// Whether a loss or a result of the region is computed from a value, as step 1 of `assign` asks, or it is needed in f32.
     fn is_kept(&self, value: ValueId) -> bool {
         let leads = |&user: &NodeId| {
             let class = self.graph.node(user).class();

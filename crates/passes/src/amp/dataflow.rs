@@ -1,7 +1,7 @@
 //! What a region computes, as one graph of array values: the form on which painting works.
 //!
 //! A region is a computation whose parameters and result keep their types: the entry, the body of a loop, the branch of
-//! a conditional. Calls inside a region are followed once per call site, so a callee is painted separately for each
+//! a conditional. Calls inside a region are followed once per call site, so a callee is assignment separately for each
 //! caller. Tuples, their elements and callees' parameters are only other names for values. What an op does to a value
 //! is a [`Node`]; nodes are ordered so that operands come first.
 

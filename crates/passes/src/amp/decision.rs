@@ -50,11 +50,11 @@ pub(super) enum Stores {
 pub(super) enum Storage {
     /// In memory.
     #[default]
-    Stored,
+    Materialised,
     /// In registers, by this rule, for the node.
-    Unstored(Rule, Option<NodeId>),
+    Fused(Rule, Option<NodeId>),
     /// In memory, but it is the end of what is computed in registers, or of the loss: rounded once for all readers.
-    Once(Rule, Option<NodeId>),
+    RoundedOnce(Rule, Option<NodeId>),
 }
 
 /// The decision for a node.
@@ -84,8 +84,8 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         (Some(Allow | Infer | Clear), ..) if facts.reach == Reach::None => f32(Rule::Off, None),
         (Some(Infer | Clear), ..) if facts.decided == Some(StoredAs::Narrow) => narrow(Rule::Decided, None),
         (Some(Infer | Clear), ..) if facts.decided == Some(StoredAs::Rounded) => rounded(Rule::Decided, None),
-        (Some(Infer | Clear), Storage::Unstored(rule, from), _) => f32(rule, from),
-        (Some(Infer | Clear), Storage::Once(rule, from), _) => rounded(rule, from),
+        (Some(Infer | Clear), Storage::Fused(rule, from), _) => f32(rule, from),
+        (Some(Infer | Clear), Storage::RoundedOnce(rule, from), _) => rounded(rule, from),
         (Some(Allow | Infer), _, Some((rule, from))) => f32(rule, Some(from)),
         (Some(Allow), ..) => Decision { is_narrow: !facts.keeps_sum, ..narrow(Rule::Allowed, None) },
         (Some(Infer), ..) if is_open => narrow(Rule::Reach, None),
@@ -123,9 +123,9 @@ pub(super) enum Rule {
     /// It does not lie between allowed ops, or the policy does not reach it.
     OutOfReach,
     /// Its value need not be stored, so that rounding it saves nothing.
-    Unstored,
+    Fused,
     /// It computes in f32, and its value is stored, and rounded once for all that read it.
-    Rounded,
+    RoundedOnce,
     /// It moves values, or a part of some, is stored, and one of its readers reads the narrow dtype.
     Moved,
     /// It sums narrow numbers, and what it sums and gives is stored.
@@ -164,8 +164,8 @@ impl Rule {
         Rule::Between,
         Rule::Reach,
         Rule::OutOfReach,
-        Rule::Unstored,
-        Rule::Rounded,
+        Rule::Fused,
+        Rule::RoundedOnce,
         Rule::Moved,
         Rule::Summed,
         Rule::Filled,
@@ -190,21 +190,27 @@ impl Rule {
             Rule::Between => "it lies between ops that are lowered",
             Rule::Reach => "the policy lowers every op of its class",
             Rule::OutOfReach => "it does not lie between ops that are lowered",
-            Rule::Unstored => {
+            Rule::Fused => {
                 "it is fused into its consumer and never materialised, so a narrow dtype would save no memory"
             }
-            Rule::Rounded => "it computes in f32 and is rounded once, where it is materialised for all its consumers",
-            Rule::Moved => {
-                "it moves values and is materialised, and one of its consumers is lowered"
+            Rule::RoundedOnce => {
+                "it computes in f32 and is rounded once, where it is materialised for all its consumers"
             }
-            Rule::Summed => "it sums values that are narrow already, and both its operand and its result are materialised",
+            Rule::Moved => "it moves values and is materialised, and one of its consumers is lowered",
+            Rule::Summed => {
+                "it sums values that are narrow already, and both its operand and its result are materialised"
+            }
             Rule::Filled => {
                 "it writes a slice of an array that a loop fills, and that is materialised between ops that are lowered"
             }
             Rule::ReadNarrow => "it commutes with rounding, and all its consumers read the narrow dtype",
             Rule::OfNarrow => "it commutes with rounding, and its operands are narrow already",
-            Rule::WouldRound => "it commutes with rounding, and a narrow result would be rounded for a consumer that reads f32",
-            Rule::Held => "it holds a parameter back, and the cast stands behind it, so that no cast is kept beside the parameter",
+            Rule::WouldRound => {
+                "it commutes with rounding, and a narrow result would be rounded for a consumer that reads f32"
+            }
+            Rule::Held => {
+                "it holds a parameter back, and the cast stands behind it, so that no cast is kept beside the parameter"
+            }
             Rule::Lookup => {
                 "it looks up rows narrower than a tile in a table that is read again later; an opt-barrier before it keeps the \
                  compiler from keeping a copy of the table"

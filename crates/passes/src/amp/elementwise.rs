@@ -5,10 +5,10 @@
 //! `erfc` in f32 whatever dtype it is given. All that is computed of one array element by element is f32, up to what another
 //! array meets, or a sum, or a product. What something outside reads, as the gradient reads a function's terms, is an end.
 
+use super::assignment::Assignment;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::decision::Rule;
-use super::painted::Painted;
-use super::unstored::Unstored;
+use super::fused::Fused;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
@@ -23,7 +23,7 @@ enum Source {
 }
 
 /// The nodes that belong to elementwise functions of one array: they compute in f32.
-pub(super) fn elementwise(graph: &Dataflow<'_>, painted: &Painted) -> Vec<Unstored> {
+pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment) -> Vec<Fused> {
     let sources = sources(graph);
     let nodes = || 0..graph.nodes.len() as NodeId;
     let users = |node: NodeId| graph.node(node).results().flat_map(|value| graph.users[value as usize].iter().copied());
@@ -43,13 +43,13 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, painted: &Painted) -> Vec<Unstor
     for node in nodes().rev() {
         is_read_narrow[node as usize] = users(node).filter(|&user| !found[user as usize]).any(|user| {
             let is_move = graph.node(user).class() == Some(Class::Clear);
-            painted.low[user as usize] || is_move && is_read_narrow[user as usize]
+            assignment.low[user as usize] || is_move && is_read_narrow[user as usize]
         });
     }
     let is_open = |&node: &NodeId| {
         let of = graph.node(node);
         let is_open = match of.class() {
-            Some(Class::Infer) => painted.low[node as usize],
+            Some(Class::Infer) => assignment.low[node as usize],
             Some(Class::Clear) => graph.value(of.first_result).is_f32(),
             _ => false,
         };
@@ -60,7 +60,7 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, painted: &Painted) -> Vec<Unstor
         let is_compared = users(node)
             .any(|user| matches!(graph.instr(graph.node(user)).op, Op::Compare { .. }) && source(user) == source(node));
         let is_stored = is_read_narrow[node as usize] && users(node).count() > 1 && !is_compared;
-        Unstored { node, from: None, rule: if is_stored { Rule::Rounded } else { Rule::Unstored } }
+        Fused { node, from: None, rule: if is_stored { Rule::RoundedOnce } else { Rule::Fused } }
     };
     nodes().filter(is_open).map(unstored).collect()
 }

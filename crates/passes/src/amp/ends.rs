@@ -8,11 +8,11 @@
 //!   product. It ends where it is added to what came through a product, as where a gradient that comes from the loss meets
 //!   one that comes through layers. Denied ops of a policy spread in the same way.
 
+use super::assignment::RegionKind;
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
 use super::loss;
 use super::needs::Needs;
-use super::painted::RegionKind;
 use super::policy::{Boundary, Policy};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::BinaryOp;

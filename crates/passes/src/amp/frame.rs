@@ -1,10 +1,10 @@
 //! Writes one computation at one call site.
 
+use super::assignment::{Assignment, RegionKind};
 use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
 use super::decision::Rule;
 use super::narrow;
-use super::painted::{Painted, RegionKind};
 use super::parts::{self, Parts};
 use super::policy::Boundary;
 use crate::is_tied;
@@ -60,7 +60,7 @@ pub(super) type Callees = BTreeMap<InstrId, Vec<CompId>>;
 
 pub(super) struct FrameWriter<'a, 'm> {
     graph: &'a Dataflow<'m>,
-    painted: &'a Painted,
+    assignment: &'a Assignment,
     frame: FrameId,
     original: &'m Computation,
     callees: Callees,
@@ -77,7 +77,7 @@ pub(super) struct FrameWriter<'a, 'm> {
 impl<'a, 'm> FrameWriter<'a, 'm> {
     pub(super) fn new(
         graph: &'a Dataflow<'m>,
-        painted: &'a Painted,
+        assignment: &'a Assignment,
         frame: FrameId,
         callees: Callees,
     ) -> FrameWriter<'a, 'm> {
@@ -89,7 +89,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             unmodelled: original.unmodelled.clone(),
         };
         let (origins, made, casts) = (Vec::new(), Vec::new(), BTreeMap::new());
-        FrameWriter { graph, painted, frame, original, callees, out, origins, made, casts, reader: None }
+        FrameWriter { graph, assignment, frame, original, callees, out, origins, made, casts, reader: None }
     }
 
     /// The computation and where its instructions come from. A region's result has the types that its caller expects, or
@@ -107,7 +107,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         };
         self.reader = None;
         let n = self.values(self.original.root).len();
-        let is_narrow = |leaf: usize| region.is_some() && self.painted.narrow_results.get(leaf) == Some(&true);
+        let is_narrow = |leaf: usize| region.is_some() && self.assignment.narrow_results.get(leaf) == Some(&true);
         let wants: Vec<Want> = (0..n).map(|leaf| if is_narrow(leaf) { Want::Narrow } else { want }).collect();
         self.out.root = self.operand(self.original.root, &wants);
         self.drop_unused();
@@ -119,7 +119,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     }
 
     fn is_low(&self, value: ValueId) -> bool {
-        self.painted.value_low[value as usize]
+        self.assignment.value_low[value as usize]
     }
 
     /// The shape of an original instruction with its values as made.
@@ -176,7 +176,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             Some(NodeKind::FromLow) if self.is_low(self.values(id)[0]) => return self.made[original.operands[0].idx()],
             _ => {}
         }
-        let sums_parts = node.filter(|&node| self.painted.rule[node as usize] == Rule::SumOfParts);
+        let sums_parts = node.filter(|&node| self.assignment.rule[node as usize] == Rule::SumOfParts);
         if let Some(parts) = sums_parts.and_then(|node| parts::of_node(self.graph, node)) {
             return self.sum_of_parts(id, &parts);
         }
@@ -188,7 +188,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 self.operand(operand, &wants)
             })
             .collect();
-        if node.is_some_and(|node| self.painted.rule[node as usize] == Rule::Lookup) {
+        if node.is_some_and(|node| self.assignment.rule[node as usize] == Rule::Lookup) {
             operands[0] = self.behind_barrier(original.operands[0], operands[0], "lookup");
         }
         let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
@@ -265,7 +265,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     fn is_rounded(&self, node: NodeId) -> bool {
         let of = self.graph.node(node);
         let class = of.class().filter(|class| *class != Class::Allow);
-        class.is_some() && !self.painted.low[node as usize] && of.results().any(|value| self.is_low(value))
+        class.is_some() && !self.assignment.low[node as usize] && of.results().any(|value| self.is_low(value))
     }
 
     /// A value behind a barrier, as its readers read it.
@@ -281,7 +281,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     fn round_behind(&mut self, id: InstrId, made: InstrId) -> InstrId {
         let original = self.original.instr(id);
         let value = self.values(id)[0];
-        let takes_narrow = |user: &&NodeId| self.painted.low[**user as usize];
+        let takes_narrow = |user: &&NodeId| self.assignment.low[**user as usize];
         let reader = self.graph.users[value as usize].iter().find(takes_narrow);
         let wanted_by = reader.map_or(original, |&user| self.graph.instr(self.graph.node(user))).name.clone();
         let shape = self.shape(id);
@@ -300,16 +300,16 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 // Each of its values is a node of its own.
                 self.values(id).iter().map(|&value| narrow(self.is_low(value))).collect()
             }
-            (Op::While { .. } | Op::Conditional(_), _) if self.painted.crossings.contains_key(&node) => {
+            (Op::While { .. } | Op::Conditional(_), _) if self.assignment.crossings.contains_key(&node) => {
                 let before = &self.original.instr(id).operands[..place];
                 let first: usize = before.iter().map(|&operand| self.values(operand).len()).sum();
-                self.painted.crossings[&node].taken[first..first + n]
+                self.assignment.crossings[&node].taken[first..first + n]
                     .iter()
                     .map(|&is_narrow| narrow(is_narrow))
                     .collect()
             }
             (_, NodeKind::FromF32 | NodeKind::FromExact | NodeKind::FromLow | NodeKind::ToLow) => vec![Want::AsMade; n],
-            _ => vec![narrow(self.painted.low[node as usize]); n],
+            _ => vec![narrow(self.assignment.low[node as usize]); n],
         }
     }
 
@@ -497,7 +497,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     fn within_range(&mut self, instr: &Instruction, value: ValueId, made: InstrId) -> InstrId {
         let shape = self.out.instr(made).shape.clone();
         let is_array = matches!(&shape, Shape::Array(array) if array.dtype == DType::F32);
-        if !is_array || !self.painted.beyond[value as usize] {
+        if !is_array || !self.assignment.beyond[value as usize] {
             return made;
         }
         let sharding = self.out.instr(made).sharding.clone();

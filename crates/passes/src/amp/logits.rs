@@ -13,10 +13,10 @@
 //! pass: most of the memory is what it reads, which is kept until it ends, so what comes behind it is no cheaper, and
 //! logits that wait for that are kept, too. Nor where a loop sums up logarithms, as a loss does.
 
+use super::assignment::{Assignment, RegionKind};
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::decision::Rule;
 use super::loops::Loop;
-use super::painted::{Painted, RegionKind};
 use super::policy::{Because, Classes};
 use bf16scope_hlo::ops::decisions::list_names;
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
@@ -35,7 +35,7 @@ pub(super) struct Logits {
 /// All logits of a region that are rounded. `loops` says what each of its loops does.
 pub(super) fn logits(
     graph: &Dataflow<'_>,
-    painted: &Painted,
+    assignment: &Assignment,
     classes: &Classes<'_>,
     kind: RegionKind,
     loops: &BTreeMap<NodeId, Loop>,
@@ -47,7 +47,7 @@ pub(super) fn logits(
     let parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter);
     let largest = parameters.flat_map(Node::results).map(|value| graph.value(value).n_elements).max().unwrap_or(0);
     let found = (0..graph.nodes.len() as NodeId).filter_map(|add| {
-        let axis = bias_axis(graph, painted, add)?;
+        let axis = bias_axis(graph, assignment, add)?;
         let made = graph.node(add).first_result;
         let is_looked_up = graph.users[made as usize].iter().any(|&user| {
             let of = graph.node(user);
@@ -60,7 +60,7 @@ pub(super) fn logits(
             return None;
         }
         let dims = graph.instr(graph.node(add)).shape.dims();
-        let is_sum = |&node: &NodeId| is_sum_of(graph, painted, classes, node, dims, axis);
+        let is_sum = |&node: &NodeId| is_sum_of(graph, assignment, classes, node, dims, axis);
         Some(Logits { add, sum: (add..graph.nodes.len() as NodeId).find(is_sum)? })
     });
     found.collect()
@@ -79,12 +79,12 @@ fn leads_to_loop(graph: &Dataflow<'_>, from: NodeId, loops: &BTreeMap<NodeId, Lo
 }
 
 /// Of an op that adds a bias to a product, and that the loss reads, the axis along which the bias lies.
-fn bias_axis(graph: &Dataflow<'_>, painted: &Painted, add: NodeId) -> Option<i64> {
+fn bias_axis(graph: &Dataflow<'_>, assignment: &Assignment, add: NodeId) -> Option<i64> {
     let of = graph.node(add);
     let &[left, right] = &of.operands[..] else { return None };
-    let is_add = painted.rule[add as usize] == Rule::Loss
+    let is_add = assignment.rule[add as usize] == Rule::Loss
         && list_names(graph.module, &graph.instr(of).op).iter().any(|name| name == "add");
-    let is_product = |value: ValueId| painted.rule[graph.producer(value) as usize] == Rule::Allowed;
+    let is_product = |value: ValueId| assignment.rule[graph.producer(value) as usize] == Rule::Allowed;
     let bias = match (is_product(left), is_product(right)) {
         (true, false) => right,
         (false, true) => left,
@@ -106,7 +106,7 @@ fn bias_axis(graph: &Dataflow<'_>, painted: &Painted, add: NodeId) -> Option<i64
 /// Whether a node sums an array of these dims, which a product reads too, over all axes but one.
 fn is_sum_of(
     graph: &Dataflow<'_>,
-    painted: &Painted,
+    assignment: &Assignment,
     classes: &Classes<'_>,
     node: NodeId,
     dims: &[i64],
@@ -121,7 +121,7 @@ fn is_sum_of(
         && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
         && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
         && is_over_all_but(graph, of, dims, axis)
-        && graph.users[summed as usize].iter().any(|&user| painted.rule[user as usize] == Rule::Allowed)
+        && graph.users[summed as usize].iter().any(|&user| assignment.rule[user as usize] == Rule::Allowed)
 }
 
 /// Whether what a reduction reads has these dims, and all of them but `axis` are reduced.

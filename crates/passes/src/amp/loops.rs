@@ -16,8 +16,8 @@
 //! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
 //! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
 
+use super::data_movement::MAX_TERMS;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId, reached};
-use super::moved::MAX_TERMS;
 use super::recurrences::factors;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::UnaryOp;

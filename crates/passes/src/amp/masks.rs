@@ -9,9 +9,9 @@
 //!
 //! A choice, by a mask or by a number, may also be among numbers that the program gives, with no product behind it.
 
+use super::assignment::RegionKind;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::loss;
-use super::painted::RegionKind;
 use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::ops::decisions::movement;
 use bf16scope_hlo::ops::precision::Movement;

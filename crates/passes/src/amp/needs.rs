@@ -3,7 +3,7 @@
 //!
 //! | who reads it | what is f32 for it |
 //! | --- | --- |
-//! | a discrete choice | the products that its scores are made of, and all between (`decides`) |
+//! | a discrete choice | the products that its scores are made of, and all between (`discrete_choices`) |
 //! | a recurrence | its factors, back to what squashes them, and its steps (`recurrences`) |
 //! | a sine or cosine | the angle, as far back as something made it in f32: sums, loops, products of data that no parameter reached |
 //! | a decomposition | the matrix, and the products that it is made of |
@@ -13,7 +13,7 @@
 
 use super::cancellation::{Cancellations, cancellations};
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
-use super::decides::Told;
+use super::discrete_choices::Told;
 use super::loops::Loop;
 use super::need::Need;
 use super::powers::powers;

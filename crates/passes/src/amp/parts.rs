@@ -5,9 +5,9 @@
 //! array that was taken apart by indices. Such a sum is made of the parts' sums, and each of these is made with its part. So
 //! it is written part by part: it is of the same numbers, in the same dtype.
 
+use super::assignment::Assignment;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::decision::Rule;
-use super::painted::Painted;
 use super::policy::{Because, Classes};
 use bf16scope_hlo::ops::decisions::list_names;
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
@@ -28,31 +28,31 @@ pub(super) struct Parts {
 }
 
 /// The nodes of a region that sum in f32 what was put together of narrow parts, and what a product reads too.
-pub(super) fn sums(graph: &Dataflow<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
+pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
     let is_sum = |&node: &NodeId| {
         let of = graph.node(node);
         let instr = graph.instr(of);
         let Some(chain) = moved(graph, node) else { return false };
-        let is_narrow = chain.iter().all(|&value| painted.low[graph.producer(value) as usize]);
+        let is_narrow = chain.iter().all(|&value| assignment.low[graph.producer(value) as usize]);
         matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
             && of.because == Because::Op
-            && !painted.low[node as usize]
+            && !assignment.low[node as usize]
             && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
             && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
             && is_narrow
-            && is_read_by_product(graph, painted, *chain.last().unwrap_or(&of.operands[0]))
+            && is_read_by_product(graph, assignment, *chain.last().unwrap_or(&of.operands[0]))
             && of_node(graph, node).is_some()
     };
     (0..graph.nodes.len() as NodeId).filter(is_sum).collect()
 }
 
 /// Whether a product reads a value, or what only moves it.
-fn is_read_by_product(graph: &Dataflow<'_>, painted: &Painted, value: ValueId) -> bool {
+fn is_read_by_product(graph: &Dataflow<'_>, assignment: &Assignment, value: ValueId) -> bool {
     let mut open = vec![value];
     while let Some(value) = open.pop() {
         for &reader in &graph.users[value as usize] {
             let of = graph.node(reader);
-            if painted.rule[reader as usize] == Rule::Allowed {
+            if assignment.rule[reader as usize] == Rule::Allowed {
                 return true;
             }
             if matches!(graph.instr(of).op, Op::Reshape | Op::Transpose { .. }) && of.class() == Some(Class::Clear) {

@@ -4,10 +4,10 @@
 //! which of those that it gives are scores outside. A loop is asked until its state no longer changes: what one step gives
 //! the next takes.
 
+use super::assignment::RegionKind;
 use super::dataflow::{CALL_ROOM, Dataflow};
-use super::decides::{Choices, Through, Told, decides};
+use super::discrete_choices::{Choices, Through, Told, discrete_choices};
 use super::exact;
-use super::painted::RegionKind;
 use super::policy::Classes;
 use bf16scope_hlo::{CompId, Module, Op};
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ impl<'m> Regions<'m> {
         around: &Told,
     ) -> Choices {
         let module = graph.module;
-        decides(graph, kind, around, &mut |op, told| self.through(module, classes, op, told))
+        discrete_choices(graph, kind, around, &mut |op, told| self.through(module, classes, op, told))
     }
 
     fn through(&mut self, module: &'m Module, classes: &Classes<'_>, op: &Op, told: Told) -> Through {

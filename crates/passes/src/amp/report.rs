@@ -2,6 +2,7 @@
 //! programs.
 
 use super::alternatives::alternatives;
+use super::assignment::Assignment;
 use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind};
 use super::decided::StoredAs;
 use super::decision::Rule;
@@ -9,7 +10,6 @@ use super::frame::Origin;
 use super::loss::TakenLoss;
 use super::narrow;
 use super::need::Need;
-use super::painted::Painted;
 use super::policy::{Because, Policy};
 use crate::name_pattern::bare;
 use bf16scope_hlo::ops::precision::Class;
@@ -160,15 +160,20 @@ impl LoweringReport {
 }
 
 /// The decisions of one frame.
-pub(super) fn decisions(graph: &Dataflow<'_>, painted: &Painted, frame: FrameId, policy: &Policy) -> Vec<Decision> {
+pub(super) fn decisions(
+    graph: &Dataflow<'_>,
+    assignment: &Assignment,
+    frame: FrameId,
+    policy: &Policy,
+) -> Vec<Decision> {
     let frame_ref = &graph.frames[frame as usize];
     let nodes = frame_ref.nodes.iter().zip(0u32..);
-    nodes.filter_map(|(node, idx)| decision(graph, painted, (frame, InstrId(idx)), (*node)?, policy)).collect()
+    nodes.filter_map(|(node, idx)| decision(graph, assignment, (frame, InstrId(idx)), (*node)?, policy)).collect()
 }
 
 fn decision(
     graph: &Dataflow<'_>,
-    painted: &Painted,
+    assignment: &Assignment,
     (frame, id): (FrameId, InstrId),
     node: NodeId,
     policy: &Policy,
@@ -181,23 +186,23 @@ fn decision(
     let instr = graph.instr(of);
     let values = &graph.frames[frame as usize].values[id.idx()];
     let is_low =
-        |leaf: usize| !of.gives_f32 && values.get(leaf).is_some_and(|&value| painted.value_low[value as usize]);
+        |leaf: usize| !of.gives_f32 && values.get(leaf).is_some_and(|&value| assignment.value_low[value as usize]);
     let new = narrow::shape(&instr.shape, graph.low, &mut |leaf| is_low(leaf));
     let dtype = |shape: &Shape| {
         let old_leaves = instr.shape.leaves();
         let place = old_leaves.iter().position(|leaf| leaf.dtype() == Some(DType::F32)).unwrap_or(0);
         shape.leaves().get(place).and_then(|leaf| leaf.dtype()).map(|dtype| dtype.to_string()).unwrap_or_default()
     };
-    let mut rule = sentence(&of.kind, &of.because, painted.rule[node as usize]);
+    let mut rule = sentence(&of.kind, &of.because, assignment.rule[node as usize]);
     if let Some(form) = of.decided {
         rule = decided_rule(rule, form, policy, &instr.name);
     }
-    if of.gives_f32 && painted.low[node as usize] {
+    if of.gives_f32 && assignment.low[node as usize] {
         rule += GIVES_F32;
     }
-    let from = painted.from[node as usize].map(|from| graph.instr(graph.node(from)).name.clone());
+    let from = assignment.from[node as usize].map(|from| graph.instr(graph.node(from)).name.clone());
     let (old, new_dtype) = (dtype(&instr.shape), dtype(&new));
-    let gives_f32 = painted.low[node as usize] && old == DType::F32.to_string();
+    let gives_f32 = assignment.low[node as usize] && old == DType::F32.to_string();
     Some(Decision {
         computation: String::new(),
         instruction: instr.name.clone(),
@@ -209,7 +214,7 @@ fn decision(
         new: new_dtype,
         rule,
         from,
-        alternatives: alternatives(graph, painted, node),
+        alternatives: alternatives(graph, assignment, node),
         n_bytes_before: instr.shape.n_bytes(),
         n_bytes_after: new.n_bytes(),
     })

@@ -1,23 +1,23 @@
 //! Writes the lowered module: regions and their call sites, with the casts that painting asks for.
 //!
 //! A computation is written once for each call site, instruction by instruction, each in the dtype that its node was
-//! painted. Values keep the dtype they were computed in through tuples and calls, and are cast where a reader wants the
+//! assignment. Values keep the dtype they were computed in through tuples and calls, and are cast where a reader wants the
 //! other one: once per value and direction in a computation. A computation that comes out unchanged stays shared with
 //! its other callers; one that changes becomes a copy. In the end, computations that nothing calls are dropped and
 //! names are made unique.
 
 use super::branches::{self, Branch};
 use super::dataflow::{CALL_ROOM, Dataflow, FrameId, NodeId};
-use super::decides::{Choices, Told};
+use super::discrete_choices::{Choices, Told};
 use super::exact;
 
+use super::assign::assign;
+use super::assignment::{Assignment, Crossing, RegionKind};
 use super::frame::{Callees, FrameWriter, Origin};
 use super::loops::{self, Loop, Use};
 use super::loss::{self, TakenLoss};
 use super::narrow;
 use super::needs::{Needs, needs};
-use super::paint::paint;
-use super::painted::{Crossing, Painted, RegionKind};
 use super::policy::{Boundary, Classes, Policy};
 use super::regions::Regions;
 use super::report::{ComputationReport, Decision, decisions};
@@ -106,9 +106,9 @@ impl<'m> Rewriter<'m> {
             Boundary::Keep => needs(&graph, &choices.of_node, &loops, around),
             Boundary::Lower => Needs::of_choices(&graph, &choices.of_node),
         };
-        let painted = paint(&graph, &self.classes, kind, crossing, &loops, &branches, &needs);
-        self.differentiates |= painted.differentiates;
-        let done = self.frame(&graph, &painted, &choices.around, 0, Some(kind));
+        let assignment = assign(&graph, &self.classes, kind, crossing, &loops, &branches, &needs);
+        self.differentiates |= assignment.differentiates;
+        let done = self.frame(&graph, &assignment, &choices.around, 0, Some(kind));
         self.regions.insert(key, done);
         done
     }
@@ -167,16 +167,16 @@ impl<'m> Rewriter<'m> {
     fn frame(
         &mut self,
         graph: &Dataflow<'m>,
-        painted: &Painted,
+        assignment: &Assignment,
         around: &BTreeMap<NodeId, Vec<Told>>,
         frame: FrameId,
         region: Option<RegionKind>,
     ) -> CompId {
         let original = graph.frames[frame as usize].comp;
-        let callees = self.callees(graph, painted, around, frame);
-        let writer = FrameWriter::new(graph, painted, frame, callees);
+        let callees = self.callees(graph, assignment, around, frame);
+        let writer = FrameWriter::new(graph, assignment, frame, callees);
         let (computation, origins) = writer.write(region, self.policy.results);
-        let decided = decisions(graph, painted, frame, self.policy);
+        let decided = decisions(graph, assignment, frame, self.policy);
         if computation == *self.module.comp(original) {
             self.unchanged.entry(original).or_insert(decided);
             return original;
@@ -192,14 +192,14 @@ impl<'m> Rewriter<'m> {
     fn callees(
         &mut self,
         graph: &Dataflow<'m>,
-        painted: &Painted,
+        assignment: &Assignment,
         around: &BTreeMap<NodeId, Vec<Told>>,
         frame: FrameId,
     ) -> Callees {
         let of = &graph.frames[frame as usize];
         let mut callees = Callees::new();
         for &(call, callee) in &of.calls {
-            callees.insert(call, vec![self.frame(graph, painted, around, callee, None)]);
+            callees.insert(call, vec![self.frame(graph, assignment, around, callee, None)]);
         }
         let module = self.module;
         for (id, node) in module.comp(of.comp).ids().zip(&of.nodes) {
@@ -209,7 +209,7 @@ impl<'m> Rewriter<'m> {
                 continue;
             }
             if calls_regions(op) {
-                let crossing = node.and_then(|node| painted.crossings.get(&node)).cloned().unwrap_or_default();
+                let crossing = node.and_then(|node| assignment.crossings.get(&node)).cloned().unwrap_or_default();
                 let crossings = self.of_callees(op, &crossing);
                 let around = node.and_then(|node| around.get(&node)).cloned();
                 let around = around.unwrap_or_else(|| vec![Told::default(); called.len()]);
@@ -218,7 +218,7 @@ impl<'m> Rewriter<'m> {
                     self.region(comp, RegionKind::Body, &it, around)
                 };
                 callees.insert(id, of_each.map(lower).collect());
-            } else if node.is_some_and(|node| painted.low[node as usize]) {
+            } else if node.is_some_and(|node| assignment.low[node as usize]) {
                 callees.insert(id, called.into_iter().map(|comp| self.reducer(comp)).collect());
             }
         }

@@ -17,11 +17,11 @@
 //! are: so it is rounded as between two products, whether the sum itself is bf16 or f32. What of it is f32 all the same, as it
 //! comes of a sum or of the loss, is rounded once, as the rows that it makes.
 
+use super::assignment::{Assignment, RegionKind};
+use super::data_movement::rows_into_zeros;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
-use super::moved::rows_into_zeros;
-use super::painted::{Painted, RegionKind};
+use super::materialised::computed_from;
 use super::policy::Classes;
-use super::stored::computed_from;
 use bf16scope_hlo::ops::BinaryOp;
 use bf16scope_hlo::ops::decisions::precision_class;
 use bf16scope_hlo::ops::precision::Class;
@@ -33,7 +33,7 @@ const LANES: i64 = 128;
 const SUBLANES: i64 = 8;
 
 /// Lookups whose table is read behind a barrier.
-pub(super) fn lookups(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
+pub(super) fn lookups(graph: &Dataflow<'_>, assignment: &Assignment, kind: RegionKind) -> Vec<NodeId> {
     let is_gather = |of: &Node| matches!(graph.instr(of).op, Op::Gather(_));
     let is_read_whole = |value: ValueId| graph.users[value as usize].iter().any(|&user| !is_gather(graph.node(user)));
     let tables: BTreeSet<ValueId> = graph.parameters().filter(|&value| is_read_whole(value)).collect();
@@ -42,12 +42,12 @@ pub(super) fn lookups(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind)
         let Some(&table) = of.operands.first() else { return false };
         let users = |value: u32| graph.users[value as usize].iter();
         let takes_narrow = |&user: &NodeId| {
-            painted.low[user as usize] || graph.node(user).kind == NodeKind::ToLow && is_computed_with(graph, user)
+            assignment.low[user as usize] || graph.node(user).kind == NodeKind::ToLow && is_computed_with(graph, user)
         };
         kind == RegionKind::Entry
             && of.kind == NodeKind::Op(Class::Clear)
             && is_gather(of)
-            && !painted.value_low[table as usize]
+            && !assignment.value_low[table as usize]
             && tables.contains(&table)
             && has_narrow_rows(graph, of, graph.instr(of).operands[0])
             && graph.value(of.first_result).n_elements <= graph.value(table).n_elements
@@ -84,12 +84,13 @@ struct Sum {
 }
 
 /// Sums of rows that are computed in bf16, and what adds several of them. Where one stays f32, all do that are added to it.
-pub(super) fn sums(graph: &Dataflow<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
+pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
     let mut found: BTreeMap<NodeId, Sum> = BTreeMap::new();
     for node in 0..graph.nodes.len() as NodeId {
         let of = graph.node(node);
         if let Some((_, rows)) = rows_into_zeros(graph, classes, node) {
-            let is_narrow = painted.value_low[rows as usize] && has_narrow_rows(graph, of, graph.instr(of).operands[0]);
+            let is_narrow =
+                assignment.value_low[rows as usize] && has_narrow_rows(graph, of, graph.instr(of).operands[0]);
             let n_elements = is_narrow.then(|| graph.value(rows).n_elements);
             found.insert(node, Sum { nodes: vec![node], n_elements });
         } else if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add)) && of.kind == NodeKind::Op(Class::Infer) {
@@ -115,7 +116,7 @@ pub(super) fn sums(graph: &Dataflow<'_>, painted: &Painted, classes: &Classes<'_
 
 /// What makes rows in f32 that are added to a table with narrow rows and were computed from products: stored as they are added,
 /// whatever they are made of.
-pub(super) fn rows(graph: &Dataflow<'_>, painted: &Painted, classes: &Classes<'_>) -> Vec<NodeId> {
+pub(super) fn rows(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
     let of_product = computed_from(graph, |class| class == Class::Allow);
     let is_found = |&node: &NodeId| {
         let of = graph.node(node);
@@ -124,7 +125,7 @@ pub(super) fn rows(graph: &Dataflow<'_>, painted: &Painted, classes: &Classes<'_
         of.n_results == 1
             && matches!(of.kind, NodeKind::Op(Class::Infer | Class::Clear | Class::Deny { .. }))
             && of_product[node as usize]
-            && !painted.value_low[of.first_result as usize]
+            && !assignment.value_low[of.first_result as usize]
             && !users.is_empty()
             && users.iter().all(is_row)
     };

@@ -1,12 +1,12 @@
-//! What `paint` decides for a region: the dtype of each node and value, and the rule that decided.
+//! What `assign` decides for a region: the dtype of each node and value, and the rule that decided.
 
 use super::dataflow::{NodeId, ValueId};
 use super::decision::Rule;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What [`paint`](super::paint::paint) found.
+/// What [`assign`](super::assign::assign) found.
 #[derive(Debug)]
-pub(super) struct Painted {
+pub(super) struct Assignment {
     /// For each node whether it reads the narrow dtype.
     pub low: Vec<bool>,
     /// For each value whether it is made in the narrow dtype: by a node that is not `low`, if that rounds it.
@@ -29,10 +29,10 @@ pub(super) struct Painted {
     pub beyond: Vec<bool>,
 }
 
-impl Painted {
+impl Assignment {
     /// What was assigned so far in a region of so many values, whose nodes follow these rules.
-    pub(super) fn new(rule: Vec<Rule>, n_values: usize, beyond: Vec<bool>) -> Painted {
-        Painted {
+    pub(super) fn new(rule: Vec<Rule>, n_values: usize, beyond: Vec<bool>) -> Assignment {
+        Assignment {
             low: vec![false; rule.len()],
             value_low: vec![false; n_values],
             from: vec![None; rule.len()],

@@ -5,7 +5,7 @@
 //! with it everything that is computed from the choice. So the products from which scores are made stay f32, and so does
 //! what is computed between them and the choice. What is computed from the choice is lowered as anything else is, and a
 //! choice that is only reported, such as an accuracy, is nobody's concern. The products read f32: an op between them and the
-//! products before is computed in f32 if nothing else reads it (`unstored`).
+//! products before is computed in f32 if nothing else reads it (`fused`).
 //!
 //! A choice is a `sort`, a `topk`, a reduction of several arrays together (`argmax`), a conversion to integers, or a
 //! comparison of two values that are both computed from products, other than for equality (`masks` says which of those
@@ -16,9 +16,9 @@
 //! Scores may be made outside of the loop or branch that chooses by them, or in one that gives them to a choice outside:
 //! `regions` follows them through.
 
+use super::assignment::RegionKind;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::masks;
-use super::painted::RegionKind;
 use super::policy::Because;
 use super::recurrences::of_products_alone;
 use bf16scope_hlo::ops::Comparison;
@@ -72,7 +72,12 @@ pub(super) struct Through {
 pub(super) type RunsRegions<'r> = dyn FnMut(&Op, Told) -> Through + 'r;
 
 /// Finds the choices of a region. `through` says what ops that run regions do.
-pub(super) fn decides(graph: &Dataflow<'_>, kind: RegionKind, around: &Told, through: &mut RunsRegions<'_>) -> Choices {
+pub(super) fn discrete_choices(
+    graph: &Dataflow<'_>,
+    kind: RegionKind,
+    around: &Told,
+    through: &mut RunsRegions<'_>,
+) -> Choices {
     let n = graph.nodes.len();
     // An average that asks for all digits is on the way from a product to a choice as it is.
     let is_product =

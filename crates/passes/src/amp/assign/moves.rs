@@ -8,7 +8,7 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::movement;
 use bf16scope_hlo::ops::precision::Movement;
 
-impl Painter<'_> {
+impl Assigner<'_> {
     /// Lowers what moves values, until nothing changes. Every change lowers something, so it ends.
     pub(super) fn lower_clear(&mut self) {
         loop {
@@ -67,7 +67,7 @@ impl Painter<'_> {
                     return false;
                 }
             }
-            NodeKind::Op(Class::Clear) if self.out.rule[node as usize] == Rule::Unstored => return false,
+            NodeKind::Op(Class::Clear) if self.out.rule[node as usize] == Rule::Fused => return false,
             NodeKind::Op(Class::Clear) if self.is_needed(node) || is_guard(graph, node) => return false,
             NodeKind::Op(Class::Clear) => {
                 if self.holds_parameter(node) {
@@ -113,7 +113,7 @@ impl Painter<'_> {
     fn lower_where_of_narrow(&mut self, node: NodeId) -> bool {
         let graph = self.graph;
         let of = graph.node(node);
-        let is_open = of.kind == NodeKind::Op(Class::Clear) && self.out.rule[node as usize] != Rule::Unstored;
+        let is_open = of.kind == NodeKind::Op(Class::Clear) && self.out.rule[node as usize] != Rule::Fused;
         if self.out.low[node as usize] || !is_open {
             return false;
         }

@@ -25,10 +25,10 @@
 //! stored. It is rounded once, by its maker, and all of them read that, as Flax casts at the end of a norm. Else a
 //! compiler would store it in f32: it fuses a cast into each op that reads, however many there are.
 
+use super::assignment::Assignment;
+use super::data_movement::{changes_lanes, moved_from};
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::decision::Rule;
-use super::moved::{changes_lanes, moved_from};
-use super::painted::Painted;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
@@ -50,25 +50,25 @@ struct Facts {
 
 /// A node that was lowered and had better compute in f32.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unstored {
+pub(super) struct Fused {
     /// The node.
     pub node: NodeId,
     /// The node that this comes from.
     pub from: Option<NodeId>,
-    /// The rule to name: `Unstored`, or `Rounded` where what it makes is stored all the same, and rounded for that.
+    /// The rule to name: `Fused`, or `Rounded` where what it makes is stored all the same, and rounded for that.
     pub rule: Rule,
 }
 
 /// The nodes that were lowered and had better compute in f32. `stores_row` says which values a node stores in the narrow dtype
 /// to add them as rows.
-pub(super) fn unstored(
+pub(super) fn fused(
     graph: &Dataflow<'_>,
-    painted: &Painted,
+    assignment: &Assignment,
     stores_row: &dyn Fn(NodeId, ValueId) -> bool,
-) -> Vec<Unstored> {
+) -> Vec<Fused> {
     let facts = vec![Facts::default(); graph.values.len()];
     let feeds_product = vec![false; graph.values.len()];
-    let mut finder = Finder { graph, painted, facts, kept: vec![None; graph.nodes.len()], feeds_product };
+    let mut finder = Finder { graph, assignment, facts, kept: vec![None; graph.nodes.len()], feeds_product };
     for node in 0..graph.nodes.len() as NodeId {
         finder.go_on(node);
     }
@@ -81,8 +81,8 @@ pub(super) fn unstored(
     let ends = finder.ends(stores_row);
     let unstored = |(from, node): (&Option<NodeId>, NodeId)| {
         let from = (*from)?;
-        let rule = if ends[node as usize] { Rule::Rounded } else { Rule::Unstored };
-        Some(Unstored { node, from: (from != node).then_some(from), rule })
+        let rule = if ends[node as usize] { Rule::RoundedOnce } else { Rule::Fused };
+        Some(Fused { node, from: (from != node).then_some(from), rule })
     };
     finder.kept.iter().zip(0..).filter_map(unstored).collect()
 }
@@ -107,7 +107,7 @@ impl Readers {
 
 struct Finder<'g> {
     graph: &'g Dataflow<'g>,
-    painted: &'g Painted,
+    assignment: &'g Assignment,
     facts: Vec<Facts>,
     /// For each node that stays in f32 the one that this comes from.
     kept: Vec<Option<NodeId>>,
@@ -118,7 +118,7 @@ struct Finder<'g> {
 impl Finder<'_> {
     /// Whether lowering was decided for this op, and may be taken back.
     fn is_open(&self, node: NodeId) -> bool {
-        self.painted.low[node as usize] && self.graph.node(node).class() == Some(Class::Infer)
+        self.assignment.low[node as usize] && self.graph.node(node).class() == Some(Class::Infer)
     }
 
     fn floats(&self, values: impl Iterator<Item = ValueId>) -> impl Iterator<Item = ValueId> {
@@ -158,7 +158,7 @@ impl Finder<'_> {
         let any = |property: fn(&Facts) -> bool| operands.iter().any(property);
         let (reads_stream, reads_denied) = (any(|v| v.is_stream), any(|v| v.is_denied));
         let reads_reduced = any(|v| v.is_reduced);
-        let is_low = self.painted.low[node as usize] && self.kept[node as usize].is_none();
+        let is_low = self.assignment.low[node as usize] && self.kept[node as usize].is_none();
         let has_one_reader = self.only_reader(node).is_some();
         let facts = |is_stream: bool, is_denied: bool, is_reduced: bool| Facts {
             is_stream: is_stream && !is_reduced,
@@ -207,14 +207,14 @@ impl Finder<'_> {
                 && of_results.is_read_narrow
                 && !of_results.is_gone_on_with;
             let reads = match of.kind {
-                NodeKind::Op(Class::Clear) if !self.painted.low[node as usize] => of_results,
+                NodeKind::Op(Class::Clear) if !self.assignment.low[node as usize] => of_results,
                 _ => Readers {
-                    is_read_narrow: of.kind == NodeKind::ToLow || (self.painted.low[node as usize] && !is_kept),
+                    is_read_narrow: of.kind == NodeKind::ToLow || (self.assignment.low[node as usize] && !is_kept),
                     is_gone_on_with: is_kept,
                 },
             };
             for &value in &of.operands {
-                let is_stored = self.painted.is_narrow_state(node, value) || stores_row(node, value);
+                let is_stored = self.assignment.is_narrow_state(node, value) || stores_row(node, value);
                 let reads = Readers { is_read_narrow: reads.is_read_narrow || is_stored, ..reads };
                 readers[value as usize] = readers[value as usize].or(reads);
             }
@@ -291,7 +291,7 @@ impl Finder<'_> {
 
     /// Whether a node moves f32 values and is no end of a fusion.
     fn moves_wide(&self, node: NodeId) -> bool {
-        self.graph.node(node).class() == Some(Class::Clear) && !self.painted.low[node as usize]
+        self.graph.node(node).class() == Some(Class::Clear) && !self.assignment.low[node as usize]
     }
 
     /// The first op behind `node` that does more than move values, where it is the only one and nothing before it is stored.
@@ -313,8 +313,8 @@ impl Finder<'_> {
             is_map(op) || matches!(op, Op::Reduce { .. } | Op::ReduceWindow { .. }) || class == Some(Class::Allow);
         let is_wide = match class {
             Some(Class::Deny { .. }) => true,
-            Some(Class::Allow) => !self.painted.low[node as usize],
-            Some(Class::Infer) => self.kept[node as usize].is_some() || !self.painted.low[node as usize],
+            Some(Class::Allow) => !self.assignment.low[node as usize],
+            Some(Class::Infer) => self.kept[node as usize].is_some() || !self.assignment.low[node as usize],
             _ => false,
         };
         fuses && is_wide

@@ -12,20 +12,20 @@
 //! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
 //!   No fusion makes its parts one by one, so the whole is stored.
 
+use super::assignment::{Assignment, RegionKind};
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::decision::Rule;
 use super::loss::{leads_to_loss_by_product, of_parameters};
-use super::painted::{Painted, RegionKind};
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 
 /// The nodes that compute in f32 for a result, and whose values are rounded once for all that reads them.
-pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) -> Vec<NodeId> {
+pub(super) fn materialised(graph: &Dataflow<'_>, assignment: &Assignment, kind: RegionKind) -> Vec<NodeId> {
     let of_function = of_functions(graph);
     let of_product = computed_from(graph, |class| class == Class::Allow);
-    let is_read_narrow = read_by(graph, |reader| painted.low[reader as usize]);
+    let is_read_narrow = read_by(graph, |reader| assignment.low[reader as usize]);
     let is_added_up = added_up(graph);
     let by_product = match kind {
         RegionKind::Entry => leads_to_loss_by_product(graph),
@@ -33,7 +33,8 @@ pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) 
     };
     // Several ops of a layer, as a norm.
     let feeds_layer = |value: ValueId| {
-        let is_layer = |&&reader: &&NodeId| by_product[reader as usize] && painted.rule[reader as usize] != Rule::Loss;
+        let is_layer =
+            |&&reader: &&NodeId| by_product[reader as usize] && assignment.rule[reader as usize] != Rule::Loss;
         let is_soft = |&&reader: &&NodeId| matches!(graph.node(reader).class(), Some(Class::Infer | Class::Clear));
         let readers = || graph.users[value as usize].iter().filter(is_layer);
         readers().count() > 1 && readers().any(|reader| is_soft(&reader))
@@ -43,7 +44,7 @@ pub(super) fn stored(graph: &Dataflow<'_>, painted: &Painted, kind: RegionKind) 
         let value = graph.value(of.first_result);
         let is_array = of.n_results == 1 && value.is_f32() && value.n_elements > 1;
         is_array
-            && match painted.rule[node as usize] {
+            && match assignment.rule[node as usize] {
                 Rule::Loss => {
                     let is_read = is_read_narrow[node as usize] || feeds_layer(of.first_result);
                     is_read && of_product[node as usize] && !of_function[node as usize]

@@ -3,8 +3,8 @@
 //! 1. Facts: what each node is needed for (`needs`), where the network ends (`ends`), which products lie around it, and what
 //!    crosses the borders of loops and branches (`crossings`).
 //! 2. The decision on each node (`decision`), as if each value were stored.
-//! 3. Storage: which of these values a compiler keeps in registers (`unstored`, `elementwise`), and which of those that are f32
-//!    for the loss it stores (`stored`). Then the decision again.
+//! 3. Storage: which of these values a compiler keeps in registers (`fused`, `elementwise`), and which of those that are f32
+//!    for the loss it stores (`materialised`). Then the decision again.
 //! 4. What moves values follows what is around it (`moves`).
 //! 5. For a TPU's tiles: tables with narrow rows (`tables`), logits that are as large as any parameter (`logits`), and sums of
 //!    what was put together of parts (`parts`).
@@ -14,23 +14,23 @@
 
 mod moves;
 
+use super::assignment::{Assignment, Crossing, RegionKind};
 use super::branches::Branch;
 use super::crossings::Around;
+use super::data_movement::{is_sum_over_windows, moved};
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
 use super::decision::{Decision, Facts, Rule, Storage, Stores, decide};
 use super::elementwise::elementwise;
 use super::ends::Ends;
+use super::fused::{Fused, fused};
 use super::loops::{Loop, filled};
-use super::moved::{is_sum_over_windows, moved};
+use super::materialised::materialised;
 use super::need::Need;
 use super::needs::Needs;
-use super::painted::{Crossing, Painted, RegionKind};
 use super::policy::{Accumulate, Because, Boundary, Classes, Policy, Reach};
 use super::range::{beyond, is_guard};
-use super::stored::stored;
 use super::sums::keeps_sum;
-use super::unstored::{Unstored, unstored};
 use super::{logits, parts, tables};
 use bf16scope_hlo::ops::decisions::{amplification, is_body_border, is_stored};
 use bf16scope_hlo::ops::precision::{Amplification, Class};
@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 ///
 /// `crossing` says which arrays of a loop's state are narrow, where the region is its body or condition; `loops` what the
 /// loops of the region do with theirs; `needs` what is f32 for what reads it.
-pub(super) fn paint(
+pub(super) fn assign(
     graph: &Dataflow<'_>,
     classes: &Classes<'_>,
     kind: RegionKind,
@@ -48,9 +48,9 @@ pub(super) fn paint(
     loops: &BTreeMap<NodeId, Loop>,
     branches: &BTreeMap<NodeId, Vec<Branch>>,
     needs: &Needs,
-) -> Painted {
+) -> Assignment {
     let policy = classes.policy();
-    let mut out = Painted::new(graph.nodes.iter().map(source).collect(), graph.values.len(), beyond(graph));
+    let mut out = Assignment::new(graph.nodes.iter().map(source).collect(), graph.values.len(), beyond(graph));
     if kind == RegionKind::Entry && policy.parameters == Boundary::Lower {
         let floats = graph.parameters().filter(|&value| graph.value(value).is_f32());
         floats.for_each(|value| out.value_low[value as usize] = true);
@@ -64,19 +64,19 @@ pub(super) fn paint(
     let ends = Ends::of(graph, policy, kind, is_result, needs);
     out.differentiates = ends.differentiates && policy.reach != Reach::None;
     let (moved, is_narrow_read) = (moved(graph), &is_narrow_read[..]);
-    let mut painter = Painter { graph, classes, policy, kind, out, moved, ends, needs, keeps_sum };
-    let mut facts = painter.facts(loops, branches, is_narrow_read);
-    painter.decide_all(&facts);
+    let mut assigner = Assigner { graph, classes, policy, kind, out, moved, ends, needs, keeps_sum };
+    let mut facts = assigner.facts(loops, branches, is_narrow_read);
+    assigner.decide_all(&facts);
     if policy.reach != Reach::None {
         if policy.unstored == Boundary::Keep {
-            painter.find_storage(&mut facts);
+            assigner.find_storage(&mut facts);
         }
-        painter.decide_single(&mut facts);
-        painter.lower_clear();
-        painter.fit_tiles(loops);
+        assigner.decide_single(&mut facts);
+        assigner.lower_clear();
+        assigner.fit_tiles(loops);
     }
-    painter.keep_borders();
-    painter.out
+    assigner.keep_borders();
+    assigner.out
 }
 
 /// The rule of a node that nothing is decided of.
@@ -89,7 +89,7 @@ fn source(node: &Node) -> Rule {
 
 /// Which arrays of the region's own state are narrow: its parameters, its results, and what writes these. Gives for each value
 /// whether it is a result in its own dtype, and whether it is a narrow array that the region reads.
-fn state(graph: &Dataflow<'_>, crossing: &Crossing, out: &mut Painted) -> (Vec<bool>, Vec<bool>) {
+fn state(graph: &Dataflow<'_>, crossing: &Crossing, out: &mut Assignment) -> (Vec<bool>, Vec<bool>) {
     let (mut is_result, mut is_read) = (graph.is_result.clone(), vec![false; graph.values.len()]);
     let Crossing { taken, given: state } = crossing;
     let Some(parameter) = graph.nodes.iter().find(|node| node.kind == NodeKind::Parameter) else {
@@ -120,12 +120,12 @@ fn state(graph: &Dataflow<'_>, crossing: &Crossing, out: &mut Painted) -> (Vec<b
     (is_result, is_read)
 }
 
-struct Painter<'g> {
+struct Assigner<'g> {
     graph: &'g Dataflow<'g>,
     classes: &'g Classes<'g>,
     policy: &'g Policy,
     kind: RegionKind,
-    out: Painted,
+    out: Assignment,
     /// For each node whether it moves values that are stored.
     moved: Vec<bool>,
     ends: Ends,
@@ -135,7 +135,7 @@ struct Painter<'g> {
     keeps_sum: Vec<bool>,
 }
 
-impl Painter<'_> {
+impl Assigner<'_> {
     fn nodes(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         0..self.graph.nodes.len() as NodeId
     }
@@ -178,7 +178,7 @@ impl Painter<'_> {
                 above: above[idx],
                 stores: stores[idx],
                 keeps_sum: self.policy.accumulate == Accumulate::F32 || !rounds || self.keeps_sum[idx],
-                storage: Storage::Stored,
+                storage: Storage::Materialised,
             }
         };
         self.nodes().map(facts).collect()
@@ -288,12 +288,12 @@ impl Painter<'_> {
     /// Where values lie that were lowered, or are f32 for the loss, and what that decides.
     fn find_storage(&mut self, facts: &mut [Facts]) {
         let graph = self.graph;
-        let found = unstored(graph, &self.out, &|node, value| self.adds_rows(node, value));
+        let found = fused(graph, &self.out, &|node, value| self.adds_rows(node, value));
         self.store(facts, found);
         let found = elementwise(graph, &self.out);
         self.store(facts, found);
-        let found = stored(graph, &self.out, self.kind);
-        let once = |node| Unstored { node, from: None, rule: Rule::Rounded };
+        let found = materialised(graph, &self.out, self.kind);
+        let once = |node| Fused { node, from: None, rule: Rule::RoundedOnce };
         self.store(facts, found.into_iter().map(once).collect());
     }
 
@@ -310,9 +310,9 @@ impl Painter<'_> {
         }
     }
 
-    fn store(&mut self, facts: &mut [Facts], found: Vec<Unstored>) {
-        for Unstored { node, from, rule } in found {
-            let storage = if rule == Rule::Rounded { Storage::Once } else { Storage::Unstored };
+    fn store(&mut self, facts: &mut [Facts], found: Vec<Fused>) {
+        for Fused { node, from, rule } in found {
+            let storage = if rule == Rule::RoundedOnce { Storage::RoundedOnce } else { Storage::Fused };
             facts[node as usize].storage = storage(rule, from);
             self.assign(node, decide(&facts[node as usize]));
         }
@@ -323,7 +323,7 @@ impl Painter<'_> {
         let (graph, classes) = (self.graph, self.classes);
         if self.policy.tables == Boundary::Lower {
             for node in tables::rows(graph, &self.out, classes) {
-                self.store_narrow(node, false, Rule::Rounded);
+                self.store_narrow(node, false, Rule::RoundedOnce);
             }
             for node in tables::sums(graph, &self.out, classes) {
                 self.store_narrow(node, true, Rule::Summed);
@@ -335,7 +335,7 @@ impl Painter<'_> {
         }
         if self.policy.logits == Boundary::Lower {
             for found in logits::logits(graph, &self.out, classes, self.kind, loops) {
-                self.store_narrow(found.add, false, Rule::Rounded);
+                self.store_narrow(found.add, false, Rule::RoundedOnce);
                 self.store_narrow(found.sum, true, Rule::Summed);
             }
         }
