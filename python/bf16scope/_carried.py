@@ -77,7 +77,9 @@ class Carried:
     def _take(self, operation, symbols) -> None:
         operands, types = list(operation.operands), _result_types(operation)
         target = "Sharding" if operation.name == _CONSTRAINT else f"bf16scope.{operation.name}"
-        if operation.name == _CALL and "called_computations" not in operation.attributes:
+        # JAX writes an empty list for its own calls.
+        called = operation.attributes["called_computations"] if "called_computations" in operation.attributes else []
+        if operation.name == _CALL and len(called) == 0:
             # Some names say something to bf16scope.
             target = operation.attributes["call_target_name"].value
         if not types:

@@ -248,9 +248,8 @@ fn decisions(op: &Op) -> Decisions {
         Op::CustomCall(call) => {
             let execution = if call.has_side_effect { SideEffect } else { Once };
             let class = Class::deny("what a custom call computes is known to its back end only");
-            let choice = if call.target == "TopK" { Choice::Always } else { Choice::Never };
-            let amplification = Amplification::of_call(&call.target);
-            row(class, execution).keeping_dtypes().choosing(choice).amplifying(amplification)
+            let row = row(class, execution).keeping_dtypes().choosing(Choice::of_call(&call.target));
+            row.amplifying(Amplification::of_call(&call.target))
         }
         Op::AllReduce(all_reduce) => {
             // Devices that were told to keep a layout meet here.
@@ -259,8 +258,7 @@ fn decisions(op: &Op) -> Decisions {
         }
         Op::Opaque(opaque) => {
             let row = row(Class::deny("the meaning of this opcode is not modelled"), SideEffect).keeping_dtypes();
-            let choice = if opaque.opcode == "topk" { Choice::Always } else { Choice::Never };
-            row.choosing(choice).amplifying(Amplification::of_call(&opaque.opcode))
+            row.choosing(Choice::of_call(&opaque.opcode)).amplifying(Amplification::of_call(&opaque.opcode))
         }
     }
 }
@@ -613,7 +611,7 @@ mod tests {
              its class here, stands in [AS_TPU.md](AS_TPU.md).\n\n`moves`: gives the \
              numbers that it reads. `stored`: a TPU's compiler stores what it gives, and does not make it where it is read. \
              `chooses`: makes something discrete of numbers. `amplifies`: multiplies a rounding of its operand by its \
-             size, or by what is named. `custom-call` and opcodes that are not modelled choose if they are `topk`, and amplify by their names: decompositions, solvers, `fft`.\n\n| op | class | moves | stored | chooses | amplifies \
+             size, or by what is named. `custom-call` and opcodes that are not modelled choose and amplify by their names: `topk`, decompositions, solvers, `fft`.\n\n| op | class | moves | stored | chooses | amplifies \
              | why |\n| --- | --- | --- | --- | --- | --- | --- |\n{}",
             rows.concat()
         );

@@ -102,6 +102,15 @@ pub enum Amplification {
     Spectrum,
 }
 
+impl Choice {
+    /// Whether a call chooses, by the name of what it calls: the largest of many, also roughly.
+    pub(super) fn of_call(name: &str) -> Choice {
+        let name = name.to_ascii_lowercase();
+        let is_choice = ["topk", "top_k", "partialreduce"].iter().any(|part| name.contains(part));
+        if is_choice { Choice::Always } else { Choice::Never }
+    }
+}
+
 impl Amplification {
     /// As the table of all ops spells it.
     pub const fn name(self) -> &'static str {
@@ -118,21 +127,28 @@ impl Amplification {
     /// What a call amplifies, by the name of what it calls: decompositions of matrices, and solving by one. What other calls
     /// compute, such as a kernel, is not known to amplify anything.
     pub(super) fn of_call(name: &str) -> Amplification {
-        const WHOLE: [&str; 4] = ["qr", "lu", "ludecomposition", "qrdecomposition"];
-        const PARTS: [&str; 13] = [
+        const WHOLE: [&str; 2] = ["qr", "lu"];
+        const PARTS: [&str; 20] = [
             "cholesky",
-            "triangular",
-            "trsm",
-            "potrf",
-            "getrf",
-            "geqrf",
-            "orgqr",
-            "syevd",
-            "heevd",
-            "gesdd",
-            "gesvd",
+            "decomposition",
             "eigh",
             "geev",
+            "gees",
+            "gehrd",
+            "geqrf",
+            "gesdd",
+            "gesvd",
+            "getrf",
+            "gtsv",
+            "heevd",
+            "hetrd",
+            "householder",
+            "orgqr",
+            "potrf",
+            "syevd",
+            "sytrd",
+            "triangular",
+            "trsm",
         ];
         let name = name.to_ascii_lowercase();
         if name == "fft" {
