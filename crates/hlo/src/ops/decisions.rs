@@ -190,7 +190,8 @@ fn decisions(op: &Op) -> Decisions {
         Op::RngBitGenerator(_) => row(NotFloat, Once),
         Op::Unary(op) => {
             let row = row(elementwise::precision::unary(*op), Map).retypable(true);
-            row.amplifying(elementwise::precision::amplified(*op))
+            let storage = if *op == UnaryOp::Exp { Storage::StoredBesideSum } else { Storage::Fused };
+            row.amplifying(elementwise::precision::amplified(*op)).stored(storage)
         }
         Op::Binary(op @ BinaryOp::Power) => {
             row(elementwise::precision::binary(*op), Map).retypable(true).amplifying(Amplification::Power)
@@ -284,10 +285,15 @@ pub fn movement(op: &Op) -> Movement {
 /// Whether a TPU's compiler stores what an instruction gives, which makes it of its operands otherwise where it is read.
 pub fn is_stored(instr: &Instruction) -> bool {
     match (decisions(&instr.op).storage, &instr.op) {
-        (Storage::Fused, _) => false,
+        (Storage::Fused | Storage::StoredBesideSum, _) => false,
         (Storage::StoredAlongLanes, Op::Concatenate { dimension }) => *dimension + 1 == instr.shape.dims().len() as i64,
         (Storage::Stored | Storage::StoredAlongLanes, _) => true,
     }
+}
+
+/// Whether the compiler of a TPU v4 stores what an op gives if a sum reads it, and another op.
+pub fn is_stored_beside_sum(op: &Op) -> bool {
+    decisions(op).storage == Storage::StoredBesideSum
 }
 
 /// Whether an op makes something discrete of numbers.
@@ -589,6 +595,7 @@ mod tests {
                     Storage::Fused => "",
                     Storage::Stored => "yes",
                     Storage::StoredAlongLanes => "along lanes",
+                    Storage::StoredBesideSum => "beside a sum",
                 };
                 let chooses = match row.choice {
                     Choice::Never => "",

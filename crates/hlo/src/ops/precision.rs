@@ -66,6 +66,8 @@ pub enum Storage {
     Stored,
     /// It stores it if the op works along the last axis, which lies along the lanes of a tile.
     StoredAlongLanes,
+    /// It stores it if a sum reads it and another op, as a softmax does; for a TPU v4 and later ones.
+    StoredBesideSum,
 }
 
 /// Whether an op makes something discrete of numbers, so that a rounding may turn the result into another.

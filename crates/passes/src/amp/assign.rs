@@ -32,8 +32,9 @@ use super::policy::{Accumulate, Because, Boundary, Classes, Policy, Reach};
 use super::range::{beyond, is_guard};
 use super::sums::keeps_sum;
 use super::{logits, parts, tables};
-use bf16scope_hlo::ops::decisions::{amplification, is_body_border, is_stored};
+use bf16scope_hlo::ops::decisions::{amplification, is_body_border, is_stored, is_stored_beside_sum};
 use bf16scope_hlo::ops::precision::{Amplification, Class};
+use bf16scope_hlo::{DType, Op};
 use std::collections::BTreeMap;
 
 /// Paints a region.
@@ -259,10 +260,24 @@ impl Assigner<'_> {
                 Some(Class::Clear) => (is_stored(graph.instr(of)) && self.is_moved(node)).then_some(Stores::Move),
                 Some(Class::Deny { .. }) if is_sum => Some(Stores::WindowSum),
                 Some(Class::Deny { .. }) if is_turn => Some(Stores::Turn),
+                Some(Class::Deny { .. }) if self.is_summand(node) => Some(Stores::Summand),
                 _ => None,
             }
         };
         self.nodes().map(stores).collect()
+    }
+
+    /// Whether a sum and another op read what a node gives, which a compiler stores for them. In f16 it may be infinite.
+    fn is_summand(&self, node: NodeId) -> bool {
+        let (graph, of) = (self.graph, self.graph.node(node));
+        let readers = &graph.users[of.first_result as usize];
+        is_stored_beside_sum(&graph.instr(of).op)
+            && self.policy.moved == Boundary::Lower
+            && graph.low == DType::BF16
+            && of.because == Because::Op
+            && self.needs.of_node[node as usize].is_none()
+            && readers.len() > 1
+            && readers.iter().any(|&reader| matches!(graph.instr(graph.node(reader)).op, Op::Reduce { .. }))
     }
 
     /// Decides for each node that is not decided by what crosses the region's borders.

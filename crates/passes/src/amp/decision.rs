@@ -43,6 +43,8 @@ pub(super) enum Stores {
     WindowSum,
     /// The sine or cosine of an angle that a product gave, which has no absolute precision to lose.
     Turn,
+    /// What a sum reads, and another op, as the exponential of a softmax.
+    Summand,
 }
 
 /// Where the value of a node that lies between products is kept until it is read.
@@ -94,6 +96,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         (Some(Deny { .. }), ..) => match stores {
             Some(Stores::WindowSum) => narrow(Rule::Summed, facts.below),
             Some(Stores::Turn) => narrow(Rule::Between, facts.below),
+            Some(Stores::Summand) => rounded(Rule::RoundedOnce, facts.below),
             _ => f32(Rule::Denied, None),
         },
         (Some(Clear), ..) if stores == Some(Stores::Move) => narrow(Rule::Moved, facts.above),
