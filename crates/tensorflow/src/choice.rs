@@ -1,6 +1,6 @@
 //! What of a graph is asked for: a function of a SavedModel, the op that trains, tensors by name, or what nothing reads.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use super::error::GraphError;
 use super::graph::{Graph, Signature};
@@ -165,16 +165,13 @@ fn sinks(graph: &Graph) -> Vec<(String, Edge)> {
     let mut is_awaited = vec![false; nodes.len()];
     nodes.iter().flat_map(|node| &node.controls).for_each(|from| is_awaited[*from] = true);
     // What a host op reads is not read by the program.
-    let mut of_host: BTreeMap<usize, bool> = BTreeMap::new();
-    for (idx, node) in nodes.iter().enumerate() {
-        of_host.insert(idx, is_host(&node.op));
-    }
+    let of_host: Vec<bool> = nodes.iter().map(|node| is_host(&node.op)).collect();
     for (idx, node) in nodes.iter().enumerate() {
         let reads = node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied());
         // What only waits, and is waited for, orders other nodes: what it reads is no result.
         let is_order = node.op == "NoOp" && is_awaited[idx];
-        reads.filter(|_| is_order || !of_host[&idx]).for_each(|from| is_read[from] = true);
+        reads.filter(|_| is_order || !of_host[idx]).for_each(|from| is_read[from] = true);
     }
-    let sinks = (0..nodes.len()).filter(|idx| !is_read[*idx] && !of_host[idx] && !nodes[*idx].inputs.is_empty());
+    let sinks = (0..nodes.len()).filter(|idx| !is_read[*idx] && !of_host[*idx] && !nodes[*idx].inputs.is_empty());
     sinks.map(|idx| (nodes[idx].name.clone(), Edge { node: idx, output: 0 })).collect()
 }

@@ -28,6 +28,7 @@ mod dtypes;
 mod error;
 mod graph;
 mod host;
+mod index_map;
 mod kind;
 mod lower;
 mod messages;

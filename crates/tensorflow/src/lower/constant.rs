@@ -3,9 +3,9 @@
 //!
 //! Source: the ops' semantics in XLA's `operation_semantics.md`.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
+use crate::index_map::IndexMap;
 use bf16scope_hlo::ops::{Comparison, SliceDim};
 use bf16scope_hlo::{BinaryOp, CompId, DType, InstrId, Literal, Module, Op, UnaryOp};
 
@@ -47,7 +47,7 @@ impl Number {
 
 /// What is known of each instruction so far, by computation.
 #[derive(Debug, Default)]
-pub(crate) struct Memory(HashMap<(CompId, InstrId), Option<Rc<Known>>>);
+pub(crate) struct Memory(IndexMap<(CompId, InstrId), Option<Rc<Known>>>);
 
 impl Memory {
     /// The value of an instruction, if it is known.

@@ -2,9 +2,10 @@
 //!
 //! Source: `BuildControlFlowInfo` in TensorFlow's `core/graph/control_flow.cc`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 
 use crate::graph::Body;
+use crate::index_map::{IndexMap, IndexSet};
 
 /// A loop.
 #[derive(Clone, Debug, Default)]
@@ -23,10 +24,10 @@ pub(super) struct Frame {
 pub(super) struct Frames {
     pub frames: Vec<Frame>,
     /// The frame that a node is in, for those in one.
-    pub of_node: HashMap<usize, usize>,
-    switches: HashSet<usize>,
+    pub of_node: IndexMap<usize, usize>,
+    switches: IndexSet<usize>,
     /// Frames whose body is lowered once, as a step: something in them is asked for itself.
-    pub opened: HashSet<usize>,
+    pub opened: IndexSet<usize>,
 }
 
 fn is_enter(op: &str) -> bool {
@@ -57,7 +58,7 @@ impl Frames {
         let mut by_name: BTreeMap<(Option<usize>, String), usize> = BTreeMap::new();
         let mut pending: Vec<(usize, Option<usize>)> = Vec::new();
         let is_root = |idx: &usize| body.nodes[*idx].inputs.is_empty() && body.nodes[*idx].controls.is_empty();
-        let mut seen: HashSet<usize> = HashSet::new();
+        let mut seen: IndexSet<usize> = IndexSet::default();
         pending.extend((0..body.nodes.len()).filter(is_root).map(|idx| (idx, None)));
         while let Some((idx, outer)) = pending.pop() {
             if !seen.insert(idx) {
@@ -95,7 +96,7 @@ impl Frames {
             frame.merges.sort_unstable();
             frame.exits.sort_unstable();
         }
-        let conditions: HashSet<usize> = all.frames.iter().filter_map(|frame| frame.condition).collect();
+        let conditions: IndexSet<usize> = all.frames.iter().filter_map(|frame| frame.condition).collect();
         all.switches = (0..body.nodes.len())
             .filter(|idx| {
                 let node = &body.nodes[*idx];
@@ -129,26 +130,25 @@ impl Frames {
         self.of_node.get(&node).is_some_and(|frame| self.opened.contains(frame))
     }
 
-    /// What a node waits for: its inputs; a loop's result for all that goes into the loop.
-    pub(super) fn before(&self, body: &Body, node: usize) -> Vec<usize> {
+    /// Adds what a node waits for: its inputs; a loop's result for all that goes into the loop.
+    pub(super) fn before(&self, body: &Body, node: usize, all: &mut Vec<usize>) {
         let edges = |node: usize| {
             let node = &body.nodes[node];
-            node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied()).collect::<Vec<_>>()
+            node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied())
         };
         let op = body.nodes[node].op.as_str();
         if is_exit(op) && !self.is_opened(node) {
-            let enters = self.of_node.get(&node).map(|frame| self.frames[*frame].enters.clone()).unwrap_or_default();
-            return enters.into_iter().flat_map(edges).collect();
-        }
-        if is_merge(op) && self.is_opened(node) {
+            let frame = self.of_node.get(&node).map(|frame| &self.frames[*frame]);
+            all.extend(frame.iter().flat_map(|frame| &frame.enters).flat_map(|enter| edges(*enter)));
+        } else if is_merge(op) && self.is_opened(node) {
             // The first trip.
             let is_next = |node: &usize| body.nodes[*node].op.ends_with("NextIteration");
-            return edges(node).into_iter().filter(|node| !is_next(node)).collect();
-        }
-        if self.is_loop_switch(node) {
+            all.extend(edges(node).filter(|node| !is_next(node)));
+        } else if self.is_loop_switch(node) {
             // Its condition is not asked: the body is lowered, or the step is taken.
-            return body.nodes[node].inputs.first().map(|edge| edge.node).into_iter().collect();
+            all.extend(body.nodes[node].inputs.first().map(|edge| edge.node));
+        } else {
+            all.extend(edges(node));
         }
-        edges(node)
     }
 }

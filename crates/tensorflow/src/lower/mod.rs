@@ -24,7 +24,7 @@ pub use ops::known_ops;
 pub use program::{InputInfo, Lowered, ResultInfo, Roles, lower};
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use self::call::Call;
@@ -35,6 +35,7 @@ use self::list::{Handle, List};
 use super::error::{GraphError, Problem};
 use super::graph::{Body, Graph};
 use super::host::is_left_out;
+use super::index_map::{IndexMap, IndexSet};
 use super::node::{Edge, Node};
 use bf16scope_hlo::{ArrayShape, CompId, DType, Emitter, InstrId, Metadata, POISON};
 
@@ -76,11 +77,11 @@ pub(crate) struct Variable {
 /// Values of one body that is being lowered: the graph's, or a call of a function.
 #[derive(Debug, Default)]
 pub(crate) struct Scope {
-    pub values: HashMap<Edge, Value>,
-    pub gates: HashMap<usize, Gates>,
+    pub values: IndexMap<Edge, Value>,
+    pub gates: IndexMap<usize, Gates>,
     /// The predicates of switches.
-    pub switches: HashMap<usize, InstrId>,
-    pub done: BTreeSet<usize>,
+    pub switches: IndexMap<usize, InstrId>,
+    pub done: IndexSet<usize>,
 }
 
 /// A graph that is being lowered.
@@ -90,7 +91,7 @@ pub(crate) struct Lowering<'g> {
     pub variables: Vec<Variable>,
     pub variable_of: BTreeMap<String, usize>,
     /// Values of inputs, by node of the graph.
-    pub inputs: HashMap<Edge, InstrId>,
+    pub inputs: IndexMap<Edge, InstrId>,
     /// What was left out, by op.
     pub left_out: BTreeMap<String, usize>,
     /// The state of random numbers, where ops draw some: a variable of ours.
@@ -100,7 +101,7 @@ pub(crate) struct Lowering<'g> {
     /// How many `TensorArray`s there are.
     pub n_arrays: usize,
     /// What counters are at most behind the loops that count them.
-    counts: HashMap<(CompId, InstrId), i64>,
+    counts: IndexMap<(CompId, InstrId), i64>,
     memory: RefCell<Memory>,
     n_calls: usize,
     n_nodes: usize,

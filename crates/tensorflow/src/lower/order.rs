@@ -1,11 +1,12 @@
 //! An order in which inputs come first, and reads of variables before assignments that nothing orders.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 
 use super::Scope;
 use super::frames::Frames;
 use crate::graph::Body;
+use crate::index_map::IndexMap;
 
 /// Ops that change a variable.
 fn is_assignment(op: &str) -> bool {
@@ -22,43 +23,59 @@ fn is_assignment(op: &str) -> bool {
 
 /// The nodes that `targets` need and that are not done, in order; else one that needs itself.
 pub(super) fn order(body: &Body, frames: &Frames, scope: &Scope, targets: &[usize]) -> Result<Vec<usize>, usize> {
-    let mut needed: HashMap<usize, Vec<usize>> = HashMap::new();
+    let mut number_of: IndexMap<usize, usize> = IndexMap::default();
+    let mut needed: Vec<usize> = Vec::new();
+    // A node that is read, and the number of its reader: as often as it is read.
+    let mut reads: Vec<(usize, usize)> = Vec::new();
     let mut pending: Vec<usize> = targets.to_vec();
+    let mut before = Vec::new();
     while let Some(node) = pending.pop() {
-        if needed.contains_key(&node) || scope.done.contains(&node) {
+        if scope.done.contains(&node) || number_of.contains_key(&node) {
             continue;
         }
-        let mut before = frames.before(body, node);
+        let number = needed.len();
+        number_of.insert(node, number);
+        needed.push(node);
+        before.clear();
+        frames.before(body, node, &mut before);
         before.retain(|node| !scope.done.contains(node));
-        before.sort_unstable();
-        before.dedup();
+        reads.extend(before.iter().map(|node| (*node, number)));
         pending.extend(&before);
-        needed.insert(node, before);
     }
-    let mut after: HashMap<usize, Vec<usize>> = HashMap::new();
-    let mut n_before: HashMap<usize, usize> = HashMap::with_capacity(needed.len());
-    let mut ready = BinaryHeap::new();
-    let key = |node: usize| Reverse((is_assignment(&body.nodes[node].op), node));
-    for (node, before) in &needed {
-        before.iter().for_each(|first| after.entry(*first).or_default().push(*node));
-        n_before.insert(*node, before.len());
-        if before.is_empty() {
-            ready.push(key(*node));
-        }
+    let mut n_before = vec![0; needed.len()];
+    // Readers of each node, one after another: those of number `n` from `first_reader[n]` on.
+    let mut first_reader = vec![0; needed.len() + 1];
+    for (node, reader) in &mut reads {
+        *node = number_of[node];
+        n_before[*reader] += 1;
+        first_reader[*node + 1] += 1;
     }
+    for number in 1..first_reader.len() {
+        first_reader[number] += first_reader[number - 1];
+    }
+    let mut readers = vec![0; reads.len()];
+    let mut next_reader = first_reader.clone();
+    for (number, reader) in reads {
+        readers[next_reader[number]] = reader;
+        next_reader[number] += 1;
+    }
+    let key = |number: usize| Reverse((is_assignment(&body.nodes[needed[number]].op), needed[number], number));
+    let mut ready: BinaryHeap<_> = (0..needed.len()).filter(|number| n_before[*number] == 0).map(key).collect();
     let mut order = Vec::with_capacity(needed.len());
-    while let Some(Reverse((_, node))) = ready.pop() {
+    while let Some(Reverse((_, node, number))) = ready.pop() {
         order.push(node);
-        for next in after.get(&node).into_iter().flatten() {
-            let n = n_before.get_mut(next).expect("every needed node is counted");
-            *n -= 1;
-            if *n == 0 {
-                ready.push(key(*next));
+        for &reader in &readers[first_reader[number]..first_reader[number + 1]] {
+            n_before[reader] -= 1;
+            if n_before[reader] == 0 {
+                ready.push(key(reader));
             }
         }
     }
     match order.len() == needed.len() {
         true => Ok(order),
-        false => Err(n_before.into_iter().filter(|(_, n)| *n > 0).map(|(node, _)| node).min().unwrap_or_default()),
+        false => {
+            let waiting = needed.iter().zip(&n_before).filter(|(_, n)| **n > 0);
+            Err(waiting.map(|(node, _)| *node).min().unwrap_or_default())
+        }
     }
 }

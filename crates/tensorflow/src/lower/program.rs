@@ -2,7 +2,7 @@
 //! variables that were assigned out.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::frames::Frames;
 use super::{Lowering, Memory, Scope, Value, Variable, ops};
@@ -10,6 +10,7 @@ use crate::choice::{Choice, Targets};
 use crate::dtypes;
 use crate::error::{GraphError, Problem};
 use crate::graph::Graph;
+use crate::index_map::IndexMap;
 use crate::node::{Edge, Node, dims_of};
 use bf16scope_hlo::{Alias, AliasKind, ArrayShape, CompId, DType, Emitter, InstrId, Metadata, Module, Op, Shape};
 
@@ -74,16 +75,16 @@ pub fn lower(graph: &Graph, choice: &Choice<'_>) -> Result<Lowered, GraphError> 
     lowering.finish(&scope, &targets, roles)
 }
 
-/// All that targets need.
-fn needed(graph: &Graph, frames: &Frames, targets: &[usize]) -> BTreeSet<usize> {
-    let mut needed = BTreeSet::new();
+/// All that targets need, in the graph's order.
+fn needed(graph: &Graph, frames: &Frames, targets: &[usize]) -> Vec<usize> {
+    let mut is_needed = vec![false; graph.body.nodes.len()];
     let mut pending = targets.to_vec();
     while let Some(node) = pending.pop() {
-        if needed.insert(node) {
-            pending.extend(frames.before(&graph.body, node));
+        if !std::mem::replace(&mut is_needed[node], true) {
+            frames.before(&graph.body, node, &mut pending);
         }
     }
-    needed
+    (0..is_needed.len()).filter(|node| is_needed[*node]).collect()
 }
 
 fn is_variable(op: &str) -> bool {
@@ -117,12 +118,12 @@ impl<'g> Lowering<'g> {
             e: Emitter::new(module, entry),
             variables: Vec::new(),
             variable_of: BTreeMap::new(),
-            inputs: HashMap::new(),
+            inputs: IndexMap::default(),
             left_out: BTreeMap::new(),
             random: None,
             stores: Vec::new(),
             n_arrays: 0,
-            counts: HashMap::new(),
+            counts: IndexMap::default(),
             memory: RefCell::new(Memory::default()),
             n_calls: 0,
             n_nodes: 0,
@@ -130,12 +131,7 @@ impl<'g> Lowering<'g> {
     }
 
     /// Makes the parameters: of variables, of inputs, of random numbers' state.
-    fn parameters(
-        &mut self,
-        needed: &BTreeSet<usize>,
-        targets: &Targets,
-        choice: &Choice<'_>,
-    ) -> Result<Roles, GraphError> {
+    fn parameters(&mut self, needed: &[usize], targets: &Targets, choice: &Choice<'_>) -> Result<Roles, GraphError> {
         let mut roles = Roles::default();
         let mut taken = BTreeSet::new();
         let nodes = &self.graph.body.nodes;

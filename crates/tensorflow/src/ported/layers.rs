@@ -8,6 +8,7 @@ use super::norms::{self, Norm, NormKind};
 use super::symbols::{Symbol, Symbols, shortest};
 use super::{Note, Notes, heads, network, region, shapes};
 use crate::graph::Graph;
+use crate::index_map::IndexMap;
 use crate::node::{Edge, Node};
 use bf16scope_hlo::DType;
 
@@ -19,7 +20,7 @@ struct Porting<'g, 'n> {
     taken: HashSet<String>,
     /// Layers by name.
     at: BTreeMap<String, usize>,
-    n_readers: BTreeMap<Edge, usize>,
+    n_readers: IndexMap<Edge, usize>,
     /// Normalisations of plain ops by the node that gives the result, and the nodes in between.
     norms: HashMap<usize, Norm>,
     inside: HashSet<usize>,
@@ -45,7 +46,7 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
         notes.missing.push(Note::new(graph, loss, text, "name the loss in the collection `losses`, as tf.losses does"));
         return NetworkPort::default();
     };
-    let mut n_readers = BTreeMap::new();
+    let mut n_readers: IndexMap<Edge, usize> = IndexMap::default();
     for node in graph.body.nodes.iter().filter(|node| !region::is_backward(&node.name)) {
         node.inputs.iter().for_each(|edge| *n_readers.entry(*edge).or_default() += 1);
     }
@@ -102,13 +103,13 @@ pub(super) fn network(graph: &Graph, loss: Option<usize>, notes: &mut Notes) -> 
 /// The forward nodes that some nodes need, inputs first.
 fn in_order(graph: &Graph, ends: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut order = Vec::new();
-    let mut seen = HashSet::new();
+    let mut is_seen = vec![false; graph.body.nodes.len()];
     let mut pending: Vec<(usize, bool)> = ends.map(|end| (end, false)).collect();
     pending.reverse();
     while let Some((idx, is_done)) = pending.pop() {
         if is_done {
             order.push(idx);
-        } else if seen.insert(idx) {
+        } else if !std::mem::replace(&mut is_seen[idx], true) {
             pending.push((idx, true));
             let node = &graph.body.nodes[idx];
             if !node.op.contains("Iterator") && !node.op.starts_with("InfeedDequeue") {

@@ -7,7 +7,9 @@ use crate::host::is_host;
 
 /// Whether a node was made by `tf.gradients`, or by an optimizer's update.
 pub(super) fn is_backward(name: &str) -> bool {
-    name.split('/').any(|part| part == "gradients" || part.starts_with("gradients_") || part.ends_with("_grad"))
+    // Most names hold no such word, and every name is asked.
+    name.contains("grad")
+        && name.split('/').any(|part| part == "gradients" || part.starts_with("gradients_") || part.ends_with("_grad"))
 }
 
 /// The node whose gradient is taken: from the names that `tf.gradients` gives; else of a collection or a summary.
@@ -20,12 +22,13 @@ pub(super) fn loss(graph: &Graph) -> Option<usize> {
         is_backward(name) && (last.starts_with("grad_ys_") || last == "Fill" || last.starts_with("grad_ys"))
     };
     let from_gradients = nodes.iter().find_map(|node| {
-        let reads_seed =
-            node.inputs.iter().any(|edge| is_seed(edge.node)) || node.controls.iter().any(|node| is_seed(*node));
-        let (_, rest) = node.name.split_once("gradients/")?;
+        let (prefix, rest) = node.name.split_once("gradients/")?;
         // The name of the forward node may hold slashes, and the gradient's parts come after `_grad`.
-        let (forward, _) = rest.split_once("_grad/").filter(|_| reads_seed)?;
-        let prefix = node.name.split_once("gradients/")?.0;
+        let (forward, _) = rest.split_once("_grad/")?;
+        let mut reads = node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied());
+        if !reads.any(is_seed) {
+            return None;
+        }
         graph.body.find(&format!("{prefix}{forward}")).or_else(|| graph.body.find(forward))
     });
     let listed = || graph.collection("losses").last().and_then(|name| graph.body.edge(name)).map(|edge| edge.node);

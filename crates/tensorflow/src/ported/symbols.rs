@@ -1,8 +1,7 @@
 //! What a tensor of the forward part stands for, and small constants.
 
-use std::collections::HashMap;
-
 use crate::graph::Graph;
+use crate::index_map::IndexMap;
 use crate::node::{Edge, Node};
 use crate::tensor::{self, Constant};
 use bf16scope_hlo::{DType, Literal};
@@ -72,12 +71,12 @@ pub(super) fn yaml_number(value: f64) -> String {
 /// Looks through a graph with what is known of its tensors.
 pub(super) struct Symbols<'g> {
     pub graph: &'g Graph,
-    pub of_edge: HashMap<Edge, Symbol>,
+    pub of_edge: IndexMap<Edge, Symbol>,
 }
 
 impl<'g> Symbols<'g> {
     pub(super) fn new(graph: &'g Graph) -> Symbols<'g> {
-        Symbols { graph, of_edge: HashMap::new() }
+        Symbols { graph, of_edge: IndexMap::default() }
     }
 
     pub(super) fn node(&self, idx: usize) -> &'g Node {

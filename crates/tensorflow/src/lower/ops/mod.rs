@@ -24,6 +24,9 @@ mod resize;
 mod shape;
 mod variable;
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::Call;
 use super::call::Outputs;
 use bf16scope_hlo::words;
@@ -57,7 +60,9 @@ const TABLES: [Table; 18] = [
 
 /// The rule of an op.
 pub(crate) fn rule(op: &str) -> Option<Rule> {
-    TABLES.iter().flat_map(|table| table.iter()).find(|(known, _)| *known == op).map(|(_, rule)| *rule)
+    static RULES: LazyLock<HashMap<&str, Rule>> =
+        LazyLock::new(|| TABLES.iter().flat_map(|table| table.iter().copied()).collect());
+    RULES.get(op).copied()
 }
 
 /// The ops that become HLO, in alphabetical order.
