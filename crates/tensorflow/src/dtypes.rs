@@ -36,6 +36,9 @@ const TABLE: [(i32, &str, Option<DType>); 28] = [
     (0, "INVALID", None),
 ];
 
+/// A handle: of a variable, a stack or a `TensorArray`.
+pub(crate) const RESOURCE: i32 = 20;
+
 /// References have numbers from here.
 const REF: i32 = 100;
 

@@ -64,6 +64,7 @@ pub(super) struct Effects {
 pub(super) struct Mark {
     n_computations: usize,
     n_stores: usize,
+    n_arrays: usize,
     left_out: std::collections::BTreeMap<String, usize>,
 }
 
@@ -280,6 +281,7 @@ impl<'g> Lowering<'g> {
         Mark {
             n_computations: self.e.with_module(|module| module.computations.len()),
             n_stores: self.stores.len(),
+            n_arrays: self.n_arrays,
             left_out: self.left_out.clone(),
         }
     }
@@ -290,6 +292,8 @@ impl<'g> Lowering<'g> {
         self.memory.borrow_mut().forget(mark.n_computations);
         self.counts.retain(|(comp, _), _| comp.idx() < mark.n_computations);
         self.stores.truncate(mark.n_stores);
+        // What is written again has the same numbers, by which lists are told apart.
+        self.n_arrays = mark.n_arrays;
         self.left_out = mark.left_out;
     }
 

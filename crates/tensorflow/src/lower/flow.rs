@@ -381,14 +381,14 @@ impl<'g> Lowering<'g> {
         };
         let error = |this: &Self, problem: Problem| this.error(node, problem);
         let results = self.looped(&name, values, &is_invariant, &condition, &trip, &error)?;
-        for (merge, result) in frame.merges.iter().zip(results) {
-            for &exit in &frame.exits {
-                let switch = body.nodes[exit].inputs.first().map(|edge| &body.nodes[edge.node]);
-                let from = switch.and_then(|switch| switch.inputs.first()).map(|edge| edge.node);
-                if from == Some(*merge) {
-                    scope.values.insert(Edge { node: exit, output: 0 }, result.clone());
-                    scope.done.insert(exit);
-                }
+        // What leaves is a switch's other output, itself or behind what only the last trip runs: identities of a gradient.
+        let mut last = preset(results);
+        for &exit in &frame.exits {
+            let Some(input) = body.nodes[exit].inputs.first() else { continue };
+            self.run(body, frames, &mut last, &[input.node])?;
+            if let Some(value) = last.values.get(input) {
+                scope.values.insert(Edge { node: exit, output: 0 }, value.clone());
+                scope.done.insert(exit);
             }
         }
         if !scope.done.contains(&idx) {

@@ -28,6 +28,8 @@ pub(super) struct Frames {
     switches: IndexSet<usize>,
     /// Frames whose body is lowered once, as a step: something in them is asked for itself.
     pub opened: IndexSet<usize>,
+    /// Inputs of the program, whatever they are read from: an iterator of the host.
+    pub fed: IndexSet<usize>,
 }
 
 fn is_enter(op: &str) -> bool {
@@ -137,7 +139,9 @@ impl Frames {
             node.inputs.iter().map(|edge| edge.node).chain(node.controls.iter().copied())
         };
         let op = body.nodes[node].op.as_str();
-        if is_exit(op) && !self.is_opened(node) {
+        if self.fed.contains(&node) {
+            // Its value is given.
+        } else if is_exit(op) && !self.is_opened(node) {
             let frame = self.of_node.get(&node).map(|frame| &self.frames[*frame]);
             all.extend(frame.iter().flat_map(|frame| &frame.enters).flat_map(|enter| edges(*enter)));
         } else if is_merge(op) && self.is_opened(node) {

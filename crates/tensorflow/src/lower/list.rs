@@ -6,6 +6,8 @@
 //!
 //! Source: `tensor_list_utils.cc` of TensorFlow's `tf2xla/kernels`; `list_kernels.cc` and `tensor_array.h` of its CPU kernels.
 
+use std::rc::Rc;
+
 use super::Value;
 use crate::error::Problem;
 use bf16scope_hlo::ops::PadDim;
@@ -68,6 +70,8 @@ impl Same {
 pub(crate) enum Element {
     Array(ArrayShape),
     List(Box<ListKind>),
+    /// A `TensorArray` that every trip of a loop makes: its handle, without arrays.
+    Handle(Rc<Handle>),
 }
 
 /// A `TensorArray`'s handle, or that of a gradient's array.
@@ -85,6 +89,7 @@ impl Element {
         match self {
             Element::Array(shape) => vec![shape.clone()],
             Element::List(kind) => kind.leaves(),
+            Element::Handle(_) => Vec::new(),
         }
     }
 }
@@ -289,10 +294,10 @@ pub(crate) fn element(e: &Emitter, value: &Value) -> Result<(Element, Vec<InstrI
             Ok((Element::Array(shape), vec![*id]))
         }
         Value::List(list) => Ok((Element::List(Box::new(list.kind.clone())), list.carried(e))),
-        Value::Variable(_) | Value::Store(_) | Value::Handle(_) | Value::Nothing => {
-            Err(Problem::new("an element of its list is no array: a handle, or text").with_help(
-                "loops in loops with gradients become HLO in TensorFlow 2's control flow: tf.enable_control_flow_v2()",
-            ))
+        Value::Handle(handle) => Ok((Element::Handle(handle.clone()), Vec::new())),
+        Value::Variable(_) | Value::Store(_) | Value::Nothing => {
+            Err(Problem::new("an element of its list is no array: a variable, or text")
+                .with_help("write arrays of numbers to the list"))
         }
     }
 }
@@ -302,6 +307,7 @@ pub(crate) fn value(element: &Element, leaves: Vec<InstrId>) -> Value {
     match (element, &leaves[..]) {
         (Element::Array(_), [one]) => Value::Array(*one),
         (Element::Array(_), _) => Value::Nothing,
-        (Element::List(kind), _) => Value::List(std::rc::Rc::new(List::of_carried(kind, leaves))),
+        (Element::List(kind), _) => Value::List(Rc::new(List::of_carried(kind, leaves))),
+        (Element::Handle(handle), _) => Value::Handle(handle.clone()),
     }
 }

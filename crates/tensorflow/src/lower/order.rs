@@ -5,8 +5,10 @@ use std::collections::BinaryHeap;
 
 use super::Scope;
 use super::frames::Frames;
+use crate::dtypes;
 use crate::graph::Body;
 use crate::index_map::IndexMap;
+use crate::node::Node;
 
 /// Ops that change a variable.
 fn is_assignment(op: &str) -> bool {
@@ -19,6 +21,15 @@ fn is_assignment(op: &str) -> bool {
         || op.starts_with("ResourceScatter")
         || op.starts_with("SparseApply")
         || op.starts_with("ResourceSparseApply")
+}
+
+/// When a node's turn is among those that are ready: reads come before assignments, and a stack that loops push on another
+/// stack for their gradients is pushed last, since what is pushed is what it holds by then.
+fn turn(node: &Node) -> u8 {
+    match node.op.as_str() {
+        "StackPushV2" if node.type_number("T") == Some(dtypes::RESOURCE) => 2,
+        op => u8::from(is_assignment(op)),
+    }
 }
 
 /// The nodes that `targets` need and that are not done, in order; else one that needs itself.
@@ -59,7 +70,7 @@ pub(super) fn order(body: &Body, frames: &Frames, scope: &Scope, targets: &[usiz
         readers[next_reader[number]] = reader;
         next_reader[number] += 1;
     }
-    let key = |number: usize| Reverse((is_assignment(&body.nodes[needed[number]].op), needed[number], number));
+    let key = |number: usize| Reverse((turn(&body.nodes[needed[number]]), needed[number], number));
     let mut ready: BinaryHeap<_> = (0..needed.len()).filter(|number| n_before[*number] == 0).map(key).collect();
     let mut order = Vec::with_capacity(needed.len());
     while let Some(Reverse((_, node, number))) = ready.pop() {

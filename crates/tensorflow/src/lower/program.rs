@@ -63,6 +63,7 @@ pub struct ResultInfo {
 pub fn lower(graph: &Graph, choice: &Choice<'_>) -> Result<Lowered, GraphError> {
     let _span = tracing::info_span!("lower", n_nodes = graph.body.nodes.len()).entered();
     let mut frames = Frames::of_body(&graph.body);
+    frames.fed = (0..graph.body.nodes.len()).filter(|idx| is_input(&graph.body.nodes[*idx].op)).collect();
     let targets = choice.targets(graph)?;
     let nodes: Vec<usize> =
         targets.results.iter().map(|(_, edge)| edge.node).chain(targets.effects.iter().copied()).collect();
@@ -91,7 +92,19 @@ fn is_variable(op: &str) -> bool {
     matches!(op, "VarHandleOp" | "VariableV2" | "Variable")
 }
 
-/// Dtype and dims of a node's outputs that are inputs of the program.
+fn is_input(op: &str) -> bool {
+    matches!(
+        op,
+        "Placeholder"
+            | "PlaceholderV2"
+            | "InfeedDequeue"
+            | "IteratorGetNext"
+            | "IteratorGetNextSync"
+            | "InfeedDequeueTuple"
+    )
+}
+
+/// Dtype and dims of a node's outputs that are inputs of the program: those of [`is_input`].
 fn input_shapes(node: &Node) -> Option<Vec<(DType, Option<Vec<i64>>)>> {
     match node.op.as_str() {
         "Placeholder" | "PlaceholderV2" => Some(vec![(node.dtype("dtype")?, node.dims("shape"))]),

@@ -362,8 +362,34 @@ def lists():
             inner = lambda h: tf.while_loop(lambda j, h: j < 3, lambda j, h: (j + 1, tf.sin(h * w)), [0, h])[1]
             return tf.while_loop(lambda i, h: i < 2, lambda i, h: (i + 1, inner(h) + h), [0, x])[1]
 
+        case(named("nested"), with_gradient(nested), f32(3), f32(3), terms=200)
+
+        def deep(x, w):
+            third = lambda h: tf.while_loop(lambda k, h: k < 2, lambda k, h: (k + 1, h * tf.cos(w)), [0, h])[1]
+            second = lambda h: tf.while_loop(lambda j, h: j < 3, lambda j, h: (j + 1, tf.sin(third(h) + w)), [0, h])[1]
+            return tf.while_loop(lambda i, h: i < 2, lambda i, h: (i + 1, second(h) * h), [0, x])[1]
+
+        case(named("deep"), with_gradient(deep), f32(3), f32(3), terms=400)
+
+        def rows_of_rows(x, w):
+            """An array that every trip of the outer loop makes anew, as a recurrent network in a loop does."""
+
+            def trip(i, h):
+                xs = array(tf.float32, 3).unstack(x * h)
+                step = lambda j, g, out: (j + 1, tf.tanh(xs.read(j) + g * w), out.write(j, g * g))
+                _, g, out = tf.while_loop(lambda j, g, out: j < 3, step, [0, h, array(tf.float32, 3)])
+                return i + 1, g + tf.reduce_sum(tf.reshape(out.stack(), [3, 2]), 0)
+
+            return tf.while_loop(lambda i, h: i < 2, trip, [0, tf.ones([2])])[1]
+
+        case(named("rows_of_rows"), with_gradient(rows_of_rows), f32(3, 2), f32(2), terms=400)
+
+        def chosen(x, w):
+            trip = lambda h: tf.while_loop(lambda j, h: j < 2, lambda j, h: (j + 1, tf.cond(h[0] > 0.0, lambda: tf.sin(h * w), lambda: h - w)), [0, h])[1]
+            return tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, trip(h) + 0.5), [0, x])[1]
+
+        case(named("chosen"), with_gradient(chosen), f32(3), f32(3), terms=400)
         if version == 2:
-            case(named("nested"), with_gradient(nested), f32(3), f32(3), terms=200)
             branch = lambda x, p: tf.cond(p, lambda: tf.reshape(array(tf.float32, 2).write(1, x * x).stack(), [2, 3]), lambda: tf.stack([x, x]))
             case(named("in_branch"), with_gradient(branch), f32(3), np.array(True), terms=20)
             second = lambda x: tf.gradients(tf.gradients(tf.while_loop(lambda t, x: t < 3, lambda t, x: (t + 1, x * x * 0.7), [0, x])[1], x), x)

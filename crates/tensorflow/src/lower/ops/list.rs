@@ -14,6 +14,7 @@ use super::super::list::{
 };
 use super::super::{Call, Value};
 use super::Table;
+use crate::dtypes;
 use crate::error::Problem;
 use bf16scope_hlo::{ArrayShape, BinaryOp, DType, InstrId};
 
@@ -70,7 +71,7 @@ pub(super) const TABLE: Table = &[
         let dtype = c.node.dtype("shape_type").unwrap_or(DType::S32);
         c.one(match &list.kind.element {
             Some(Element::Array(shape)) => c.ints_constant(&shape.dims, &[shape.dims.len() as i64], dtype),
-            Some(Element::List(_)) => c.ints_constant(&[], &[0], dtype),
+            Some(Element::List(_) | Element::Handle(_)) => c.ints_constant(&[], &[0], dtype),
             None => c.ints_constant(&[-1], &[], dtype),
         })
     }),
@@ -229,14 +230,22 @@ pub(super) const TABLE: Table = &[
     }),
     ("StackPushV2", |c| {
         let (store, list, item) = (c.stack()?, c.stored()?, c.input(1)?.clone());
-        let new = c.pushed(&list, &item)?;
+        // A stack that the trip of an outer loop made: what it holds.
+        let new = match &item {
+            Value::Store(inner) => c.pushed(&list, &Value::List(c.lowering.store(*inner)?))?,
+            item => c.pushed(&list, item)?,
+        };
         c.put(store, &list, new)?;
         Ok(vec![item])
     }),
     ("StackPopV2", |c| {
         let (store, list) = (c.stack()?, c.stored()?);
-        let (new, item) = c.popped(&list)?;
+        let (new, mut item) = c.popped(&list)?;
         c.put(store, &list, new)?;
+        if let (Value::List(list), Some(dtypes::RESOURCE)) = (&item, c.node.type_number("elem_type")) {
+            c.lowering.stores.push(Store { list: Some(list.clone()) });
+            item = Value::Store(c.lowering.stores.len() - 1);
+        }
         Ok(vec![item])
     }),
     ("StackCloseV2", |_| Ok(Vec::new())),
