@@ -55,3 +55,69 @@ fn compare(file: &str) {
     }
     assert!(wrong.is_empty(), "{} of {}\n{}", wrong.len(), terms.len(), wrong.join("\n"));
 }
+
+/// A graph of text, its inputs and its one result.
+fn computed(text: &str, inputs: &[Literal], fetch: &str) -> Vec<f64> {
+    let graph = Graph::read(text.as_bytes(), "g.pbtxt").unwrap();
+    let lowered = lower(&graph, &Choice { name: Some(fetch.to_string()), size_of: &|_, _| None }).unwrap();
+    verify(&lowered.module).unwrap();
+    fixtures::values(&run::run(&lowered.module, inputs).unwrap()[0])
+}
+
+/// `dynamic_rnn`'s gradients leave their loop behind an identity that orders them.
+#[test]
+fn what_only_the_last_trip_runs_is_between_a_loop_and_its_exit() {
+    let float = "attr { key: \"T\" value { type: DT_FLOAT } }";
+    let scalar = |name: &str, value: &str| {
+        format!(
+            "node {{ name: \"{name}\" op: \"Const\" attr {{ key: \"dtype\" value {{ type: DT_FLOAT }} }}
+             attr {{ key: \"value\" value {{ tensor {{ dtype: DT_FLOAT tensor_shape {{}} float_val: {value} }} }} }} }}"
+        )
+    };
+    let node = |name: &str, op: &str, inputs: &[&str]| {
+        let inputs: String = inputs.iter().map(|input| format!("input: \"{input}\" ")).collect();
+        format!("node {{ name: \"{name}\" op: \"{op}\" {inputs} {float} }}")
+    };
+    let enter = |name: &str, input: &str, is_constant: bool| {
+        format!(
+            "node {{ name: \"{name}\" op: \"Enter\" input: \"{input}\" {float}
+             attr {{ key: \"frame_name\" value {{ s: \"loop\" }} }}
+             attr {{ key: \"is_constant\" value {{ b: {is_constant} }} }} }}"
+        )
+    };
+    let nodes = [
+        format!(
+            "node {{ name: \"x\" op: \"Placeholder\" attr {{ key: \"dtype\" value {{ type: DT_FLOAT }} }}
+             attr {{ key: \"shape\" value {{ shape {{}} }} }} }}"
+        ),
+        scalar("limit", "100.0"),
+        scalar("two", "2.0"),
+        enter("enter", "x", false),
+        enter("limit_in", "limit", true),
+        enter("two_in", "two", true),
+        node("merge", "Merge", &["enter", "next"]),
+        node("less", "Less", &["merge", "limit_in"]),
+        "node { name: \"go\" op: \"LoopCond\" input: \"less\" }".to_string(),
+        node("switch", "Switch", &["merge", "go"]),
+        node("doubled", "Mul", &["switch:1", "two_in"]),
+        node("next", "NextIteration", &["doubled"]),
+        node("behind", "Neg", &["switch"]),
+        node("exit", "Exit", &["behind"]),
+        node("plain", "Exit", &["switch"]),
+    ];
+    let x = Literal::from_elements([], &[3f32]);
+    assert_eq!(computed(&nodes.join("\n"), &[x.clone()], "exit"), [-192.0]);
+    assert_eq!(computed(&nodes.join("\n"), &[x], "plain"), [192.0]);
+}
+
+/// What an iterator gives is an input; the pipeline behind it is the host's.
+#[test]
+fn a_graph_begins_behind_its_input_pipeline() {
+    let text = "node { name: \"iterator\" op: \"IteratorV2\" }
+        node { name: \"batch\" op: \"IteratorGetNext\" input: \"iterator\"
+          attr { key: \"output_types\" value { list { type: DT_FLOAT type: DT_FLOAT } } }
+          attr { key: \"output_shapes\" value { list { shape { dim { size: 2 } } shape { dim { size: 2 } } } } } }
+        node { name: \"y\" op: \"Sub\" input: \"batch\" input: \"batch:1\" attr { key: \"T\" value { type: DT_FLOAT } } }";
+    let inputs = [[5f32, 7.0], [1.0, 2.0]].map(|values| Literal::from_elements([2], &values));
+    assert_eq!(computed(text, &inputs, "y"), [4.0, 5.0]);
+}
