@@ -121,3 +121,36 @@ fn a_graph_begins_behind_its_input_pipeline() {
     let inputs = [[5f32, 7.0], [1.0, 2.0]].map(|values| Literal::from_elements([2], &values));
     assert_eq!(computed(text, &inputs, "y"), [4.0, 5.0]);
 }
+
+/// A trip pushes the handle of its stack in no order to what loops inside push on that.
+#[test]
+fn a_stack_on_a_stack_is_what_it_holds_in_the_end() {
+    let attrs = |key: &str, dtype: &str| format!("attr {{ key: \"{key}\" value {{ type: {dtype} }} }}");
+    let nodes = [
+        format!(
+            "node {{ name: \"x\" op: \"Placeholder\" {} attr {{ key: \"shape\" value {{ shape {{}} }} }} }}",
+            attrs("dtype", "DT_FLOAT")
+        ),
+        format!(
+            "node {{ name: \"most\" op: \"Const\" {} attr {{ key: \"value\" value {{
+             tensor {{ dtype: DT_INT32 tensor_shape {{}} int_val: 2 }} }} }} }}",
+            attrs("dtype", "DT_INT32")
+        ),
+        format!("node {{ name: \"outer\" op: \"StackV2\" input: \"most\" {} }}", attrs("elem_type", "DT_RESOURCE")),
+        format!("node {{ name: \"inner\" op: \"StackV2\" input: \"most\" {} }}", attrs("elem_type", "DT_FLOAT")),
+        format!(
+            "node {{ name: \"handle\" op: \"StackPushV2\" input: \"outer\" input: \"inner\" {} }}",
+            attrs("T", "DT_RESOURCE")
+        ),
+        format!(
+            "node {{ name: \"value\" op: \"StackPushV2\" input: \"inner\" input: \"x\" {} }}",
+            attrs("T", "DT_FLOAT")
+        ),
+        format!(
+            "node {{ name: \"popped\" op: \"StackPopV2\" input: \"outer\" input: \"^handle\" input: \"^value\" {} }}",
+            attrs("elem_type", "DT_RESOURCE")
+        ),
+        format!("node {{ name: \"y\" op: \"StackPopV2\" input: \"popped\" {} }}", attrs("elem_type", "DT_FLOAT")),
+    ];
+    assert_eq!(computed(&nodes.join("\n"), &[Literal::from_elements([], &[3f32])], "y"), [3.0]);
+}
