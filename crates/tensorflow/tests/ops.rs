@@ -86,10 +86,9 @@ fn what_only_the_last_trip_runs_is_between_a_loop_and_its_exit() {
         )
     };
     let nodes = [
-        format!(
-            "node {{ name: \"x\" op: \"Placeholder\" attr {{ key: \"dtype\" value {{ type: DT_FLOAT }} }}
-             attr {{ key: \"shape\" value {{ shape {{}} }} }} }}"
-        ),
+        "node { name: \"x\" op: \"Placeholder\" attr { key: \"dtype\" value { type: DT_FLOAT } }
+         attr { key: \"shape\" value { shape {} } } }"
+            .to_string(),
         scalar("limit", "100.0"),
         scalar("two", "2.0"),
         enter("enter", "x", false),
@@ -106,7 +105,7 @@ fn what_only_the_last_trip_runs_is_between_a_loop_and_its_exit() {
         node("plain", "Exit", &["switch"]),
     ];
     let x = Literal::from_elements([], &[3f32]);
-    assert_eq!(computed(&nodes.join("\n"), &[x.clone()], "exit"), [-192.0]);
+    assert_eq!(computed(&nodes.join("\n"), std::slice::from_ref(&x), "exit"), [-192.0]);
     assert_eq!(computed(&nodes.join("\n"), &[x], "plain"), [192.0]);
 }
 
