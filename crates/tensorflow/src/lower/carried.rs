@@ -291,6 +291,7 @@ impl<'g> Lowering<'g> {
         self.e.with_module_mut(|module| module.computations.truncate(mark.n_computations));
         self.memory.borrow_mut().forget(mark.n_computations);
         self.counts.retain(|(comp, _), _| comp.idx() < mark.n_computations);
+        self.grown.retain(|(comp, _)| comp.idx() < mark.n_computations);
         self.stores.truncate(mark.n_stores);
         // What is written again has the same numbers, by which lists are told apart.
         self.n_arrays = mark.n_arrays;

@@ -296,6 +296,8 @@ impl<'g> Lowering<'g> {
                     Rc::make_mut(list).kind.is_bounded = was;
                 }
             });
+            let trip = (written_condition, written_body, &carried.state[..]);
+            self.settle_grown(trip, &originals, &mut results).map_err(|problem| error(self, problem))?;
             for (store, _) in &carried.stores {
                 self.stores[*store].set_bounded(stores_were.get(*store) == Some(&true));
             }

@@ -102,6 +102,8 @@ pub(crate) struct Lowering<'g> {
     pub n_arrays: usize,
     /// What counters are at most behind the loops that count them.
     counts: IndexMap<(CompId, InstrId), i64>,
+    /// Elements of loops' states by which `TensorArray`s grow.
+    grown: Vec<(CompId, usize)>,
     memory: RefCell<Memory>,
     n_calls: usize,
     n_nodes: usize,

@@ -137,6 +137,7 @@ impl<'g> Lowering<'g> {
             stores: Vec::new(),
             n_arrays: 0,
             counts: IndexMap::default(),
+            grown: Vec::new(),
             memory: RefCell::new(Memory::default()),
             n_calls: 0,
             n_nodes: 0,

@@ -1,14 +1,80 @@
 //! How often a loop runs at most, where its condition counts.
 
-use super::Lowering;
+use std::rc::Rc;
+
+use super::carried::Form;
+use super::list::Same;
+use super::{Lowering, Value};
+use crate::error::Problem;
 use bf16scope_hlo::ops::Comparison;
 use bf16scope_hlo::{BinaryOp, CompId, InstrId, Module, Op};
+
+/// A loop's condition and body, and its state before it.
+type Trip<'a> = (CompId, CompId, &'a [InstrId]);
 
 impl Lowering<'_> {
     /// The least bound among the comparisons that all have to hold for a loop to go on: of an element of its state, which every
     /// trip changes by a constant, with a number that is known.
     pub(super) fn n_trips(&self, condition: CompId, body: CompId, state: &[InstrId]) -> Option<i64> {
-        let mut comparisons = Vec::new();
+        let (comparisons, _) = self.comparisons(condition);
+        comparisons.into_iter().filter_map(|comparison| self.bound(condition, body, state, comparison, false)).min()
+    }
+
+    /// How often a loop runs, where all that its condition asks is such comparisons.
+    fn exact_trips(&self, (condition, body, state): Trip<'_>) -> Option<i64> {
+        let (comparisons, is_all) = self.comparisons(condition);
+        let bounds = comparisons.into_iter().map(|comparison| self.bound(condition, body, state, comparison, true));
+        bounds.collect::<Option<Vec<i64>>>()?.into_iter().min().filter(|_| is_all)
+    }
+
+    /// Whether an index is an element of the state of the loop whose body is being written. It is remembered, and
+    /// [`Lowering::settle_grown`] sees what it counts.
+    pub(crate) fn grows_by(&mut self, index: InstrId) -> bool {
+        let comp = self.e.comp();
+        let at = self
+            .e
+            .with_module(|module| element(module, comp, index).filter(|_| module.comp(comp).name.contains("_body")));
+        self.grown.extend(at.map(|at| (comp, at)));
+        at.is_some()
+    }
+
+    /// Gives `TensorArray`s that grew in a loop their length: each trip wrote one element, from the end that they had on.
+    pub(super) fn settle_grown(
+        &self,
+        trip: Trip<'_>,
+        originals: &[Form],
+        results: &mut [Value],
+    ) -> Result<(), Problem> {
+        let (_, body, state) = trip;
+        let counters: Vec<usize> = self.grown.iter().filter(|(comp, _)| *comp == body).map(|(_, at)| *at).collect();
+        if counters.is_empty() {
+            return Ok(());
+        }
+        for (result, original) in results.iter_mut().zip(originals) {
+            let (Value::List(list), Form::List(original)) = (result, original) else { continue };
+            let (Some(n), None, Same::Several) = (original.n, list.kind.n, &original.same) else { continue };
+            let is_next = |at: &usize| {
+                self.step(body, *at) == Some(1)
+                    && state.get(*at).and_then(|id| self.whole(self.e.comp(), *id)) == Some(n)
+            };
+            let length = self.exact_trips(trip).and_then(|n_trips| n_trips.checked_add(n));
+            match length {
+                Some(length) if length == list.kind.size() && counters.iter().all(is_next) => {
+                    let list = Rc::make_mut(list);
+                    (list.kind.n, list.kind.capacity, list.len) = (Some(length), None, None);
+                }
+                _ => {
+                    return Err(Problem::new("a TensorArray grows in a loop, and how far is not known before it runs")
+                        .with_help("write it at the loop's counter from its end on, or give it its size"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The comparisons that all have to hold for a loop to go on, and whether nothing else has to.
+    fn comparisons(&self, condition: CompId) -> (Vec<(Comparison, InstrId, InstrId)>, bool) {
+        let (mut comparisons, mut is_all) = (Vec::new(), true);
         self.e.with_module(|module| {
             let mut pending = vec![module.comp(condition).root];
             while let Some(id) = pending.pop() {
@@ -18,11 +84,11 @@ impl Lowering<'_> {
                     Op::Compare { direction, .. } => {
                         comparisons.push((*direction, instr.operands[0], instr.operands[1]))
                     }
-                    _ => {}
+                    _ => is_all = false,
                 }
             }
         });
-        comparisons.into_iter().filter_map(|comparison| self.bound(condition, body, state, comparison)).min()
+        (comparisons, is_all)
     }
 
     /// What elements of the state that count up are at most behind a loop, by their index.
@@ -42,6 +108,7 @@ impl Lowering<'_> {
         body: CompId,
         state: &[InstrId],
         (direction, lhs, rhs): (Comparison, InstrId, InstrId),
+        is_exact: bool,
     ) -> Option<i64> {
         let (counter, limit, direction) = match self.e.with_module(|module| element(module, condition, lhs)) {
             Some(at) => (at, rhs, direction),
@@ -50,8 +117,8 @@ impl Lowering<'_> {
         let step = self.step(body, counter)?;
         // Where it counts down from what another loop counted, the most that this can be.
         let start = *state.get(counter)?;
-        let most =
-            |id: InstrId| self.whole(self.e.comp(), id).or_else(|| self.counts.get(&(self.e.comp(), id)).copied());
+        let counted = |id: InstrId| self.counts.get(&(self.e.comp(), id)).copied().filter(|_| !is_exact);
+        let most = |id: InstrId| self.whole(self.e.comp(), id).or_else(|| counted(id));
         let start = if step < 0 { most(start)? } else { self.whole(self.e.comp(), start)? };
         let limit = match self.whole(condition, limit) {
             Some(limit) => limit,

@@ -344,6 +344,23 @@ def lists():
         case(named("scan"), with_gradient(lambda x: tf.reshape(tf.scan(lambda total, row: total * 0.5 + row * row, x), [4, 2])), f32(4, 2), terms=100)
         case(named("fold"), with_gradient(lambda x: tf.foldl(lambda total, row: tf.sin(total) + row, x)), f32(4, 2), terms=100)
 
+        growing = lambda: tf.TensorArray(tf.float32, 0, dynamic_size=True, clear_after_read=False)
+
+        def grown(x, w):
+            trip = lambda t, h, out: (t + 1, tf.tanh(h * w + x[t]), out.write(t, h * x[t]))
+            _, h, out = tf.while_loop(lambda t, h, out: t < 4, trip, [0, tf.ones([2]), growing()])
+            return tf.concat([tf.reshape(out.stack(), [4, 2]), h[None]], 0)
+
+        case(named("grown"), with_gradient(grown), f32(4, 2), f32(2), terms=200)
+
+        def grown_in_place(x):
+            out = growing()
+            for t in range(3):
+                out = out.write(t, x[t] * x[0])
+            return tf.reshape(out.stack(), [3, 2])
+
+        case(named("grown_in_place"), with_gradient(grown_in_place), f32(3, 2), terms=20)
+
         def pieces(x):
             parts = array(tf.float32, 3).split(x, [2, 2, 2])
             again = array(tf.float32, 3).scatter([2, 0, 1], parts.gather([1, 0, 2]))

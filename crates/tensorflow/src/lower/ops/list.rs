@@ -46,9 +46,10 @@ pub(super) const TABLE: Table = &[
     }),
     ("TensorListSetItem", |c| {
         let (list, index, item) = (c.list_at(0)?, c.array(1)?, c.input(2)?.clone());
-        if c.node.flag("resize_if_index_out_of_bounds") && list.kind.n == Some(0) {
-            return Err(c.growing());
-        }
+        let list = match c.node.flag("resize_if_index_out_of_bounds") {
+            true => Rc::new(c.grown(&list, index)?),
+            false => list,
+        };
         let list = c.with_item(&list, index, &item)?;
         c.list(list)
     }),
@@ -76,7 +77,15 @@ pub(super) const TABLE: Table = &[
         })
     }),
     ("TensorListResize", |c| {
-        let (list, n) = (c.list_at(0)?, c.length(1)?);
+        let list = c.list_at(0)?;
+        let size = c.array(1)?;
+        if c.lowering.known(size).is_none() {
+            // What a trip grew is taken off again by its gradient: the arrays stay as large.
+            let kind = ListKind { n: None, capacity: Some(list.kind.size()), is_bounded: true, ..list.kind.clone() };
+            let len = Some(c.e().convert(size, DType::S32));
+            return c.list(List { kind, len, ..(*list).clone() });
+        }
+        let n = c.length(1)?;
         let kind = ListKind { n: Some(n), capacity: None, ..list.kind.clone() };
         let size = list.kind.size();
         if list.kind.n != Some(size) {
@@ -135,19 +144,23 @@ pub(super) const TABLE: Table = &[
         let source = c.node.text("source").to_string();
         let handle = c.handle()?;
         // Its gradient has what shape its elements have, which only the array's own flow knows.
-        let element = match c.inputs.get(1) {
-            Some(Value::List(list)) if list.kind.owner == handle.kind.owner => list.kind.element.clone(),
-            _ => handle.kind.element.clone(),
+        let number = |kind: &ListKind| kind.owner.as_ref().map(|(number, _)| *number);
+        let kind = match c.inputs.get(1) {
+            Some(Value::List(list)) if number(&list.kind) == number(&handle.kind) => list.kind.clone(),
+            _ => handle.kind.clone(),
         };
-        let owner = handle.kind.owner.as_ref().map(|(number, _)| (*number, source));
-        let handle = Handle { kind: ListKind { owner, element, ..handle.kind.clone() }, ..(*handle).clone() };
+        let element = kind.element.or(handle.kind.element.clone());
+        let owner = number(&handle.kind).map(|number| (number, source));
+        // As long as the array has become, where it grew.
+        let n = kind.n.max(handle.kind.n);
+        let handle = Handle { kind: ListKind { owner, element, n, ..handle.kind.clone() }, ..(*handle).clone() };
         Ok(vec![Value::Handle(Rc::new(handle)), c.input(1)?.clone()])
     }),
     ("TensorArrayWriteV3", |c| {
-        let (handle, list) = c.tensor_array(3)?;
+        let (handle, mut list) = c.tensor_array(3)?;
         let (index, item) = (c.array(1)?, c.input(2)?.clone());
-        if handle.grows && handle.kind.n == Some(0) {
-            return Err(c.growing());
+        if handle.grows && !is_gradient(&handle) {
+            list = c.grown(&list, index)?;
         }
         let item = match (&item, is_gradient(&handle) && !list.leaves.is_empty()) {
             (Value::Array(item), true) => {
@@ -193,8 +206,8 @@ pub(super) const TABLE: Table = &[
         c.list(split)
     }),
     ("TensorArraySizeV3", |c| {
-        let n = c.handle()?.kind.n.unwrap_or(0);
-        c.one(c.ints_constant(&[n], &[], DType::S32))
+        let (_, list) = c.tensor_array(1)?;
+        c.one(list.length(c.e()))
     }),
     ("TensorArrayCloseV3", |_| Ok(Vec::new())),
     // What a branch keeps for its gradient, or nothing: a list of one element.
@@ -278,7 +291,29 @@ impl Call<'_, '_> {
 
     fn growing(&self) -> Problem {
         Problem::new("its TensorArray grows as it is written, and HLO needs its size before")
-            .with_help("give the TensorArray its size, and leave `dynamic_size` out: XLA has no array that grows")
+            .with_help("write it at a loop's counter from its end on, or give it its size and leave `dynamic_size` out")
+    }
+
+    /// A list with room for an element at `index`: one more than the place, or on a trip of a loop one more than there was, which
+    /// the loop multiplies by its trips and checks.
+    fn grown(&mut self, list: &List, index: InstrId) -> Result<List, Problem> {
+        let known = self.lowering.known(index).and_then(|known| known.values.first()?.whole());
+        let kind = match (known, list.kind.n) {
+            (Some(place), Some(n)) if (0..n).contains(&place) => return Ok(list.clone()),
+            (Some(place), Some(_)) if (0..MAX_LENGTH).contains(&place) => {
+                ListKind { n: Some(place + 1), capacity: None, ..list.kind.clone() }
+            }
+            (None, Some(n)) if self.lowering.grows_by(index) => {
+                ListKind { n: Some(n + 1), capacity: None, ..list.kind.clone() }
+            }
+            (None, None) if list.kind.is_bounded && self.lowering.grows_by(index) => {
+                let next = self.e().convert(self.e().add_scalar(index, 1.0), DType::S32);
+                let len = self.e().binary(BinaryOp::Maximum, list.length(self.e()), next);
+                return Ok(List { len: Some(len), ..list.clone() });
+            }
+            _ => return Err(self.growing()),
+        };
+        Ok(list.promoted(self.e(), &kind))
     }
 
     /// What elements are, from an input that is their shape, where it is known whole.
