@@ -9,7 +9,7 @@ use bf16scope::document;
 use bf16scope::graph::Graph;
 use bf16scope::hlo::{DType, Literal};
 use bf16scope::models::Model;
-use bf16scope::nn::ctc_per_example;
+use bf16scope::nn::{CtcLengths, ctc_per_example, ctc_with_lengths};
 use bf16scope::passes::grad;
 use ndarray::ArrayD;
 use ndarray_npy::{NpzReader, ReadableElement};
@@ -18,7 +18,11 @@ use std::fs::File;
 const TOLERANCE: f32 = 2.1e-4;
 
 fn recorded<T: ReadableElement + Copy>(name: &str) -> (Vec<i64>, Vec<T>) {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/ctc_tf/ctc.npz");
+    recorded_in("ctc", name)
+}
+
+fn recorded_in<T: ReadableElement + Copy>(file: &str, name: &str) -> (Vec<i64>, Vec<T>) {
+    let path = format!("{}/tests/data/ctc_tf/{file}.npz", env!("CARGO_MANIFEST_DIR"));
     let array: ArrayD<T> = NpzReader::new(File::open(path).unwrap()).unwrap().by_name(name).unwrap();
     (array.shape().iter().map(|&dim| dim as i64).collect(), array.iter().copied().collect())
 }
@@ -55,6 +59,60 @@ fn ctc_is_tensorflows_with_its_gradient() {
             }
         }
     }
+}
+
+/// `tests/data/ctc_tf/make_lengths.py`. Behind a length nothing counts, and the gradient is exactly 0.
+#[test]
+fn ctc_with_lengths_is_tensorflows_with_its_gradient() {
+    let g = Graph::training("ctc");
+    let logits = g.input("logits", DType::F32, [5, 7, 5]);
+    let labels = g.input("labels", DType::S32, [5, 4]);
+    let weights = g.input("weights", DType::F32, [5]);
+    let [of_labels, of_logits] = ["label_lengths", "logit_lengths"].map(|name| g.input(name, DType::S32, [5]));
+    let lengths = CtcLengths { labels: Some(&of_labels), logits: Some(&of_logits) };
+    let each = ctc_with_lengths(&logits, &labels, lengths, 0);
+    let loss = (&each * &weights).sum(&[0]);
+    let gradients = grad::gradients(g.emitter(), loss.id, &[logits.id]).unwrap();
+    let gradient = g.tensor(gradients[0]);
+    let program = g.finish(&[("loss", &each), ("gradient", &gradient)]).unwrap();
+    let results = run::run(&program, |name| match name {
+        "labels" | "label_lengths" | "logit_lengths" => {
+            let (dims, values) = recorded_in::<i32>("lengths", name);
+            Literal::from_elements(dims, &values)
+        }
+        name => {
+            let (dims, values) = recorded_in::<f32>("lengths", name);
+            Literal::from_elements(dims, &values)
+        }
+    });
+    for (name, result) in ["loss", "gradient"].into_iter().zip(&results) {
+        let (_, expected) = recorded_in::<f32>("lengths", name);
+        for (number, (ours, theirs)) in run::f32s(result).iter().zip(&expected).enumerate() {
+            let off = (ours - theirs).abs();
+            assert!(off <= TOLERANCE, "{name}[{number}] is {ours}, {off:e} from {theirs}");
+        }
+    }
+    let (_, lengths) = recorded_in::<i32>("lengths", "logit_lengths");
+    for (row, steps) in run::f32s(&results[1]).chunks_exact(5).enumerate() {
+        let is_counted = (row % 7) < lengths[row / 7] as usize;
+        assert!(is_counted || steps.iter().all(|&number| number == 0.0), "row {row}: {steps:?}");
+    }
+}
+
+#[test]
+fn an_experiment_names_lengths_and_bounds_them() {
+    let read = |loss: &str| {
+        let text = format!(
+            "kind: layers\ninputs: {{x: [20, 8]}}\nlabels: {{text: {{shape: [6], dtype: int32}}}}\nlayers: [{{dense: 5}}]\nloss: {{{loss}, labels: text}}\n"
+        );
+        document::from_str::<Model>("m.yaml", &text)
+    };
+    let model = read("ctc: , label_lengths: n, logit_lengths: steps").unwrap();
+    let features = model.task(0.0).features();
+    let lengths: Vec<_> = features.iter().map(|it| (it.name.as_str(), &it.dims[..], it.n_values)).collect();
+    assert_eq!(lengths[1..], [("text", &[6][..], Some(5)), ("n", &[], Some(7)), ("steps", &[], Some(21))]);
+    let error = read("sparse_softmax_cross_entropy: , label_lengths: n").unwrap_err().to_string();
+    assert!(error.contains("sparse_softmax_cross_entropy has no lengths"), "{error}");
 }
 
 #[test]

@@ -5,10 +5,13 @@
 //! times. A wrong gate, order or mask is off by a tenth and more.
 
 use crate::run;
+use bf16scope::document;
 use bf16scope::graph::{Graph, Precision, Program, Scope, Tensor};
 use bf16scope::hlo::{DType, Literal, Op};
+use bf16scope::models::Model;
 use bf16scope::nn::{Gru, Lstm, StepRemat, gru, lstm};
 use bf16scope::passes::grad;
+use bf16scope::task::{Features, Mode};
 use ndarray::ArrayD;
 use ndarray_npy::NpzReader;
 use std::fs::File;
@@ -16,7 +19,11 @@ use std::fs::File;
 const TOLERANCE: f32 = 1e-4;
 
 fn recorded(name: &str) -> Option<ArrayD<f32>> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/layers_tf/recurrent.npz");
+    recorded_in("recurrent", name)
+}
+
+fn recorded_in(file: &str, name: &str) -> Option<ArrayD<f32>> {
+    let path = format!("{}/tests/data/layers_tf/{file}.npz", env!("CARGO_MANIFEST_DIR"));
     let mut npz = NpzReader::new(File::open(path).unwrap()).unwrap();
     npz.by_name(name).ok()
 }
@@ -115,6 +122,111 @@ fn recurrent_layers_compute_what_keras_does() {
             run::assert_same(&plain, &unrolled, &case);
         }
     }
+}
+
+/// An encoder and a decoder that starts from its last states.
+fn encoder_decoder(kind: &str, bidirectional: bool) -> String {
+    let states = match (kind, bidirectional) {
+        ("lstm", false) => "encoder.h, encoder.c",
+        ("lstm", true) => "encoder.forward_h, encoder.forward_c, encoder.backward_h, encoder.backward_c",
+        (_, false) => "encoder.h",
+        (_, true) => "encoder.forward_h, encoder.backward_h",
+    };
+    let outputs: String =
+        states.split(", ").enumerate().map(|(number, state)| format!(", state{number}: {state}")).collect();
+    format!(
+        "kind: layers
+inputs: {{source: [5, 4], mask: [5], target: [5, 4]}}
+layers:
+  - {{{kind}: 6, bidirectional: {bidirectional}, inputs: [source, mask], name: encoder}}
+  - {{{kind}: 6, bidirectional: {bidirectional}, return_sequences: true, inputs: target, initial_state: [{states}], name: decoder}}
+outputs: {{result: decoder{outputs}}}
+loss: {{mean_squared_error: , output: decoder}}
+"
+    )
+}
+
+/// `tests/data/layers_tf/make_states.py`. Twice as many steps as a layer alone.
+#[test]
+fn a_decoder_that_starts_from_an_encoders_states_computes_what_keras_does() {
+    for (kind, bidirectional) in [("lstm", false), ("lstm", true), ("gru", false), ("gru", true)] {
+        let case = if bidirectional { format!("{kind}_bidirectional") } else { kind.to_string() };
+        let model: Model = document::from_str("m.yaml", &encoder_decoder(kind, bidirectional)).unwrap();
+        let task = model.task(0.0);
+        let described = task.features();
+        let g = Graph::training(&case);
+        let features = Features::new(&g, &described, 3, Mode::Predict);
+        let predictions = task.call(&g.scope(), &features, Mode::Predict).predictions;
+        let result = &predictions[0].1;
+        let cotangent = g.input("cotangent", DType::F32, result.dims());
+        let loss = (result * &cotangent).sum(&[0, 1, 2]);
+        let variables = g.variables();
+        let inputs = ["source", "target"].map(|name| (name.to_string(), features.get(name).id));
+        let wrt: Vec<(String, _)> = inputs
+            .into_iter()
+            .chain(variables.iter().enumerate().map(|(number, it)| (it.name.clone(), g.differentiable(number))))
+            .collect();
+        let ids: Vec<_> = wrt.iter().map(|(_, id)| *id).collect();
+        let gradients = grad::gradients(g.emitter(), loss.id, &ids).unwrap();
+        let mut outputs: Vec<(String, Tensor)> = predictions.clone();
+        outputs.extend(wrt.iter().zip(gradients).map(|((name, _), id)| (format!("gradient_{name}"), g.tensor(id))));
+        let outputs: Vec<(&str, &Tensor)> = outputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        let program = g.finish(&outputs).unwrap();
+        let results = run::run(&program, |name| {
+            let key = if name == "mask" { name.to_string() } else { format!("{case}/{name}") };
+            let array = recorded_in("states", &key).unwrap_or_else(|| panic!("no {key}"));
+            let dims: Vec<i64> = array.shape().iter().map(|&dim| dim as i64).collect();
+            Literal::from_elements(dims, &array.iter().copied().collect::<Vec<f32>>())
+        });
+        let n_states = if kind == "lstm" { 2 } else { 1 } * if bidirectional { 2 } else { 1 };
+        assert_eq!(results.len(), 1 + n_states + 2 + variables.len(), "{case}");
+        for (name, result) in program.outputs.iter().zip(&results) {
+            let expected = recorded_in("states", &format!("{case}/{name}")).unwrap_or_else(|| panic!("{case}/{name}"));
+            let result = run::f32s(result);
+            assert_eq!(result.len(), expected.len(), "{case}: {name}");
+            for (idx, (result, expected)) in result.iter().zip(&expected).enumerate() {
+                let off = (result - expected).abs();
+                assert!(off <= 2.0 * TOLERANCE * (1.0 + expected.abs()), "{case}: {name}[{idx}] {result}, {expected}");
+            }
+        }
+    }
+}
+
+/// A c that another layer starts from stays f32 in bf16; a layer that reads it gets bf16.
+#[test]
+fn last_states_keep_their_dtype_and_wrong_names_of_them_are_said() {
+    let model: Model = document::from_str("m.yaml", &encoder_decoder("lstm", false)).unwrap();
+    let task = model.task(0.0);
+    let described = task.features();
+    let g = Graph::training("lstm").computing_in(Precision::Bf16);
+    let features = Features::new(&g, &described, 3, Mode::Predict);
+    let predictions = task.call(&g.scope(), &features, Mode::Predict).predictions;
+    let program = g.finish(&[("result", &predictions[0].1)]).unwrap();
+    let entry = program.module.entry();
+    let second = entry.instructions.iter().filter(|instr| matches!(instr.op, Op::While { .. })).nth(1).unwrap();
+    let start = entry.instr(second.operands[0]);
+    let carried: Vec<_> = start.operands.iter().map(|&id| entry.instr(id)).collect();
+    let c = carried.iter().find(|it| it.shape.to_string().starts_with("f32[3,6]")).expect("a decoder's c");
+    assert!(matches!(c.op, Op::GetTupleElement { .. }), "{c:?}");
+
+    let error = |from: &str, to: &str| {
+        let text = encoder_decoder("lstm", false);
+        assert!(text.contains(from), "{from}");
+        document::from_str::<Model>("m.yaml", &text.replacen(from, to, 1)).unwrap_err().to_string()
+    };
+    let of_state = error("[encoder.h, encoder.c]", "[encoder.h, encoder.d]");
+    assert!(
+        of_state.contains("layer `decoder` starts from `encoder.d`, which is neither an input nor a layer")
+            && of_state.contains("help: `encoder` (lstm) has `encoder.h`, `encoder.c`"),
+        "{of_state}"
+    );
+    let unknown = error("[encoder.h, encoder.c]", "zzzzzzzzz");
+    assert!(
+        unknown.contains("help: there are source, mask, target, encoder") && !unknown.contains("encoder, decoder"),
+        "{unknown}"
+    );
+    let of_itself = error("[encoder.h, encoder.c]", "[decoder.h, decoder.c]");
+    assert!(of_itself.contains("layers read each other in a cycle: `decoder` reads `decoder`"), "{of_itself}");
 }
 
 /// Variables are f32 and read as bf16, the state is bf16, the cell f32.

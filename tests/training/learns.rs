@@ -1,11 +1,13 @@
 //! Networks of layers that learn real data in f32, bf16 and f16: an LSTM digits row by row, a U-Net to see digits through noise, a small
-//! Llama this project's documents, byte by byte.
+//! Llama this project's documents, byte by byte, a DCGAN to draw digits.
 
 #[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
     use crate::run;
+    use bf16scope::data::{Feature, Loader, Source};
     use bf16scope::experiment::Experiment;
     use bf16scope::graph::Precision;
+    use bf16scope::hlo::DType;
     use bf16scope::pjrt::Setup;
     use bf16scope::train::{Event, Trainer};
     use bf16scope::tuning::Tuning;
@@ -95,6 +97,77 @@ train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
             for seed in 0..3 {
                 let value = learnt(text, metric, precision, seed);
                 assert!(has_learnt(value), "{metric} {value} in {precision}, seed {seed}");
+            }
+        }
+    }
+
+    /// All digits of a source and their classes.
+    fn digits(source: &dyn Source) -> Vec<([f32; 64], i32)> {
+        let features = [Feature::compute("images", [8, 8, 1]), Feature::exact("digit", DType::S32, [])];
+        let loader = Loader::new(source, &features, DType::F32, 1, 0).unwrap();
+        let example = |index| {
+            let arrays = loader.example(index, None).unwrap();
+            (arrays[0].to_vec::<f32>().unwrap().try_into().unwrap(), arrays[1].to_vec::<i32>().unwrap()[0])
+        };
+        (0..source.n_examples()).map(example).collect()
+    }
+
+    /// The squared distance of each picture to the nearest of `digits`, in the mean; and the share of pictures of which that is
+    /// of their class.
+    fn nearest(pictures: &[([f32; 64], i32)], digits: &[([f32; 64], i32)]) -> (f32, f32) {
+        let (mut sum, mut n_right) = (0.0, 0);
+        for (picture, wanted) in pictures {
+            let distance = |digit: &[f32; 64]| picture.iter().zip(digit).map(|(a, b)| (a - b).powi(2)).sum::<f32>();
+            let all = digits.iter().map(|(digit, class)| (distance(digit), class));
+            let (least, class) = all.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+            sum += least;
+            n_right += u32::from(class == wanted);
+        }
+        (sum / pictures.len() as f32, n_right as f32 / pictures.len() as f32)
+    }
+
+    /// The squared distance of pictures to the mean of their class.
+    fn spread(pictures: &[([f32; 64], i32)]) -> f32 {
+        let of_class = |class: i32| pictures.iter().filter(move |(_, of_picture)| *of_picture == class);
+        let from_mean = |class: i32| -> f32 {
+            let n = of_class(class).count() as f32;
+            let mean: Vec<f32> = (0..64).map(|at| of_class(class).map(|(it, _)| it[at]).sum::<f32>() / n).collect();
+            of_class(class).map(|(it, _)| it.iter().zip(&mean).map(|(a, b)| (a - b).powi(2)).sum::<f32>()).sum()
+        };
+        (0..10).map(from_mean).sum::<f32>() / pictures.len() as f32
+    }
+
+    /// Of drawn digits, beside others that were written: the distance to the nearest of training; the share that is of the class
+    /// that was asked for; and how different those of a class are.
+    fn drawn(precision: Precision, seed: u64) -> (f32, f32, f32) {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/dcgan_digits.yaml");
+        let mut experiment = Experiment::read(path).unwrap_or_else(|error| panic!("{error}"));
+        experiment.train.seed = seed;
+        let examples = experiment.read_data(path, &Setup::from_env()).unwrap_or_else(|error| panic!("{error}"));
+        let spec = experiment.spec(precision, &Tuning::none()).unwrap();
+        let trainer = Trainer::of(spec).on(run::optimized_client()).epochs(u64::from(experiment.train.epochs));
+        let data = examples.data();
+        let trained = trainer.fit(data.training, data.test).unwrap_or_else(|error| panic!("{error}"));
+        let pictures = trained.predict(data.test).unwrap().to_vec::<f32>("images").unwrap();
+        let (written, others) = (digits(data.training), digits(data.test));
+        let drawn: Vec<_> =
+            pictures.as_chunks::<64>().0.iter().zip(&others).map(|(it, (_, digit))| (*it, *digit)).collect();
+        let ((distance, right), (reference, _)) = (nearest(&drawn, &written), nearest(&others, &written));
+        let (distance, spread) = (distance / reference, spread(&drawn) / spread(&others));
+        println!("distance {distance:.3}, right {right:.3}, spread {spread:.3} in {precision}, seed {seed}");
+        (distance, right, spread)
+    }
+
+    /// Noise is 9 times as far from digits as digits are, and a class's mean, drawn again and again, has no spread.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn a_dcgan_draws_the_digits_that_it_is_asked_for() {
+        let mut precisions = vec![Precision::F32, Precision::Bf16];
+        precisions.extend(run::has_f16().then_some(Precision::F16));
+        for precision in precisions {
+            for seed in 0..3 {
+                let (distance, right, spread) = drawn(precision, seed);
+                let is_learnt = distance < 1.5 && right > 0.8 && spread > 0.25;
+                assert!(is_learnt, "{distance}, {right} right, spread {spread} in {precision}, seed {seed}");
             }
         }
     }

@@ -13,6 +13,7 @@ mod callbacks;
 mod digits;
 #[path = "../support/examples.rs"]
 mod examples;
+mod gan;
 mod initialize;
 mod input;
 mod layer_remat;

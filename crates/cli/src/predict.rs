@@ -2,6 +2,7 @@
 
 mod arrays;
 mod complete;
+mod pictures;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use bf16scope_data::{DataError, DataErrorKind, Loader, Source};
 use bf16scope_model::task::Task;
 use bf16scope_pjrt::Setup;
 use bf16scope_train::checkpoint::Checkpoint;
-use bf16scope_train::{Predictor, TrainError};
+use bf16scope_train::{Predictor, TrainError, predicted_from};
 
 /// Examples that a table shows.
 const N_SHOWN: usize = 20;
@@ -56,7 +57,7 @@ pub struct Args {
     /// Add the K best classes of each example and their probabilities
     #[arg(long, value_name = "K", value_parser = whole(1..=u32::MAX), allow_negative_numbers = true)]
     top: Option<u32>,
-    /// Where to write all predictions: .npz, .csv or .json
+    /// Where to write all predictions: .npz, .csv or .json; of predictions that are pictures, .png
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -110,8 +111,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let source = source(args, &trained, &checkpoint, &context.setup())?;
     let n_examples = source.n_examples();
     let batch = u32::try_from(n_examples).map_or(experiment.train.batch, |n| n.min(experiment.train.batch));
-    let mut features = task.features();
-    features.retain(|feature| !feature.is_label);
+    let features = predicted_from(&*task);
     let loader = Loader::new(&*source, &features, precision.compute(), batch as usize, 0)?;
     loader.check().map_err(|error| none_is_left_out(error.into()))?;
     // A path that cannot be written fails before the work, not after it.

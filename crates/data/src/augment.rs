@@ -125,7 +125,8 @@ impl Augmented {
         };
         let mut infos = source.arrays().to_vec();
         let roles: Vec<Role> = infos.iter().map(role).collect();
-        let image = features.iter().find(|feature| !feature.is_label && is_image(&feature.dims));
+        let image =
+            features.iter().find(|feature| !feature.is_label && feature.random.is_none() && is_image(&feature.dims));
         let Some(image) = image.filter(|_| roles.contains(&Role::Image)) else {
             return wrong(
                 "`augment` changes images, and no feature is `[height, width, channels]`".to_string(),

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use bf16scope_hlo::DType;
 use bf16scope_hlo::element::{f64s, integers};
+use serde::{Deserialize, Serialize};
 
 /// What one example holds under one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,19 @@ pub struct Feature {
     /// Whether each number is the weight of an example or of a position, 0 or more. The host checks it, for a loss with a weight
     /// below 0 has no least value: training would make it as great as it can.
     pub is_weight: bool,
+    /// What it is drawn from where the source has no array of its name: anew for every example of every epoch, and always the
+    /// same in what has no epochs.
+    pub random: Option<Random>,
+}
+
+/// Numbers that the host draws for a feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Random {
+    /// Of mean 0 and standard deviation 1.
+    Normal,
+    /// From -1 up to but not including 1, all as likely.
+    Uniform,
 }
 
 /// The dtype of a feature in the program.
@@ -50,6 +64,7 @@ impl Feature {
             n_values: None,
             is_probability: false,
             is_weight: false,
+            random: None,
         }
     }
 
@@ -76,6 +91,11 @@ impl Feature {
     /// The same feature, of numbers from 0 on.
     pub fn weight(self) -> Feature {
         Feature { is_weight: true, ..self }
+    }
+
+    /// The same feature, drawn where the source has no array of its name.
+    pub fn drawn(self, random: Random) -> Feature {
+        Feature { random: Some(random), ..self }
     }
 
     /// The dtype that the program is given if the network computes in `compute`.
@@ -156,7 +176,8 @@ mod tests {
                 is_label: true,
                 n_values: Some(10),
                 is_probability: false,
-                is_weight: false
+                is_weight: false,
+                random: None,
             }
         );
         assert_eq!((label.dtype_in(DType::BF16), label.n_elements()), (DType::S32, Some(1)));

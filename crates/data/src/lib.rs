@@ -64,7 +64,7 @@ pub use arrays::Arrays;
 pub use augment::{Augment, Augmented};
 pub use census::{Census, Figures};
 pub use error::{DataError, DataErrorKind, DataPlace};
-pub use feature::{Feature, FeatureDType};
+pub use feature::{Feature, FeatureDType, Random};
 pub use loader::{Ask, Batch, Loader, NamedArray, Supply};
 pub use named::Named;
 pub use order::{ORDER_VERSION, Order};

@@ -18,7 +18,7 @@ use super::feature::{Feature, FeatureDType};
 use super::order::Order;
 use super::random::{Draw, DrawVersion};
 use super::shift;
-use super::source::Source;
+use super::source::{Elements, Source};
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use bf16scope_hlo::{ArrayError, ArrayShape, DType, Element, array};
 use column::Column;
@@ -383,7 +383,7 @@ impl<'a> Loader<'a> {
         // Elements of each array that are there.
         let mut done: SmallVec<[usize; 8]> = smallvec![0; self.columns.len()];
         self.source.give(index, draw, &mut |array, src| {
-            let Some(number) = self.columns.iter().position(|column| column.array == array) else { return Ok(()) };
+            let Some(number) = self.columns.iter().position(|column| column.array == Some(array)) else { return Ok(()) };
             let (column, done) = (&self.columns[number], &mut done[number]);
             let (n_bytes, width) = (src.n_bytes(), column.from.n_bytes());
             let n_elements = n_bytes / width;
@@ -396,6 +396,15 @@ impl<'a> Loader<'a> {
             *done += n_elements;
             Ok(())
         })?;
+        // What has no epochs draws the same in every run.
+        let draw = draw.unwrap_or_else(|| Draw::without_epoch(0, index));
+        for (number, column) in self.columns.iter().enumerate() {
+            if let (None, Some(random)) = (column.array, column.feature.random) {
+                let numbers = draw.feature(&column.feature.name, random, column.n_elements);
+                column.fill(Elements::F32s(&numbers), &mut *into[number], 0, place)?;
+                done[number] = column.n_elements;
+            }
+        }
         if let Some((column, done)) = self.columns.iter().zip(&done).find(|(column, done)| **done < column.n_elements) {
             return Err(column.wrong_bytes(done * column.from.n_bytes(), place));
         }

@@ -1,5 +1,9 @@
 //! The numbers behind orders, shifts and transforms: a generator whose stream is fixed for good.
 
+use std::f64::consts::TAU;
+
+use super::feature::Random;
+
 /// Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014: the 64-bit generator with the
 /// constants of its reference implementation.
 pub(super) struct SplitMix64(pub(super) u64);
@@ -73,6 +77,7 @@ pub(super) enum Purpose {
     Erase = 7,
     Mix = 8,
     Partner = 9,
+    Feature = 10,
 }
 
 /// Where the mixing of [`DrawVersion::V2`] begins: any number that neither orders nor shifts begin with.
@@ -111,6 +116,20 @@ impl Draw {
     /// That of the example that another one is mixed with.
     pub(super) fn of_partner(self) -> Draw {
         Draw(self.stream(Purpose::Partner).next())
+    }
+
+    /// The numbers of a feature, unrelated to those of other features. Normal ones are Box and Muller's (1958), in f64.
+    pub(super) fn feature(self, name: &str, random: Random, n: usize) -> Vec<f32> {
+        let start = self.stream(Purpose::Feature).next();
+        let mut stream = SplitMix64(name.bytes().fold(start, |state, byte| SplitMix64(state ^ u64::from(byte)).next()));
+        match random {
+            Random::Uniform => (0..n).map(|_| 2.0 * stream.share() - 1.0).collect(),
+            Random::Normal => {
+                let mut share = || (stream.next() >> 11) as f64 * 2f64.powi(-53);
+                // 1 less the share is above 0.
+                (0..n).map(|_| ((-2.0 * (1.0 - share()).ln()).sqrt() * (TAU * share()).cos()) as f32).collect()
+            }
+        }
     }
 
     /// The numbers for one purpose, unrelated to those for others: how often a crop was tried changes no flip.

@@ -5,7 +5,7 @@
 //! the whole batch, with sums in another order; but whatever looks at a batch as a whole sees micro-batches: batch norm
 //! normalises by the statistics of each, and moves the running ones once for each.
 
-use super::forward::{Sums, call, differentiate, freeze, graph_of, safe};
+use super::forward::{Sums, call, differentiate, freeze, graph_of, safe, trained};
 use super::mesh::Mesh;
 use super::objective::Objective;
 use super::program_error::ProgramError;
@@ -61,7 +61,8 @@ impl MicroBatch {
             Some(Loss::Weighted { sum, .. }) => (sum, Some(1)),
             None => return Err(missing_loss(&graph)),
         };
-        let (gradients, _) = differentiate(&graph, &(target * &loss_scale), &[])?;
+        let losses = trained(&called.groups, || target * &loss_scale, |mean| mean * &loss_scale);
+        let (gradients, _) = differentiate(&graph, &losses, &[])?;
         let mut totals = Vec::new();
         for (name, tensor) in &sums.tensors {
             totals.push(graph.input(&format!("sum/{name}"), tensor.dtype(), tensor.dims()) + tensor);

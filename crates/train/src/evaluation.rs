@@ -3,6 +3,7 @@
 use super::checkpoint::Checkpoint;
 use super::device::{Loaded, Results, Whole, upload};
 use super::error::{TrainError, TrainErrorKind, TrainPlace};
+use super::forward::predicted_from;
 use super::hosts::{Exchange, Site};
 use super::l2::l2;
 use super::program;
@@ -163,8 +164,7 @@ impl Predictor {
     ) -> Result<Predictor, TrainError> {
         let numbers = numbers.into();
         let program = program::prediction(task, numbers, i64::from(batch), tuning)?;
-        let mut features = task.features();
-        features.retain(|feature| !feature.is_label);
+        let features = predicted_from(task);
         let loaded = Loaded::new(client, program, 0, features.clone(), batch, Site::alone(client))?;
         Ok(Predictor { loaded, features, precision: numbers.precision, batch })
     }

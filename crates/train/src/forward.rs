@@ -5,7 +5,7 @@ use bf16scope_hlo::ops::RuleError;
 use bf16scope_hlo::words::nearest;
 use bf16scope_hlo::{DType, InstrId};
 use bf16scope_model::graph::{Graph, Numbers, Storage, Tensor};
-use bf16scope_model::task::{Feature, Features, Loss, Metric, Mode, Outputs, RESERVED, Task, Value, Weight};
+use bf16scope_model::task::{Feature, Features, Loss, LossGroup, Metric, Mode, Outputs, RESERVED, Task, Value, Weight};
 use bf16scope_passes::grad::gradients_observed;
 use bf16scope_passes::name_matches;
 use bf16scope_passes::remat::remat;
@@ -44,11 +44,26 @@ pub(super) struct Called {
     pub metrics: Vec<(String, Metric)>,
     pub predictions: Vec<(String, Tensor)>,
     pub scalars: Vec<(String, Tensor)>,
+    pub groups: Vec<LossGroup>,
 }
 
 /// The graph of a program with these numbers and this tuning.
 pub(super) fn graph_of(graph: Graph, numbers: Numbers, tuning: &Tuning) -> Graph {
     graph.tuned(tuning).computing_in(numbers.precision).storing(numbers.variables)
+}
+
+/// The features that predictions read: all that are no labels, unless some are drawn. Of those a task such as a GAN reads
+/// others in training alone, which nothing that predicts should have to bring.
+pub fn predicted_from(task: &dyn Task) -> Vec<Feature> {
+    let mut features = task.features();
+    features.retain(|feature| !feature.is_label);
+    if features.iter().any(|feature| feature.random.is_some()) {
+        let graph = Graph::new("predicted_from");
+        let _ = task.call(&graph.scope(), &Features::new(&graph, &features, 1, Mode::Predict), Mode::Predict);
+        let inputs = graph.inputs();
+        features.retain(|feature| inputs.iter().any(|input| input.name == feature.name));
+    }
+    features
 }
 
 /// Calls the task for a batch in `graph`, whose precision, mode and tuning are set; inputs end up in the task's order.
@@ -86,8 +101,8 @@ fn called(graph: &Graph, task: &dyn Task, features: &Features<'_>, mode: Mode) -
     let outputs = task.call(&graph.scope(), features, mode);
     graph.order_inputs(&names(described));
     check(graph, task, &outputs, features.batch(), mode);
-    let Outputs { loss, metrics, predictions, scalars } = outputs;
-    Called { loss, metrics, predictions, scalars }
+    let Outputs { loss, metrics, predictions, scalars, groups } = outputs;
+    Called { loss, metrics, predictions, scalars, groups }
 }
 
 /// Keeps as the graph's error what a task gives and no program can have. Which line of the task that is nobody knows.
@@ -122,6 +137,9 @@ fn check(graph: &Graph, task: &dyn Task, outputs: &Outputs, batch: i64, mode: Mo
             scalar("the weight of the loss", weight, &[DType::F32]);
         }
         None => {}
+    }
+    for group in &outputs.groups {
+        scalar(&format!("the loss {}", group.name), &group.loss, &[DType::F32]);
     }
     for (name, Metric { sum, weight, value }) in &outputs.metrics {
         if let Value::Quotient | Value::Exponential = value {
@@ -260,26 +278,69 @@ pub(super) fn freeze(graph: &Graph, trainable: &[String]) -> Result<(), ProgramE
 /// Gradients by the numbers of their variables, and the cotangents of values that are observed.
 pub(super) type Differentiated = (Vec<(usize, Tensor)>, Vec<Option<InstrId>>);
 
-/// The gradients of `loss` with respect to the variables that train, by their numbers, with the rematerialisation that the
-/// graph's tuning asks for: in f32 of variables stored in bf16, in the variable's dtype of others. And the cotangents of the
-/// values that are `observed`.
+/// A loss that is differentiated, scaled, and the group of variables that it trains; none, where it trains all.
+pub(super) type Trained<'a> = (Tensor, Option<&'a LossGroup>);
+
+/// The losses of a step, each made of what `scaled` does to a mean over the batch: those of groups, or else `loss`.
+pub(super) fn trained<'a>(
+    groups: &'a [LossGroup],
+    loss: impl FnOnce() -> Tensor,
+    scaled: impl Fn(&Tensor) -> Tensor,
+) -> Vec<Trained<'a>> {
+    match groups {
+        [] => vec![(loss(), None)],
+        groups => groups.iter().map(|group| (scaled(&group.loss), Some(group))).collect(),
+    }
+}
+
+/// The gradients of each loss with respect to the variables that it trains, by their numbers, with the rematerialisation that
+/// the graph's tuning asks for: in f32 of variables stored in bf16, in the variable's dtype of others. And the cotangents of
+/// the values that are `observed`: of several losses, of the one whose variables have names most like the value's.
 pub(super) fn differentiate(
     graph: &Graph,
-    loss: &Tensor,
+    losses: &[Trained<'_>],
     observed: &[InstrId],
 ) -> Result<Differentiated, ProgramError> {
-    let trainable: Vec<_> = (0..).zip(graph.variables()).filter(|(_, v)| v.trainable).collect();
-    let wrt: Vec<_> = trainable.iter().map(|(number, _)| graph.differentiable(*number)).collect();
     let n_forward = graph.emitter().n_instructions();
-    let (reached, cotangents) = {
-        let _span = tracing::info_span!("pass", name = "grad").entered();
-        gradients_observed(graph.emitter(), loss.id, &wrt, observed)?
-    };
-    if !reached.iter().any(|(_, is_reached)| *is_reached) {
-        let variables = trainable.iter().map(|(_, variable)| variable.name.clone()).collect();
-        return Err(ProgramError::NoGradient { variables, depends_on: read_by(graph, loss) });
+    let mut gradients: Vec<(usize, InstrId)> = Vec::new();
+    let mut all_cotangents = Vec::new();
+    let variables = graph.variables();
+    for (loss, group) in losses {
+        let is_trained = |name: &String| group.is_none_or(|group| group.variables.contains(name));
+        let trainable: Vec<_> =
+            (0..).zip(&variables).filter(|(_, variable)| variable.trainable && is_trained(&variable.name)).collect();
+        if let (Some(_), []) = (group, &trainable[..]) {
+            // All of it is frozen.
+            continue;
+        }
+        let wrt: Vec<_> = trainable.iter().map(|(number, _)| graph.differentiable(*number)).collect();
+        let (reached, cotangents) = {
+            let _span = tracing::info_span!("pass", name = "grad").entered();
+            gradients_observed(graph.emitter(), loss.id, &wrt, observed)?
+        };
+        let missing = || trainable.iter().zip(&reached).filter(|(_, (_, is_reached))| !is_reached);
+        let names = || missing().map(|((_, variable), _)| variable.name.clone()).collect::<Vec<_>>();
+        let depends_on = || read_by(graph, loss);
+        match group {
+            None if missing().count() == reached.len() => {
+                return Err(ProgramError::NoGradient { variables: names(), depends_on: depends_on() });
+            }
+            Some(group) if missing().next().is_some() && (group.is_strict || missing().count() == reached.len()) => {
+                let (loss, variables, depends_on) = (group.name.clone(), names(), depends_on());
+                return Err(ProgramError::NoGradientOf { loss, variables, depends_on });
+            }
+            _ => {}
+        }
+        gradients.extend(trainable.iter().zip(&reached).map(|((number, _), (gradient, _))| (*number, *gradient)));
+        all_cotangents.push((*group, cotangents));
     }
-    let gradients: Vec<InstrId> = reached.into_iter().map(|(gradient, _)| gradient).collect();
+    if gradients.is_empty() {
+        let depends_on = losses.first().map(|(loss, _)| read_by(graph, loss)).unwrap_or_default();
+        return Err(ProgramError::NoGradient { variables: Vec::new(), depends_on });
+    }
+    gradients.sort_by_key(|(number, _)| *number);
+    let cotangents = nearest_cotangents(graph, observed, all_cotangents);
+    let (numbers, gradients): (Vec<usize>, Vec<InstrId>) = gradients.into_iter().unzip();
     let _span = tracing::info_span!("pass", name = "remat").entered();
     let all: Vec<InstrId> = gradients.iter().chain(cotangents.iter().flatten()).copied().collect();
     let (all, report) = remat(graph.emitter(), n_forward, &all, &graph.tuning().remat)?;
@@ -291,8 +352,34 @@ pub(super) fn differentiate(
         DType::BF16 if graph.storage() != Storage::F32 => gradient.cast(DType::F32),
         _ => gradient,
     };
-    let gradients = trainable.iter().zip(gradients).map(|((number, _), id)| (*number, in_f32(graph.tensor(*id))));
+    let gradients = numbers.into_iter().zip(gradients).map(|(number, id)| (number, in_f32(graph.tensor(*id))));
     Ok((gradients.collect(), cotangents))
+}
+
+/// The cotangent of each observed value: where several losses have one, that of the loss whose variables share the longest
+/// beginning of a name with it, of equal ones the first.
+fn nearest_cotangents(
+    graph: &Graph,
+    observed: &[InstrId],
+    mut all: Vec<(Option<&LossGroup>, Vec<Option<InstrId>>)>,
+) -> Vec<Option<InstrId>> {
+    if all.len() == 1 {
+        return all.remove(0).1;
+    }
+    let entry = graph.emitter().comp();
+    let name =
+        |id: InstrId| graph.emitter().with_module(|module| module.comp(entry).instr(id).metadata.op_name.clone());
+    let likeness = |group: Option<&LossGroup>, name: &str| {
+        let n_same = |other: &String| other.split('/').zip(name.split('/')).take_while(|(a, b)| a == b).count();
+        group.map_or(0, |group| group.variables.iter().map(n_same).max().unwrap_or(0))
+    };
+    let nearest = |(number, id): (usize, &InstrId)| {
+        let name = name(*id);
+        let there = all.iter().filter_map(|(group, of_group)| Some((likeness(*group, &name), of_group[number]?)));
+        // `max_by_key` gives the last of equal ones.
+        there.rev().max_by_key(|(likeness, _)| *likeness).map(|(_, cotangent)| cotangent)
+    };
+    observed.iter().enumerate().map(nearest).collect()
 }
 
 /// Names of the inputs, and of the variables that train, that a value is computed from.

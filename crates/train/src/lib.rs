@@ -64,6 +64,7 @@ pub use epoch_report::EpochReport;
 pub use error::{TrainError, TrainErrorKind, TrainPlace};
 pub use evaluation::{Evaluation, Evaluator, Predictor};
 pub use find_rate::{RateSearch, RateTrial, find_rate};
+pub use forward::predicted_from;
 pub use generation::{Completer, Sampling};
 pub use imported::{Imported, wanted_of};
 pub use initialize::{Initialization, InitializeFrom};

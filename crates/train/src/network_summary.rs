@@ -6,7 +6,7 @@
 use super::objective::Objective;
 use super::program;
 use super::program_error::ProgramError;
-use bf16scope_hlo::{Op, Shape};
+use bf16scope_hlo::{Computation, Op, Shape};
 use bf16scope_model::graph::{Numbers, VariableInfo};
 use bf16scope_model::task::Task;
 use bf16scope_passes::tuning::Tuning;
@@ -57,36 +57,20 @@ impl NetworkSummary {
     ) -> Result<NetworkSummary, ProgramError> {
         let predicting = program::prediction(task, numbers, 1, &Tuning::none())?.program;
         let training = program::training(task, numbers, batch, objective)?.program;
-        let mut layers: Vec<LayerSummary> = Vec::new();
-        let owners: Vec<&str> = predicting.variables.iter().map(|variable| scope_of(&variable.name)).collect();
-        let entry = predicting.module.entry();
-        for instr in &entry.instructions {
-            let Shape::Array(shape) = &instr.shape else { continue };
-            if matches!(instr.op, Op::Parameter { .. } | Op::Constant { .. } | Op::Broadcast { .. } | Op::Convert) {
-                continue;
-            }
-            let scope = scope_of(&instr.metadata.op_name);
-            let Some(name) = row_of(scope, &owners) else { continue };
-            let op = instr.op.opcode().into_owned();
-            match layers.iter_mut().find(|layer| layer.name == name) {
-                Some(layer) => {
-                    layer.output = shape.dims.get(1..).unwrap_or_default().to_vec();
-                    if !TELLING.contains(&layer.op.as_str()) {
-                        layer.op = op;
-                    }
-                }
-                None => layers.push(LayerSummary {
-                    name: name.to_string(),
-                    op,
-                    output: shape.dims.get(1..).unwrap_or_default().to_vec(),
-                    n_parameters: 0,
-                    n_fixed: 0,
-                }),
-            }
+        // A network that only training needs, such as a GAN's discriminator, is in evaluations too.
+        let judged = program::evaluation(task, numbers, 1, &Tuning::none()).ok().map(|judged| judged.program);
+        let is_new = |it: &&VariableInfo| predicting.variables.iter().all(|other| other.name != it.name);
+        let others = judged.iter().flat_map(|judged| &judged.variables).filter(is_new);
+        let variables: Vec<&VariableInfo> = predicting.variables.iter().chain(others).collect();
+        let owners: Vec<&str> = variables.iter().map(|variable| scope_of(&variable.name)).collect();
+        let mut layers = rows(predicting.module.entry(), &owners, |_| true);
+        if let Some(judged) = judged.as_ref().filter(|_| variables.len() > predicting.variables.len()) {
+            let is_other = |name: &str| owners[predicting.variables.len()..].contains(&name);
+            layers.extend(rows(judged.module.entry(), &owners, is_other));
         }
         let is_trained =
             |name: &str| training.variables.iter().any(|variable| variable.name == name && variable.trainable);
-        for variable in &predicting.variables {
+        for variable in variables {
             let name = scope_of(&variable.name);
             let n = n_elements(variable);
             let layer = match layers.iter().position(|layer| layer.name == name) {
@@ -108,6 +92,36 @@ impl NetworkSummary {
             layers,
         })
     }
+}
+
+/// The layers of a program whose names are wanted.
+fn rows(entry: &Computation, owners: &[&str], is_wanted: impl Fn(&str) -> bool) -> Vec<LayerSummary> {
+    let mut layers: Vec<LayerSummary> = Vec::new();
+    for instr in &entry.instructions {
+        let Shape::Array(shape) = &instr.shape else { continue };
+        if matches!(instr.op, Op::Parameter { .. } | Op::Constant { .. } | Op::Broadcast { .. } | Op::Convert) {
+            continue;
+        }
+        let scope = scope_of(&instr.metadata.op_name);
+        let Some(name) = row_of(scope, owners).filter(|name| is_wanted(name)) else { continue };
+        let op = instr.op.opcode().into_owned();
+        match layers.iter_mut().find(|layer| layer.name == name) {
+            Some(layer) => {
+                layer.output = shape.dims.get(1..).unwrap_or_default().to_vec();
+                if !TELLING.contains(&layer.op.as_str()) {
+                    layer.op = op;
+                }
+            }
+            None => layers.push(LayerSummary {
+                name: name.to_string(),
+                op,
+                output: shape.dims.get(1..).unwrap_or_default().to_vec(),
+                n_parameters: 0,
+                n_fixed: 0,
+            }),
+        }
+    }
+    layers
 }
 
 /// Ops that say what a layer is; others stand beside them.

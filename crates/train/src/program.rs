@@ -7,7 +7,7 @@
 
 use super::accumulation::{Accumulated, MicroBatch, missing_loss};
 pub use super::forward::{Reported, Weighting};
-use super::forward::{Sums, call, call_step, differentiate, freeze, graph_of, quotient};
+use super::forward::{Sums, call, call_step, differentiate, freeze, graph_of, quotient, trained};
 pub use super::objective::Objective;
 pub use super::program_error::ProgramError;
 use bf16scope_hlo::{Alias, AliasKind, DType, InstrId, Module};
@@ -129,9 +129,9 @@ pub(super) fn emit_step(
         sums = Sums::of(&called, Mode::Train);
         n_of_task = graph.variables().len();
         scaling = objective.loss_scale.begin(&graph, &step);
-        let scaled = scaling.scale(&loss);
+        let losses = trained(&called.groups, || scaling.scale(&loss), |mean| scaling.scale(&mesh.share(mean)));
         let chosen = choose(&graph, &loss);
-        let (of_variables, cotangents) = differentiate(&graph, &scaled, &chosen)?;
+        let (of_variables, cotangents) = differentiate(&graph, &losses, &chosen)?;
         observed = chosen.into_iter().zip(cotangents).collect();
         gradients = of_variables;
     } else {

@@ -25,6 +25,20 @@ pub enum ProgramError {
         /// Inputs and variables that the loss is computed from.
         depends_on: Vec<String>,
     },
+    /// A variable that a loss is to train, and does not depend on.
+    #[error(
+        "loss `{loss}` has no gradient for {}, which its `variables` name: it depends on {}\nhelp: name the variables that it depends on, or let it judge what they make",
+        some_of(variables, "anything"),
+        some_of(depends_on, "constants alone")
+    )]
+    NoGradientOf {
+        /// The loss's name, or those of several whose sum it is.
+        loss: String,
+        /// Variables that it does not depend on.
+        variables: Vec<String>,
+        /// Inputs and variables that it is computed from.
+        depends_on: Vec<String>,
+    },
     /// A pattern of what trains that is for no variable.
     #[error(
         "`{pattern}` under `trainable` is the name of no variable that could train{}\nhelp: `*` is any text: `*/logits/*` is all of a layer `logits`",

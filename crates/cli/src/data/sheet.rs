@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::report::grouped;
+use crate::report::{grouped, png};
 use crate::report::html::{Fact, Page, Picture, Sheet, SheetRow};
 use bf16scope_data::image::{self, DctMethod, Resize, Window};
 use bf16scope_data::records::{Records, Value};
@@ -217,17 +217,6 @@ fn of_array(array: &NamedArray, ranges: &[[f32; 2]], name: &str) -> Picture {
     // Small images are shown larger, pixel by pixel.
     let width = size[1] * (SIDE / 2 / size[1].max(1)).max(1);
     Picture { png: png(&bytes, size, channels), width: width.min(SIDE), caption }
-}
-
-/// An image as a PNG file.
-fn png(pixels: &[u8], [height, width]: [usize; 2], channels: usize) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut encoder = png::Encoder::new(&mut out, width as u32, height as u32);
-    encoder.set_color(if channels == 1 { png::ColorType::Grayscale } else { png::ColorType::Rgb });
-    encoder.set_depth(png::BitDepth::Eight);
-    let written = encoder.write_header().and_then(|mut writer| writer.write_image_data(pixels));
-    written.expect("a vector takes everything, and the pixels are as many as the header says");
-    out
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Predictions as files: `.npz`, CSV, JSON. Numbers in text are the shortest that read back as they are.
+//! Predictions as files: `.npz`, CSV, JSON, PNG. Numbers in text are the shortest that read back as they are.
 
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde_json::{Number, Value};
 
+use super::pictures;
 use crate::arrays;
 use crate::emit::check_kind;
 use bf16scope_data::NamedArray;
@@ -19,6 +20,7 @@ pub(super) enum PredictionFormat {
     Npz,
     Csv,
     Json,
+    Png,
 }
 
 impl PredictionFormat {
@@ -28,7 +30,11 @@ impl PredictionFormat {
             Some("npz") => Ok(PredictionFormat::Npz),
             Some("csv") => Ok(PredictionFormat::Csv),
             Some("json") => Ok(PredictionFormat::Json),
-            _ => bail!("-o {}: no kind of file that predictions go to; expected .npz, .csv or .json", path.display()),
+            Some("png") => Ok(PredictionFormat::Png),
+            _ => bail!(
+                "-o {}: no kind of file that predictions go to; expected .npz, .csv, .json or .png",
+                path.display()
+            ),
         }
     }
 }
@@ -36,7 +42,7 @@ impl PredictionFormat {
 /// A file that is being written, beside the one that it will become.
 pub(super) enum Output {
     Npz(Box<NpzWriter>),
-    Text { path: PathBuf, file: BufWriter<Replacement>, is_csv: bool },
+    Other { path: PathBuf, file: BufWriter<Replacement>, kind: PredictionFormat },
 }
 
 impl Output {
@@ -46,8 +52,7 @@ impl Output {
             return Ok(Output::Npz(Box::new(NpzWriter::create(path)?)));
         }
         let file = Replacement::begin(path).with_context(|| format!("cannot write {}", path.display()))?;
-        let is_csv = matches!(kind, PredictionFormat::Csv);
-        Ok(Output::Text { path: path.to_path_buf(), file: BufWriter::new(file), is_csv })
+        Ok(Output::Other { path: path.to_path_buf(), file: BufWriter::new(file), kind })
     }
 
     /// Writes all, and puts the file in its place. JSON is `head` with the predictions.
@@ -59,17 +64,18 @@ impl Output {
                 }
                 Ok(npz.finish()?)
             }
-            Output::Text { path, mut file, is_csv } => {
-                let text = match is_csv {
-                    true => as_csv(all)?,
-                    false => {
+            Output::Other { path, mut file, kind } => {
+                let bytes = match kind {
+                    PredictionFormat::Png => pictures::grid(all)?,
+                    PredictionFormat::Csv => as_csv(all)?.into_bytes(),
+                    PredictionFormat::Json | PredictionFormat::Npz => {
                         let mut object = head.clone();
                         object["predictions"] = as_json(all)?;
-                        serde_json::to_string(&object)? + "\n"
+                        (serde_json::to_string(&object)? + "\n").into_bytes()
                     }
                 };
                 let write = || {
-                    file.write_all(text.as_bytes())?;
+                    file.write_all(&bytes)?;
                     file.into_inner().map_err(std::io::IntoInnerError::into_error)?.finish()
                 };
                 write().with_context(|| format!("cannot write {}", path.display()))

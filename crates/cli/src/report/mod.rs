@@ -4,11 +4,13 @@
 
 mod curve;
 pub mod html;
+mod picture;
 pub mod plot;
 pub mod screen;
 mod table;
 
 pub use curve::Canvas;
+pub use picture::png;
 pub use screen::Screen;
 pub use table::{Column, Table};
 

@@ -18,6 +18,7 @@ use bf16scope_model::graph::Precision;
 use bf16scope_pjrt::{Arg, Buffer, Client, Executable};
 use bf16scope_train::experiment::Experiment;
 use bf16scope_train::package::{self, Manifest};
+use bf16scope_train::predicted_from;
 
 /// Runs a package: each device has its part of every input, and gives its part of every result.
 pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
@@ -120,8 +121,7 @@ fn of_files(
     let path = folder.join(package::EXPERIMENT);
     let experiment = Experiment::read(&path)?.with_learnt(manifest.learnt.as_ref());
     let source = experiment.read_other(&path, file, &context.setup())?;
-    let mut features = experiment.task().features();
-    features.retain(|feature| !feature.is_label);
+    let features = predicted_from(&*experiment.task());
     let precision: Precision = manifest.precision.parse().with_context(|| format!("{}", folder.display()))?;
     let n_devices = manifest.n_devices;
     let of_device = manifest.inputs.first().and_then(|input| input.dims.first()).copied().unwrap_or(1);

@@ -15,9 +15,9 @@ use bf16scope_hlo::{DType, Literal};
 use bf16scope_model::graph::Precision;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_pjrt::Platform;
-use bf16scope_train::Predictor;
 use bf16scope_train::checkpoint::Checkpoint;
 use bf16scope_train::experiment::Experiment;
+use bf16scope_train::{Predictor, predicted_from};
 
 /// An output in one precision beside what was recorded.
 #[derive(Debug, Serialize)]
@@ -67,7 +67,7 @@ pub(super) fn compare(
 ) -> anyhow::Result<Vec<Checked>> {
     let recorded = weights::open(arrays)?;
     let task = experiment.task();
-    let inputs = task.features().into_iter().filter(|feature| !feature.is_label).map(|feature| {
+    let inputs = predicted_from(&*task).into_iter().map(|feature| {
         let (dims, dtype, bytes) = array(&recorded, &feature.name)?;
         let dims = dims.get(1..).unwrap_or_default().to_vec();
         Ok((ArrayInfo::new(&feature.name, dtype, dims), bytes))

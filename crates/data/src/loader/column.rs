@@ -17,8 +17,8 @@ use bf16scope_hlo::element::{are_finite, f64s};
 #[derive(Clone, Debug)]
 pub(super) struct Column {
     pub feature: Feature,
-    /// Its index among the source's arrays.
-    pub array: usize,
+    /// Its index among the source's arrays; none of a feature that is drawn.
+    pub array: Option<usize>,
     /// The array's dtype and scale.
     pub from: DType,
     scale: f32,
@@ -35,11 +35,16 @@ pub(super) struct Column {
 impl Column {
     pub fn new(source: &dyn Source, feature: &Feature, compute: DType) -> Result<Column, DataError> {
         let arrays = source.arrays();
-        let Some(array) = arrays.iter().position(|info| info.name == feature.name) else {
-            let names: Vec<String> = arrays.iter().map(|info| info.name.clone()).collect();
-            return Err(DataError::no_array(source.place(0), &feature.name, &names));
+        let array = arrays.iter().position(|info| info.name == feature.name);
+        let info = match (array, feature.random) {
+            (Some(array), _) => arrays[array].clone(),
+            (None, Some(_)) => ArrayInfo::new(&feature.name, DType::F32, &feature.dims[..]),
+            (None, None) => {
+                let names: Vec<String> = arrays.iter().map(|info| info.name.clone()).collect();
+                return Err(DataError::no_array(source.place(0), &feature.name, &names));
+            }
         };
-        let ArrayInfo { name, dtype: given, dims, scale } = arrays[array].clone();
+        let ArrayInfo { name, dtype: given, dims, scale } = info;
         let Some(n_elements) = feature.n_elements() else {
             return Err(DataError::dims(&feature.dims));
         };
@@ -99,7 +104,7 @@ impl Column {
     /// Its dims, if it can be shifted.
     pub fn image(&self) -> Option<[usize; 3]> {
         let &[height, width, channels] = self.feature.dims.as_slice() else { return None };
-        let is_cast = self.feature.dtype == FeatureDType::Compute;
+        let is_cast = self.feature.dtype == FeatureDType::Compute && self.feature.random.is_none();
         is_cast.then_some([height as usize, width as usize, channels as usize])
     }
 

@@ -27,6 +27,7 @@ mod arithmetic;
 mod block;
 mod build;
 mod choice;
+mod constant;
 mod direct;
 mod elementwise;
 mod expansion;
@@ -36,6 +37,7 @@ mod kinds;
 mod layer_options;
 mod llama;
 mod loss;
+mod loss_groups;
 mod margins;
 mod merge;
 mod metric;
@@ -73,6 +75,7 @@ use crate::graph::Scope;
 use crate::nn;
 use crate::nn::options::some_positive;
 use crate::task::{Feature, Features, Identity, Mode, Outputs, Task};
+use bf16scope_data::Random;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::ops::RuleError;
 use serde::de::{DeserializeOwned, Deserializer};
@@ -127,6 +130,9 @@ pub struct InputSpec {
     /// Of whole numbers: what they are below. Default: what the `embedding` that reads them says.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_positive")]
     pub below: Option<i64>,
+    /// What it is drawn from, where data have no array of its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random: Option<Random>,
 }
 
 /// What an input's numbers are.
@@ -186,7 +192,7 @@ fn inputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Input>, D::E
     let spec = |node: &Node| match &node.value {
         Value::List(_) => {
             let shape = document::positives(node)?;
-            Ok(InputSpec { shape, dtype: InputDType::default(), below: None })
+            Ok(InputSpec { shape, dtype: InputDType::default(), below: None, random: None })
         }
         Value::Map(_) => InputSpec::deserialize(node),
         _ => Err(node.wrong("dims, such as [28, 28, 1], or {shape: [28, 28, 1], dtype: int32}")),
@@ -429,7 +435,7 @@ impl InputSpec {
             InputDType::Float32 => Feature::exact(name, DType::F32, shape),
             InputDType::Int32 => Feature::exact(name, DType::S32, shape),
         };
-        Feature { n_values: self.below, ..feature }
+        Feature { n_values: self.below, random: self.random, ..feature }
     }
 }
 
@@ -454,7 +460,7 @@ mod tests {
     #[test]
     fn a_network_of_rust_infers_its_labels_or_says_what_does_not_fit() {
         let input = |shape: &[i64]| {
-            let spec = InputSpec { shape: shape.to_vec(), dtype: InputDType::Compute, below: None };
+            let spec = InputSpec { shape: shape.to_vec(), dtype: InputDType::Compute, below: None, random: None };
             vec![Input { name: "x".to_string(), spec }]
         };
         let config = |shape: &[i64]| Config {

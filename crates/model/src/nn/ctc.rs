@@ -30,11 +30,50 @@ const NEVER: f64 = -1e30;
 /// Graves et al. 2006; TensorFlow's `tf.nn.ctc_loss` with dense labels.
 #[track_caller]
 pub fn ctc_per_example(logits: &Tensor, labels: &Tensor, blank: i64) -> Tensor {
-    let run = || match log_probability(logits, labels, blank) {
+    ctc_with_lengths(logits, labels, CtcLengths::default(), blank)
+}
+
+/// How much of each example counts, `[batch]` of integers each.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CtcLengths<'a> {
+    /// Labels, from the first. Default: those before the first blank.
+    pub labels: Option<&'a Tensor>,
+    /// Steps, from the first. Default: all.
+    pub logits: Option<&'a Tensor>,
+}
+
+/// [`ctc_per_example`] of sequences whose lengths are known: labels and steps behind them count for nothing and have no gradient.
+///
+/// # Errors
+/// As [`ctc_per_example`]; lengths that are no `[batch]` of integers.
+///
+/// # Source
+/// TensorFlow's `tf.nn.ctc_loss` with `label_length` and `logit_length`.
+#[track_caller]
+pub fn ctc_with_lengths(logits: &Tensor, labels: &Tensor, lengths: CtcLengths<'_>, blank: i64) -> Tensor {
+    let given = [lengths.labels, lengths.logits].into_iter().flatten();
+    if let Some(poison) = given.clone().find(|length| length.is_poison()) {
+        return poison.clone();
+    }
+    let run = || match log_probability(logits, labels, lengths, blank) {
         Ok(log_probability) => log_probability.negate(),
         Err(message) => logits.graph().fail("ctc", &[logits, labels], RuleError::new("ctc/step", message)),
     };
-    loss("ctc", [logits, labels], || check(logits, labels, blank), run)
+    let check = || {
+        check(logits, labels, blank)?;
+        given.clone().try_for_each(|length| check_length(length, logits.dims()[0]))
+    };
+    loss("ctc", [logits, labels], check, run)
+}
+
+fn check_length(length: &Tensor, batch: i64) -> Result<(), RuleError> {
+    match length.dtype().is_integer() && length.dims() == [batch] {
+        true => Ok(()),
+        false => {
+            let message = format!("lengths are {}, expected whole numbers [{batch}]", length.shape());
+            Err(RuleError::new("ctc/lengths", message))
+        }
+    }
 }
 
 fn check(logits: &Tensor, labels: &Tensor, blank: i64) -> Result<(), RuleError> {
@@ -58,7 +97,7 @@ fn check(logits: &Tensor, labels: &Tensor, blank: i64) -> Result<(), RuleError> 
 }
 
 #[track_caller]
-fn log_probability(logits: &Tensor, labels: &Tensor, blank: i64) -> Result<Tensor, String> {
+fn log_probability(logits: &Tensor, labels: &Tensor, lengths: CtcLengths<'_>, blank: i64) -> Result<Tensor, String> {
     let (g, dtype) = (logits.graph(), logits.dtype());
     let [batch, steps, classes] = logits.dims()[..] else { return Err("rank".to_string()) };
     let length = labels.dims()[1];
@@ -83,8 +122,13 @@ fn log_probability(logits: &Tensor, labels: &Tensor, blank: i64) -> Result<Tenso
     let skips = scores(&states.not_equal(&before).binary(BinaryOp::And, &is_label));
     let number = g.iota(DType::S32, &[batch, n_states], 1);
     let start = scores(&number.equal(&g.full(DType::S32, &[batch, n_states], 0.0)));
-    let body = step(g, dtype, batch, n_states)?;
-    let operands = [Operand::Carried(&start), Operand::Carried(&skips), Operand::Split(&by_state)];
+    let counts = lengths.logits.map(|length| {
+        let dims = [steps, batch];
+        g.iota(DType::S32, &dims, 0).less(&length.cast(DType::S32).broadcast_in_dim(&dims, &[1]))
+    });
+    let body = step(g, dtype, batch, n_states, counts.is_some())?;
+    let mut operands = vec![Operand::Carried(&start), Operand::Carried(&skips), Operand::Split(&by_state)];
+    operands.extend(counts.as_ref().map(Operand::Split));
     let n = u32::try_from(steps).map_err(|_| format!("{steps} steps"))?;
     let results = g.scan(n, &body.module, &operands);
     let last = &results[0];
@@ -92,21 +136,34 @@ fn log_probability(logits: &Tensor, labels: &Tensor, blank: i64) -> Result<Tenso
         return Ok(g.tensor(POISON));
     }
     // The last label, or the blank behind it.
-    let is_written = labels.not_equal(&blanks(&[batch, length]));
-    let [zeros, ones] = [0.0, 1.0].map(|value| g.full(DType::S32, &[batch, length], value));
-    let end = (is_written.select(&ones, &zeros).sum(&[1]) * 2.0).broadcast_in_dim(&[batch, n_states], &[0]);
+    let n_labels = match lengths.labels {
+        Some(length) => length.cast(DType::S32),
+        None => {
+            // How far the first blank is from the end.
+            let dims = [batch, length];
+            let [zeros, all] = [0.0, length as f64].map(|value| g.full(DType::S32, &dims, value));
+            let left = &all - g.iota(DType::S32, &dims, 1);
+            let is_blank = labels.equal(&blanks(&dims));
+            g.full(DType::S32, &[batch], length as f64) - is_blank.select(&left, &zeros).max(&[1])
+        }
+    };
+    let end = (n_labels * 2.0).broadcast_in_dim(&[batch, n_states], &[0]);
     let is_end = number.equal(&end).binary(BinaryOp::Or, &number.equal(&(&end - 1.0)));
     Ok(log_sum(&[&(last + scores(&is_end))], Some(1)))
 }
 
-/// One step as a program: (scores of the states, skips, log probabilities of the states' classes) → (scores, skips).
-fn step(outer: &Graph, dtype: DType, batch: i64, n_states: i64) -> Result<Program, String> {
+/// One step as a program: (scores of the states, skips, log probabilities of the states' classes, whether the step counts) →
+/// (scores, skips).
+fn step(outer: &Graph, dtype: DType, batch: i64, n_states: i64, is_counted: bool) -> Result<Program, String> {
     let g = Graph::new("ctc").placed_as(outer);
     let input = |name: &str| g.input(name, dtype, [batch, n_states]);
     let (scores, skips) = (input("scores"), input("skips"));
     let row = g.input("row", dtype, [1, batch, n_states]).reshape([batch, n_states]);
     let ways = [&scores, &shifted(&scores, 1, NEVER), &(shifted(&scores, 2, NEVER) + &skips)];
     let next = log_sum(&ways, None) + row;
+    let counts = is_counted.then(|| g.input("counts", DType::Pred, [1, batch]).reshape([batch]));
+    let next =
+        counts.map_or(next.clone(), |counts| counts.broadcast_in_dim(&[batch, n_states], &[0]).select(&next, &scores));
     g.finish(&[("scores", &next), ("skips", &skips)]).map_err(|error| error.to_string())
 }
 

@@ -62,7 +62,7 @@ pub use conv::{Conv2d, conv2d};
 pub use conv_nd::{Conv3d, ConvTranspose, SeparableConv, conv_transpose, conv3d, separable_conv};
 pub use conv1d::{Conv1d, Padding1d, conv1d};
 pub use count::{ClassCounts, above_thresholds, class_counts};
-pub use ctc::ctc_per_example;
+pub use ctc::{CtcLengths, ctc_per_example, ctc_with_lengths};
 pub use dense::{Dense, dense, flatten, tied_dense};
 pub use depthwise::{DepthwiseConv2d, depthwise_conv2d};
 pub use distance_loss::{
@@ -93,7 +93,7 @@ pub use pool::{Pool, avg_pool, global_avg_pool, global_max_pool, max_pool};
 pub use pool_first::{ConvNormPool, conv_norm_pool};
 pub use pool_nd::{PoolNd, avg_pool_nd, max_pool_nd};
 pub use prelu::{Prelu, prelu};
-pub use recurrent::{Gru, Lstm, StepRemat, gru, gru_from, lstm, lstm_from};
+pub use recurrent::{Gru, Lstm, StepRemat, gru, gru_from, gru_with_states, lstm, lstm_from, lstm_with_states};
 pub use reduce::{Reduction, reduce};
 pub use reshape::{crop, permute, reshape_example, take, upsample, zero_padding};
 pub use rms_norm::{RmsNorm, rms_norm};

@@ -170,6 +170,23 @@ pub fn lstm_from(
     name: &str,
     config: &Lstm,
 ) -> Tensor {
+    lstm_with_states(s, x, mask, states, name, config).0
+}
+
+/// [`lstm_from`], and its last states: h and c, `[batch, units]` each, forwards and then backwards where it is bidirectional. As the
+/// states that it starts from, they are in the dtype in which it carries them: c in f32 at least.
+///
+/// # Errors
+/// As [`lstm_from`]; there are no states then.
+#[track_caller]
+pub fn lstm_with_states(
+    s: &Scope,
+    x: &Tensor,
+    mask: Option<&Tensor>,
+    states: &[&Tensor],
+    name: &str,
+    config: &Lstm,
+) -> (Tensor, Vec<Tensor>) {
     layer(s, x, mask, states, name, ("lstm", &config.order()), |s, x| {
         let Lstm { units, .. } = *config;
         let kernels = kernels(s, x, 4 * units, (config.kernel_initializer, config.recurrent_initializer), units);
@@ -209,6 +226,22 @@ pub fn gru(s: &Scope, x: &Tensor, mask: Option<&Tensor>, name: &str, config: &Gr
 /// As [`gru`]; another number of states, or of another shape.
 #[track_caller]
 pub fn gru_from(s: &Scope, x: &Tensor, mask: Option<&Tensor>, states: &[&Tensor], name: &str, config: &Gru) -> Tensor {
+    gru_with_states(s, x, mask, states, name, config).0
+}
+
+/// [`gru_from`], and its last states, `[batch, units]`: one, or that forwards and that backwards.
+///
+/// # Errors
+/// As [`gru_from`]; there are no states then.
+#[track_caller]
+pub fn gru_with_states(
+    s: &Scope,
+    x: &Tensor,
+    mask: Option<&Tensor>,
+    states: &[&Tensor],
+    name: &str,
+    config: &Gru,
+) -> (Tensor, Vec<Tensor>) {
     layer(s, x, mask, states, name, ("gru", &config.order()), |s, x| {
         let Gru { units, .. } = *config;
         let kernels = kernels(s, x, 3 * units, (config.kernel_initializer, config.recurrent_initializer), units);
@@ -304,16 +337,17 @@ fn layer(
     name: &str,
     (kind, order): (&'static str, &Order),
     cell: impl Fn(&Scope, &Tensor) -> Cell,
-) -> Tensor {
+) -> (Tensor, Vec<Tensor>) {
+    let none = |poison: Tensor| (poison, Vec::new());
     s.layer(name, |s| {
         if let Some(poison) =
             [Some(x), mask].into_iter().flatten().chain(states.iter().copied()).find(|it| it.is_poison())
         {
-            return poison.clone();
+            return none(poison.clone());
         }
         let checked = check(x, mask, order).and_then(|()| check_states(x, states, kind, order));
         if let Err(error) = checked {
-            return s.graph().fail(kind, &[x], error);
+            return none(s.graph().fail(kind, &[x], error));
         }
         let (first, second) = states.split_at(if order.bidirectional { states.len() / 2 } else { states.len() });
         let one =
@@ -321,14 +355,15 @@ fn layer(
         if !order.bidirectional {
             return one(s, first, order.go_backwards);
         }
-        let forward = s.within("forward", |s| one(s, first, order.go_backwards));
-        let backward = s.within("backward", |s| one(s, second, !order.go_backwards));
+        let (forward, mut last) = s.within("forward", |s| one(s, first, order.go_backwards));
+        let (backward, last_backward) = s.within("backward", |s| one(s, second, !order.go_backwards));
         if forward.is_poison() || backward.is_poison() {
-            return s.graph().tensor(bf16scope_hlo::POISON);
+            return none(s.graph().tensor(bf16scope_hlo::POISON));
         }
+        last.extend(last_backward);
         // In the order of the first one's steps.
         let backward = if order.return_sequences { reversed(&backward, 1) } else { backward };
-        Tensor::concatenate(&[&forward, &backward], -1)
+        (Tensor::concatenate(&[&forward, &backward], -1), last)
     })
 }
 
@@ -364,7 +399,7 @@ fn check_states(x: &Tensor, states: &[&Tensor], kind: &'static str, order: &Orde
     }
 }
 
-/// One direction: the state after the last step, or those after all.
+/// One direction: the state after the last step, or those after all; and all that it carried behind the last step.
 #[track_caller]
 fn direction(
     s: &Scope,
@@ -373,8 +408,9 @@ fn direction(
     kind: &'static str,
     (order, go_backwards): (&Order, bool),
     cell: &Cell,
-) -> Tensor {
+) -> (Tensor, Vec<Tensor>) {
     let g = s.graph();
+    let fail = |error: RuleError| (g.fail(kind, &[x], error), Vec::new());
     let (batch, steps, units) = (x.dims()[0], x.dims()[1], order.units);
     let by_step = |x: Tensor, permutation: &[i64]| {
         let x = x.transpose(permutation);
@@ -393,13 +429,13 @@ fn direction(
     let memory_dtype = if is_narrow { DType::F32 } else { x.dtype() };
     let memory = cell.has_memory.then(|| start(1, memory_dtype));
     if let Some(poison) = cell.kernels.iter().find(|kernel| kernel.is_poison()) {
-        return poison.clone();
+        return (poison.clone(), Vec::new());
     }
     let carried = [Some(&state), memory.as_ref(), Some(&cell.kernels[1]), cell.bias.as_ref()];
     let mut operands: Vec<Operand<'_>> = carried.into_iter().flatten().map(Operand::Carried).collect();
     let body = match body(s, kind, order, cell, batch, memory_dtype, mask.is_some()) {
         Ok(body) => body.module,
-        Err(error) => return g.fail(kind, &[x], RuleError::new("recurrent/step", error.to_string())),
+        Err(error) => return fail(RuleError::new("recurrent/step", error.to_string())),
     };
     let n = steps as u32;
     let results = if order.remat == StepRemat::Segments && !order.unroll {
@@ -411,7 +447,7 @@ fn direction(
         let segment = |length| segment(g, kind, &body, &operands, (n_states, length));
         match g.scan_segments(n, &segment, &operands) {
             Ok(results) => results,
-            Err(error) => return g.fail(kind, &[&x], RuleError::new("recurrent/segment", error.to_string())),
+            Err(error) => return fail(RuleError::new("recurrent/segment", error.to_string())),
         }
     } else {
         // The whole sequence's product at once.
@@ -424,9 +460,10 @@ fn direction(
             (false, _) => g.scan(n, &body, &operands),
         }
     };
+    let last = results.iter().take(1 + usize::from(memory.is_some())).cloned().collect();
     match order.return_sequences {
-        true => results.last().map_or_else(|| state.clone(), |states| states.transpose(&[1, 0, 2])),
-        false => results[0].clone(),
+        true => (results.last().map_or_else(|| state.clone(), |states| states.transpose(&[1, 0, 2])), last),
+        false => (results[0].clone(), last),
     }
 }
 

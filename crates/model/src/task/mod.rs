@@ -127,6 +127,22 @@ pub struct Outputs {
     /// Scalars to look at while training, by name, `f32[]`: they come to the host only when asked for, as those of
     /// TPUEstimator's `host_call`. Of micro-batches, the mean.
     pub scalars: Vec<(String, Tensor)>,
+    /// Losses that train variables of their own, all at the same step and from the same values, as a GAN's. Of none,
+    /// [`loss`](Outputs::loss) trains all.
+    pub groups: Vec<LossGroup>,
+}
+
+/// A loss, and the variables that it trains: its gradient reaches no others.
+#[derive(Clone, Debug)]
+pub struct LossGroup {
+    /// What errors call it.
+    pub name: String,
+    /// Its mean over the batch, `f32[]`.
+    pub loss: Tensor,
+    /// Names of variables. Each variable is of one group.
+    pub variables: Vec<String>,
+    /// Whether it must depend on each of them.
+    pub is_strict: bool,
 }
 
 impl Outputs {
@@ -153,6 +169,13 @@ impl Outputs {
     #[must_use]
     pub fn prediction(mut self, name: &str, value: &Tensor) -> Outputs {
         self.predictions.push((name.to_string(), value.clone()));
+        self
+    }
+
+    /// With one more loss that trains variables of its own, named by `name` in errors.
+    #[must_use]
+    pub fn group(mut self, group: LossGroup) -> Outputs {
+        self.groups.push(group);
         self
     }
 

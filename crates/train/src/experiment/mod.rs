@@ -36,6 +36,7 @@ use crate::Spec;
 use crate::StepsPerCall;
 use crate::callbacks::{self, Callbacks, EarlyStopping, KeepBest, ReduceOnPlateau};
 use crate::checkpoint::{Checkpoint, Place};
+use crate::predicted_from;
 use crate::weight_names::families;
 use crate::{TrainError, TrainErrorKind};
 use bf16scope_data::Source;
@@ -48,7 +49,7 @@ use bf16scope_model::models::Model;
 use bf16scope_model::optim::{
     Average, Clip, DecayForm, LearningRate, LossScale, Optimizer, SlotStorage, Update, WarmUp, WeightDecay,
 };
-use bf16scope_model::task::Task;
+use bf16scope_model::task::{Feature, Task};
 use bf16scope_passes::tuning::{Tune, Tuning};
 use bf16scope_pjrt::Setup;
 use serde::Deserialize;
@@ -502,7 +503,7 @@ impl Experiment {
     pub fn read_data(&self, path: impl AsRef<Path>, setup: &Setup) -> Result<Examples, TrainError> {
         let path = path.as_ref();
         match &self.data_in(setup) {
-            Some(data) => data.read(path, &self.task().features()).map_err(|error| lines::with_its_line(self, error)),
+            Some(data) => data.read(path, &of_files(&*self.task())).map_err(|error| lines::with_its_line(self, error)),
             None => {
                 let text = "the experiment has no `data`, which training and evaluation need";
                 let help = "add a `data:` block with `csv` and `n_test`, as in examples/digits.yaml";
@@ -517,8 +518,7 @@ impl Experiment {
     /// # Errors
     /// A file that is not right, with its place.
     pub fn read_other(&self, path: &Path, file: &Path, setup: &Setup) -> Result<Box<dyn Source>, TrainError> {
-        let mut features = self.task().features();
-        features.retain(|feature| !feature.is_label);
+        let features = predicted_from(&*self.task());
         self.data_in(setup)
             .unwrap_or_else(|| DataConfig { cache: setup.cache(), ..DataConfig::default() })
             .read_other(path, file, &features)
@@ -634,6 +634,11 @@ impl Experiment {
     pub fn with_its_line(&self, error: TrainError) -> TrainError {
         lines::with_its_line(self, error)
     }
+}
+
+/// What files hold for a task: all that the host does not draw.
+fn of_files(task: &dyn Task) -> Vec<Feature> {
+    task.features().into_iter().filter(|feature| feature.random.is_none()).collect()
 }
 
 /// Where the checkpoint of the experiment at `path` goes unless told otherwise: `checkpoints/NAME-PRECISION.safetensors`

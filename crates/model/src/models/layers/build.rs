@@ -1,16 +1,18 @@
 //! Builds a network in a program: layers, losses, metrics and predictions; and infers its features by building it once.
 
 use super::super::written::written_at;
+use super::constant::{constant, constant_labels};
 use super::kinds::LayerDType;
 use super::loss::Reduction;
+use super::loss_groups::{self, Group};
 use super::metric::{Judged, MetricKind, TopK};
 use super::objective::{Labels, label_of, of_rows};
 use super::wiring::{Source, Wiring, at};
-use super::{Config, Input, Layer, Layers, Loss, Metric, Network};
+use super::{Config, Input, Layer, Layers, Loss, LossKind, Metric, Network};
 use crate::document::{NodeError, Origin, Step, Value};
 use crate::graph::{Graph, Precision, Scope, Tensor};
 use crate::nn::{self, Activation};
-use crate::task::{self, Feature, FeatureDType, Features, Mode, Outputs};
+use crate::task::{self, Feature, FeatureDType, Features, LossGroup, Mode, Outputs};
 use bf16scope_hlo::DType;
 use std::cell::RefCell;
 
@@ -71,6 +73,7 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
     });
     let judged: Vec<(&String, Feature)> = losses
         .chain(metrics)
+        .filter(|(name, ..)| constant(config, name).is_none())
         .map(|(name, labels, source)| (name, label_of(name, &tensors.of(*source).dims(), labels)))
         .collect();
     let weights = config.weights();
@@ -84,6 +87,22 @@ fn with_labels(config: &Config, wiring: &Wiring, inputs: Vec<Feature>, tensors: 
                 feature.n_values = feature.n_values.or(wanted.n_values);
             }
             Some(_) => {}
+        }
+    }
+    // Of labels or steps as many as there are, or fewer.
+    for (loss, source) in config.loss.iter().zip(&wiring.losses) {
+        let n_labels = judged.iter().find(|(name, _)| **name == loss.options.labels);
+        let n_labels = features.iter().find(|it| it.name == loss.options.labels).or(n_labels.map(|(_, it)| it));
+        let most = [n_labels.and_then(|it| it.dims.first().copied()), tensors.of(*source).dims().get(1).copied()];
+        for ((_, name), most) in loss.lengths().into_iter().zip(most) {
+            let (Some(name), Some(most)) = (name, most) else { continue };
+            match features.iter_mut().find(|feature| feature.name == *name) {
+                None => features.push(Feature::exact(name, DType::S32, []).label().below(most + 1)),
+                Some(feature) if feature.dtype == FeatureDType::Exact(DType::S32) => {
+                    feature.n_values = feature.n_values.or(Some(most + 1));
+                }
+                Some(_) => {}
+            }
         }
     }
     for name in &weights {
@@ -136,8 +155,12 @@ enum Term {
 pub(super) struct Tensors {
     inputs: Vec<Option<Tensor>>,
     layers: Vec<Tensor>,
-    /// Penalties that regularizers add to the loss.
-    terms: Vec<Tensor>,
+    /// The last states of each layer.
+    states: Vec<Vec<Tensor>>,
+    /// Penalties that regularizers add to the loss, and the layers that they are of.
+    terms: Vec<(usize, Tensor)>,
+    /// Numbers of the variables that each layer made.
+    variables: Vec<std::ops::Range<usize>>,
     casts: RefCell<Vec<(Source, Tensor)>>,
 }
 
@@ -145,6 +168,8 @@ impl Tensors {
     pub(super) fn of(&self, source: Source) -> Tensor {
         match source {
             Source::Layer(number) => self.layers[number].clone(),
+            // There are none where the graph has an error.
+            Source::State(number, state) => self.states[number].get(state).unwrap_or(&self.layers[number]).clone(),
             Source::Input(number) => match &self.inputs[number] {
                 Some(input) => input.clone(),
                 None => unreachable!("an input that is read was made: `layers` makes those that outputs are"),
@@ -183,7 +208,8 @@ impl Build<'_> {
         let Build { config, wiring, .. } = self;
         self.s.low_precision(|s| {
             let (inputs, casts) = (vec![None; config.inputs.len()], RefCell::default());
-            let mut tensors = Tensors { inputs, layers: Vec::new(), terms: Vec::new(), casts };
+            let (layers, states, terms, variables) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+            let mut tensors = Tensors { inputs, layers, states, terms, variables, casts };
             let mut wanted: Vec<Source> = wiring.reads.iter().flatten().copied().collect();
             wanted.extend(wiring.outputs.iter().map(|(_, source)| *source).chain(wiring.losses.iter().copied()));
             wanted.extend(&wiring.metrics);
@@ -193,35 +219,48 @@ impl Build<'_> {
                 }
             }
             for number in 0..config.layers.len() {
-                let (layer, term) = self.written("layers", number, s, |s| self.layer(number, s, &tensors))?;
+                let first = s.graph().variables().len();
+                let (layer, states, term) = self.written("layers", number, s, |s| self.layer(number, s, &tensors))?;
                 tensors.layers.push(layer);
-                tensors.terms.extend(term);
+                tensors.states.push(states);
+                tensors.terms.extend(term.map(|term| (number, term)));
+                tensors.variables.push(first..s.graph().variables().len());
             }
             Ok(tensors)
         })
     }
 
-    /// A layer, and what its regularizers add to the loss.
-    fn layer(&self, number: usize, s: &Scope, tensors: &Tensors) -> Result<(Tensor, Option<Tensor>), NodeError> {
+    /// A layer, its last states, and what its regularizers add to the loss.
+    fn layer(
+        &self,
+        number: usize,
+        s: &Scope,
+        tensors: &Tensors,
+    ) -> Result<(Tensor, Vec<Tensor>, Option<Tensor>), NodeError> {
         let (layer, name, sources) =
             (&self.config.layers[number], &self.wiring.names[number], &self.wiring.reads[number]);
-        let read = sources.iter().map(|&source| self.as_read(s, layer, source, tensors.of(source)));
+        let n_inputs = sources.len() - layer.initial_state.len();
+        let read = sources.iter().enumerate().map(|(at, &source)| match source {
+            // As it was carried: an LSTM's c in f32.
+            Source::State(..) if at >= n_inputs => tensors.of(source),
+            _ => self.as_read(s, layer, source, tensors.of(source)),
+        });
         let read: Vec<Tensor> = read.collect();
         let read: Vec<&Tensor> = read.iter().collect();
-        let (inputs, states) = read.split_at(read.len() - layer.initial_state.len());
+        let (inputs, states) = read.split_at(n_inputs);
         let first = s.graph().variables().len();
         let outer = s;
         let build = |s: &Scope| match self.table(number, outer, tensors) {
-            Some(table) => self.tied(number, s, read[0], table),
+            Some(table) => (self.tied(number, s, read[0], table), Vec::new()),
             None => self.under_its_name(number, s, |s, name| layer.kind.build_from(s, name, inputs, states)),
         };
-        let made = match layer.dtype {
+        let (made, last) = match layer.dtype {
             Some(LayerDType::Float32) => s.in_f32(build),
             None => build(s),
         };
         let Some(error) = s.graph().emitter().error() else {
             let term = self.regularized(number, first, s, &made)?;
-            return Ok((made, term));
+            return Ok((made, last, term));
         };
         let reads = sources.iter().zip(&read);
         let reads = reads.map(|(&source, x)| format!("`{}` {}", self.wiring.name_of(self.config, source), example(x)));
@@ -236,7 +275,11 @@ impl Build<'_> {
         if !x.dtype().is_float() {
             return x;
         }
-        let is_f32 = matches!(source, Source::Layer(number) if self.config.layers[number].dtype.is_some());
+        let is_f32 = match source {
+            Source::Input(_) => false,
+            Source::Layer(number) => self.config.layers[number].dtype.is_some(),
+            Source::State(..) => true,
+        };
         match layer.dtype {
             Some(LayerDType::Float32) => x.cast(DType::F32),
             None if is_f32 => x.cast(s.low_precision_dtype().unwrap_or(DType::F32)),
@@ -268,22 +311,50 @@ impl Build<'_> {
         for (number, loss) in self.config.loss.iter().enumerate() {
             terms.push(self.loss(number, loss, tensors, label_smoothing)?);
         }
-        let sums = self.sums(&terms);
-        let mut outputs = Outputs::new();
+        let mut outputs = self.groups(&terms, tensors)?.into_iter().fold(Outputs::new(), Outputs::group);
+        let sums = self.sums(&terms, |_| true);
+        let penalties: Vec<Tensor> = tensors.terms.iter().map(|(_, term)| term.clone()).collect();
         for (number, metric) in self.config.metrics.iter().enumerate() {
             outputs = outputs.metric(&metric.name(), self.metric(number, metric, tensors)?);
         }
-        let Some(loss) = self.total(&terms, sums, &tensors.terms) else {
+        let Some(loss) = self.total(&terms, sums, &penalties) else {
             return Err(NodeError::new(Vec::new(), "there is no loss"));
         };
         let reported = if terms.len() > 1 { self.reported(&terms) } else { Vec::new() };
         Ok(reported.into_iter().fold(outputs.loss(loss), |all, (name, value)| all.metric(&name, value)))
     }
 
-    /// The sums of the losses that are means, and of those that are ratios, each times its weight.
-    fn sums(&self, terms: &[Term]) -> [Option<Tensor>; 2] {
+    /// The losses that train variables of their own, in training.
+    fn groups(&self, terms: &[Term], tensors: &Tensors) -> Result<Vec<LossGroup>, NodeError> {
+        if self.mode != Mode::Train {
+            return Ok(Vec::new());
+        }
+        let variables = self.s.graph().variables();
+        let trained: Vec<String> = variables.iter().filter(|it| it.trainable).map(|it| it.name.clone()).collect();
+        let groups = loss_groups::groups(self.config, &trained)?;
+        // A penalty is of the group that trains its layer; of a layer without variables, of all.
+        let is_of = |group: &Group, layer: usize| {
+            let owner = self.wiring.owners[layer].unwrap_or(layer);
+            let mut names = variables[tensors.variables[owner].clone()].iter().filter(|it| it.trainable);
+            names.next().is_none_or(|first| group.variables.contains(&first.name))
+        };
+        let group = |group: Group| {
+            let penalties = tensors.terms.iter().filter(|(layer, _)| is_of(&group, *layer));
+            let penalties: Vec<Tensor> = penalties.map(|(_, term)| term.clone()).collect();
+            let sums = self.sums(terms, |number| group.losses.contains(&number));
+            let names: Vec<&str> =
+                group.losses.iter().map(|&number| loss_groups::called(self.config, number)).collect();
+            let task::Loss::Mean(loss) = self.total(terms, sums, &penalties)? else { return None };
+            Some(LossGroup { name: names.join(" + "), loss, variables: group.variables, is_strict: group.is_named })
+        };
+        Ok(groups.into_iter().filter_map(group).collect())
+    }
+
+    /// The sums of the losses that are means, and of those that are ratios, each times its weight: of those that are asked for.
+    fn sums(&self, terms: &[Term], is_asked: impl Fn(usize) -> bool) -> [Option<Tensor>; 2] {
         let mut sums = [None, None];
-        for (term, loss) in terms.iter().zip(&self.config.loss) {
+        for (_, (term, loss)) in terms.iter().zip(&self.config.loss).enumerate().filter(|(number, _)| is_asked(*number))
+        {
             let (at, value) = match term {
                 Term::Mean(each) => (0, each.clone()),
                 // Over batches its sum and its weights add up by themselves.
@@ -326,30 +397,58 @@ impl Build<'_> {
         let judged = |number: usize| self.wiring.name_of(self.config, self.wiring.losses[number]);
         let mut values: Vec<(String, task::Metric)> = Vec::new();
         for (number, (term, loss)) in terms.iter().zip(&self.config.loss).enumerate() {
+            if let Some(together) = self.reported_together(number, terms) {
+                values.extend(together);
+                continue;
+            }
             let is_alone = (0..terms.len()).filter(|&other| judged(other) == judged(number)).count() == 1;
             let name = match (&loss.options.name, is_alone) {
                 (Some(name), _) => name.clone(),
                 (None, true) => format!("{}_loss", judged(number)),
                 (None, false) => format!("{}_{}", judged(number), loss.name()),
             };
-            let is_taken = values.iter().any(|(other, _)| *other == name)
-                || self.config.metrics.iter().any(|metric| metric.name() == name);
+            if self.config.metrics.iter().any(|metric| metric.name() == name) {
+                continue;
+            }
+            // The second of a kind that judges one output has a number.
+            let is_free = |name: &String| values.iter().all(|(other, _)| other != name);
+            let mut names = std::iter::once(name.clone()).chain((2..).map(|n| format!("{name}_{n}")));
+            let Some(name) = names.find(is_free) else { continue };
             let value = match (term, self.mode) {
                 (Term::Ratio { sum, weight }, _) => task::Metric::ratio(sum, weight),
                 (Term::Mean(mean), Mode::Train) => task::Metric::mean(mean),
                 (Term::Mean(each), _) => task::Metric::weighted(each, &self.features.weight()),
             };
-            if !is_taken {
-                values.push((name, value));
-            }
+            values.push((name, value));
         }
         values
+    }
+
+    /// The sum of the losses that one name was given, with the first of them; nothing with the others.
+    fn reported_together(&self, number: usize, terms: &[Term]) -> Option<Option<(String, task::Metric)>> {
+        let name = self.config.loss[number].options.name.as_ref()?;
+        let is_same = |other: &usize| self.config.loss[*other].options.name.as_ref() == Some(name);
+        let same: Vec<usize> = (0..terms.len()).filter(is_same).collect();
+        let is_mean = |other: &usize| matches!(terms[*other], Term::Mean(_));
+        if same.len() == 1 || !same.iter().all(is_mean) {
+            return None;
+        }
+        if same[0] != number {
+            return Some(None);
+        }
+        let [sum, _] = self.sums(terms, |other| same.contains(&other));
+        let metric = |sum: Tensor| match self.mode {
+            Mode::Train => task::Metric::mean(&sum),
+            Mode::Evaluate | Mode::Predict => task::Metric::weighted(&sum, &self.features.weight()),
+        };
+        Some(sum.map(|sum| (name.clone(), metric(sum))))
     }
 
     /// One of the losses: its mean over the batch in training, else each example's; or its sum and what it is divided by.
     fn loss(&self, number: usize, loss: &Loss, tensors: &Tensors, label_smoothing: f64) -> Result<Term, NodeError> {
         let (source, name) = (self.wiring.losses[number], &loss.options.labels);
-        let (output, labels) = (tensors.in_f32(source), self.target(name, loss.labels()));
+        let output = tensors.in_f32(source);
+        let labels = self.target(("loss", number, loss.name()), name, &output, loss.labels())?;
         if self.mode == Mode::Evaluate {
             // Inputs are made in the order in which the zoo's evaluations make them: labels, then weights.
             self.features.weight();
@@ -370,7 +469,12 @@ impl Build<'_> {
             Mode::Train => loss.options.label_smoothing.unwrap_or(label_smoothing),
             Mode::Evaluate | Mode::Predict => 0.0,
         };
-        let each = self.written("loss", number, self.s, |_| loss.per_example(&output, &labels, smoothing));
+        let lengths = loss.lengths().map(|(_, name)| name.map(|name| self.features.get(name)));
+        let lengths = nn::CtcLengths { labels: lengths[0].as_ref(), logits: lengths[1].as_ref() };
+        let each = self.written("loss", number, self.s, |_| match loss.kind {
+            LossKind::Ctc(ctc) => nn::ctc_with_lengths(&output, &labels, lengths, ctc.blank),
+            _ => loss.per_example(&output, &labels, smoothing),
+        });
         self.fits(path, &what, source, (name, &labels))?;
         let (each, weights) = self.weighed(loss, number, each, (&output, &labels))?;
         if loss.options.reduction == Reduction::WeightedMean {
@@ -400,7 +504,8 @@ impl Build<'_> {
 
     fn metric(&self, number: usize, metric: &Metric, tensors: &Tensors) -> Result<task::Metric, NodeError> {
         let (source, name) = (self.wiring.metrics[number], &metric.options.labels);
-        let (output, labels) = (tensors.in_f32(source), self.target(name, metric.labels()));
+        let output = tensors.in_f32(source);
+        let labels = self.target(("metrics", number, metric.kind_name()), name, &output, metric.labels())?;
         // The class of a distribution is its largest, as Keras' categorical accuracy has it.
         let is_distribution = metric.counts_classes()
             && is_distribution(self.config, name)
@@ -417,11 +522,24 @@ impl Build<'_> {
         Ok(of_batch)
     }
 
-    /// The feature that a loss or metric judges by.
-    fn target(&self, name: &str, labels: Labels) -> Tensor {
+    /// The feature, or the number, that a loss or metric judges by.
+    fn target(
+        &self,
+        (list, number, kind): (&str, usize, &str),
+        name: &str,
+        output: &Tensor,
+        labels: Labels,
+    ) -> Result<Tensor, NodeError> {
+        if let Some(value) = constant(self.config, name) {
+            let path = || [at(list, number), vec![kind.into(), "labels".into()]].concat();
+            return match output.is_poison() {
+                true => Ok(output.clone()),
+                false => constant_labels(output, value, labels).map_err(|message| NodeError::new(path(), message)),
+            };
+        }
         let target = self.features.get(name);
         let is_whole = matches!(labels, Labels::Classes | Labels::Identities);
-        if is_whole || target.is_poison() { target } else { target.cast(DType::F32) }
+        Ok(if is_whole || target.is_poison() { target } else { target.cast(DType::F32) })
     }
 
     /// The graph's error, if a loss or metric has just made it.

@@ -339,13 +339,32 @@ impl LayerKind {
         }
     }
 
-    /// Builds a recurrent layer that starts from `states`; another has none.
-    pub(super) fn build_from(&self, s: &Scope, name: &str, inputs: &[&Tensor], states: &[&Tensor]) -> Tensor {
+    /// Builds a recurrent layer that starts from `states`, with its last ones; another layer has none.
+    pub(super) fn build_from(
+        &self,
+        s: &Scope,
+        name: &str,
+        inputs: &[&Tensor],
+        states: &[&Tensor],
+    ) -> (Tensor, Vec<Tensor>) {
         let mask = inputs.get(1).copied();
         match self {
-            LayerKind::Lstm(options) => nn::lstm_from(s, inputs[0], mask, states, name, options),
-            LayerKind::Gru(options) => nn::gru_from(s, inputs[0], mask, states, name, options),
-            _ => self.build(s, name, inputs),
+            LayerKind::Lstm(options) => nn::lstm_with_states(s, inputs[0], mask, states, name, options),
+            LayerKind::Gru(options) => nn::gru_with_states(s, inputs[0], mask, states, name, options),
+            _ => (self.build(s, name, inputs), Vec::new()),
+        }
+    }
+
+    /// What its last states are called behind its name: those of Keras' `return_state`, in that order.
+    pub(super) fn state_names(&self) -> &'static [&'static str] {
+        match self {
+            LayerKind::Lstm(options) if options.bidirectional => {
+                &["forward_h", "forward_c", "backward_h", "backward_c"]
+            }
+            LayerKind::Lstm(_) => &["h", "c"],
+            LayerKind::Gru(options) if options.bidirectional => &["forward_h", "backward_h"],
+            LayerKind::Gru(_) => &["h"],
+            _ => &[],
         }
     }
 

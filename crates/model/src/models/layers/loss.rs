@@ -4,6 +4,7 @@
 
 use super::choice::{Choice, Names};
 use super::objective::{Labels, NameElsewhere, default_labels, unknown_name};
+use super::{constant, loss_groups};
 use crate::document::{self, Node, ReadError};
 use crate::graph::Tensor;
 use crate::nn::options::unit_interval;
@@ -296,8 +297,8 @@ pub struct LossOptions {
     /// The output or layer that it judges. Default the only output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// What that should be: a label, or an input. Default `labels`.
-    #[serde(default = "default_labels")]
+    /// What that should be: a label, an input, or a number for all. Default `labels`.
+    #[serde(default = "default_labels", deserialize_with = "constant::labels")]
     pub labels: String,
     /// What it is multiplied by in the sum of losses. Default 1.
     #[serde(default = "one", deserialize_with = "not_negative")]
@@ -317,6 +318,15 @@ pub struct LossOptions {
     /// The name of its reported value, where there are several losses. Default the output's name and `_loss`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Patterns of the variables that it trains (`*` is any text, `?` any character). Default all that no other loss names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "loss_groups::patterns")]
+    pub variables: Vec<String>,
+    /// Of `ctc`: the feature that says how many labels of each example count. Default those before the first blank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_lengths: Option<String>,
+    /// Of `ctc`: the feature that says how many steps of each example count. Default all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logit_lengths: Option<String>,
 }
 
 /// The divisor of a sum of weighted losses.
@@ -340,8 +350,19 @@ impl Reduction {
 }
 
 /// The keys of [`LossOptions`].
-const COMMON: [&str; 8] =
-    ["output", "labels", "weight", "label_smoothing", "class_weights", "example_weights", "reduction", "name"];
+const COMMON: [&str; 11] = [
+    "output",
+    "labels",
+    "weight",
+    "label_smoothing",
+    "class_weights",
+    "example_weights",
+    "reduction",
+    "name",
+    "variables",
+    "label_lengths",
+    "logit_lengths",
+];
 
 impl From<LossKind> for Loss {
     fn from(kind: LossKind) -> Loss {
@@ -354,6 +375,9 @@ impl From<LossKind> for Loss {
             example_weights: None,
             reduction: Reduction::default(),
             name: None,
+            variables: Vec::new(),
+            label_lengths: None,
+            logit_lengths: None,
         };
         Loss { kind, options }
     }
@@ -402,6 +426,12 @@ impl Loss {
     /// Whether each of its rows is of one class, which may have a weight.
     pub(super) fn weighs_classes(&self) -> bool {
         self.is_of_classes() && self.kind.form().is_cross_entropy
+    }
+
+    /// The features that say how many labels and steps count, and their keys.
+    pub(super) fn lengths(&self) -> [(&'static str, Option<&String>); 2] {
+        let LossOptions { label_lengths, logit_lengths, .. } = &self.options;
+        [("label_lengths", label_lengths.as_ref()), ("logit_lengths", logit_lengths.as_ref())]
     }
 
     /// The loss of each example, or of each of its rows: `[batch, …]`.

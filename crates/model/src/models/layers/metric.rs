@@ -312,8 +312,8 @@ pub struct MetricOptions {
     /// The output or layer that it judges. Default the only output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// What that should be: a label, or an input. Default `labels`.
-    #[serde(default = "default_labels")]
+    /// What that should be: a label, an input, or a number for all. Default `labels`.
+    #[serde(default = "default_labels", deserialize_with = "super::constant::labels")]
     pub labels: String,
     /// What it is reported as. Default its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]

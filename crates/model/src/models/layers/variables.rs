@@ -11,7 +11,7 @@ use bf16scope_hlo::DType;
 impl Build<'_> {
     /// Runs `body` with the name of layer `number`; where others have its variables, or it has another's, in a part that is
     /// shared under the name of the layer that makes them.
-    pub(super) fn under_its_name(&self, number: usize, s: &Scope, body: impl FnOnce(&Scope, &str) -> Tensor) -> Tensor {
+    pub(super) fn under_its_name<R>(&self, number: usize, s: &Scope, body: impl FnOnce(&Scope, &str) -> R) -> R {
         let (names, owner) = (&self.wiring.names, self.wiring.owners[number]);
         let owner = owner.or(Some(number).filter(|&number| self.wiring.is_shared[number]));
         match owner {

@@ -1,9 +1,11 @@
 //! Who reads whom: names looked up, before anything is built.
 
 use super::block::LAYERS_OF_A_BLOCK;
-use super::{Arity, Config, Layer, LayerKind, Loss, Metric, MetricWeights};
+use super::constant::constant;
+use super::{Arity, Config, InputDType, Layer, LayerKind, Loss, LossKind, Metric, MetricWeights};
 use crate::document::{NodeError, Step, nearest};
 use crate::task::Feature;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a layer reads, or an output is made by.
@@ -13,6 +15,18 @@ pub(super) enum Source {
     Input(usize),
     /// Layer number so many.
     Layer(usize),
+    /// A last state of a recurrent layer: the layer's number, and that of the state.
+    State(usize, usize),
+}
+
+impl Source {
+    /// The layer that makes it.
+    pub fn layer(self) -> Option<usize> {
+        match self {
+            Source::Input(_) => None,
+            Source::Layer(number) | Source::State(number, _) => Some(number),
+        }
+    }
 }
 
 /// A configuration with its names looked up.
@@ -132,14 +146,23 @@ impl Wiring {
     /// The source of this name.
     fn find(&self, config: &Config, name: &str) -> Option<Source> {
         let input = config.inputs.iter().position(|input| input.name == name).map(Source::Input);
-        input.or_else(|| self.names.iter().position(|other| other == name).map(Source::Layer))
+        let layer = |name: &str| self.names.iter().position(|other| other == name);
+        input.or_else(|| layer(name).map(Source::Layer)).or_else(|| {
+            let (name, state) = name.rsplit_once('.')?;
+            let number = layer(name)?;
+            let states = config.layers[number].kind.state_names();
+            Some(Source::State(number, states.iter().position(|other| *other == state)?))
+        })
     }
 
     /// The name of a source.
-    pub fn name_of<'a>(&'a self, config: &'a Config, source: Source) -> &'a str {
+    pub fn name_of<'a>(&'a self, config: &'a Config, source: Source) -> Cow<'a, str> {
         match source {
-            Source::Input(number) => &config.inputs[number].name,
-            Source::Layer(number) => &self.names[number],
+            Source::Input(number) => config.inputs[number].name.as_str().into(),
+            Source::Layer(number) => self.names[number].as_str().into(),
+            Source::State(number, state) => {
+                format!("{}.{}", self.names[number], config.layers[number].kind.state_names()[state]).into()
+            }
         }
     }
 
@@ -180,11 +203,10 @@ impl Wiring {
             });
         }
         let source = |read: &String| match self.find(config, read) {
-            Some(Source::Layer(other)) if other >= number => Err(self.not_above(config, number, other, wrong)),
-            Some(source) => Ok(source),
+            Some(source) => self.above(config, number, source, wrong),
             None => {
                 let error = wrong(format!("layer `{name}` reads `{read}`, which is neither an input nor a layer"));
-                Err(error.with_help(self.known(config, read)))
+                Err(error.with_help(self.known_above(config, read, number)))
             }
         };
         layer.inputs.iter().map(source).collect()
@@ -195,13 +217,12 @@ impl Wiring {
         let wrong =
             |message: String| NodeError::new([at("layers", number), vec![key("initial_state")]].concat(), message);
         let source = |name: &String| match self.find(config, name) {
-            Some(Source::Layer(other)) if other >= number => Err(self.not_above(config, number, other, wrong)),
-            Some(source) => Ok(source),
+            Some(source) => self.above(config, number, source, wrong),
             None => {
                 let layer = &self.names[number];
                 let error =
                     wrong(format!("layer `{layer}` starts from `{name}`, which is neither an input nor a layer"));
-                Err(error.with_help(self.known(config, name)))
+                Err(error.with_help(self.known_above(config, name, number)))
             }
         };
         layer.initial_state.iter().map(source).collect()
@@ -211,17 +232,30 @@ impl Wiring {
     fn named(&self, config: &Config, number: usize, names: &[String]) -> Result<Vec<Source>, NodeError> {
         let wrong = |message: String| NodeError::new(at("layers", number), message);
         let source = |name: &String| match self.find(config, name) {
-            Some(Source::Layer(other)) if other >= number => Err(self.not_above(config, number, other, wrong)),
-            Some(source) => Ok(source),
+            Some(source) => self.above(config, number, source, wrong),
             None if name == "x" && number > 0 => Ok(Source::Layer(number - 1)),
             None if name == "x" && config.inputs.len() == 1 => Ok(Source::Input(0)),
             None => {
                 let layer = &self.names[number];
                 let error = wrong(format!("layer `{layer}` reads `{name}`, which is neither an input nor a layer"));
-                Err(error.with_help(self.known(config, name)))
+                Err(error.with_help(self.known_above(config, name, number)))
             }
         };
         names.iter().map(source).collect()
+    }
+
+    /// A source that layer `number` reads, if it stands above it.
+    fn above(
+        &self,
+        config: &Config,
+        number: usize,
+        source: Source,
+        wrong: impl Fn(String) -> NodeError,
+    ) -> Result<Source, NodeError> {
+        match source.layer() {
+            Some(other) if other >= number => Err(self.not_above(config, number, other, wrong)),
+            _ => Ok(source),
+        }
     }
 
     /// The error of a layer that reads itself, or one below it.
@@ -248,8 +282,24 @@ impl Wiring {
 
     /// The name that was probably meant, or all there are.
     pub(super) fn known(&self, config: &Config, name: &str) -> String {
+        self.known_above(config, name, self.names.len())
+    }
+
+    /// The same of what stands above layer `number`: its last states, too, where a recurrent layer's name stands before a dot.
+    fn known_above(&self, config: &Config, name: &str, number: usize) -> String {
         let inputs = config.inputs.iter().map(|input| &input.name);
-        let names: Vec<String> = inputs.chain(&self.names).cloned().collect();
+        let names: Vec<String> = inputs.chain(&self.names[..number]).cloned().collect();
+        if let Some((layer, _)) = name.rsplit_once('.')
+            && let Some(at) = self.names[..number].iter().position(|other| other == layer)
+        {
+            let states = config.layers[at].kind.state_names().iter().map(|state| format!("`{layer}.{state}`"));
+            let states: Vec<String> = states.collect();
+            let kind = config.layers[at].kind.name();
+            return match states.is_empty() {
+                true => format!("`{layer}` ({kind}) has no states: `lstm` and `gru` have"),
+                false => format!("`{layer}` ({kind}) has {}", states.join(", ")),
+            };
+        }
         match nearest(name, &names) {
             Some(nearest) => format!("did you mean `{nearest}`?"),
             None => format!("there are {}", names.join(", ")),
@@ -372,7 +422,7 @@ impl Wiring {
         while let Some(source) = waiting.pop() {
             match source {
                 Source::Input(number) => is_read[0][number] = true,
-                Source::Layer(number) => {
+                Source::Layer(number) | Source::State(number, _) => {
                     if !std::mem::replace(&mut is_read[1][number], true) {
                         waiting.extend(&self.reads[number]);
                     }
@@ -399,6 +449,12 @@ impl Wiring {
             }
         }
         for (number, loss) in config.loss.iter().enumerate() {
+            let has_lengths = matches!(loss.kind, LossKind::Ctc(_));
+            if let Some((option, _)) = loss.lengths().into_iter().find(|(_, name)| name.is_some() && !has_lengths) {
+                let path = [at("loss", number), vec![key(loss.name()), Step::KeyItself(option.to_string())]];
+                let error = NodeError::new(path.concat(), format!("{} has no lengths", loss.name()));
+                return Err(error.with_help(format!("leave `{option}` out: it is for `ctc`")));
+            }
             if loss.options.class_weights.is_some() && !loss.weighs_classes() {
                 let path = [at("loss", number), vec![key(loss.name()), Step::KeyItself("class_weights".to_string())]];
                 let error = NodeError::new(path.concat(), format!("{} has no classes to weigh", loss.name()));
@@ -407,7 +463,23 @@ impl Wiring {
         }
         let targets = config.loss.iter().map(|loss| &loss.options.labels);
         let targets = targets.chain(config.weights());
-        let targets: Vec<&String> = targets.chain(config.metrics.iter().map(|m| &m.options.labels)).collect();
+        let targets = targets.chain(config.loss.iter().flat_map(Loss::lengths).filter_map(|(_, name)| name));
+        let targets = targets.chain(config.metrics.iter().map(|m| &m.options.labels));
+        let targets: Vec<&String> = targets.filter(|name| constant(config, name).is_none()).collect();
+        for input in &config.inputs {
+            if input.spec.random.is_some() && (input.spec.dtype == InputDType::Int32 || input.spec.below.is_some()) {
+                let path = vec![key("inputs"), key(&input.name), Step::KeyItself("random".to_string())];
+                let message = format!("input `{}` is whole numbers, and what is drawn are floats", input.name);
+                return Err(NodeError::new(path, message).with_help("leave `dtype` and `below` out"));
+            }
+        }
+        for label in &config.labels {
+            if label.spec.random.is_some() {
+                let path = vec![key("labels"), key(&label.name), Step::KeyItself("random".to_string())];
+                let message = format!("label `{}` is drawn, which nothing can learn", label.name);
+                return Err(NodeError::new(path, message).with_help("leave `random` out: it is for `inputs`"));
+            }
+        }
         for (number, input) in config.inputs.iter().enumerate() {
             if !is_read[0][number] && !targets.contains(&&input.name) {
                 let path = vec![key("inputs"), Step::KeyItself(input.name.clone())];
@@ -452,8 +524,11 @@ fn way(config: &Config, names: &[String], from: usize, to: usize) -> Option<Vec<
         let formula = if layer.inputs.is_empty() { layer.kind.named() } else { None };
         let reads = formula.as_ref().unwrap_or(&layer.inputs);
         let before = (reads.is_empty() && last > 0).then(|| last - 1);
-        let named =
-            reads.iter().chain(&layer.initial_state).filter_map(|name| names.iter().position(|other| other == name));
+        let named = reads.iter().chain(&layer.initial_state).filter_map(|name| {
+            let is_it =
+                |other: &&String| *other == name || name.rsplit_once('.').is_some_and(|(layer, _)| layer == *other);
+            names.iter().position(|other| is_it(&other))
+        });
         paths.extend(named.chain(before).map(|next| [path.as_slice(), &[next]].concat()));
     }
     None

@@ -22,6 +22,7 @@ use self::source::SOURCES;
 use crate::Data;
 use crate::TrainError;
 use crate::experiment::lines::with_line;
+use bf16scope_data::npz::NpzReader;
 use bf16scope_data::table::{Columns, Learnt};
 use bf16scope_data::text::{self, TextExamples, Tokenizer};
 use bf16scope_data::{Arrays, Augment, Augmented, DataError, FeatureSpec, Named, Pipeline, Source};
@@ -369,9 +370,20 @@ impl DataConfig {
     /// A file of another kind, or one that is not right: then with its place.
     pub fn read_other(&self, path: &Path, file: &Path, features: &[Feature]) -> Result<Box<dyn Source>, TrainError> {
         let _span = tracing::info_span!("data").entered();
-        let reading = Reading { data: self, path, folder: Path::new(""), features, keys: Vec::new() };
         let name = file.to_string_lossy();
         let is_named = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+        // What is drawn may be there nevertheless: by its name, or where nothing else is read.
+        let names: Option<Vec<String>> = match is_named(&[".npz"]) && features.iter().any(|it| it.random.is_some()) {
+            true => Some(NpzReader::open(file)?.names().map(str::to_string).collect()),
+            false => None,
+        };
+        let is_drawn = features.iter().all(|feature| feature.random.is_some());
+        let is_there = |feature: &&Feature| match &names {
+            Some(names) => feature.random.is_none() || is_drawn || names.iter().any(|name| name == self.array_of(feature)),
+            None => feature.random.is_none() || is_drawn,
+        };
+        let features: &[Feature] = &features.iter().filter(is_there).cloned().collect::<Vec<_>>();
+        let reading = Reading { data: self, path, folder: Path::new(""), features, keys: Vec::new() };
         if is_named(&[".csv", ".csv.gz", ".tsv", ".tsv.gz"]) && self.columns.is_some() {
             return self.other_table(&reading, file);
         }
