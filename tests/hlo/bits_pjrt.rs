@@ -4,7 +4,7 @@ use crate::run;
 
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::verify::verify;
-use bf16scope::hlo::{DType, Emitter, Module, Shape};
+use bf16scope::hlo::{DType, Emitter, Module, Shape, text};
 use bf16scope::numerics::{Decimal, Format, Number, accumulate};
 use bf16scope::pjrt::{Arg, CompileOptions};
 use half::{bf16, f16};
@@ -73,5 +73,30 @@ fn updates_lose_the_same_bits_everywhere() {
             }
             assert_eq!(ours.steps, through_pjrt(dtype, ours.start, ours.update), "PJRT, {case}");
         }
+    }
+}
+
+/// XLA's clients leave zeros in the rest of a byte: an s4 of -7 was read as 9.
+#[test]
+fn integers_below_a_byte_keep_their_sign() {
+    for (name, dtype, values) in [
+        ("s4", DType::S4, [-8i8, -7, -1, 7]),
+        ("s2", DType::S2, [-2, -1, 0, 1]),
+        ("u4", DType::U4, [15, 8, 1, 0]),
+        ("u2", DType::U2, [3, 2, 1, 0]),
+    ] {
+        let text = format!(
+            "HloModule m\n\nENTRY m {{\n  x = {name}[4] parameter(0)\n  w = s32[4] convert(x)\n  ROOT y = ({name}[4], s32[4]) \
+             tuple(x, w)\n}}\n"
+        );
+        let program = encode::to_bytes(&text::parse(&text, "m").unwrap()).unwrap();
+        let program = run::client().compile(&program, &CompileOptions::default()).unwrap();
+        let bytes = values.map(|value| value as u8);
+        let x = run::client().buffer_from_host(&bytes, dtype, &[4], 0).unwrap();
+        let results = program.execute(vec![Arg::Keep(&x)]).unwrap();
+        assert_eq!(results[0].to_host().unwrap(), bytes, "{name}");
+        assert_eq!(results[1].to_vec::<i32>().unwrap(), values.map(i32::from), "{name}");
+        // What went to the device comes back, too.
+        assert_eq!(x.to_host().unwrap(), bytes, "{name}");
     }
 }

@@ -1,6 +1,6 @@
 //! What the IR does not model, or models only to carry it, crosses from text to proto and back unharmed.
 
-use bf16scope::hlo::proto::messages::{HloModuleProto, PaddingConfig, Window, WindowDimension};
+use bf16scope::hlo::proto::messages::{HloModuleProto, PaddingConfig, PrecisionConfig, Window, WindowDimension};
 use bf16scope::hlo::proto::{decode, encode};
 use bf16scope::hlo::text::{self, PrintOptions};
 use bf16scope::hlo::verify::verify;
@@ -115,6 +115,15 @@ fn what_text_leaves_out_is_known() {
     let (_, _, mut proto) = through_proto(&custom_call("f32[3]{0}", ""));
     let module = decode::from_bytes(&proto.encode_to_vec()).unwrap();
     assert_eq!(lost_in_text(&module), []);
+    // XLA writes the defaults of a custom call, which its text does not have either.
+    let call = &mut proto.computations[0].instructions[1];
+    call.precision_config = Some(PrecisionConfig { operand_precision: vec![0, 0], algorithm: 0 });
+    (call.feature_group_count, call.batch_group_count) = (1, 1);
+    assert_eq!(lost_in_text(&decode::from_bytes(&proto.encode_to_vec()).unwrap()), []);
+    proto.computations[0].instructions[1].precision_config.as_mut().unwrap().algorithm = 3;
+    let lost = &lost_in_text(&decode::from_bytes(&proto.encode_to_vec()).unwrap())[0];
+    assert_eq!((lost.opcode.as_str(), &lost.fields[..]), ("custom-call", &[51][..]));
+    proto.computations[0].instructions[1].precision_config = None;
     // A custom call may have a window, as convolutions and their like.
     let window = Window { dimensions: vec![WindowDimension { size: 3, stride: 1, ..Default::default() }] };
     proto.computations[0].instructions[1].window = Some(window);

@@ -126,9 +126,11 @@ impl Args {
             let values = named_arrays(&module, file)?;
             ensure!(
                 !values.is_empty(),
-                "{}: no array has the name of a parameter of {}\nhelp: name arrays as the parameters are, or in0, in1, …",
+                "{}: no array has the name of a parameter of {}\nhelp: name arrays as the parameters are, or in0, in1, …: it \
+                 takes {}",
                 file.display(),
-                shown()
+                shown(),
+                parameter_names(&module)
             );
             let baked = constants::bake(&module, &values);
             let (module, baked) = baked.with_context(|| format!("nothing can be baked into {}", shown()))?;
@@ -210,6 +212,15 @@ fn warn_of_attributes(module: &Module) {
          compilation\nhelp: text keeps it: -o with a name that ends in .hlo or .txt",
         lost.join(", ")
     );
+}
+
+/// The names of a module's parameters, the first of them.
+fn parameter_names(module: &Module) -> String {
+    const N_NAMED: usize = 8;
+    let entry = module.entry();
+    let names: Vec<&str> = entry.parameters().into_iter().map(|id| &entry.instr(id).name[..]).collect();
+    let more = if names.len() > N_NAMED { format!(", and {} more", names.len() - N_NAMED) } else { String::new() };
+    format!("{}{more}", names[..names.len().min(N_NAMED)].join(", "))
 }
 
 /// Says what the text of a module that came as a proto leaves out.

@@ -86,7 +86,24 @@ impl Buffer {
         if bytes.len() != expected {
             return Err(PjrtError::host_bytes(dtype, &dims, bytes.len(), expected));
         }
-        self.array.copy_to_host(bytes, &dims)
+        self.array.copy_to_host(bytes, &dims)?;
+        fill_bytes(dtype, bytes);
+        Ok(())
+    }
+}
+
+/// Fills the byte of an integer that is narrower: with its sign, or with zeros. XLA leaves zeros there, so that an s4 of -7 was
+/// read as 9.
+fn fill_bytes(dtype: DType, bytes: &mut [u8]) {
+    let n_unused = 8 - dtype.bits().min(8);
+    match dtype {
+        DType::S1 | DType::S2 | DType::S4 => {
+            bytes.iter_mut().for_each(|byte| *byte = ((*byte << n_unused) as i8 >> n_unused) as u8);
+        }
+        DType::U1 | DType::U2 | DType::U4 => {
+            bytes.iter_mut().for_each(|byte| *byte = (*byte << n_unused) >> n_unused);
+        }
+        _ => {}
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bf16scope_hlo::element::f32s;
 use bf16scope_hlo::numerics::bf16::{bf16_from_f32, f16_from_f32};
-use bf16scope_hlo::{DType, Instruction, Literal, Module, Op, Shape};
+use bf16scope_hlo::{DType, InstrId, Literal, Module, Op, Shape};
 use bf16scope_passes::amp::LoweringReport;
 
 /// As many are named.
@@ -34,17 +34,21 @@ pub(super) fn warning(module: &Module, lowered: &Module, report: &LoweringReport
         Some(said(place, lost(place)?, &cast.wanted_by))
     });
     // Those that are narrow themselves now.
-    let narrow = lowered.computations.iter().flat_map(|computation| {
-        let is_narrow = |instr: &&Instruction| matches!(instr.op, Op::Constant(_)) && instr.shape.dtype() == Some(low);
-        computation.instructions.iter().filter(is_narrow).map(move |instr| (computation, instr))
-    });
-    let of_constants = narrow.filter_map(|(computation, constant)| {
-        let place = (computation.name.as_str(), constant.name.as_str());
-        let numbers = lost(place)?;
-        let reads =
-            |instr: &&Instruction| instr.operands.iter().any(|id| std::ptr::eq(computation.instr(*id), constant));
-        let reader = computation.instructions.iter().find(reads).map_or("ROOT", |reader| reader.name.as_str());
-        Some(said(place, numbers, reader))
+    let of_constants = lowered.computations.iter().flat_map(|computation| {
+        let number = |id: InstrId| {
+            let constant = computation.instr(id);
+            let is_narrow = matches!(constant.op, Op::Constant(_)) && constant.shape.dtype() == Some(low);
+            let place = (computation.name.as_str(), constant.name.as_str());
+            is_narrow.then(|| Some((id, place, lost(place)?))).flatten()
+        };
+        let numbers: Vec<_> = computation.ids().filter_map(number).collect();
+        let mut readers: BTreeMap<InstrId, &str> = numbers.iter().map(|(id, ..)| (*id, "ROOT")).collect();
+        for instr in computation.instructions.iter().rev() {
+            for id in &instr.operands {
+                readers.entry(*id).and_modify(|reader| *reader = instr.name.as_str());
+            }
+        }
+        numbers.into_iter().map(move |(id, place, number)| said(place, number, readers[&id]))
     });
     let lost: Vec<String> = of_casts.chain(of_constants).collect();
     let (shown, more) = (lost.iter().take(N_NAMED).cloned().collect::<Vec<_>>(), lost.len().saturating_sub(N_NAMED));
@@ -67,13 +71,14 @@ pub(super) fn check_layouts(module: &Module, lowered: &Module) -> anyhow::Result
         let layouts = shape.leaves().into_iter().filter_map(Shape::as_array).filter_map(|array| array.layout.as_ref());
         layouts.map(|layout| layout.extra.clone()).filter(|extra| !is_dense(extra)).collect()
     };
+    let after: BTreeMap<&str, &Shape> =
+        lowered.entry().instructions.iter().map(|instr| (instr.name.as_str(), &instr.shape)).collect();
     for before in entries {
         let was = levels(&before.shape);
         if was.is_empty() {
             continue;
         }
-        let after = lowered.entry().instructions.iter().find(|instr| instr.name == before.name);
-        if after.is_some_and(|after| levels(&after.shape) != was) {
+        if after.get(before.name.as_str()).is_some_and(|after| levels(after) != was) {
             anyhow::bail!(
                 "parameter `{}` is {}, and the lowered one would not have its layout ({})\nhelp: keep it: --keep '{}', or a \
                  policy that keeps parameters",

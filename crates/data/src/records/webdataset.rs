@@ -89,7 +89,8 @@ impl Tars {
     /// As there.
     pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<Tars, DataError> {
         let _span = tracing::info_span!("index").entered();
-        let compression = |head: &[u8]| Compression::of(head).filter(|kind| *kind == Compression::Gzip);
+        // The two bytes of zlib may begin the name of a tar's first file.
+        let compression = |head: &[u8]| Compression::of(head).filter(|kind| *kind != Compression::Zlib);
         let shards = Arc::new(Shards::of(files, cache, compression)?);
         let mut tars = Tars {
             shards,
@@ -499,6 +500,27 @@ mod tests {
         };
         let files: Vec<PathBuf> = tars.iter().enumerate().map(write).collect();
         Tars::open(&files, None).map_err(|error| error.to_string().replace(&format!("{}/", folder.display()), ""))
+    }
+
+    /// As `tar --zstd` writes it, which calls the program `zstd`.
+    #[cfg(feature = "records")]
+    #[test]
+    fn a_tar_of_zstandard_is_read_as_the_tar_in_it() {
+        let plain =
+            tar(&[("0001.cls", b"7"), ("0001.json", b"{\"x\": 1}"), ("0002.cls", b"8"), ("0002.json", b"{\"x\": 2}")]);
+        let packed = ruzstd::encoding::compress_to_vec(&plain[..], ruzstd::encoding::CompressionLevel::Fastest);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tar.zst");
+        fs::write(&path, &packed).unwrap();
+        let tars = Tars::open(std::slice::from_ref(&path), Some(&folder.path().join("cache"))).unwrap();
+        let unpacked = opened(folder.path(), &[plain]).unwrap();
+        assert_eq!(tars.n_records(), 2);
+        for at in [0, 1] {
+            assert_eq!(tars.values(at, None).unwrap(), unpacked.values(at, None).unwrap());
+        }
+        fs::write(&path, &packed[..packed.len() / 2]).unwrap();
+        let error = Tars::open(&[path], Some(&folder.path().join("cache"))).map(drop).unwrap_err().to_string();
+        assert!(error.contains("the Zstandard stream is damaged or ends early"), "{error}");
     }
 
     #[test]

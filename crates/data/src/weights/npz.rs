@@ -23,7 +23,12 @@ pub(super) fn open(path: &Path) -> Result<Opened, WeightsError> {
         let dtype = header.dtype().ok_or_else(|| {
             let found =
                 format!("array `{name}` is {header}; expected bool, integers, floats of 16 to 64 bits or complex");
-            WeightsError::new(WeightsErrorKind::DType, path, found).help("leave it out, or save it as another type")
+            let help = match (header.kind, header.width) {
+                // As ml_dtypes' arrays are saved, all of them alike.
+                ('V' | 'f', 1) => "NumPy does not write which fp8 it is: save it with .astype('f4'), or as safetensors",
+                _ => "leave it out, or save it as another type",
+            };
+            WeightsError::new(WeightsErrorKind::DType, path, found).help(help)
         })?;
         entries.push(Entry::new(name.clone(), dtype, dims.clone()).ok_or_else(|| {
             let found = match dims.len() > MAX_RANK {

@@ -8,7 +8,7 @@ use prost::encoding::{DecodeContext, decode_key, skip_field};
 use super::to_proto;
 use crate::Module;
 use crate::ops::opcodes;
-use crate::proto::messages::HloInstructionProto;
+use crate::proto::messages::{HloInstructionProto, PrecisionConfig};
 
 /// An instruction whose text leaves something out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Lost {
 /// The field `opcode`.
 const OPCODE: u32 = 2;
 
-/// The instructions of a module that came as a proto whose text, read again, gives another proto.
+/// The instructions of a module that came as a proto whose text, read again, means something else.
 pub fn lost_in_text(module: &Module) -> Vec<Lost> {
     let mut lost = Vec::new();
     for computation in &module.computations {
@@ -39,7 +39,9 @@ pub fn lost_in_text(module: &Module) -> Vec<Lost> {
             // An attribute that does not read back leaves its field unset, and so in the list.
             let _ = to_proto(&opcode, &instr.unmodelled.attributes, &mut said);
             let (kept, said) = (fields(&instr.unmodelled.proto), fields(&said.encode_to_vec()));
-            let missing = kept.iter().filter(|(tag, bytes)| said.get(tag) != Some(bytes)).map(|(tag, _)| *tag);
+            let defaults = defaults(&opcode, &instr.unmodelled.proto);
+            let is_lost = |tag: &u32, bytes| said.get(tag) != Some(bytes) && !defaults.contains(tag);
+            let missing = kept.iter().filter(|(tag, bytes)| is_lost(tag, bytes)).map(|(tag, _)| *tag);
             let missing: Vec<u32> = (!is_read).then_some(OPCODE).into_iter().chain(missing).collect();
             if !missing.is_empty() {
                 lost.push(Lost { place: format!("{}/%{}", computation.name, instr.name), opcode, fields: missing });
@@ -47,6 +49,24 @@ pub fn lost_in_text(module: &Module) -> Vec<Lost> {
         }
     }
     lost
+}
+
+/// The fields of a custom call in which XLA writes what it reads where there is no attribute: one group of features, one of
+/// batches, and operands of the default precision.
+fn defaults(opcode: &str, unmodelled: &[u8]) -> Vec<u32> {
+    let proto = match HloInstructionProto::decode(unmodelled) {
+        Ok(proto) if opcode == "custom-call" => proto,
+        _ => return Vec::new(),
+    };
+    let is_default = |config: &PrecisionConfig| {
+        config.algorithm == 0 && config.operand_precision.iter().all(|precision| *precision == 0)
+    };
+    let fields = [
+        (50, proto.feature_group_count == 1),
+        (58, proto.batch_group_count == 1),
+        (51, proto.precision_config.as_ref().is_some_and(is_default)),
+    ];
+    fields.into_iter().filter_map(|(tag, is_default)| is_default.then_some(tag)).collect()
 }
 
 /// The bytes of each field of a message, those of a repeated one together.
