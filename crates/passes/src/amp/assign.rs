@@ -350,8 +350,17 @@ impl Assigner<'_> {
         }
         if self.policy.logits == Boundary::Lower {
             for found in logits::logits(graph, &self.out, classes, self.kind, loops) {
-                self.store_narrow(found.add, false, Rule::RoundedOnce);
+                self.store_narrow(found.add, true, Rule::Logits);
                 self.store_narrow(found.sum, true, Rule::Summed);
+                // The bias is repeated for it.
+                for &value in &graph.node(found.add).operands {
+                    let mut maker = graph.producer(value);
+                    while self.lower_where_read_narrow(maker)
+                        && let Some(&operand) = graph.node(maker).operands.first()
+                    {
+                        maker = graph.producer(operand);
+                    }
+                }
             }
         }
         if self.policy.moved == Boundary::Lower {

@@ -133,6 +133,8 @@ pub(super) enum Rule {
     Moved,
     /// It sums narrow numbers, and what it sums and gives is stored.
     Summed,
+    /// It gives logits that are as large as any parameter.
+    Logits,
     /// It writes a slice of an array that a loop fills, between products.
     Filled,
     /// All that read it read the narrow dtype.
@@ -159,7 +161,7 @@ pub(super) enum Rule {
 
 impl Rule {
     /// All rules that have a reason of their own, but needs.
-    pub(super) const REASONS: [Rule; 19] = [
+    pub(super) const REASONS: [Rule; 20] = [
         Rule::Allowed,
         Rule::Loss,
         Rule::Result,
@@ -171,6 +173,7 @@ impl Rule {
         Rule::RoundedOnce,
         Rule::Moved,
         Rule::Summed,
+        Rule::Logits,
         Rule::Filled,
         Rule::ReadNarrow,
         Rule::OfNarrow,
@@ -203,6 +206,7 @@ impl Rule {
             Rule::Summed => {
                 "it sums values that are narrow already, and both its operand and its result are materialised"
             }
+            Rule::Logits => "it gives logits as large as any parameter, which the compiler stores",
             Rule::Filled => {
                 "it writes a slice of an array that a loop fills, and that is materialised between ops that are lowered"
             }

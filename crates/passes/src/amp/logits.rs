@@ -6,8 +6,9 @@
 //!
 //! For a TPU that decides when the compiler makes the array of f32 that the loss looks up, the largest of the program:
 //! beside all that is kept for the backward pass, or behind it. It does the second only where logits and sum are as in a
-//! network written for bf16 (benches/tpu/policy.md has what else was tried). So both are rounded here, where there is such
-//! a sum, and no number is further from f32's than in that form. What is looked up is f32 still.
+//! network written for bf16 (benches/tpu/policy.md has what else was tried). So both are bf16 here, where there is such
+//! a sum, and no number is further from f32's than in that form. What is looked up is f32 still. (On a v6e an add in f32 that
+//! is rounded takes 1.19 of the memory of one in bf16.)
 //!
 //! But not where a loop with products reads what is computed from the logits, as that of a recurrent network's backward
 //! pass: most of the memory is what it reads, which is kept until it ends, so what comes behind it is no cheaper, and
@@ -26,7 +27,7 @@ use std::collections::BTreeMap;
 /// What is rounded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Logits {
-    /// The op that adds the bias: what it gives is rounded.
+    /// The op that adds the bias: computed in the narrow dtype.
     pub add: NodeId,
     /// The sum that is the bias's gradient: computed in the narrow dtype.
     pub sum: NodeId,

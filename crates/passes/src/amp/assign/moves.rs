@@ -31,7 +31,7 @@ impl Assigner<'_> {
         self.out.low[user as usize] || of.kind == NodeKind::ToLow || self.out.is_narrow_state(user, value)
     }
 
-    fn lower_where_read_narrow(&mut self, node: NodeId) -> bool {
+    pub(super) fn lower_where_read_narrow(&mut self, node: NodeId) -> bool {
         let graph = self.graph;
         let of = graph.node(node);
         let floats = || of.results().filter(|&value| graph.value(value).is_f32());
