@@ -93,7 +93,7 @@ fn logits_as_large_as_parameters_are_rounded_and_their_bias_summed_so() {
         assert_eq!(found(&lowered), (true, Some(DType::BF16)), "{name}");
         let said =
             |name: &str| report.decisions.iter().find(|decision| decision.instruction == name).unwrap().rule.clone();
-        expect!["it gives logits as large as any parameter, which the compiler stores"ts"));
+        expect!["it gives logits as large as any parameter, which the compiler stores"].assert_eq(&said("logits"));
         expect!["it sums values that are narrow already, and both its operand and its result are materialised"]
             .assert_eq(&said("of_bias"));
     }
