@@ -515,7 +515,7 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: {mean_squared_error: {wait: 2}}\n",
         expect![[r#"
-            model.yaml:5:29: unknown key `wait`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, reduction, name
+            model.yaml:5:29: unknown key `wait`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, reduction, name, variables, label_lengths, logit_lengths
               5 | loss: {mean_squared_error: {wait: 2}}
                 |                             ^^^^
               help: did you mean `weight`?"#]],
@@ -737,7 +737,7 @@ fn only_logits_of_classes_are_called_so() {
 fn the_experiments_of_the_page_build() {
     let page = include_str!("../../docs/EXPERIMENTS.md");
     let blocks: Vec<&str> = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert_eq!(blocks.len(), 11);
+    assert_eq!(blocks.len(), 12);
     for block in blocks {
         let experiment: Experiment = document::from_str("docs/EXPERIMENTS.md", block).unwrap_or_else(|e| panic!("{e}"));
         programs(&experiment.model, Precision::Bf16).iter().for_each(|program| verify(&program.module).unwrap());

@@ -11,7 +11,7 @@ use bf16scope_hlo::element::f32s;
 const MAX_PIXELS: usize = 1 << 26;
 
 /// The pictures of the only prediction that is any, `f32[n, height, width, 1 or 3]`, side by side in the first rows of a square.
-/// Black is 0, or -1 where some number is below 0; white is 1, or the greatest magnitude where that is above 1.
+/// Black is 0, or -1 where some number is below 0; white is 1, or the largest magnitude where that is above 1.
 ///
 /// # Errors
 /// No prediction that is pictures, or several; more pixels than a file should have.

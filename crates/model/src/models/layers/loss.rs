@@ -3,9 +3,9 @@
 //! A loss is added in two places: what it is, a function of `nn`, and its line here.
 
 use super::choice::{Choice, Names};
+use super::constant;
 use super::objective::{Labels, NameElsewhere, default_labels, unknown_name};
-use super::{constant, loss_groups};
-use crate::document::{self, Node, ReadError};
+use crate::document::{self, Node, ReadError, Value};
 use crate::graph::Tensor;
 use crate::nn::options::unit_interval;
 use crate::nn::{self, Activation, Focal};
@@ -319,7 +319,7 @@ pub struct LossOptions {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Patterns of the variables that it trains (`*` is any text, `?` any character). Default all that no other loss names.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "loss_groups::patterns")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "patterns")]
     pub variables: Vec<String>,
     /// Of `ctc`: the feature that says how many labels of each example count. Default those before the first blank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -511,4 +511,13 @@ impl Serialize for Loss {
         map.serialize_entry(self.name(), &Written { options: &self.options, own: OwnWritten(&self.kind) })?;
         map.end()
     }
+}
+
+/// A pattern, or a list of them.
+fn patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Node::read(deserializer, |node| match &node.value {
+        Value::List(list) if list.is_empty() => Err(node.wrong("one pattern at least, such as 'generator/*'")),
+        Value::List(_) => Vec::deserialize(node),
+        _ => String::deserialize(node).map(|pattern| vec![pattern]),
+    })
 }

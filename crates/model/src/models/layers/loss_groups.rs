@@ -5,9 +5,8 @@
 
 use super::wiring::at;
 use super::{Config, Loss};
-use crate::document::{Node, NodeError, Step, Value, nearest};
+use crate::document::{NodeError, Step, nearest};
 use bf16scope_passes::name_matches;
-use serde::{Deserialize, Deserializer};
 
 /// The losses of a group, by number, and its variables.
 pub(super) struct Group {
@@ -15,15 +14,6 @@ pub(super) struct Group {
     pub variables: Vec<String>,
     /// Whether its losses name them.
     pub is_named: bool,
-}
-
-/// A pattern, or a list of them.
-pub(super) fn patterns<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    Node::read(deserializer, |node| match &node.value {
-        Value::List(list) if list.is_empty() => Err(node.wrong("one pattern at least, such as 'generator/*'")),
-        Value::List(_) => Vec::deserialize(node),
-        _ => String::deserialize(node).map(|pattern| vec![pattern]),
-    })
 }
 
 /// The groups of a network whose variables that train have these names; none where no loss names any.
