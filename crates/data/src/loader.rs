@@ -383,7 +383,9 @@ impl<'a> Loader<'a> {
         // Elements of each array that are there.
         let mut done: SmallVec<[usize; 8]> = smallvec![0; self.columns.len()];
         self.source.give(index, draw, &mut |array, src| {
-            let Some(number) = self.columns.iter().position(|column| column.array == Some(array)) else { return Ok(()) };
+            let Some(number) = self.columns.iter().position(|column| column.array == Some(array)) else {
+                return Ok(());
+            };
             let (column, done) = (&self.columns[number], &mut done[number]);
             let (n_bytes, width) = (src.n_bytes(), column.from.n_bytes());
             let n_elements = n_bytes / width;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::report::{grouped, png};
 use crate::report::html::{Fact, Page, Picture, Sheet, SheetRow};
+use crate::report::{grouped, png};
 use bf16scope_data::image::{self, DctMethod, Resize, Window};
 use bf16scope_data::records::{Records, Value};
 use bf16scope_data::{DataError, Feature, Loader, NamedArray, Source};

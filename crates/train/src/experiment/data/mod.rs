@@ -379,7 +379,9 @@ impl DataConfig {
         };
         let is_drawn = features.iter().all(|feature| feature.random.is_some());
         let is_there = |feature: &&Feature| match &names {
-            Some(names) => feature.random.is_none() || is_drawn || names.iter().any(|name| name == self.array_of(feature)),
+            Some(names) => {
+                feature.random.is_none() || is_drawn || names.iter().any(|name| name == self.array_of(feature))
+            }
             None => feature.random.is_none() || is_drawn,
         };
         let features: &[Feature] = &features.iter().filter(is_there).cloned().collect::<Vec<_>>();
