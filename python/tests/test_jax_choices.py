@@ -58,7 +58,7 @@ def test_exports():
     x, w, kernel = draw(0, 3, 4), draw(1, 4, 4) / 2, draw(2, 3, 3, 4, 8) / 5
     for platforms in (["tpu"], ["cpu", "tpu"]):
         exported = export.export(low, platforms=platforms)(x)
-        products = [line for line in exported.mlir_module().splitlines() if "dot_general" in line]
+        products = [line for line in exported.mlir_module().splitlines() if "stablehlo.dot_general" in line]
         # A CPU reads the operands of what gives f32 widened.
         assert len(products) == len(platforms) and sum("xbf16>, tensor<" in line for line in products) == 1
     assert 0 < far(f(x), exported.call(x)) <= 4 * ROUNDING
