@@ -237,6 +237,32 @@ fn products_that_decide_what_is_computed_next_stay_f32() {
     assert_eq!(dtypes(&reported, &Policy::default(), ["scores"]), ["bf16"]);
 }
 
+/// The exponential of a softmax, which compilers for a v4 and later store: rounded once, but not where its order decides.
+#[test]
+fn an_exponential_that_a_sum_reads_is_rounded_once_unless_a_choice_depends_on_it() {
+    let softmax = "  zero = f32[] constant(0)
+  powers = f32[32,8] exponential(scores)
+  sum = f32[32] reduce(powers, zero), dimensions={1}, to_apply=add
+  sums = f32[32,8] broadcast(sum), dimensions={0}
+  sharp = f32[32,8] divide(powers, sums)
+";
+    let choosing = router("given = f32[32,8] multiply(used, sharp)");
+    let sum = "  sharp = f32[32,8] add(scores, scores)\n";
+    assert!(choosing.contains(sum));
+    let choosing = choosing.replace(sum, softmax);
+    let is_rounded = |source: &str, policy: &Policy| {
+        let (lowered, _) = amp::run(&parsed(&format!("{HEAD}{source}")), policy).unwrap();
+        text::print(&lowered, &Default::default()).contains("powers.bf16 = bf16[32,8]{1,0} convert(powers)")
+    };
+    assert!(!is_rounded(&choosing, &Policy::default()));
+    assert!(!is_rounded(&choosing.replace("topk(sharp)", "topk(powers)"), &Policy::default()));
+    // A product reads the softmax, and nothing is chosen.
+    let best = choosing.find("  best = ").unwrap()..choosing.find("  given = ").unwrap();
+    let attending = choosing.replace(&choosing[best], "").replace("multiply(used, sharp)", "negate(sharp)");
+    assert!(is_rounded(&attending, &Policy::default()));
+    assert!(!is_rounded(&attending, &moved(Boundary::Keep)));
+}
+
 /// A number of a row of a table of bf16 is made of a score; a product of bf16 reads the row, or a loop the number.
 #[test]
 fn scores_that_become_integers_stay_f32_where_a_product_of_any_dtype_or_a_loop_reads_them() {
