@@ -158,7 +158,8 @@ train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
         (distance, right, spread)
     }
 
-    /// Noise is 9 times as far from digits as digits are, and a class's mean, drawn again and again, has no spread.
+    /// Noise is 9 times as far from digits as digits are: 3 is as many times more than digits as less than noise. A class's mean,
+    /// drawn again and again, has no spread.
     #[cfg_attr(feature = "long-tests", test)]
     fn a_dcgan_draws_the_digits_that_it_is_asked_for() {
         let mut precisions = vec![Precision::F32, Precision::Bf16];
@@ -166,7 +167,7 @@ train: {batch: 32, epochs: 1, optimizer: adam, learning_rate: 0.003}
         for precision in precisions {
             for seed in 0..3 {
                 let (distance, right, spread) = drawn(precision, seed);
-                let is_learnt = distance < 1.5 && right > 0.8 && spread > 0.25;
+                let is_learnt = distance < 3.0 && right > 0.8 && spread > 0.25;
                 assert!(is_learnt, "{distance}, {right} right, spread {spread} in {precision}, seed {seed}");
             }
         }
