@@ -23,7 +23,7 @@ use texts::{DOCUMENTS, MODULES, NETWORKS};
 const SMALLEST: usize = 4_000;
 /// Sizes, each twice the one before it.
 const N_SIZES: usize = 5;
-/// Sizes of which the slope is, the largest: at small ones, what does not grow counts.
+/// The slope is fitted to the largest sizes: at small ones constant costs dominate.
 const N_JUDGED: usize = 3;
 /// Slope beyond which something is not linear: sorting, maps and caches that grow out of a processor's take some of it.
 const MAX_SLOPE: f64 = 1.2;

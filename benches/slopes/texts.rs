@@ -21,7 +21,7 @@ fn operands(n: usize) -> String {
     joined(n, |at| format!("p{at}"))
 }
 
-/// What sums two numbers.
+/// A computation that adds two numbers.
 const SUM: &str =
     "sum {\n  lhs = f32[] parameter(0)\n  rhs = f32[] parameter(1)\n  ROOT both = f32[] add(lhs, rhs)\n}\n\n";
 

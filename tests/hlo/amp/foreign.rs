@@ -199,7 +199,7 @@ fn losses_and_optimizers_stay_f32() {
     assert_eq!(of("select_n.17").rule, "it commutes with rounding, and its operands are narrow already");
 }
 
-/// What must be computed in f32 in JAX's transformer encoder: both softmaxes and all layer norms, but not what lies between dots.
+/// JAX's transformer encoder computes both softmaxes and all layer norms in f32, and the ops between dots in bf16.
 #[test]
 fn softmaxes_and_layer_norms_are_computed_in_f32() {
     let (_, _, report) = lower("oracle_jax/encoder_forward", "default");

@@ -86,7 +86,7 @@ struct Decisions {
     storage: Storage,
     /// Whether it makes something discrete of numbers.
     choice: Choice,
-    /// What it amplifies a rounding by.
+    /// The factor by which it amplifies a rounding error.
     amplification: Amplification,
 }
 
@@ -301,7 +301,7 @@ pub fn choice(op: &Op) -> Choice {
     decisions(op).choice
 }
 
-/// What an op amplifies a rounding of its operand by.
+/// The factor by which an op amplifies the rounding error of its operand.
 pub fn amplification(op: &Op) -> Amplification {
     decisions(op).amplification
 }

@@ -86,7 +86,7 @@ pub enum Choice {
     OfOrder,
 }
 
-/// What an op amplifies a rounding of its operand by.
+/// The factor by which an op amplifies the rounding error of its operand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Amplification {
     /// Nothing that depends on the operand.
@@ -126,8 +126,8 @@ impl Amplification {
         }
     }
 
-    /// What a call amplifies, by the name of what it calls: decompositions of matrices, and solving by one. What other calls
-    /// compute, such as a kernel, is not known to amplify anything.
+    /// The amplification of a call, by its target's name: matrix decompositions and linear solves. Other calls, such as
+    /// kernels, are not known to amplify anything.
     pub(super) fn of_call(name: &str) -> Amplification {
         const WHOLE: [&str; 2] = ["qr", "lu"];
         const PARTS: [&str; 20] = [

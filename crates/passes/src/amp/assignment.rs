@@ -1,10 +1,10 @@
-//! What `assign` decides for a region: the dtype of each node and value, and the rule that decided.
+//! The dtypes that `assign` gives to the nodes and values of a region, and the rule behind each.
 
 use super::dataflow::{NodeId, ValueId};
 use super::decision::Rule;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What [`assign`](super::assign::assign) found.
+/// The result of [`assign`](super::assign::assign).
 #[derive(Debug)]
 pub(super) struct Assignment {
     /// For each node whether it reads the narrow dtype.

@@ -43,7 +43,7 @@ pub(super) enum Stores {
     WindowSum,
     /// The sine or cosine of an angle that a product gave, which has no absolute precision to lose.
     Turn,
-    /// What a sum reads, and another op, as the exponential of a softmax.
+    /// A value with a sum and another op as consumers, such as the exponential of a softmax.
     Summand,
 }
 

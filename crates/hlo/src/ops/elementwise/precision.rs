@@ -39,7 +39,7 @@ pub(crate) fn unary(op: UnaryOp) -> Class {
     }
 }
 
-/// What a function of one operand amplifies.
+/// The amplification of a function of one operand.
 pub(crate) fn amplified(op: UnaryOp) -> Amplification {
     match op {
         UnaryOp::Cos | UnaryOp::Sin => Amplification::Angle,
