@@ -28,6 +28,7 @@ mod discrete_choices;
 mod document;
 mod elementwise;
 mod ends;
+mod equal_expressions;
 mod exact;
 mod frame;
 pub mod keys;

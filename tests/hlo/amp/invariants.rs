@@ -28,7 +28,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-fn lowered(module: &Module, policy: &Policy) -> (Module, LoweringReport) {
+pub(super) fn lowered(module: &Module, policy: &Policy) -> (Module, LoweringReport) {
     amp::run(module, policy).unwrap_or_else(|error| panic!("{}: {error}", module.name))
 }
 
@@ -66,7 +66,7 @@ fn random(seed: u64) -> Module {
 type Asked = dyn Fn(&Module, &Module, &LoweringReport) -> Option<String> + Sync;
 
 /// Asks a rule of the corpus and of random programs; gives what fails.
-fn failures(
+pub(super) fn failures(
     steps: &[&Lowered],
     seeds: Range<u64>,
     rule: impl Fn(&Module, &Module, &LoweringReport) -> Option<String> + Sync,

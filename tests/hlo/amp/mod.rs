@@ -29,3 +29,4 @@ mod roundings;
 mod small;
 mod storage;
 mod tables;
+mod written_twice;

@@ -6,6 +6,7 @@
 //! is a [`Node`]; nodes are ordered so that operands come first.
 
 use super::decided::StoredAs;
+use super::equal_expressions::Expressions;
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};
 use bf16scope_hlo::ops::decisions::{DotForm, dot_form, is_placement, is_retypable, keeps_dtypes};
@@ -76,7 +77,7 @@ pub(super) enum NodeKind {
 pub(super) struct Node {
     /// Its frame.
     pub frame: FrameId,
-    /// Which instruction.
+    /// Which instruction; of several that are equal the first.
     pub instr: InstrId,
     /// What may be done.
     pub kind: NodeKind,
@@ -149,6 +150,7 @@ pub(super) struct Dataflow<'m> {
     pub call_room: usize,
     /// Which of the results are losses, by number, where the policy says.
     pub losses: Option<Vec<usize>>,
+    expressions: Expressions,
 }
 
 impl<'m> Dataflow<'m> {
@@ -171,10 +173,12 @@ impl<'m> Dataflow<'m> {
             is_result: Vec::new(),
             call_room,
             losses: classes.policy().losses.clone().filter(|_| comp == module.entry),
+            expressions: Expressions::default(),
         };
         graph.results = graph.add_frame(comp, None, classes);
         graph.is_result = vec![false; graph.values.len()];
         graph.results.iter().for_each(|&value| graph.is_result[value as usize] = true);
+        graph.expressions = Expressions::default();
         let is_live = graph.live(classes);
         let mut users = vec![Vec::new(); graph.values.len()];
         for (idx, node) in graph.nodes.iter().enumerate() {
@@ -283,12 +287,9 @@ impl<'m> Dataflow<'m> {
             starts: BTreeMap::new(),
         });
         for id in self.module.comp(comp).ids() {
-            let first_node = self.nodes.len();
-            let values = self.add_instruction(frame, id, arguments, classes);
-            let is_followed_call = matches!(self.frames[frame as usize].calls.last(), Some((call, _)) if *call == id);
-            let own = (self.nodes.len() > first_node && !is_followed_call).then_some(first_node as NodeId);
+            let (node, values) = self.add_instruction(frame, id, arguments, classes);
             self.frames[frame as usize].values.push(values);
-            self.frames[frame as usize].nodes.push(own);
+            self.frames[frame as usize].nodes.push(node);
         }
         self.frames[frame as usize].values[self.module.comp(comp).root.idx()].clone()
     }
@@ -302,39 +303,48 @@ impl<'m> Dataflow<'m> {
         left.is_some()
     }
 
+    /// Adds what an instruction does; gives its node, the first if it has several, and its values.
     fn add_instruction(
         &mut self,
         frame: FrameId,
         id: InstrId,
         arguments: Option<&[Vec<ValueId>]>,
         classes: &Classes<'_>,
-    ) -> Vec<ValueId> {
+    ) -> (Option<NodeId>, Vec<ValueId>) {
         let instr = self.module.comp(self.frames[frame as usize].comp).instr(id);
         let of = |graph: &Dataflow<'_>, operand: InstrId| graph.frames[frame as usize].values[operand.idx()].clone();
         match (&instr.op, arguments) {
-            (Op::Parameter { number, .. }, Some(arguments)) => return arguments[*number as usize].clone(),
-            (Op::Tuple, _) => return instr.operands.iter().flat_map(|&operand| of(self, operand)).collect(),
-            (Op::GetTupleElement { index }, _) => return self.element(frame, instr, *index),
+            (Op::Parameter { number, .. }, Some(arguments)) => {
+                return (None, arguments[*number as usize].clone());
+            }
+            (Op::Tuple, _) => {
+                return (None, instr.operands.iter().flat_map(|&operand| of(self, operand)).collect());
+            }
+            (Op::GetTupleElement { index }, _) => return (None, self.element(frame, instr, *index)),
             (Op::Call { to_apply }, _) if self.makes_room(*to_apply) => {
                 let arguments: Vec<Vec<ValueId>> = instr.operands.iter().map(|&operand| of(self, operand)).collect();
                 let callee = self.frames.len() as FrameId;
                 let result = self.add_frame(*to_apply, Some(&arguments), classes);
                 self.frames[frame as usize].calls.push((id, callee));
-                return result;
+                return (None, result);
             }
             (Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy), _) => {
                 // Value by value, as they may be of different dtypes.
                 let operands = of(self, instr.operands[0]);
                 let leaves = instr.shape.leaves();
-                let made = operands.iter().zip(leaves).map(|(&operand, leaf)| {
-                    self.add_node(frame, id, vec![operand], std::slice::from_ref(&leaf), classes)
-                });
-                return made.flatten().collect();
+                let nodes: Vec<NodeId> = (operands.iter().zip(leaves))
+                    .map(|(&operand, leaf)| {
+                        self.add_node(frame, id, vec![operand], std::slice::from_ref(&leaf), classes)
+                    })
+                    .collect();
+                let values = nodes.iter().flat_map(|&node| self.node(node).results());
+                return (nodes.first().copied(), values.collect());
             }
             _ => {}
         }
         let operands = instr.operands.iter().flat_map(|&operand| of(self, operand)).collect();
-        self.add_node(frame, id, operands, &instr.shape.leaves(), classes).collect()
+        let node = self.add_node(frame, id, operands, &instr.shape.leaves(), classes);
+        (Some(node), self.node(node).results().collect())
     }
 
     /// The values of element `index` of the tuple an instruction reads.
@@ -354,6 +364,7 @@ impl<'m> Dataflow<'m> {
         frame.values[tuple.idx()][starts[index as usize]..starts[index as usize + 1]].to_vec()
     }
 
+    /// Adds a node, unless there is one of an equal expression.
     fn add_node(
         &mut self,
         frame: FrameId,
@@ -361,9 +372,31 @@ impl<'m> Dataflow<'m> {
         operands: Vec<ValueId>,
         results: &[&Shape],
         classes: &Classes<'_>,
-    ) -> std::ops::Range<ValueId> {
+    ) -> NodeId {
         let instr = self.module.comp(self.frames[frame as usize].comp).instr(id);
         let (kind, because) = self.kind(instr, &operands, results, classes);
+        let decided = classes.decided(instr);
+        let hash = self.expressions.hash(self.module, instr, &operands);
+        let is_same = |&node: &NodeId| {
+            let of = self.node(node);
+            (&of.kind, &of.because, of.decided) == (&kind, &because, decided)
+                && self.expressions.are_equal(self, node, instr, &operands)
+        };
+        let same = hash.and_then(|hash| self.expressions.candidates(hash).find(is_same));
+        let is_constant = match &instr.op {
+            Op::Constant(_) => true,
+            Op::Broadcast { .. } => matches!(self.instr(self.node(self.producer(operands[0]))).op, Op::Constant(_)),
+            _ => false,
+        };
+        match same {
+            Some(node) if is_constant => {
+                let (value, first) = (self.values.len() as ValueId, self.node(node).first_result);
+                self.expressions.equate(value, first);
+            }
+            Some(node) => return node,
+            None => {}
+        }
+        let hash = hash.filter(|_| same.is_none());
         let of_all = |property: fn(&Value) -> bool| {
             let mut floats = operands.iter().map(|&v| self.value(v)).filter(|v| v.is_f32()).peekable();
             floats.peek().is_some() && floats.all(property)
@@ -384,6 +417,7 @@ impl<'m> Dataflow<'m> {
             _ => !operands.is_empty() && operands.iter().all(|&value| self.value(value).is_data),
         };
         let node = self.nodes.len() as NodeId;
+        hash.into_iter().for_each(|hash| self.expressions.add(hash, node));
         let first_result = self.values.len() as ValueId;
         self.values.extend(results.iter().map(|shape| Value {
             node,
@@ -396,10 +430,9 @@ impl<'m> Dataflow<'m> {
         let n_results = results.len() as u32;
         let sums = self.form(instr, &operands) != DotForm::Multiply;
         let gives_f32 = sums && classes.sum_in_f32(self.module, &instr.op) == DeviceSum::Own;
-        let decided = classes.decided(instr);
         let made = Node { frame, instr: id, kind, because, decided, gives_f32, operands, first_result, n_results };
         self.nodes.push(made);
-        first_result..first_result + n_results
+        node
     }
 
     fn kind(

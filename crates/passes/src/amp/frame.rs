@@ -176,7 +176,10 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             Some(NodeKind::FromLow) if self.is_low(self.values(id)[0]) => return self.made[original.operands[0].idx()],
             _ => {}
         }
-        let sums_parts = node.filter(|&node| self.assignment.rule[node as usize] == Rule::SumOfParts);
+        let sums_parts = node.filter(|&node| {
+            // The parts are instructions of the frame where the sum is first.
+            self.assignment.rule[node as usize] == Rule::SumOfParts && self.graph.node(node).frame == self.frame
+        });
         if let Some(parts) = sums_parts.and_then(|node| parts::of_node(self.graph, node)) {
             return self.sum_of_parts(id, &parts);
         }
@@ -411,10 +414,13 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         if let Some(&cast) = self.casts.get(&value) {
             return cast;
         }
-        let node = self.graph.node(self.graph.producer(value));
-        // The instruction that makes the value, where that is here; not one that only has it.
-        let is_here = node.frame == self.frame && self.original.instr(node.instr).shape.as_array().is_some();
-        let source = if is_here { node.instr } else { id };
+        let producer = self.graph.producer(value);
+        let node = self.graph.node(producer);
+        // The instruction that makes the value, or one equal to it, where that is here; not one that only has it.
+        let makes = self.graph.frames[self.frame as usize].nodes[id.idx()] == Some(producer);
+        let source = if node.frame == self.frame { node.instr } else { id };
+        let is_here = (makes || node.frame == self.frame) && self.original.instr(source).shape.as_array().is_some();
+        let source = if is_here { source } else { id };
         let instr = self.original.instr(source);
         let to_low = !self.is_low(value);
         let cast = match (&instr.op, &node.kind) {

@@ -183,8 +183,8 @@ fn decision(
     if !floats.clone().any(|value| graph.value(value).is_f32()) {
         return None;
     }
-    let instr = graph.instr(of);
-    let values = &graph.frames[frame as usize].values[id.idx()];
+    let frame = &graph.frames[frame as usize];
+    let (instr, values) = (graph.module.comp(frame.comp).instr(id), &frame.values[id.idx()]);
     let is_low =
         |leaf: usize| !of.gives_f32 && values.get(leaf).is_some_and(|&value| assignment.value_low[value as usize]);
     let new = narrow::shape(&instr.shape, graph.low, &mut |leaf| is_low(leaf));

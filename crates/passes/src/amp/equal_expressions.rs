@@ -1,0 +1,151 @@
+//! Equal expressions of a region, which become one node.
+//!
+//! A compiler computes once what is written twice, as the forward pass that two losses share, if both are of one dtype. Two
+//! decisions on them would be two computations, so there is one: that of a value whose readers are those of both.
+
+use super::dataflow::{Dataflow, NodeId, ValueId};
+use bf16scope_hlo::ops::UnaryOp;
+use bf16scope_hlo::ops::decisions::{calls_regions, has_side_effect, is_placement};
+use bf16scope_hlo::{CompId, Instruction, Literal, Module, Op};
+use std::collections::HashMap;
+use std::fmt::{self, Write};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Instructions up to which the computations that two reductions apply are compared.
+const MAX_APPLIED: usize = 16;
+
+/// The expressions of a region so far.
+#[derive(Debug, Default)]
+pub(super) struct Expressions {
+    /// Nodes by a hash of what they compute.
+    nodes: HashMap<u64, Vec<NodeId>>,
+    /// A hash of each computation that was met, in [`MAX_APPLIED`] instructions.
+    applied: HashMap<CompId, u64>,
+    /// For a constant, or a broadcast of one, the first that is equal. Each is a node, as its readers decide what it is.
+    first: HashMap<ValueId, ValueId>,
+}
+
+impl Expressions {
+    /// A hash of what an instruction computes of these values; none if it may be more than a function of them.
+    pub(super) fn hash(&mut self, module: &Module, instr: &Instruction, operands: &[ValueId]) -> Option<u64> {
+        if !is_function(instr) || matches!(instr.op, Op::Parameter { .. }) {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        self.firsts(operands).for_each(|value| value.hash(&mut hasher));
+        instr.shape.hash(&mut hasher);
+        match (&instr.op, instr.op.called()) {
+            (Op::Constant(Literal::Array { shape, bytes }), _) => (shape, bytes).hash(&mut hasher),
+            (op, called) if called.is_empty() => write_debug(&mut hasher, op),
+            (op, called) => {
+                let mut nameless = op.clone();
+                nameless.for_each_called_mut(&mut |callee| *callee = module.entry);
+                write_debug(&mut hasher, &nameless);
+                called.iter().for_each(|&comp| self.of_applied(module, comp).hash(&mut hasher));
+            }
+        }
+        Some(hasher.finish())
+    }
+
+    fn of_applied(&mut self, module: &Module, comp: CompId) -> u64 {
+        *self.applied.entry(comp).or_insert_with(|| {
+            let mut hasher = DefaultHasher::new();
+            for instr in module.comp(comp).instructions.iter().take(MAX_APPLIED) {
+                (instr.op.opcode(), &instr.shape, &instr.operands).hash(&mut hasher);
+            }
+            hasher.finish()
+        })
+    }
+
+    /// These values, each constant as the first that is equal.
+    fn firsts(&self, values: &[ValueId]) -> impl Iterator<Item = ValueId> {
+        values.iter().map(|value| self.first.get(value).copied().unwrap_or(*value))
+    }
+
+    /// Says that a constant's value is that of an earlier one.
+    pub(super) fn equate(&mut self, value: ValueId, first: ValueId) {
+        self.first.insert(value, first);
+    }
+
+    /// Whether a node computes what this instruction would of these values.
+    pub(super) fn are_equal(
+        &self,
+        graph: &Dataflow<'_>,
+        node: NodeId,
+        instr: &Instruction,
+        operands: &[ValueId],
+    ) -> bool {
+        let of = graph.node(node);
+        let other = graph.instr(of);
+        self.firsts(&of.operands).eq(self.firsts(operands))
+            && other.shape == instr.shape
+            && is_equal_op(graph.module, &other.op, &instr.op)
+    }
+
+    /// Nodes that may be of the same expression.
+    pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = NodeId> {
+        self.nodes.get(&hash).into_iter().flatten().copied()
+    }
+
+    /// Takes a node in.
+    pub(super) fn add(&mut self, hash: u64, node: NodeId) {
+        self.nodes.entry(hash).or_default().push(node);
+    }
+}
+
+fn is_equal_op(module: &Module, a: &Op, b: &Op) -> bool {
+    let (of_a, of_b) = (a.called(), b.called());
+    if of_a == of_b {
+        return a == b;
+    }
+    let mut renamed = b.clone();
+    let mut names = of_a.iter();
+    renamed.for_each_called_mut(&mut |callee| *callee = names.next().copied().unwrap_or(*callee));
+    of_a.len() == of_b.len()
+        && renamed == *a
+        && of_a.iter().zip(&of_b).all(|(&a, &b)| is_equal_computation(module, a, b))
+}
+
+fn is_equal_computation(module: &Module, a: CompId, b: CompId) -> bool {
+    let (a, b) = (module.comp(a), module.comp(b));
+    let is_equal_instruction = |a: &Instruction, b: &Instruction| {
+        is_function(a) && is_function(b) && a.shape == b.shape && a.operands == b.operands && {
+            match (&a.op, &b.op) {
+                (Op::Parameter { number: a, .. }, Op::Parameter { number: b, .. }) => a == b,
+                (a, b) => a.called().is_empty() && a == b,
+            }
+        }
+    };
+    let n = a.instructions.len();
+    n <= MAX_APPLIED
+        && n == b.instructions.len()
+        && a.root == b.root
+        && a.instructions.iter().zip(&b.instructions).all(|(a, b)| is_equal_instruction(a, b))
+}
+
+/// Whether an instruction is a function of its operands, and nothing is tied to it.
+fn is_function(instr: &Instruction) -> bool {
+    let is_call = matches!(instr.op, Op::Call { .. } | Op::AllReduce(_) | Op::Opaque(_));
+    let is_copy = matches!(instr.op, Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy));
+    let is_custom_call = matches!(instr.op, Op::CustomCall(_)) && !is_placement(&instr.op);
+    !crate::is_tied(instr)
+        && !has_side_effect(&instr.op)
+        && !calls_regions(&instr.op)
+        && !is_call
+        && !is_copy
+        && !is_custom_call
+        && instr.unmodelled == Default::default()
+}
+
+/// Hashes what `{:?}` writes, as an op holds floats.
+fn write_debug(hasher: &mut DefaultHasher, op: &Op) {
+    struct ToHasher<'a>(&'a mut DefaultHasher);
+    impl fmt::Write for ToHasher<'_> {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.write(text.as_bytes());
+            Ok(())
+        }
+    }
+    let written = write!(ToHasher(hasher), "{op:?}");
+    debug_assert!(written.is_ok(), "a hasher takes all that is written");
+}
