@@ -1,6 +1,7 @@
 //! Lowered modules through Google's TPU compiler, which is installed as a user's first run installs it.
 
 use bf16scope::hlo::proto::{decode, encode};
+use bf16scope::hlo::text;
 use bf16scope::passes::amp::{self, Policy};
 use bf16scope::tpu::{Target, compile};
 use std::path::Path;
@@ -19,4 +20,16 @@ fn lowered_modules_compile_for_v2_and_v3() {
             assert!(report.cycles > 0, "{name} {target}: {report:?}");
         }
     }
+}
+
+/// `tests/data/norms/make.py`: libtpu 0.0.52 ends its process over the gradients, where the reshapes behind the convolutions are
+/// of bf16.
+#[test]
+fn group_norms_between_padded_convolutions_compile() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/norms/group_norms.hlo");
+    let module = text::parse(&std::fs::read_to_string(path).unwrap(), "group_norms.hlo").unwrap();
+    let (lowered, _) = amp::run(&module, &Policy::default()).unwrap();
+    let target: Target = "tpu-v2".parse().unwrap();
+    let report = compile(&target, &encode::to_bytes(&lowered).unwrap(), 16).unwrap_or_else(|error| panic!("{error}"));
+    assert!(report.cycles > 0, "{report:?}");
 }

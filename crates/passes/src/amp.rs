@@ -31,6 +31,7 @@ mod ends;
 mod equal_expressions;
 mod exact;
 mod frame;
+mod ids;
 pub mod keys;
 mod logits;
 mod loops;

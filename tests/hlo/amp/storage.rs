@@ -597,3 +597,26 @@ fn a_parameter_is_held_back_as_it_is() {
 ";
     assert_eq!(dtypes(source, &Policy::default(), ["weights", "made"]), ["f32", "bf16"]);
 }
+
+/// What a convolution with padding gives, as groups of channels: a reshape that splits channels alone stays narrow.
+#[test]
+fn rows_and_columns_of_a_padded_convolution_are_merged_in_the_dtype_of_their_readers() {
+    let source = |padding: &str, groups: &str| {
+        format!(
+            "ENTRY main {{
+  x = f32[16,8,8,64] parameter(0)
+  w = f32[3,3,64,64] parameter(1)
+  zero = f32[] constant(0)
+  image = f32[16,8,8,64] convolution(x, w), window={{size=3x3 pad={padding}}}, dim_labels=b01f_01io->b01f
+  groups = f32[{groups}] reshape(image)
+  squares = f32[{groups}] multiply(groups, groups)
+  ROOT loss = f32[] reduce(squares, zero), dimensions={{0,1,2,3}}, to_apply=add
+}}
+"
+        )
+    };
+    let of = |source: String| dtypes(&source, &Policy::default(), ["image", "groups"]);
+    let unpadded = source("0_0x0_0", "16,36,8,8").replace("image = f32[16,8,8,64]", "image = f32[16,6,6,64]");
+    assert_eq!(of(source("1_1x1_1", "16,64,8,8")), ["bf16", "f32"]);
+    assert_eq!(of(unpadded), ["bf16", "bf16"]);
+}

@@ -13,6 +13,7 @@
 
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::policy::{Because, Classes};
+use bf16scope_hlo::ops::WindowDim;
 use bf16scope_hlo::ops::decisions::{is_stored, list_names};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::{DType, Op};
@@ -35,6 +36,30 @@ pub(super) fn changes_lanes(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let computation = graph.module.comp(graph.frames[of.frame as usize].comp);
     let lanes = |dims: &[i64]| dims.iter().copied().rfind(|&size| size != 1);
     lanes(computation.instr(instr.operands[0]).shape.dims()) != lanes(instr.shape.dims())
+}
+
+/// Whether a node reshapes what a convolution gives, and merges a dimension along which that pads: a group norm's first op.
+/// Between such a reshape and one in the backward pass, both of bf16, libtpu 0.0.52 merges windows that it cannot, and ends its
+/// process.
+pub(super) fn merges_padded_windows(graph: &Dataflow<'_>, node: NodeId) -> bool {
+    let of = graph.node(node);
+    let (instr, &[operand]) = (graph.instr(of), &of.operands[..]) else { return false };
+    let producer = graph.instr(graph.node(graph.producer(operand)));
+    let (Op::Reshape, Op::Convolution(convolution)) = (&instr.op, &producer.op) else { return false };
+    // How many elements stand before each dimension, and its size.
+    let starts = |dims: &[i64]| -> Vec<(i64, i64)> {
+        let before = dims.iter().scan(1_i64, |product, &size| {
+            let before = *product;
+            *product = product.saturating_mul(size);
+            Some((before, size))
+        });
+        before.collect()
+    };
+    let (given, reshaped) = (starts(producer.shape.dims()), starts(instr.shape.dims()));
+    let spatial = convolution.window.iter().zip(&convolution.dims.output_spatial);
+    let is_padded = |dim: &WindowDim| dim.padding_low != 0 || dim.padding_high != 0;
+    let mut padded = spatial.filter(|(dim, _)| is_padded(dim)).map(|(_, &axis)| given[axis as usize]);
+    padded.any(|place| place.1 != 1 && !reshaped.contains(&place))
 }
 
 /// For each node whether it gives what is stored because it was moved: by the node itself, or by one before it that this

@@ -6,7 +6,8 @@
 //! is a [`Node`]; nodes are ordered so that operands come first.
 
 use super::decided::StoredAs;
-use super::equal_expressions::Expressions;
+use super::equal_expressions::{Expression, Expressions};
+pub(super) use super::ids::{FrameId, NodeId, ValueId};
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};
 use bf16scope_hlo::ops::decisions::{DotForm, dot_form, is_placement, is_retypable, keeps_dtypes};
@@ -14,13 +15,6 @@ use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 use std::collections::BTreeMap;
-
-/// A value: an array (or token), by index into [`Dataflow::values`].
-pub(super) type ValueId = u32;
-/// An op on values, by index into [`Dataflow::nodes`].
-pub(super) type NodeId = u32;
-/// A computation at one call site, by index into [`Dataflow::frames`].
-pub(super) type FrameId = u32;
 
 /// How much calls may add to all regions of a module together, in instructions and values of callees; a call that would
 /// add more is taken as it is. A chain of calls, each twice, has 2^n of them.
@@ -379,8 +373,9 @@ impl<'m> Dataflow<'m> {
         let hash = self.expressions.hash(self.module, instr, &operands);
         let is_same = |&node: &NodeId| {
             let of = self.node(node);
+            let other = Expression { instr: self.instr(of), operands: &of.operands };
             (&of.kind, &of.because, of.decided) == (&kind, &because, decided)
-                && self.expressions.are_equal(self, node, instr, &operands)
+                && self.expressions.are_equal(self.module, other, Expression { instr, operands: &operands })
         };
         let same = hash.and_then(|hash| self.expressions.candidates(hash).find(is_same));
         let is_constant = match &instr.op {

@@ -3,7 +3,7 @@
 //! A compiler computes once what is written twice, as the forward pass that two losses share, if both are of one dtype. Two
 //! decisions on them would be two computations, so there is one: that of a value whose readers are those of both.
 
-use super::dataflow::{Dataflow, NodeId, ValueId};
+use super::ids::{NodeId, ValueId};
 use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::{calls_regions, has_side_effect, is_placement};
 use bf16scope_hlo::{CompId, Instruction, Literal, Module, Op};
@@ -13,6 +13,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Instructions up to which the computations that two reductions apply are compared.
 const MAX_APPLIED: usize = 16;
+
+/// What an instruction computes of values.
+#[derive(Clone, Copy)]
+pub(super) struct Expression<'a> {
+    pub instr: &'a Instruction,
+    pub operands: &'a [ValueId],
+}
 
 /// The expressions of a region so far.
 #[derive(Debug, Default)]
@@ -67,19 +74,11 @@ impl Expressions {
         self.first.insert(value, first);
     }
 
-    /// Whether a node computes what this instruction would of these values.
-    pub(super) fn are_equal(
-        &self,
-        graph: &Dataflow<'_>,
-        node: NodeId,
-        instr: &Instruction,
-        operands: &[ValueId],
-    ) -> bool {
-        let of = graph.node(node);
-        let other = graph.instr(of);
-        self.firsts(&of.operands).eq(self.firsts(operands))
-            && other.shape == instr.shape
-            && is_equal_op(graph.module, &other.op, &instr.op)
+    /// Whether two expressions compute the same.
+    pub(super) fn are_equal(&self, module: &Module, a: Expression<'_>, b: Expression<'_>) -> bool {
+        self.firsts(a.operands).eq(self.firsts(b.operands))
+            && a.instr.shape == b.instr.shape
+            && is_equal_op(module, &a.instr.op, &b.instr.op)
     }
 
     /// Nodes that may be of the same expression.

@@ -123,6 +123,11 @@ impl Assigner<'_> {
         let all_free = floats.clone().all(|v| is_low(v) || graph.value(*v).is_exact);
         let grows = self.elements(of.results()) > self.elements(of.operands.iter().copied());
         let Some(&narrow) = floats.find(|v| is_low(v)).filter(|_| all_free && !grows) else { return false };
+        let read_narrow =
+            |value: ValueId| graph.users[value as usize].iter().any(|&user| self.takes_narrow(value, user));
+        if merges_padded_windows(graph, node) && !of.results().any(read_narrow) {
+            return false;
+        }
         self.out.low[node as usize] = true;
         self.out.rule[node as usize] = Rule::OfNarrow;
         self.out.from[node as usize] = Some(graph.producer(narrow));
