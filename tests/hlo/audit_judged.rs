@@ -142,6 +142,33 @@ fn a_search_ends_at_its_bound_and_says_when_nothing_is_left() {
     assert_eq!((whole.end, whole.is_reached, whole.error), (SearchEnd::NothingLeft, true, 0.0));
 }
 
+/// A sum of 257 is 256 in bf16, and no longer more than 256: with that sum in f32 everything is decided as in f32.
+#[test]
+fn a_comparison_that_one_sum_decides_is_mended_by_that_sum() {
+    let module = parse(
+        "\n\nENTRY m {\n  a = f32[64] parameter(0)\n  b = f32[64] parameter(1)\n  s = f32[64] add(a, b)\n  p = pred[64] \
+         compare(s, a), direction=GT\n  r = f32[64] select(p, b, a)\n  y = f32[64] add(b, b)\n  z = f32[64] add(y, y)\n  ROOT t \
+         = (f32[64], f32[64]) tuple(r, z)\n}\n",
+    );
+    let inputs = [array(&[256.0; 64]), array(&[1.0; 64])];
+    let auditor = Auditor::new(client(), &module, &inputs, Config::default()).unwrap();
+    let policy = allow(&["add"]);
+    let decisions = auditor.decisions(&policy).unwrap().unwrap();
+    let rows: Vec<_> =
+        decisions.rows.iter().map(|row| (&row.instruction[..], row.n_differing, row.n_elements)).collect();
+    assert_eq!((rows, decisions.error), (vec![("p", 64, 64)], 0.0));
+    let found = auditor.audit(&policy).unwrap();
+    assert_eq!(found.error(), 255.0);
+    let search = auditor.search(&policy, &found, 1e-2).unwrap();
+    assert_eq!(
+        (search.end, &search.keep[..], search.error),
+        (SearchEnd::Minimal, &["s".to_string()][..], 0.0),
+        "{search:#?}"
+    );
+    assert_eq!(search.decisions, Some(decisions));
+    assert_eq!(auditor.decisions(&search.policy).unwrap(), None);
+}
+
 /// Each of eight results rounds by itself, so each sum has to be kept, which is no matter of a few instructions. They are
 /// kept where that is asked for.
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::run::client;
 
-use bf16scope::audit::{Auditor, Config, Judgement, ResultChoice, ResultRow, largest_error};
+use bf16scope::audit::{Audit, Auditor, Config, Judgement, ResultChoice, ResultRow, SearchEnd, largest_error};
 use bf16scope::data::{ArrayInfo, Arrays};
 use bf16scope::experiment::Experiment;
 use bf16scope::graph::Precision;
@@ -208,6 +208,12 @@ mod long {
     fn what_is_zero_in_theory_is_not_judged_whatever_the_seed() {
         none_is_judged(4, |_| &[0, 3]);
     }
+
+    /// Three seeds of each network.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn a_first_adamw_step_keeps_three_instructions_at_most() {
+        SEARCHED.iter().for_each(|network| at_most_three_are_kept(network, 3, true));
+    }
 }
 
 /// Of each network by number the steps before those that are looked at.
@@ -226,6 +232,82 @@ fn none_is_judged(n_seeds: u64, steps_before: impl Fn(usize) -> &'static [u64]) 
         }
         println!("{}: {worst:.2e} at most", network.name);
     }
+}
+
+/// Networks whose first AdamW step is searched for what to keep.
+const SEARCHED: [Network; 4] = [
+    Network {
+        name: "a transformer of one block",
+        dims: &[16, 32],
+        layers: "{transformer_block: 4, intermediate_dim: 64}, flatten, {dense: 3}",
+        optimizer: ADAMW,
+        zero: &["*key*bias"],
+    },
+    Network {
+        name: "a decoder of two blocks",
+        dims: &[16, 32],
+        layers: "{transformer_block: 4, intermediate_dim: 64, normalize_first: true, use_causal_mask: true, repeats: 2}, layer_norm, flatten, {dense: 3}",
+        optimizer: ADAMW,
+        zero: &["*key*bias"],
+    },
+    Network {
+        name: "a perceptron",
+        dims: &[12],
+        layers: "{dense: 64, activation: relu}, {dense: 64, activation: relu}, {dense: 3}",
+        optimizer: ADAMW,
+        zero: &[],
+    },
+    Network {
+        name: "a convolutional network",
+        dims: &[8, 8, 3],
+        layers: "{conv: 16, kernel_size: 3, activation: relu}, {conv: 16, kernel_size: 3, activation: relu}, global_avg_pool, {dense: 3}",
+        optimizer: ADAMW,
+        zero: &[],
+    },
+];
+
+/// Of a first AdamW step at 5e-2 a search keeps three instructions at most, or says that the results are within it but for the
+/// ReLUs that decide otherwise. Where instructions `are_compared`, they are candidates.
+fn at_most_three_are_kept(network: &Network, n_seeds: u64, are_compared: bool) {
+    const BUDGET: f64 = 5e-2;
+    let step = step(network, 0);
+    let choice = ResultChoice { names: step.results.clone(), ..ResultChoice::default() };
+    for seed in 0..n_seeds {
+        let inputs = with_seed(&step, seed);
+        let auditor = Auditor::of_results(client(), &step.module, &inputs, Config::default(), &choice).unwrap();
+        let results = auditor.results(&Policy::default()).unwrap();
+        let error = largest_error(&results);
+        println!("{}, seed {seed}: {error:.2e}", network.name);
+        if error <= BUDGET {
+            continue;
+        }
+        let audit = match are_compared {
+            true => auditor.audit(&Policy::default()).unwrap(),
+            false => Audit::of_results(&step.module, "results alone").with_results(results, None),
+        };
+        let search = auditor.search(&Policy::default(), &audit, BUDGET).unwrap();
+        println!("{:?} with {:?} kept, {:?}", search.end, search.keep, search.decisions);
+        match search.end {
+            SearchEnd::Minimal => assert!(search.error <= BUDGET && search.keep.len() <= 3, "{search:#?}"),
+            SearchEnd::Decisions => {
+                let decisions = search.decisions.as_ref().unwrap();
+                assert!(decisions.error <= BUDGET && !decisions.rows.is_empty(), "{search:#?}");
+                // A rounding away from 0 a ReLU's input is one of some hundreds.
+                let is_rare = decisions.rows.iter().all(|row| 100 * row.n_differing < row.n_elements);
+                assert!(
+                    is_rare && !search.is_reached && search.keep.is_empty() && search.error == error,
+                    "{search:#?}"
+                );
+            }
+            _ => panic!("{}, seed {seed}: {search:#?}", network.name),
+        }
+    }
+}
+
+/// A search kept 16 instructions, which drew other ReLUs that decide otherwise.
+#[test]
+fn what_relus_of_a_transformer_decide_otherwise_keeps_nothing() {
+    at_most_three_are_kept(&SEARCHED[0], 1, false);
 }
 
 /// That nothing of what is zero in theory is judged, and most of the rest is; the largest error.

@@ -55,6 +55,7 @@
 
 #![forbid(unsafe_code)]
 
+mod decisions;
 mod device;
 mod error;
 mod first_step;
@@ -81,6 +82,7 @@ use bf16scope_passes::amp::{self, Policy};
 use bf16scope_passes::as_tpu::{self, TpuArithmetic};
 use bf16scope_pjrt::Client;
 
+pub use decisions::{DecisionRow, Decisions};
 pub use error::AuditError;
 pub use first_step::{FirstBeyond, StepError, first_step_beyond, most_audits};
 pub use judge::{Judgement, ResultChoice};

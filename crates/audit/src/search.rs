@@ -11,15 +11,20 @@
 //! may be kept: an error that is born at many places is the precision's, not an instruction's. A list that leaves less than half
 //! of the bytes that lowering saves between instructions costs more than it buys, and the search says so ([`SearchEnd`]).
 //!
+//! Where the budget would hold if all comparisons decided as in f32, and does not hold because some decide otherwise
+//! ([`decisions`](super::decisions)), no search is made: any list that rounds something else before a comparison draws other
+//! decisions, so that some list holds the budget by chance. Tried is one list, of the instructions nearest to the comparisons,
+//! and it is taken only if every comparison then decides as in f32.
+//!
 //! Each list that is tried is lowered, compiled and run for the results alone. Instructions inside called computations
 //! are candidates where their caller is, for `keep` reaches them by name; where their own error is born is not known.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 
-use super::{Audit, AuditError, Auditor, largest_error};
-use bf16scope_hlo::{CompId, Module};
+use super::{Audit, AuditError, Auditor, DecisionRow, Decisions, largest_error};
+use bf16scope_hlo::{CompId, InstrId, Module};
 use bf16scope_passes::amp::{self, Policy};
 
 /// How far a search may go.
@@ -66,6 +71,9 @@ pub enum SearchEnd {
     TooMany,
     /// The list holds the budget, and takes away more than half of what lowering saves.
     CostsMoreThanItBuys,
+    /// Comparisons decide otherwise than in f32 ([`Search::decisions`]); with f32's decisions the budget would hold. Nothing is
+    /// kept: a few instructions do not mend it.
+    Decisions,
     /// The budget holds only where nothing is lowered.
     NothingLeft,
     /// Not even with every candidate kept.
@@ -88,6 +96,8 @@ pub struct Search {
     pub error: f64,
     /// The share of the bytes that lowering saves between instructions that is still saved with them.
     pub saved_share: f64,
+    /// What lowering decides otherwise without a list, and the error but for that, where the budget did not hold.
+    pub decisions: Option<Decisions>,
     /// Lists that were tried.
     pub n_runs: usize,
     /// The policy with them.
@@ -129,9 +139,19 @@ impl Auditor<'_> {
             says,
         };
         let all: Vec<usize> = (0..names.len()).collect();
-        let (mut list, mut end) = match trial.shortest_prefix(&all)? {
-            (list, None) => trial.pruned(list, max_kept)?,
-            (list, Some(end)) => (list, end),
+        let decisions = if trial.holds(&[])? == Some(false) { self.decisions(policy)? } else { None };
+        let decided = decisions.as_ref().filter(|decisions| decisions.error <= budget);
+        let first = match decided {
+            Some(decisions) => Some(trial.decided(nearest(self.module, &decisions.rows, &names, max_kept))?),
+            None => None,
+        };
+        let (mut list, mut end) = match first {
+            Some(None) => (Vec::new(), SearchEnd::Decisions),
+            Some(Some(list)) => trial.pruned(list, max_kept)?,
+            None => match trial.shortest_prefix(&all)? {
+                (list, None) => trial.pruned(list, max_kept)?,
+                (list, Some(end)) => (list, end),
+            },
         };
         if matches!(end, SearchEnd::OutOfRuns | SearchEnd::TooMany) {
             // The shortest that is known to hold.
@@ -154,6 +174,7 @@ impl Auditor<'_> {
             end,
             error,
             saved_share,
+            decisions,
             n_runs: trial.known.len(),
             policy: trial.policy(&list),
             keep: list.into_iter().map(|idx| names[idx].clone()).collect(),
@@ -218,6 +239,14 @@ impl Trial<'_, '_> {
         Ok(Some(error <= self.budget))
     }
 
+    /// The list, if it holds and every comparison decides as in f32 with it.
+    fn decided(&mut self, list: Vec<usize>) -> Result<Option<Vec<usize>>, AuditError> {
+        let is_mended = !list.is_empty()
+            && self.holds(&list)? == Some(true)
+            && self.auditor.decisions(&self.policy(&list))?.is_none();
+        Ok(is_mended.then_some(list))
+    }
+
     /// The least prefix that doubling and bisection find to hold; why the search ends with it if it does.
     fn shortest_prefix(&mut self, all: &[usize]) -> Result<(Vec<usize>, Option<SearchEnd>), AuditError> {
         let (mut fails, mut holds) = (0, 0);
@@ -273,6 +302,26 @@ impl Trial<'_, '_> {
         }
         Ok((list, SearchEnd::Minimal))
     }
+}
+
+/// The places of at most so many candidates, nearest before these comparisons first.
+fn nearest(module: &Module, rows: &[DecisionRow], names: &[String], n: usize) -> Vec<usize> {
+    let entry = module.entry();
+    let places: BTreeMap<&str, usize> = names.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
+    let compared: BTreeSet<&str> = rows.iter().map(|row| row.instruction.as_str()).collect();
+    let mut pending: VecDeque<InstrId> =
+        entry.ids().filter(|&id| compared.contains(entry.instr(id).name.as_str())).collect();
+    let (mut reached, mut list): (BTreeSet<InstrId>, _) = (pending.iter().copied().collect(), Vec::new());
+    while let Some(id) = pending.pop_front() {
+        let instr = entry.instr(id);
+        list.extend(places.get(instr.name.as_str()));
+        if list.len() >= n {
+            break;
+        }
+        pending.extend(instr.operands.iter().copied().filter(|&operand| reached.insert(operand)));
+    }
+    list.truncate(n);
+    list
 }
 
 /// Names to keep, those where most error is born first.

@@ -395,6 +395,30 @@ pub(super) fn beyond(error: f64, f32_as: &F32As) -> String {
     )
 }
 
+/// Why a search kept nothing: what bf16 decides otherwise.
+fn decided_otherwise(search: &Search) -> String {
+    const N_NAMED: usize = 3;
+    let rows = search.decisions.as_ref().map_or(&[][..], |decisions| &decisions.rows);
+    let named = rows.iter().take(N_NAMED).map(|row| {
+        let place = [&row.op_name, &row.source].into_iter().filter(|text| !text.is_empty()).map(String::as_str);
+        let place = place.collect::<Vec<&str>>().join(", ");
+        let place = if place.is_empty() { String::new() } else { format!(" ({place})") };
+        format!("{} of {} at {}{place}", row.n_differing, row.n_elements, row.instruction)
+    });
+    let more = match rows.len().saturating_sub(N_NAMED) {
+        0 => String::new(),
+        n => format!(" and at {n} comparisons more"),
+    };
+    format!(
+        "bf16 decides otherwise than f32: {}{more}. With f32's decisions the results are {} off, with its own {}. What is compared \
+         there is closer than bf16 tells apart, as is the input of a ReLU near 0: keeping a few instructions only draws other \
+         decisions, so nothing is kept\nhelp: a larger --budget, or --results with what matters",
+        named.collect::<Vec<String>>().join(", "),
+        search.decisions.as_ref().map_or("nothing".to_string(), |decisions| number(decisions.error)),
+        number(search.error)
+    )
+}
+
 /// What a search came to.
 pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
     let n = search.keep.len();
@@ -410,6 +434,7 @@ pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
                  again, the results are {error} off\nhelp: --max-runs allows more"
             );
         }
+        (false, SearchEnd::Decisions) => return decided_otherwise(search),
         (false, _) => {
             return format!(
                 "with all {n} candidates kept the results are still {error} off: the policy's parameters, results or \
