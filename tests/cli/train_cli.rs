@@ -328,9 +328,32 @@ fn no_epochs_save_the_initial_state() {
     );
     let path = folder.path("checkpoints/mlp-bf16.safetensors");
     assert_eq!(Checkpoint::read(&path).unwrap().position.step, 0);
+    what_a_run_without_steps_is_asked(&folder);
     folder.stdout(&["train", "mlp.yaml", "--resume"]);
     folder.stdout(&["train", "mlp.yaml", "--checkpoint", "whole.safetensors"]);
     assert!(std::fs::read(path).unwrap() == std::fs::read(folder.path("whole.safetensors")).unwrap());
+}
+
+/// Its folder holds `epochs: 0`, which no command could read.
+fn what_a_run_without_steps_is_asked(folder: &Folder) {
+    const RUN: &str = "runs/mlp-bf16";
+    assert!(folder.stdout(&["eval", RUN]).contains("after 0 steps"));
+    folder.stdout(&["predict", RUN, "-o", "predicted.csv"]);
+    assert!(
+        folder.stdout(&["curves", RUN]).ends_with("no scalar is recorded: a run has scalars from its first steps on\n")
+    );
+    // The step that training begins with, and none after it.
+    let audit = folder.json(&["audit", RUN, "--at", "1", "--json"]);
+    assert_eq!(audit["at"]["step"], 1);
+    let beyond = "bf16scope: --at 2 is beyond the run, which has 0 steps\nhelp: --at 1 audits the step that training begins \
+                  with";
+    let stderr = folder.stderr(&["audit", RUN, "--at", "2"]);
+    assert!(stderr.trim_end().ends_with(beyond), "{stderr}");
+    let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap().replace("epochs: 2", "epochs: 0");
+    assert!(yaml.contains("epochs: 0"), "{yaml}");
+    std::fs::write(folder.path("none.yaml"), yaml).unwrap();
+    let stderr = folder.stderr(&["schedule", "none.yaml", "--json"]);
+    assert!(stderr.contains("the training has 0 steps, and no rate to draw"), "{stderr}");
 }
 
 /// `eval` finds what `train` ended with, and says what its loss leaves out.

@@ -197,7 +197,8 @@ fn render(runs: &[Named], screen: Screen) -> String {
         row.extend(names.iter().map(|name| last(name).map_or("-".to_string(), |point| figure(point.value))));
         table.row(row);
     }
-    format!("last values\n{}", table.render(screen))
+    let nothing = "no scalar is recorded: a run has scalars from its first steps on\n";
+    format!("last values\n{}{}", table.render(screen), if names.is_empty() { nothing } else { "" })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use serde::Serialize;
 
 use super::child::client;
@@ -110,6 +110,11 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             args.experiment.display()
         );
     };
+    ensure!(
+        n_steps > 0,
+        "{}: the training has 0 steps, and no rate to draw\nhelp: give --steps N, or write `epochs: 1` or more under `train`",
+        args.experiment.display()
+    );
     let canvas = Canvas::of(context.screen, MARGIN);
     let points = spread(n_steps, canvas.n_points());
     let every = args.every.unwrap_or(n_steps.div_ceil(1000)).min(n_steps);

@@ -73,7 +73,7 @@ pub struct Args {
     #[arg(long, value_name = "PRECISION", default_value_t = Precision::Bf16)]
     precision: Precision,
     /// Passes over the data, those before a resumption included, instead of the experiment's; 0 saves the initial state
-    #[arg(long, value_name = "N", value_parser = whole(0..=u32::MAX), allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = whole(0..=i32::MAX as u32), allow_negative_numbers = true)]
     epochs: Option<u32>,
     /// Examples in a batch, instead of the experiment's
     #[arg(long, value_name = "N", value_parser = whole(1..=i32::MAX as u32), allow_negative_numbers = true)]

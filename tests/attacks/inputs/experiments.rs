@@ -298,7 +298,7 @@ fn what_would_train_to_nothing_is_refused() {
     );
     refused("dropout: 0.25", "dropout: 1", "found integer `1`, expected a number from 0");
     refused("batch: 4", "batch: 0", "found integer `0`, expected a whole number from 1 to 2147483647");
-    refused("epochs: 1", "epochs: 0", "found integer `0`, expected a whole number from 1 to 2147483647");
+    refused("epochs: 1", "epochs: -1", "found integer `-1`, expected a whole number from 0 to 2147483647");
     refused("  value: 0.1", "  value: -1", "expected 0, or a finite number above 0 in f32");
     refused("  value: 0.1", "  value: .inf", "expected 0, or a finite number above 0 in f32");
     refused("  value: 0.1", "  value: 1.0e+39", "expected 0, or a finite number above 0 in f32");

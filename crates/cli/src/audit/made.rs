@@ -252,9 +252,14 @@ impl<'a> Maker<'a> {
     /// A step beyond the run; a loss that is not what the run recorded; whatever making it says.
     pub(super) fn make(&mut self, step: u64) -> anyhow::Result<(StepInF32, AtStep)> {
         let n_steps = self.n_steps.max(self.last());
+        // The first step is known of a run that only has its initial state.
         ensure!(
-            step <= n_steps,
-            "--at {step} is beyond the run, which has {n_steps} steps\nhelp: name a step from 1 to {n_steps}"
+            step <= n_steps.max(1),
+            "--at {step} is beyond the run, which has {n_steps} steps\nhelp: {}",
+            match n_steps {
+                0 => "--at 1 audits the step that training begins with".to_string(),
+                _ => format!("name a step from 1 to {n_steps}"),
+            }
         );
         let (from, from_step) = self.newest_before(step)?;
         let bar = bar(step - from_step, self.context.quiet);

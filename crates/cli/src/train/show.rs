@@ -376,9 +376,10 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
         let place = again::option("--checkpoint", (!is_default).then_some(path));
         let (name, tune) = (again::word(&args.experiment), args.tune.again());
         let run = again::option("--run", args.record.run());
-        // A file's epochs are at least 1; of no epochs, they are what comes next.
+        // The file's epochs come after none that the command line asked for.
         let more = match experiment.train.epochs {
-            0 => String::new(),
+            0 if args.epochs.is_some() => String::new(),
+            0 => " --epochs 1".to_string(),
             n => format!(" --epochs {}", 2 * u64::from(n)),
         };
         let number = |flag: &str, value: Option<u64>| value.map_or(String::new(), |value| format!(" {flag} {value}"));

@@ -18,7 +18,7 @@ mod yaml;
 
 pub use error::{ConfigError, ConfigProblem, NodeError, Place, ReadError, nearest};
 pub use node::{Node, Value};
-pub use numbers::{Positive, fraction, number, positive, positive_up_to, positives};
+pub use numbers::{Positive, fraction, number, positive, positive_up_to, positives, whole_up_to};
 pub use origin::Origin;
 pub use place::{Key, Mark, Step};
 pub use yaml::{WriteError, to_line, to_string, with};

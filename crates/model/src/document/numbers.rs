@@ -17,29 +17,42 @@ pub fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Er
 /// # Errors
 /// Any other value.
 pub fn positive_up_to<'de, D: Deserializer<'de>>(deserializer: D, max: i64) -> Result<i64, D::Error> {
-    struct Positive(i64);
-    impl Visitor<'_> for Positive {
-        type Value = i64;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            match self.0 {
-                i64::MAX => f.write_str("a whole number of at least 1"),
-                max => write!(f, "a whole number from 1 to {max}"),
-            }
-        }
-        fn visit_u64<E: de::Error>(self, value: u64) -> Result<i64, E> {
-            match i64::try_from(value) {
-                Ok(value) if (1..=self.0).contains(&value) => Ok(value),
-                _ => Err(E::invalid_value(Unexpected::Unsigned(value), &self)),
-            }
-        }
-        fn visit_i64<E: de::Error>(self, value: i64) -> Result<i64, E> {
-            match (1..=self.0).contains(&value) {
-                true => Ok(value),
-                false => Err(E::invalid_value(Unexpected::Signed(value), &self)),
-            }
+    deserializer.deserialize_i64(Whole { min: 1, max })
+}
+
+/// A whole number from 0 to `max`.
+///
+/// # Errors
+/// Any other value.
+pub fn whole_up_to<'de, D: Deserializer<'de>>(deserializer: D, max: i64) -> Result<i64, D::Error> {
+    deserializer.deserialize_i64(Whole { min: 0, max })
+}
+
+struct Whole {
+    min: i64,
+    max: i64,
+}
+
+impl Visitor<'_> for Whole {
+    type Value = i64;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.max {
+            i64::MAX => write!(f, "a whole number of at least {}", self.min),
+            max => write!(f, "a whole number from {} to {max}", self.min),
         }
     }
-    deserializer.deserialize_i64(Positive(max))
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<i64, E> {
+        match i64::try_from(value) {
+            Ok(value) if (self.min..=self.max).contains(&value) => Ok(value),
+            _ => Err(E::invalid_value(Unexpected::Unsigned(value), &self)),
+        }
+    }
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<i64, E> {
+        match (self.min..=self.max).contains(&value) {
+            true => Ok(value),
+            false => Err(E::invalid_value(Unexpected::Signed(value), &self)),
+        }
+    }
 }
 
 /// A whole number of at least 1, as an element.

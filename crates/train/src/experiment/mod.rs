@@ -86,8 +86,8 @@ pub struct TrainConfig {
     /// Examples in a batch. Default 32.
     #[serde(deserialize_with = "count")]
     pub batch: u32,
-    /// Passes over the data. Default 10.
-    #[serde(deserialize_with = "count")]
+    /// Passes over the data; 0 saves the initial state. Default 10.
+    #[serde(deserialize_with = "count_or_none")]
     pub epochs: u32,
     /// Of initial values and of the order of examples. Default 0.
     pub seed: u64,
@@ -174,6 +174,11 @@ pub struct TrainConfig {
 /// A whole number from 1 up to what fits in an `i32`.
 fn count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     Ok(document::positive_up_to(deserializer, i64::from(i32::MAX))? as u32)
+}
+
+/// The same from 0 on: what `train --epochs 0` keeps is read again.
+fn count_or_none<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    Ok(document::whole_up_to(deserializer, i64::from(i32::MAX))? as u32)
 }
 
 fn optimizer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optimizer, D::Error> {
@@ -362,6 +367,9 @@ impl TrainConfig {
         let (learning_rate, warm_up) = self.schedule().ok()?;
         let steps_per_epoch = self.steps_per_epoch()?;
         let n_steps = u64::from(steps_per_epoch) * u64::from(self.epochs);
+        if n_steps == 0 {
+            return None;
+        }
         let unit = if self.learning_rate.is_by_epoch() { steps_per_epoch } else { 1 };
         let (key, remark) = unreached(&learning_rate, warm_up.as_ref(), n_steps)
             .or_else(|| Some(("learning_rate", beside_the_end(&learning_rate, warm_up.as_ref(), n_steps, unit)?)))?;
