@@ -35,6 +35,31 @@ fn what_ends_the_tpu_compiler_is_an_error() {
     }
 }
 
+/// A refusal by `fit` alone said so; and an f64 constant, which the compiler takes, was said by no command.
+#[test]
+fn types_of_64_bits_are_named_with_their_lines_and_a_remedy() {
+    let module = |body: &str| format!("HloModule wide\n\nENTRY main {{\n  x = f32[8]{{0}} parameter(0)\n{body}\n}}\n");
+    let fft = module(
+        "  w = c128[8]{0} convert(x), metadata={source_file=\"net.py\" source_line=7}\n  ROOT y = c128[8]{0} fft(w), \
+         fft_type=FFT, fft_length={8}",
+    );
+    let constant = module(
+        "  w = f64[8]{0} convert(x)\n  c = f64[] constant(0.1), metadata={source_file=\"net.py\" source_line=7}\n  b = \
+         f64[8]{0} broadcast(c), dimensions={}\n  m = f64[8]{0} multiply(w, b)\n  ROOT r = f32[8]{0} convert(m)",
+    );
+    for command in ["compile", "explain"] {
+        for (module, code, said, help) in [
+            (&fft, 2, "these have them: main/%w (convert c128[8], net.py:7), ", "help: make it complex64 there"),
+            (&constant, 0, "main/%c (constant f64[], net.py:7)", "help: make it float32 there"),
+        ] {
+            let output = on(module, &[command, "m.hlo"]);
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(code), "{command}: {text}");
+            assert!(text.contains(said) && text.contains(help), "{command}: {text}");
+        }
+    }
+}
+
 /// What the compiler's cost analysis gives only where it is not 0.
 #[test]
 fn modules_that_compute_nothing_compile_and_are_explained() {

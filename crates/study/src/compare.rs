@@ -6,6 +6,7 @@ use serde::{Serialize, Serializer};
 use super::StudyError;
 use super::ask::{Asking, Compiling, Event};
 use super::subject::{Programs, Subject};
+use super::wide;
 use bf16scope_hlo::Module;
 use bf16scope_hlo::devices::Devices;
 use bf16scope_hlo::proto::decode;
@@ -14,7 +15,7 @@ use bf16scope_model::graph::Storage;
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_tpu::explain::explain;
 use bf16scope_tpu::verdict::{Candidate, Evidence, Verdict, verdict};
-use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Links, Need, Target};
+use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Links, Need, Target, TpuError};
 
 /// What the compiler said of programs side by side.
 #[derive(Debug, Serialize)]
@@ -131,7 +132,8 @@ pub fn compare(
         let _span = tracing::info_span!("compile", precision = %label, target = %target).entered();
         let compiled = compiled(&compiler, target, bytes, programs.batch.unwrap_or(1), is_compared);
         let (Compiled { outcome, is_cached }, evidence) =
-            compiled.map_err(|error| of_subject(error, name, is_compared))?;
+            compiled.map_err(|error| of_subject(error, bytes, name, is_compared))?;
+        warn_of_wide(bytes, nth);
         on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
         candidates.push(Candidate {
             name: name.clone(),
@@ -165,11 +167,27 @@ pub(super) fn compiling(programs: &Programs, nth: usize, target: &Target) -> Com
     }
 }
 
-/// Which of several programs an error is of.
-pub(super) fn of_subject(error: StudyError, name: &str, is_compared: bool) -> StudyError {
+/// Which of several programs an error is of; with what the compiler's refusal leaves out.
+pub(super) fn of_subject(error: StudyError, program: &[u8], name: &str, is_compared: bool) -> StudyError {
+    let refusal = match error.inner().and_then(|inner| inner.downcast_ref::<TpuError>()) {
+        Some(TpuError::Pjrt(refused)) if refused.call() == Some("PJRT_Compile") => refused.message(),
+        _ => None,
+    };
+    let remark = refusal.and_then(|refusal| wide::remark(program, refusal));
+    let error = match remark {
+        Some(remark) => error.with_remark(&remark),
+        None => error,
+    };
     match is_compared {
         true => StudyError::subject(name, error),
         false => error,
+    }
+}
+
+/// Warns of floats of 64 bits in the first of several forms of a program.
+pub(super) fn warn_of_wide(program: &[u8], nth: usize) {
+    if let Some(warning) = Some(program).filter(|_| nth == 0).and_then(wide::warning) {
+        tracing::warn!("{warning}");
     }
 }
 

@@ -175,6 +175,17 @@ impl StudyError {
         self
     }
 
+    /// With more to say below its sentence, which may end in a help.
+    pub(crate) fn with_remark(mut self, remark: &str) -> StudyError {
+        let (text, help) = match remark.split_once("\nhelp: ") {
+            Some((text, help)) => (text, Some(help.to_string())),
+            None => (remark, None),
+        };
+        self.0.text = format!("{}\n{text}", self.0.text.trim_end());
+        self.0.help = help.or(self.0.help);
+        self
+    }
+
     fn because(mut self, cause: impl Error + Send + Sync + 'static) -> StudyError {
         self.0.cause = Cause::Other(Box::new(cause));
         self

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::ask::{Asking, Event};
-use super::compare::{Judged, compiling, judge, of_subject, read_back};
+use super::compare::{Judged, compiling, judge, of_subject, read_back, warn_of_wide};
 use super::module_file::compiled_already;
 use super::subject::{Programs, Subject};
 use super::{AS_GIVEN, StudyError};
@@ -128,7 +128,8 @@ fn compiled(
             let is_cached = compiled.is_cached;
             Ok((is_cached, compiled.report(target)?, read_back(&optimized)?))
         };
-        let (is_cached, report, optimized) = read().map_err(|error| of_subject(error, name, is_compared))?;
+        let (is_cached, report, optimized) = read().map_err(|error| of_subject(error, bytes, name, is_compared))?;
+        warn_of_wide(bytes, nth);
         on(&Event::Ends { compiling: &compiling, is_cached, outcome: &CompileOutcome::Fits(report.clone()) });
         let devices = programs.placement.devices;
         let one = explain_one(label, devices, Some(report.clone()), &optimized, target, stretches)?;

@@ -5,6 +5,21 @@ use bf16scope_hlo::{DType, Module, Op, proto};
 /// What to say below a refusal of a program with such types: the first instructions, where they were written, and what to do.
 /// The compiler's text may name one, which then comes first. Nothing where there is none.
 pub(super) fn remark(program: &[u8], refusal: &str) -> Option<String> {
+    let (instructions, remedy) = named(program, refusal)?;
+    Some(format!("a TPU has no types of 64 bits, and these have them: {instructions}\nhelp: {remedy}"))
+}
+
+/// What to say of a program with floats of 64 bits that the compiler takes; nothing where there is none.
+pub(super) fn warning(program: &[u8]) -> Option<String> {
+    let (instructions, remedy) = named(program, "")?;
+    Some(format!(
+        "a TPU has no floats of 64 bits, and its compiler computes these by several of 32, which takes many times as long: \
+         {instructions}\nhelp: {remedy}"
+    ))
+}
+
+/// The first instructions with such types, and the remedy.
+fn named(program: &[u8], refusal: &str) -> Option<(String, &'static str)> {
     /// As many are named.
     const N_NAMED: usize = 3;
     let module = proto::decode::from_bytes(program).ok()?;
@@ -22,7 +37,7 @@ pub(super) fn remark(program: &[u8], refusal: &str) -> Option<String> {
         DType::F64 => "make it float32 there; in JAX without `jax_enable_x64`, in NumPy by `np.float32(…)`",
         _ => "make it int32 there; in JAX without `jax_enable_x64`",
     };
-    Some(format!("a TPU has no types of 64 bits, and these have them: {}{more}\nhelp: {remedy}", named.join(", ")))
+    Some((format!("{}{more}", named.join(", ")), remedy))
 }
 
 /// Whether a text of the compiler names an instruction: `%fft.3`, and not of a longer name.
