@@ -24,11 +24,13 @@ impl From<Untrusted> for io::Error {
 /// Refuses a file or a folder that another user owns, or may write. What is not there is anybody's.
 ///
 /// The superuser is trusted, and so is a group that has the number of this user, which it is the only member of by custom.
-/// Where the system has no owners everything is trusted.
+/// Where the system has no owners everything is trusted. A folder above that every user may write is refused, too, unless it is
+/// sticky as `/tmp` is: who may rename what is in it may put another folder in its place.
 ///
 /// # Errors
 /// [`Untrusted`].
 pub fn check_trusted(path: &Path) -> Result<(), Untrusted> {
+    check_above(path)?;
     let Ok(found) = fs::metadata(path) else { return Ok(()) };
     match fault(&found, user()) {
         None => Ok(()),
@@ -45,6 +47,35 @@ pub fn check_trusted(path: &Path) -> Result<(), Untrusted> {
             Err(Untrusted { path: path.to_path_buf(), what, help })
         }
     }
+}
+
+/// Refuses a path below a folder that every user may write, as it is written and behind its links.
+fn check_above(path: &Path) -> Result<(), Untrusted> {
+    let written = std::path::absolute(path).ok();
+    let behind = fs::canonicalize(path).ok();
+    for path in written.iter().chain(&behind) {
+        for above in path.ancestors().skip(1) {
+            if let Some(mode) = fs::metadata(above).ok().and_then(|above| open_to_all(&above)) {
+                let what =
+                    format!("every user may write {} (mode {mode:o}) and put another in its place", above.display());
+                let help = format!("`chmod o-w '{}'`, or set BF16SCOPE_CACHE to another folder", above.display());
+                return Err(Untrusted { path: path.clone(), what, help });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The mode of a folder in which every user may rename what is another's.
+fn open_to_all(folder: &fs::Metadata) -> Option<u32> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let mode = folder.mode() & 0o7777;
+        (mode & 0o1002 == 0o002).then_some(mode)
+    }
+    #[cfg(not(unix))]
+    None
 }
 
 /// As [`check_trusted`], of a file or a folder that is no cache's, with what to do instead of following what is in it.
@@ -124,6 +155,28 @@ mod tests {
         assert!(what(1000, 1000, 0o101_666).is_some(), "a file");
         // Root does not trust what users own.
         assert!(fault_of(1000, 1000, 0o40700, Some(0)).is_some());
+    }
+
+    /// Its owner and its mode were looked at, and not what it lies in: `mv cache old && mkdir cache` was every user's.
+    #[test]
+    fn below_a_folder_that_every_user_may_write_nothing_is_trusted() {
+        let folder = tempfile::tempdir().unwrap();
+        let above = folder.path().join("above");
+        let cache = above.join("more/cache");
+        fs::create_dir_all(&cache).unwrap();
+        fs::set_permissions(&above, fs::Permissions::from_mode(0o777)).unwrap();
+        std::os::unix::fs::symlink(&cache, folder.path().join("link")).unwrap();
+        let (place, above_place) = (cache.display(), above.display());
+        let expected = format!(
+            "{place}: every user may write {above_place} (mode 777) and put another in its place, so what is in it is not \
+             trusted\nhelp: `chmod o-w '{above_place}'`, or set BF16SCOPE_CACHE to another folder"
+        );
+        assert_eq!(check_trusted(&cache).unwrap_err().to_string(), expected);
+        assert_eq!(check_trusted(&folder.path().join("link")).unwrap_err().to_string(), expected);
+        check_trusted(&above.join("absent")).unwrap_err();
+        // As /tmp is.
+        fs::set_permissions(&above, fs::Permissions::from_mode(0o1777)).unwrap();
+        check_trusted(&cache).unwrap();
     }
 
     #[test]
