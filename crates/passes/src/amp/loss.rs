@@ -30,7 +30,8 @@ pub struct TakenLoss {
 
 /// The results that are losses, for people.
 pub(super) fn taken(graph: &Dataflow<'_>) -> Vec<TakenLoss> {
-    let losses = losses(graph);
+    // As many as results, where each is a number.
+    let losses: BTreeSet<ValueId> = losses(graph).into_iter().collect();
     let taken = |(result, value): (usize, &ValueId)| {
         let instruction = graph.instr(graph.node(graph.producer(*value))).name.clone();
         losses.contains(value).then_some(TakenLoss { result, instruction, is_given: graph.losses.is_some() })
