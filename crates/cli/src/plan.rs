@@ -41,9 +41,9 @@ which compiled settings predict one another, and at least 10 %. The largest part
 middle; what `fit` has compiled of one core is used too.
 
 Steps a second are cycles at the core's clock (700 MHz on v2, 940 MHz on v3) and the time of collectives, one after the other;
-the compiler gives the latter no cycles, so they take what a ring over the chips takes by their links, without latency.
-Efficiency is examples a second and core, over the most that one core does alone in any of the rows. Exit status: 0 something
-fits, 1 nothing does, 2 could not run.";
+the compiler gives the latter no cycles, so they take what a ring over the chips takes by their links, and a microsecond of
+latency a hop; starting a step is taken to be 50 us more. Efficiency is examples a second and core, over the most that one
+core does alone in any of the rows. Exit status: 0 something fits, 1 nothing does, 2 could not run.";
 
 /// Arguments of `plan`.
 #[derive(Debug, clap::Args)]
