@@ -359,3 +359,38 @@ fn drawn_state_is_one_that_an_optimizer_has_and_nan_of_f32_recommends_nothing() 
     assert!(said.contains("FAILS: every element of the results is a NaN"), "{said}");
     assert!(!said.contains("searched") && !said.contains("keeping"), "{said}");
 }
+
+/// Five sums of 1 to 256, of which bf16 keeps none, before a comparison: three in f32 make 259 of what is 261. Which comparison it
+/// is and how often is said, and no policy is written.
+#[test]
+fn decisions_that_no_short_list_mends_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let sums: String = (1..=5).map(|n| format!("  x{n} = f32[2] add(x{}, b)\n", n - 1)).collect();
+    let module = format!(
+        "HloModule far\n\nENTRY far {{\n  x0 = f32[2] parameter(0)\n  b = f32[2] parameter(1)\n{sums}  limit = f32[] constant(260.5)\n  \
+         c = f32[2] broadcast(limit), dimensions={{}}\n  p = pred[2] compare(x5, c), direction=GT, metadata={{op_name=\"net/relu\" \
+         source_file=\"/home/me/net.py\" source_line=7}}\n  r = f32[2] select(p, x0, b)\n  y = f32[2] add(b, b)\n  ROOT t = \
+         (f32[2], f32[2]) tuple(r, y)\n}}\n"
+    );
+    std::fs::write(folder.path().join("far.txt"), module).unwrap();
+    std::fs::write(folder.path().join("p.yaml"), "allow: [add]\nreach: all\n").unwrap();
+    let mut npz = bf16scope::data::npz::NpzWriter::create(folder.path().join("in.npz")).unwrap();
+    let header = bf16scope::data::npz::Header::of(bf16scope::hlo::DType::F32, vec![2]);
+    for (name, value) in [("x0", 256.0f32), ("b", 1.0)] {
+        npz.add(name, &header, &[value.to_le_bytes(), value.to_le_bytes()].concat()).unwrap();
+    }
+    npz.finish().unwrap();
+    let args = ["audit", "far.txt", "--policy", "p.yaml", "--inputs", "in.npz", "--budget", "1e-2"];
+    let output = bf16scope(folder.path(), &args);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let sentence = "bf16 decides otherwise than f32: 2 of 2 at p (net/relu, /home/me/net.py:7). With f32's decisions the results are 0 \
+                    off, with its own 9.96e-1. What is compared there is closer than bf16 tells apart";
+    assert!(said.contains(sentence), "{said}");
+    assert!(said.contains("so nothing is kept\nhelp: a larger --budget") && !said.contains("keeping 3"), "{said}");
+    assert!(!folder.path().join("far.policy.yaml").exists());
+    let json: Value =
+        serde_json::from_slice(&bf16scope(folder.path(), &[&args[..], &["--json"]].concat()).stdout).unwrap();
+    assert_eq!(json["search"]["end"], "decisions", "{json:#}");
+    assert_eq!(json["search"]["decisions"]["rows"][0]["n_differing"], 2, "{json:#}");
+}

@@ -43,7 +43,7 @@ pub struct Decisions {
 
 impl Auditor<'_> {
     /// What comparisons of floats decide otherwise under a policy, and the error that is left where they decide as f32 does;
-    /// none where all decide as f32 does.
+    /// none where all decide as f32 does, and of a module that takes its arrays as a tuple.
     ///
     /// # Errors
     /// A policy that contradicts itself, or a plugin that fails.
@@ -51,7 +51,10 @@ impl Auditor<'_> {
         let lowered = self.flushed(&self.lowered(policy)?);
         let pairs = Pairs::new(self.module, &lowered);
         let pairs: Vec<_> = comparisons(self.module).into_iter().filter_map(|id| pairs.of_reference(id)).collect();
-        if pairs.is_empty() {
+        let entry = lowered.entry();
+        // XLA takes the arrays of one tuple, and no more arrays beside it.
+        let is_tupled = entry.parameters().into_iter().any(|id| entry.instr(id).shape.as_array().is_none());
+        if pairs.is_empty() || is_tupled {
             return Ok(None);
         }
         let inputs = self.upload(&lowered)?;
