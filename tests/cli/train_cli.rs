@@ -349,11 +349,15 @@ fn what_a_run_without_steps_is_asked(folder: &Folder) {
                   with";
     let stderr = folder.stderr(&["audit", RUN, "--at", "2"]);
     assert!(stderr.trim_end().ends_with(beyond), "{stderr}");
-    let yaml = std::fs::read_to_string(folder.path("mlp.yaml")).unwrap().replace("epochs: 2", "epochs: 0");
+    let yaml = std::fs::read_to_string(folder.path("mlp.yaml"))
+        .unwrap()
+        .replace("epochs: 2", "warm_up: {steps: 9}, epochs: 0");
     assert!(yaml.contains("epochs: 0"), "{yaml}");
     std::fs::write(folder.path("none.yaml"), yaml).unwrap();
     let stderr = folder.stderr(&["schedule", "none.yaml", "--json"]);
     assert!(stderr.contains("the training has 0 steps, and no rate to draw"), "{stderr}");
+    // Nothing is too long for what is not trained.
+    assert!(!stderr.contains("warm-up"), "{stderr}");
 }
 
 /// `eval` finds what `train` ended with, and says what its loss leaves out.
