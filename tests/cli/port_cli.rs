@@ -2,6 +2,9 @@
 
 use crate::train_cli::{Folder, text};
 
+use bf16scope::experiment::Experiment;
+use bf16scope::tensorflow;
+
 use std::io::Read as _;
 use std::path::Path;
 
@@ -36,6 +39,47 @@ fn a_graph_becomes_a_folder_that_is_read_back() {
         let step = std::fs::read_to_string(folder.path("step.txt")).unwrap();
         assert!(step.contains("convolution("), "{step}");
     }
+}
+
+/// The rates of the experiments that graphs become, beside those that TensorFlow computed: `schedules.txt`.
+#[test]
+fn ported_rates_are_tensorflows() {
+    /// As shares of a rate, in f32 there and in f64 here: some roundings (2^-24) of an exponent, half a step of a warm-up.
+    const ROUNDINGS: f64 = 2e-5;
+    const ROUNDED_LENGTH: f64 = 5e-3;
+    let folder = Folder::new();
+    let recorded = include_str!("../../crates/tensorflow/tests/data/schedules.txt");
+    let mut n_compared = 0;
+    for line in recorded.lines() {
+        let (name, rates) = line.split_once(' ').unwrap();
+        let graph = unpack(&folder, &format!("schedule_{name}.meta"));
+        let graph = tensorflow::Graph::read(&std::fs::read(folder.path(&graph)).unwrap(), &graph).unwrap();
+        let ported = tensorflow::port(&graph);
+        if ported.training.learning_rate.is_empty() {
+            assert_eq!(name, "inverse_time", "the one form without words");
+            continue;
+        }
+        let path = folder.path(&format!("{name}.yaml"));
+        std::fs::write(&path, ported.experiment.unwrap()).unwrap();
+        let update = Experiment::read(&path).unwrap().train.update().unwrap();
+        let rates: Vec<(u32, f64)> = rates
+            .split(' ')
+            .map(|at| at.split_once(':').unwrap())
+            .map(|(step, rate)| (step.parse().unwrap(), rate.parse().unwrap()))
+            .collect();
+        let largest = rates.iter().fold(0.0, |most: f64, (_, rate)| most.max(*rate));
+        for (step, rate) in rates {
+            // A note says so: after step 700 the rate is another, and a floor holds during the warm-up.
+            if (name == "floor_switched" && step >= 700) || (name == "floor_warm_up" && step == 0) {
+                continue;
+            }
+            let bound = if name == "epochs" { ROUNDED_LENGTH } else { ROUNDINGS } * rate + 2e-7 * largest;
+            let ours = update.rate_at(step);
+            assert!((ours - rate).abs() <= bound, "{name} at step {step}: {ours}, expected {rate}");
+            n_compared += 1;
+        }
+    }
+    assert!(n_compared > 300, "{n_compared} rates");
 }
 
 #[test]

@@ -254,6 +254,7 @@ fn report(graph: &Graph, ported: Ported, step: String) -> PortReport {
     }
     add("optimizer", training.optimizer);
     add("rate", training.learning_rate);
+    add("floor", training.learning_rate_floor);
     add("warm-up", training.warm_up);
     add("decay", training.weight_decay);
     add("clipping", training.clip);

@@ -73,7 +73,7 @@ fn slips_are_those_that_the_dtypes_show() {
     assert_eq!(kinds("clean_cores"), []);
 }
 
-/// Each form as people write it, and what it becomes; `schedules.txt` has the rates that TensorFlow computes.
+/// Each form as people write it, and what it becomes; `port_cli` compares its rates with those that TensorFlow computes.
 #[test]
 fn learning_rates_are_said_in_words() {
     let exponential = "{kind: exponential, value: 0.05, decay_steps: 300, decay_rate: 0.9}";
@@ -81,25 +81,48 @@ fn learning_rates_are_said_in_words() {
     let drops = "{kind: piecewise, value: 0.4, changes: [{step: 37535, value: 0.04}, {step: 75069, value: 0.004}, \
                  {step: 100092, value: 0.0004}]}";
     let decays = "{kind: exponential, value: 0.128, decay_steps: 2400, decay_rate: 0.97, staircase: true}";
-    for (name, rate, warm_up, differs) in [
+    let root = |value: &str, until: u32| format!("{{kind: inverse_sqrt, value: {value}, constant_until: {until}}}");
+    let shifted =
+        |value: &str, until: u32, first: u32| root(value, until).replace('}', &format!(", first_step: {first}}}"));
+    let natural = "{kind: exponential, value: 0.05, decay_steps: 300, decay_rate: 0.6065306597126334}";
+    for (name, rate, warm_up, floor, differs) in [
         (
             "piecewise",
             "{kind: piecewise, value: 0.1, changes: [{step: 101, value: 0.01}, {step: 251, value: 0.002}]}",
             "",
             "",
+            "",
         ),
-        ("cosine", "{kind: cosine, value: 0.2, decay_steps: 5000, alpha: 0.01}", "", ""),
-        ("polynomial", "{kind: polynomial, value: 0.03, decay_steps: 800, power: 2.0, end_value: 0.005}", "", ""),
-        ("exponential", exponential, "", ""),
-        ("staircase_floor", staircase, "", "the rate stays at 6.6e-5 from about step "),
-        ("epochs", drops, "{steps: 6256, overlap: true}", "the warm-up is not of a whole number of steps there"),
-        ("bert", "{kind: linear, value: 0.0001, decay_steps: 1000}", "{steps: 100, overlap: true}", ""),
-        ("efficientnet", decays, "{steps: 500, overlap: true}", ""),
-        ("warm_then_cosine", "{kind: cosine, value: 0.5, decay_steps: 4800}", "{steps: 200}", ""),
+        ("cosine", "{kind: cosine, value: 0.2, decay_steps: 5000, alpha: 0.01}", "", "", ""),
+        ("polynomial", "{kind: polynomial, value: 0.03, decay_steps: 800, power: 2.0, end_value: 0.005}", "", "", ""),
+        ("exponential", exponential, "", "", ""),
+        ("natural", natural, "", "", ""),
+        ("epochs", drops, "{steps: 6256, overlap: true}", "", "the warm-up is not of a whole number of steps there"),
+        ("bert", "{kind: linear, value: 0.0001, decay_steps: 1000}", "{steps: 100, overlap: true}", "", ""),
+        ("efficientnet", decays, "{steps: 500, overlap: true}", "", ""),
+        ("warm_then_cosine", "{kind: cosine, value: 0.5, decay_steps: 4800}", "{steps: 200}", "", ""),
+        ("staircase_floor", staircase, "", "6.6e-5", ""),
+        ("floor_cosine", "{kind: cosine, value: 0.2, decay_steps: 5000}", "", "0.01", ""),
+        ("floor_line", "{kind: linear, value: 0.03, decay_steps: 800}", "", "0.0015", ""),
+        (
+            "floor_warm_up",
+            decays,
+            "{steps: 500, overlap: true}",
+            "0.0001",
+            "the floor of 0.0001 holds during the warm-up",
+        ),
+        ("floor_switched", exponential, "", "", "the rate stays at 0.01 from about step 700; here it does not"),
+        ("rsqrt", &root("1.0", 10_000), "", "", ""),
+        ("rsqrt_at_once", &shifted("0.3", 20, 20), "", "", ""),
+        ("rsqrt_least", &shifted("1.0", 10_000, 1), "", "", ""),
+        ("rsqrt_decay", &root("0.008838834", 500), "{steps: 500, overlap: true}", "", ""),
+        ("noam", &shifted("0.125", 4_000, 1), "{steps: 3999, start: 4.94106e-7, overlap: true}", "", ""),
+        ("noam_of_step", &root("0.088388346", 400), "{steps: 400, overlap: true}", "", ""),
     ] {
         let ported = ported(&format!("schedule_{name}"));
-        let said = (ported.training.learning_rate.as_str(), ported.training.warm_up.as_str());
-        assert_eq!(said, (rate, warm_up), "{name}: {:?}", ported.missing);
+        let training = &ported.training;
+        let words = (training.learning_rate.as_str(), training.warm_up.as_str(), training.learning_rate_floor.as_str());
+        assert_eq!(words, (rate, warm_up, floor), "{name}: {:?}", ported.missing);
         let about_rates =
             ported.differs.iter().filter(|note| note.text.contains("rate")).map(|note| note.text.as_str());
         let about_rates: Vec<&str> = about_rates.collect();
@@ -108,10 +131,11 @@ fn learning_rates_are_said_in_words() {
             text => assert!(about_rates[0].starts_with(text), "{name}: {about_rates:?}"),
         }
     }
-    // A form of none of ours: its values are said.
-    let noam = ported("schedule_noam");
-    assert_eq!(noam.training.learning_rate, "");
-    assert!(noam.missing[0].text.contains("it is 4.941059e-7 at step 0, 0.0004946 at step 1000"), "{:?}", noam.missing);
+    // A form without words: its values are in the note.
+    let inverse_time = ported("schedule_inverse_time");
+    assert_eq!(inverse_time.training.learning_rate, "");
+    let text = &inverse_time.missing[0].text;
+    assert!(text.contains("it is 0.05 at step 0, 0.030000001 at step 1000"), "{text}");
 }
 
 /// What two losses weigh, and which labels they read.

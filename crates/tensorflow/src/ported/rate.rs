@@ -7,11 +7,12 @@ use super::region;
 use super::symbols::{Symbols, constant, shortest, yaml_number};
 use crate::node::{Edge, Node};
 
-/// A rate in YAML: `learning_rate`, and `warm_up` or nothing.
+/// A rate in YAML: `learning_rate`, and `warm_up` and `learning_rate_floor` or nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RateInWords {
     pub learning_rate: String,
     pub warm_up: String,
+    pub floor: String,
     /// The remainder that the form omits.
     pub differs: Option<String>,
 }
@@ -31,6 +32,9 @@ const MAX_NODES: usize = 300;
 
 /// Beyond this no step is tried.
 const LAST_STEP: f64 = 1e8;
+
+/// The last step that is always tried.
+const LAST_TRIED: f64 = 1e6;
 
 impl<'s, 'g> Rate<'s, 'g> {
     pub(super) fn new(symbols: &'s Symbols<'g>, end: Edge) -> Rate<'s, 'g> {
@@ -129,7 +133,7 @@ impl<'s, 'g> Rate<'s, 'g> {
 
     /// The steps at which something may happen: what its constants name, alone or by each other.
     fn steps_of_interest(&self) -> Vec<f64> {
-        let mut steps = BTreeSet::from([0u64, 1, 2, 3, 10, 100, 1_000, 10_000, 100_000, 1_000_000]);
+        let mut steps = BTreeSet::from([0u64, 1, 2, 3, 10, 100, 1_000, 10_000, 100_000, LAST_TRIED as u64]);
         let mut add = |at: f64| {
             if (0.0..LAST_STEP).contains(&at) {
                 let at = at.floor() as u64;
@@ -151,83 +155,89 @@ impl<'s, 'g> Rate<'s, 'g> {
     pub(super) fn in_words(&self) -> Option<RateInWords> {
         let steps = self.steps_of_interest();
         let curve: Vec<(f64, f64)> = steps.iter().map(|step| Some((*step, self.at(*step)?))).collect::<Option<_>>()?;
-        self.form(&curve).or_else(|| self.with_warm_up(&curve)).or_else(|| self.with_floor(&curve))
+        let schedule = self.form(&curve).or_else(|| self.with_warm_up(&curve));
+        schedule.map(|schedule| schedule.words()).or_else(|| self.with_floor(&curve))
     }
 
     /// A form that has no warm-up.
-    fn form(&self, curve: &[(f64, f64)]) -> Option<RateInWords> {
+    fn form(&self, curve: &[(f64, f64)]) -> Option<Schedule> {
         let form = self.candidates(curve).into_iter().find(|form| apart(curve, |step| form.at(step)) <= ROUNDINGS)?;
-        Some(RateInWords { learning_rate: form.text(), ..RateInWords::default() })
+        Some(Schedule { form, warm_up: None, apart: 0.0 })
     }
 
-    /// A form whose values do not fall below a number, which has no word.
+    /// A form whose values do not fall below a number.
     fn with_floor(&self, curve: &[(f64, f64)]) -> Option<RateInWords> {
-        let last = curve.last()?.1;
-        let until = curve.iter().position(|(_, rate)| *rate == last)?;
-        if last <= 0.0 || until < 8 {
+        const LEAST_STEPS: usize = 8;
+        let floor = curve.last()?.1;
+        let is_above = |(_, rate): &(f64, f64)| *rate != floor;
+        let (begin, until) = (curve.iter().position(is_above)?, curve.iter().rposition(is_above)? + 1);
+        if floor <= 0.0 || until - begin < LEAST_STEPS {
             return None;
         }
-        let (head, step) = (&curve[..until], curve[until].0);
-        let mut words = self.form(head).or_else(|| self.with_warm_up(head))?;
-        let last = yaml_number(short(last));
-        words.differs = Some(format!("the rate stays at {last} from about step {step}; here it goes on falling"));
+        let (head, tail) = (&curve[begin..until], &curve[until..]);
+        let schedule = self.form(head).or_else(|| self.with_warm_up(head))?;
+        let mut words = schedule.words();
+        let in_words = yaml_number(short(floor));
+        let falls_below = |(step, _): &(f64, f64)| schedule.at(*step) <= floor * (1.0 + ROUNDINGS);
+        match tail.iter().all(falls_below) {
+            true => words.floor = in_words.clone(),
+            false => {
+                let from = tail[0].0;
+                words.differs = Some(format!("the rate stays at {in_words} from about step {from}; here it does not"));
+            }
+        }
+        if begin > 0 {
+            let note = format!(
+                "the floor of {in_words} holds during the warm-up too; here the rates before about step {} are lower",
+                head[0].0
+            );
+            words.differs = Some(words.differs.map_or(note.clone(), |other| format!("{note}; {other}")));
+        }
         Some(words)
     }
 
     /// A straight line from 0, or from a number, to where a form starts.
-    fn with_warm_up(&self, curve: &[(f64, f64)]) -> Option<RateInWords> {
-        let (start, first) = (curve.first()?.1, curve.get(1)?.1);
-        let slope = first - start;
-        if slope <= 0.0 {
-            return None;
-        }
-        // How far the line goes.
-        let is_on_line =
-            |(step, rate): &(f64, f64)| (start + slope * step - rate).abs() <= 1e-5 * rate.abs().max(slope);
-        let end = curve.iter().position(|at| !is_on_line(at))?;
-        let (before, after) = (curve[end - 1].0, curve[end].0);
+    fn with_warm_up(&self, curve: &[(f64, f64)]) -> Option<Schedule> {
+        // Where it may end is among what is tried.
+        let meetings = Line::along(curve)?.meetings(curve);
+        let rates = meetings.iter().filter_map(|step| Some((*step, self.at(*step)?)));
+        let mut curve: Vec<(f64, f64)> = curve.iter().copied().chain(rates).collect();
+        curve.sort_by(|a, b| a.0.total_cmp(&b.0));
+        curve.dedup_by_key(|(step, _)| *step);
+        let curve = &curve[..];
+        let Line { start, n_steps, .. } = Line::along(curve)?;
+        let (before, after) = (curve.get(n_steps - 1)?.0, curve.get(n_steps)?.0);
         // It ends at a number of the graph's, or between two that were tried.
         let numbers = self.constants.iter().copied().flat_map(|a| self.constants.iter().map(move |b| a * b).chain([a]));
-        let whole = numbers.flat_map(|n| [n.round(), n.ceil()]).filter(|n| (before..=after + 1.0).contains(n));
-        let mut ends: Vec<f64> = whole.chain([after, before]).filter(|n| *n > 1.0).collect();
+        let numbers = numbers.flat_map(|n| [n.round(), n.ceil()]).filter(|n| (before..=after + 1.0).contains(n));
+        let mut ends: Vec<f64> = numbers.chain(meetings).chain([after, before]).filter(|n| *n > 1.0).collect();
         ends.sort_by(f64::total_cmp);
         ends.dedup();
-        let mut best: Option<((usize, f64), RateInWords)> = None;
+        let mut best: Option<((usize, f64), Schedule)> = None;
         for steps in ends {
             for overlap in [true, false] {
                 let shift = if overlap { 0.0 } else { steps };
                 let rest = curve.iter().filter(|(step, _)| *step >= steps);
                 let moved: Vec<(f64, f64)> = rest.map(|(step, rate)| (step - shift, *rate)).collect();
                 for form in self.candidates(&moved) {
-                    let line = |step: f64| start + (form.at(0.0) - start) * step / steps;
-                    let whole = |step: f64| if step < steps { line(step) } else { form.at(step - shift) };
-                    let apart = apart(curve, whole);
+                    let warm_up = Some(WarmUp { steps, start, overlap });
+                    let mut schedule = Schedule { form, warm_up, apart: 0.0 };
+                    schedule.apart = apart(curve, |step| schedule.at(step));
                     // A length that is no whole number of steps is rounded here.
-                    let cost = (form.n_changes(), apart);
-                    if apart <= ROUNDED_LENGTH && best.as_ref().is_none_or(|(least, _)| cost < *least) {
-                        let start = short(start);
-                        let start =
-                            if start == 0.0 { String::new() } else { format!(", start: {}", yaml_number(start)) };
-                        let overlap = if overlap { ", overlap: true" } else { "" };
-                        let differs = (apart > ROUNDINGS).then(|| {
-                            format!(
-                                "the warm-up is not of a whole number of steps there, and of {steps} here: rates are up to {:.4} % apart",
-                                apart * 100.0
-                            )
-                        });
-                        let warm_up = format!("{{steps: {steps}{start}{overlap}}}");
-                        best = Some((cost, RateInWords { learning_rate: form.text(), warm_up, differs }));
+                    let cost = (schedule.form.n_changes(), schedule.apart);
+                    if schedule.apart <= ROUNDED_LENGTH && best.as_ref().is_none_or(|(least, _)| cost < *least) {
+                        best = Some((cost, schedule));
                     }
                 }
             }
         }
-        best.map(|(_, words)| words)
+        best.map(|(_, schedule)| schedule)
     }
 
     /// Forms whose numbers are those of the graph, or of the curve, and which are near it at a few steps.
     fn candidates(&self, curve: &[(f64, f64)]) -> Vec<Form> {
         let mut forms = Vec::new();
-        let Some((&(begin, first), &(_, last))) = curve.first().zip(curve.last()) else { return forms };
+        let Some((&(begin, first), &(end, last))) = curve.first().zip(curve.last()) else { return forms };
         let numbers: Vec<f64> = self.constants.iter().copied().filter(|x| *x > 0.0).take(24).collect();
         if curve.iter().all(|(_, rate)| *rate == first) {
             return vec![Form::Constant(short(first))];
@@ -256,22 +266,57 @@ impl<'s, 'g> Rate<'s, 'g> {
                 forms.push(form);
             }
         };
+        for form in self.inverse_roots(curve) {
+            consider(form);
+        }
+        // Cut off by a floor, it may be on its way to 0.
+        let lasts = if end < LAST_TRIED { vec![short(last), 0.0] } else { vec![short(last)] };
         for &value in &values {
             for &steps in &lengths {
                 let steps = steps as f64;
-                if (0.0..=1.0).contains(&(last / value)) {
-                    consider(Form::Cosine { value, steps, alpha: short(last / value) });
+                for &last in &lasts {
+                    if (0.0..=1.0).contains(&(last / value)) {
+                        consider(Form::Cosine { value, steps, alpha: short(last / value) });
+                    }
+                    let powers = numbers.iter().copied().filter(|power| *power < 10.0);
+                    for power in [1.0, 2.0, 0.5].into_iter().chain(powers) {
+                        consider(Form::Polynomial { value, steps, end: last, power });
+                    }
                 }
-                for power in [1.0, 2.0, 0.5].into_iter().chain(numbers.iter().copied().filter(|power| *power < 10.0)) {
-                    consider(Form::Polynomial { value, steps, end: short(last), power });
-                }
-                for rate in numbers.iter().copied().filter(|rate| *rate < 1.0) {
-                    consider(Form::Exponential { value, steps, rate, is_stepped: false });
-                    consider(Form::Exponential { value, steps, rate, is_stepped: true });
+                for number in numbers.iter().copied() {
+                    // e^-number is TensorFlow's `natural_exp_decay`.
+                    for rate in [number, (-number).exp()].into_iter().filter(|rate| *rate < 1.0) {
+                        consider(Form::Exponential { value, steps, rate, is_stepped: false });
+                        consider(Form::Exponential { value, steps, rate, is_stepped: true });
+                    }
                 }
             }
         }
         forms
+    }
+
+    /// One over the root of the step, from a number of steps on: the value is what the last rate shows, the number of steps
+    /// what the first one does.
+    fn inverse_roots(&self, curve: &[(f64, f64)]) -> Vec<Form> {
+        let Some((&(begin, first), &(end, last))) = curve.first().zip(curve.last()) else { return Vec::new() };
+        // 1/√(step + k), which falls from the first step on.
+        let k = (last * last * end - first * first * begin) / (first * first - last * last);
+        let shifts = [0.0, 1.0].into_iter().chain((begin == 0.0).then(|| k.round()).filter(|k| *k > 1.0));
+        let forms = shifts.filter_map(|first_step| {
+            let value = self.number_near(last * (end + first_step).sqrt());
+            let constant_until = (value / first).powi(2).round();
+            let is_length = (1.0..f64::from(u32::MAX)).contains(&constant_until);
+            is_length.then_some(Form::InverseSqrt { value, constant_until, first_step })
+        });
+        forms.collect()
+    }
+
+    /// The graph's number or product of two that a number is, up to roundings; else the number.
+    fn number_near(&self, value: f64) -> f64 {
+        let numbers = || self.constants.iter().copied().filter(|x| *x > 0.0).take(24);
+        let products = numbers().flat_map(|a| numbers().map(move |b| a * b));
+        let named = numbers().chain(products).find(|number| is_near(*number, value));
+        named.map_or(short(value), |number| shortest(number as f32))
     }
 }
 
@@ -322,6 +367,101 @@ fn apart(curve: &[(f64, f64)], form: impl Fn(f64) -> f64) -> f64 {
     most.fold(0.0, f64::max)
 }
 
+/// The straight line with which a curve begins.
+struct Line {
+    start: f64,
+    slope: f64,
+    /// How many of the curve's steps are on it.
+    n_steps: usize,
+}
+
+impl Line {
+    fn along(curve: &[(f64, f64)]) -> Option<Line> {
+        let (&(origin, first), &(step, second)) = (curve.first()?, curve.get(1)?);
+        let mut slope = (second - first) / (step - origin);
+        if slope <= 0.0 {
+            return None;
+        }
+        let (mut n_steps, mut before) = (2, step);
+        for &(step, rate) in &curve[2..] {
+            // Up to roundings of this rate, and of the one that the slope is from.
+            let bound =
+                1e-5 * rate.abs().max(slope) + rate.abs() * 2f64.powi(-22) * (step - origin) / (before - origin);
+            if (first + slope * (step - origin) - rate).abs() > bound {
+                break;
+            }
+            slope = (rate - first) / (step - origin);
+            (n_steps, before) = (n_steps + 1, step);
+        }
+        let start = first - slope * origin;
+        // What is left of 0 when a line is followed back.
+        let start = if origin > 0.0 && start.abs() <= 1e-5 * first { 0.0 } else { start };
+        Some(Line { start, slope, n_steps })
+    }
+
+    /// The steps behind the line at which it would meet one over the root of the step, as that falls at the end of the curve.
+    fn meetings(&self, curve: &[(f64, f64)]) -> Vec<f64> {
+        let ends = (curve.last(), curve.get(self.n_steps - 1), curve.get(self.n_steps));
+        let (Some(&(end, last)), Some(&(from, _)), Some(&(to, _))) = ends else { return Vec::new() };
+        let meeting = |first_step: f64| {
+            let value = last * (end + first_step).sqrt();
+            let is_below = |step: f64| self.start + self.slope * step < value / (step + first_step).sqrt();
+            if !is_below(from) || is_below(to) {
+                return Vec::new();
+            }
+            let (mut low, mut high) = (from, to);
+            while high - low > 1e-3 {
+                let middle = (low + high) / 2.0;
+                if is_below(middle) { low = middle } else { high = middle }
+            }
+            vec![low.floor(), low.round(), low.ceil()]
+        };
+        [0.0, 1.0].into_iter().flat_map(meeting).collect()
+    }
+}
+
+/// As `train: warm_up` has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct WarmUp {
+    steps: f64,
+    start: f64,
+    overlap: bool,
+}
+
+/// A form, the warm-up before it, and how far both are from the graph's rates.
+struct Schedule {
+    form: Form,
+    warm_up: Option<WarmUp>,
+    apart: f64,
+}
+
+impl Schedule {
+    fn at(&self, step: f64) -> f64 {
+        match self.warm_up {
+            Some(WarmUp { steps, start, .. }) if step < steps => start + (self.form.at(0.0) - start) * step / steps,
+            Some(WarmUp { steps, overlap: false, .. }) => self.form.at(step - steps),
+            Some(WarmUp { overlap: true, .. }) | None => self.form.at(step),
+        }
+    }
+
+    fn words(&self) -> RateInWords {
+        let warm_up = |WarmUp { steps, start, overlap }: WarmUp| {
+            let start = short(start);
+            let start = if start == 0.0 { String::new() } else { format!(", start: {}", yaml_number(start)) };
+            format!("{{steps: {steps}{start}{}}}", if overlap { ", overlap: true" } else { "" })
+        };
+        let differs = self.warm_up.filter(|_| self.apart > ROUNDINGS).map(|WarmUp { steps, .. }| {
+            format!(
+                "the warm-up is not of a whole number of steps there, and of {steps} here: rates are up to {:.4} % apart",
+                self.apart * 100.0
+            )
+        });
+        let learning_rate = self.form.text();
+        let warm_up = self.warm_up.map(warm_up).unwrap_or_default();
+        RateInWords { learning_rate, warm_up, differs, floor: String::new() }
+    }
+}
+
 /// Schedules as `train: learning_rate` has them.
 #[derive(Clone, Debug, PartialEq)]
 enum Form {
@@ -330,6 +470,7 @@ enum Form {
     Cosine { value: f64, steps: f64, alpha: f64 },
     Polynomial { value: f64, steps: f64, end: f64, power: f64 },
     Piecewise { value: f64, changes: Vec<(f64, f64)> },
+    InverseSqrt { value: f64, constant_until: f64, first_step: f64 },
 }
 
 impl Form {
@@ -356,6 +497,9 @@ impl Form {
             }
             Form::Piecewise { value, changes } => {
                 changes.iter().rev().find(|(at, _)| step >= *at).map_or(*value, |(_, value)| *value)
+            }
+            Form::InverseSqrt { value, constant_until, first_step } => {
+                value / (step + first_step).max(*constant_until).sqrt()
             }
         }
     }
@@ -397,6 +541,10 @@ impl Form {
                     number(*value),
                     changes.collect::<Vec<_>>().join(", ")
                 )
+            }
+            Form::InverseSqrt { value, constant_until, first_step } => {
+                let shift = if *first_step == 0.0 { String::new() } else { format!(", first_step: {first_step}") };
+                format!("{{kind: inverse_sqrt, value: {}, constant_until: {constant_until}{shift}}}", number(*value))
             }
         }
     }

@@ -19,6 +19,8 @@ pub struct TrainingPort {
     pub learning_rate: String,
     /// `{steps: 500}`; empty where there is none.
     pub warm_up: String,
+    /// `1.0e-5`; empty where there is none.
+    pub learning_rate_floor: String,
     /// `{value: 0.0001, except: [batch_normalization]}`.
     pub weight_decay: String,
     /// `{kind: global_norm, value: 1}`.
@@ -40,6 +42,7 @@ pub(super) fn training(graph: &Graph, network: &NetworkPort, notes: &mut Notes) 
             port.optimizer = optimizer(&symbols, update, notes);
             let words = rate_of(&nodes[update]).map(|number| rate(&symbols, update, number, notes)).unwrap_or_default();
             (port.learning_rate, port.warm_up) = (words.learning_rate, words.warm_up);
+            port.learning_rate_floor = words.floor;
         }
         None if !graph.collection("train_op").is_empty() => {
             let text = "its optimizer is written with plain ops, not with one of TensorFlow's own";
@@ -162,7 +165,7 @@ fn rate_at(symbols: &Symbols<'_>, edge: Edge, notes: &mut Notes) -> RateInWords 
     let at = symbols.behind(edge).node;
     if let Some(words) = rate.in_words() {
         if let Some(text) = &words.differs {
-            let help = "a schedule has no least value; end the training there, or write `kind: piecewise` with the last change";
+            let help = "`bf16scope schedule` draws what is written here; `kind: piecewise` follows any other rate, change by change";
             notes.differs.push(Note::new(symbols.graph, Some(at), text.clone(), help));
         }
         return words;
@@ -176,7 +179,7 @@ fn rate_at(symbols: &Symbols<'_>, edge: Edge, notes: &mut Notes) -> RateInWords 
     let text =
         format!("the learning rate is computed by {} nodes of the numbers {}{values}", rate.n_nodes, shown.join(", "));
     let help = "write its form under `learning_rate` (docs/EXPERIMENTS.md has exponential, cosine, linear, polynomial, piecewise, \
-                warm_up_step); `bf16scope schedule` draws it";
+                inverse_sqrt, warm_up_step); `bf16scope schedule` draws it";
     notes.missing.push(Note::new(symbols.graph, Some(at), text, help));
     RateInWords::default()
 }

@@ -64,6 +64,7 @@ pub(super) fn experiment(graph: &Graph, network: &NetworkPort, training: &Traini
     let pairs = [
         ("optimizer", &training.optimizer),
         ("learning_rate", &training.learning_rate),
+        ("learning_rate_floor", &training.learning_rate_floor),
         ("warm_up", &training.warm_up),
         ("weight_decay", &training.weight_decay),
         ("clip", &training.clip),

@@ -37,6 +37,12 @@ def efficientnet(step):
     return tf.cond(step < 500, lambda: 0.128 * tf.cast(step, tf.float32) / 500, lambda: decayed)
 
 
+def rsqrt_decay(step):
+    """Tensor2Tensor's constant * linear_warmup * rsqrt_decay, over its root of the hidden size."""
+    at = tf.cast(step, tf.float32)
+    return 2.0 * 0.1 * tf.minimum(1.0, at / 500.0) * tf.math.rsqrt(tf.maximum(at, 500.0)) * 512 ** -0.5
+
+
 SCHEDULES = {
     "piecewise": lambda step: train.piecewise_constant(step, [100, 250], [0.1, 0.01, 0.002]),
     "cosine": lambda step: train.cosine_decay(0.2, step, 5000, alpha=0.01),
@@ -47,6 +53,17 @@ SCHEDULES = {
     "bert": bert,
     "efficientnet": efficientnet,
     "warm_then_cosine": lambda step: tf.where(step < 200, 0.5 * tf.cast(step, tf.float32) / 200, train.cosine_decay(0.5, step - 200, 4800)),
+    "floor_cosine": lambda step: tf.maximum(train.cosine_decay(0.2, step, 5000), 0.01),
+    "floor_warm_up": lambda step: tf.maximum(efficientnet(step), 1e-4),
+    "floor_line": lambda step: tf.maximum(train.polynomial_decay(0.03, step, 800, end_learning_rate=0.0), 0.0015),
+    "floor_switched": lambda step: tf.where(step < 700, train.exponential_decay(0.05, step, 300, 0.9), 0.01),
+    "natural": lambda step: train.natural_exp_decay(0.05, step, 300, 0.5),
+    "inverse_time": lambda step: train.inverse_time_decay(0.05, step, 300, 0.2),
+    "rsqrt": lambda step: tf.math.rsqrt(tf.maximum(tf.cast(step, tf.float32), 10000.0)),
+    "rsqrt_at_once": lambda step: 0.3 * tf.math.rsqrt(tf.cast(step, tf.float32) + 20.0),
+    "rsqrt_least": lambda step: tf.minimum(0.01, tf.math.rsqrt(tf.cast(step + 1, tf.float32))),
+    "rsqrt_decay": rsqrt_decay,
+    "noam_of_step": lambda step: 2 * 512 ** -0.5 * tf.minimum(tf.cast(step, tf.float32) ** -0.5, tf.cast(step, tf.float32) * 400 ** -1.5),
     "noam": lambda step: 64 ** -0.5 * tf.minimum(tf.cast(step + 1, tf.float32) ** -0.5, tf.cast(step + 1, tf.float32) * 4000 ** -1.5),
 }
 STEPS = (0, 1, 50, 99, 100, 101, 199, 200, 249, 250, 251, 499, 500, 700, 2400, 5000, 6255, 6256, 40000, 90000)
