@@ -18,11 +18,11 @@
 //!     let answer = Fit::new(task).target("tpu-v3").precision(Precision::Bf16).run()?; // which batch fits
 //!     println!("{answer}");
 //!     let answer = Plan::new(task).batch(4096).on_event(|event| println!("{event}")).run()?; // which slice to rent
-//!     println!("{} settings", answer.rows.len());
+//!     println!("{answer}");
 //!     let answer = Compare::new(task).batch(128).target("tpu-v3").run()?; // f32 beside bf16
-//!     println!("{:?}", answer.verdict);
+//!     println!("{answer}");
 //!     let answer = Explain::new(task).batch(128).target("tpu-v3").run()?; // by layer, and by your line
-//!     println!("{:?}", answer.programs[0].explanation.memory);
+//!     println!("{answer}");
 //!     Ok(())
 //! }
 //! ```
@@ -38,6 +38,7 @@ mod error;
 mod explain;
 mod fit;
 mod levers;
+mod lines;
 mod lower;
 mod mesh;
 mod model;

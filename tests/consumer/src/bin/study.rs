@@ -70,11 +70,13 @@ fn our_own_task() -> Result<(), StudyError> {
 
     let compared = Compare::new(&Scores).target("tpu-v3").batch(64).run()?;
     assert!(compared.verdict.is_some() && compared.batch == Some(64), "{compared:?}");
+    assert!(compared.to_string().starts_with("tpu-v3, f32: fits, "), "{compared}");
 
     let explained = Explain::new(&Scores).target("tpu-v3").batch(64).run()?;
     let explanation = &explained.programs[0].explanation;
     let layers: Vec<&str> = explanation.layers.iter().map(|layer| layer.layer.as_str()).collect();
     assert!(layers.contains(&"hidden") && layers.contains(&"logits"), "{layers:?}");
+    assert!(explained.to_string().contains("% of the cycles: "), "{explained}");
     let sources: Vec<&str> = explanation.steps.iter().map(|step| step.origin.source.as_str()).collect();
     assert!(sources.iter().any(|source| source.contains("study.rs:")), "the lines above: {sources:?}");
 
