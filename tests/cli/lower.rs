@@ -447,6 +447,14 @@ fn policies_come_from_files() {
         exit 2
         --- stderr
         bf16scope: unknown preset `03`, expected one of default, tf_amp, bf16_scope, O0, O1, O2, O3, mixed_bfloat16, mixed_float16, jmp:params=…,compute=…,output=…
+        help: a policy of your own is a YAML file, such as `mine.yaml`, or its text in braces: `{keep: [head]}`
+    "#]]);
+    place.check(&["lower", "net.txt", "-o", "x.pb", "--policy", "{preset: O1, elementwise: [add]}"], expect![[r#"
+        exit 2
+        --- stderr
+        bf16scope: policy:1:14: unknown key `elementwise`, expected one of preset, dtype, allow, deny, island, keep, reach, rounds, narrow, accumulate, sums, choices, losses, data, decided, infer, clear, min_elements, parameters, results, loss, deny_spreads, unstored, logits, tables, moved, loops, carried
+          1 | {preset: O1, elementwise: [add]}
+            |              ^^^^^^^^^^^
     "#]]);
     place.check(&["lower", "net.txt", "-o", "x.pb", "--policy", "jmp:params=f8"], expect![[r#"
         exit 2

@@ -151,6 +151,7 @@ fn what_is_not_right_is_said_before_the_work() {
     assert_eq!(stderr, "bf16scope: --top 11: the network tells 10 classes apart; expected 10 at most\n");
     let stderr = folder.stderr(&["predict", "mlp.yaml", "-o", "out.txt"]);
     assert!(stderr.contains("expected .npz, .csv, .json or .png"), "{stderr}");
+    assert!(stderr.contains("help: .npz has all predictions as arrays, .csv and .json have them as text"), "{stderr}");
     let stderr = folder.stderr(&["predict", "mlp.yaml", "--inputs", "good.npz", "-o", "good.npz"]);
     assert!(stderr.contains("which is read, and would be lost"), "{stderr}");
     folder.write("wide.yaml", "model: {kind: mlp, input: [8, 8, 1], n_classes: 10, hidden: [64]}");

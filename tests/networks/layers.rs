@@ -515,7 +515,7 @@ fn losses_and_metrics_that_do_not_fit() {
     check(
         "loss: {mean_squared_error: {wait: 2}}\n",
         expect![[r#"
-            model.yaml:5:29: unknown key `wait`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, reduction, name, variables, label_lengths, logit_lengths
+            model.yaml:5:29: unknown key `wait`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, reduction, name, variables
               5 | loss: {mean_squared_error: {wait: 2}}
                 |                             ^^^^
               help: did you mean `weight`?"#]],

@@ -24,7 +24,7 @@ fn options_that_do_not_fit() {
     check(
         "loss: {sigmoid_focal_cross_entropy: {gama: 2}}",
         expect![[r#"
-            model.yaml:4:38: unknown key `gama`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, reduction, name, variables, label_lengths, logit_lengths, gamma, alpha
+            model.yaml:4:38: unknown key `gama`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, reduction, name, variables, gamma, alpha
               4 | loss: {sigmoid_focal_cross_entropy: {gama: 2}}
                 |                                      ^^^^
               help: did you mean `gamma`?"#]],
@@ -62,7 +62,7 @@ fn options_that_do_not_fit() {
     check(
         "loss: {mean_squared_error: , gamma: 2}",
         expect![[r#"
-            model.yaml:4:30: unknown key `gamma`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, reduction, name, variables, label_lengths, logit_lengths
+            model.yaml:4:30: unknown key `gamma`, expected one of output, labels, weight, label_smoothing, class_weights, example_weights, reduction, name, variables
               4 | loss: {mean_squared_error: , gamma: 2}
                 |                              ^^^^^"#]],
     );

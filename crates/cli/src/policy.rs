@@ -15,7 +15,7 @@ pub(super) const AUTO: &str = "BF16SCOPE_AUTO";
 #[derive(Debug, clap::Args)]
 pub(super) struct PolicyArgs {
     /// A preset (default, bf16_scope, tf_amp, O0 to O3, mixed_bfloat16, mixed_float16, jmp:params=A,compute=B,output=C)
-    /// or a YAML file
+    /// a YAML file, or its text in braces
     #[arg(long, value_name = "POLICY", default_value = "default")]
     policy: String,
     /// The narrow dtype, instead of the policy's: bf16 or f16

@@ -5,17 +5,24 @@ use std::path::Path;
 use super::StudyError;
 use bf16scope_files as files;
 use bf16scope_model::document::{self, Document, Value};
-use bf16scope_passes::amp::{Policy, PolicyDocument};
+use bf16scope_passes::amp::{Policy, PolicyDocument, PolicyError};
 
-/// A preset's policy, or that of a file: what ends in `.yaml` or `.yml`, or has a folder in it.
+/// A preset's policy, that of a file (a name that ends in `.yaml`, `.yml` or `.json`, or has a folder in it), or that of a
+/// document in braces, such as `{keep: [head]}`.
 ///
 /// # Errors
-/// A name of no preset; a file that cannot be read, or is no policy.
+/// A name of no preset; a file that cannot be read; a document that is not a policy.
 pub fn policy(name: &str) -> Result<Policy, StudyError> {
+    if name.trim_start().starts_with('{') {
+        return policy_of_text(name);
+    }
     let path = Path::new(name);
-    let is_file = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+    let is_file = path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|it| extension == *it));
     if !is_file && (name.starts_with("jmp:") || path.components().count() < 2) {
-        return Ok(Policy::preset(name)?);
+        return Policy::preset(name).map_err(|error| match error {
+            error @ PolicyError::UnknownPreset { nearest: None, .. } => StudyError::unknown_preset(error),
+            error => error.into(),
+        });
     }
     let text = files::read_text(path, document::MAX_BYTES as u64);
     let text = text.map_err(|source| StudyError::read_policy(path, source))?;
@@ -51,6 +58,18 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         assert_eq!(policy(path.to_str().unwrap()).unwrap(), policy_of_text(text).unwrap());
         assert_eq!(policy_of_text("jmp:params=f32,compute=bf16,output=f32").unwrap().dtype, Policy::default().dtype);
+        let in_braces = ["{dtype: f16}", " {\"dtype\": \"f16\"}\n"];
+        assert!(in_braces.iter().all(|text| policy(text).unwrap() == policy_of_text("dtype: f16\n").unwrap()));
+        let path = folder.path().join("p.json");
+        std::fs::write(&path, in_braces[1]).unwrap();
+        assert_eq!(policy(path.to_str().unwrap()).unwrap().dtype, policy(in_braces[0]).unwrap().dtype);
+        let error = policy("{dtipe: f16}").unwrap_err().to_string();
+        assert!(error.starts_with("policy:1:2: unknown key `dtipe`"), "{error}");
+        let error = policy("mine").unwrap_err();
+        assert_eq!(
+            error.help(),
+            Some("a policy of your own is a YAML file, such as `mine.yaml`, or its text in braces: `{keep: [head]}`")
+        );
         let error = policy("no/such.yaml").unwrap_err().to_string();
         assert_eq!(error, "cannot read the policy no/such.yaml");
         let error = policy_of_text("dtipe: f16\n").unwrap_err().to_string();

@@ -32,7 +32,8 @@ impl PredictionFormat {
             Some("json") => Ok(PredictionFormat::Json),
             Some("png") => Ok(PredictionFormat::Png),
             _ => bail!(
-                "-o {}: no kind of file that predictions go to; expected .npz, .csv, .json or .png",
+                "-o {}: predictions are not written in this form; expected .npz, .csv, .json or .png\nhelp: .npz has all \
+                 predictions as arrays, .csv and .json have them as text, .png has pictures",
                 path.display()
             ),
         }

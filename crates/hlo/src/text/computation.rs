@@ -94,7 +94,7 @@ impl<'a> Computations<'a> {
             (&[], 1) => Ok(CompId(0)),
             (marked, _) => {
                 let offset = marked.get(1).map_or(cursor.end, |&second| self.heads[second].offset);
-                Err(Fault::new(offset, ParseErrorKind::Entry { n: marked.len() }))
+                Err(Fault::new(offset, ParseErrorKind::Entry { n: marked.len(), n_all: self.heads.len() }))
             }
         }
     }

@@ -106,15 +106,25 @@ pub enum ParseErrorKind {
     #[error("the module takes more than {} MiB of memory from here on, the most that one may", super::MAX_BYTES >> 20)]
     TooLarge,
     /// The module has no entry computation, or several.
-    #[error("{n} computations are marked `ENTRY`, expected 1")]
+    #[error("{n} of {n_all} computations are marked `ENTRY`, expected 1; help: {}", entry_help(*n, *n_all))]
     Entry {
         /// How many computations say so.
         n: usize,
+        /// How many there are.
+        n_all: usize,
     },
 }
 
 fn suggestion(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or_else(String::new, |name| format!("; help: did you mean `{name}`"))
+}
+
+fn entry_help(n: usize, n_all: usize) -> &'static str {
+    match (n, n_all) {
+        (0, 0) => "a module has at least one, such as `ENTRY main { ROOT x = f32[] parameter(0) }`",
+        (0, _) => "write `ENTRY` before the one that is the program, in what XLA prints the last",
+        _ => "leave it before the one that is the program",
+    }
 }
 
 fn opcode_help(nearest: &Option<String>) -> String {

@@ -261,11 +261,26 @@ fn errors_say_where_and_what() {
         parse("\u{a}\u{9f1}oops", "m.hlo").unwrap_err().to_string(),
         "m.hlo:2:1: found `\u{9f1}oops`, expected `HloModule`\n  \u{9f1}oops\n  ^"
     );
-    let twice = "HloModule m\nENTRY a { x = f32[] parameter(0) }\nENTRY b { x = f32[] parameter(0) }";
-    assert_eq!(
-        parse(twice, "m.hlo").unwrap_err().to_string().lines().next(),
-        Some("m.hlo:3:7: 2 computations are marked `ENTRY`, expected 1")
-    );
+    let computation = |name: &str| format!("\n{name} {{ x = f32[] parameter(0) }}");
+    for (computations, expected) in [
+        (
+            ["ENTRY a", "ENTRY b"].map(computation).concat(),
+            "m.hlo:3:7: 2 of 2 computations are marked `ENTRY`, expected 1; help: leave it before the one that is the program",
+        ),
+        (
+            ["a", "b"].map(computation).concat(),
+            "m.hlo:3:29: 0 of 2 computations are marked `ENTRY`, expected 1; help: write `ENTRY` before the one that is the \
+             program, in what XLA prints the last",
+        ),
+        (
+            String::new(),
+            "m.hlo:1:12: 0 of 0 computations are marked `ENTRY`, expected 1; help: a module has at least one, such as \
+             `ENTRY main { ROOT x = f32[] parameter(0) }`",
+        ),
+    ] {
+        let error = parse(&format!("HloModule m{computations}"), "m.hlo").unwrap_err().to_string();
+        assert_eq!(error.lines().next(), Some(expected));
+    }
 }
 
 #[test]

@@ -249,6 +249,17 @@ mod tests {
     }
 
     #[test]
+    fn only_a_slip_is_a_suggestion() {
+        let near = |given: &str, name: &str| super::nearest(given, &[name.to_string()]).is_some();
+        for (given, name) in [("filers", "filters"), ("Dilation", "dilation_rate"), ("init", "initializer")] {
+            assert!(near(given, name), "{given}: {name}");
+        }
+        for (given, name) in [("elementwise", "min_elements"), ("mlp", "cnn"), ("hidden", "width")] {
+            assert!(!near(given, name), "{given}: {name}");
+        }
+    }
+
+    #[test]
     fn unknown_value() {
         check(
             "seed: 1\nlayer:\n  filters: [8]\n  padding: vaild\n",

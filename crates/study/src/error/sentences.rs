@@ -74,6 +74,11 @@ impl StudyError {
         StudyError::in_file(StudyErrorKind::File, path, text).because(source)
     }
 
+    pub(crate) fn unknown_preset(source: PolicyError) -> StudyError {
+        let help = "a policy of your own is a YAML file, such as `mine.yaml`, or its text in braces: `{keep: [head]}`";
+        StudyError::from(source).with_help(help)
+    }
+
     pub(crate) fn empty_policy(path: &Path) -> StudyError {
         let text =
             format!("{} is empty, expected a policy: keys such as `preset: default` or `dtype: f16`", path.display());

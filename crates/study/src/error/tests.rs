@@ -103,6 +103,12 @@ fn policies() {
     let cause = wrong().to_string();
     in_file(&StudyError::not_a_policy(path(), wrong()), kind, "a b/m.hlo is not a policy", Some(&cause));
     in_question(&wrong().into(), kind, &cause, None);
+    let unknown = || Policy::preset("mine").unwrap_err();
+    let text = format!(
+        "{}\nhelp: a policy of your own is a YAML file, such as `mine.yaml`, or its text in braces: `{{keep: [head]}}`",
+        unknown()
+    );
+    in_question(&StudyError::unknown_preset(unknown()), kind, &text, None);
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub(super) struct Choice<'a> {
     pub main: Option<&'a Node>,
     /// What the first option is called, where it was taken out.
     main_key: Option<&'static str>,
+    /// Keys that errors do not list.
+    unlisted: &'static [&'static str],
     /// Options by name.
     options: Vec<(&'a Key, &'a Node)>,
 }
@@ -51,7 +53,8 @@ impl<'a> Choice<'a> {
     pub fn read(node: &'a Node, names: &Names<'_>, example: &str) -> Result<Choice<'a>, ReadError> {
         let map = match &node.value {
             Value::Text(name) => {
-                return Ok(Choice { name, mark: node.mark, main: None, main_key: None, options: Vec::new() });
+                let (main, main_key, unlisted, options) = (None, None, &[][..], Vec::new());
+                return Ok(Choice { name, mark: node.mark, main, main_key, unlisted, options });
             }
             Value::Map(map) => map,
             _ => return Err(node.wrong(example)),
@@ -59,7 +62,7 @@ impl<'a> Choice<'a> {
         if let Some(kind) = node.get("kind") {
             let Value::Text(name) = &kind.value else { return Err(kind.wrong(example)) };
             let options = map.iter().filter(|(key, _)| &**key != "kind").map(|(key, node)| (key, node)).collect();
-            return Ok(Choice { name, mark: kind.mark, main: None, main_key: None, options });
+            return Ok(Choice { name, mark: kind.mark, main: None, main_key: None, unlisted: &[], options });
         }
         let Some(at) = names.position(&map.iter().map(|(key, _)| &**key).collect::<Vec<&str>>()) else {
             return Err(node.wrong(example));
@@ -81,7 +84,7 @@ impl<'a> Choice<'a> {
                 return Err(twice(key, key.mark));
             }
         }
-        Ok(Choice { name, mark: name.mark, main, main_key: None, options })
+        Ok(Choice { name, mark: name.mark, main, main_key: None, unlisted: &[], options })
     }
 
     /// The error of a name that is none of `names`; `meant` is what it means elsewhere, if that is known, and `form` how one
@@ -129,6 +132,11 @@ impl<'a> Choice<'a> {
         }
     }
 
+    /// Errors do not list these keys: they are read, so that who writes them hears why they are not for this name.
+    pub fn unlisted(self, keys: &'static [&'static str]) -> Choice<'a> {
+        Choice { unlisted: keys, ..self }
+    }
+
     /// The options as a struct, whose first field is the main one; errors list `common` too.
     pub fn options<T: Deserialize<'a>>(self, common: &'static [&'static str]) -> Result<T, ReadError> {
         let mark = self.mark;
@@ -158,7 +166,8 @@ impl<'de> Deserializer<'de> for Options<'de> {
     ) -> Result<V::Value, ReadError> {
         let Options { choice, common } = self;
         if let Some((key, _)) = choice.options.iter().find(|(key, _)| !fields.contains(&&***key)) {
-            let valid = choice.main_key.iter().chain(fields).chain(common).map(|field| field.to_string()).collect();
+            let keys = choice.main_key.iter().chain(fields).chain(common);
+            let valid = keys.filter(|key| !choice.unlisted.contains(key)).map(|field| field.to_string()).collect();
             return Err(ReadError::of(ConfigProblem::UnknownKey { key: key.to_string(), valid }).or_at(key.mark));
         }
         let mut main = None;

@@ -364,6 +364,9 @@ const COMMON: [&str; 11] = [
     "logit_lengths",
 ];
 
+/// Those of [`COMMON`] that are for `ctc` alone.
+const LENGTHS: [&str; 2] = ["label_lengths", "logit_lengths"];
+
 impl From<LossKind> for Loss {
     fn from(kind: LossKind) -> Loss {
         let options = LossOptions {
@@ -395,6 +398,7 @@ impl Loss {
         let names = Names { common: &keys, is_known: &is_known, has_option: &|_, _| true };
         let mut choice = Choice::read(node, &names, example)?;
         let kind = LossKind::read(choice.name, &mut choice)?;
+        let choice = if let LossKind::Ctc(_) = kind { choice } else { choice.unlisted(&LENGTHS) };
         Ok(Loss { options: choice.options(kind.own_keys())?, kind })
     }
 
@@ -431,7 +435,8 @@ impl Loss {
     /// The features that say how many labels and steps count, and their keys.
     pub(super) fn lengths(&self) -> [(&'static str, Option<&String>); 2] {
         let LossOptions { label_lengths, logit_lengths, .. } = &self.options;
-        [("label_lengths", label_lengths.as_ref()), ("logit_lengths", logit_lengths.as_ref())]
+        let [of_labels, of_logits] = LENGTHS;
+        [(of_labels, label_lengths.as_ref()), (of_logits, logit_lengths.as_ref())]
     }
 
     /// The loss of each example, or of each of its rows: `[batch, …]`.
