@@ -215,8 +215,8 @@
 //! ```
 //!
 //! Errors and reports are `#[non_exhaustive]`: they gain variants and fields without a new major version. Configurations
-//! are not, so that they are written `Dense { units: 10, ..Dense::default() }`. Nor is [`hlo::Op`]: whoever matches on it
-//! should hear of an op that is added.
+//! are not, so that they are written `Dense { units: 10, ..Dense::default() }`. [`hlo::Op`] is exhaustive too: a `match` on it
+//! does not compile where an op was added.
 //!
 //! What is logged goes through `tracing`; no function
 //! prints, but that a download of a plugin is announced on standard error.
