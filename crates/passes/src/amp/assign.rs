@@ -17,7 +17,7 @@ mod moves;
 use super::assignment::{Assignment, Crossing, RegionKind};
 use super::branches::Branch;
 use super::crossings::Around;
-use super::data_movement::{is_sum_over_windows, moved, merges_padded_windows};
+use super::data_movement::{is_sum_over_windows, merges_padded_windows, moved};
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::decided::StoredAs;
 use super::decision::{Decision, Facts, Rule, Storage, Stores, decide};

@@ -172,13 +172,18 @@ impl<'m> Dataflow<'m> {
         graph.results = graph.add_frame(comp, None, classes);
         graph.is_result = vec![false; graph.values.len()];
         graph.results.iter().for_each(|&value| graph.is_result[value as usize] = true);
-        graph.expressions = Expressions::default();
+        let expressions = std::mem::take(&mut graph.expressions);
         let is_live = graph.live(classes);
         let mut users = vec![Vec::new(); graph.values.len()];
         for (idx, node) in graph.nodes.iter().enumerate() {
             let counts = |operand: ValueId| is_live[idx] || !is_live[graph.producer(operand) as usize];
             for &operand in node.operands.iter().filter(|&&operand| counts(operand)) {
                 users[operand as usize].push(idx as NodeId);
+            }
+        }
+        for (constant, reader) in expressions.readers() {
+            if !users[constant as usize].contains(&reader) {
+                users[constant as usize].push(reader);
             }
         }
         graph.users = users;
@@ -388,7 +393,10 @@ impl<'m> Dataflow<'m> {
                 let (value, first) = (self.values.len() as ValueId, self.node(node).first_result);
                 self.expressions.equate(value, first);
             }
-            Some(node) => return node,
+            Some(node) => {
+                self.expressions.also_read(&operands, node);
+                return node;
+            }
             None => {}
         }
         let hash = hash.filter(|_| same.is_none());

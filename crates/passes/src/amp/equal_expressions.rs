@@ -30,6 +30,8 @@ pub(super) struct Expressions {
     applied: HashMap<CompId, u64>,
     /// For a constant, or a broadcast of one, the first that is equal. Each is a node, as its readers decide what it is.
     first: HashMap<ValueId, ValueId>,
+    /// Nodes of equal expressions, with what the later ones read.
+    readers: Vec<(ValueId, NodeId)>,
 }
 
 impl Expressions {
@@ -72,6 +74,17 @@ impl Expressions {
     /// Says that a constant's value is that of an earlier one.
     pub(super) fn equate(&mut self, value: ValueId, first: ValueId) {
         self.first.insert(value, first);
+    }
+
+    /// Says that an expression equal to a node's reads these values.
+    pub(super) fn also_read(&mut self, operands: &[ValueId], node: NodeId) {
+        let constants = operands.iter().filter(|operand| self.first.contains_key(operand));
+        self.readers.extend(constants.map(|&operand| (operand, node)));
+    }
+
+    /// Constants, each with the node of an expression that reads an equal one.
+    pub(super) fn readers(self) -> impl Iterator<Item = (ValueId, NodeId)> {
+        self.readers.into_iter()
     }
 
     /// Whether two expressions compute the same.
