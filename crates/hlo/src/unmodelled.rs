@@ -29,6 +29,7 @@ use super::{Op, Unmodelled};
 
 mod annotations;
 mod lost;
+mod ragged_dot;
 
 pub use lost::{Lost, lost_in_text};
 
@@ -92,6 +93,7 @@ pub(super) fn to_text(opcode: &str, proto: &HloInstructionProto) -> Vec<(String,
     let mut attributes = Attributes::default();
     collective_text(opcode, proto, &mut attributes);
     library_text(opcode, proto, &mut attributes);
+    ragged_dot::to_text(proto).into_iter().for_each(|(name, text)| attributes.put(name, text));
     transfer_text(proto, &mut attributes);
     call_text(proto, &mut attributes);
     annotations::to_text(proto).into_iter().for_each(|(name, text)| attributes.put(name, text));
@@ -297,6 +299,9 @@ fn set_field(opcode: &str, name: &str, value: &mut Cursor<'_>, proto: &mut HloIn
     let triangular = |proto: &mut HloInstructionProto, set: &dyn Fn(&mut TriangularSolveOptions)| {
         set(proto.triangular_solve_options.get_or_insert_default());
     };
+    if opcode == ragged_dot::OPCODE && ragged_dot::set(name, value, proto)? {
+        return Ok(true);
+    }
     match name {
         CHANNEL_ID => proto.channel_id = value.int()?,
         "replica_groups" => {
@@ -393,7 +398,9 @@ fn set_metadata(value: &mut Cursor<'_>, metadata: &mut OpMetadata) -> Read<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::messages::{CollectiveDeviceListProto, ReplicaGroup};
+    use crate::proto::messages::{
+        CollectiveDeviceListProto, DotDimensionNumbers, PrecisionConfig, RaggedDotDimensionNumbers, ReplicaGroup,
+    };
     use crate::proto::{decode, encode};
     use crate::text::parse;
     use crate::verify;
@@ -470,6 +477,24 @@ mod tests {
                 "channel_id=1, is_host_transfer=true",
             ),
             ("rng", HloInstructionProto { distribution: 1, ..of() }, "distribution=rng_uniform"),
+            (
+                "ragged-dot",
+                HloInstructionProto {
+                    ragged_dot_dimension_numbers: Some(Box::new(RaggedDotDimensionNumbers {
+                        dot_dimension_numbers: Some(DotDimensionNumbers {
+                            lhs_contracting_dimensions: vec![1],
+                            rhs_contracting_dimensions: vec![2],
+                            ..Default::default()
+                        }),
+                        lhs_ragged_dimensions: vec![0],
+                        rhs_group_dimensions: vec![0],
+                    })),
+                    precision_config: Some(PrecisionConfig { operand_precision: vec![2, 0], ..Default::default() }),
+                    ..of()
+                },
+                "lhs_contracting_dims={1}, rhs_contracting_dims={2}, lhs_ragged_dims={0}, rhs_group_dims={0}, \
+                 operand_precision={highest,default}",
+            ),
         ]
     }
 

@@ -319,6 +319,19 @@ pub fn needs_f16c(module: &Module) -> bool {
     !crate::run::has_f16() && instructions.into_iter().any(|instruction| any(&instruction.shape))
 }
 
+/// Whether this module has a `reduce-window` of single elements whose negative padding takes some away: XLA makes an `add` of
+/// the whole operand of it, and ends its process over the shapes.
+fn crops_windows_of_one(module: &Module) -> bool {
+    let mut instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
+    instructions.any(|instr| match &instr.op {
+        Op::ReduceWindow { window, .. } => {
+            window.iter().all(|dim| dim.size == 1)
+                && window.iter().any(|dim| dim.padding_low < 0 || dim.padding_high < 0)
+        }
+        _ => false,
+    })
+}
+
 #[test]
 fn xla_compiles_the_corners() {
     let mut refused = Vec::new();
@@ -479,7 +492,7 @@ proptest! {
         let n = list.len();
         let (name, mut module) = list.swap_remove(which % n);
         nudges.into_iter().for_each(|by| nudge(&mut module, by));
-        prop_assume!(infer_last(&mut module).is_ok() && verify(&module).is_ok());
+        prop_assume!(infer_last(&mut module).is_ok() && verify(&module).is_ok() && !crops_windows_of_one(&module));
         let program = encode::to_bytes(&module).unwrap();
         if let Err(error) = CLIENT.compile(&program, &CompileOptions::default())
             && !needs_f16c(&module)

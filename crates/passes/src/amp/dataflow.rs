@@ -10,7 +10,7 @@ use super::equal_expressions::{Expression, Expressions};
 pub(super) use super::ids::{FrameId, NodeId, ValueId};
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};
-use bf16scope_hlo::ops::decisions::{DotForm, dot_form, is_placement, is_retypable, keeps_dtypes};
+use bf16scope_hlo::ops::decisions::{DotForm, dot_form, is_map, is_placement, is_retypable, keeps_dtypes};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
@@ -181,10 +181,11 @@ impl<'m> Dataflow<'m> {
                 users[operand as usize].push(idx as NodeId);
             }
         }
-        for (constant, reader) in expressions.readers() {
-            if !users[constant as usize].contains(&reader) {
-                users[constant as usize].push(reader);
-            }
+        for (value, readers) in expressions.readers() {
+            let users = &mut users[value as usize];
+            users.extend(readers);
+            users.sort_unstable();
+            users.dedup();
         }
         graph.users = users;
         for exponential in sigmoids(&graph) {
@@ -383,13 +384,14 @@ impl<'m> Dataflow<'m> {
                 && self.expressions.are_equal(self.module, other, Expression { instr, operands: &operands })
         };
         let same = hash.and_then(|hash| self.expressions.candidates(hash).find(is_same));
-        let is_constant = match &instr.op {
+        // What a fusion makes where it is read, in whichever dtype.
+        let is_made_again = match &instr.op {
             Op::Constant(_) => true,
             Op::Broadcast { .. } => matches!(self.instr(self.node(self.producer(operands[0]))).op, Op::Constant(_)),
-            _ => false,
+            op => kind == NodeKind::Op(Class::Infer) && is_map(op),
         };
         match same {
-            Some(node) if is_constant => {
+            Some(node) if is_made_again => {
                 let (value, first) = (self.values.len() as ValueId, self.node(node).first_result);
                 self.expressions.equate(value, first);
             }

@@ -1,13 +1,15 @@
 //! Equal expressions of a region, which become one node.
 //!
 //! A compiler computes once what is written twice, as the forward pass that two losses share, if both are of one dtype. Two
-//! decisions on them would be two computations, so there is one: that of a value whose readers are those of both.
+//! decisions on them would be two computations, so there is one: that of a value whose readers are those of both. Constants,
+//! their broadcasts and elementwise ops stay nodes of their own, each decided by its own readers: fusions make them where they
+//! are read.
 
 use super::ids::{NodeId, ValueId};
 use bf16scope_hlo::ops::UnaryOp;
 use bf16scope_hlo::ops::decisions::{calls_regions, has_side_effect, is_placement};
 use bf16scope_hlo::{CompId, Instruction, Literal, Module, Op};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -28,10 +30,10 @@ pub(super) struct Expressions {
     nodes: HashMap<u64, Vec<NodeId>>,
     /// A hash of each computation that was met, in [`MAX_APPLIED`] instructions.
     applied: HashMap<CompId, u64>,
-    /// For a constant, or a broadcast of one, the first that is equal. Each is a node, as its readers decide what it is.
+    /// For a value of a node of its own the first that is equal.
     first: HashMap<ValueId, ValueId>,
-    /// Nodes of equal expressions, with what the later ones read.
-    readers: Vec<(ValueId, NodeId)>,
+    /// For each such value that an expression reads whose node reads the first, that node.
+    readers: BTreeMap<ValueId, Vec<NodeId>>,
 }
 
 impl Expressions {
@@ -66,24 +68,25 @@ impl Expressions {
         })
     }
 
-    /// These values, each constant as the first that is equal.
+    /// These values, each as the first that is equal.
     fn firsts(&self, values: &[ValueId]) -> impl Iterator<Item = ValueId> {
         values.iter().map(|value| self.first.get(value).copied().unwrap_or(*value))
     }
 
-    /// Says that a constant's value is that of an earlier one.
+    /// Says that the value of a node of its own is an earlier one.
     pub(super) fn equate(&mut self, value: ValueId, first: ValueId) {
         self.first.insert(value, first);
     }
 
     /// Says that an expression equal to a node's reads these values.
     pub(super) fn also_read(&mut self, operands: &[ValueId], node: NodeId) {
-        let constants = operands.iter().filter(|operand| self.first.contains_key(operand));
-        self.readers.extend(constants.map(|&operand| (operand, node)));
+        for operand in operands.iter().filter(|operand| self.first.contains_key(operand)) {
+            self.readers.entry(*operand).or_default().push(node);
+        }
     }
 
-    /// Constants, each with the node of an expression that reads an equal one.
-    pub(super) fn readers(self) -> impl Iterator<Item = (ValueId, NodeId)> {
+    /// Values of nodes of their own, each with the nodes of expressions that read it and, as a node, an equal one.
+    pub(super) fn readers(self) -> impl Iterator<Item = (ValueId, Vec<NodeId>)> {
         self.readers.into_iter()
     }
 
