@@ -461,8 +461,7 @@ struct Beyond {
 /// A literal's bytes from NumPy's, which [`accepted`] allows.
 fn from_numpy(dtype: DType, header: &Header, bytes: Vec<u8>) -> Result<Vec<u8>, Beyond> {
     let rounded = |round: fn(f32) -> u16, infinity: u16, most: f64| {
-        let f32s = bytes.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four));
-        let each = f32s.enumerate().map(|(idx, value)| {
+        let each = f32s(DType::F32, &bytes).into_iter().flatten().enumerate().map(|(idx, value)| {
             let low = round(value);
             // An infinity is one where it was, and none is made.
             let is_beyond = value.is_finite() && low & 0x7fff == infinity;

@@ -2,6 +2,8 @@
 
 mod confusion;
 
+pub(crate) use confusion::first_greatest;
+
 use std::path::PathBuf;
 
 use serde_json::json;

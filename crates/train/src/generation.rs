@@ -10,6 +10,7 @@ use super::hosts::Site;
 use super::program;
 use bf16scope_data::{Batch, Draw, NamedArray};
 use bf16scope_hlo::DType;
+use bf16scope_hlo::element::f32s;
 use bf16scope_model::graph::{Numbers, Scope};
 use bf16scope_model::task::{Feature, FeatureDType, Features, Identity, Mode, Outputs, Task};
 use bf16scope_passes::tuning::Tuning;
@@ -187,7 +188,7 @@ impl Completer {
         let fed = self.loaded.put(&Batch { arrays, n_valid: 1 }, 0, true)?;
         let results = self.loaded.run(variables, fed)?;
         let bytes = results[0].to_host()?;
-        Ok(bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect())
+        Ok(f32s(DType::F32, &bytes).into_iter().flatten().collect())
     }
 }
 

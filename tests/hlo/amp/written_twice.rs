@@ -41,7 +41,7 @@ fn written_twice(module: &Module) -> Module {
     twice
 }
 
-/// The dtypes of the products of each name. Elementwise ops are made where they are read, in the dtype of each reader.
+/// The dtypes of the products of each name.
 fn dtypes(report: &LoweringReport) -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let is_product = |decision: &&Decision| matches!(&decision.opcode[..], "dot" | "convolution");

@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use crate::report::{Column, Screen, Table, grouped};
 use bf16scope_data::{Loader, NamedArray, Source};
 use bf16scope_hlo::DType;
+use bf16scope_hlo::element::f32s;
 use bf16scope_model::task::{Feature, FeatureDType, Task};
 use bf16scope_train::Predictor;
 use bf16scope_train::checkpoint::Checkpoint;
@@ -162,8 +163,8 @@ fn labels(label: &Feature, source: &dyn Source, batch: usize) -> anyhow::Result<
 }
 
 /// The class of the first largest of a row's logits.
-fn first_greatest(row: &[u8]) -> usize {
-    let logits = row.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+pub(crate) fn first_greatest(row: &[u8]) -> usize {
+    let logits = f32s(DType::F32, row).into_iter().flatten();
     let better = |best: (usize, f32), next: (usize, f32)| if next.1 > best.1 { next } else { best };
     logits.enumerate().fold((0, f32::NEG_INFINITY), better).0
 }

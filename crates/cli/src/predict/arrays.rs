@@ -4,6 +4,7 @@ use anyhow::bail;
 use serde_json::Value;
 
 use bf16scope_data::NamedArray;
+use bf16scope_hlo::element::f32s;
 use bf16scope_hlo::{ArrayShape, DType};
 use bf16scope_pjrt::available_memory;
 
@@ -110,7 +111,7 @@ impl Collected {
             [_] => "probabilities".to_string(),
             _ => format!("{}_probabilities", logits.name),
         };
-        let values = logits.bytes.as_chunks().0.iter().map(|bytes| sigmoid(f32::from_le_bytes(*bytes)));
+        let values = f32s(DType::F32, &logits.bytes).into_iter().flatten().map(sigmoid);
         let bytes = values.flat_map(f64::to_le_bytes).collect();
         NamedArray { name, dtype: DType::F64, dims: logits.dims.clone(), bytes }
     }
@@ -124,7 +125,7 @@ impl Collected {
         if let Some(k) = self.top.filter(|&k| k > n_classes) {
             bail!("--top {k}: the network tells {n_classes} classes apart; expected {n_classes} at most");
         }
-        let values: Vec<f32> = logits.bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let values: Vec<f32> = f32s(DType::F32, &logits.bytes).into_iter().flatten().collect();
         let (mut classes, mut probabilities) = (Vec::new(), Vec::new());
         let (mut top_classes, mut top_probabilities) = (Vec::new(), Vec::new());
         let rows_per_example = (values.len() / n_classes).checked_div(leading[0].unsigned_abs() as usize).unwrap_or(1);

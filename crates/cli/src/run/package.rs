@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::{Args, Input, Outcome, Was, described, output, results, say};
 use crate::arrays::{self, Inputs};
+use crate::eval::first_greatest;
 use crate::package::compiler_of;
 use crate::{Context, Status, emit, excess, module_file, progress};
 use bf16scope_data::Loader;
@@ -223,12 +224,7 @@ fn class_names(manifest: &Manifest, outputs: &[Option<(ArrayShape, Vec<u8>)>]) -
         shape.dtype == DType::F32 && matches!(shape.dims[..], [_, n] if n as usize == names.len())
     };
     let Some((_, bytes)) = outputs.iter().flatten().find(of_classes) else { return Vec::new() };
-    let name = |row: &[u8]| {
-        let logits = row.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        let best =
-            logits.enumerate().fold((0, f32::NEG_INFINITY), |best, next| if next.1 > best.1 { next } else { best });
-        names[best.0].clone()
-    };
+    let name = |row: &[u8]| names[first_greatest(row)].clone();
     bytes.chunks_exact(4 * names.len().max(1)).map(name).collect()
 }
 

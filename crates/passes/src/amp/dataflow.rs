@@ -10,7 +10,7 @@ use super::equal_expressions::{Expression, Expressions};
 pub(super) use super::ids::{FrameId, NodeId, ValueId};
 use super::narrow;
 use super::policy::{Because, Classes, LowDType};
-use bf16scope_hlo::ops::decisions::{DotForm, dot_form, is_map, is_placement, is_retypable, keeps_dtypes};
+use bf16scope_hlo::ops::decisions::{DotForm, dot_form, is_placement, is_retypable, keeps_dtypes};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
@@ -384,14 +384,14 @@ impl<'m> Dataflow<'m> {
                 && self.expressions.are_equal(self.module, other, Expression { instr, operands: &operands })
         };
         let same = hash.and_then(|hash| self.expressions.candidates(hash).find(is_same));
-        // What a fusion makes where it is read, in whichever dtype.
-        let is_made_again = match &instr.op {
+        // Written in the dtype of each reader.
+        let is_constant = match &instr.op {
             Op::Constant(_) => true,
             Op::Broadcast { .. } => matches!(self.instr(self.node(self.producer(operands[0]))).op, Op::Constant(_)),
-            op => kind == NodeKind::Op(Class::Infer) && is_map(op),
+            _ => false,
         };
         match same {
-            Some(node) if is_made_again => {
+            Some(node) if is_constant => {
                 let (value, first) = (self.values.len() as ValueId, self.node(node).first_result);
                 self.expressions.equate(value, first);
             }

@@ -1,9 +1,8 @@
 //! Equal expressions of a region, which become one node.
 //!
 //! A compiler computes once what is written twice, as the forward pass that two losses share, if both are of one dtype. Two
-//! decisions on them would be two computations, so there is one: that of a value whose readers are those of both. Constants,
-//! their broadcasts and elementwise ops stay nodes of their own, each decided by its own readers: fusions make them where they
-//! are read.
+//! decisions on them would be two computations, so there is one: that of a value whose readers are those of both. Constants
+//! and their broadcasts stay nodes of their own, each decided by its own readers: they are written in the dtype of each.
 
 use super::ids::{NodeId, ValueId};
 use bf16scope_hlo::ops::UnaryOp;

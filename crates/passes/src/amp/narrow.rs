@@ -34,13 +34,10 @@ pub(super) fn shape(shape: &Shape, low: DType, is_low: &mut dyn FnMut(usize) -> 
 /// An f32 array rounded to `low`, to nearest even. What is finite stays finite: f32's least number, which programs use
 /// for "minus infinity, but no NaN", becomes the least finite one. `None` for what is not an f32 array.
 pub(super) fn literal(wide: &Literal, low: DType) -> Option<Literal> {
-    let Literal::Array { shape, bytes } = wide else { return None };
-    if shape.dtype != DType::F32 {
-        return None;
-    }
-    let elements = bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    let Literal::Array { shape, .. } = wide else { return None };
+    let elements = wide.elements::<f32>()?;
     let bits = |x: f32| if low == DType::F16 { f16_bits(x) } else { bf16_bits(x) };
-    let bytes = elements.flat_map(|x| bits(x).to_le_bytes()).collect();
+    let bytes = elements.into_iter().flat_map(|x| bits(x).to_le_bytes()).collect();
     Some(Literal::Array { shape: ArrayShape { dtype: low, ..shape.clone() }, bytes })
 }
 
@@ -64,13 +61,7 @@ pub(super) fn is_exact(literal: &Literal, low: DType) -> bool {
         let back = if low == DType::F16 { f16::from_f32(x).to_f32() } else { bf16::from_f32(x).to_f32() };
         back == x || x.is_nan()
     };
-    match literal {
-        Literal::Array { shape, bytes } if shape.dtype == DType::F32 => {
-            let mut elements = bytes.chunks_exact(4);
-            elements.all(|four| is_exact(f32::from_le_bytes([four[0], four[1], four[2], four[3]])))
-        }
-        Literal::Array { .. } | Literal::Tuple(_) | Literal::Token => false,
-    }
+    literal.elements::<f32>().is_some_and(|elements| elements.into_iter().all(is_exact))
 }
 
 /// The largest finite number of `low`.
