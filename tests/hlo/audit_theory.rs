@@ -216,7 +216,7 @@ mod long {
     }
 }
 
-/// Of each network by number the steps before those that are looked at.
+/// `steps_before` gives, by a network's number, how many steps precede each audited one.
 fn none_is_judged(n_seeds: u64, steps_before: impl Fn(usize) -> &'static [u64]) {
     for (number, network) in NETWORKS.iter().enumerate() {
         let mut worst = 0.0;
@@ -266,8 +266,8 @@ const SEARCHED: [Network; 4] = [
     },
 ];
 
-/// Of a first AdamW step at 5e-2 a search keeps three instructions at most, or says that the results are within it but for the
-/// ReLUs that decide otherwise. Where instructions `are_compared`, they are candidates.
+/// A search at a budget of 5e-2 on the first AdamW step keeps three instructions at most, or ends because ReLUs flip and the
+/// budget would hold with f32's. Instructions are candidates if they `are_compared`.
 fn at_most_three_are_kept(network: &Network, n_seeds: u64, are_compared: bool) {
     const BUDGET: f64 = 5e-2;
     let step = step(network, 0);

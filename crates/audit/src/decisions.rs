@@ -1,10 +1,9 @@
-//! What lowering decides otherwise, and how far off the results are but for that.
+//! Comparisons that flip under lowering, and the error of the results if they did not.
 //!
-//! A comparison of floats gives another predicate where what it compares is closer than a rounding: a ReLU's mask where the
-//! sum before it is nearly 0. Whatever such a predicate selects then jumps, in whole and not by a rounding, and so does
-//! everything after it. How near to 0 the sum is depends on all that leads to it, so a few instructions in f32 do not decide
-//! as f32 does: they only draw other predicates. The part of an error that comes from decisions is seen by giving the lowered
-//! module those of f32.
+//! A comparison of floats gives another predicate where its operands are closer than one rounding, as a ReLU's mask does where
+//! the sum before it is nearly 0. The selected values then change entirely, and so does everything computed from them. All
+//! instructions before the comparison contribute to the sum, so a few of them in f32 do not restore f32's predicates: they only
+//! flip others. Running the lowered module with f32's predicates shows how much of an error comes from flipped comparisons.
 //!
 //! Comparisons in called computations are not seen: those of a `select-and-scatter`, of a sort, of a loop.
 
@@ -15,7 +14,7 @@ use super::{AuditError, Auditor, device, largest_error, taps};
 use bf16scope_hlo::{DType, InstrId, Literal, Module, Op};
 use bf16scope_passes::amp::Policy;
 
-/// What a comparison decides otherwise.
+/// A comparison that gives other predicates than in f32.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DecisionRow {
@@ -25,25 +24,25 @@ pub struct DecisionRow {
     pub op_name: String,
     /// Its source, `file:line`, if it is known.
     pub source: String,
-    /// Elements that are decided otherwise.
+    /// Elements whose predicate differs.
     pub n_differing: u64,
-    /// All.
+    /// All elements.
     pub n_elements: u64,
 }
 
-/// A lowered module beside itself with the decisions of f32.
+/// The flipped comparisons of a lowered module, and its error with f32's predicates.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Decisions {
-    /// Comparisons that decide otherwise than in f32, in the program's order.
+    /// Comparisons whose predicates differ from f32's, in the program's order.
     pub rows: Vec<DecisionRow>,
-    /// The largest scaled error of a result where all comparisons decide as in f32.
+    /// The largest scaled error of a result if every comparison gives f32's predicates.
     pub error: f64,
 }
 
 impl Auditor<'_> {
-    /// What comparisons of floats decide otherwise under a policy, and the error that is left where they decide as f32 does;
-    /// none where all decide as f32 does, and of a module that takes its arrays as a tuple.
+    /// The comparisons of floats that a policy flips, and the error that remains with f32's predicates; `None` if no comparison
+    /// flips, and for a module whose arguments are a tuple.
     ///
     /// # Errors
     /// A policy that contradicts itself, or a plugin that fails.
@@ -86,7 +85,7 @@ impl Auditor<'_> {
         if rows.is_empty() {
             return Ok(None);
         }
-        // All of them: where the first decide as f32 does, others would differ that did not.
+        // All comparisons are replaced: correcting some of them would flip others.
         let mut inputs = inputs;
         let mut module = lowered;
         let n_given = inputs.len();

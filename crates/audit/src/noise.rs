@@ -163,7 +163,7 @@ mod tests {
         // Exact zeros, as of one position's softmax; a variable that did not move is none the less right.
         let zeros = noisy(&[0.0, 0.0], &[0.0, 0.0]).unwrap();
         assert_eq!(measure(&[0.9, 0.5], &[0.9, 0.5], &[0.901, 0.499], Some(&zeros)).error, Err(Noise::All));
-        // What is of noise and the same makes nothing known.
+        // An element that is noise and equal in both says nothing about the rest.
         assert_eq!(measure(&[1.0, 0.0], &[1.0, 0.01], &[1.0, 9.0], Some(&[true, true])).error, Err(Noise::All));
         let same = measure(&[0.9, 0.5], &[0.9, 0.5], &[0.9, 0.5], Some(&zeros));
         assert_eq!((same.error, same.n_noise), (Ok(0.0), 0));

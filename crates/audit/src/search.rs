@@ -96,7 +96,7 @@ pub struct Search {
     pub error: f64,
     /// The share of the bytes that lowering saves between instructions that is still saved with them.
     pub saved_share: f64,
-    /// What lowering decides otherwise without a list, and the error but for that, where the budget did not hold.
+    /// The comparisons that lowering flips with nothing kept, and the error with f32's predicates, if the budget did not hold.
     pub decisions: Option<Decisions>,
     /// Lists that were tried.
     pub n_runs: usize,

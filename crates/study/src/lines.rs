@@ -97,7 +97,7 @@ impl fmt::Display for LeversAnswer {
 }
 
 impl fmt::Display for Explanations {
-    /// Of each program its memory, the largest arrays at the peak and the layers that take longest, then the verdict.
+    /// Memory, the largest arrays at the peak and the slowest layers of each program, then the verdict.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut is_first = true;
         for program in &self.programs {

@@ -9,7 +9,7 @@ pub(super) fn remark(program: &[u8], refusal: &str) -> Option<String> {
     Some(format!("a TPU has no types of 64 bits, and these have them: {instructions}\nhelp: {remedy}"))
 }
 
-/// What to say of a program with floats of 64 bits that the compiler takes; nothing where there is none.
+/// The warning about 64-bit floats in a program that the compiler accepts; `None` if it has no such floats.
 pub(super) fn warning(program: &[u8]) -> Option<String> {
     let (instructions, remedy) = named(program, "")?;
     Some(format!(

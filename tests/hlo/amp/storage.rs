@@ -598,7 +598,7 @@ fn a_parameter_is_held_back_as_it_is() {
     assert_eq!(dtypes(source, &Policy::default(), ["weights", "made"]), ["f32", "bf16"]);
 }
 
-/// What a convolution with padding gives, as groups of channels: a reshape that splits channels alone stays narrow.
+/// The result of a padded convolution as groups of channels; without padding the reshape stays narrow.
 #[test]
 fn rows_and_columns_of_a_padded_convolution_are_merged_in_the_dtype_of_their_readers() {
     let source = |padding: &str, groups: &str| {

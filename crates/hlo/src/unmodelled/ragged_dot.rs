@@ -29,7 +29,7 @@ fn dims(numbers: &mut RaggedDotDimensionNumbers) -> [(&'static str, &mut Vec<i64
     ]
 }
 
-/// The texts of those that are set.
+/// The texts of the attributes that are set.
 pub(super) fn to_text(proto: &HloInstructionProto) -> Vec<(&'static str, String)> {
     let Some(numbers) = &proto.ragged_dot_dimension_numbers else { return Vec::new() };
     let mut numbers = numbers.clone();
@@ -43,7 +43,7 @@ pub(super) fn to_text(proto: &HloInstructionProto) -> Vec<(&'static str, String)
     texts
 }
 
-/// Reads one of them; `false` if `name` is none.
+/// Reads the attribute `name`; `false` for any other attribute.
 pub(super) fn set(name: &str, value: &mut Cursor<'_>, proto: &mut HloInstructionProto) -> Read<bool> {
     // XLA writes the default precision too.
     let default = || PrecisionConfig { operand_precision: vec![0; 2], ..Default::default() };

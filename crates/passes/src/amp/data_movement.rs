@@ -42,8 +42,8 @@ pub(super) fn changes_lanes(graph: &Dataflow<'_>, node: NodeId) -> bool {
 /// Between such a reshape and one in the backward pass, both of bf16, libtpu 0.0.52 merges windows that it cannot, and ends its
 /// process.
 pub(super) fn merges_padded_windows(graph: &Dataflow<'_>, node: NodeId) -> bool {
-    let of = graph.node(node);
-    let (instr, &[operand]) = (graph.instr(of), &of.operands[..]) else { return false };
+    let reshape = graph.node(node);
+    let (instr, &[operand]) = (graph.instr(reshape), &reshape.operands[..]) else { return false };
     let producer = graph.instr(graph.node(graph.producer(operand)));
     let (Op::Reshape, Op::Convolution(convolution)) = (&instr.op, &producer.op) else { return false };
     // How many elements stand before each dimension, and its size.

@@ -378,9 +378,9 @@ impl<'m> Dataflow<'m> {
         let decided = classes.decided(instr);
         let hash = self.expressions.hash(self.module, instr, &operands);
         let is_same = |&node: &NodeId| {
-            let of = self.node(node);
-            let other = Expression { instr: self.instr(of), operands: &of.operands };
-            (&of.kind, &of.because, of.decided) == (&kind, &because, decided)
+            let earlier = self.node(node);
+            let other = Expression { instr: self.instr(earlier), operands: &earlier.operands };
+            (&earlier.kind, &earlier.because, earlier.decided) == (&kind, &because, decided)
                 && self.expressions.are_equal(self.module, other, Expression { instr, operands: &operands })
         };
         let same = hash.and_then(|hash| self.expressions.candidates(hash).find(is_same));

@@ -15,7 +15,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// Instructions up to which the computations that two reductions apply are compared.
 const MAX_APPLIED: usize = 16;
 
-/// What an instruction computes of values.
+/// An instruction and the values that it reads.
 #[derive(Clone, Copy)]
 pub(super) struct Expression<'a> {
     pub instr: &'a Instruction,
@@ -72,12 +72,12 @@ impl Expressions {
         values.iter().map(|value| self.first.get(value).copied().unwrap_or(*value))
     }
 
-    /// Says that the value of a node of its own is an earlier one.
+    /// Notes that a constant's value equals an earlier one.
     pub(super) fn equate(&mut self, value: ValueId, first: ValueId) {
         self.first.insert(value, first);
     }
 
-    /// Says that an expression equal to a node's reads these values.
+    /// Notes that an expression equal to a node's reads these values.
     pub(super) fn also_read(&mut self, operands: &[ValueId], node: NodeId) {
         for operand in operands.iter().filter(|operand| self.first.contains_key(operand)) {
             self.readers.entry(*operand).or_default().push(node);

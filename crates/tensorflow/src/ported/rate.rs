@@ -394,7 +394,7 @@ impl Line {
             (n_steps, before) = (n_steps + 1, step);
         }
         let start = first - slope * origin;
-        // What is left of 0 when a line is followed back.
+        // Extrapolating a line that starts at 0 leaves a rounding error.
         let start = if origin > 0.0 && start.abs() <= 1e-5 * first { 0.0 } else { start };
         Some(Line { start, slope, n_steps })
     }

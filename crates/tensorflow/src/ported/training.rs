@@ -19,7 +19,7 @@ pub struct TrainingPort {
     pub learning_rate: String,
     /// `{steps: 500}`; empty where there is none.
     pub warm_up: String,
-    /// `1.0e-5`; empty where there is none.
+    /// `1.0e-5`; empty without a floor.
     pub learning_rate_floor: String,
     /// `{value: 0.0001, except: [batch_normalization]}`.
     pub weight_decay: String,
