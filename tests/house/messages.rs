@@ -14,10 +14,10 @@ use quote::ToTokens;
 use super::{check, rust_files, without_tests};
 
 /// Crates whose every message is in a test.
-const CRATES: [&str; 3] = ["crates/passes/src", "crates/pjrt/src", "crates/train/src"];
+const CRATES: [&str; 4] = ["crates/passes/src", "crates/pjrt/src", "crates/study/src", "crates/train/src"];
 
 /// The errors of these crates that are made where the fault is found.
-const ERRORS: [&str; 3] = ["PassError", "PjrtError", "TrainError"];
+const ERRORS: [&str; 4] = ["PassError", "PjrtError", "StudyError", "TrainError"];
 
 /// What is no message: what a log says, and what a bug of ours says.
 const NO_MESSAGES: [&str; 10] = [

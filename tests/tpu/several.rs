@@ -291,7 +291,11 @@ fn a_mesh_that_does_not_divide_the_slice_or_the_batch_is_refused() {
     let split = split.to_str().unwrap();
     for (args, expected) in [
         (&["plan", split][..], "each replica is split over 2\n  4 |   model: 2\n"),
-        (&["plan", split], "--target tpu-v3:4x4 --mesh data=16,model=2 --batch 32`"),
+        (
+            &["plan", split],
+            "help: leave `model` and `split` out for plan; what a step with them takes on a slice of 32 cores says `bf16scope compile ",
+        ),
+        (&["plan", split], "split.yaml --target tpu-v3:4x4 --mesh data=16,model=2 --batch 32`"),
         (&["fit", split, "--devices", "8"], "fit lays a batch over replicas of one device each, and here"),
         (
             &["compile", digits, "--target", "tpu-v3:4x4", "--mesh", "data=12", "--batch", "96"],

@@ -16,7 +16,7 @@ use bf16scope_hlo::words::{listed, nearest};
 ///
 /// let error = csv::read("no such file.csv", &[]).unwrap_err();
 /// assert_eq!(error.to_string(), "no such file.csv: cannot open the data file");
-/// assert_eq!(error.kind(), &DataErrorKind::Open);
+/// assert_eq!(error.kind(), &DataErrorKind::Read);
 /// ```
 #[derive(Debug)]
 pub struct DataError(Box<Parts>);
@@ -39,6 +39,8 @@ struct Parts {
 pub enum DataPlace {
     /// Nowhere in a file: what was asked for is wrong, or a part is, of which only the caller knows where it is.
     Nowhere,
+    /// An argument, by its name.
+    Argument(&'static str),
     /// A file or a folder.
     File(PathBuf),
     /// A line of a file, from 1.
@@ -51,26 +53,14 @@ pub enum DataPlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DataErrorKind {
-    /// A file that cannot be opened, or a folder that cannot be listed.
-    Open,
-    /// Reading failed on the way.
+    /// A file, a folder or an object of a store that cannot be found, opened or read, or not by this build.
     Read,
     /// A file that cannot be written, in the cache or elsewhere.
     Write,
-    /// An object of a store that is not fetched.
-    Fetch,
-    /// A pattern of file names that is none, or that no file matches.
-    Pattern(String),
-    /// What this build does not read, for a cargo feature is off: its name.
-    CargoFeature(&'static str),
     /// Another kind of file than is read.
     Format,
-    /// A file that is damaged, or ends early.
+    /// A file that is damaged, ends early, or has changed since it was opened.
     Damaged,
-    /// A file that has changed since it was opened.
-    Changed,
-    /// Nothing in it, or less than one example.
-    Empty,
     /// More than is read, unpacked or kept.
     TooLarge,
     /// A row with more or fewer columns than its features have.
@@ -82,26 +72,11 @@ pub enum DataErrorKind {
         /// The value, as text.
         value: String,
     },
-    /// Something that is asked for by name, and is not there.
+    /// Something that is asked for and is not there: an array, a field, an example.
     Missing,
     /// Something that is there, and not of the type or the size that is asked for.
     Mismatch,
-    /// No example has this number.
-    NoExample,
-    /// More examples cannot be used than may be left out.
-    Skipped,
-    /// More examples for testing than there are.
-    Split,
-    /// Shifts of what is no image, or out of it.
-    Shift,
-    /// A batch of no example, or of more than there are.
-    Batch {
-        /// Asked for.
-        batch: usize,
-        /// There are.
-        n_examples: u64,
-    },
-    /// Something else that is asked for and cannot be.
+    /// What is asked for cannot be done: a batch of more examples than there are, a shift out of the image.
     Request,
 }
 
@@ -145,7 +120,7 @@ impl DataError {
     /// That no example has this number; `place` says which.
     pub fn no_example(place: impl Into<DataPlace>, n_examples: u64) -> DataError {
         let found = format!("there is no such example; expected one of {n_examples}, from 0");
-        DataError::new(DataErrorKind::NoExample, place, found)
+        DataError::new(DataErrorKind::Missing, place, found)
     }
 
     /// The kind.
@@ -167,7 +142,7 @@ impl DataError {
     fn alone(&self) -> String {
         let Parts { place, found, help, .. } = &*self.0;
         let place = match place {
-            DataPlace::Nowhere => String::new(),
+            DataPlace::Nowhere | DataPlace::Argument(_) => String::new(),
             place => format!("{place}: "),
         };
         let help = if help.is_empty() { String::new() } else { format!("\nhelp: {help}") };
@@ -178,7 +153,7 @@ impl DataError {
 // What many readers say.
 impl DataError {
     pub(super) fn open(path: &Path, cause: io::Error) -> DataError {
-        DataError::new(DataErrorKind::Open, path, "cannot open the data file").because(cause)
+        DataError::new(DataErrorKind::Read, path, "cannot open the data file").because(cause)
     }
 
     pub(super) fn read(place: impl Into<DataPlace>, cause: io::Error) -> DataError {
@@ -187,11 +162,11 @@ impl DataError {
 
     pub(super) fn changed(path: &Path) -> DataError {
         let found = "the file has changed since this run began; expected it as it was: start the run again";
-        DataError::new(DataErrorKind::Changed, path, found)
+        DataError::new(DataErrorKind::Damaged, path, found)
     }
 
     pub(super) fn empty(path: &Path, found: &str) -> DataError {
-        DataError::new(DataErrorKind::Empty, path, found)
+        DataError::new(DataErrorKind::Missing, path, found)
     }
 
     /// A record, or a part of one, that is not read into memory.
@@ -235,14 +210,14 @@ impl DataError {
     pub(super) fn batch(batch: usize, n_examples: u64) -> DataError {
         let found =
             format!("a batch of {batch} does not fit: expected 1 to {n_examples}, as many as there are examples");
-        DataError::new(DataErrorKind::Batch { batch, n_examples }, DataPlace::Nowhere, found)
+        DataError::new(DataErrorKind::Request, DataPlace::Argument("batch"), found)
     }
 
     /// A part of `n_examples` that would be empty; `why` follows.
     pub(super) fn split(n_test: u64, n_examples: impl fmt::Display, why: &str) -> DataError {
         let found =
             format!("cannot keep {n_test} examples for testing; {n_examples}, and one must be left to train on{why}");
-        DataError::new(DataErrorKind::Split, DataPlace::Nowhere, found)
+        DataError::new(DataErrorKind::Request, DataPlace::Argument("n_test"), found)
     }
 
     /// That there is no array `name` at `place`, with what there is and what may be meant.
@@ -275,6 +250,7 @@ impl fmt::Display for DataPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DataPlace::Nowhere => f.write_str("nowhere"),
+            DataPlace::Argument(name) => f.write_str(name),
             DataPlace::File(path) => path.display().fmt(f),
             DataPlace::Line(path, line) => write!(f, "{}:{line}", path.display()),
             DataPlace::Example(place) => f.write_str(place),

@@ -215,7 +215,7 @@ impl<'a> Loader<'a> {
                 "no feature can be shifted: {}; expected an image that is cast: [height, width, channels]",
                 if shown.is_empty() { "there is none" } else { &shown }
             );
-            return Err(DataError::new(DataErrorKind::Shift, DataPlace::Nowhere, found));
+            return Err(DataError::new(DataErrorKind::Request, DataPlace::Argument("shift"), found));
         }
         match images.find(|[height, width, _]| max_shift >= *height.min(width)) {
             Some([height, width, _]) => {
@@ -223,7 +223,7 @@ impl<'a> Loader<'a> {
                     "images of {height}×{width} pixels cannot be shifted by up to {n_pixels}: some would be all 0"
                 );
                 let help = format!("set `shift` to less than {}, or to 0", height.min(width));
-                Err(DataError::new(DataErrorKind::Shift, DataPlace::Nowhere, found).help(help))
+                Err(DataError::new(DataErrorKind::Request, DataPlace::Argument("shift"), found).help(help))
             }
             None => Ok(Loader { max_shift, ..self }),
         }

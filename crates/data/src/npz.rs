@@ -160,7 +160,7 @@ impl NpzReader {
     /// A file that cannot be opened, or that is no archive.
     pub fn open(path: impl AsRef<Path>) -> Result<NpzReader, DataError> {
         let path = path.as_ref();
-        let open_error = |cause| DataError::new(DataErrorKind::Open, path, "cannot open the archive").because(cause);
+        let open_error = |cause| DataError::new(DataErrorKind::Read, path, "cannot open the archive").because(cause);
         let mut file = BufReader::new(files::open(path).map_err(open_error)?);
         let start = file.fill_buf().map_err(open_error)?;
         let start = start[..start.len().min(6)].to_vec();

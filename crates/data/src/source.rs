@@ -48,7 +48,7 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// row-major, little-endian. Sources in memory lend.
     ///
     /// # Errors
-    /// What the reader of a file says; [`DataErrorKind::NoExample`] from [`n_examples`](Source::n_examples) on. A source of
+    /// What the reader of a file says; [`DataErrorKind::Missing`] from [`n_examples`](Source::n_examples) on. A source of
     /// somebody else's has [`DataError::unreadable`].
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError>;
 
@@ -184,7 +184,7 @@ impl Skipped {
             if n > limit {
                 let found = format!("more than {limit} examples could not be used; the last of them: {error}");
                 let help = format!("raise `on_error: {{skip: {limit}}}` under `data` if so many may be left out");
-                return Err(DataError::new(DataErrorKind::Skipped, DataPlace::Nowhere, found).help(help));
+                return Err(DataError::new(DataErrorKind::Request, DataPlace::Nowhere, found).help(help));
             }
             tracing::warn!("left out, {n} of at most {limit}: {error}");
         }

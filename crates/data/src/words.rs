@@ -346,7 +346,7 @@ fn wrong(place: impl Into<DataPlace>, found: &str, expected: &str) -> DataError 
 }
 
 fn opened(path: &Path, what: &str) -> Result<File, DataError> {
-    let failed = |cause| DataError::new(DataErrorKind::Open, path, format!("cannot open the {what}")).because(cause);
+    let failed = |cause| DataError::new(DataErrorKind::Read, path, format!("cannot open the {what}")).because(cause);
     files::open(path).map_err(failed)
 }
 

@@ -246,13 +246,14 @@ fn names_of(module: &Module) -> impl Iterator<Item = &str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use bf16scope_hlo::proto::encode;
 
     const SCALAR: &str = "HloModule m\n\nENTRY m {\n  ROOT x = f32[] parameter(0)\n}\n";
 
-    fn converter() -> Converter {
+    /// XLA's, which modules in text do not ask.
+    pub(crate) fn converter() -> Converter {
         Converter {
             setup: Setup::default(),
             child: ChildSpec::new("/proc/self/exe"),

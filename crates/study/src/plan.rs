@@ -309,3 +309,26 @@ fn without_remat(tuning: Tuning) -> Tuning {
         tuning.cotangent_remat = false;
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bf16scope_model::models::{Model, mlp};
+
+    #[test]
+    fn what_cannot_be_planned_is_left_out_with_the_reason() {
+        let task = Model::Mlp(mlp::Config::new([16], 4)).task(0.0);
+        let mut question = PlanQuestion::new(ModelSubject::new(&*task));
+        question.boards.truncate(1);
+        question.devices = [8, 9, 32].into_iter().filter_map(NonZeroU32::new).collect();
+        question.subject.objective.accumulate = NonZeroU32::new(2).unwrap();
+        let (settings, left_out) = settings(&question, 24).unwrap();
+        assert!(settings.iter().all(|setting| setting.n_cores == 8) && !settings.is_empty());
+        let expected = [
+            "The objective accumulates gradients over 2 micro-batches; here it does so only where a batch does not fit without.",
+            "tpu-v2 has no slice of 9 cores.",
+            "A batch of 24 does not split over the 32 cores of tpu-v2:4x4.",
+        ];
+        assert_eq!(left_out, expected);
+    }
+}

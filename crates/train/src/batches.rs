@@ -5,7 +5,7 @@ use super::checkpoint::DataIdentity;
 use super::error::{TrainError, TrainErrorKind, TrainPlace};
 use super::spec::Spec;
 use super::steps_per_call::StepsPerCall;
-use bf16scope_data::{Ask, DataErrorKind, DrawVersion, Loader, Source};
+use bf16scope_data::{Ask, DataPlace, DrawVersion, Loader, Source};
 
 /// The data of a run.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +32,8 @@ impl Data<'_> {
 pub(super) fn loader<'a>(spec: &Spec, training: &'a dyn Source) -> Result<Loader<'a>, TrainError> {
     let (features, compute) = (spec.task.features(), spec.precision.compute());
     match Loader::new(training, &features, compute, spec.batch as usize, spec.seed) {
-        Err(error) => Err(match *error.kind() {
-            DataErrorKind::Batch { batch, n_examples } => batch_size(batch, n_examples),
+        Err(error) => Err(match error.place() {
+            DataPlace::Argument("batch") => batch_size(spec.batch as usize, training.n_examples()),
             _ => error.into(),
         }),
         Ok(loader) => Ok(loader.shifted(spec.shift)?),

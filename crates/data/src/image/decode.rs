@@ -98,7 +98,7 @@ fn checked(height: u64, width: u64) -> Result<(usize, usize), DataError> {
         1..=MAX_PIXELS => Ok((height as usize, width as usize)),
         n => {
             let expected = if n == 0 { "one at least".to_string() } else { format!("at most {MAX_PIXELS} pixels") };
-            let kind = if n == 0 { DataErrorKind::Empty } else { DataErrorKind::TooLarge };
+            let kind = if n == 0 { DataErrorKind::Missing } else { DataErrorKind::TooLarge };
             Err(wrong(kind, format!("an image of {height} × {width} pixels; expected {expected}")))
         }
     }

@@ -96,7 +96,7 @@ pub(super) fn is_image(path: &Path) -> bool {
 
 /// What a folder holds, by name.
 pub(super) fn listed(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataError> {
-    let failed = |cause| DataError::new(DataErrorKind::Open, folder, "cannot list the folder").because(cause);
+    let failed = |cause| DataError::new(DataErrorKind::Read, folder, "cannot list the folder").because(cause);
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();

@@ -177,11 +177,11 @@ fn key_of(name: &str) -> Option<&'static str> {
 /// A pattern that is none.
 fn no_pattern(pattern: &str, error: &glob::PatternError) -> DataError {
     let found = format!("`{pattern}` is not a pattern of file names: {}; expected one such as train-*", error.msg);
-    DataError::new(DataErrorKind::Pattern(pattern.to_string()), DataPlace::Nowhere, found)
+    DataError::new(DataErrorKind::Read, DataPlace::Nowhere, found)
 }
 
 /// A pattern that no file matches.
 fn no_files(pattern: String) -> DataError {
     let found = "no file has such a name; expected one at least";
-    DataError::new(DataErrorKind::Pattern(pattern.clone()), pattern, found)
+    DataError::new(DataErrorKind::Read, pattern, found)
 }

@@ -15,7 +15,7 @@ impl Parquet {
     /// Refuses `files`.
     ///
     /// # Errors
-    /// Always: [`DataErrorKind::CargoFeature`].
+    /// Always: [`DataErrorKind::Read`].
     pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Parquet, DataError> {
         Parquet::open_in(files, &cache.into())
     }
@@ -61,7 +61,7 @@ pub(super) mod rows {
 }
 
 fn refused(path: &Path) -> DataError {
-    let error = DataError::new(DataErrorKind::CargoFeature("records"), path, "this build reads no Parquet files");
+    let error = DataError::new(DataErrorKind::Read, path, "this build reads no Parquet files");
     error.help("build bf16scope with `--features records`, or write the rows as TFRecords")
 }
 

@@ -59,13 +59,13 @@ impl Parts<'_> {
 
 /// That an object is not fetched.
 fn refused(url: &str, found: &str, help: &str) -> DataError {
-    DataError::new(DataErrorKind::Fetch, url, found).help(help)
+    DataError::new(DataErrorKind::Read, url, found).help(help)
 }
 
 fn no_feature(url: &str) -> DataError {
     let found = "this build reads local files only";
     let help = "build bf16scope with `--features object-store`, or copy the file here and name that";
-    DataError::new(DataErrorKind::CargoFeature("object-store"), url, found).help(help)
+    DataError::new(DataErrorKind::Read, url, found).help(help)
 }
 
 /// Takes a URL apart, if this build and this run may fetch it.

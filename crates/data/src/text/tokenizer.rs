@@ -96,12 +96,12 @@ impl Tokenizer {
     pub fn read(path: impl AsRef<Path>, lowercase: bool) -> Result<Tokenizer, DataError> {
         let path = path.as_ref();
         if !cfg!(feature = "text") {
-            let error = DataError::new(DataErrorKind::CargoFeature("text"), path, "this build makes ids of bytes only");
+            let error = DataError::new(DataErrorKind::Read, path, "this build makes ids of bytes only");
             return Err(error.help("build bf16scope with `--features text`, or write `tokenizer: bytes`"));
         }
         let failed = |cause| {
             let help = "`tokenizer` is a `tokenizer.json` or a `vocab.txt`, beside the experiment; `tokenizer: bytes` needs no file";
-            DataError::new(DataErrorKind::Open, path, "cannot open the tokenizer").because(cause).help(help)
+            DataError::new(DataErrorKind::Read, path, "cannot open the tokenizer").because(cause).help(help)
         };
         let bytes = files::read(path, MAX_FILE).map_err(failed)?;
         let wrong = |found: String| no_tokenizer(path, &found, EXPECTED);

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// use bf16scope_data::weights::{self, WeightsErrorKind};
 ///
 /// let error = weights::open("no such file.npz").unwrap_err();
-/// assert_eq!(error.kind(), WeightsErrorKind::Open);
+/// assert_eq!(error.kind(), WeightsErrorKind::Read);
 /// assert_eq!(error.to_string(), "no such file.npz: cannot open the file of weights");
 /// ```
 #[derive(Debug)]
@@ -34,9 +34,7 @@ struct Parts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WeightsErrorKind {
-    /// A file that cannot be opened.
-    Open,
-    /// Reading failed on the way.
+    /// A file that cannot be opened or read.
     Read,
     /// A file that cannot be written.
     Write,
@@ -44,9 +42,7 @@ pub enum WeightsErrorKind {
     Format,
     /// A file of weights in a form that is not read.
     Unsupported,
-    /// A file that ends early.
-    Cut,
-    /// A file whose bytes are not those that were written.
+    /// A file that ends early, or whose bytes are not those that were written.
     Damaged,
     /// More than is read.
     TooLarge,
@@ -83,7 +79,7 @@ impl WeightsError {
     }
 
     pub(super) fn open(path: &Path, cause: io::Error) -> WeightsError {
-        WeightsError::new(WeightsErrorKind::Open, path, "cannot open the file of weights").because(cause)
+        WeightsError::new(WeightsErrorKind::Read, path, "cannot open the file of weights").because(cause)
     }
 
     pub(super) fn read(path: &Path, cause: io::Error) -> WeightsError {
@@ -110,7 +106,7 @@ impl WeightsError {
     /// A file of `n_bytes` that ends before `end`.
     pub(super) fn cut(path: &Path, n_bytes: u64, end: u64, what: &str) -> WeightsError {
         let found = format!("the file is cut off: it has {n_bytes} bytes, and {what} ends at byte {end}");
-        WeightsError::new(WeightsErrorKind::Cut, path, found).help("copy it again")
+        WeightsError::new(WeightsErrorKind::Damaged, path, found).help("copy it again")
     }
 
     pub(super) fn too_large(path: &Path, what: &str, measured: u64, limit: u64) -> WeightsError {

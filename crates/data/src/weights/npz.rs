@@ -63,7 +63,7 @@ impl Reader for Archive {
 /// An error of `data`, which names the file and says what to do.
 fn of_data(path: &Path, error: DataError) -> WeightsError {
     let kind = match error.kind() {
-        DataErrorKind::Open => WeightsErrorKind::Open,
+        DataErrorKind::Read => WeightsErrorKind::Read,
         DataErrorKind::Format => WeightsErrorKind::Format,
         DataErrorKind::TooLarge => WeightsErrorKind::TooLarge,
         DataErrorKind::Mismatch => WeightsErrorKind::DType,

@@ -123,7 +123,7 @@ fn what_is_no_file_of_weights_is_told() {
     );
     assert!(refused(b"{ no JSON").starts_with("x: no JSON; expected the index of a sharded model"));
     let error = open(Path::new("/dev/zero")).unwrap_err();
-    assert_eq!(error.kind(), WeightsErrorKind::Open);
+    assert_eq!(error.kind(), WeightsErrorKind::Read);
 }
 
 /// A header of 123 bytes begins with the byte of JSON's brace; and of two arrays in one place the second is named.

@@ -212,9 +212,7 @@ fn one(
     let out_of_memory = rows.iter().find(|row| matches!(row.outcome, CompileOutcome::OutOfMemory(_)));
     let too_large = match (found.largest, out_of_memory) {
         (None, Some(row)) => {
-            let what = format!("{label} for a larger TPU, to see what is too large,");
-            let batch = Some(row.batch);
-            on(&Event::Begins(&Compiling { target: target.clone(), what, batch, n_more: 0 }));
+            on(&Event::Begins(&for_a_larger_tpu(target, label, row.batch)));
             Some(large::find(compiler, target, &source.module(label, row.batch, target)?))
         }
         (None, None) => return Err(nothing_compiles(target, label, &rows)),
@@ -241,6 +239,12 @@ fn search_parts(
         try_batch(Step { batch: whole(step.batch), ..step })
     })?;
     Ok(Found { largest: found.largest.map(whole), best: found.best.map(whole), ..found })
+}
+
+/// The compile that shows what is too large.
+fn for_a_larger_tpu(target: &Target, label: &str, batch: u32) -> Compiling {
+    let what = format!("{label} for a larger TPU, to see what is too large,");
+    Compiling { target: target.clone(), what, batch: Some(batch), n_more: 0 }
 }
 
 /// No batch is out of memory and none fits: the first failure is the message.
@@ -272,4 +276,19 @@ pub(super) fn row_of(
     let Compiled { outcome, is_cached } = ask(compiler, target, &program, batch)?;
     on(&Event::Ends { compiling: &compiling, is_cached, outcome: &outcome });
     Ok(CompiledBatch { batch, cached: is_cached, outcome })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_failure_is_said_or_that_no_batch_was_tried() {
+        let v2 = Target::board(&bf16scope_tpu::Spec::ALL[0]);
+        let text = |rows: &[CompiledBatch]| nothing_compiles(&v2, "bf16", rows).to_string();
+        let none = text(&[]);
+        assert!(none.ends_with("there is no batch to try: --max-batch is below all of them"), "{none}");
+        let failures = text(&[failed(4, "one".to_string()), failed(8, "two".to_string())]);
+        assert!(failures.ends_with("batch 8: two"), "{failures}");
+    }
 }

@@ -348,6 +348,21 @@ mod tests {
         assert_eq!(differing(&[module(8, 8), Vec::new()]), None);
     }
 
+    /// Two modules of one shape: no axis can be suggested, and the parameters of the first are listed.
+    #[test]
+    fn modules_that_differ_nowhere_are_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "HloModule m\nENTRY m {\n  ROOT x = f32[4,2] parameter(0)\n}\n";
+        let paths = ["a.hlo", "b.hlo"].map(|name| folder.path().join(name));
+        paths.iter().for_each(|path| std::fs::write(path, text).unwrap());
+        let error = no_batch_dim(folder.path(), &paths, &module_file::tests::converter()).unwrap().to_string();
+        let expected = format!(
+            "help: use --batch-dim PARAMETER:AXIS; no axis has another size in each module; {} has parameters 0 `x` [4,2]",
+            paths[0].display()
+        );
+        assert!(error.ends_with(&expected), "{error}");
+    }
+
     #[test]
     fn of_many_parameters_the_first_and_the_last_are_listed() {
         let text = |n: usize| {

@@ -3,7 +3,7 @@
 use super::Experiment;
 use crate::weight_names::WeightNameError;
 use crate::{ProgramError, TrainError, TrainPlace};
-use bf16scope_data::{DataError, DataErrorKind};
+use bf16scope_data::{DataError, DataErrorKind, DataPlace};
 use bf16scope_model::document::{Document, Mark, NodeError, Origin, ReadError, Step};
 use bf16scope_passes::PassErrorKind;
 use std::error::Error;
@@ -106,9 +106,9 @@ fn way_to(experiment: &Experiment, error: &TrainError) -> Option<Vec<Step>> {
     if let Some(error) = error.cause::<ProgramError>() {
         return way_of_program(experiment, error);
     }
-    match error.cause::<DataError>()?.kind() {
-        DataErrorKind::Shift => Some(vec![key("train"), key("shift")]),
-        DataErrorKind::Split => Some(vec![key("data"), key("n_test")]),
+    match error.cause::<DataError>()?.place() {
+        DataPlace::Argument("shift") => Some(vec![key("train"), key("shift")]),
+        DataPlace::Argument("n_test") => Some(vec![key("data"), key("n_test")]),
         _ => None,
     }
 }

@@ -75,7 +75,7 @@ impl Object {
             true => Ok(()),
             false => {
                 let error =
-                    DataError::new(DataErrorKind::Changed, &*self.url, "the object changed while it was fetched");
+                    DataError::new(DataErrorKind::Damaged, &*self.url, "the object changed while it was fetched");
                 Err(error.help("run again when nobody writes it"))
             }
         }
@@ -305,7 +305,7 @@ fn failed(url: &str, error: &Error) -> DataError {
              GOOGLE_SKIP_SIGNATURE=true or AWS_SKIP_SIGNATURE=true read what is public; or copy the file here and name that"
         }
     };
-    DataError::new(DataErrorKind::Fetch, url, format!("cannot be fetched: {found}")).help(help)
+    DataError::new(DataErrorKind::Read, url, format!("cannot be fetched: {found}")).help(help)
 }
 
 #[cfg(test)]

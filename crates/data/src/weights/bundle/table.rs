@@ -73,7 +73,7 @@ pub(super) fn read(region: &Region, each: &mut Each<'_>) -> Result<(), WeightsEr
     let (mut handles, magic) = footer.split_at(40);
     if magic != MAGIC {
         let found = "the index does not end as one: it was cut off, or is damaged";
-        return Err(WeightsError::new(WeightsErrorKind::Cut, path, found).at(footer_at).help("copy it again"));
+        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).at(footer_at).help("copy it again"));
     }
     let bad_handle = || damaged(footer_at, "it does not say where the blocks of the index are");
     let meta = Handle::decode(&mut handles).ok_or_else(bad_handle)?;

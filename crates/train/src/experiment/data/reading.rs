@@ -82,19 +82,13 @@ impl Reading<'_> {
 
     /// The same of the file that a key below names.
     pub(super) fn placed_below<T>(&self, key: Option<&str>, found: Result<T, DataError>) -> Result<T, TrainError> {
-        found.map_err(|error| {
-            let is_named = matches!(
-                error.kind(),
-                DataErrorKind::Open | DataErrorKind::Pattern(_) | DataErrorKind::Fetch | DataErrorKind::CargoFeature(_)
-            );
-            match is_named && !self.keys.is_empty() {
-                true => {
-                    let keys = self.keys.iter().copied().chain(key);
-                    let way = keys.map(|key| Step::Key(key.to_string())).collect();
-                    with_line(&self.data.origin, way, error.into())
-                }
-                false => error.into(),
+        found.map_err(|error| match *error.kind() == DataErrorKind::Read && !self.keys.is_empty() {
+            true => {
+                let keys = self.keys.iter().copied().chain(key);
+                let way = keys.map(|key| Step::Key(key.to_string())).collect();
+                with_line(&self.data.origin, way, error.into())
             }
+            false => error.into(),
         })
     }
 
