@@ -143,6 +143,18 @@ fn name_problem(what: &str, name: &str, is_taken: bool) -> Option<RuleError> {
     })
 }
 
+/// A layer that is open: see [`Graph::open_layer`].
+pub(crate) struct OpenLayer {
+    graph: Graph,
+    outer: Option<&'static Location<'static>>,
+}
+
+impl Drop for OpenLayer {
+    fn drop(&mut self) {
+        self.graph.inner.layer_caller.set(self.outer);
+    }
+}
+
 impl Graph {
     /// An empty graph, of a program that infers: dropout is off, batch norm uses its running statistics.
     pub fn new(name: &str) -> Graph {
@@ -443,6 +455,15 @@ impl Graph {
         emitter.set_metadata(self.metadata_at(leaf, caller));
         let id = emit(emitter);
         Tensor { graph: self.clone(), id }
+    }
+
+    /// Until it is dropped, what is emitted carries the file and line of the caller: for a layer that emits in closures,
+    /// which do not know their caller's caller. Of nested ones the outermost counts.
+    #[track_caller]
+    pub(crate) fn open_layer(&self) -> OpenLayer {
+        let open = &self.inner.layer_caller;
+        let outer = open.replace(Some(open.get().unwrap_or(Location::caller())));
+        OpenLayer { graph: self.clone(), outer }
     }
 
     /// `leaf` under the current path, and a place of the user's.

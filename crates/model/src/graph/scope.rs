@@ -95,12 +95,8 @@ impl Scope {
     /// nested layers the outermost counts: it is the one the user wrote.
     #[track_caller]
     pub fn layer<R>(&self, name: &str, body: impl FnOnce(&Scope) -> R) -> R {
-        let open = &self.graph.inner.layer_caller;
-        let outer = open.get();
-        open.set(Some(outer.unwrap_or(Location::caller())));
-        let result = self.within(name, body);
-        open.set(outer);
-        result
+        let _open = self.graph.open_layer();
+        self.within(name, body)
     }
 
     /// Runs `body`, whose instructions carry this file and line in place of a caller's in Rust: a user who wrote YAML looks

@@ -369,6 +369,7 @@ impl Tensor {
     /// `reduce_mean` does.
     #[track_caller]
     pub fn mean(&self, axes: &[i64]) -> Tensor {
+        let _open = self.graph.open_layer();
         let dims = self.dims();
         let n: i64 = self.axes(axes).iter().filter_map(|&axis| dims.get(axis as usize)).product();
         self.reduce_in_f32(axes, |sum| sum.binary_scalar(BinaryOp::Divide, n as f64))

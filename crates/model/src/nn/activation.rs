@@ -231,6 +231,7 @@ pub fn gelu(x: &Tensor, form: Gelu) -> Tensor {
     if x.is_poison() {
         return x.clone();
     }
+    let _open = x.graph().open_layer();
     let input = x.id;
     gelu_of_ops(x, form).with_layer_vjp(&[x], move |e, g, _| vec![of_gelu(e, g, input, form)])
 }

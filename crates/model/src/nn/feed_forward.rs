@@ -38,6 +38,7 @@ pub struct FeedForward {
 /// As [`dense`](super::dense).
 #[track_caller]
 pub fn feed_forward(s: &Scope, x: &Tensor, config: &FeedForward) -> Tensor {
+    let _open = s.graph().open_layer();
     let of = |units| Dense { units, kernel_initializer: config.kernel_initializer, ..Dense::default() };
     let layers = dense::parts(s, x, "dense1", &of(config.hidden)).and_then(|first| {
         let second = dense::parts(s, &gelu(&first.result, config.gelu), "dense2", &of(config.units))?;

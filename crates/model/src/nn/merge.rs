@@ -48,6 +48,7 @@ pub fn merge(tensors: &[&Tensor], how: Merge) -> Tensor {
         Merge::Maximum => ("maximum", BinaryOp::Maximum),
         Merge::Minimum => ("minimum", BinaryOp::Minimum),
     };
+    let _open = tensors[0].graph().open_layer();
     if let Some(poison) = tensors.iter().find(|tensor| tensor.is_poison()) {
         return (*poison).clone();
     }

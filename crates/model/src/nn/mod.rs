@@ -12,6 +12,8 @@
 mod activation;
 mod attention;
 mod batch_norm;
+#[cfg(test)]
+mod callers;
 mod conv;
 mod conv1d;
 mod conv_nd;

@@ -47,6 +47,7 @@ pub fn reduce(x: &Tensor, reduction: Reduction, axes: &[i64], keepdims: bool) ->
     if x.is_poison() {
         return x.clone();
     }
+    let _open = x.graph().open_layer();
     let mut axes = match axes {
         [] => (1..x.rank() as i64).collect(),
         axes => x.axes(axes),

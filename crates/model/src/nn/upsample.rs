@@ -37,6 +37,7 @@ pub fn upsample_nd(x: &Tensor, size: &Sizes, interpolation: Interpolation) -> Te
     if x.is_poison() {
         return x.clone();
     }
+    let _open = x.graph().open_layer();
     let sizes = n_places("upsample/rank", x, 1..=3).and_then(|n| size.of_axes("upsample/sizes", "size", n));
     let sizes = match sizes {
         Ok(sizes) => sizes,
