@@ -2,8 +2,11 @@
 
 pub mod structured;
 
+use std::path::Path;
+
 use bf16scope::data::records::Records;
-use bf16scope::hlo::Module;
+use bf16scope::hlo::{Literal, Module};
+use bf16scope::weights::{self, WeightsDType};
 
 /// The module with every instruction's layout said: text and protos are written with all of them, so one that was left
 /// out comes back as the row-major one it means.
@@ -24,4 +27,22 @@ pub fn look_at(records: &dyn Records) {
         drop(records.place(index));
     }
     drop(format!("{:?}", records.classes()));
+}
+
+/// Reads all arrays of a file of weights: each is an error, which prints, or as many bytes as its entry says.
+///
+/// # Panics
+///
+/// Where an array is looked at but not read, or has another number of bytes: a finding.
+pub fn look_at_weights(path: &Path) {
+    let Ok(file) = weights::open(path).map_err(|error| error.to_string()) else { return };
+    let _ = file.check().map_err(|error| error.to_string());
+    for entry in file.entries() {
+        let looked = file.look(&entry.name).map_err(|error| error.to_string());
+        if let (Ok(_), WeightsDType::Array(_)) = (looked, entry.dtype) {
+            let literal = file.read(&entry.name).unwrap_or_else(|error| panic!("looked at but not read: {error}"));
+            let Literal::Array { bytes, .. } = literal else { panic!("{} is no array", entry.name) };
+            assert_eq!(bytes.len() as u64, entry.n_bytes);
+        }
+    }
 }
