@@ -37,7 +37,9 @@ pub use local::{NotLocal, check_input, check_output};
 pub use offline::{is_offline, refuse_downloads};
 pub use read::{folders_in, is_pipe, open, read, read_text};
 pub use records::{Records, remove_one as remove_file};
-pub use replace::{Replacement, check_replaceable, make_way, open_lock, put, replace, sweep};
+pub use replace::{
+    Doomed, Placed, Replacement, check_replaceable, doom, make_way, open_lock, put, remove_unnamed, replace, sweep,
+};
 pub use sums::{Damage, Summing, Sums, read_exact_at};
 pub use trust::{Untrusted, check_trusted, check_trusted_or};
 

@@ -77,20 +77,31 @@ impl Replacement {
     }
 
     /// Puts the file, once everything is on the disk, under the first of these names in its folder that is free; and says which.
-    /// What is there under the others stays, and another writer takes another name.
+    /// What is there under the others stays, and another writer takes another name. Until [`Placed`] is dropped the file has its
+    /// name as one that is being written too, by which [`remove_unnamed`] knows that a killed writer put it there.
     ///
     /// # Errors
     /// What the system says; no name that is free.
-    pub fn finish_new(self, names: impl IntoIterator<Item = PathBuf>) -> io::Result<PathBuf> {
+    pub fn finish_new(self, names: impl IntoIterator<Item = PathBuf>) -> io::Result<Placed> {
         self.file.as_file().sync_all()?;
         let mut file = self.file;
+        let mut has_links = true;
         for place in names {
+            if has_links {
+                match fs::hard_link(file.path(), &place) {
+                    Ok(()) => {
+                        sync_folder(&place);
+                        return Ok(Placed { place, _writing: Some(file) });
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                    // A file system without them.
+                    Err(_) => has_links = false,
+                }
+            }
             file = match file.persist_noclobber(&place) {
                 Ok(_) => {
-                    if let Ok(folder) = File::open(folder_of(&place)) {
-                        drop(folder.sync_all());
-                    }
-                    return Ok(place);
+                    sync_folder(&place);
+                    return Ok(Placed { place, _writing: None });
                 }
                 Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => error.file,
                 Err(error) => return Err(error.error),
@@ -106,11 +117,49 @@ impl Replacement {
     pub fn finish(self) -> io::Result<()> {
         self.file.as_file().sync_all()?;
         self.file.persist(&self.place).map_err(|error| error.error)?;
-        // The rename is durable once the directory is; some file systems cannot be asked.
-        if let Ok(folder) = File::open(folder_of(&self.place)) {
-            drop(folder.sync_all());
-        }
+        sync_folder(&self.place);
         Ok(())
+    }
+}
+
+/// A new file in its place, which nothing names yet.
+#[derive(Debug)]
+pub struct Placed {
+    place: PathBuf,
+    /// Its other name, removed when this is dropped, and its lock.
+    _writing: Option<NamedTempFile>,
+}
+
+impl Placed {
+    /// Where it is.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+}
+
+/// A file that is soon to be removed: the other name that it has until then.
+#[derive(Debug)]
+pub struct Doomed {
+    _writing: Option<(NamedTempFile<()>, File)>,
+}
+
+/// Gives a file that is about to be replaced by one of another name its name as one that is being written: so
+/// [`remove_unnamed`] removes it if this writer is killed before it does. On a file system without hard links nothing happens.
+pub fn doom(path: &Path) -> Doomed {
+    let link = || {
+        let file = File::open(path).ok()?;
+        file.try_lock_exclusive().ok().filter(|is_ours| *is_ours)?;
+        let prefix = prefix_of(path.file_name()?);
+        let link = |name: &Path| fs::hard_link(path, name);
+        Some((tempfile::Builder::new().prefix(&prefix).make_in(folder_of(path), link).ok()?, file))
+    };
+    Doomed { _writing: link() }
+}
+
+/// A rename is durable once the directory is; some file systems cannot be asked.
+fn sync_folder(place: &Path) {
+    if let Ok(folder) = File::open(folder_of(place)) {
+        drop(folder.sync_all());
     }
 }
 
@@ -238,6 +287,41 @@ pub fn sweep(folder: &Path) -> io::Result<()> {
     })
 }
 
+/// Removes what killed writers of files whose names begin with `start` left in a folder: what is half-written, and what is in
+/// its place, or was to be removed from it, where `is_named` says of its path that nothing names it.
+///
+/// # Errors
+/// A folder that cannot be listed.
+pub fn remove_unnamed(folder: &Path, start: &OsStr, is_named: impl Fn(&Path) -> bool) -> io::Result<()> {
+    let hidden = [b".", start.as_encoded_bytes()].concat();
+    let is_ours = |name: &OsStr| {
+        let name = name.as_encoded_bytes();
+        name.starts_with(&hidden) && name.windows(MARK.len()).any(|part| part == MARK.as_bytes())
+    };
+    each_left(folder, is_ours, |left, file| {
+        let is_it = |path: &Path| path.symlink_metadata().is_ok_and(|other| is_same(&file, &other));
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            if name.as_encoded_bytes().starts_with(start.as_encoded_bytes()) && is_it(&path) && !is_named(&path) {
+                drop(fs::remove_file(path));
+            }
+        }
+        drop(fs::remove_file(left));
+    })
+}
+
+/// Whether a path's file is this one, under another name.
+#[cfg(unix)]
+fn is_same(file: &File, other: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    file.metadata().is_ok_and(|file| (file.dev(), file.ino()) == (other.dev(), other.ino()))
+}
+
+#[cfg(not(unix))]
+fn is_same(_: &File, _: &fs::Metadata) -> bool {
+    false
+}
+
 /// The path, or what it links to, which need not be there.
 fn place_of(path: &Path) -> io::Result<PathBuf> {
     check_name(path)?;
@@ -295,8 +379,13 @@ fn locked(folder: &Path, prefix: &OsStr) -> io::Result<NamedTempFile> {
     }
 }
 
-/// Removes files whose writer is no more: nobody holds their lock.
+/// Removes files whose writer is no more.
 fn remove_left(folder: &Path, is_ours: impl Fn(&OsStr) -> bool) -> io::Result<()> {
+    each_left(folder, is_ours, |path, _| drop(fs::remove_file(path)))
+}
+
+/// Does something with each file whose writer is no more: nobody holds its lock, but this for as long.
+fn each_left(folder: &Path, is_ours: impl Fn(&OsStr) -> bool, act: impl Fn(&Path, File)) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
@@ -307,7 +396,7 @@ fn remove_left(folder: &Path, is_ours: impl Fn(&OsStr) -> bool) -> io::Result<()
         if let Ok(file) = File::open(entry.path())
             && file.try_lock_exclusive().is_ok_and(|is_locked| is_locked)
         {
-            drop(fs::remove_file(entry.path()));
+            act(&entry.path(), file);
         }
     }
     Ok(())
@@ -377,6 +466,32 @@ mod tests {
         assert_eq!(names(folder.path()), [".other.writing-dead00", "file"]);
         sweep(folder.path()).unwrap();
         assert_eq!(names(folder.path()), ["file"]);
+    }
+
+    #[test]
+    fn what_was_put_in_its_place_goes_with_its_writer_unless_it_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let remove = |named: &str| {
+            remove_unnamed(folder.path(), OsStr::new("m.data-"), |path| path == at(named)).unwrap();
+            names(folder.path()).into_iter().filter(|name| !name.starts_with('.')).collect::<Vec<_>>()
+        };
+        fs::write(at("m.data-1"), "another's").unwrap();
+        let begun = Replacement::begin(&at("m.data-1")).unwrap();
+        let placed = begun.finish_new([at("m.data-1"), at("m.data-2")]).unwrap();
+        let doomed = doom(&at("m.data-1"));
+        assert_eq!((placed.place(), names(folder.path()).len()), (at("m.data-2").as_path(), 4));
+        // Their writer lives.
+        assert_eq!(remove(""), ["m.data-1", "m.data-2"]);
+        let killed = |name: &str| fs::hard_link(at(name), at(&format!(".{name}.writing-dead00"))).unwrap();
+        drop((placed, doomed));
+        assert_eq!(names(folder.path()), ["m.data-1", "m.data-2"]);
+        killed("m.data-1");
+        killed("m.data-2");
+        fs::write(at(".m.data-3.writing-dead00"), "half").unwrap();
+        fs::write(at(".n.data-1.writing-dead00"), "another's").unwrap();
+        assert_eq!(remove("m.data-2"), ["m.data-2"]);
+        assert_eq!(names(folder.path()), [".n.data-1.writing-dead00", "m.data-2"]);
     }
 
     #[test]

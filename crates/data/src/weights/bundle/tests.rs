@@ -185,6 +185,35 @@ fn a_bundle_takes_the_place_of_another_at_once() {
     assert!(weights::open(&prefix).unwrap().look("x").is_ok());
 }
 
+/// As far as a writer came that was killed: it put its data in their place, or did not remove those that it replaced.
+#[test]
+fn data_that_a_killed_writer_left_go_with_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (prefix, at) = (folder.path().join("m"), |name: &str| folder.path().join(name));
+    save(&prefix, 1.0).unwrap();
+    for data in ["m.data-00000-of-00002", "m.data-00000-of-00001"] {
+        fs::write(at(".m.data-00000-of-00007.writing-dead00"), "half").unwrap();
+        fs::write(at("m.data-00000-of-00009"), "another's").unwrap();
+        if !at(data).exists() {
+            fs::write(at(data), "data").unwrap();
+        }
+        fs::hard_link(at(data), at(&format!(".{data}.writing-dead00"))).unwrap();
+        drop(BundleWriter::create(&prefix).unwrap());
+        // What the index names stays.
+        assert_eq!(value(&prefix), 1.0);
+        assert_eq!(names_in(folder.path()), ["m.data-00000-of-00001", "m.data-00000-of-00009", "m.index"], "{data}");
+    }
+    // Without an index nothing is named, and with one that cannot be read all may be.
+    fs::hard_link(at("m.data-00000-of-00001"), at(".m.data-00000-of-00001.writing-dead00")).unwrap();
+    fs::rename(at("m.index"), at("index")).unwrap();
+    fs::write(at("m.index"), "no table").unwrap();
+    drop(BundleWriter::create(&prefix).unwrap());
+    assert!(at("m.data-00000-of-00001").exists());
+    fs::remove_file(at("m.index")).unwrap();
+    drop(BundleWriter::create(&prefix).unwrap());
+    assert_eq!(names_in(folder.path()), ["index", "m.data-00000-of-00009"]);
+}
+
 #[test]
 fn a_bundle_that_may_not_be_replaced_stays() {
     let folder = tempfile::tempdir().unwrap();
@@ -201,6 +230,11 @@ fn a_bundle_that_may_not_be_replaced_stays() {
         fs::set_permissions(&path, open).unwrap();
         assert_eq!((value(&prefix), names_in(folder.path()).len()), (1.0, 2), "{name}");
     }
+    // Through a link the other bundle would get this one's index, and keep its own data.
+    std::os::unix::fs::symlink("m.index", folder.path().join("l.index")).unwrap();
+    let error = save(&folder.path().join("l"), 2.0).unwrap_err();
+    assert!(error.to_string().contains("l.index: cannot write the file of weights"), "{error}");
+    assert_eq!((value(&prefix), names_in(folder.path()).len()), (1.0, 3));
     // The key of TensorFlow's own graph of objects could not be read back.
     let named = [(objects::KEY.to_string(), Literal::scalar(1f32))];
     let error = weights::write(&prefix, WrittenFormat::TensorFlow, named).unwrap_err().to_string();

@@ -3,7 +3,8 @@
 //!
 //! A bundle is two files, and one of them alone is put in place at once. So the data file never replaces another: it takes the
 //! first name that is free, `data-00000-of-00001` or, beside an older bundle, `data-00000-of-00002` and so on, and the index
-//! says which. As the index is replaced, the new bundle takes the old one's place; then the old one's data are removed.
+//! says which. As the index is replaced, the new bundle takes the old one's place; then the old one's data are removed. Data that
+//! a killed writer put beside a bundle, or was about to remove, have a second name by which the next writer knows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Write as _};
@@ -12,11 +13,11 @@ use std::path::{Path, PathBuf};
 use prost::Message as _;
 
 use super::proto::{self, Dim, Header, TensorEntry, TensorShape, Version};
-use super::{index_of, prefix, read_index, shard_name, table};
+use super::{Index, index_of, prefix, read_index, shard_name, table};
 use crate::weights::WeightsError;
 use crate::weights::region::Region;
 use bf16scope_files::framing::mask;
-use bf16scope_files::{self as files, Replacement};
+use bf16scope_files::{self as files, Doomed, FileError, Replacement};
 use bf16scope_hlo::{ArrayShape, DType};
 
 /// A bundle that is being written.
@@ -34,12 +35,18 @@ impl BundleWriter {
     /// Begins one. What is there stays as it is until [`finish`](BundleWriter::finish).
     pub fn create(prefix: &Path) -> Result<BundleWriter, WeightsError> {
         let index = index_of(prefix);
+        // Another bundle would have this one's index then, and its own data.
+        if index.is_symlink() {
+            let cause = FileError::Taken { found: "a symbolic link" }.into();
+            return Err(WeightsError::write(&index, cause));
+        }
         let replaced = data_files(&index);
         let begin = |path: &Path| Replacement::begin(path).map_err(|cause| WeightsError::write(path, cause));
         // What may not be replaced is said before anything is written.
         for data in &replaced {
             files::check_replaceable(data).map_err(|cause| WeightsError::write(data, cause))?;
         }
+        remove_unnamed(prefix, &index);
         let free = names(prefix).find(|name| name.symlink_metadata().is_err());
         let data = BufWriter::new(begin(&free.unwrap_or_else(|| shard_name(prefix, 0, 1)))?);
         let (prefix, index) = (prefix.to_path_buf(), begin(&index)?);
@@ -76,26 +83,54 @@ impl BundleWriter {
         let BundleWriter { prefix, data, mut index, replaced, entries, .. } = self;
         let failed = |cause| WeightsError::write(&prefix, cause);
         let data = data.into_inner().map_err(io::IntoInnerError::into_error).map_err(failed)?;
-        let place = data.finish_new(names(&prefix)).map_err(failed)?;
-        let num_shards = (1..=MAX_NAMES).zip(names(&prefix)).find(|(_, name)| *name == place).map_or(1, |(n, _)| n);
+        let placed = data.finish_new(names(&prefix)).map_err(failed)?;
+        let place = placed.place();
+        let num_shards = (1..=MAX_NAMES).zip(names(&prefix)).find(|(_, name)| name == place).map_or(1, |(n, _)| n);
         let version = Some(Version { producer: 1, min_consumer: 0 });
         let header = Header { num_shards, endianness: 0, version }.encode_to_vec();
         let pairs = entries.iter().map(|(name, entry)| (name.as_bytes(), entry.encode_to_vec()));
         let table = table::write(std::iter::once((&b""[..], header)).chain(pairs));
-        if let Err(cause) = index.write_all(&table).and_then(|()| index.finish()) {
-            // Without an index that names them these data are nobody's.
-            drop(files::remove_file(&place));
-            return Err(failed(cause));
-        }
         // A link is another's, and so is what it leads to.
         let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_file());
-        for data in replaced.iter().filter(|data| **data != place && is_file(data)) {
+        let replaced: Vec<&PathBuf> = replaced.iter().filter(|data| *data != place && is_file(data)).collect();
+        let doomed: Vec<Doomed> = replaced.iter().map(|data| files::doom(data)).collect();
+        if let Err(cause) = index.write_all(&table).and_then(|()| index.finish()) {
+            // Without an index that names them these data are nobody's.
+            drop(files::remove_file(place));
+            return Err(failed(cause));
+        }
+        for data in &replaced {
             if let Err(cause) = files::remove_file(data) {
                 tracing::warn!("{}: no index names it any more, and it cannot be removed: {cause}", data.display());
             }
         }
+        drop(doomed);
         Ok(())
     }
+}
+
+/// Removes data that killed writers of this bundle left, and that its index does not name. Which an index names that cannot be
+/// read is not known: all of them stay then.
+fn remove_unnamed(prefix: &Path, index: &Path) {
+    let n_shards = match index.symlink_metadata() {
+        Err(_) => 0,
+        Ok(_) => match Region::open(index).and_then(|region| read_index(&region)) {
+            Ok(Index { header: Some(header), .. }) => header.num_shards,
+            Ok(_) | Err(_) => return,
+        },
+    };
+    let Some(name) = prefix.file_name() else { return };
+    let mut start = name.to_os_string();
+    start.push(".data-");
+    let end = format!("-of-{n_shards:05}");
+    let is_named = |path: &Path| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes());
+    // What cannot be removed is in nobody's way.
+    drop(files::remove_unnamed(folder_of(prefix), &start, is_named));
+}
+
+/// The folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Names of a data file that are tried.

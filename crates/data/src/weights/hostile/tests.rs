@@ -167,6 +167,12 @@ fn a_member_of_an_archive_that_comes_twice_is_refused() {
         refused(folder.path(), "a.pt"),
         "a.pt: its member `archive/data/0` is there twice; expected once\nhelp: save it again: one is another's"
     );
+    // A user's own file in the archive's folder is no second state.
+    let empty = &b"\x80\x02}."[..];
+    archive(&path, &[("a/data.pkl", empty), ("a/extra/data.pkl", empty)]);
+    assert!(open(&path).is_ok());
+    archive(&path, &[("a/data.pkl", empty), ("b/data.pkl", empty)]);
+    assert!(refused(folder.path(), "a.pt").contains("it has two states, `a/data.pkl` and `b/data.pkl`; expected one"));
     let path = folder.path().join("a.keras");
     archive(&path, &[("model.weights.h5", b"one"), ("model.weights.h6", b"two")]);
     rename(&path, "model.weights.h6", "model.weights.h5");

@@ -67,6 +67,14 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
         let found = "it was written on a big-endian machine, which is not read";
         return Err(WeightsError::unsupported(path, found).help("load and save it again on another machine"));
     }
+    // In a folder of this archive's there may be one of a user's own.
+    let is_other = |other: &&str| !other.contains('/') && format!("{other}/") != root;
+    let other = zip.file_names().filter_map(|name| name.strip_suffix("/data.pkl")).find(is_other).map(str::to_string);
+    if let Some(other) = other {
+        let (root, other) = (root.escape_debug(), other.escape_debug());
+        let found = format!("it has two states, `{root}data.pkl` and `{other}/data.pkl`; expected one");
+        return Err(WeightsError::new(WeightsErrorKind::Damaged, path, found).help("save it again: one is another's"));
+    }
     let bytes = member(path, &mut zip, &format!("{root}data.pkl"), MAX_PICKLE)?;
     let state = pickle::read(path, &bytes)?;
     let region = Region::open(path)?;
