@@ -34,6 +34,8 @@ pub struct Plan {
     pub change: &'static [(&'static str, Change)],
     /// The rule, and a part of the layer's name; nothing is wrong with a healthy run.
     pub fault: Option<(&'static str, &'static str)>,
+    /// Epochs of eight steps, or one of 128 at a batch of 1.
+    pub n_epochs: u64,
     pub is_short: bool,
 }
 
@@ -51,6 +53,7 @@ pub const PLAN: Plan = Plan {
     precision: Precision::Bf16,
     change: &[],
     fault: None,
+    n_epochs: 3,
     is_short: false,
 };
 
@@ -508,7 +511,7 @@ fn experiment(layers: &str, dims: &[i64], loss: &str, train: &str) -> Experiment
     Experiment::read(file.path()).unwrap_or_else(|error| panic!("{text}{error}"))
 }
 
-/// Three epochs of a plan, with a look every four steps.
+/// The epochs of a plan, with a look every four steps.
 fn watched(plan: &Plan) -> Vec<WatchRecord> {
     let batch = if plan.train.contains("batch:") { "" } else { "batch: 16, " };
     let mut experiment = experiment(plan.layers, plan.dims, plan.loss, &format!("{batch}{}", plan.train));
@@ -529,7 +532,7 @@ fn watched(plan: &Plan) -> Vec<WatchRecord> {
     let arrays = data(plan);
     let mut records = Vec::new();
     let watch = NonZeroU32::new(EVERY).map(|every| Watch { every });
-    let n_epochs = if plan.train.contains("batch: 1,") { 1 } else { 3 };
+    let n_epochs = if plan.train.contains("batch: 1,") { 1 } else { plan.n_epochs };
     let run_plan = RunPlan { watch, ..RunPlan::new(n_epochs, None) };
     let data = Data { training: &arrays, test: &arrays };
     let result = train(&mut session, data, &run_plan, &AtomicBool::new(false), &mut |event| {

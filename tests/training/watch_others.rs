@@ -127,6 +127,38 @@ fn faults() -> Vec<Plan> {
                 ..NUMBERS
             },
         ),
+        fault(
+            "absolute errors of prices, which no loss of a few steps shows",
+            ("label_scale", "labels"),
+            Plan {
+                loss: "mean_absolute_error",
+                labels: Some([400_000.0, 120_000.0]),
+                n_epochs: 6,
+                is_short: true,
+                ..NUMBERS
+            },
+        ),
+        fault(
+            "Huber's loss of millions under adamw",
+            ("label_scale", "labels"),
+            Plan {
+                loss: "{huber: , delta: 1.0}",
+                labels: Some([0.0, 3e6]),
+                train: "optimizer: adamw, learning_rate: 0.0005",
+                n_epochs: 6,
+                ..NUMBERS
+            },
+        ),
+        fault(
+            "kernels of a hundred before a tanh",
+            ("saturated_activation", "first"),
+            Plan {
+                layers: "{dense: 24, activation: tanh, name: first, kernel_initializer: {truncated_normal: 100}}, {dense: 24, activation: tanh, name: mid}, {dense: 2, name: head}",
+                train: "optimizer: sgd, learning_rate: 0.01",
+                is_short: true,
+                ..PLAN
+            },
+        ),
     ]
 }
 
@@ -201,6 +233,21 @@ fn healthy() -> Vec<Plan> {
         Plan {
             train: "optimizer: rmsprop, learning_rate: 0.001, variables: bf16_stochastic",
             ..of_numbers("negative hundreds in bf16 weights", "mean_absolute_error", [-300.0, 100.0])
+        },
+        Plan {
+            n_epochs: 6,
+            is_short: true,
+            ..of_numbers("absolute errors of hundreds", "mean_absolute_error", [300.0, 100.0])
+        },
+        Plan {
+            train: "optimizer: sgd, learning_rate: 0.0001",
+            n_epochs: 6,
+            ..of_numbers("squares of thousands", "mean_squared_error", [0.0, 1000.0])
+        },
+        Plan {
+            train: "optimizer: adam, learning_rate: 0.3",
+            n_epochs: 6,
+            ..of_numbers("prices at a rate that reaches them", "mean_absolute_error", [400_000.0, 120_000.0])
         },
     ]
 }

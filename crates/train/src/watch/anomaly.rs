@@ -59,7 +59,7 @@ pub const RULES: [Rule; 23] = [
               overflows",
         remedy: "`loss_scale: dynamic`, which halves until gradients are finite, or a smaller constant: `loss_scale: \
                  'static:1024'`",
-        explains: &["not_finite", "dead", "stalled"],
+        explains: &["not_finite", "dead", "stalled", "flushed", "vanishing"],
         judge: finite::loss_scale,
     },
     Rule {
@@ -91,7 +91,8 @@ pub const RULES: [Rule; 23] = [
     Rule {
         name: "label_scale",
         why: "labels have an rms of 64 or more, and the loss or its gradients are infinite, or the loss grows fourfold between two \
-              looks: gradients of squares grow with the labels",
+              looks: gradients of squares grow with the labels. Or 32 steps after the first look the loss has not halved, and the \
+              head's updates are so small that 2^20 more like them do not make a label",
         remedy: "train on labels divided by their standard deviation (in the data, for `scale` is for features), or use `{huber: , \
                  delta: 1}` or `mean_absolute_error` and `clip: {kind: global_norm, value: 1}`",
         explains: &["exploding", "not_finite"],
@@ -175,7 +176,7 @@ pub const RULES: [Rule; 23] = [
     Rule {
         name: "saturated_activation",
         why: "a sigmoid or a tanh passes 2^-14 of its cotangent on at two looks in a row, or less: what it takes is 10 or more away \
-              from 0 nearly everywhere, where its slope is e^-10",
+              from 0 nearly everywhere, where its slope is e^-10. Or what it takes has an rms of 64 or more at both",
         remedy: "normalise what goes into it (`batch_norm`), give the layer smaller initial values (`bias_initializer: zeros`), or \
                  use `activation: relu`",
         explains: BY_ZEROS,
@@ -263,7 +264,8 @@ pub fn anomalies(records: &[WatchRecord]) -> Vec<Anomaly> {
     let mut causes: BTreeSet<&str> = BTreeSet::new();
     let mut all = Vec::new();
     for (number, now) in records.iter().enumerate() {
-        let look = Look { now, before: number.checked_sub(1).map(|before| &records[before]) };
+        let before = number.checked_sub(1).map(|before| &records[before]);
+        let look = Look { now, before, first: before.and(records.first()) };
         let found = RULES.iter().flat_map(|rule| (rule.judge)(&look).into_iter().map(move |found| (rule, found)));
         let mut found: Vec<(&Rule, Found)> = found.collect();
         // In the order of the table: what is explained explains nothing.

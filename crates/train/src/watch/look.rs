@@ -2,10 +2,18 @@
 
 use super::row::{Quantity, Role, WatchRecord, WatchRow};
 
-/// Two looks.
+/// Two looks, and the first of the run.
 pub(super) struct Look<'a> {
     pub now: &'a WatchRecord,
     pub before: Option<&'a WatchRecord>,
+    pub first: Option<&'a WatchRecord>,
+}
+
+impl<'a> Look<'a> {
+    /// A look by itself.
+    pub(super) fn alone(now: &'a WatchRecord) -> Look<'a> {
+        Look { now, before: None, first: None }
+    }
 }
 
 /// A row that a rule found, by its number, with the measurement; and another remedy where that is more to the point.

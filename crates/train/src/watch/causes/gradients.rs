@@ -30,7 +30,7 @@ fn blocks<'l>(look: &'l Look<'_>) -> Vec<Block<'l>> {
         return Vec::new();
     }
     let Some(before) = look.before else { return Vec::new() };
-    let earlier = Look { now: before, before: None };
+    let earlier = Look::alone(before);
     let mut blocks = Vec::new();
     for (number, row) in look.layers() {
         let Some((at, reader, share)) = passed(look, number, row).filter(|(_, _, share)| *share <= PASSED) else {
@@ -50,9 +50,8 @@ fn of_cotangent(share: f64) -> String {
 }
 
 pub(in crate::watch) fn zero_kernel(look: &Look<'_>) -> Vec<Found> {
-    let was_zero = |scope: &str| {
-        look.before.is_some_and(|before| Look { now: before, before: None }.is_zero_kernel(scope)) && look.has_moved()
-    };
+    let was_zero =
+        |scope: &str| look.before.is_some_and(|before| Look::alone(before).is_zero_kernel(scope)) && look.has_moved();
     let found = look.layers().find(|(_, row)| look.is_zero_kernel(&row.layer) && was_zero(&row.layer));
     let what = "all that this layer multiplies by is 0, as at the look before".to_string();
     found.map(|(number, _)| Found::new(number, what)).into_iter().collect()
@@ -87,7 +86,29 @@ pub(in crate::watch) fn saturated_activation(look: &Look<'_>) -> Vec<Found> {
             .map_or(String::new(), |(_, taken)| format!(", and takes numbers of an rms of {:.1}", taken.rms));
         format!("its function passes {} of its cotangent on{taken}", of_cotangent(block.share))
     };
-    found.map(|block| Found::new(block.number, what(block))).into_iter().collect()
+    if let Some(block) = found {
+        return vec![Found::new(block.number, what(block))];
+    }
+    let far = look.layers().find_map(|(number, row)| far_from_slope(look, number, row));
+    far.into_iter().collect()
+}
+
+/// Numbers of this rms are nearly all where a sigmoid or a tanh is flat: of a normal distribution 6 % are between -5 and 5.
+const FLAT: f32 = 64.0;
+
+/// A sigmoid or a tanh, before the last layer, that takes such numbers at both looks.
+fn far_from_slope(look: &Look<'_>, number: usize, row: &WatchRow) -> Option<Found> {
+    let is_flat = matches!(row.function, Some(Function::Sigmoid | Function::Tanh)) && look.has_moved();
+    let is_read = || look.layers().any(|(_, reader)| reader.takes.contains(&(number as u32)));
+    let [(_, taken)] = look.taken(number, row)[..] else { return None };
+    let is_far = |taken: &WatchRow| taken.rms >= FLAT && taken.not_finite == 0.0 && taken.role != Some(Role::Input);
+    let was_far = look.before(taken).is_some_and(is_far);
+    (is_flat && is_far(taken) && was_far && is_read()).then(|| {
+        Found::new(
+            number,
+            format!("it takes numbers of an rms of {:.1}, at which its slope is 0 nearly everywhere", taken.rms),
+        )
+    })
 }
 
 const SHUT: &str = "lower the learning rate, or use another activation (`activation: gelu`, `leaky_relu`) or another initial bias \
@@ -149,7 +170,7 @@ pub(in crate::watch) fn vanishing(look: &Look<'_>) -> Vec<Found> {
         return vec![if is_multiplied { found.with_remedy(SMALL) } else { found }];
     }
     let (Some(now), true) = (arrived(look), look.has_moved() && look.are_gradients_finite()) else { return Vec::new() };
-    let before = look.before.and_then(|before| arrived(&Look { now: before, before: None }).map(|then| then.share));
+    let before = look.before.and_then(|before| arrived(&Look::alone(before)).map(|then| then.share));
     if now.share > ARRIVED || before.is_none_or(|before| before > ARRIVED) || now.n_layers < MANY {
         return Vec::new();
     }

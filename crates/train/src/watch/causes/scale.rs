@@ -40,17 +40,57 @@ pub(in crate::watch) fn unscaled_input(look: &Look<'_>) -> Vec<Found> {
     Vec::new()
 }
 
-/// Labels that the loss does not bear.
+const OUT_OF_REACH: &str = "train on labels less their mean, divided by their standard deviation (in the data, for `scale` is for \
+                            features): an update of the head is a step towards them of the size of the learning rate";
+
+/// Labels that the loss does not bear, or that the head does not reach.
 pub(in crate::watch) fn label_scale(look: &Look<'_>) -> Vec<Found> {
     let labels = look.rows(Quantity::Activation).filter(|(_, row)| row.role == Some(Role::Label));
     let Some((number, row)) = labels.max_by(|(_, a), (_, b)| a.rms.total_cmp(&b.rms)) else { return Vec::new() };
+    if row.rms < LARGE || row.not_finite > 0.0 || look.now.rate_jump.is_some() {
+        return Vec::new();
+    }
     let is_finite = look.now.loss().is_some() && look.are_gradients_finite();
     let has_grown = look.now.loss().zip(look.before.and_then(|before| before.loss()));
     let has_grown = has_grown.is_some_and(|(now, before)| now >= 4.0 * before && before > 0.0);
-    let is_bad = row.rms >= LARGE && row.not_finite == 0.0 && (!is_finite || has_grown) && look.now.rate_jump.is_none();
-    let loss = look.now.loss().map_or("infinite or NaN".to_string(), |loss| format!("{loss:.3e}"));
-    let what = || format!("the rms of this label is {:.3e}, and the loss is {loss}", row.rms);
-    is_bad.then(|| Found::new(number, what())).into_iter().collect()
+    if !is_finite || has_grown {
+        let loss = look.now.loss().map_or("infinite or NaN".to_string(), |loss| format!("{loss:.3e}"));
+        return vec![Found::new(number, format!("the rms of this label is {:.3e}, and the loss is {loss}", row.rms))];
+    }
+    let out_of_reach = out_of_reach(look, row).map(|what| Found::new(number, what).with_remedy(OUT_OF_REACH));
+    out_of_reach.into_iter().collect()
+}
+
+/// Steps after which a loss that has not moved says something.
+const ENOUGH_STEPS: u64 = 32;
+/// A label is out of reach of as many updates of the head.
+const MANY_UPDATES: f32 = 1048576.0;
+
+/// Says that updates like this one do not make a label of numbers as they are, if the loss has not halved either; one batch's
+/// differs from another's.
+fn out_of_reach(look: &Look<'_>, label: &WatchRow) -> Option<String> {
+    let first = look.first?;
+    let (now, then) = (look.now.loss()?, first.loss()?);
+    let n_steps = look.now.step.checked_sub(first.step).filter(|n_steps| *n_steps >= ENOUGH_STEPS)?;
+    if !look.has_moved() || look.now.learning_rate <= 0.0 || now < 0.5 * then {
+        return None;
+    }
+    let (head, given) = look.layers().filter(|(_, row)| look.has_kernel(&row.layer)).last()?;
+    let takes = look.taken(head, given).iter().map(|(_, row)| row.rms).fold(0.0, f32::max);
+    let updates = look.rows(Quantity::Update).filter(|(_, update)| update.scope() == given.layer);
+    // As if all of them added up, and no two of them went to different outputs.
+    let moves = |update: &WatchRow| match update.layer.ends_with("/bias") {
+        true => update.max,
+        false => update.rms * update.n as f32 * takes,
+    };
+    let moved: f32 = updates.map(|(_, update)| moves(update)).sum();
+    (moved > 0.0 && label.rms >= MANY_UPDATES * moved).then(|| {
+        format!(
+            "the rms of this label is {:.3e}, an update of {} moves what it gives by {moved:.1e} at most, and the loss was \
+             {then:.3e} {n_steps} steps ago and is {now:.3e}",
+            label.rms, given.layer
+        )
+    })
 }
 
 /// A layer without variables that makes numbers of another size.
