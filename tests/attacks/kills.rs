@@ -1,8 +1,11 @@
-//! Trainings that are killed and gone on with while the caches that their data come from are evicted and harmed.
+//! Trainings that are killed and gone on with while the caches that their data come from are evicted and harmed; writers of
+//! packages and of bundles that are killed.
 
 use super::binary;
 use super::caches::{Place, gzip, harms};
 use super::records::{FEATURES, Shapes};
+use bf16scope::train::package::Manifest;
+use bf16scope::weights;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng, SeedableRng};
@@ -117,6 +120,107 @@ fn kills_and_harmed_caches_change_no_bit_of_a_training() {
     kills(4);
 }
 
+/// A folder with a small experiment, trained for an epoch.
+fn trained() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let rows: String = (0..40).map(|i| format!("{},{},{},{},{}\n", i % 7, i % 5, i % 3, i % 11, i % 2)).collect();
+    fs::write(folder.path().join("rows.csv"), rows).unwrap();
+    let yaml = "model: {kind: mlp, input: [4], n_classes: 2, hidden: [64]}\ndata: {csv: rows.csv, scale: 0.1, n_test: 8}\n\
+                train: {batch: 8, epochs: 1, learning_rate: {kind: constant, value: 0.001}}\n";
+    fs::write(folder.path().join("small.yaml"), yaml).unwrap();
+    in_folder(&folder, &["train", "small.yaml", "--quiet", "--checkpoint", "small.ckpt"]);
+    folder
+}
+
+/// Runs a command to its end.
+fn in_folder(folder: &tempfile::TempDir, args: &[&str]) {
+    let output = binary::bf16scope(args).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Starts a command, and kills it so long after it has begun to write, or lets it come to its end before.
+fn kill(folder: &tempfile::TempDir, args: &[&str], has_begun: impl Fn() -> bool, delay: Duration) {
+    let mut command = binary::bf16scope(args);
+    let mut child = command.current_dir(folder.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !has_begun() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    std::thread::sleep(delay);
+    drop(child.kill());
+    child.wait().unwrap();
+}
+
+/// Short delays as often as long ones: from microseconds to what a writer takes on a busy machine.
+fn delay(random: &mut SmallRng) -> Duration {
+    Duration::from_micros(1 << random.random_range(0..18))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Writers of packages are killed `n` times while they write: what is left is no package, and the next writer takes the folder,
+/// or it is a whole one.
+fn killed_packages(n: usize) {
+    let folder = trained();
+    let args = |output| ["package", "small.yaml", "--checkpoint", "small.ckpt", "--quiet", "-o", output];
+    in_folder(&folder, &args("whole"));
+    let (whole, pack) = (folder.path().join("whole"), folder.path().join("pack"));
+    let mut random = SmallRng::seed_from_u64(51);
+    let (mut n_left, mut n_whole) = (0, 0);
+    for _ in 0..n {
+        let before = names(&pack).len();
+        let has_begun = || names(&pack).len() != before || pack.join(".unfinished-package").exists() && before == 0;
+        kill(&folder, &args("pack"), has_begun, delay(&mut random));
+        match Manifest::read(&pack) {
+            Ok(manifest) => {
+                assert_eq!(manifest, Manifest::read(&whole).unwrap());
+                fs::remove_dir_all(&pack).unwrap();
+                n_whole += 1;
+            }
+            Err(error) => {
+                assert!(!pack.join("package.json").exists(), "{error}");
+                n_left += usize::from(!names(&pack).is_empty());
+            }
+        }
+    }
+    in_folder(&folder, &args("pack"));
+    assert_eq!(names(&pack), names(&whole), "after {n_left} that were left");
+    println!("{n} kills of packages: {n_left} left a part, {n_whole} came to their end");
+}
+
+/// Writers of bundles are killed `n` times while they write: what is there is the bundle before or the new one, and what they
+/// left goes with the next one.
+fn killed_bundles(n: usize) {
+    let folder = trained();
+    let args = |from| ["weights", from, "--format", "tf", "-o", "m"];
+    in_folder(&folder, &args("small.ckpt"));
+    let whole = weights::open(folder.path().join("m.index")).unwrap().entries().to_vec();
+    let mut random = SmallRng::seed_from_u64(51);
+    let (mut n_left, began) = (0, names(folder.path()).len());
+    for _ in 0..n {
+        let before = names(folder.path());
+        let has_begun = || names(folder.path()) != before;
+        kill(&folder, &args("small.ckpt"), has_begun, delay(&mut random));
+        let read = weights::open(folder.path().join("m.index")).unwrap();
+        assert_eq!(read.entries(), whole);
+        assert!(whole.iter().all(|entry| read.look(&entry.name).is_ok()));
+        n_left += usize::from(names(folder.path()).len() != began);
+    }
+    in_folder(&folder, &args("small.ckpt"));
+    assert_eq!(names(folder.path()).len(), began, "{:?}, after {n_left} that left a file", names(folder.path()));
+    println!("{n} kills of bundles: {n_left} left a file");
+}
+
+#[test]
+fn killed_writers_of_packages_and_bundles_leave_nothing_half() {
+    killed_packages(3);
+    killed_bundles(8);
+}
+
 /// Too long for `cargo test`: `ci/long` runs them.
 #[cfg_attr(not(feature = "long-tests"), allow(dead_code))]
 mod long {
@@ -126,5 +230,12 @@ mod long {
     #[cfg_attr(feature = "long-tests", test)]
     fn a_hundred_kills_and_harmed_caches_change_no_bit_of_a_training() {
         kills(100);
+    }
+
+    /// `killed_writers_of_packages_and_bundles_leave_nothing_half` is the short form.
+    #[cfg_attr(feature = "long-tests", test)]
+    fn two_hundred_killed_writers_leave_nothing_half() {
+        killed_packages(60);
+        killed_bundles(140);
     }
 }

@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 /// The manifest's file.
@@ -35,8 +35,10 @@ const VARIABLES: &str = "variables.npz";
 const EXECUTABLE: &str = "executable.bin";
 /// The experiment's file in a package.
 pub const EXPERIMENT: &str = "experiment.yaml";
-/// Beside the others until the manifest is written.
+/// Beside the others until the manifest is written: the names of those that a package need not have, a line each.
 const UNFINISHED: &str = ".unfinished-package";
+/// Bytes of such names at most.
+const MAX_NAMES: u64 = 1 << 16;
 
 /// The form of packages that is written and read here.
 const FORMAT: u32 = 1;
@@ -264,11 +266,15 @@ impl Unwritten {
         }
         // Another writer may have come to its end since.
         check_folder(folder)?;
-        for name in [PROGRAM, VARIABLES, EXECUTABLE, EXPERIMENT] {
-            match fs::remove_file(folder.join(name)) {
+        for name in PARTS.map(String::from).into_iter().chain(marked(folder)) {
+            match fs::remove_file(folder.join(&name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(written(folder.join(name))(error)),
                 _ => {}
             }
+        }
+        files::sweep(folder).map_err(written(folder.to_path_buf()))?;
+        if let Some((name, _)) = &self.tokenizer {
+            writeln!(&lock, "{name}").map_err(written(mark.clone()))?;
         }
         let part = |name: &str, bytes: &[u8]| {
             let path = folder.join(name);
@@ -353,6 +359,16 @@ impl Built {
     }
 }
 
+/// Files of every package, but for its manifest, which comes last.
+const PARTS: [&str; 4] = [PROGRAM, VARIABLES, EXECUTABLE, EXPERIMENT];
+
+/// Names of other files that a writer which did not come to its end began to write.
+fn marked(folder: &Path) -> Vec<String> {
+    let text = files::read_text(&folder.join(UNFINISHED), MAX_NAMES).unwrap_or_default();
+    let names = text.lines().filter(|name| Path::new(name).file_name().is_some_and(|last| last == *name));
+    names.filter(|name| *name != MANIFEST).map(String::from).collect()
+}
+
 /// Refuses a folder in which something would be lost: one that holds anything but what a killed writer of a package left.
 ///
 /// # Errors
@@ -367,12 +383,17 @@ pub fn check_folder(folder: &Path) -> Result<(), PackageError> {
         Ok(entries) => {
             let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
             // What a writer that was killed left may be replaced, and nothing beside it.
+            let marked = marked(folder);
+            let is_known = |name: &str, is: fn(&str, &str) -> bool| {
+                PARTS.into_iter().chain(marked.iter().map(String::as_str)).any(|part| is(name, part))
+            };
             let is_part = |name: &OsString| {
-                let hidden = name.to_str().and_then(|name| name.strip_prefix('.'));
-                [PROGRAM, VARIABLES, EXECUTABLE, EXPERIMENT, UNFINISHED].iter().any(|part| name == part)
-                    || hidden.is_some_and(|name| {
-                        [PROGRAM, VARIABLES, EXECUTABLE, EXPERIMENT, MANIFEST].iter().any(|part| name.starts_with(part))
-                    })
+                let Some(name) = name.to_str() else { return false };
+                let hidden = name.strip_prefix('.');
+                let is_hidden = |name: &str| is_known(name, |name, part| name.starts_with(part));
+                name == UNFINISHED
+                    || is_known(name, |name, part| name == part)
+                    || hidden.is_some_and(|name| is_hidden(name) || name.starts_with(MANIFEST))
             };
             let is_left = names.iter().any(|name| name == UNFINISHED) && names.iter().all(is_part);
             match names.is_empty() || is_left {
@@ -417,7 +438,8 @@ impl Manifest {
             )));
         }
         let executable = manifest.executable.iter().map(|built| &built.part);
-        for part in [&manifest.program, &manifest.variables].into_iter().chain(executable) {
+        let others = executable.chain(&manifest.experiment).chain(&manifest.tokenizer);
+        for part in [&manifest.program, &manifest.variables].into_iter().chain(others) {
             // What is read lies in the folder.
             if Path::new(&part.file).file_name().is_none_or(|name| name != part.file.as_str()) {
                 return Err(wrong(format!("{:?} is not the name of a file in the folder", part.file)));
@@ -497,6 +519,12 @@ mod tests {
             add(name);
             assert!(is_free(), "{name}");
         }
+        // A tokenizer has the name that its user gave it.
+        add("words.json");
+        assert!(!is_free());
+        fs::write(folder.path().join(UNFINISHED), "words.json\n../package.json\npackage.json\n").unwrap();
+        assert!(is_free());
+        assert_eq!(marked(folder.path()), ["words.json"]);
         add("notes.txt");
         assert!(!is_free());
         fs::remove_file(folder.path().join("notes.txt")).unwrap();
