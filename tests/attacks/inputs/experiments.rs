@@ -343,3 +343,58 @@ fn more_layers_than_are_built_are_refused_at_once() {
     // Reading them is all that is done; in a debug build on a busy machine some seconds.
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
 }
+
+/// Sizes near the end of the range of whole numbers, of every layer that has one: an LSTM of 2^62 units and a separable
+/// convolution whose multiplier was as large overflowed.
+#[test]
+fn sizes_of_layers_that_overflow_are_refused() {
+    const LAYERS: [(&str, &str); 34] = [
+        ("{dense: N}", "[8]"),
+        ("{lstm: N}", "[3, 4]"),
+        ("{lstm: N, bidirectional: true}", "[3, 4]"),
+        ("{gru: N}", "[3, 4]"),
+        ("{llama_block: 2, intermediate_dim: N}", "[4, 8]"),
+        ("{llama_block: 2, intermediate_dim: 8, head_dim: N}", "[4, 8]"),
+        ("{llama_block: 2, intermediate_dim: 8, n_kv_heads: N}", "[4, 8]"),
+        ("{attention: 2, head_dim: N}", "[4, 8]"),
+        ("{attention: N, head_dim: 4}", "[4, 8]"),
+        ("{attention: 2}", "[N, 8]"),
+        ("{transformer_block: N, intermediate_dim: 4}", "[4, 8]"),
+        ("{transformer_block: 2, intermediate_dim: N}", "[4, 8]"),
+        ("{embedding: 10, output_dim: N}", "[8]"),
+        ("{embedding: N, output_dim: N}", "[8]"),
+        ("{position_embedding: N}", "[4, 8]"),
+        ("{conv: N, kernel_size: 3}", "[8, 8, 4]"),
+        ("{conv: 4, kernel_size: N}", "[8, 8, 4]"),
+        ("{conv: 4, kernel_size: 3, padding: same, strides: N}", "[8, 8, 4]"),
+        ("{conv: 4, kernel_size: 3, padding: same, dilation_rate: N}", "[8, 8, 4]"),
+        ("{conv: 4, kernel_size: 3, groups: N}", "[8, 8, 4]"),
+        ("{conv1d: 4, kernel_size: 3, strides: N}", "[8, 4]"),
+        ("{conv_transpose: 4, kernel_size: 3, strides: N}", "[8, 8, 4]"),
+        ("{conv_transpose: 4, kernel_size: N, strides: 2}", "[8, 8, 4]"),
+        ("{separable_conv: 4, kernel_size: 3, depth_multiplier: N}", "[8, 8, 4]"),
+        ("{depthwise_conv: 3, depth_multiplier: N}", "[8, 8, 4]"),
+        ("{mb_conv: 8, kernel_size: 3, expand_ratio: N}", "[8, 8, 8]"),
+        ("{group_norm: N}", "[8, 8, 4]"),
+        ("{max_pool: N}", "[8, 8, 1]"),
+        ("{avg_pool: 2, strides: N, padding: same}", "[8, 8, 1]"),
+        ("{upsample: N}", "[8, 8, 4]"),
+        ("{zero_padding: N}", "[8, 8, 4]"),
+        ("{reshape: [N, 2]}", "[8]"),
+        ("{permute: [N]}", "[8]"),
+        ("flatten", "[N, N]"),
+    ];
+    let mut n_refused = 0;
+    for (layer, dims) in LAYERS {
+        // 2^61 to 2^63 - 1, and a third of that, rounded up.
+        for n in ["2305843009213693952", "3074457345618258603", "4611686018427387904", "9223372036854775807"] {
+            let text = format!(
+                "model:\n  kind: layers\n  inputs: {{x: {dims}}}\n  layers: [{layer}]\n  loss: mean_squared_error\n"
+            );
+            // What the network is built of, a stride beyond its input, may be as large.
+            let read = document::from_str::<Experiment>("e.yaml", &text.replace('N', n));
+            n_refused += usize::from(read.is_err());
+        }
+    }
+    assert!(n_refused >= 100, "{n_refused}");
+}

@@ -273,7 +273,7 @@ pub fn separable_conv(s: &Scope, x: &Tensor, name: &str, config: &SeparableConv)
         };
         let (n, channels, dtype) = (windows.len(), x.dims()[x.rank() - 1], x.dtype());
         let sizes: Vec<i64> = windows.iter().map(|dim| dim.size).collect();
-        let wide = channels * config.depth_multiplier;
+        let wide = channels.saturating_mul(config.depth_multiplier);
         let depthwise_dims = [&sizes[..], &[channels, config.depth_multiplier]].concat();
         let depthwise = s.variable("depthwise_kernel", dtype, depthwise_dims, config.depthwise_initializer).value;
         let depthwise = depthwise.reshape([&sizes[..], &[1, wide]].concat());

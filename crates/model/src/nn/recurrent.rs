@@ -189,13 +189,15 @@ pub fn lstm_with_states(
 ) -> (Tensor, Vec<Tensor>) {
     layer(s, x, mask, states, name, ("lstm", &config.order()), |s, x| {
         let Lstm { units, .. } = *config;
-        let kernels = kernels(s, x, 4 * units, (config.kernel_initializer, config.recurrent_initializer), units);
+        // What is too large is refused where a variable of that size is made.
+        let wide = units.saturating_mul(4);
+        let kernels = kernels(s, x, wide, (config.kernel_initializer, config.recurrent_initializer), units);
         let bias = config.use_bias.then(|| {
             let init = match (config.unit_forget_bias, config.bias_initializer) {
                 (true, Init::Zeros) => Init::ForgetGate,
                 (_, init) => init,
             };
-            s.variable("bias", x.dtype(), [4 * units], init).value
+            s.variable("bias", x.dtype(), [wide], init).value
         });
         Cell { kernels, bias, has_memory: true, step: Box::new(lstm_step) }
     })
@@ -244,9 +246,9 @@ pub fn gru_with_states(
 ) -> (Tensor, Vec<Tensor>) {
     layer(s, x, mask, states, name, ("gru", &config.order()), |s, x| {
         let Gru { units, .. } = *config;
-        let kernels = kernels(s, x, 3 * units, (config.kernel_initializer, config.recurrent_initializer), units);
-        let bias =
-            config.use_bias.then(|| s.variable("bias", x.dtype(), [2, 3 * units], config.bias_initializer).value);
+        let wide = units.saturating_mul(3);
+        let kernels = kernels(s, x, wide, (config.kernel_initializer, config.recurrent_initializer), units);
+        let bias = config.use_bias.then(|| s.variable("bias", x.dtype(), [2, wide], config.bias_initializer).value);
         Cell { kernels, bias, has_memory: false, step: Box::new(gru_step) }
     })
 }
@@ -297,7 +299,8 @@ fn gru_step(inputs: &StepInputs<'_>) -> (Tensor, Option<Tensor>) {
     let StepInputs { of_x, state, recurrent_kernel, activation, recurrent_activation, units, .. } = *inputs;
     let (mut of_x, mut of_state) = (of_x.clone(), state.matmul(recurrent_kernel));
     if let Some(bias) = inputs.bias {
-        let row = |number: i64| bias.slice(&[range(number, 1), range(0, 3 * units)]).reshape([3 * units]);
+        let wide = units.saturating_mul(3);
+        let row = |number: i64| bias.slice(&[range(number, 1), range(0, wide)]).reshape([wide]);
         of_x = &of_x + row(0).broadcast_in_dim(&of_x.dims(), &[1]);
         of_state = &of_state + row(1).broadcast_in_dim(&of_state.dims(), &[1]);
     }
@@ -312,7 +315,7 @@ fn gru_step(inputs: &StepInputs<'_>) -> (Tensor, Option<Tensor>) {
 /// Columns `number · units ..` of `[batch, n · units]`.
 #[track_caller]
 fn columns(x: &Tensor, number: i64, units: i64) -> Tensor {
-    x.slice(&[range(0, x.dims()[0]), range(number * units, units)])
+    x.slice(&[range(0, x.dims()[0]), range(number.saturating_mul(units), units)])
 }
 
 fn range(start: i64, length: i64) -> SliceDim {
