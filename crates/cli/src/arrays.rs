@@ -351,6 +351,17 @@ fn accepted(dtype: DType) -> Vec<(char, usize)> {
     all
 }
 
+/// What a dtype is called where NumPy converts to it: `'f4'`; a narrow float, whose bytes are no numbers of NumPy's,
+/// `ml_dtypes.float8_e4m3fn`.
+fn in_numpy(dtype: DType) -> String {
+    let (kind, width) = accepted(dtype)[0];
+    let narrow = dtype.name().strip_prefix('f').filter(|_| dtype.bits() <= 8);
+    match narrow.and_then(|name| name.split_at_checked(1)) {
+        Some((bits, rest)) => format!("ml_dtypes.float{bits}_{rest}"),
+        None => format!("'{kind}{width}'"),
+    }
+}
+
 /// How the arrays of a file are of other sizes than the parameters.
 enum Misfit {
     /// All of them by their first axis alone, and alike: another batch.
@@ -395,15 +406,15 @@ fn check_type(
     let help = if !is_taken && header.dims != expected.dims {
         "neither dtype nor dims are the parameter's: is an array before it one too many, or one left out?".to_string()
     } else if !is_taken {
-        let (kind, width) = accepted(dtype)[0];
+        let wanted = in_numpy(dtype);
         // NumPy does not convert what it does not interpret.
         match (header.kind, header.width) {
-            ('V', 2) => format!("it is bf16: convert it with .view(ml_dtypes.bfloat16).astype('{kind}{width}')"),
+            ('V', 2) => format!("it is bf16: convert it with .view(ml_dtypes.bfloat16).astype({wanted})"),
             ('V', 1) => format!(
-                "say which float of `ml_dtypes` it is, and convert it: .view(ml_dtypes.float8_e4m3fn).astype('{kind}{width}')"
+                "say which float of `ml_dtypes` it is, and convert it: .view(ml_dtypes.float8_e4m3fn).astype({wanted})"
             ),
             ('V', _) => "NumPy says nothing of its elements: save the array with a dtype of its own".to_string(),
-            _ => format!("convert it with .astype('{kind}{width}')"),
+            _ => format!("convert it with .astype({wanted})"),
         }
     } else if header.dims == expected.dims {
         return Ok(());
@@ -576,9 +587,22 @@ pub(super) fn summarize(dtype: DType, bytes: &[u8]) -> Summary {
 
 #[cfg(test)]
 mod tests {
-    use super::{Beyond, Misfit, from_numpy, order_of_axes};
+    use super::{Beyond, Misfit, from_numpy, in_numpy, order_of_axes};
     use bf16scope_data::npz::Header;
     use bf16scope_hlo::DType;
+
+    /// Of an f8 it was `'u1'`, by which 1.0 is 2^-9.
+    #[test]
+    fn what_converts_an_array_is_said_in_numpys_words() {
+        let words = [
+            (DType::F8E4M3FN, "ml_dtypes.float8_e4m3fn"),
+            (DType::F8E8M0FNU, "ml_dtypes.float8_e8m0fnu"),
+            (DType::BF16, "'f4'"),
+            (DType::F64, "'f8'"),
+            (DType::S4, "'i1'"),
+        ];
+        words.into_iter().for_each(|(dtype, expected)| assert_eq!(in_numpy(dtype), expected));
+    }
 
     /// 9 in s4 became -7, and 70,000 in f16 infinite.
     #[test]

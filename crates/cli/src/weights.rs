@@ -5,12 +5,12 @@ mod model;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::json;
 
 use super::{Context, Status, emit};
 use crate::report::{Column, Table, grouped};
-use bf16scope_data::weights::{self, Entry, Look, WeightsFile, WrittenArray, WrittenFormat};
+use bf16scope_data::weights::{self, Entry, Look, WeightsDType, WeightsFile, WrittenArray, WrittenFormat};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -160,12 +160,24 @@ fn write(file: &WeightsFile, path: &Path, format: WrittenFormat) -> anyhow::Resu
             None => tracing::warn!("`{}` is of {}, and is not written", entry.name, entry.dtype),
         }
     }
+    // Written, it would be a file of nothing that looks like weights.
+    ensure!(
+        !arrays.is_empty() || file.entries().is_empty() && file.left_out().is_empty(),
+        "{}: no array of it can be written\nhelp: `bf16scope weights {0}` says what each of them is",
+        file.path().display()
+    );
     let mut read = |idx: usize| file.read(&arrays[idx].name);
     weights::write_each(path, format, &arrays, &mut read).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn total(entries: &[Entry]) -> u64 {
     entries.iter().map(|entry| entry.n_bytes).sum()
+}
+
+/// The checksum of an array whose elements were read.
+fn checksum(entry: &Entry, look: &Look) -> Option<String> {
+    let is_read = matches!(entry.dtype, WeightsDType::Array(_) | WeightsDType::Text);
+    is_read.then(|| format!("{:08x}", look.crc32c))
 }
 
 fn to_text(file: &WeightsFile, looks: &[Look], context: &Context) -> String {
@@ -183,7 +195,7 @@ fn to_text(file: &WeightsFile, looks: &[Look], context: &Context) -> String {
             entry.dtype.to_string(),
             format!("[{}]", dims.join(",")),
             grouped(entry.n_bytes as i64),
-            format!("{:08x}", look.crc32c),
+            checksum(entry, look).unwrap_or_else(|| "-".to_string()),
         ]);
     }
     let n = file.entries().len();
@@ -212,7 +224,7 @@ fn to_json(file: &WeightsFile, looks: &[Look], output: Option<&Path>) -> serde_j
         .map(|(entry, look)| {
             json!({
                 "name": entry.name, "aliases": entry.aliases, "dtype": entry.dtype.to_string(), "dims": entry.dims,
-                "n_bytes": entry.n_bytes, "crc32c": format!("{:08x}", look.crc32c), "n_not_finite": look.n_not_finite,
+                "n_bytes": entry.n_bytes, "crc32c": checksum(entry, look), "n_not_finite": look.n_not_finite,
             })
         })
         .collect();
