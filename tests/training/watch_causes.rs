@@ -596,6 +596,17 @@ fn a_setting_that_changed_is_named_by_its_step() {
     assert!(found[0].found.starts_with("the learning rate rises from 1.000e-3 to 1.000e2 at step 11"), "{found:?}");
 }
 
+/// Weights that a constant scale made NaN have cotangents of zeros, which were `flushed`.
+#[test]
+fn what_a_loss_scale_explains_is_left_out() {
+    if !run::has_f16() {
+        return;
+    }
+    let plan = faults().into_iter().find(|plan| plan.name == "a large loss scale").unwrap();
+    let found = anomalies(&watched(&plan));
+    assert!(found.iter().all(|anomaly| anomaly.rule == "loss_scale"), "{found:?}");
+}
+
 /// Each remedy that names keys of an experiment names some that it takes.
 #[test]
 fn remedies_are_what_an_experiment_takes() {
