@@ -77,6 +77,18 @@ fn parquet_of_any_schema() {
     }
 }
 
+/// What `structured_parquet` found: a file of some hundred bytes that says that it has so many rows, and has none.
+#[test]
+fn rows_that_are_not_there_are_not_written_to_the_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    let head = b"\0\0\0\0\0?\0\0\r\0PP\xee\xf20?\x96F\xfc";
+    let drawn = [&head[..], &[70; 10], &[6], &[70; 21], &[255; 3], &[106], &[70; 11], &[78]].concat();
+    fs::write(&path, files::parquet(&mut Draw(&drawn))).unwrap();
+    let Err(error) = Parquet::open(&[path], Some(&folder.path().join("cache"))) else { panic!("it is read") };
+    assert!(error.to_string().contains("values are absent or damaged up to row"), "{error}");
+}
+
 #[test]
 fn modules_of_any_instructions() {
     let mut n_decoded = 0;

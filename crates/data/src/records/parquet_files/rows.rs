@@ -25,6 +25,9 @@ const MAX_FOOTER: u64 = 256 << 20;
 const MAX_COLUMNS: usize = 10_000;
 /// Rows that are in memory at a time, of all columns.
 const N_ROWS: usize = 64;
+/// Values that a file may say it has, and of which nothing is there: so many, and so many for each of its bytes. Of a damaged page
+/// all are; a footer of 200 bytes that says 2^62 rows filled the cache.
+const MAX_ABSENT: [u64; 2] = [1 << 16, 64];
 /// What follows a column's name where a record says why the row has no value there.
 pub(super) const WHY: char = '\0';
 
@@ -105,7 +108,8 @@ pub(in crate::records) fn unpack(
     let n_bytes = file.metadata().map_err(|cause| DataError::open(path, cause))?.len();
     let wrong = |found: String| no_parquet(path, &found);
     let file = Arc::new(file);
-    let mut row = 0u64;
+    let most_absent = MAX_ABSENT[1].saturating_mul(n_bytes).saturating_add(MAX_ABSENT[0]);
+    let (mut row, mut n_absent) = (0u64, 0);
     for group in footer.row_groups() {
         let n_rows = u64::try_from(group.num_rows()).map_err(|_| wrong(format!("{} rows", group.num_rows())))?;
         if group.num_columns() != columns.len() {
@@ -148,6 +152,13 @@ pub(in crate::records) fn unpack(
                     own.iter().map(|(column, cell)| cell.n_bytes() + column.name.len() as u64 + 16).sum();
                 if measured > MAX_RECORD {
                     return Err(DataError::too_long(place(path, row), measured, MAX_RECORD));
+                }
+                let n_wrong = own.iter().filter(|(_, cell)| matches!(cell, Cell::Wrong(_))).count();
+                n_absent += if own.is_empty() { 1 } else { n_wrong as u64 };
+                if n_absent > most_absent {
+                    return Err(wrong(format!(
+                        "{n_absent} values are absent or damaged up to row {row}; expected at most {most_absent} in {n_bytes} bytes"
+                    )));
                 }
                 take(&framed(&example::encode(&values(own))))?;
                 row += 1;
