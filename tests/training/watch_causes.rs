@@ -221,7 +221,7 @@ fn faults() -> Vec<Plan> {
         Plan {
             name: "zero kernels of tanhs",
             layers: "{dense: 32, activation: tanh, name: first, kernel_initializer: zeros}, {dense: 32, activation: tanh, name: mid, kernel_initializer: zeros}, {dense: 2, name: head}",
-            fault: Some(("zero_kernel", "mid")),
+            fault: Some(("zero_kernel", "first")),
             ..PLAN
         },
         Plan {
@@ -275,10 +275,10 @@ fn faults() -> Vec<Plan> {
             ..PLAN
         },
         Plan {
-            name: "a tiny epsilon",
+            name: "features of 1e-15, and an epsilon that lets them",
             scale: [1e-15; 2],
             train: "optimizer: {kind: adam, epsilon: 1.0e-30}, learning_rate: 0.001",
-            fault: Some(("epsilon", "first")),
+            fault: Some(("unscaled_input", "x")),
             ..PLAN
         },
         Plan {
