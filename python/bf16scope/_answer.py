@@ -47,8 +47,8 @@ class Answer:
         return _shown(self._answer)
 
 
-#: Rows of a list that `print` shows, and letters of one.
-MOST_LINES, WIDTH = 10, 150
+#: Rows of a list that `print` shows, letters of one, and how many items a list has that are shown whole.
+MOST_LINES, WIDTH, FEW = 10, 150, 3
 
 
 def _lines(value: dict[str, Any], depth: int = 1) -> list[str]:
@@ -60,6 +60,8 @@ def _lines(value: dict[str, Any], depth: int = 1) -> list[str]:
             continue
         if isinstance(item, dict):
             lines += [name, *_lines(item, depth + 1)]
+        elif isinstance(item, list) and len(item) <= FEW and all(isinstance(it, dict) for it in item):
+            lines += [line for number, it in enumerate(item) for line in (f"{name[:-1]} {number}:", *_lines(it, depth + 1))]
         elif isinstance(item, list) and any(isinstance(it, (dict, list)) for it in item):
             rows = [f"{indent}  {_line(it)}" for it in item[:MOST_LINES]]
             more = [f"{indent}  and {len(item) - MOST_LINES} more"] if len(item) > MOST_LINES else []

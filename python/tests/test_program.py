@@ -32,6 +32,15 @@ def test_audit():
         answer.nothing
 
 
+def test_a_printed_answer_has_its_figures():
+    answer = bf16scope.jax.compile_for(f, W, X, target="tpu-v3")
+    report = answer.reports[0]
+    assert f"cycles: {report['cycles']:,}" in str(answer) and f"total: {report['hbm']['total']:,}" in str(answer)
+    # Longer lists are rows.
+    rows = {"rows": [{"name": name, "n": 1} for name in "abcd"]}
+    assert "    name a, n 1" in str(bf16scope._answer.Answer("audit", rows))
+
+
 def test_lines_are_those_of_the_user():
     low = bf16scope.jax.lower(f)
     program = bf16scope.jax.module(lambda w, x: low(w, x), W, X).proto()
