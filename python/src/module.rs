@@ -89,6 +89,18 @@ impl Module {
         })
     }
 
+    /// A module from StableHLO's text with its locations, where every op of it is certain; nothing otherwise.
+    #[staticmethod]
+    fn from_stablehlo(python: Python<'_>, text: String) -> PyResult<Option<Module>> {
+        work(python, move |_| {
+            let read = stablehlo::read_named(&text).filter(|module| hlo::verify(module).is_ok());
+            Ok(read.map(|mut module| {
+                add_callers(&mut module);
+                Module { module: Arc::new(module) }
+            }))
+        })
+    }
+
     /// The module's name.
     #[getter]
     fn name(&self) -> &str {

@@ -14,13 +14,30 @@ fn within(call: &str, name: &str) -> String {
     }
 }
 
+/// The computations that a module runs, each after those that call it.
+fn callers_first(module: &Module) -> Vec<usize> {
+    let mut order = Vec::new();
+    let mut is_open = vec![false; module.computations.len()];
+    let mut stack = vec![(module.entry.0 as usize, false)];
+    while let Some((place, is_left)) = stack.pop() {
+        if is_left {
+            order.push(place);
+        } else if !std::mem::replace(&mut is_open[place], true) {
+            stack.push((place, true));
+            let called = module.computations[place].instructions.iter().flat_map(|instr| instr.op.called());
+            stack.extend(called.map(|CompId(called)| (called as usize, false)));
+        }
+    }
+    order.reverse();
+    order
+}
+
 /// Names instructions by the one place that their computation is called from, or by all places where these have the same name.
 pub(crate) fn add_callers(module: &mut Module) {
-    // By computation, the names of the calls that it runs in. Callers come last.
+    // By computation, the names of the calls that it runs in.
     let mut callers: Vec<BTreeSet<String>> = vec![BTreeSet::new(); module.computations.len()];
-    let entry = module.entry.0 as usize;
-    callers[entry].insert(String::new());
-    for place in (0..module.computations.len()).rev() {
+    callers[module.entry.0 as usize].insert(String::new());
+    for place in callers_first(module) {
         let call = match callers[place].len() {
             1 => callers[place].first().cloned().unwrap_or_default(),
             _ => String::new(),

@@ -17,7 +17,7 @@ mod collectives;
 mod read;
 mod types;
 
-pub use self::read::{read, read_symbolic};
+pub use self::read::{read, read_named, read_symbolic};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -20,6 +20,13 @@ pub(super) fn module(program: Program<'_>, file: &str) -> Option<Module> {
     builder.functions.is_empty().then_some(builder.module)
 }
 
+/// As [`module`], with names in the place of lines: those of locations, by their numbers.
+pub(super) fn named(program: Program<'_>, names: Vec<String>) -> Option<Module> {
+    let mut builder = Builder { names: Some(names), ..Builder::of(program, "") };
+    builder.main()?;
+    builder.functions.is_empty().then_some(builder.module)
+}
+
 /// As [`module`], of a program whose `main` has sizes, and other functions need not have any. Where it is not written, the
 /// line, and what an assertion says that does not hold.
 pub(super) fn symbolic(program: Program<'_>, file: &str) -> Result<Module, (u32, Option<String>)> {
@@ -73,6 +80,8 @@ pub(super) struct Builder<'f, 't> {
     n_regions: u32,
     /// Where sizes are symbolic, and given.
     pub(super) symbolic: Option<Symbolic>,
+    /// Names by the numbers that operations have in place of lines.
+    names: Option<Vec<String>>,
 }
 
 /// What is known where sizes are given.
@@ -117,7 +126,16 @@ impl<'f, 't> Builder<'f, 't> {
         let Program { name, functions } = program;
         let functions = functions.into_iter().map(|function| (function.name, function)).collect();
         let module = Module::new(name);
-        Builder { module, file, functions, built: HashMap::new(), n_calls: 0, n_regions: 0, symbolic: None }
+        Builder {
+            module,
+            file,
+            functions,
+            built: HashMap::new(),
+            n_calls: 0,
+            n_regions: 0,
+            symbolic: None,
+            names: None,
+        }
     }
 
     fn main(&mut self) -> Option<()> {
@@ -161,12 +179,17 @@ impl<'f, 't> Builder<'f, 't> {
 
     /// Writes a function into an empty computation.
     fn body_of(&mut self, comp: CompId, function: Function<'t>) -> Option<()> {
-        let Function { body, parameters, results, .. } = function;
+        let Function { body, parameters, places, results, .. } = function;
         if !parameters.iter().all(Attributes::is_empty) {
             return None;
         }
         let mut scope = Scope::of(comp);
         self.parameters(&mut scope, &body.parameters);
+        if self.names.is_some() && comp == self.module.entry {
+            for (number, place) in places.into_iter().enumerate() {
+                self.module.computations[comp.idx()].instructions[number].metadata = self.metadata(place);
+            }
+        }
         let returned = self.operations(&mut scope, body.operations)?;
         self.are(&scope, &returned, &results)?;
         self.root(comp, &returned);
@@ -326,6 +349,10 @@ impl<'f, 't> Builder<'f, 't> {
     }
 
     fn metadata(&self, line: u32) -> Metadata {
+        if let Some(names) = &self.names {
+            let op_name = names.get(line as usize).cloned().unwrap_or_default();
+            return Metadata { op_name, ..Metadata::default() };
+        }
         let source_line = i32::try_from(line).unwrap_or(0);
         Metadata { source_file: self.file.to_string(), source_line, ..Metadata::default() }
     }

@@ -1,6 +1,7 @@
 //! A place in a text, and the smallest things that are read there. Everything gives `None` where something else stands.
 
 use super::Use;
+use super::names::Locations;
 
 /// Regions, types and attributes nest no deeper.
 pub(super) const MAX_DEPTH: u32 = 64;
@@ -13,11 +14,13 @@ pub(super) struct Cursor<'t> {
     depth: u32,
     /// Whether `?` is a dimension.
     pub(super) is_symbolic: bool,
+    /// Locations so far; without them a text that has some is not read.
+    pub(super) locations: Option<Locations<'t>>,
 }
 
 impl<'t> Cursor<'t> {
     pub(super) fn new(text: &'t str) -> Cursor<'t> {
-        Cursor { text, at: 0, line: 1, depth: 0, is_symbolic: false }
+        Cursor { text, at: 0, line: 1, depth: 0, is_symbolic: false, locations: None }
     }
 
     fn rest(&self) -> &'t [u8] {
@@ -171,6 +174,30 @@ impl<'t> Cursor<'t> {
             b'"' => self.quoted().filter(|name| !name.contains('\\')),
             _ => self.word(),
         }
+    }
+
+    /// The number of the location that stands here, where locations are read.
+    pub(super) fn location(&mut self) -> Option<u32> {
+        if self.locations.is_none() || !self.eat("loc(") {
+            return Some(0);
+        }
+        let (start, mut depth) = (self.at, 1);
+        while depth > 0 {
+            match self.rest().first()? {
+                b'"' => drop(self.quoted()?),
+                b'\n' => return None,
+                byte => {
+                    depth += match byte {
+                        b'(' => 1,
+                        b')' => -1,
+                        _ => 0,
+                    };
+                    self.at += 1;
+                }
+            }
+        }
+        let location = &self.text[start..self.at - 1];
+        Some(self.locations.as_mut()?.number(location))
     }
 
     /// All until a mark, which is taken too.

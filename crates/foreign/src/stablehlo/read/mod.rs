@@ -1,11 +1,11 @@
 //! StableHLO's text to HLO: what JAX writes (`lowered.as_text()`), in a small part of the time that XLA's converter takes.
 //!
-//! Only what is certain is read: ops that the IR has, as MLIR prints them, without locations. Anything else, and whatever
+//! Only what is certain is read: ops that the IR has, as MLIR prints them. Anything else, and whatever
 //! is not as it should be, gives nothing; then XLA's converter reads the text, or says what is wrong with it. So StableHLO
 //! has one meaning here, XLA's, and every error is XLA's. Tests compare what both make of the same programs.
 //!
 //! `cursor` walks through the text; `types` reads types and constants, `attributes` what is said of ops, `operation` one
-//! op in either form, `forms` the short forms, `program` functions and regions. `build` makes computations of these, `ops`
+//! op in either form, `forms` the short forms, `names` locations, `program` functions and regions. `build` makes computations of these, `ops`
 //! an instruction of an op.
 //!
 //! Source: the StableHLO specification, version 1.0; `StablehloOps.td` and `AssemblyFormat.cpp` for the short forms; MLIR's
@@ -15,6 +15,7 @@ mod attributes;
 mod build;
 mod cursor;
 mod forms;
+mod names;
 mod operation;
 mod ops;
 mod program;
@@ -38,6 +39,16 @@ pub fn read(text: &str, name: &str) -> Option<Module> {
         return None;
     }
     build::module(program::read(text)?, name)
+}
+
+/// As [`read`], of a text with its locations: instructions have the names that XLA's converter gives them, and no lines.
+pub fn read_named(text: &str) -> Option<Module> {
+    if text.len() > MAX_BYTES {
+        return None;
+    }
+    let (aliases, program) = names::aliases(text)?;
+    let (program, locations) = program::read_located(program)?;
+    build::named(program, locations.names(&aliases)?)
 }
 
 /// As [`read`], of a program whose sizes are symbolic, with these sizes. Locations may be in it. Nothing else reads such a
@@ -133,6 +144,7 @@ struct Operation<'t> {
     regions: Vec<Region<'t>>,
     operand_types: Vec<Shape>,
     result_types: Vec<Shape>,
+    /// Where locations are read, the number of its.
     line: u32,
 }
 
@@ -152,6 +164,8 @@ struct Function<'t> {
     body: Region<'t>,
     /// What is said of each parameter.
     parameters: Vec<Attributes<'t>>,
+    /// The numbers of their locations.
+    places: Vec<u32>,
     results: Vec<Shape>,
 }
 

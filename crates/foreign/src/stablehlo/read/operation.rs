@@ -30,6 +30,8 @@ impl<'t> Parser<'t> {
             return None;
         }
         results.iter().try_for_each(|(name, n)| self.define(name, *n))?;
+        let place = self.cursor.location()?;
+        let line = if self.cursor.locations.is_some() { place } else { line };
         Some(Operation { results, line, ..operation })
     }
 

@@ -4,12 +4,21 @@ use std::collections::{HashMap, HashSet};
 
 use super::attributes::Attribute;
 use super::cursor::Cursor;
+use super::names::Locations;
 use super::{Function, Operation, Program, Region, Use};
 use bf16scope_hlo::Shape;
 
 /// Reads a text whole.
 pub(super) fn read(text: &str) -> Option<Program<'_>> {
     whole(&mut Parser { cursor: Cursor::new(text), visible: HashMap::new(), open: Vec::new() })
+}
+
+/// Reads a text with locations, which operations have the numbers of in place of lines.
+pub(super) fn read_located(text: &str) -> Option<(Program<'_>, Locations<'_>)> {
+    let mut parser = Parser { cursor: Cursor::new(text), visible: HashMap::new(), open: Vec::new() };
+    parser.cursor.locations = Some(Locations::default());
+    let program = whole(&mut parser)?;
+    Some((program, parser.cursor.locations?))
 }
 
 /// Reads a text in which `?` is a size; where it is not read, the line is the error.
@@ -46,6 +55,7 @@ fn whole<'t>(parser: &mut Parser<'t>) -> Option<Program<'t>> {
         }
         functions.push(function);
     }
+    parser.cursor.location()?;
     (parser.cursor.peek() == 0).then_some(Program { name, functions })
 }
 
@@ -70,10 +80,11 @@ impl<'t> Parser<'t> {
         self.cursor.expect_word("func.func")?;
         let _ = self.cursor.eat_word("public") || self.cursor.eat_word("private");
         let name = self.cursor.symbol()?;
-        let mut said = Vec::new();
+        let (mut said, mut places) = (Vec::new(), Vec::new());
         let parameters = self.cursor.list("(", ")", |cursor| {
-            let parameter = parameter(cursor)?;
+            let parameter = typed(cursor)?;
             said.push(cursor.attributes()?);
+            places.push(cursor.location()?);
             Some(parameter)
         })?;
         let mut results = Vec::new();
@@ -90,7 +101,8 @@ impl<'t> Parser<'t> {
             };
         }
         let body = self.region(parameters)?;
-        Some(Function { name, body, parameters: said, results })
+        self.cursor.location()?;
+        Some(Function { name, body, parameters: said, places, results })
     }
 
     /// `{ … }` of ops over these parameters; a label with more of them may stand first.
@@ -173,8 +185,14 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// `%a: tensor<f32>`.
+/// `%a: tensor<f32>`, and its location.
 pub(super) fn parameter<'t>(cursor: &mut Cursor<'t>) -> Option<(&'t str, Shape)> {
+    let parameter = typed(cursor)?;
+    cursor.location()?;
+    Some(parameter)
+}
+
+fn typed<'t>(cursor: &mut Cursor<'t>) -> Option<(&'t str, Shape)> {
     let name = cursor.value_name()?;
     cursor.expect(":")?;
     Some((name, cursor.tensor()?))

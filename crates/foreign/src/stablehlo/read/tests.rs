@@ -1,6 +1,6 @@
 //! What is read, and what is left to XLA's converter.
 
-use super::{read, read_symbolic};
+use super::{read, read_named, read_symbolic};
 use crate::Sizes;
 use bf16scope_hlo::text::{PrintOptions, print};
 use bf16scope_hlo::{Op, verify};
@@ -34,6 +34,68 @@ fn an_op_knows_its_line_and_a_constant_is_written_once() {
     assert_eq!((n(" constant("), n(" broadcast("), n(" convert(")), (1, 1, 0), "{printed}");
     let add = module.entry().instructions.iter().find(|instr| matches!(instr.op, Op::Binary(_))).unwrap();
     assert_eq!((add.metadata.source_file.as_str(), add.metadata.source_line), ("m.mlir", 7));
+}
+
+/// Locations as MLIR prints them: aliases before and after, those that are said in place, of parameters, labels and functions.
+const LOCATED: &str = r#"#loc1 = loc("params['w']")
+module @m {
+  func.func public @main(%arg0: tensor<2xf32> {jax.arg_info = "w"} loc("params['w']"), %arg1: tensor<2xf32> loc(unknown)) -> tensor<2xf32> {
+    %cst = stablehlo.constant dense<0.0> : tensor<f32> loc(#loc3)
+    %1 = stablehlo.add %arg0, %arg1 : tensor<2xf32> loc(#loc3)
+    %2 = call @inner(%1) : (tensor<2xf32>) -> tensor<2xf32> loc(#loc4)
+    %3 = "stablehlo.reduce"(%2, %cst) <{dimensions = array<i64: 0>}> ({
+    ^bb0(%a: tensor<f32> loc("a:"), %b: tensor<f32> loc(#loc)):
+      %s = stablehlo.add %a, %b : tensor<f32> loc(#loc5)
+      stablehlo.return %s : tensor<f32> loc(#loc)
+    }) : (tensor<2xf32>, tensor<f32>) -> tensor<f32> loc(#loc5)
+    %0 = stablehlo.broadcast_in_dim %3, dims = [] : (tensor<f32>) -> tensor<2xf32> loc("f.py":3:1 to :9)
+    return %0 : tensor<2xf32> loc(#loc)
+  } loc(#loc)
+  func.func private @inner(%arg0: tensor<2xf32> loc("x")) -> tensor<2xf32> {
+    %0 = stablehlo.tanh %arg0 : tensor<2xf32> loc("jit(\22f\22)/tanh@7"("g(.py":1:1))
+    return %0 : tensor<2xf32> loc(#loc)
+  } loc(#loc)
+} loc(#loc)
+#loc = loc(unknown)
+#loc2 = loc("f.py":45:11 to :25)
+#loc3 = loc("jit(f)/add"(#loc2))
+#loc4 = loc("jit(f)/inner"(callsite(#loc2 at #loc)))
+#loc5 = loc("jit(f)/reduce_sum"(#loc2))
+"#;
+
+#[test]
+fn locations_name_instructions() {
+    let text = LOCATED;
+    let module = read_named(text).unwrap();
+    verify(&module).unwrap();
+    let names = |comp: &bf16scope_hlo::Computation| -> Vec<String> {
+        let instrs = comp.instructions.iter();
+        instrs.map(|instr| format!("{} {}", instr.op.opcode(), instr.metadata.op_name).trim_end().to_string()).collect()
+    };
+    assert_eq!(
+        names(module.entry()),
+        [
+            "parameter params['w']",
+            "parameter",
+            "constant",
+            "add jit(f)/add",
+            "call jit(f)/inner",
+            "reduce jit(f)/reduce_sum",
+            "broadcast"
+        ]
+    );
+    let inner = module.computations.iter().find(|comp| comp.name.starts_with("inner")).unwrap();
+    assert_eq!(names(inner), ["parameter", "tanh jit(\"f\")/tanh"]);
+    assert!(
+        module.computations.iter().flat_map(|comp| &comp.instructions).all(|it| it.metadata.source_file.is_empty())
+    );
+    // Without the numbers of locations there is no certain name.
+    for (old, new) in
+        [("#loc3 = ", "#loc9 = "), ("\"jit(f)/inner\"(", "fused["), (" loc(#loc4)", " loc(#loc4"), ("\\22f", "\\xxf")]
+    {
+        assert!(text.contains(old) && read_named(&text.replace(old, new)).is_none(), "{old}");
+    }
+    assert!(read(text, "m.mlir").is_none());
 }
 
 #[test]
