@@ -238,7 +238,78 @@ def experts(lower, dtype):
     return by_steps(step, params)
 
 
-PROGRAMS = [sharded, shard_mapped, scanned, rematerialised, of_nnx, of_linen, of_equinox, of_optax, experts]
+def tensor_parallel(lower, dtype):
+    """Levanter's way: batch and widths sharded over two axes, `with_sharding_constraint` between, rows by sequence where nothing is multiplied."""
+    over = jax.make_mesh((2, 4), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    on = lambda *axes: NamedSharding(over, PartitionSpec(*axes))
+    x = jax.device_put(IMAGES.reshape(32, 8, 64), on("data", None, None))
+    labels = jax.device_put(LABELS.reshape(32, 8), on("data", None))
+    params = {
+        "up": jax.device_put(draw(20, 3, 64, 256) / 8, on(None, None, "model")),
+        "down": jax.device_put(draw(21, 3, 256, 64) / 16, on(None, "model", None)),
+        "out": jax.device_put(draw(22, 64, 8) / 8, on()),
+    }
+
+    def block(x, w):
+        up, down = (it.astype(dtype) for it in w)
+        x = jax.lax.with_sharding_constraint(x, on("data", "model", None))
+        y = x - x.mean(-1, keepdims=True)
+        y = y * jax.lax.rsqrt((y**2).mean(-1, keepdims=True) + 1e-6)
+        y = jax.lax.with_sharding_constraint(jax.nn.gelu(y.astype(dtype) @ up), on("data", None, "model"))
+        return x + y @ down, None
+
+    def loss_of(params):
+        y = jax.lax.scan(jax.checkpoint(block), x.astype(dtype), (params["up"], params["down"]))[0]
+        return cross_entropy(y @ params["out"].astype(dtype), labels)
+
+    @jax.jit
+    @lower
+    def step(params):
+        loss, gradients = jax.value_and_grad(loss_of)(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), loss
+
+    return by_steps(step, params)
+
+
+def pipelined(lower, dtype):
+    """A pipeline of four stages by `ppermute` in a `shard_map`, eight microbatches, as MaxText has one."""
+    n_stages, n_batches = 4, 8
+    over = jax.make_mesh((n_stages,), ("stage",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:n_stages])
+    params = {"stages": draw(23, n_stages, 64, 64) / 12, "out": draw(22, 64, 8) / 8}
+    round_trip = [(stage, (stage + 1) % n_stages) for stage in range(n_stages)]
+
+    @functools.partial(jax.shard_map, mesh=over, in_specs=(PartitionSpec("stage"), PartitionSpec()), out_specs=PartitionSpec())
+    def pipeline(stages, batches):
+        stage = jax.lax.axis_index("stage")
+        w = stages[0].astype(dtype)
+
+        def tick(carry, time):
+            arrived, done = carry
+            x = jnp.where(stage == 0, batches[jnp.minimum(time, n_batches - 1)], arrived)
+            x = x + jnp.tanh(x @ w)
+            place = jnp.maximum(time - n_stages + 1, 0)
+            done = done.at[place].set(jnp.where((stage == n_stages - 1) & (time >= n_stages - 1), x, done[place]))
+            return (jax.lax.ppermute(x, "stage", round_trip), done), None
+
+        zeros = jax.lax.pcast(jnp.zeros_like(batches), ("stage",), to="varying")
+        (_, done), _ = jax.lax.scan(tick, (zeros[0], zeros), jnp.arange(n_batches + n_stages - 1))
+        return jax.lax.psum(jnp.where(stage == n_stages - 1, done, 0), "stage")
+
+    def loss_of(params):
+        y = pipeline(params["stages"], IMAGES.reshape(n_batches, -1, 64).astype(dtype)).reshape(-1, 64)
+        return cross_entropy(y @ params["out"].astype(dtype))
+
+    @jax.jit
+    def step(params):
+        loss, gradients = jax.value_and_grad(lower(loss_of))(params)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), loss
+
+    return by_steps(step, params)
+
+
+PROGRAMS = [
+    sharded, shard_mapped, scanned, rematerialised, of_nnx, of_linen, of_equinox, of_optax, experts, tensor_parallel, pipelined,
+]
 
 
 def main():
