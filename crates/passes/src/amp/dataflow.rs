@@ -432,6 +432,11 @@ impl<'m> Dataflow<'m> {
             is_zero,
             is_data: is_of_data || shape.dtype().is_some_and(|dtype| dtype.is_integer() || dtype == DType::Pred),
         }));
+        if results.is_empty() {
+            // A branch of effects alone gives nothing; what looks at the first result finds one without a dtype or a reader.
+            let nothing = Value { node, dtype: None, n_elements: 0, is_exact: false, is_zero: false, is_data: false };
+            self.values.push(nothing);
+        }
         let n_results = results.len() as u32;
         let sums = self.form(instr, &operands) != DotForm::Multiply;
         let gives_f32 = sums && classes.sum_in_f32(self.module, &instr.op) == DeviceSum::Own;
