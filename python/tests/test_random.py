@@ -10,6 +10,7 @@ BF16SCOPE_RANDOM says which programs: how many (default 12, and those that once 
 `20..5000`. BF16SCOPE_RANDOM_SHOW=1 prints what each came to.
 """
 
+import functools
 import os
 import random
 from dataclasses import dataclass
@@ -195,17 +196,51 @@ MOVES = [
 POLICIES = [None, jax.checkpoint_policies.dots_saveable, jax.checkpoint_policies.everything_saveable]
 
 
-def mesh():
+EXPLICIT = getattr(getattr(jax.sharding, "AxisType", None), "Explicit", None)
+
+
+def mesh(kind=None):
+    """Two by two devices, over axes that the compiler shards unless a kind is said."""
     kinds = getattr(jax.sharding, "AxisType", None)
-    # Those of `Explicit` axes want each product's sharding said.
-    return Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"), **({"axis_types": (kinds.Auto,) * 2} if kinds else {}))
+    typed = {"axis_types": (kind or kinds.Auto,) * 2} if kinds else {}
+    return Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"), **typed)
 
 
-def over_devices(f):
-    """The same by each device of a `shard_map`."""
+def over_devices(f, *args):
+    """The same by each device of a `shard_map`, over the mesh of the arguments' types where these have one."""
     shard_map = getattr(jax, "shard_map", None) or __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
     unchecked = {"check_vma": False} if hasattr(jax, "shard_map") else {"check_rep": False}
-    return jax.jit(shard_map(f, mesh=mesh(), in_specs=(PartitionSpec(),) * 2, out_specs=PartitionSpec(), **unchecked))
+    typed = getattr(getattr(getattr(jax, "typeof", lambda it: None)(args[0]), "sharding", None), "mesh", None)
+    kind = EXPLICIT if typed is not None and not typed.empty and EXPLICIT in typed.axis_types else None
+    return jax.jit(shard_map(f, mesh=mesh(kind), in_specs=(PartitionSpec(),) * 2, out_specs=PartitionSpec(), **unchecked))(*args)
+
+
+def placed(more, f, a, b):
+    """The arguments, some of them on a mesh: of axes that the compiler shards, or of `Explicit` ones, whose shardings are in the
+    types of all that is computed. Where JAX wants more said than the program says, they are replicated over that mesh."""
+    rows, columns, all_of_it = PartitionSpec("x", None), PartitionSpec(None, "y"), PartitionSpec(None, None)
+    draw = more.random()
+    kind = EXPLICIT if draw >= 0.2 else None
+    if draw >= 0.4 or (draw >= 0.2 and EXPLICIT is None):
+        return a, b
+    on = lambda *places: tuple(jax.device_put(it, NamedSharding(mesh(kind), place)) for it, place in zip((a, b), places))
+    if kind is None:
+        return on(rows, columns)
+    sharded = on(*more.choice([(rows, columns), (rows, all_of_it), (all_of_it, columns)]))
+    try:
+        jax.eval_shape(jax.grad(lambda a, b: jnp.sum(f(a, b)), argnums=(0, 1)), *sharded)
+        return sharded
+    except Exception as error:
+        assert type(error).__name__ == "ShardingTypeError" or "sharding" in str(error) or "everse-mode" in str(error), error
+        return on(all_of_it, all_of_it)
+
+
+#: Ways of forward mode: results and tangents of a function at the first two arguments, along the second two.
+FORWARD = [
+    lambda f, a, b, da, db: jax.jvp(f, (a, b), (da, db)),
+    lambda f, a, b, da, db: (lambda out, along: (out, along(da, db)))(*jax.linearize(f, a, b)),
+    lambda f, a, b, da, db: (f(a, b), jax.jacfwd(lambda a, b: jnp.sum(f(a, b), 0), argnums=1)(a, b)),
+]
 
 
 def program(rng, depth=0):
@@ -245,7 +280,7 @@ def program(rng, depth=0):
             elif kind == "remat":
                 out = jax.checkpoint(f, policy=POLICIES[seed % len(POLICIES)])(x, y)
             elif seed % 3 == 0:
-                out = over_devices(f)(x, y)
+                out = over_devices(f, x, y)
             else:
                 out = jax.jit(f)(x, y)
             values.append(scaled(out))
@@ -288,15 +323,15 @@ def test_random(seed):
     a, b = (jnp.asarray(values.standard_normal((SIZE, SIZE)), jnp.float32) for _ in range(2))
     # Drawn apart, so that a seed goes on to give the same program.
     more = random.Random(-1 - seed)
-    if more.random() < 0.25:
-        places = (PartitionSpec("x", None), PartitionSpec(None, "y"))
-        a, b = (jax.device_put(it, NamedSharding(mesh(), place)) for it, place in zip((a, b), places))
+    # Wherever they are, the numbers in f32 are those of one device.
+    plain = a, b
+    a, b = placed(more, f, a, b)
     low = bf16scope.jax.lower(f)
     total = lambda f: lambda a, b: jnp.sum(f(a, b))
     gradient = lambda f: jax.grad(total(f), argnums=(0, 1))
     # Operation by operation, so that nothing of f32 is compiled twice in all the programs.
     with jax.disable_jit():
-        exact = f(a, b)
+        exact = f(*plain)
     if differentiates:
         try:
             ours, of_lowered = compiled(lambda a, b: (low(a, b), gradient(low)(a, b)), a, b)(a, b)
@@ -305,15 +340,19 @@ def test_random(seed):
             with pytest.raises(ValueError, match="while_loop|Reverse-mode"):
                 jax.eval_shape(gradient(f), a, b)
             differentiates = False
-    if not differentiates and more.random() < 0.5:
+    if not differentiates and more.random() < 0.75:
         # Forward mode, which loops have as well.
-        ours, tangent = compiled(lambda a, b: jax.jvp(low, (a, b), (b, a)), a, b)(a, b)
-        exact_tangent = jax.jvp(f, (a, b), (b, a))[1]
+        forward = more.choice(FORWARD)
+        along = (b, a) if a is plain[0] else tuple(jax.device_put(it, like.sharding) for it, like in ((b, a), (a, b)))
+        ours, tangent = compiled(functools.partial(forward, low), a, b, *along)(a, b, *along)
+        with jax.disable_jit():
+            exact_tangent = forward(f, *plain, *reversed(plain))[1]
         assert exact_tangent.dtype == tangent.dtype and exact_tangent.shape == tangent.shape
         assert bool(jnp.all(jnp.isfinite(exact_tangent))) == bool(jnp.all(jnp.isfinite(tangent)))
     elif not differentiates:
         ours = compiled(low, a, b)(a, b)
     assert exact.dtype == ours.dtype and exact.shape == ours.shape
+    assert jax.eval_shape(low, a, b) == jax.eval_shape(f, a, b), "the types differ"
     assert bool(jnp.all(jnp.isfinite(exact))) == bool(jnp.all(jnp.isfinite(ours)))
     near = beside(*(Beside(np.float64(it), np.zeros(it.shape)) for it in (a, b)))
     # What stands beside is the same function: f32 is off by units of its own, as often as there are operations.
@@ -324,7 +363,7 @@ def test_random(seed):
         print(f"\nprogram {seed}: {np.max(distance / near.error):.3f} of the bound, which is {np.max(near.error):.3g}")
     if differentiates:
         with jax.disable_jit():
-            exact = gradient(f)(a, b)
+            exact = gradient(f)(*plain)
         for exact, ours in zip(exact, of_lowered):
             assert exact.dtype == ours.dtype and exact.shape == ours.shape
             assert bool(jnp.all(jnp.isfinite(exact))) == bool(jnp.all(jnp.isfinite(ours)))
