@@ -168,7 +168,7 @@ fn healthy() -> Vec<Plan> {
     let of_images = |name, layers| Plan { name, layers, ..IMAGE };
     let of_numbers = |name, loss, labels| Plan { name, loss, labels: Some(labels), ..NUMBERS };
     vec![
-        Plan { name: "an LSTM", is_short: true, ..SEQUENCE },
+        Plan { name: "an LSTM", ..SEQUENCE },
         Plan { name: "a GRU of both directions", layers: "{gru: 8, bidirectional: true}, {dense: 2}", ..SEQUENCE },
         Plan {
             is_short: true,
