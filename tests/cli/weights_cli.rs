@@ -88,13 +88,13 @@ fn arrays_are_the_same_in_every_format() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("array `complex` is c64, which a safetensors file does not hold"));
     assert!(!folder.path().join("b.safetensors").exists());
-    // Floats of another bias are no f32: where nothing can be written, nothing is.
+    // Floats of another bias are no f32, and 63 bits no s64: where nothing can be written, nothing is.
     let mut odd = std::fs::read(fixture("keras/model.weights.h5")).unwrap();
-    let f32s = [0, 0, 32, 0, 23, 8, 0, 23, 127, 0, 0, 0];
-    for at in 0..odd.len() - f32s.len() {
-        if odd[at..at + f32s.len()] == f32s {
-            odd[at + 8] = 120;
-        }
+    let types = [([0, 0, 32, 0, 23, 8, 0, 23, 127, 0, 0, 0], 8, 120), ([16, 8, 0, 0, 8, 0, 0, 0, 0, 0, 64, 0], 10, 63)];
+    for (dtype, byte, other) in types {
+        let places: Vec<usize> = (0..odd.len() - 12).filter(|&at| odd[at..at + 12] == dtype).collect();
+        assert!(!places.is_empty());
+        places.into_iter().for_each(|at| odd[at + byte] = other);
     }
     std::fs::write(folder.path().join("odd.h5"), odd).unwrap();
     let refused = run(folder.path(), &["odd.h5", "-o", "odd.npz"]);
