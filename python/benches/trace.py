@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 import bf16scope.jax
 from bf16scope import Module
+from bf16scope import _jax_internals as internals
 
 LAYERS, WIDTH, ROUNDS = 50, 64, 5
 in_rust = [0.0]
@@ -31,6 +32,8 @@ def timed(method):
 
 for name in ("read", "lower", "stablehlo"):
     setattr(Module, name, timed(getattr(Module, name)))
+# With MLIR's printing of the text that is read.
+internals._read = timed(internals._read)
 
 matrix = jnp.ones((WIDTH, WIDTH))
 params = [{"w": matrix, "b": matrix[0], "g": matrix[0], "v": matrix} for _ in range(LAYERS)]
