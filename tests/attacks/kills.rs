@@ -177,7 +177,12 @@ fn killed_packages(n: usize) {
         kill(&folder, &args("pack"), has_begun, delay(&mut random));
         match Manifest::read(&pack) {
             Ok(manifest) => {
-                assert_eq!(manifest, Manifest::read(&whole).unwrap());
+                // What XLA compiles twice differs in its bytes; that they have their checksum is read.
+                let without_executable = |manifest: Manifest| {
+                    assert!(manifest.executable.is_some());
+                    Manifest { executable: None, ..manifest }
+                };
+                assert_eq!(without_executable(manifest), without_executable(Manifest::read(&whole).unwrap()));
                 fs::remove_dir_all(&pack).unwrap();
                 n_whole += 1;
             }
