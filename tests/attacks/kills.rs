@@ -178,9 +178,9 @@ fn killed_packages(n: usize) {
         match Manifest::read(&pack) {
             Ok(manifest) => {
                 // What XLA compiles twice differs in its bytes; that they have their checksum is read.
-                let without_executable = |manifest: Manifest| {
-                    assert!(manifest.executable.is_some());
-                    Manifest { executable: None, ..manifest }
+                let without_executable = |mut manifest: Manifest| {
+                    assert!(manifest.executable.take().is_some());
+                    manifest
                 };
                 assert_eq!(without_executable(manifest), without_executable(Manifest::read(&whole).unwrap()));
                 fs::remove_dir_all(&pack).unwrap();
