@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 
 use bf16scope::hlo::{CompId, Module, Op};
 
-/// The name of an instruction within a call of this name.
+/// The name of an instruction within a call of this name. Older versions of JAX name what a function holds from the program on.
 fn within(call: &str, name: &str) -> String {
+    let root = |name: &str| name.split_once('/').map(|(root, _)| root.to_string());
     match (call, name) {
         ("", name) => name.to_string(),
         (call, "") => call.to_string(),
+        (call, name) if root(name).is_some_and(|first| root(call) == Some(first)) => name.to_string(),
         (call, name) => format!("{call}/{name}"),
     }
 }
