@@ -36,14 +36,23 @@ fn processor_seconds() -> f64 {
     schedstat.split(' ').next().and_then(|n| n.parse::<f64>().ok()).expect("nanoseconds come first") * 1e-9
 }
 
-/// The least seconds of three runs.
+/// The kernel counts in ticks of a few milliseconds: as many of them make a tick of no account.
+const ENOUGH_SECONDS: f64 = 0.15;
+
+/// Seconds of a run, the mean of as many as take [`ENOUGH_SECONDS`]; the lesser of two such means.
 fn seconds<T>(mut work: impl FnMut() -> T) -> f64 {
-    let once = |_| {
-        let began = processor_seconds();
-        drop(black_box(work()));
-        processor_seconds() - began
+    let mut mean = || {
+        let (began, mut n_runs) = (processor_seconds(), 0.0);
+        loop {
+            drop(black_box(work()));
+            n_runs += 1.0;
+            let elapsed = processor_seconds() - began;
+            if elapsed >= ENOUGH_SECONDS {
+                return elapsed / n_runs;
+            }
+        }
     };
-    (0..3).map(once).fold(f64::INFINITY, f64::min)
+    mean().min(mean())
 }
 
 /// The slope of a line through points of logarithms.

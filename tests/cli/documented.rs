@@ -34,7 +34,7 @@ const OTHERS: [(&str, &str); 7] = [
     ("cargo install", "the tests run what cargo built for them"),
     ("cargo test", "is what runs this"),
     ("cargo run -- train examples/digits.yaml", "tests/training/train.rs trains the digits"),
-    ("cargo run --release --features xla", "ci/xla-tests runs this program with the feature"),
+    ("cargo run --release --features xla", "ci/xla-tests all runs this program with the feature"),
     (
         "cargo run --example fit_my_model",
         "`cargo test` builds it, and tests/consumer asks the same of a smaller network",
