@@ -33,7 +33,7 @@ pub fn look_at(records: &dyn Records) {
 ///
 /// # Panics
 ///
-/// Where an array is looked at but not read, or has another number of bytes: a finding.
+/// If an array is listed but not read, or has another number of bytes; libFuzzer reports it.
 pub fn look_at_weights(path: &Path) {
     let Ok(file) = weights::open(path).map_err(|error| error.to_string()) else { return };
     let _ = file.check().map_err(|error| error.to_string());

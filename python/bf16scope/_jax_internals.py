@@ -648,7 +648,7 @@ def _lowered(program: _InHlo, options: Options, params, began: float) -> tuple[M
             "a `while_loop` with products goes on by a comparison of floats: rounded to a narrow dtype they may never come as near as "
             "it asks, so bound its steps, or leave the loop in f32 (`with bf16scope.jax.full_precision():`)"
         )
-    # What is only asked about is lowered again where it runs, perhaps with its loss scaled by then.
+    # A function that is only inspected is lowered again before it runs, perhaps with a scaled loss by then.
     for note in notes if _local.sink is None else ():
         warnings.warn(visible(f"{name}: {note.replace(f' in {module.name}', '')}"), stacklevel=2)
     return low, report

@@ -248,7 +248,7 @@ def test_a_program_is_read_as_xla_converts_it(monkeypatch):
     )
     here, by_xla = map(of_products, found)
     assert here == by_xla and len(here) >= 10 and any("while" in name and "/body/" in name and "/block/" in name for name, _ in here)
-    # What is not certain is the converter's: here an operation that waits.
+    # The converter reads the other programs: here one with a carried operation.
     found.clear()
     jax.jit(bf16scope.jax.lower(lambda x: jax.lax.approx_max_k(x @ x, 2)[0])).trace(args[1]).lower(lowering_platforms=("tpu",))
     assert not found

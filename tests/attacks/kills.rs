@@ -177,7 +177,7 @@ fn killed_packages(n: usize) {
         kill(&folder, &args("pack"), has_begun, delay(&mut random));
         match Manifest::read(&pack) {
             Ok(manifest) => {
-                // What XLA compiles twice differs in its bytes; that they have their checksum is read.
+                // XLA does not compile a program to the same bytes twice; `Manifest::read` compares their checksum.
                 let without_executable = |mut manifest: Manifest| {
                     assert!(manifest.executable.take().is_some());
                     manifest

@@ -77,7 +77,7 @@ fn parquet_of_any_schema() {
     }
 }
 
-/// What `structured_parquet` found: a file of some hundred bytes that says that it has so many rows, and has none.
+/// A finding of the fuzz target `structured_parquet`: a file of some hundred bytes that claims many rows and has none.
 #[test]
 fn rows_that_are_not_there_are_not_written_to_the_cache() {
     let folder = tempfile::tempdir().unwrap();

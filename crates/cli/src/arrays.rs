@@ -351,8 +351,8 @@ fn accepted(dtype: DType) -> Vec<(char, usize)> {
     all
 }
 
-/// What a dtype is called where NumPy converts to it: `'f4'`; a narrow float, whose bytes are no numbers of NumPy's,
-/// `ml_dtypes.float8_e4m3fn`.
+/// The argument of NumPy's `astype` that converts to a dtype: `'f4'`, or `ml_dtypes.float8_e4m3fn` for a narrow float,
+/// which NumPy itself does not have.
 fn in_numpy(dtype: DType) -> String {
     let (kind, width) = accepted(dtype)[0];
     let narrow = dtype.name().strip_prefix('f').filter(|_| dtype.bits() <= 8);
@@ -591,7 +591,7 @@ mod tests {
     use bf16scope_data::npz::Header;
     use bf16scope_hlo::DType;
 
-    /// Of an f8 it was `'u1'`, by which 1.0 is 2^-9.
+    /// `astype('u1')` would turn the 1.0 of an f8 into 2^-9.
     #[test]
     fn what_converts_an_array_is_said_in_numpys_words() {
         let words = [

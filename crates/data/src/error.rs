@@ -76,7 +76,7 @@ pub enum DataErrorKind {
     Missing,
     /// Something that is there, and not of the type or the size that is asked for.
     Mismatch,
-    /// What is asked for cannot be done: a batch of more examples than there are, a shift out of the image.
+    /// The request cannot be met: a batch of more examples than there are, a shift beyond the image.
     Request,
 }
 

@@ -48,7 +48,7 @@ pub trait Source: Send + Sync + std::fmt::Debug {
     /// row-major, little-endian. Sources in memory lend.
     ///
     /// # Errors
-    /// What the reader of a file says; [`DataErrorKind::Missing`] from [`n_examples`](Source::n_examples) on. A source of
+    /// The errors of the file's reader; [`DataErrorKind::Missing`] from [`n_examples`](Source::n_examples) on. A source of
     /// somebody else's has [`DataError::unreadable`].
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError>;
 

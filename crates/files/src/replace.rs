@@ -77,8 +77,8 @@ impl Replacement {
     }
 
     /// Puts the file, once everything is on the disk, under the first of these names in its folder that is free; and says which.
-    /// What is there under the others stays, and another writer takes another name. Until [`Placed`] is dropped the file has its
-    /// name as one that is being written too, by which [`remove_unnamed`] knows that a killed writer put it there.
+    /// Files under the other names stay, and another writer takes another name. Until [`Placed`] is dropped the file keeps its
+    /// temporary name as well, from which [`remove_unnamed`] sees that a killed writer put it there.
     ///
     /// # Errors
     /// What the system says; no name that is free.
@@ -384,7 +384,7 @@ fn remove_left(folder: &Path, is_ours: impl Fn(&OsStr) -> bool) -> io::Result<()
     each_left(folder, is_ours, |path, _| drop(fs::remove_file(path)))
 }
 
-/// Does something with each file whose writer is no more: nobody holds its lock, but this for as long.
+/// Calls `act` with each file whose writer has ended, and holds the file's lock meanwhile.
 fn each_left(folder: &Path, is_ours: impl Fn(&OsStr) -> bool, act: impl Fn(&Path, File)) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -391,7 +391,7 @@ fn sizes_of_layers_that_overflow_are_refused() {
             let text = format!(
                 "model:\n  kind: layers\n  inputs: {{x: {dims}}}\n  layers: [{layer}]\n  loss: mean_squared_error\n"
             );
-            // What the network is built of, a stride beyond its input, may be as large.
+            // Sizes that the network allows, such as a stride beyond its input, may be as large.
             let read = document::from_str::<Experiment>("e.yaml", &text.replace('N', n));
             n_refused += usize::from(read.is_err());
         }

@@ -1,4 +1,4 @@
-//! What a layer emits carries the line of the code that called it: that is where a user looks.
+//! Instructions of a layer carry the source line of the layer's caller, where a user looks.
 
 use super::*;
 use crate::graph::{Graph, Init, Scope, Tensor};

@@ -189,7 +189,7 @@ pub fn lstm_with_states(
 ) -> (Tensor, Vec<Tensor>) {
     layer(s, x, mask, states, name, ("lstm", &config.order()), |s, x| {
         let Lstm { units, .. } = *config;
-        // What is too large is refused where a variable of that size is made.
+        // A variable of that size is refused where it is made.
         let wide = units.saturating_mul(4);
         let kernels = kernels(s, x, wide, (config.kernel_initializer, config.recurrent_initializer), units);
         let bias = config.use_bias.then(|| {

@@ -25,8 +25,8 @@ const MAX_FOOTER: u64 = 256 << 20;
 const MAX_COLUMNS: usize = 10_000;
 /// Rows that are in memory at a time, of all columns.
 const N_ROWS: usize = 64;
-/// Values that a file may say it has, and of which nothing is there: so many, and so many for each of its bytes. Of a damaged page
-/// all are; a footer of 200 bytes that says 2^62 rows filled the cache.
+/// The limit of absent values: a constant, and a number for each byte of the file. All values of a damaged page are absent; without
+/// a limit a footer of 200 bytes that claims 2^62 rows fills the cache.
 const MAX_ABSENT: [u64; 2] = [1 << 16, 64];
 /// What follows a column's name where a record says why the row has no value there.
 pub(super) const WHY: char = '\0';

@@ -199,7 +199,7 @@ fn data_that_a_killed_writer_left_go_with_the_next_one() {
         }
         fs::hard_link(at(data), at(&format!(".{data}.writing-dead00"))).unwrap();
         drop(BundleWriter::create(&prefix).unwrap());
-        // What the index names stays.
+        // Data that the index names stay.
         assert_eq!(value(&prefix), 1.0);
         assert_eq!(names_in(folder.path()), ["m.data-00000-of-00001", "m.data-00000-of-00009", "m.index"], "{data}");
     }

@@ -124,7 +124,7 @@ fn remove_unnamed(prefix: &Path, index: &Path) {
     start.push(".data-");
     let end = format!("-of-{n_shards:05}");
     let is_named = |path: &Path| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes());
-    // What cannot be removed is in nobody's way.
+    // A file that cannot be removed does no harm.
     drop(files::remove_unnamed(folder_of(prefix), &start, is_named));
 }
 

@@ -144,7 +144,7 @@ struct Operation<'t> {
     regions: Vec<Region<'t>>,
     operand_types: Vec<Shape>,
     result_types: Vec<Shape>,
-    /// Where locations are read, the number of its.
+    /// The number of its location, if locations are read.
     line: u32,
 }
 

@@ -66,8 +66,8 @@ const ENOUGH_STEPS: u64 = 32;
 /// A label is out of reach of as many updates of the head.
 const MANY_UPDATES: f32 = 1048576.0;
 
-/// Says that updates like this one do not make a label of numbers as they are, if the loss has not halved either; one batch's
-/// differs from another's.
+/// A sentence about labels that many updates like this one do not reach, if the loss has not halved either (losses of single
+/// batches vary).
 fn out_of_reach(look: &Look<'_>, label: &WatchRow) -> Option<String> {
     let first = look.first?;
     let (now, then) = (look.now.loss()?, first.loss()?);
