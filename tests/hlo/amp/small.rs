@@ -610,14 +610,15 @@ fn broken_modules_and_policies_are_errors() {
     assert!(error.starts_with("the module does not verify, so it was not lowered:\n"), "{error}");
 }
 
-/// A branch of effects alone gives an empty tuple: it is a node without a value, which is nobody's operand.
+/// A branch of effects alone gives an empty tuple: it is a node without a value, which is nobody's operand. It stands last, so
+/// there is no value of another node behind it.
 #[test]
 fn a_conditional_that_gives_nothing_stays() {
     let source = "HloModule m\n\nthen {\n  a = f32[4,4] parameter(0)\n  ROOT b = () tuple()\n}\n\nelse {\n  c = f32[4,4] \
                   parameter(0)\n  ROOT d = () tuple()\n}\n\nENTRY main {\n  x = f32[4,4] parameter(0)\n  y = f32[4,4] dot(x, x), \
-                  lhs_contracting_dims={1}, rhs_contracting_dims={0}\n  p = pred[] constant(true)\n  z = () conditional(p, y, \
-                  y), true_computation=then, false_computation=else\n  ROOT r = f32[4,4] dot(y, y), lhs_contracting_dims={1}, \
-                  rhs_contracting_dims={0}\n}\n";
+                  lhs_contracting_dims={1}, rhs_contracting_dims={0}\n  p = pred[] constant(true)\n  ROOT r = f32[4,4] dot(y, y), \
+                  lhs_contracting_dims={1}, rhs_contracting_dims={0}\n  z = () conditional(p, y, y), true_computation=then, \
+                  false_computation=else\n}\n";
     let module = bf16scope::hlo::text::parse(source, "m.hlo").unwrap_or_else(|error| panic!("{error}"));
     let (lowered, _) = amp::run(&module, &Policy::default()).unwrap_or_else(|error| panic!("{error}"));
     verify(&lowered).unwrap_or_else(|errors| panic!("{errors}"));
