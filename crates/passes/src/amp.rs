@@ -1,16 +1,18 @@
 //! Automatic mixed precision: takes any HLO module and returns the same program with its heavy work in bf16 (or f16),
-//! and a report of what was decided for each instruction, and why.
+//! and a report of the decision on each instruction, with its reason.
 //!
-//! This is TensorFlow's `auto_mixed_precision` for HLO: [`Class`](bf16scope_hlo::ops::precision::Class) says what may be
-//! done with an op, a [`Policy`] overrides that, `assign` decides for each value, `rewrite` writes the module. Only f32
-//! is ever lowered. The pass does not scale losses for f16 (the report says where that is needed), and it does not
-//! simplify: whatever it does not retype stays as it was, name included, but for a barrier before some lookups
-//! (`tables`) and for sums that are written part by part (`parts`).
+//! This is TensorFlow's `auto_mixed_precision` for HLO: [`Class`](bf16scope_hlo::ops::precision::Class) says how an op
+//! may be lowered, a [`Policy`] overrides that, `assign` decides for each value, and `rewrite` writes the module.
+//! docs/HOW_PRECISION_IS_DECIDED.md describes the decisions. Only f32 is ever lowered. The pass does not scale losses
+//! for f16 (the report says where that is needed), and it does not simplify: whatever it does not retype stays as it
+//! was, name included, except for a barrier before some lookups (`tables`) and for sums that are written part by part
+//! (`parts`).
 //!
 //! Guarantees: the result passes the verifier. Unless the policy says otherwise, parameters and results keep their
-//! types, and so does everything that unknown ops touch, and what loops carry and branches give but for arrays between products (`crossings`). A called computation that two
-//! callers want in different dtypes is copied. A computation has one cast per value and direction. No rounding that the
-//! program asks for (f32 → bf16 → f32, `reduce-precision`) is dropped.
+//! types, and so do the operands and results of unknown ops; loops and branches keep the types at their borders,
+//! except for arrays between products (`crossings`). A called computation that two callers need in different dtypes is
+//! copied. A computation has one cast per value and direction. A rounding that the program asks for (f32 → bf16 → f32,
+//! `reduce-precision`) is never dropped.
 
 use bf16scope_hlo::{Module, verify};
 
@@ -70,7 +72,7 @@ use rewrite::Rewriter;
 /// Lowers a module.
 ///
 /// # Errors
-/// A module that does not verify, or a policy that contradicts itself.
+/// The module does not verify, or the policy is invalid.
 pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport), PassError> {
     policy.check().map_err(|error| PassError::new(PassErrorKind::Config, error.to_string()))?;
     verify(module).map_err(|errors| {
@@ -82,7 +84,7 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
     Ok((lowered, report))
 }
 
-/// Lowers a module that verifies by a policy that was checked.
+/// Lowers a verified module by a checked policy.
 fn lowered(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport), PassError> {
     let mut rewriter = Rewriter::new(module, policy);
     let entry = rewriter.region(module.entry, RegionKind::Entry, &Crossing::default(), &Told::default());
@@ -99,12 +101,12 @@ fn lowered(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
     Ok((lowered, report))
 }
 
-/// What lowering any program to f16 may do.
+/// The note for any program that is lowered to f16.
 const F16_RANGE_NOTE: &str = "f16 ends at 65504, where f32 and bf16 end at 3.4e38: products, sums, squares and exponentials \
                               beyond it become infinite, and nothing is scaled. `bf16scope audit` with the same policy names \
                               the first instruction where that happens; --keep leaves it in f32, and bf16 has f32's range";
 
-/// What lowering a training program to f16 leaves to do.
+/// The note for a training program that is lowered to f16.
 const F16_NOTE: &str = "this program differentiates a scalar loss, and in f16 gradients under 6e-8 vanish and values over \
                         65504 overflow: lowering cannot scale the loss, as unscaling gradients and skipping a step that \
                         overflowed are the optimizer's work. Unless it does so already, scale the loss in the program (static, \

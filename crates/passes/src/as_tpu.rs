@@ -1,8 +1,9 @@
-//! A TPU's products on any device: f32 dots and convolutions, rewritten into the bf16 products that its matrix unit computes.
+//! Emulates a TPU's products on any device: f32 dots and convolutions are rewritten into the bf16 products that its
+//! matrix unit computes.
 //!
-//! A TPU v2 or v3 multiplies bf16 numbers and accumulates in f32. An f32 operand is split into parts of bf16, as many as
-//! its `operand_precision` asks for ([`Split`]), and the parts that matter are multiplied. This pass writes that out, so
-//! that a CPU shows what f32 is on a TPU.
+//! A TPU v2 or v3 multiplies bf16 numbers and accumulates in f32. An f32 operand is split into bf16 parts, as many as
+//! its `operand_precision` asks for ([`Split`]), and the significant products of parts are computed. This pass writes
+//! that out, so that a CPU shows the accuracy of f32 on a TPU.
 //!
 //! # What is computed
 //! The parts of an f32 operand `x` are `p0 = bf16(x)`, `p1 = bf16(x − p0)`, `p2 = bf16(x − p0 − p1)`: conversions round to
@@ -16,9 +17,9 @@
 //! An infinity, or a number over bf16's largest (2^128 − 2^119 rounds to infinity), has `p0 = inf` and `p1 = inf − inf`,
 //! a NaN: with one product it stays an infinity, with more it makes NaN. Nothing is put in the place of a NaN.
 //!
-//! An instruction that is rewritten becomes a `call` of its name to a computation that holds all this. Nothing else is
-//! touched: a module without such an instruction comes out as it went in, and so does what this pass has written.
-//! What stays as it is, and what a TPU does that is not known, is in `docs/AS_TPU.md`.
+//! A rewritten instruction becomes a `call`, with the same name, of a computation that holds all this. Nothing else
+//! changes: a module without such an instruction comes out unchanged, and so does a module that this pass has written.
+//! `docs/AS_TPU.md` lists what stays as it is, and what is not known about a TPU.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,7 +30,8 @@ use super::{PassError, PassErrorKind};
 use bf16scope_hlo::ops::{BinaryOp, Comparison, OperandPrecision, PrecisionConfig, UnaryOp};
 use bf16scope_hlo::{CompId, DType, Emitter, InstrId, Instruction, Module, Op, Shape, verify};
 
-/// Whose arithmetic is stood in for. Both have the same matrix unit, as far as is known: one rule holds for both.
+/// The TPUs whose arithmetic can be emulated. As far as is known, both have the same matrix unit: one rule holds for
+/// both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub enum TpuArithmetic {
@@ -45,7 +47,7 @@ impl TpuArithmetic {
     /// All of them.
     pub const ALL: [TpuArithmetic; 2] = [TpuArithmetic::V2, TpuArithmetic::V3];
 
-    /// Its name: `tpu-v2`.
+    /// The name, such as `tpu-v2`.
     pub fn name(self) -> &'static str {
         match self {
             TpuArithmetic::V2 => "tpu-v2",
@@ -74,19 +76,19 @@ impl std::str::FromStr for TpuArithmetic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Split {
-    /// Parts of lhs.
+    /// The number of parts of lhs.
     pub lhs: u8,
-    /// Parts of rhs.
+    /// The number of parts of rhs.
     pub rhs: u8,
 }
 
 impl Split {
-    /// Of so many parts, by the rule of `operand_precision`.
+    /// A split into these numbers of parts.
     pub fn of_parts(lhs: u8, rhs: u8) -> Split {
         Split { lhs, rhs }
     }
 
-    /// The products: numbers of the parts of lhs and rhs, in the order in which they are added.
+    /// The products: pairs of the part numbers of lhs and rhs, in the order in which they are added.
     pub fn products(self) -> Vec<(u8, u8)> {
         let all = (0..self.lhs).flat_map(|i| (0..self.rhs).map(move |j| (i, j)));
         let mut products: Vec<(u8, u8)> = all.filter(|(i, j)| i + j < self.lhs.max(self.rhs)).collect();
@@ -94,7 +96,7 @@ impl Split {
         products
     }
 
-    /// As an instruction says; the reason where its algorithm is none of a TPU's.
+    /// The split that an instruction asks for; the reason if a TPU does not have its algorithm.
     fn of(precision: &PrecisionConfig, lhs: DType, rhs: DType) -> Result<Split, String> {
         let whole = |dtype: DType, parts: u8| if dtype == DType::BF16 { 1 } else { parts };
         if let Some(algorithm) = &precision.algorithm {
@@ -121,7 +123,7 @@ impl Split {
     }
 }
 
-/// An instruction that was rewritten.
+/// A rewritten instruction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SplitProduct {
@@ -133,11 +135,11 @@ pub struct SplitProduct {
     pub opcode: String,
     /// How its operands are split.
     pub split: Split,
-    /// How many bf16 products it is now.
+    /// The number of bf16 products that replace it.
     pub n_products: usize,
 }
 
-/// A dot or convolution of numbers that stays as it is though a TPU would compute it otherwise.
+/// A floating-point dot or convolution that stays as it is, though a TPU would compute it differently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LeftProduct {
@@ -149,22 +151,22 @@ pub struct LeftProduct {
     pub why: String,
 }
 
-/// What was done.
+/// The report of [`run`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct AsTpuReport {
-    /// For whose arithmetic.
+    /// The emulated arithmetic.
     pub arithmetic: TpuArithmetic,
-    /// What was rewritten, in the module's order.
+    /// The rewritten instructions, in the module's order.
     pub products: Vec<SplitProduct>,
-    /// What was left.
+    /// The instructions that stay though a TPU would compute them differently.
     pub left: Vec<LeftProduct>,
 }
 
-/// The module with a TPU's products, and what was done.
+/// Rewrites the products of a module as a TPU computes them.
 ///
 /// # Errors
-/// A module that does not verify.
+/// The module does not verify.
 pub fn run(module: &Module, arithmetic: &TpuArithmetic) -> Result<(Module, AsTpuReport), PassError> {
     verify(module).map_err(|errors| {
         let text = format!("the module does not verify, so its products were not rewritten as a TPU's:\n{errors}");
@@ -206,10 +208,10 @@ pub fn run(module: &Module, arithmetic: &TpuArithmetic) -> Result<(Module, AsTpu
     Ok((rewritten, report))
 }
 
-/// What becomes of a product.
+/// The decision on a product.
 enum Judged {
     Split(Split),
-    /// A TPU computes it as it stands, or it is of integers.
+    /// A TPU computes it as written, or it is of integers.
     Same,
     Left(String),
 }
@@ -240,7 +242,7 @@ fn judged(instr: &Instruction, precision: &PrecisionConfig, operands: [&Shape; 2
     Split::of(precision, lhs.dtype, rhs.dtype).map_or_else(Judged::Left, Judged::Split)
 }
 
-/// Computations that an op calls whose meaning is not known, and all that those call: they may hold no `call`.
+/// The computations that an op of unknown meaning calls, directly or not: these may not hold a `call`.
 fn inside_opaque(module: &Module) -> BTreeSet<CompId> {
     let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
     let opaque = instructions.filter(|instr| matches!(instr.op, Op::Opaque(_) | Op::CustomCall(_)));
@@ -254,9 +256,9 @@ fn inside_opaque(module: &Module) -> BTreeSet<CompId> {
     reached
 }
 
-/// The computation that a product becomes a call to; equal ones are one.
+/// The computation that replaces a product; equal ones are shared.
 fn written(module: &mut Module, opcode: &str, instr: &Instruction, operands: [&Shape; 2], split: Split) -> CompId {
-    // On bf16 operands there is nothing to choose.
+    // For bf16 operands the precision makes no difference.
     let mut op = instr.op.clone();
     op.precision_mut().into_iter().for_each(|precision| *precision = PrecisionConfig::default());
     module.made_once(&format!("as_tpu_{opcode}"), |module, comp| {
@@ -275,7 +277,7 @@ fn written(module: &mut Module, opcode: &str, instr: &Instruction, operands: [&S
     })
 }
 
-/// An operand in parts of bf16, the largest first.
+/// The parts of an operand in bf16, the largest first.
 fn parts(e: &Emitter, operand: InstrId, n: u8) -> Vec<InstrId> {
     if e.dtype(operand) == DType::BF16 {
         return vec![operand];
@@ -293,7 +295,7 @@ fn parts(e: &Emitter, operand: InstrId, n: u8) -> Vec<InstrId> {
     parts
 }
 
-/// Zeros in the place of subnormal f32 numbers, of their sign; a NaN passes.
+/// Replaces subnormal f32 numbers by zeros of their sign; a NaN passes.
 fn flushed(e: &Emitter, x: InstrId) -> InstrId {
     let magnitude = e.unary(UnaryOp::Abs, x);
     let least = e.full_like(x, f64::from(f32::MIN_POSITIVE));

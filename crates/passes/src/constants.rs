@@ -1,8 +1,9 @@
-//! Parameters that become constants, and constants that become parameters.
+//! Turns parameters into constants, and constants into parameters.
 //!
-//! A module with its weights inside, as PyTorch/XLA traces one, is large as text and cannot be given others: [`lift`] makes
-//! parameters of what the entry has as large constants. [`bake`] is the way back, and makes a module of one network's weights
-//! out of one of any weights. Nothing that is computed changes, but a compiler may fold what it knows.
+//! A module that contains its weights as constants, as PyTorch/XLA traces one, is large as text, and its weights
+//! cannot be replaced: [`lift`] turns large constants of the entry into parameters. [`bake`] is the inverse: it
+//! specialises a module to the weights of one network. The computed values are the same, but a compiler may fold
+//! constants.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +11,17 @@ use super::error::{PassError, PassErrorKind};
 use bf16scope_hlo::verify::verify;
 use bf16scope_hlo::{ArrayShape, InstrId, Literal, Module, Op, Shape};
 
-/// What became of parameters.
+/// The report of [`bake`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Baked {
-    /// The parameters that are constants now, by name.
+    /// The parameters that became constants, by name.
     pub names: Vec<String>,
-    /// Aliases and donors of theirs, which went with them.
+    /// The number of aliases and donors of these parameters, which were dropped.
     pub n_untied: usize,
 }
 
-/// A constant that is a parameter now.
+/// A constant that became a parameter.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Lifted {
@@ -28,14 +29,15 @@ pub struct Lifted {
     pub number: i64,
     /// Its name: the constant's.
     pub name: String,
-    /// What it was.
+    /// The value of the constant.
     pub value: Literal,
 }
 
-/// Makes constants of parameters of the entry, by their numbers; the others are counted anew.
+/// Turns parameters of the entry into constants, by number; the other parameters are renumbered.
 ///
 /// # Errors
-/// A number that no parameter has; a value of another dtype or other dims; a module that a compiler has scheduled.
+/// A number is not that of a parameter, a value has another dtype or other dims, or a compiler has scheduled the
+/// module.
 pub fn bake(module: &Module, values: &BTreeMap<i64, Literal>) -> Result<(Module, Baked), PassError> {
     check_source(module)?;
     let mut out = module.clone();
@@ -62,10 +64,10 @@ pub fn bake(module: &Module, values: &BTreeMap<i64, Literal>) -> Result<(Module,
     Ok((out, Baked { names, n_untied }))
 }
 
-/// Makes parameters, behind the others, of the entry's constants of so many bytes and more.
+/// Turns the entry's constants of at least `min_bytes` into parameters, behind the existing ones.
 ///
 /// # Errors
-/// A module that takes one tuple in place of arrays, or that a compiler has scheduled.
+/// The entry takes a tuple instead of arrays, or a compiler has scheduled the module.
 pub fn lift(module: &Module, min_bytes: &u64) -> Result<(Module, Vec<Lifted>), PassError> {
     check_source(module)?;
     let is_tuple = |id: &InstrId| matches!(module.entry().instr(*id).shape, Shape::Tuple(_));
@@ -90,7 +92,7 @@ pub fn lift(module: &Module, min_bytes: &u64) -> Result<(Module, Vec<Lifted>), P
     Ok((out, lifted))
 }
 
-/// That a value, or a module, is not what it is to be.
+/// The error that a value, or the module, cannot be used.
 fn wrong(module: &Module, text: String) -> PassError {
     PassError::new(PassErrorKind::Config, format!("{}: {text}", module.name))
 }
@@ -150,7 +152,7 @@ ENTRY main {
         ] {
             assert!(text.contains(part), "no {part} in\n{text}");
         }
-        // By a proto too, whose parameters have names and shardings of their own.
+        // The same by proto, which also has names and shardings of parameters.
         let by_proto = decode::from_bytes(&encode::to_bytes(&module).unwrap()).unwrap();
         let value = Literal::from_elements([4], &[0.5f32; 4]);
         let (baked, _) = bake(&by_proto, &[(0, value)].into()).unwrap();

@@ -1,26 +1,26 @@
 //! Rematerialises cotangents of the residual stream where they are added.
 //!
-//! Take a residual block with a norm after its addition, `norm(x + branch(x))`. The cotangent of that addition is the
+//! A residual block with a norm after its addition is `norm(x + branch(x))`. The cotangent of that addition is the
 //! elementwise tail of a layer norm's gradient, and it has four readers: the product that takes it back through the
-//! branch, the gradients of the kernel and the bias at the end of the branch, and the addition of what comes out of the
-//! branch, `sum = cotangent + product`. A compiler writes it to memory in a pass of its own. [`run`] rewrites the
-//! readers so that no pass is needed:
+//! branch, the gradients of the kernel and the bias at the end of the branch, and the addition of the branch's
+//! cotangent, `sum = cotangent + product`. A compiler writes it to memory in a separate pass. [`run`] rewrites the
+//! readers so that no such pass is needed:
 //!
 //! - The product on the way back through the branch becomes the only reader of the original, so the compiler fuses the
 //!   cotangent into it.
 //! - The addition reads a copy. It is computed from the same arrays and the same numbers per row, but those are behind
 //!   a barrier, so that the compiler does not merge it with the original.
-//! - Readers that the addition does not wait for read the copy through `sum = sum ? copy : sum`, so that it is written
-//!   where the product is made. Products read that behind one more barrier, or the compiler would fuse it into them
-//!   too.
+//! - Readers that the addition does not depend on read the copy through `sum = sum ? copy : sum`, so that it is
+//!   written where the product is computed. Products read that behind another barrier, or the compiler would fuse it
+//!   into them, too.
 //!
-//! Values are the same bit for bit, except that where the sum is NaN the copy is NaN as well. That loses nothing: the
-//! sum reaches every gradient before it.
+//! Values are bitwise the same, except that the copy is NaN where the sum is NaN. That loses nothing: the sum reaches
+//! every gradient before it.
 //!
-//! The pass applies where the cotangent is rounded to a narrower dtype, is computed from one or two arrays of its size,
-//! and where only another addition reads the sum. It leaves feed-forward blocks alone: the norm before one takes its
-//! statistics from their sum, and compilers for cores with two matrix units make more of that product than the pass
-//! over memory costs. Only the entry computation is rewritten. `benches/tpu/transformer.md` has figures.
+//! The pass applies if the cotangent is rounded to a narrower dtype, if it is computed from one or two arrays of its
+//! size, and if only another addition reads the sum. It does not apply to feed-forward blocks: the norm before one
+//! takes its statistics from their sum, and compilers for cores with two matrix units gain more from that product than
+//! the pass over memory costs. Only the entry computation is rewritten. `benches/tpu/transformer.md` has figures.
 
 use super::PassError;
 use super::order::in_order;
@@ -28,30 +28,30 @@ use bf16scope_hlo::ops::{BinaryOp, Comparison};
 use bf16scope_hlo::{Emitter, InstrId, Instruction, Module, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// There is nothing to choose.
+/// The pass has no options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config;
 
-/// What [`run`] did.
+/// The report of [`run`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CotangentRematReport {
     /// The names of the rematerialised cotangents.
     pub rematerialised: Vec<String>,
-    /// What instructions of the entry are called now; empty if nothing changed.
+    /// The new id of each instruction of the entry; empty if nothing changed.
     pub renamed: BTreeMap<InstrId, InstrId>,
 }
 
-/// The module with such cotangents rematerialised. Instructions keep their order, unless one must precede its user. The
-/// module must be verified.
+/// Rematerialises such cotangents. Instructions keep their order, unless one must precede its user. The module must be
+/// verified.
 ///
 /// # Errors
-/// None so far.
+/// It never fails.
 pub fn run(module: &Module, _: &Config) -> Result<(Module, CotangentRematReport), PassError> {
     Ok(rematerialised(module).unwrap_or_else(|| (module.clone(), CotangentRematReport::default())))
 }
 
-/// The module with such cotangents rematerialised, or none where there are none.
+/// The rewritten module; `None` if nothing changes.
 fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
     let entry = module.entry();
     let instructions = &entry.instructions;
@@ -63,18 +63,18 @@ fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
         sites.iter().enumerate().flat_map(|(idx, site)| site.late.iter().map(move |&id| (id, idx))).collect();
     let taken = |id: InstrId| {
         let instr = &instructions[id.idx()];
-        // What reads the copy comes after the sum, which it is made with.
+        // A reader of the copy comes after the sum, with which the copy is written.
         let sum = late.get(&id).map(|&idx| sites[idx].sum);
         instr.operands.iter().chain(&instr.control_predecessors).copied().chain(sum).collect()
     };
-    // What is late waits for no sum that waits for it, as far as `find` sees; where it is wrong nothing changes.
+    // `find` ensures that a sum does not wait for its own late readers; if that fails, nothing changes.
     let order = in_order(entry.ids(), taken)?;
     let by_sum: BTreeMap<InstrId, usize> = sites.iter().enumerate().map(|(idx, site)| (site.sum, idx)).collect();
     let mut copy = module.clone();
     copy.computations[module.entry.idx()].instructions.clear();
     let e = Emitter::new(copy, module.entry);
     let mut report = CotangentRematReport::default();
-    // Per site the copy as it stands after the sum: for products, and for all else.
+    // For each site the copy as it stands after the sum: for products, and for other readers.
     let mut after: BTreeMap<usize, [InstrId; 2]> = BTreeMap::new();
     for id in order {
         let mut instr = instructions[id.idx()].clone();
@@ -99,14 +99,14 @@ fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
             let is_number = e.compare(Comparison::Eq, new, new);
             let with_sum = e.select(is_number, again, new);
             let [behind] = e.barrier([with_sum]);
-            // All of the cotangent's dims, and so laid over devices as it is.
+            // They have the cotangent's dims, and so its sharding.
             for id in [is_number, with_sum, behind] {
                 change(&e, id, |instr| instr.sharding.clone_from(&instructions[site.cotangent.idx()].sharding));
             }
             after.insert(idx, [behind, with_sum]);
         }
     }
-    // A verified module's copies break no rule.
+    // Copies of a verified module's instructions break no rule.
     let mut written = e.finish().ok()?;
     written.computations[module.entry.idx()].root = report.renamed[&entry.root];
     Some((written, report))
@@ -118,7 +118,7 @@ fn change(e: &Emitter, id: InstrId, change: impl FnOnce(&mut Instruction)) {
     });
 }
 
-/// Appends an instruction as it is.
+/// Appends an instruction unchanged.
 fn push(e: &Emitter, instr: Instruction) -> InstrId {
     e.with_module_mut(|module| {
         let computation = &mut module.computations[e.comp().idx()];
@@ -127,19 +127,19 @@ fn push(e: &Emitter, instr: Instruction) -> InstrId {
     })
 }
 
-/// A cotangent that is to be rematerialised.
+/// A cotangent to rematerialise.
 struct Site {
     cotangent: InstrId,
-    /// The cotangent and a product that depends on it.
+    /// The sum of the cotangent and a product that depends on it.
     sum: InstrId,
-    /// What reads the cotangent and is not needed for the sum.
+    /// Readers of the cotangent on which the sum does not depend.
     late: BTreeSet<InstrId>,
-    /// The numbers per row that it is computed from, which come out of reductions.
+    /// The numbers per row that it is computed from, results of reductions.
     rows: Vec<InstrId>,
 }
 
 impl Site {
-    /// A copy of the cotangent.
+    /// Writes a copy of the cotangent.
     fn rematerialise(
         &self,
         e: &Emitter,
@@ -155,7 +155,7 @@ impl Site {
             copies.insert(id, behind);
         }
         let (functions, _) = made_from(instructions, self.cotangent);
-        // In the order of the original, and so after all that they take.
+        // In the order of the original, so that operands come first.
         for id in functions {
             let instr = &instructions[id.idx()];
             let operands = instr.operands.iter().map(|id| copies.get(id).copied().unwrap_or(renamed[id])).collect();
@@ -168,8 +168,8 @@ impl Site {
     }
 }
 
-/// The elementwise functions that compute an array, itself included, and what they take: arrays of its size that are
-/// narrower than what is computed from them, and smaller ones that are broadcast.
+/// The elementwise functions that compute an array, itself included, and their sources: arrays of its size that are
+/// narrower than the functions' results, and smaller ones that are broadcast.
 fn made_from(instructions: &[Instruction], array: InstrId) -> (BTreeSet<InstrId>, BTreeSet<InstrId>) {
     let (mut functions, mut sources) = (BTreeSet::from([array]), BTreeSet::new());
     let mut pending: Vec<InstrId> = instructions[array.idx()].operands.clone();
@@ -189,7 +189,8 @@ fn made_from(instructions: &[Instruction], array: InstrId) -> (BTreeSet<InstrId>
     (functions, sources)
 }
 
-/// From how many arrays of its size a cotangent is rematerialised: a layer norm's from its data and its cotangent.
+/// The most arrays of its size from which a cotangent is rematerialised: a layer norm's is computed from its data and
+/// its cotangent.
 const N_ARRAYS: usize = 2;
 
 fn find(instructions: &[Instruction], root: InstrId) -> Vec<Site> {
@@ -200,7 +201,7 @@ fn find(instructions: &[Instruction], root: InstrId) -> Vec<Site> {
         }
     }
     let mut sites = Vec::new();
-    // What is late waits for its sum: no later site may make the sum wait for that.
+    // Late readers wait for their sum: that sum must not wait for them through a later site.
     let mut waits = BTreeMap::new();
     for id in (0..instructions.len() as u32).map(InstrId).filter(|&id| id != root) {
         if let Some(site) = site(instructions, &users, &waits, id) {
@@ -211,7 +212,7 @@ fn find(instructions: &[Instruction], root: InstrId) -> Vec<Site> {
     sites
 }
 
-/// The place where this cotangent is added to a product, if it is to be rematerialised there.
+/// The site where this cotangent is added to a product, if it is to be rematerialised there.
 fn site(
     instructions: &[Instruction],
     users: &[Vec<InstrId>],
@@ -254,7 +255,7 @@ fn is_product(op: &Op) -> bool {
     matches!(op, Op::Dot { .. })
 }
 
-/// All that an instruction depends on or waits for.
+/// The instructions that an instruction depends on or waits for.
 fn needed_for(instructions: &[Instruction], waits: &BTreeMap<InstrId, InstrId>, id: InstrId) -> BTreeSet<InstrId> {
     let (mut needed, mut pending) = (BTreeSet::new(), vec![id]);
     while let Some(id) = pending.pop() {
@@ -274,7 +275,7 @@ mod tests {
     use bf16scope_hlo::text::{PrintOptions, parse, print};
     use bf16scope_hlo::verify::verify;
 
-    /// Rows less their means are a cotangent, which goes back through `%w` and is added to what comes out of it.
+    /// Rows less their means are a cotangent, which goes back through `%w` and is added to the resulting product.
     const STEP: &str = "HloModule step
 
 add {
@@ -320,7 +321,7 @@ ENTRY step {
         let named = |name: &str| entry.instructions.iter().find(|instr| instr.name == name).unwrap();
         let operand = |instr: &Instruction, index: usize| entry.instr(instr.operands[index]);
         assert_eq!(operand(named("back"), 0).name, "cotangent");
-        // The addition: by the same operations from the same array, but from means behind a barrier.
+        // The addition reads the same operations on the same array, but means behind a barrier.
         let copy = operand(named("sum"), 0);
         let centred = operand(copy, 0);
         assert_eq!((&copy.op, &centred.op), (&Op::Convert, &Op::Binary(BinaryOp::Subtract)));
@@ -328,7 +329,7 @@ ENTRY step {
         let means = operand(operand(centred, 1), 0);
         assert_eq!((&means.op, &operand(means, 0).op), (&Op::GetTupleElement { index: 0 }, &Op::OptimizationBarrier));
         assert_eq!(operand(operand(operand(means, 0), 0), 0).name, "mean");
-        // What is late: the copy where the sum is a number, for the product behind a barrier.
+        // Late readers read the copy if the sum is a number; the product reads it behind a barrier.
         let with_sum = operand(named("of_bias"), 0);
         assert_eq!(with_sum.op, Op::Select);
         assert_eq!([1, 2].map(|index| &operand(with_sum, index).name), [&copy.name, &named("sum").name]);
@@ -367,8 +368,8 @@ ENTRY step {
         }
     }
 
-    /// Two cotangents, each of whose ways back takes the gradient of a kernel made from the other. Both gradients waiting
-    /// for their sums would wait for each other.
+    /// Two cotangents, each of whose ways back takes the gradient of a kernel computed from the other. If both
+    /// gradients waited for their sums, they would wait for each other.
     #[test]
     fn nothing_waits_for_itself() {
         let second = "  %again = f32[8,4] multiply(%centred, %means)

@@ -1,12 +1,12 @@
-//! Why a pass could not rewrite a module: a kind, a place, a sentence and what to do about it.
+//! The error of a pass: a kind, a place, a sentence and a help text.
 //!
-//! The sentence is written where the fault is found. What a program can act on is in the kind and in the place.
+//! The sentence is written where the fault is detected. A program acts on the kind and the place.
 
 use bf16scope_hlo::{CompId, EmitError, InstrId, Metadata, Module, VerifyErrors};
 use std::error::Error;
 use std::fmt;
 
-/// Why a pass could not rewrite a module: where, what was found, what was expected, and what to do.
+/// The error of a pass: where it is, what was measured, what was expected, and what to do.
 ///
 /// ```
 /// use bf16scope_hlo::Module;
@@ -26,12 +26,12 @@ struct Parts {
     /// Whether the message begins with the place; otherwise the sentence names it.
     is_placed: bool,
     text: String,
-    /// Empty where there is nothing to say.
+    /// Empty if there is no advice.
     help: String,
     cause: Option<EmitError>,
 }
 
-/// What kind of thing keeps a pass from rewriting a module.
+/// The kinds of errors of passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PassErrorKind {
@@ -41,37 +41,38 @@ pub enum PassErrorKind {
     Broken,
     /// The configuration contradicts itself.
     Config,
-    /// A pattern of the configuration, which matches nothing in the module.
+    /// A pattern of the configuration matches nothing in the module.
     NoMatch(String),
-    /// Partitions, and no rule that splits anything over them.
+    /// The configuration asks for several partitions, but has no rule that splits anything over them.
     NoRules,
-    /// An axis that cannot be split as a rule says.
+    /// An axis cannot be split as a rule says.
     Split,
-    /// A gradient is asked for of what is no floating scalar, by what is no floating array, or of what is not there.
+    /// A gradient was requested of an output that is not a floating-point scalar, with respect to a variable that is
+    /// not a floating-point array, or for an instruction that does not exist.
     Request,
     /// An instruction between the variable and the output has no gradient.
     NoGradient,
     /// An instruction has no form in the dtype that the pass writes.
     NoForm,
-    /// A written instruction broke a rule, or the emitter had failed before.
+    /// An instruction broke a rule when it was written, or the emitter had failed before.
     Emit,
 }
 
-/// Where an instruction stands.
+/// The place of an instruction in a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its computation's name.
+    /// The name of its computation.
     pub computation: String,
     /// Its name.
     pub instruction: String,
     /// Its opcode.
     pub opcode: String,
-    /// Its metadata: scoped name, user's file and line.
+    /// Its metadata: scoped name, and the user's file and line.
     pub metadata: Metadata,
 }
 
 impl Place {
-    /// The place of an instruction of a module.
+    /// Describes an instruction of a module.
     pub fn of(module: &Module, comp: CompId, id: InstrId) -> Place {
         let computation = module.comp(comp);
         let instr = computation.instr(id);
@@ -115,25 +116,25 @@ impl PassError {
         PassError::new(PassErrorKind::Broken, text)
     }
 
-    /// The same error, at this place, with which the message begins.
+    /// The same error with a place; the message begins with it.
     pub(crate) fn at(mut self, place: Place) -> PassError {
         self.0.is_placed = true;
         self.about(place)
     }
 
-    /// The same error, at this place, which the sentence names.
+    /// The same error with a place that its sentence names already.
     pub(crate) fn about(mut self, place: Place) -> PassError {
         self.0.place = Some(place);
         self
     }
 
-    /// The same error, with what to do.
+    /// The same error with a help text.
     pub(crate) fn with_help(mut self, help: impl Into<String>) -> PassError {
         self.0.help = help.into();
         self
     }
 
-    /// The same error, its place corrected.
+    /// Corrects the place of the error.
     pub(crate) fn correct_place(&mut self, correct: impl FnOnce(&mut Place)) {
         self.0.place.as_mut().map(correct);
     }
@@ -143,17 +144,17 @@ impl PassError {
         &self.0.kind
     }
 
-    /// The instruction that it is about, where there is one.
+    /// The instruction that the error is about, if there is one.
     pub fn place(&self) -> Option<&Place> {
         self.0.place.as_ref()
     }
 
-    /// What was found, and what was expected.
+    /// What was measured, and what was expected.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// What to do, where there is something to say.
+    /// What to do, if there is advice.
     pub fn help(&self) -> Option<&str> {
         Some(self.0.help.as_str()).filter(|help| !help.is_empty())
     }
@@ -177,7 +178,7 @@ impl fmt::Display for PassError {
         f.write_str(text)?;
         match kind {
             _ if help.is_empty() => Ok(()),
-            // As the builder's errors, among which these stand.
+            // Indented as the builder's errors, among which these are shown.
             PassErrorKind::Request | PassErrorKind::NoGradient => write!(f, "\n  help: {help}"),
             _ => write!(f, "\nhelp: {help}"),
         }

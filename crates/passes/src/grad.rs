@@ -4,12 +4,12 @@
 //! the entry of a whole module. [`ops::decisions::gradient`](bf16scope_hlo::ops::decisions::gradient) holds the rule of
 //! each op. This file walks the graph, sums cotangents, and reports what has no gradient.
 //!
-//! At an array with a [custom VJP](bf16scope_hlo::CustomVjp) the walk continues at the inputs of the VJP and skips what
-//! lies between. An array that is marked as having one, in an emitter that does not have the rule, is an error.
+//! An array with a [custom VJP](bf16scope_hlo::CustomVjp) passes its cotangent to the inputs of the VJP, and the
+//! instructions between are skipped. A mark of a custom VJP whose rule the emitter does not have is an error.
 //!
-//! Only instructions between a variable and the output are visited: those that depend on a variable through
-//! floating-point values and that the output uses. The cost is therefore linear in the instructions up to the output.
-//! Every emitted instruction carries the source line of its primal, and the name of its primal under `gradient/`.
+//! The walk visits only instructions between a variable and the output: those that depend on a variable through
+//! floating-point values and that the output uses. So the cost is linear in the instructions up to the output. Every
+//! emitted instruction carries the source line of its primal, and the primal's name under `gradient/`.
 
 use bf16scope_hlo::ops::decisions::gradient;
 use bf16scope_hlo::ops::grad::{CalledGradient, Cotangent, Cotangents, Gradient, Vjp, Why};
@@ -31,17 +31,18 @@ pub use while_loop::rematerialise_trips;
 /// dims of its variable. A variable that the output does not depend on, or only through integers and functions that are
 /// constant almost everywhere, gets zeros.
 ///
-/// Values are named by their ids, or as `Tensor`s: those of another graph are then an error. `wrt` may be parameters or values computed from them. The metadata of the emitter is left as it was.
+/// Values are given as ids or as `Tensor`s; a `Tensor` of another graph is an error. `wrt` may be parameters or values
+/// computed from them. The emitter's metadata is restored.
 ///
 /// # Errors
-/// Where the output is no floating scalar, a variable no floating array, or an instruction between them has no
-/// gradient. Instructions may have been appended by then, none of which anything uses.
+/// The output is not a floating-point scalar, a variable is not a floating-point array, or an instruction between them
+/// has no gradient. Instructions may have been appended by then, but nothing uses them.
 #[track_caller]
 pub fn gradients<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<Vec<InstrId>, PassError> {
     Ok(gradients_reached(e, output, wrt)?.into_iter().map(|(gradient, _)| gradient).collect())
 }
 
-/// As [`gradients`], and whether a gradient reaches the variable: where none does, the zeros mean nothing.
+/// As [`gradients`], with whether a gradient reaches the variable: if not, the zeros mean nothing.
 ///
 /// # Errors
 /// As [`gradients`].
@@ -50,11 +51,11 @@ pub fn gradients_reached<V: Value>(e: &Emitter, output: V, wrt: &[V]) -> Result<
     Ok(gradients_observed(e, output, wrt, &[])?.0)
 }
 
-/// Gradients, each with whether it is reached, and the cotangents of the values that are observed.
+/// The gradients, each with whether it reaches its variable, and the cotangents of the observed values.
 pub(crate) type Observed = (Vec<(InstrId, bool)>, Vec<Option<InstrId>>);
 
-/// As [`gradients_reached`], and the cotangent of each of `observed`, values before the output: none where reverse mode does
-/// not come by. Nothing else is emitted than without them.
+/// As [`gradients_reached`], with the cotangent of each of `observed`, values before the output; `None` for a value
+/// that reverse mode does not visit. The emitted instructions are the same as without `observed`.
 ///
 /// # Errors
 /// As [`gradients`].
@@ -67,7 +68,7 @@ pub fn gradients_observed<V: Value>(
 ) -> Result<Observed, PassError> {
     let output = output.id_in(e);
     let mut wrt_ids = Vec::with_capacity(wrt.len());
-    // Not a closure: an error names the caller's line.
+    // A loop rather than a closure, so that an error names the caller's line.
     for value in wrt {
         wrt_ids.push(value.id_in(e));
     }
@@ -94,7 +95,7 @@ pub fn gradients_observed<V: Value>(
     }
 }
 
-/// Whether ids exist and have shapes that a gradient can be of.
+/// Checks that ids exist, and that their shapes have gradients.
 fn check(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<(), PassError> {
     let n_instructions = e.n_instructions();
     for &id in wrt.iter().chain([&output]) {
@@ -120,7 +121,8 @@ fn check(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<(), PassError>
     Ok(())
 }
 
-/// The cotangents of `wrt` and of all that lies between, by their ids, given that of `output`.
+/// The cotangents of all instructions up to `output`, by id, given that of `output`. They are complete for `wrt` and
+/// for instructions between.
 fn reverse(
     e: &Emitter,
     output: InstrId,
@@ -153,7 +155,8 @@ fn reverse(
         }
         e.set_metadata(metadata);
         if let (Op::GetTupleElement { index }, None, None) = (&op, &custom, unsupported_shape(&e.shape(id))) {
-            // Added where it belongs: a cotangent of the whole tuple for each element would be quadratic in them.
+            // Added to the element's place: a cotangent of the whole tuple per element would be quadratic in their
+            // number.
             let (tuple, element) = (operands[0].idx(), cotangents[id.idx()].clone());
             cotangents[tuple] = std::mem::take(&mut cotangents[tuple]).add_element(*index as usize, element, e);
             continue;
@@ -177,13 +180,13 @@ fn reverse(
     Ok(cotangents)
 }
 
-/// Which instructions matter, by [`InstrId`], up to the output.
+/// The instructions to differentiate, by [`InstrId`], up to the output.
 struct Active {
-    /// Depends on a variable through floating values.
+    /// Whether it depends on a variable through floating-point values.
     varied: Vec<bool>,
-    /// Is `varied`, and the output depends on it so.
+    /// Whether it is `varied`, and the output depends on it through floating-point values.
     on_path: Vec<bool>,
-    /// Has a custom VJP whose rule is not there.
+    /// Instructions with the mark of a custom VJP whose rule is missing.
     without_rule: BTreeSet<InstrId>,
 }
 
@@ -195,9 +198,9 @@ fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<
         for id in wrt.iter().filter(|id| id.idx() < n_instructions) {
             varied[id.idx()] = true;
         }
-        // What an array with a custom VJP is a function of is what that says.
+        // An array with a custom VJP is a function of that VJP's inputs.
         let inputs = |id: InstrId| e.custom_vjp(id).map(|custom| custom.inputs);
-        // By any way, also those that have no gradient: a custom VJP may have one where its instructions have none.
+        // Through any op, even one without a gradient: a custom VJP may have one although its instructions have none.
         let mut depends = varied.clone();
         let wrt: BTreeSet<InstrId> = wrt.iter().copied().collect();
         let (mut without_rule, mut lost) = (BTreeSet::new(), Vec::new());
@@ -234,14 +237,14 @@ fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<
     })
 }
 
-/// Whether an instruction with a varied operand varies: not if it holds no floating (or complex) values, or is constant
-/// almost everywhere.
+/// Whether an instruction with a varied operand varies: not if it has no floating-point (or complex) values, or is
+/// constant almost everywhere.
 fn passes_variation(instr: &Instruction) -> bool {
     let varies = |leaf: &&Shape| leaf.dtype().is_some_and(|dtype| dtype.is_float() || dtype.is_complex());
     instr.shape.leaves().iter().any(varies) && !matches!(gradient(&instr.op), Gradient::Zero { .. })
 }
 
-/// Runs the rule of one instruction.
+/// Applies the rule of one instruction.
 fn apply_rule(
     e: &Emitter,
     (id, op, operands): (InstrId, &Op, &[InstrId]),
@@ -277,7 +280,7 @@ impl CalledGradient for Called<'_> {
     }
 }
 
-/// Why values of a shape have no cotangents.
+/// Why values of this shape have no cotangents.
 fn unsupported_shape(shape: &Shape) -> Option<&'static str> {
     let arrays: Vec<_> = shape.leaves().into_iter().filter_map(Shape::as_array).collect();
     if arrays.iter().any(|array| array.dtype.is_complex()) {
@@ -289,7 +292,7 @@ fn unsupported_shape(shape: &Shape) -> Option<&'static str> {
     None
 }
 
-/// The primal's place, its name under `gradient/`.
+/// The primal's metadata, with its name under `gradient/`.
 fn gradient_metadata(instr: &Instruction) -> Metadata {
     let name = if instr.metadata.op_name.is_empty() { &instr.name } else { &instr.metadata.op_name };
     let op_type = if instr.metadata.is_custom_vjp() { String::new() } else { instr.metadata.op_type.clone() };
@@ -299,29 +302,29 @@ fn gradient_metadata(instr: &Instruction) -> Metadata {
 /// What to differentiate in a whole module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Which element of the entry's result tuple is the loss; 0 for a result that is no tuple.
+    /// The element of the entry's result tuple that is the loss; 0 if the result is not a tuple.
     pub loss: usize,
-    /// Numbers of the entry's parameters to differentiate by.
+    /// The entry's parameters to differentiate with respect to, by number.
     pub wrt: Vec<i64>,
 }
 
-/// What [`run`] did.
+/// The report of [`run`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GradReport {
-    /// Per parameter of [`Config::wrt`] its number and the index of its gradient in the result tuple.
+    /// For each parameter of [`Config::wrt`] its number and the index of its gradient in the result tuple.
     pub gradients: Vec<(i64, usize)>,
-    /// Instructions of the entry before.
+    /// Number of instructions of the entry before.
     pub n_instructions_before: usize,
-    /// And after.
+    /// The same after.
     pub n_instructions_after: usize,
 }
 
-/// A module whose result is the tuple of the original results followed by the gradients of the loss. Entry layouts of
-/// the result are dropped, as the result is another one.
+/// Differentiates a module: its result becomes the tuple of the original results followed by the gradients of the
+/// loss. The entry layout is dropped, as it is that of another result.
 ///
 /// # Errors
-/// As [`gradients`]; and where a result or parameter does not exist.
+/// As [`gradients`]; or a result or parameter does not exist.
 pub fn run(module: &Module, config: &Config) -> Result<(Module, GradReport), PassError> {
     let entry = module.entry();
     let root = entry.root;
@@ -346,7 +349,7 @@ pub fn run(module: &Module, config: &Config) -> Result<(Module, GradReport), Pas
     copy.entry_layout = None;
     copy.is_scheduled = false;
     if !is_tuple {
-        // The one result becomes element 0.
+        // The only result becomes element 0.
         copy.input_output_alias.iter_mut().for_each(|alias| alias.output_index = vec![0]);
     }
     let e = Emitter::new(copy, module.entry);

@@ -1,20 +1,21 @@
 //! Passes: functions from modules to modules.
 //!
 //! - `grad`: reverse-mode differentiation.
-//! - `remat`: the backward pass rematerialises values instead of keeping them; `cotangent_remat` does so for cotangents
-//!   where they are added.
-//! - `pace`: variable updates do not wait for the end of the program.
-//! - `partition`: a step is laid over the model axis, by shardings.
+//! - `remat`: rematerialises values in the backward pass instead of keeping them; `cotangent_remat` does so for
+//!   cotangents at the ops that add them.
+//! - `pace`: lets variable updates run before the end of the program.
+//! - `partition`: splits a step over the model axis, by shardings.
 //! - `amp`: automatic mixed precision.
-//! - `as_tpu`: f32 products as a TPU's matrix unit computes them, of bf16 parts.
-//! - `widen`: a module in f64.
-//! - `constants`: parameters become constants, and constants parameters.
+//! - `as_tpu`: computes f32 products as a TPU's matrix unit does, from bf16 parts.
+//! - `widen`: converts a module to f64.
+//! - `constants`: turns parameters into constants, and constants into parameters.
 //! - `tidy`: folds exact conversions, merges common subexpressions, removes dead code.
 //!
-//! Every pass has one signature, `run(&Module, &Config) -> Result<(Module, Report), PassError>`: it takes a verified module
-//! and returns a verified module and what it changed. (The configuration of `amp` is its `Policy`, that of `as_tpu` the
-//! arithmetic; `constants` has two, `bake` and `lift`.) `grad` and `remat` also have a form that appends to the computation that an emitter writes. The same input
-//! gives the same output, byte for byte. No pass reads files or compiles anything.
+//! Every pass has one signature, `run(&Module, &Config) -> Result<(Module, Report), PassError>`: it takes a verified
+//! module and returns a verified module with a report of its changes. (The configuration of `amp` is its `Policy`,
+//! that of `as_tpu` the arithmetic; `constants` has two functions, `bake` and `lift`.) `grad` and `remat` can also
+//! append to the computation that an emitter is writing. The same input gives the same output, byte for byte. A pass
+//! reads no files and compiles nothing.
 //!
 //! ```
 //! use bf16scope_hlo::text;
@@ -57,8 +58,8 @@ pub mod widen;
 pub use error::{PassError, PassErrorKind, Place};
 pub use name_pattern::matches as name_matches;
 
-/// Whether more than a value is tied to an instruction: how it is laid over devices, what a compiler is told of it, what
-/// it waits for. Such an instruction stays, though another one has its value.
+/// Whether an instruction has more than its value tied to it: a sharding, attributes for a compiler, or control
+/// dependencies. Such an instruction is not merged or removed, even if another one has the same value.
 fn is_tied(instr: &Instruction) -> bool {
     instr.sharding.is_some()
         || !instr.frontend_attributes.is_empty()

@@ -1,13 +1,14 @@
 //! Patterns of names: `*` matches any text, `?` any character, everything else itself. Written by hand instead of using
 //! `globset`; docs/DEPENDENCIES.md says why.
 
-/// The name of an instruction, or a pattern of names, as messages print it: without a `%`, and without the computation that
-/// stands before it, as in `main.38/%dot.12`. Names are of a whole module.
+/// The bare name in an instruction's printed name, or in a pattern of names: without `%`, and without the computation
+/// before it, as in `main.38/%dot.12`. Names are unique in a module.
 pub fn bare(name: &str) -> &str {
     name.rsplit_once("/%").map_or(name, |(_, name)| name).trim_start_matches('%')
 }
 
-/// Whether a pattern with `*` and `?` matches all of a text. Linear in text times stars: no pattern hangs.
+/// Whether a pattern with `*` and `?` matches the whole text. The time is at most proportional to the product of text
+/// and pattern length.
 pub fn matches(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
@@ -34,11 +35,11 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-/// What JAX's transformations write around the scopes of a name.
+/// Transformations that JAX writes around the scopes of a name.
 const TRANSFORMATIONS: [&str; 5] = ["jvp", "transpose", "vmap", "linearize", "remat"];
 
-/// The layers of a scoped name, from a slash on: without the transformations of JAX, which write `transpose(jvp(head))/dot` in
-/// a gradient where a forward pass has `head/dot`, and without empty scopes.
+/// The scopes of a name, with a leading slash: without JAX's transformations, which write `transpose(jvp(head))/dot`
+/// in a gradient where the forward pass has `head/dot`, and without empty scopes.
 ///
 /// ```
 /// use bf16scope_passes::name_pattern::layers;
@@ -47,7 +48,7 @@ const TRANSFORMATIONS: [&str; 5] = ["jvp", "transpose", "vmap", "linearize", "re
 /// ```
 pub fn layers(op_name: &str) -> String {
     let mut out = String::from("/");
-    // For each open parenthesis whether it is one of a transformation.
+    // For each open parenthesis whether it belongs to a transformation.
     let mut open = Vec::new();
     for c in op_name.chars() {
         let is_after = |word: &&str| out.strip_suffix(*word).is_some_and(|rest| rest.ends_with(['/', '(']));

@@ -3,8 +3,8 @@
 use bf16scope_hlo::InstrId;
 use std::collections::BTreeSet;
 
-/// `ids` as they come, each after all that it takes: what an id takes that has not come yet comes before it. None if
-/// something takes itself, directly or not.
+/// `ids` in their order, except that the operands of an id come before it; `taken` returns the operands. `None` if an
+/// id depends on itself, directly or not.
 pub(super) fn in_order(
     ids: impl Iterator<Item = InstrId>,
     taken: impl Fn(InstrId) -> Vec<InstrId>,
@@ -25,7 +25,7 @@ pub(super) fn in_order(
             } else if open.insert(id) {
                 pending.extend(missing);
             } else {
-                // What it takes was to be placed before, and waits for it.
+                // One of its operands, pushed before, waits for it.
                 return None;
             }
         }

@@ -1,45 +1,45 @@
-//! Pace: in-place updates do not wait for the end of the program.
+//! Pace: lets in-place updates run before the end of the program.
 //!
 //! The product that computes a variable's gradient reads residuals of the forward pass, and compilers fuse the
 //! optimizer's arithmetic into it. Nothing depends on the result, so a scheduler may postpone it, and the residuals
-//! stay alive. A scheduler that counts its results as new memory, although they overwrite the old values, tends to.
+//! stay live. A scheduler that counts its results as new memory, although they overwrite the old values, tends to.
 //! [`run`] makes the optimization barriers of the backward pass, behind which values are rematerialised, wait for the
 //! updates whose gradients are available by then.
 //!
-//! A barrier counts if it takes a parameter and something else, as those of a layer's rematerialised product do. An
+//! A barrier counts if it takes a parameter and another value, as those of a layer's rematerialised product do. An
 //! update is a result that may alias a parameter. It is attached to the first barrier after the last one that it
-//! depends on, so nothing ever waits for itself. No value changes: a barrier passes on what it takes. A barrier or
-//! tuple with a sharding or an attribute is left as it is, and so is a module in which something reads the results.
+//! depends on, so there are no cycles. No value changes, as a barrier passes its operands on. A barrier or tuple with
+//! a sharding or an attribute is left as it is, and so is a module in which an instruction reads the results.
 
 use super::PassError;
 use super::order::in_order;
 use bf16scope_hlo::{InstrId, Instruction, Module, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// There is nothing to choose.
+/// The pass has no options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config;
 
-/// What [`run`] did.
+/// The report of [`run`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PaceReport {
-    /// Per update that a barrier waits for, by name, the name of the barrier.
+    /// For each update that a barrier waits for, by name, the name of the barrier.
     pub paced: Vec<(String, String)>,
-    /// What instructions of the entry are called now; empty if none moved.
+    /// The new id of each instruction of the entry; empty if none moved.
     pub renamed: BTreeMap<InstrId, InstrId>,
 }
 
-/// The module with barriers that wait for updates. Instructions keep their order, unless one must precede a barrier. The
-/// module must be verified.
+/// Makes barriers wait for updates. Instructions keep their order, unless one must precede a barrier. The module must
+/// be verified.
 ///
 /// # Errors
-/// None so far.
+/// It never fails.
 pub fn run(module: &Module, _: &Config) -> Result<(Module, PaceReport), PassError> {
     Ok(paced(module).unwrap_or_else(|| (module.clone(), PaceReport::default())))
 }
 
-/// The module with such barriers, or none where nothing is to wait.
+/// The rewritten module; `None` if no barrier is to wait.
 fn paced(module: &Module) -> Option<(Module, PaceReport)> {
     let plan = PacePlan::new(module);
     if plan.waits.is_empty() {
@@ -52,7 +52,7 @@ fn paced(module: &Module) -> Option<(Module, PaceReport)> {
             report.paced.push((entry.instr(*update).name.clone(), entry.instr(barrier).name.clone()));
         }
     }
-    // A barrier that waits takes a longer tuple, and the old one would be used by nothing.
+    // A barrier that waits gets a longer tuple, which leaves the old one unused.
     let mut left_over: BTreeSet<InstrId> = plan.waits.keys().map(|&barrier| entry.instr(barrier).operands[0]).collect();
     for user in entry.ids() {
         let instr = entry.instr(user);
@@ -76,9 +76,9 @@ fn paced(module: &Module) -> Option<(Module, PaceReport)> {
 }
 
 struct PacePlan {
-    /// Per barrier the updates that it is to wait for, in the order of the results.
+    /// For each barrier the updates that it is to wait for, in the order of the results.
     waits: BTreeMap<InstrId, Vec<InstrId>>,
-    /// Per update its barrier and its place among what the barrier takes.
+    /// For each update its barrier and its index in the barrier's tuple.
     places: BTreeMap<InstrId, (InstrId, usize)>,
 }
 
@@ -91,7 +91,7 @@ impl PacePlan {
         if !matches!(root.op, Op::Tuple) || entry.instructions.iter().any(waits_for_root) {
             return plan;
         }
-        // Per instruction how many barriers, counted in order, it can depend on: the last one's number.
+        // For each instruction the number of the last barrier, counted in order, that it may depend on.
         let mut barriers = Vec::new();
         let mut last = vec![0; entry.instructions.len()];
         for (idx, instr) in entry.instructions.iter().enumerate() {
@@ -117,7 +117,7 @@ impl PacePlan {
         plan
     }
 
-    /// What an instruction takes, and a barrier that waits has in its tuple.
+    /// The dependencies of an instruction; for a barrier that waits, those of its new tuple.
     fn taken(&self, instructions: &[Instruction], id: InstrId) -> Vec<InstrId> {
         let instr = &instructions[id.idx()];
         let Some(waits) = self.waits.get(&id) else { return taken_or_awaited(instr).collect() };
@@ -126,13 +126,13 @@ impl PacePlan {
     }
 }
 
-/// What an instruction takes, or must come after.
+/// The operands and control predecessors of an instruction.
 fn taken_or_awaited(instr: &Instruction) -> impl Iterator<Item = InstrId> + '_ {
     instr.operands.iter().chain(&instr.control_predecessors).copied()
 }
 
-/// How many values a barrier takes in a tuple of its own, if one of them is a parameter; else 0. A sharding, a layout or
-/// another word on the tuple or the barrier would be wrong of a longer tuple.
+/// The number of values in a barrier's tuple, if one of them is a parameter; else 0. Also 0 if a sharding, a layout or
+/// another attribute on the tuple or the barrier would be wrong for a longer tuple.
 fn n_taken(instructions: &[Instruction], instr: &Instruction) -> usize {
     let is_plain = |instr: &Instruction| {
         let says_more = instr.sharding.is_some()
@@ -180,7 +180,7 @@ impl Writer<'_> {
         ids.iter_mut().for_each(|id| *id = self.renamed[id]);
     }
 
-    /// Appends a tuple of more elements than it had, under a name of its own.
+    /// Appends a tuple with more elements than before, under a new name.
     fn append_tuple(&mut self, mut tuple: Instruction) -> InstrId {
         self.rename(&mut tuple.operands);
         self.rename(&mut tuple.control_predecessors);
@@ -198,7 +198,7 @@ impl Writer<'_> {
         id
     }
 
-    /// The results: updates as they come out of their barriers.
+    /// Writes the results: updates are read behind their barriers.
     fn write_root(&mut self, root: InstrId) {
         let mut instr = self.original[root.idx()].clone();
         self.rename(&mut instr.control_predecessors);
@@ -211,7 +211,7 @@ impl Writer<'_> {
                     let (op, shape) = (Op::GetTupleElement { index: *index as i64 }, update.shape.without_layout());
                     let (entry, taken) = (self.module.entry, vec![self.renamed[barrier]]);
                     let new = self.module.append(entry, op, taken, shape, update.metadata.clone());
-                    // The value is the same, and lies over devices as it did.
+                    // The value is the same, with the same sharding.
                     let instr = &mut self.module.computations[entry.idx()].instructions[new.idx()];
                     instr.sharding.clone_from(&update.sharding);
                     new
@@ -229,8 +229,8 @@ mod tests {
     use bf16scope_hlo::text::{PrintOptions, parse, print};
     use bf16scope_hlo::verify::verify;
 
-    /// Two updates: that of `%w`, whose gradient `%gw` is there before the barrier that makes `%again`, and that of `%u`,
-    /// which depends on it.
+    /// Two updates: that of `%w`, whose gradient `%gw` is computed before the barrier in front of `%again`, and that
+    /// of `%u`, which depends on that barrier.
     const STEP: &str = "HloModule step, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, may-alias) }
 
 ENTRY step {
@@ -271,7 +271,7 @@ ENTRY step {
         assert_eq!((&result.op, result.operands[0]), (&Op::GetTupleElement { index: 2 }, report.renamed[&InstrId(5)]));
         assert_eq!(entry.instr(results[1]).name, "new_u");
         assert_eq!(entry.instr(results[2]).name, "again");
-        // The tuple of two is gone: nothing is left over.
+        // The tuple of two is removed.
         assert!(entry.instructions.iter().all(|instr| instr.name != "both"));
         assert_eq!(entry.instructions.len(), parse(STEP, "step").unwrap().entry().instructions.len() + 1);
     }
@@ -286,7 +286,7 @@ ENTRY step {
         assert_eq!(report.renamed.len(), original.entry().instructions.len() - 2);
     }
 
-    /// A sharding of two values would be wrong of three, and so would a layout and what else is said of a tuple.
+    /// A sharding of two values would be wrong for three, and so would a layout and other attributes of a tuple.
     #[test]
     fn a_barrier_of_which_more_is_said_takes_nothing_else() {
         for said in [
@@ -309,7 +309,7 @@ ENTRY step {
         }
     }
 
-    /// JAX's debug columns say where a barrier was written, and nothing of what it does.
+    /// JAX's debug columns say where a barrier was written; they do not affect it.
     #[test]
     fn a_barrier_with_debug_columns_waits_as_any_other() {
         let columns = ", metadata={op_name=\"step\" source_end_line=9 source_column=3}";

@@ -1,14 +1,14 @@
-//! Lays a step over the model axis: annotates parameters and results with shardings, by the patterns of their names. XLA's
-//! partitioner splits the rest by them, and writes the communication.
+//! Partitions a step over the model axis: annotates parameters and results with shardings, by patterns of their names.
+//! XLA's partitioner propagates them, and inserts the communication.
 //!
-//! A rule splits every parameter whose name it matches along one axis, in as many equal parts as there are partitions: kernels
-//! of attention along heads, of dense layers along their hidden axis, images along a spatial one. A slot of an optimizer lies
-//! as its variable does (`net/dense/kernel/momentum` as `net/dense/kernel`), and a result that takes a parameter's place as
-//! that parameter. Whatever no rule matches is whole on every partition. Replicas are not touched: their collectives have no
-//! channel, so each partition sums its own part with the same part of the others.
+//! A rule splits every parameter whose name it matches along one axis, into one equal part per partition: kernels of
+//! attention along heads, of dense layers along their hidden axis, images along a spatial one. A slot of an optimizer
+//! is sharded as its variable is (`net/dense/kernel/momentum` as `net/dense/kernel`), and a result that is aliased to
+//! a parameter as that parameter. Everything else is replicated. Replicas are not affected: their collectives have no
+//! channel, so each partition sums its own part over the replicas.
 //!
-//! Nothing is left to chance before a compiler is asked: a pattern that matches nothing, an axis that there is not or that
-//! does not divide, and images whose part is smaller than a window that passes over them are errors.
+//! Mistakes are errors before a compiler runs: a pattern that matches nothing, an axis that does not exist or does not
+//! divide, and images whose part is smaller than a window that passes over them.
 //!
 //! Source: `OpSharding` in XLA's `xla_data.proto`; TPUEstimator's `input_partition_dims`.
 
@@ -22,24 +22,24 @@ use super::{PassError, PassErrorKind, Place};
 use bf16scope_hlo::words::listed;
 use bf16scope_hlo::{ArrayShape, DeviceOrder, InstrId, Instruction, Module, Op, Shape, Sharding, TileAssignment};
 
-/// Parameters of these names are split along this axis.
+/// A rule: parameters whose names match the pattern are split along the axis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// `*` is any text, `?` any character: `*/query/kernel`.
+    /// The pattern, such as `*/query/kernel`; `*` matches any text, `?` any character.
     pub pattern: String,
-    /// Which axis, from 0.
+    /// The axis, counted from 0.
     pub axis: usize,
 }
 
-/// Over how many partitions a step is laid, and how.
+/// The number of partitions, and what is split over them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Partitions.
+    /// The number of partitions.
     pub n: usize,
-    /// What is split; at least one.
+    /// The rules; at least one.
     pub rules: Vec<Rule>,
-    /// Whether what dots and convolutions of less than 32 bits give is summed over partitions in f32, and rounded once.
-    /// Reductions are as they are: those of our layers are in f32 already.
+    /// Whether the results of dots and convolutions of less than 32 bits are summed over partitions in f32, and
+    /// rounded once. Reductions do not change: those of our layers are in f32 already.
     pub sum_in_f32: bool,
 }
 
@@ -50,13 +50,13 @@ impl Config {
     }
 }
 
-/// What was laid how.
+/// The report of [`run`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionReport {
-    /// Dots and convolutions, by computation and name, whose results are now in f32 and rounded behind.
+    /// Dots and convolutions, by computation and name, whose results are now in f32 and rounded after the sum.
     pub in_f32: Vec<(String, String)>,
-    /// Parameters that are split, by name, and along which axis.
+    /// The split parameters, by name, with the axis.
     pub split: Vec<(String, usize)>,
 }
 
@@ -68,10 +68,10 @@ fn axes_there(rank: usize) -> String {
     }
 }
 
-/// Lays a verified module over partitions, for which it then says that it is.
+/// Partitions a verified module, and records the number of partitions in it.
 ///
 /// # Errors
-/// Rules that do not fit the module.
+/// The rules do not fit the module.
 pub fn run(module: &Module, config: &Config) -> Result<(Module, PartitionReport), PassError> {
     let Config { n, rules, sum_in_f32 } = config;
     let n = *n;
@@ -119,7 +119,7 @@ fn report(module: &Module, axes: &BTreeMap<InstrId, usize>, in_f32: &[(String, S
     PartitionReport { in_f32: in_f32.to_vec(), split }
 }
 
-/// The scoped name, or the instruction's.
+/// The scoped name, or else the instruction's.
 fn name(instr: &Instruction) -> &str {
     match instr.metadata.op_name.as_str() {
         "" => &instr.name,
@@ -127,7 +127,7 @@ fn name(instr: &Instruction) -> &str {
     }
 }
 
-/// Whether a rule is for a parameter, or for the variable that it is a slot of.
+/// Whether a rule matches a parameter, or the variable that it is a slot of.
 fn is_of(rule: &Rule, instr: &Instruction, names: &BTreeMap<&str, &Instruction>) -> bool {
     let own = name(instr);
     let is_slot_of = |variable: &str| names.get(variable).is_some_and(|variable| dims(variable) == dims(instr));
@@ -162,11 +162,11 @@ fn check_axis(module: &Module, id: InstrId, axis: usize, n: usize) -> Result<(),
     }
 }
 
-/// Follows a split axis through what keeps it, and measures the windows that pass over it.
+/// Follows a split axis through ops that keep it, and checks the windows that pass over it.
 fn check_windows(module: &Module, from: InstrId, axis: usize, n: usize) -> Result<(), PassError> {
     let entry = module.entry();
     let rank = dims(entry.instr(from)).len();
-    // Values in whose dims the axis lies where it lay.
+    // Values that have the split axis at the same place.
     let mut split: BTreeSet<InstrId> = BTreeSet::from([from]);
     for id in (0..entry.instructions.len()).map(|at| InstrId(at as u32)) {
         let instr = entry.instr(id);
@@ -177,7 +177,7 @@ fn check_windows(module: &Module, from: InstrId, axis: usize, n: usize) -> Resul
             Op::Convolution(convolution) if instr.operands.first() == Some(&operand) => {
                 let spatial = convolution.dims.input_spatial.iter().position(|&dim| dim == axis as i64);
                 let is_kept = |at: usize| convolution.dims.output_spatial.get(at) == Some(&(axis as i64));
-                // Forward ones alone: the gradient of a kernel takes an image for its window.
+                // Only forward convolutions: the gradient of a kernel takes an image as its window.
                 spatial.filter(|&at| is_kept(at)).map(|at| convolution.window[at])
             }
             Op::ReduceWindow { window, .. } => window.get(axis).copied(),
@@ -300,7 +300,7 @@ ENTRY step {
         let placement = Placement::of(&module).unwrap();
         assert_eq!((placement.devices.replicas, placement.devices.partitions), (4, 2));
         assert_eq!((placement.free_parameters, placement.free_results), (vec![false; 3], vec![false; 3]));
-        // It says so only once, and the same again.
+        // Partitioning again changes nothing.
         assert_eq!(run(&module, &Config::new(2, rules(&[("*/kernel", 1)]))).unwrap().0, module);
     }
 

@@ -1,26 +1,27 @@
-//! Rematerialisation: the backward pass computes values of the forward pass a second time instead of keeping them.
+//! Rematerialisation: the backward pass recomputes values of the forward pass instead of keeping them.
 //!
 //! [`remat`] runs after [`gradients`](super::grad::gradients), on the same computation. Instructions before a given
-//! position are the forward pass, those after it the backward pass. Wherever the backward pass uses a rematerialised
-//! value, it now uses a copy, computed from *residuals*: the values that are kept. A residual first goes through an
-//! `opt-barrier`, because a compiler that sees the same computation twice keeps one of the two. Where computing the
-//! copy costs more than reading it, the barrier also takes the latest sum or product of the backward pass, so that
-//! nothing is computed before it is needed (as in JAX's `checkpoint`).
+//! position are the forward pass, those after it the backward pass. Where the backward pass uses a rematerialised
+//! value, it then uses a copy, computed from *residuals*: values that are kept. A residual first goes through an
+//! `opt-barrier`, because a compiler merges equal computations otherwise. If computing the copy costs more than
+//! reading it, the barrier also takes the latest sum or product of the backward pass, so that the copy is not computed
+//! before it is needed (as in JAX's `checkpoint`).
 //!
-//! Rematerialised are:
+//! These values are rematerialised:
 //! - elementwise functions of one or two residuals, including batch normalisation with known statistics. Reading the
 //!   residuals and applying the function costs little more than reading its result, and often nothing, because the
-//!   compiler fuses it into its reader, in the forward pass too;
-//! - a variable's cast to fewer bits that a convolution takes as its kernel, where the kernel is much larger than the
-//!   resulting image: the variable exists anyway, and otherwise the copies for a network's last layers would be alive
-//!   together where the backward pass begins;
-//! - instructions whose name matches a pattern of the [`Remat`], including convolutions and products. The inputs of a
-//!   matched scope are residuals.
+//!   compiler fuses it into its consumer, in the forward pass too;
+//! - a variable's cast to a narrower dtype that is a convolution's kernel, if the kernel is much larger than the
+//!   resulting image: the variable is live anyway, and otherwise the casts for a network's last layers would all be
+//!   live where the backward pass begins;
+//! - instructions whose name matches a pattern of the [`Remat`], including convolutions and products. The operands of
+//!   a matched scope are residuals.
 //!
-//! Always kept are parameters, statistics and other results much smaller than their operands, random bits, and whatever
-//! calls, communicates or has no array as its result.
+//! Parameters, statistics and other results much smaller than their operands, random bits, calls, communication, and
+//! results that are not arrays are always kept.
 //!
-//! A copy does what its original does, so gradients keep their bits where the compiler keeps those of each instruction.
+//! A copy is the same op on the same values, so gradients are bitwise the same if the compiler rounds each instruction
+//! as written.
 
 use super::name_pattern::matches;
 use super::{PassError, PassErrorKind};
@@ -32,37 +33,38 @@ use bf16scope_hlo::{CompId, Emitter, InstrId, Instruction, Metadata, Module, Op,
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What [`remat`] did.
+/// The report of [`remat`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RematReport {
     /// The scoped name and shape of each rematerialised value.
     pub rematerialised: Vec<(String, String)>,
-    /// The same for each residual that was put behind a barrier for it.
+    /// The same for each residual that was put behind a barrier.
     pub residuals: Vec<(String, String)>,
 }
 
 /// What the backward pass of a whole module rematerialises.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// How many of the entry's instructions, its first, are the forward pass.
+    /// The number of the entry's instructions, from the first, that are the forward pass.
     pub n_forward: usize,
     /// What is rematerialised.
     pub remat: Remat,
 }
 
-/// From how many residuals an elementwise function is rematerialised. With two, the backward pass keeps every other one
-/// of the sums along a chain of residual blocks, and reads two arrays for each one in between.
+/// The most residuals from which an elementwise function is rematerialised. With two, the backward pass keeps every
+/// other one of the sums along a chain of residual blocks, and reads two arrays for each one in between.
 const N_SOURCES: usize = 2;
 
-/// An array with this many times fewer elements than its result, or than its operand, is small: keeping and reading it
-/// costs nothing. Statistics and scales are small; a pooled image (4 or 9 times) is not.
+/// An array is small if it has this many times fewer elements than its result, or than its operand: keeping and
+/// reading it costs nothing. Statistics and scales are small; a pooled image (4 or 9 times) is not.
 const SMALL: i64 = 16;
 
-/// A kernel with more than this many times the elements of its convolution's result is cast again.
+/// A kernel with more than this many times the elements of its convolution's result is recast.
 const LARGE: i64 = 2;
 
-/// A module whose backward pass, all instructions of the entry after the forward pass, rematerialises values.
+/// Rewrites the backward pass of a module (all instructions of the entry after the forward pass) so that it
+/// rematerialises values.
 ///
 /// # Errors
 /// As [`remat`].
@@ -77,11 +79,12 @@ pub fn run(module: &Module, config: &Config) -> Result<(Module, RematReport), Pa
     Ok((module, report))
 }
 
-/// Makes the backward pass, which is the emitter's computation from instruction `n_forward` on, rematerialise what
-/// `config` says. Ids below `n_forward` stay valid; of the later ones, `results` are returned with their new ids.
+/// Rewrites the backward pass, which is the emitter's computation from instruction `n_forward` on, so that it
+/// rematerialises what `config` says. Ids below `n_forward` stay valid; later `results` are returned with their new
+/// ids.
 ///
 /// # Errors
-/// A pattern that matches nothing; an emitter that had failed. The computation is then unchanged.
+/// A pattern matches nothing, or the emitter had failed before. The computation is then unchanged.
 pub fn remat(
     e: &Emitter,
     n_forward: usize,
@@ -99,7 +102,7 @@ pub fn remat(
     if !e.with_module(|module| plan.changes(module, comp)) {
         return Ok((results.to_vec(), RematReport::default()));
     }
-    // The emitter lends its module to another one that writes the backward pass anew.
+    // The emitter lends its module to another one, which rewrites the backward pass.
     let original = e.with_module_mut(|module| std::mem::replace(module, Module::new("")));
     let mut copy = original.clone();
     let backward = copy.computations[comp.idx()].instructions.split_off(n_forward);
@@ -120,7 +123,7 @@ pub fn remat(
     result
 }
 
-/// Whether there is anything to do for this forward pass.
+/// Whether `config` may apply to this forward pass.
 fn applies(config: &Remat, forward: &[Instruction]) -> bool {
     match config {
         Remat::None => false,
@@ -129,23 +132,23 @@ fn applies(config: &Remat, forward: &[Instruction]) -> bool {
     }
 }
 
-/// What becomes of a value of the forward pass that the backward pass uses.
+/// How the backward pass gets a value of the forward pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Used as it is: it exists anyway, is small, or is no array.
+    /// It uses the value directly: that is live anyway, is small, or is not an array.
     Used,
-    /// Kept, and used through a barrier.
+    /// It uses the kept value, through a barrier.
     Residual,
-    /// Computed a second time.
+    /// It computes the value again.
     Rematerialised,
 }
 
-/// What becomes of each value of the forward pass.
+/// The plan for each value of the forward pass.
 struct RematPlan {
     fates: Vec<Fate>,
-    /// The matched scope that an instruction, of either pass, is in.
+    /// The matched scope of each instruction, of either pass.
     scopes: Vec<Option<String>>,
-    /// Whether rematerialising a value runs more than elementwise functions.
+    /// For each value whether rematerialising it costs more than elementwise functions.
     costs: Vec<bool>,
 }
 
@@ -156,7 +159,7 @@ impl RematPlan {
         let scopes = matched_scopes(instructions, n_forward, config)?;
         let casts = large_casts(forward);
         let mut plan = RematPlan { fates: Vec::new(), scopes, costs: Vec::new() };
-        // Per value the kept arrays, other than small ones, that it would be computed from.
+        // For each value the kept arrays, other than small ones, that its copy would be computed from.
         let mut sources: Vec<BTreeSet<InstrId>> = Vec::new();
         for (idx, instr) in forward.iter().enumerate() {
             let operands = remat_operands(forward, instr);
@@ -172,7 +175,7 @@ impl RematPlan {
             } else if (in_scope && (is_map || decisions::is_repeatable(&instr.op)) && !is_reduced)
                 || (is_map && from.len() <= N_SOURCES && !widens(forward, &from, instr))
             {
-                // What is computed from parameters and constants alone has nothing to be kept for.
+                // A value that is computed from parameters and constants alone is cheap to keep.
                 if from.is_empty() && !in_scope { Fate::Used } else { Fate::Rematerialised }
             } else if is_reduced {
                 Fate::Used
@@ -180,7 +183,7 @@ impl RematPlan {
                 Fate::Residual
             };
             let fate = if casts.contains(&InstrId(idx as u32)) {
-                // The variable is there anyway, but without a barrier the compiler keeps the forward pass's cast.
+                // The variable is live anyway, but without a barrier the compiler keeps the forward pass's cast.
                 plan.fates[instr.operands[0].idx()] = Fate::Residual;
                 Fate::Rematerialised
             } else {
@@ -198,7 +201,7 @@ impl RematPlan {
         Ok(plan)
     }
 
-    /// Whether the backward pass uses anything that is rematerialised.
+    /// Whether the backward pass uses a rematerialised value.
     fn changes(&self, module: &Module, comp: CompId) -> bool {
         let n_forward = self.fates.len();
         let backward = &module.comp(comp).instructions[n_forward..];
@@ -207,8 +210,7 @@ impl RematPlan {
     }
 }
 
-/// The operands that rematerialising an instruction takes: its own, or for the normalised result of a batch norm those
-/// of the normalisation.
+/// The operands of an instruction's copy: its own, or those of the batch norm if it extracts the normalised result.
 fn remat_operands(forward: &[Instruction], instr: &Instruction) -> Vec<InstrId> {
     match normalisation(forward, instr) {
         Some((norm, _)) => norm.operands.clone(),
@@ -226,7 +228,7 @@ fn normalisation<'a>(forward: &'a [Instruction], instr: &Instruction) -> Option<
     }
 }
 
-/// The casts of variables to fewer bits that convolutions take as kernels much larger than the resulting images.
+/// The casts of variables to narrower dtypes that are kernels much larger than the images of their convolutions.
 fn large_casts(forward: &[Instruction]) -> BTreeSet<InstrId> {
     let n_bits = |instr: &Instruction| instr.shape.dtype().map_or(0, |dtype| dtype.bits());
     let is_cast_of_variable = |instr: &Instruction| {
@@ -243,7 +245,7 @@ fn large_casts(forward: &[Instruction]) -> BTreeSet<InstrId> {
     kernels.filter(|id| is_cast_of_variable(&forward[id.idx()])).collect()
 }
 
-/// Whether an instruction is elementwise, or moves no elements.
+/// Whether an instruction is elementwise, including a batch norm with known statistics.
 fn is_map(forward: &[Instruction], instr: &Instruction) -> bool {
     decisions::is_map(&instr.op) || normalisation(forward, instr).is_some()
 }
@@ -256,13 +258,13 @@ fn is_small(instr: &Instruction, other: &Instruction) -> bool {
     }
 }
 
-/// Elements of an array, or of the largest array of a tuple.
+/// The number of elements of an array, or of the largest array of a tuple.
 fn n_elements(shape: &Shape) -> Option<i64> {
     let n_of = |leaf: &Shape| leaf.dims().iter().fold(1i64, |n, &size| n.saturating_mul(size));
     shape.leaves().into_iter().map(n_of).max()
 }
 
-/// Whether a value is narrower than random bits it comes from: a dropout's mask is kept, not its bits.
+/// Whether a value is narrower than the random bits that it comes from: a dropout's mask is kept, not its bits.
 fn widens(forward: &[Instruction], from: &BTreeSet<InstrId>, instr: &Instruction) -> bool {
     let n_bits = |instr: &Instruction| instr.shape.dtype().map_or(0, |dtype| dtype.bits());
     let is_random = |id: &InstrId| {
@@ -273,8 +275,8 @@ fn widens(forward: &[Instruction], from: &BTreeSet<InstrId>, instr: &Instruction
     from.iter().any(|id| is_random(id) && n_bits(&forward[id.idx()]) > n_bits(instr))
 }
 
-/// The scope of each instruction that a pattern matches: its name up to the last matched level. A gradient is in the scope
-/// of its primal.
+/// The scope of each instruction that a pattern matches: its name up to the last matched level. A gradient is in the
+/// scope of its primal.
 fn matched_scopes(
     instructions: &[Instruction],
     n_forward: usize,
@@ -293,7 +295,7 @@ fn matched_scopes(
                 *hit = true;
                 Some(end)
             });
-            // The outermost scope: what is inside it is rematerialised as one.
+            // The outermost scope: it is rematerialised as a whole.
             found.min().map(|end| levels[..end].join("/"))
         });
         scopes.push(scope.clone());
@@ -324,14 +326,14 @@ fn last_level(pattern: &str, levels: &[&str]) -> Option<usize> {
     })
 }
 
-/// Writes the backward pass anew.
+/// Rewrites the backward pass.
 struct Writer<'a> {
     e: Emitter,
     plan: &'a RematPlan,
     n_forward: usize,
-    /// New ids of the backward pass so far.
+    /// The new ids of the backward pass so far.
     renamed: Vec<InstrId>,
-    /// Copies so far, by original and the matched scope they are for: scopes are rematerialised one by one.
+    /// The copies so far, by original and by the scope that uses them: each scope is rematerialised separately.
     copies: BTreeMap<(InstrId, Option<String>), InstrId>,
     /// The last sum or product of the backward pass.
     latest: Option<InstrId>,
@@ -344,7 +346,7 @@ impl Writer<'_> {
         Writer { e, plan, n_forward, renamed, copies, latest: None, report: RematReport::default() }
     }
 
-    /// Appends an instruction of the backward pass, with copies of the rematerialised values that it uses.
+    /// Appends an instruction of the backward pass, on copies of the rematerialised values that it uses.
     fn rewrite(&mut self, instr: &Instruction, scope: &Option<String>) {
         let operands: Vec<InstrId> = instr.operands.iter().map(|&id| self.operand(id, scope)).collect();
         let renamed = |id: &InstrId| id.idx().checked_sub(self.n_forward).map_or(*id, |idx| self.renamed[idx]);
@@ -363,9 +365,9 @@ impl Writer<'_> {
         self.value(id, scope, self.plan.costs[id.idx()])
     }
 
-    /// A value of the forward pass as the backward pass uses it, on behalf of a scope; `late` if its user is expensive.
+    /// The value that the backward pass uses in place of `id`, within a scope; `late` if its user is expensive.
     fn value(&mut self, id: InstrId, scope: &Option<String>, late: bool) -> InstrId {
-        // No recursion: a chain of rematerialised values may be as long as the program.
+        // A stack rather than recursion: a chain of rematerialised values may be as long as the program.
         let mut pending = vec![(id, scope.clone(), false)];
         while let Some((id, scope, was_open)) = pending.pop() {
             if self.known(id, &scope).is_some() {
@@ -397,13 +399,13 @@ impl Writer<'_> {
         self.known(id, scope).expect("it was made last")
     }
 
-    /// For which scope a value is rematerialised: a scope is rematerialised once, whoever asks.
+    /// The scope for which a value is rematerialised: its own scope, if it has one and the user is not in another.
     fn scope_of(&self, id: InstrId, scope: &Option<String>) -> Option<String> {
         let own = &self.plan.scopes[id.idx()];
         if own.is_some() && !self.crosses(id, scope) { own.clone() } else { scope.clone() }
     }
 
-    /// Whether a value is of another scope than the one that asks.
+    /// Whether a value is in another scope than its user.
     fn crosses(&self, id: InstrId, scope: &Option<String>) -> bool {
         let own = &self.plan.scopes[id.idx()];
         scope.is_some() && own.is_some() && own != scope
@@ -417,7 +419,7 @@ impl Writer<'_> {
         }
     }
 
-    /// What stands for a value of the forward pass, if that is there already.
+    /// The value that stands for one of the forward pass, if it was written already.
     fn known(&self, id: InstrId, scope: &Option<String>) -> Option<InstrId> {
         match self.plan.fates[id.idx()] {
             Fate::Used => Some(id),
@@ -425,7 +427,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A kept value behind a barrier.
+    /// Puts a kept value behind a barrier.
     fn keep(&mut self, instr: &Instruction, id: InstrId, late: bool) -> InstrId {
         self.report.residuals.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
         self.e.set_metadata(copy_metadata(instr));
@@ -441,7 +443,7 @@ impl Writer<'_> {
         kept
     }
 
-    /// What rematerialising an instruction takes.
+    /// The operands of an instruction's copy.
     fn remat_operands(&self, instr: &Instruction) -> Vec<InstrId> {
         self.e.with_module(|module| remat_operands(&module.comp(self.e.comp()).instructions[..self.n_forward], instr))
     }
@@ -454,7 +456,7 @@ impl Writer<'_> {
         });
         let metadata = copy_metadata(instr);
         let Some(attributes) = attributes else {
-            // What it waited for stands in the forward pass, which stays.
+            // Its control predecessors are in the forward pass, which stays.
             return self.append(Instruction { operands, metadata, ..instr.clone() });
         };
         self.e.set_metadata(metadata);
@@ -468,7 +470,7 @@ impl Writer<'_> {
         result
     }
 
-    /// Lays a value over devices as one of the same dims lies.
+    /// Copies the sharding of an instruction with the same dims.
     fn shard(&self, id: InstrId, like: &Instruction) {
         self.e.with_module_mut(|module| {
             let instr = module.computations[self.e.comp().idx()].instructions.get_mut(id.idx());
@@ -483,7 +485,7 @@ impl Writer<'_> {
     }
 }
 
-/// The original's place, its name under `remat/`.
+/// The original's metadata, with its name under `remat/`.
 fn copy_metadata(instr: &Instruction) -> Metadata {
     Metadata { op_name: format!("remat/{}", instr.metadata.op_name), ..instr.metadata.clone() }
 }

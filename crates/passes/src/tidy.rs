@@ -1,9 +1,9 @@
 //! Tidying: folds exact converts, merges common subexpressions, removes dead code.
 //!
-//! The three steps run in this order. [`Config`] switches each of them. Each is linear in the module, and tidying twice
-//! gives the same as tidying once. No step changes a result, not even in the last bit: `f32 → bf16 → f32` rounds and
-//! stays, `bf16 → f32 → bf16` does nothing and goes. (A signalling NaN, which a conversion would make quiet, counts as
-//! the same value.) Instructions keep their names and metadata; of two that are merged, the first stays.
+//! The three steps run in this order; [`Config`] switches each of them. Each is linear in the module, and tidying a
+//! tidied module changes nothing. No step changes a result, not even in the last bit: `f32 → bf16 → f32` rounds and
+//! stays, `bf16 → f32 → bf16` is the identity and is removed. (A signalling NaN, which a conversion would make quiet,
+//! counts as the same value.) Instructions keep their names and metadata; of two that are merged, the first stays.
 //!
 //! The pass does not simplify algebra, fold constants or fuse: compilers do that better.
 
@@ -19,9 +19,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub struct Config {
     /// Removes conversions that change nothing, and shortens chains whose first link is exact.
     pub fold_converts: bool,
-    /// Merges instructions that compute the same.
+    /// Merges instructions that compute the same value.
     pub merge_common: bool,
-    /// Removes instructions nothing uses, and computations nothing calls.
+    /// Removes instructions that nothing uses, and computations that nothing calls.
     pub remove_dead: bool,
 }
 
@@ -31,47 +31,47 @@ impl Default for Config {
     }
 }
 
-/// What changed, in the order it was found.
+/// The changes, in the order in which they were made.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TidyReport {
-    /// One per instruction or computation.
+    /// One per changed instruction or computation.
     pub changes: Vec<Change>,
 }
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A convert reads a value further up, or is that value.
+    /// A convert now reads an earlier value of its chain, or is replaced by it.
     FoldedConvert {
         /// Computation and instruction.
         at: (String, String),
-        /// The instruction that is used or converted instead.
+        /// The instruction that is converted, or used, instead.
         from: String,
     },
-    /// An instruction computed what an earlier one does.
+    /// An instruction computed the same value as an earlier one.
     Merged {
         /// Computation and instruction.
         at: (String, String),
         /// The earlier one.
         into: String,
     },
-    /// An instruction was not used.
+    /// An instruction was unused.
     Dead {
         /// Computation and instruction.
         at: (String, String),
     },
-    /// A computation was not called.
+    /// A computation had no caller.
     Uncalled {
         /// Its name.
         computation: String,
     },
 }
 
-/// A tidied copy, and what was done. The module must be a verified one.
+/// Tidies a verified module.
 ///
 /// # Errors
-/// None so far.
+/// It never fails.
 pub fn run(module: &Module, config: &Config) -> Result<(Module, TidyReport), PassError> {
     let mut module = module.clone();
     let mut report = TidyReport::default();
@@ -94,7 +94,7 @@ pub fn run(module: &Module, config: &Config) -> Result<(Module, TidyReport), Pas
     Ok((module, report))
 }
 
-/// Replaces every use, also by the root and by control edges, of `id` by `replacement[id]`.
+/// Replaces every use of `id`, also by the root and by control edges, by `replacement[id]`.
 fn replace_uses(computation: &mut Computation, replacement: &[InstrId]) {
     for instr in &mut computation.instructions {
         let uses = instr.operands.iter_mut().chain(&mut instr.control_predecessors);
@@ -103,7 +103,7 @@ fn replace_uses(computation: &mut Computation, replacement: &[InstrId]) {
     computation.root = replacement[computation.root.idx()];
 }
 
-/// Whether every value of `from` is one of `to`, so that converting loses nothing.
+/// Whether `to` represents every value of `from`, so that converting loses nothing.
 fn is_exact(from: DType, to: DType) -> bool {
     match (from.class(), to.class()) {
         _ if from == to => true,
@@ -112,12 +112,13 @@ fn is_exact(from: DType, to: DType) -> bool {
         }
         (DTypeClass::Signed, DTypeClass::Signed)
         | (DTypeClass::Unsigned, DTypeClass::Unsigned | DTypeClass::Signed) => from.bits() < to.bits(),
-        // Between integers and floats, values out of range do not convert alike on every way.
+        // Between integers and floats, conversions of values out of range depend on the path.
         _ => false,
     }
 }
 
-/// `convert(convert(x))`, the inner one exact, is `convert(x)`; a convert to the dtype a value has is the value.
+/// Replaces `convert(convert(x))`, if the inner one is exact, by `convert(x)`, and a convert to a value's own dtype by
+/// the value.
 fn fold_converts(computation: &mut Computation, report: &mut TidyReport) {
     let mut replacement: Vec<InstrId> = computation.ids().collect();
     for id in computation.ids() {
@@ -125,7 +126,7 @@ fn fold_converts(computation: &mut Computation, report: &mut TidyReport) {
         if !is_plain_convert(instr) {
             continue;
         }
-        // Operands were folded before: one look up the chain sees all of it.
+        // Operands were folded before, so looking one step up the chain is enough.
         let mut source = replacement[instr.operands[0].idx()];
         let inner = computation.instr(source);
         if is_plain_convert(inner) {
@@ -152,7 +153,7 @@ fn fold_converts(computation: &mut Computation, report: &mut TidyReport) {
     replace_uses(computation, &replacement);
 }
 
-/// A convert that nothing but its operand ties down.
+/// Whether an instruction is a convert that nothing but its operand determines.
 fn is_plain_convert(instr: &Instruction) -> bool {
     matches!(instr.op, Op::Convert) && !is_tied(instr) && !instr.metadata.is_custom_vjp()
 }
@@ -181,7 +182,7 @@ fn merge_common(computation: &mut Computation, of_computations: &[bool], report:
     replace_uses(computation, &replacement);
 }
 
-/// Parameters are what they are; what only a back end or another device understands is left alone.
+/// Parameters are distinct; ops that only a back end or another device understands are left alone.
 fn is_mergeable(instr: &Instruction) -> bool {
     let is_foreign = matches!(instr.op, Op::Parameter { .. } | Op::CustomCall(_) | Op::Opaque(_) | Op::AllReduce(_));
     !is_foreign && instr.control_predecessors.is_empty()
@@ -195,12 +196,12 @@ fn computes_the_same(a: &Instruction, b: &Instruction) -> bool {
         && a.frontend_attributes == b.frontend_attributes
         && a.backend_config == b.backend_config
         && a.unmodelled.without_metadata() == b.unmodelled.without_metadata()
-        // One has a gradient that the other has not.
+        // One may have a gradient that the other does not have.
         && a.metadata.is_custom_vjp() == b.metadata.is_custom_vjp()
 }
 
-/// Equal for instructions that [`computes_the_same`] says are, and different for nearly all others, whatever they differ
-/// in: a module may hold a hundred thousand that differ in one attribute.
+/// A hash that is equal for instructions that [`computes_the_same`] accepts, and differs for nearly all others,
+/// whatever they differ in: a module may hold a hundred thousand that differ in one attribute.
 fn fingerprint(instr: &Instruction) -> u64 {
     let mut hasher = DefaultHasher::new();
     instr.op.opcode().hash(&mut hasher);
@@ -211,13 +212,13 @@ fn fingerprint(instr: &Instruction) -> u64 {
     match &instr.op {
         Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Convert | Op::Reshape | Op::Tuple => {}
         Op::Constant(Literal::Array { bytes, .. }) => bytes.hash(&mut hasher),
-        // All attributes, as they are written for eyes.
+        // All attributes, by the `Debug` form.
         op => write!(HashedText(&mut hasher), "{op:?}").expect("hashing does not fail"),
     }
     hasher.finish()
 }
 
-/// Text that is hashed as it is written.
+/// Hashes text as it is written.
 struct HashedText<'a>(&'a mut DefaultHasher);
 
 impl fmt::Write for HashedText<'_> {
@@ -227,7 +228,7 @@ impl fmt::Write for HashedText<'_> {
     }
 }
 
-/// Keeps what the root needs, parameters, and what has an effect.
+/// Keeps parameters, instructions that the root needs, and those with effects.
 fn remove_dead(computation: &mut Computation, of_computations: &[bool], report: &mut TidyReport) {
     let mut live = vec![false; computation.instructions.len()];
     live[computation.root.idx()] = true;
@@ -235,7 +236,7 @@ fn remove_dead(computation: &mut Computation, of_computations: &[bool], report: 
         let instr = computation.instr(id);
         live[id.idx()] |= matches!(instr.op, Op::Parameter { .. }) || is_effective(instr, of_computations);
         if live[id.idx()] {
-            // A control predecessor may stand later only in a broken module: ids were verified.
+            // Ids were verified, so a control predecessor stands before.
             for used in instr.operands.iter().chain(&instr.control_predecessors) {
                 live[used.idx()] = true;
             }
@@ -259,7 +260,7 @@ fn remove_dead(computation: &mut Computation, of_computations: &[bool], report: 
     replace_uses(computation, &renumbered);
 }
 
-/// Keeps the entry and what it calls, directly or not.
+/// Keeps the entry and its callees, direct or not.
 fn remove_uncalled(module: &mut Module, report: &mut TidyReport) {
     let mut is_called = vec![false; module.computations.len()];
     let mut pending = vec![module.entry];
@@ -295,7 +296,7 @@ mod tests {
     use bf16scope_hlo::verify::verify;
     use bf16scope_hlo::{Emitter, Shape};
 
-    /// Builds, tidies twice, and gives the opcodes left in the entry.
+    /// Builds a module, tidies it twice, and returns the opcodes left in the entry.
     fn check(build: impl Fn(&Emitter)) -> (Vec<String>, TidyReport) {
         let module = Module::new("tidy");
         let e = Emitter::new(module.clone(), module.entry);
@@ -403,7 +404,7 @@ mod tests {
         assert_eq!(report.changes, [Change::Uncalled { computation: "multiply_f32".into() }]);
     }
 
-    /// What ties an instruction down: how it is laid over devices, what a compiler is told of it, what it waits for.
+    /// Attributes that tie an instruction down: its sharding, attributes for a compiler, and what it waits for.
     const TIES: [&str; 4] = [
         ", sharding={replicated}",
         ", frontend_attributes={kept=\"1\"}",
@@ -411,7 +412,7 @@ mod tests {
         ", control-predecessors={y}",
     ];
 
-    /// The opcodes that tidying leaves of an entry with parameters `x` and `y`.
+    /// The opcodes that tidying leaves in an entry with parameters `x` and `y`.
     fn left_of(body: &str) -> Vec<String> {
         let text = format!(
             "HloModule m\n\nENTRY m {{\n  x = bf16[4]{{0}} parameter(0)\n  y = bf16[4]{{0}} parameter(1)\n{body}}}\n"
@@ -450,7 +451,7 @@ mod tests {
         let marks = [", metadata={op_type=\"custom_vjp\"}", ", statistics={visualizing_index=0,flops=0.5}"];
         for said in TIES.into_iter().chain(marks) {
             assert_eq!(left_of(&body(said, "")), apart, "{said}");
-            // What waits for something is not merged with what waits for the same.
+            // Instructions that wait for another are not merged, even if both wait for the same.
             let is_alike = !said.contains("control-predecessors");
             assert_eq!(left_of(&body(said, said)), if is_alike { &merged[..] } else { &apart[..] }, "{said}");
         }

@@ -1,9 +1,9 @@
-//! A module in f64: what its f32 arithmetic would give without f32's roundings.
+//! Converts a module to f64, to compute its f32 arithmetic without f32's roundings.
 //!
-//! Every f32 is an f64 (and every c64 a c128): parameters, constants, what is between, results. Constants keep their f32
-//! values, and so do the program's own roundings to bf16, f16 and by `reduce-precision`. Where bits are read or made
-//! (`bitcast-convert`), the value is f32 for that moment. What only a back end knows, `custom-call` on floats, has no wide
-//! form: the module is refused.
+//! Every f32 becomes f64 (and every c64 c128): parameters, constants, intermediate values, results. Constants keep
+//! their f32 values, and the program's own roundings to bf16, to f16 and by `reduce-precision` stay. A
+//! `bitcast-convert` still reads or writes the bits of an f32. A `custom-call` on floats has a meaning that only a
+//! back end knows, so the module is refused.
 
 use super::{PassError, PassErrorKind, Place};
 use bf16scope_hlo::ops::PrecisionConfig;
@@ -12,24 +12,24 @@ use bf16scope_hlo::{
     ArrayShape, CompId, DType, Element, InstrId, Instruction, Literal, Metadata, Module, Op, Shape, Unmodelled,
 };
 
-/// There is nothing to choose.
+/// The pass has no options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config;
 
-/// What [`run`] did.
+/// The report of [`run`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WidenReport {
     /// Instructions whose results are now in f64 or c128, by computation and name.
     pub widened: Vec<(String, String)>,
-    /// Those whose bits are read or made, by computation and name: they still are f32 for that moment.
+    /// `bitcast-convert`s that still read or write f32, by computation and name.
     pub in_f32: Vec<(String, String)>,
 }
 
-/// The module in f64. Its parameters and results that were f32 are f64, and nothing aliases any more.
+/// Converts a module to f64. Its f32 parameters and results become f64, and its aliases are dropped.
 ///
 /// # Errors
-/// A custom call on floats.
+/// The module has a custom call on floats.
 pub fn run(module: &Module, _: &Config) -> Result<(Module, WidenReport), PassError> {
     let mut report = WidenReport::default();
     let mut wide = module.clone();
@@ -67,7 +67,7 @@ pub fn run(module: &Module, _: &Config) -> Result<(Module, WidenReport), PassErr
                 instr.operands[0] = push(&mut written, converted(name, instr.operands[0], &operand_shapes[0]));
             }
             if is_bits && has_f32(&instr.shape) {
-                // The name goes with the value that others read.
+                // The name goes to the value that other instructions read.
                 let (name, shape) = (instr.name.clone(), instr.shape.clone());
                 instr.name += ".f32";
                 let narrow = push(&mut written, instr);
@@ -112,7 +112,7 @@ fn has_f32(shape: &Shape) -> bool {
     shape.leaves().iter().any(|leaf| matches!(leaf.dtype(), Some(DType::F32 | DType::C64)))
 }
 
-/// A shape in f64.
+/// The shape with f64 for f32, and c128 for c64.
 pub fn widened(shape: &Shape) -> Shape {
     match shape {
         Shape::Array(array) => Shape::Array(ArrayShape { dtype: wide(array.dtype), ..array.clone() }),
@@ -129,7 +129,7 @@ fn wide(dtype: DType) -> DType {
     }
 }
 
-/// A literal in f64: every value is what it was.
+/// The literal with f64 for f32, and c128 for c64; the values are the same.
 pub fn widened_literal(literal: &Literal) -> Literal {
     match literal {
         Literal::Array { shape, bytes } if wide(shape.dtype) != shape.dtype => {

@@ -1,9 +1,9 @@
-//! In which other forms a value could be without another rounding.
+//! The other forms in which a value could be stored without an additional rounding.
 //!
-//! Rules say what is stored from the form of a program, and a compiler may do otherwise. Where it costs no accuracy, a value
-//! can as well be in another form. None of them rounds what the rules leave f32 for a reader: a value that was rounded stays
-//! f32, or is rounded at another place on its way to readers that all read it rounded; and what moves rounded values may move
-//! them before they are f32 again.
+//! The rules infer from the form of a program what is materialised, and a compiler may do otherwise. So the search
+//! over compiled forms may try others, if they cost no accuracy. An alternative never rounds a value that the rules
+//! leave f32 for a consumer: a rounded value stays f32, or is rounded elsewhere on its way to consumers that all read
+//! it rounded; and data movement may move rounded values before they are converted back to f32.
 
 use super::assignment::Assignment;
 use super::dataflow::{Dataflow, NodeId, NodeKind};
@@ -12,7 +12,7 @@ use super::policy::Because;
 use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::precision::Class;
 
-/// In which other forms a node's value could be without another rounding.
+/// The other forms in which a node's result could be stored without an additional rounding.
 pub(super) fn alternatives(graph: &Dataflow<'_>, assignment: &Assignment, node: NodeId) -> Vec<StoredAs> {
     let of = graph.node(node);
     let value = of.first_result;
@@ -48,7 +48,7 @@ pub(super) fn alternatives(graph: &Dataflow<'_>, assignment: &Assignment, node: 
         && floats().any(is_rounded)
         && floats().all(|operand| is_rounded(operand) || graph.value(*operand).is_exact);
     if is_soft && !is_low && !is_narrow && (is_read_narrow || moves_rounded) {
-        // Rounding commutes with an op of class clear, so it is the cast that moves above it, or below it.
+        // Rounding commutes with an op of class clear, so the cast moves above the op, or below it.
         forms.push(if class == Class::Clear { StoredAs::Narrow } else { StoredAs::Rounded });
     }
     forms

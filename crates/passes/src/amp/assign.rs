@@ -1,16 +1,16 @@
-//! Which nodes of a region compute in the narrow dtype, which values are stored in it, and which rule decided it.
+//! Which nodes of a region compute in the narrow dtype, which values are stored in it, and which rule decided.
 //!
-//! 1. Facts: what each node is needed for (`needs`), where the network ends (`ends`), which products lie around it, and what
-//!    crosses the borders of loops and branches (`crossings`).
-//! 2. The decision on each node (`decision`), as if each value were stored.
-//! 3. Storage: which of these values a compiler keeps in registers (`fused`, `elementwise`), and which of those that are f32
-//!    for the loss it stores (`materialised`). Then the decision again.
-//! 4. What moves values follows what is around it (`moves`).
-//! 5. For a TPU's tiles: tables with narrow rows (`tables`), logits that are as large as any parameter (`logits`), and sums of
-//!    what was put together of parts (`parts`).
+//! 1. Facts: the needs of each node's consumers (`needs`), the ends of the network (`ends`), the products around it,
+//!    and the values that cross the borders of loops and branches (`crossings`).
+//! 2. The decision on each node (`decision`), as if every result were materialised.
+//! 3. Storage: which results a compiler keeps in registers (`fused`, `elementwise`), and which of those that are f32
+//!    for the loss it materialises (`materialised`). Then the decision again.
+//! 4. Data movement follows what is around it (`moves`).
+//! 5. For a TPU's tiles: tables with narrow rows (`tables`), logits that are as large as any parameter (`logits`), and
+//!    sums of concatenations (`parts`).
 //!
-//! TensorFlow's `auto_mixed_precision` denies loss and optimizer ops outright. It has neither needs nor steps 3 and 5, and in step
-//! 4 it lowers whatever is connected.
+//! TensorFlow's `auto_mixed_precision` denies loss and optimizer ops outright. It has neither needs nor steps 3 and 5,
+//! and in step 4 it lowers whatever is connected.
 
 mod moves;
 
@@ -37,10 +37,10 @@ use bf16scope_hlo::ops::precision::{Amplification, Class};
 use bf16scope_hlo::{DType, Op};
 use std::collections::BTreeMap;
 
-/// Paints a region.
+/// Assigns dtypes to the nodes and values of a region.
 ///
-/// `crossing` says which arrays of a loop's state are narrow, where the region is its body or condition; `loops` what the
-/// loops of the region do with theirs; `needs` what is f32 for what reads it.
+/// `crossing` says which arrays of a loop's state are narrow, if the region is a loop's body or condition; `loops`
+/// what the loops in the region do with their state; `needs` what is f32 for its consumers.
 pub(super) fn assign(
     graph: &Dataflow<'_>,
     classes: &Classes<'_>,
@@ -80,7 +80,7 @@ pub(super) fn assign(
     assigner.out
 }
 
-/// The rule of a node that nothing is decided of.
+/// The rule of a node that `decide` is not asked about.
 fn source(node: &Node) -> Rule {
     match node.kind {
         NodeKind::Op(_) | NodeKind::Fixed(_) => Rule::Fixed,
@@ -88,8 +88,9 @@ fn source(node: &Node) -> Rule {
     }
 }
 
-/// Which arrays of the region's own state are narrow: its parameters, its results, and what writes these. Gives for each value
-/// whether it is a result in its own dtype, and whether it is a narrow array that the region reads.
+/// Lowers the narrow arrays of the region's own state: its parameters, its results, and the nodes that write these.
+/// Returns for each value whether it is a result in its own dtype, and whether it is a narrow array that the region
+/// reads.
 fn state(graph: &Dataflow<'_>, crossing: &Crossing, out: &mut Assignment) -> (Vec<bool>, Vec<bool>) {
     let (mut is_result, mut is_read) = (graph.is_result.clone(), vec![false; graph.values.len()]);
     let Crossing { taken, given: state } = crossing;
@@ -100,7 +101,7 @@ fn state(graph: &Dataflow<'_>, crossing: &Crossing, out: &mut Assignment) -> (Ve
         out.value_low[value as usize] = true;
         is_read[value as usize] = true;
     }
-    // A condition gives no state.
+    // The condition of a loop does not return the state.
     if state.len() != graph.results.len() {
         return (is_result, is_read);
     }
@@ -127,10 +128,10 @@ struct Assigner<'g> {
     policy: &'g Policy,
     kind: RegionKind,
     out: Assignment,
-    /// For each node whether it moves values that are stored.
+    /// For each node whether it moves data that a compiler materialises.
     moved: Vec<bool>,
     ends: Ends,
-    /// What is f32 for what reads it.
+    /// What is f32 for its consumers.
     needs: &'g Needs,
     /// For each node whether it is a product whose f32 sum is kept.
     keeps_sum: Vec<bool>,
@@ -141,7 +142,7 @@ impl Assigner<'_> {
         0..self.graph.nodes.len() as NodeId
     }
 
-    /// The facts about each node, if every value is stored.
+    /// The facts about each node, as if every result were materialised.
     fn facts(
         &mut self,
         loops: &BTreeMap<NodeId, Loop>,
@@ -166,8 +167,8 @@ impl Assigner<'_> {
         let stores = self.stores();
         let facts = |node: NodeId| {
             let (idx, of) = (node as usize, graph.node(node));
-            // Readers decide for products that devices may sum, so that a gradient is not rounded behind its sum for nobody.
-            // Operands of the loss are rounded, because they are stored for the backward pass.
+            // A product that devices may sum keeps f32 unless a consumer casts it, so that a gradient is not rounded
+            // for no consumer. Operands of the loss are rounded, because they are stored for the backward pass.
             let rounds = !of.gives_f32 || self.ends.leads_to_loss[idx];
             Facts {
                 class: of.class(),
@@ -185,7 +186,7 @@ impl Assigner<'_> {
         self.nodes().map(facts).collect()
     }
 
-    /// Whether a node is on a way from one product to another.
+    /// Whether a way between two products may go through a node.
     fn passes(&self, node: NodeId) -> bool {
         let class = self.graph.node(node).class();
         let is_open = matches!(class, Some(Class::Infer | Class::Clear | Class::Deny { .. }));
@@ -196,7 +197,8 @@ impl Assigner<'_> {
         self.graph.node(node).class() == Some(Class::Allow)
     }
 
-    /// For each node a product that it is computed from; itself, where that is a narrow array of the region's state.
+    /// For each node a product that it is computed from, or the node itself if it reads a narrow array of the region's
+    /// state.
     fn below(&self, is_narrow_read: &[bool]) -> Vec<Option<NodeId>> {
         let graph = self.graph;
         let mut below: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
@@ -211,14 +213,14 @@ impl Assigner<'_> {
         below
     }
 
-    /// For each node a product that is computed from it, or what stores it in the narrow dtype.
+    /// For each node a product that is computed from it, or the node that stores it in the narrow dtype.
     fn above(&self) -> Vec<Option<NodeId>> {
         let graph = self.graph;
         let stores = |node: NodeId, value: ValueId| {
             let is_filled = self.out.rule[node as usize] == Rule::Filled;
             is_filled || self.out.is_narrow_state(node, value) || self.adds_rows(node, value)
         };
-        // A narrow result of a branch is stored for its caller.
+        // A narrow result of a branch is materialised for its caller.
         let is_given = |value: ValueId| self.out.is_narrow_result(value) && filled(graph, value).is_none();
         let mut above: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
         for node in self.nodes().rev() {
@@ -234,12 +236,12 @@ impl Assigner<'_> {
         above
     }
 
-    /// Whether a node adds what a value holds to a table with narrow rows.
+    /// Whether a node adds the rows in `value` to a table with narrow rows.
     fn adds_rows(&self, node: NodeId, value: ValueId) -> bool {
         self.policy.tables == Boundary::Lower && tables::adds_rows(self.graph, self.classes, node, value)
     }
 
-    /// For each node of class deny or clear whether a compiler stores what it gives.
+    /// For each node of class deny or clear whether and why a compiler materialises its result.
     fn stores(&self) -> Vec<Option<Stores>> {
         let (graph, classes) = (self.graph, self.classes);
         let is_windowed: Vec<bool> = self.nodes().map(|node| is_sum_over_windows(graph, classes, node)).collect();
@@ -267,7 +269,8 @@ impl Assigner<'_> {
         self.nodes().map(stores).collect()
     }
 
-    /// Whether a sum and another op read what a node gives, which a compiler stores for them. In f16 it may be infinite.
+    /// Whether a sum and another op read a node's result, so that a compiler materialises it. In f16 it may be
+    /// infinite.
     fn is_summand(&self, node: NodeId) -> bool {
         let (graph, of) = (self.graph, self.graph.node(node));
         let readers = &graph.users[of.first_result as usize];
@@ -280,7 +283,7 @@ impl Assigner<'_> {
             && readers.iter().any(|&reader| matches!(graph.instr(graph.node(reader)).op, Op::Reduce { .. }))
     }
 
-    /// Decides for each node that is not decided by what crosses the region's borders.
+    /// Decides for every node, except those that are decided by what crosses the region's borders.
     fn decide_all(&mut self, facts: &[Facts]) {
         for (node, facts) in (0..).zip(facts) {
             if facts.class.is_some_and(|class| class != Class::NotFloat) && self.out.rule[node as usize] != Rule::Filled
@@ -300,7 +303,7 @@ impl Assigner<'_> {
         }
     }
 
-    /// Where values lie that were lowered, or are f32 for the loss, and what that decides.
+    /// Finds where lowered values, and those that are f32 for the loss, are stored, and decides again for these.
     fn find_storage(&mut self, facts: &mut [Facts]) {
         let graph = self.graph;
         let found = fused(graph, &self.out, &|node, value| self.adds_rows(node, value));
@@ -312,7 +315,7 @@ impl Assigner<'_> {
         self.store(facts, found.into_iter().map(once).collect());
     }
 
-    /// Applies the policy's decisions on single nodes, whatever is around them.
+    /// Applies the policy's decisions on single nodes, whatever surrounds them.
     fn decide_single(&mut self, facts: &mut [Facts]) {
         for node in self.nodes() {
             let of = self.graph.node(node);
@@ -333,7 +336,7 @@ impl Assigner<'_> {
         }
     }
 
-    /// Applies the rules that serve the layout of a TPU's memory.
+    /// Applies the rules for the memory layout of a TPU.
     fn fit_tiles(&mut self, loops: &BTreeMap<NodeId, Loop>) {
         let (graph, classes) = (self.graph, self.classes);
         if self.policy.tables == Boundary::Lower {
@@ -352,7 +355,7 @@ impl Assigner<'_> {
             for found in logits::logits(graph, &self.out, classes, self.kind, loops) {
                 self.store_narrow(found.add, true, Rule::Logits);
                 self.store_narrow(found.sum, true, Rule::Summed);
-                // The bias is repeated for it.
+                // The bias is broadcast for it.
                 for &value in &graph.node(found.add).operands {
                     let mut maker = graph.producer(value);
                     while self.lower_where_read_narrow(maker)
@@ -370,7 +373,7 @@ impl Assigner<'_> {
         }
     }
 
-    /// Stores what a node gives in the narrow dtype, computed in it or in f32.
+    /// Stores a node's result in the narrow dtype, computed in it or in f32.
     fn store_narrow(&mut self, node: NodeId, is_low: bool, rule: Rule) {
         self.out.rule[node as usize] = rule;
         self.out.low[node as usize] |= is_low;
@@ -383,8 +386,8 @@ impl Assigner<'_> {
         }
     }
 
-    /// After all steps: what leaves a body that each device runs on its part is f32 where it is made, as its border takes f32
-    /// and no cast may stand before that.
+    /// The last step: operands of the border of a body that runs on each device (`shard_map`) are f32 where they are
+    /// computed, because the border takes f32 and no cast may stand before it.
     fn keep_borders(&mut self) {
         let graph = self.graph;
         let borders = graph.nodes.iter().filter(|of| is_body_border(&graph.instr(of).op));

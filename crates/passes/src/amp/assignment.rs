@@ -1,4 +1,4 @@
-//! The dtypes that `assign` gives to the nodes and values of a region, and the rule behind each.
+//! The dtypes that `assign` chooses for the nodes and values of a region, and the rule behind each.
 
 use super::dataflow::{NodeId, ValueId};
 use super::decision::Rule;
@@ -7,30 +7,31 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The result of [`assign`](super::assign::assign).
 #[derive(Debug)]
 pub(super) struct Assignment {
-    /// For each node whether it reads the narrow dtype.
+    /// For each node whether its operands are narrow.
     pub low: Vec<bool>,
-    /// For each value whether it is made in the narrow dtype: by a node that is not `low`, if that rounds it.
+    /// For each value whether it is narrow. The node that computes it may still not be `low`: it then rounds its f32
+    /// result.
     pub value_low: Vec<bool>,
     /// For each node the rule that decided.
     pub rule: Vec<Rule>,
-    /// For each node the one that the decision came from.
+    /// For each node the node that the decision came from.
     pub from: Vec<Option<NodeId>>,
-    /// For each loop and `conditional` what crosses its border narrow.
+    /// For each loop and `conditional` the values that cross its border in the narrow dtype.
     pub crossings: BTreeMap<NodeId, Crossing>,
-    /// The values that each of them takes narrow.
+    /// The pairs of a loop or `conditional` and an operand that it takes in the narrow dtype.
     taken_narrow: BTreeSet<(NodeId, ValueId)>,
-    /// For each result of the region whether it is narrow for its caller.
+    /// For each result of the region whether its caller gets it in the narrow dtype.
     pub narrow_results: Vec<bool>,
-    /// The values of those that are.
+    /// The values of the narrow results.
     given_narrow: BTreeSet<ValueId>,
-    /// Whether an allowed op reads what the loss leads to: there is a backward pass.
+    /// Whether there is a backward pass: an allowed op reads values that are computed from the loss.
     pub differentiates: bool,
-    /// For each value whether a cast of it must keep what is finite finite.
+    /// For each value whether its cast must clamp, so that finite numbers stay finite.
     pub beyond: Vec<bool>,
 }
 
 impl Assignment {
-    /// What was assigned so far in a region of so many values, whose nodes follow these rules.
+    /// An assignment in which nothing is narrow yet. The nodes start with the rules `rule`.
     pub(super) fn new(rule: Vec<Rule>, n_values: usize, beyond: Vec<bool>) -> Assignment {
         Assignment {
             low: vec![false; rule.len()],
@@ -46,14 +47,14 @@ impl Assignment {
         }
     }
 
-    /// Says what crosses the border of a loop or a `conditional` that has these operands.
+    /// Records what crosses the border of a loop or a `conditional` that has these operands.
     pub(super) fn cross(&mut self, node: NodeId, operands: &[ValueId], crossing: Crossing) {
         let taken = operands.iter().zip(&crossing.taken).filter(|(_, is_narrow)| **is_narrow);
         self.taken_narrow.extend(taken.map(|(&operand, _)| (node, operand)));
         self.crossings.insert(node, crossing);
     }
 
-    /// Says which of the region's results its caller gets in the narrow dtype.
+    /// Records which of the region's results its caller gets in the narrow dtype.
     pub(super) fn give(&mut self, results: &[ValueId], are_narrow: &[bool]) {
         let given = results.iter().zip(are_narrow).filter(|(_, is_narrow)| **is_narrow);
         self.given_narrow = given.map(|(&result, _)| result).collect();
@@ -65,7 +66,7 @@ impl Assignment {
         self.taken_narrow.contains(&(node, value))
     }
 
-    /// Whether the region gives a value in the narrow dtype to its caller.
+    /// Whether the region returns a value in the narrow dtype to its caller.
     pub(super) fn is_narrow_result(&self, value: ValueId) -> bool {
         self.given_narrow.contains(&value)
     }
@@ -74,13 +75,13 @@ impl Assignment {
 /// Which values cross the border of a region, or of the op that runs it, in the narrow dtype.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Crossing {
-    /// Of those that it takes.
+    /// For each operand whether it is narrow.
     pub taken: Vec<bool>,
-    /// Of those that it gives; none are named of a condition.
+    /// For each result whether it is narrow; empty for the condition of a loop.
     pub given: Vec<bool>,
 }
 
-/// Of what kind a region is.
+/// The kind of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RegionKind {
     /// The entry: its parameters and results are the program's.

@@ -1,24 +1,25 @@
-//! What branches of a `conditional` give, and of what it is computed.
+//! What the branches of a `conditional` return, and what that is computed from.
 //!
-//! A back end stores what a branch takes and what it gives, as a branch is a program of its own. Between products both are
-//! rounded for that, as anything else is that is stored. JAX's backward pass of a `cond` gives of each branch what its
-//! gradient needs, and zeros for what the other branches' gradients need: so a result is of a product if it is in one.
+//! A back end materialises the operands and results of a branch, as a branch is a program of its own. Between products
+//! both are rounded for that, as any other materialised value is. JAX's backward pass of a `cond` returns from each
+//! branch what its own gradient needs, and zeros for what the gradients of other branches need: so a result counts as
+//! computed from a product if it is in any branch.
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use bf16scope_hlo::ops::precision::Class;
 
-/// What a branch gives, for each of its results.
+/// A branch: what each of its results is computed from.
 #[derive(Clone, Debug)]
 pub(super) struct Branch {
-    /// How many values it takes.
+    /// The number of its operands.
     pub n_taken: usize,
-    /// Whether a result is computed from a product of the branch.
+    /// For each result whether it is computed from a product in the branch.
     pub of_product: Vec<bool>,
-    /// Whether a result is computed from an array of f32 that it takes.
+    /// For each result whether it is computed from an f32 array among the branch's operands.
     pub of_taken: Vec<bool>,
 }
 
-/// The branch that this region is.
+/// Describes the branch that is this region.
 pub(super) fn of_region(graph: &Dataflow<'_>) -> Branch {
     let taken: Vec<ValueId> = graph.parameters().collect();
     let products = (0..graph.nodes.len() as NodeId).filter(|&node| graph.node(node).class() == Some(Class::Allow));

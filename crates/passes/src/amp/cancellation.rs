@@ -1,5 +1,6 @@
-//! Products that cancel against sums of what they multiply: ‖a‖² + ‖b‖² − 2a·b, its gradient a·Σg − g·b, a covariance xᵀx/n − μμᵀ,
-//! a Gram matrix beside its own diagonal. What is left is small, so a rounding of the product is large beside it.
+//! Products that cancel against sums of their own operands: ‖a‖² + ‖b‖² − 2a·b, its gradient a·Σg − g·b, a covariance
+//! xᵀx/n − μμᵀ, a Gram matrix beside its own diagonal. The difference is small, so a rounding of the product is large
+//! beside it.
 
 use super::dataflow::{Dataflow, Node, NodeId, ValueId};
 use bf16scope_hlo::Op;
@@ -8,25 +9,25 @@ use bf16scope_hlo::ops::precision::{Class, Movement};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Ops that are looked through for what cancels, from one sum, and from one of its terms.
+/// The most ops that are searched from one sum, and from one of its terms.
 const MAX_NODES: usize = 48;
 
-/// Nodes of the same operands that are told apart.
+/// The most nodes with the same operands that are compared with each other.
 const MAX_ALIKE: usize = 8;
 
-/// Sums that are looked through below a sum.
+/// The most sums that are followed below a sum.
 const MAX_DEPTH: u32 = 4;
 
 /// What cancels in a region.
 #[derive(Default)]
 pub(super) struct Cancellations {
-    /// Products that cancel and the ops between, each with the sum in which it does.
+    /// Products that cancel and the ops between, each with the sum in which it cancels.
     pub nodes: Vec<(NodeId, NodeId)>,
-    /// For each value whether those products read it, or one that is computed alike.
+    /// For each value whether those products read it, or an equal value.
     pub is_read: Vec<bool>,
 }
 
-/// All products of a region that cancel, and the ops between.
+/// Finds all products of a region that cancel, and the ops between.
 pub(super) fn cancellations(graph: &Dataflow<'_>) -> Cancellations {
     let (source_of, sources) = (sources(graph), BTreeSet::new());
     let mut finder = Finder { graph, source_of, sources, is_of_cancelled: vec![false; graph.values.len()] };
@@ -45,16 +46,16 @@ pub(super) fn cancellations(graph: &Dataflow<'_>) -> Cancellations {
 
 struct Finder<'g, 'm> {
     graph: &'g Dataflow<'m>,
-    /// For each value what was moved to make it.
+    /// For each value the value that was moved, cast, negated or scaled to compute it.
     source_of: Vec<ValueId>,
-    /// What products that cancel read.
+    /// The operands of products that cancel.
     sources: BTreeSet<ValueId>,
-    /// For each value whether it is computed from one of them.
+    /// For each value whether it is computed from a product that cancels.
     is_of_cancelled: Vec<bool>,
 }
 
 impl Finder<'_, '_> {
-    /// Products that cancel within a sum, and the ops between; nothing where none does.
+    /// Products that cancel within a sum, and the ops between; empty if none cancels.
     fn cancels(&mut self, sum: NodeId) -> Vec<NodeId> {
         let graph = self.graph;
         let Some(terms) = Terms::of_sum(graph, sum) else { return Vec::new() };
@@ -63,10 +64,11 @@ impl Finder<'_, '_> {
         let cancels = |&&(product, is_whole): &&(NodeId, bool)| {
             let operands = &graph.node(product).operands;
             let sources: BTreeSet<ValueId> = operands.iter().map(|&value| self.source_of[value as usize]).collect();
-            // Beside a part of itself, which is its diagonal where both operands are one array.
+            // The product beside a part of itself: its diagonal, if both operands are one array.
             let is_gram = sources.len() == 1;
             let meets_itself = is_whole && is_gram && terms.products.contains(&(product, false));
-            // A gradient of one that cancels: it reads one operand of that, and what was computed from it.
+            // The gradient of a product that cancels: it reads one operand of that product, and a value computed from
+            // it.
             let is_of_one = |&value: &ValueId| self.is_of_cancelled[value as usize];
             let is_gradient =
                 !terms.others.is_empty() && !self.sources.is_disjoint(&sources) && operands.iter().any(is_of_one);
@@ -87,17 +89,17 @@ impl Finder<'_, '_> {
     }
 }
 
-/// What is added up.
+/// The terms of a sum.
 #[derive(Default)]
 struct Terms {
     between: Vec<NodeId>,
-    /// Products, and whether all their numbers are added.
+    /// Products, and whether all their elements are added.
     products: Vec<(NodeId, bool)>,
     others: Vec<NodeId>,
 }
 
 impl Terms {
-    /// The terms of a sum, or of sums that are added to it, if they are few.
+    /// The terms of a sum, and of sums that are added to it; `None` if they are too many.
     fn of_sum(graph: &Dataflow<'_>, sum: NodeId) -> Option<Terms> {
         let mut terms = Terms { between: vec![sum], ..Terms::default() };
         let mut open: Vec<(ValueId, bool)> = graph.node(sum).operands.iter().map(|&value| (value, true)).collect();
@@ -133,7 +135,8 @@ fn is_scaling(graph: &Dataflow<'_>, of: &Node) -> bool {
     scales && of.operands.iter().any(|&value| graph.value(value).is_data)
 }
 
-/// For each value the one that was moved, cast, negated or scaled to make it, and of those that are computed alike the first.
+/// For each value the value that was moved, cast, negated or scaled to compute it; equal values share the first of
+/// them.
 fn sources(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let mut sources: Vec<ValueId> = (0..graph.values.len() as ValueId).collect();
     let mut alike: BTreeMap<Vec<ValueId>, Vec<NodeId>> = BTreeMap::new();
@@ -162,12 +165,12 @@ fn sources(graph: &Dataflow<'_>) -> Vec<ValueId> {
     sources
 }
 
-/// Whether a node computes the same of the same.
+/// Whether a second node with the same op and operands computes the same value.
 fn is_repeated(of: &Node) -> bool {
     matches!(of.class(), Some(Class::Allow | Class::Infer | Class::Clear)) && !of.operands.is_empty()
 }
 
-/// For each sum that a node computes elementwise of, along an axis and not of all, the arrays that are summed.
+/// For each sum along some of the axes that `node` computes on elementwise, the arrays that are summed.
 fn sums_under(graph: &Dataflow<'_>, sources: &[ValueId], node: NodeId) -> Vec<BTreeSet<ValueId>> {
     let (mut seen, mut open, mut sums) = (BTreeSet::new(), vec![node], Vec::new());
     while let Some(node) = open.pop() {
@@ -185,7 +188,7 @@ fn sums_under(graph: &Dataflow<'_>, sources: &[ValueId], node: NodeId) -> Vec<BT
     sums
 }
 
-/// Whether a node adds up along an axis. One number for all rows cancels no row's product.
+/// Whether a node sums along an axis. A single number for all rows does not cancel the product of one row.
 fn is_sum(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let op = &graph.instr(graph.node(node)).op;
     let sums =
@@ -193,7 +196,7 @@ fn is_sum(graph: &Dataflow<'_>, node: NodeId) -> bool {
     sums && !graph.instr(graph.node(node)).shape.dims().is_empty()
 }
 
-/// The arrays of which, or of whose squares, a sum is: behind other sums, and one multiplication.
+/// The arrays that a sum adds up, or whose squares it adds up: behind other sums, and one multiplication.
 fn leaves(graph: &Dataflow<'_>, sources: &[ValueId], sum: NodeId) -> BTreeSet<ValueId> {
     let mut leaves = BTreeSet::new();
     let mut open: Vec<(ValueId, u32)> = graph.node(sum).operands.iter().map(|&value| (value, 0)).collect();

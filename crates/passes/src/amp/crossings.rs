@@ -1,8 +1,8 @@
-//! Which arrays cross the border of a region's loops and branches in the narrow dtype: what is stored there between
-//! products.
+//! Which arrays cross the border of a region's loops and branches in the narrow dtype: those that are materialised
+//! there between products.
 //!
-//! `loops` and `branches` say what each does with what it takes and gives; the region around it says where that comes from,
-//! and where it goes.
+//! `loops` and `branches` say what each loop or branch does with its operands and results; the region around it says
+//! where the operands come from, and where the results go.
 
 use super::assignment::{Assignment, Crossing};
 use super::branches::Branch;
@@ -21,18 +21,19 @@ pub(super) struct Around<'a> {
     pub graph: &'a Dataflow<'a>,
     /// What its nodes lead to.
     pub ends: &'a Ends,
-    /// For each node the product that it is computed from, if nothing denied is between.
+    /// For each node the product that it is computed from, unless a denied op is between.
     pub below: &'a [Option<NodeId>],
-    /// What is f32 for what reads it.
+    /// What is f32 for its consumers.
     pub needs: &'a Needs,
-    /// For each node whether a product is computed from what it gives.
+    /// For each node whether a product is computed from its result.
     pub leads_to_product: Vec<bool>,
-    /// Whether what is carried between products is narrow in every loop.
+    /// Whether every loop carries its state between products in the narrow dtype (`Boundary::Lower`), or only loops
+    /// over layers.
     pub carried: Boundary,
 }
 
 impl Around<'_> {
-    /// Which arrays of the state of the region's loops are narrow.
+    /// Decides which arrays of the state of the region's loops are narrow.
     pub(super) fn narrow_loops(&self, loops: &BTreeMap<NodeId, Loop>, out: &mut Assignment) {
         let graph = self.graph;
         for (&node, of_loop) in loops {
@@ -118,7 +119,7 @@ impl Around<'_> {
         }
     }
 
-    /// Whether a value is computed from a product, and no loss, result or choice is made of it.
+    /// Whether a value is computed from a product, and no loss, result or choice is computed from it.
     fn is_of_product(&self, value: ValueId) -> bool {
         let maker = self.graph.producer(value);
         let is_product = self.graph.node(maker).class() == Some(Class::Allow);
@@ -127,8 +128,8 @@ impl Around<'_> {
         (is_product || self.below[maker as usize].is_some()) && !keeps
     }
 
-    /// Whether a loop reads weights of its layers here: a parameter that the program updates, too, or gives a gradient of. Data
-    /// that the steps of an optimizer read are none.
+    /// Whether a loop reads weights of its layers here: slices of a parameter that the program updates, too, or whose
+    /// gradient it returns. Data that the steps of an optimizer read are not weights.
     fn is_layers(&self, before: ValueId, kept: Use) -> bool {
         let graph = self.graph;
         let is_update = |&result: &ValueId| {
@@ -149,8 +150,8 @@ impl Around<'_> {
         out.value_low[self.moved_from(value) as usize]
     }
 
-    /// The value whose numbers, all of them, ops of class clear only moved to make this one: as where what a loop filled is
-    /// transposed for the next.
+    /// The value whose elements, all of them, ops of class clear only moved to compute this one: as where an array
+    /// that a loop filled is transposed for the next loop.
     fn moved_from(&self, mut value: ValueId) -> ValueId {
         loop {
             let of = self.graph.node(self.graph.producer(value));
@@ -163,7 +164,7 @@ impl Around<'_> {
         }
     }
 
-    /// Whether a loss or a result of the region is computed from a value, as step 1 of `assign` asks, or it is needed in f32.
+    /// Whether a loss or a result of the region is computed from a value (step 1 of `assign`), or it is needed in f32.
     fn is_kept(&self, value: ValueId) -> bool {
         let leads = |&user: &NodeId| {
             let class = self.graph.node(user).class();

@@ -1,15 +1,16 @@
-//! Values that are moved: what a TPU's compiler stores of them, where their readers stand.
+//! Data movement: what a TPU's compiler materialises of it, and in which dtype.
 //!
-//! Back ends fuse an elementwise op into whatever reads it, so that it matters little on which side of it a cast stands.
-//! Gathers and the like are no part of such fusions: what they give is stored, and in the dtype that they give. So their
-//! dtype is decided by who reads it, not by which side of them is smaller. Which ops these are stands in `hlo/ops/decisions`.
+//! Back ends fuse an elementwise op into its consumer, so it matters little on which side of it a cast stands. Gathers
+//! and similar ops are not fused that way: their result is materialised, in the dtype that they return. So their dtype
+//! is decided by their consumers, not by which side of them is smaller. `hlo/ops/decisions` lists these ops.
 //!
-//! A *sum of rows*, a `scatter` that adds rows to zeros, stores both what it adds and what it gives. Between two products,
-//! as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network that was written for it.
-//! So is one behind the last product that adds no more rows than it gives.
+//! A *sum of rows*, a `scatter` that adds rows to zeros, has both its operand and its result materialised. Between two
+//! products, as where a graph's edges send messages to its nodes, it is computed in bf16, as in a network written for
+//! bf16. The same holds behind the last product for a sum that adds no more rows than its result has.
 //!
-//! A *sum over windows* of few numbers, as of an average pool or its gradient, stores what it sums and what it gives, as no
-//! fusion makes what windows read. Between two products it is computed in bf16, as in a network that was written for it.
+//! A *sum over windows* of few numbers, as in an average pool or its gradient, has its operand and its result
+//! materialised, as compilers do not fuse producers into windows. Between two products it is computed in bf16, as in a
+//! network written for bf16.
 
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::policy::{Because, Classes};
@@ -18,15 +19,15 @@ use bf16scope_hlo::ops::decisions::{is_stored, list_names};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::{DType, Op};
 
-/// Terms that a sum in bf16 may have: a row on average, or a residual over the layers of a loop. A sum of n terms of one
-/// sign has up to n roundings of 2^-9, so that beyond this many its last terms would weigh less than what is lost of the
-/// first.
+/// The most terms that a sum in bf16 may have: rows on average, or a residual over the layers of a loop. A sum of n
+/// terms of one sign has up to n roundings of 2^-9, so beyond this many its last terms would weigh less than the error
+/// of the first.
 pub(super) const MAX_TERMS: i64 = 64;
 
-/// Terms that a sum over a window in bf16 has at most: those of a pool of 3×3.
+/// The most terms of a sum over a window in bf16: those of a 3×3 pool.
 const WINDOW_TERMS: i64 = 9;
 
-/// Whether a node reshapes an array to another last axis, which is the one that lies along a tile's lanes: a copy on a TPU.
+/// Whether a node reshapes an array to another last axis (the one along a tile's lanes): a copy on a TPU.
 pub(super) fn changes_lanes(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let of = graph.node(node);
     let instr = graph.instr(of);
@@ -38,15 +39,15 @@ pub(super) fn changes_lanes(graph: &Dataflow<'_>, node: NodeId) -> bool {
     lanes(computation.instr(instr.operands[0]).shape.dims()) != lanes(instr.shape.dims())
 }
 
-/// Whether a node reshapes what a convolution gives, and merges a dimension along which that pads: a group norm's first op.
-/// Between such a reshape and one in the backward pass, both of bf16, libtpu 0.0.52 merges windows that it cannot, and ends its
-/// process.
+/// Whether a node reshapes the result of a convolution, and merges a dimension along which the convolution pads: a
+/// group norm's first op. Between such a reshape and one in the backward pass, both of bf16, libtpu 0.0.52 tries to
+/// merge incompatible windows, and aborts.
 pub(super) fn merges_padded_windows(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let reshape = graph.node(node);
     let (instr, &[operand]) = (graph.instr(reshape), &reshape.operands[..]) else { return false };
     let producer = graph.instr(graph.node(graph.producer(operand)));
     let (Op::Reshape, Op::Convolution(convolution)) = (&instr.op, &producer.op) else { return false };
-    // How many elements stand before each dimension, and its size.
+    // For each dimension the number of elements before it, and its size.
     let starts = |dims: &[i64]| -> Vec<(i64, i64)> {
         let before = dims.iter().scan(1_i64, |product, &size| {
             let before = *product;
@@ -62,8 +63,8 @@ pub(super) fn merges_padded_windows(graph: &Dataflow<'_>, node: NodeId) -> bool 
     padded.any(|place| place.1 != 1 && !reshaped.contains(&place))
 }
 
-/// For each node whether it gives what is stored because it was moved: by the node itself, or by one before it that this
-/// one moves on, as does the `select` behind a lookup that leaves out what is out of bounds.
+/// For each node whether its result is materialised because data were moved: by the node itself, or by one before it
+/// whose result it moves on, as does the `select` that masks a lookup's out-of-bounds rows.
 pub(super) fn moved(graph: &Dataflow<'_>) -> Vec<bool> {
     let mut moved = vec![false; graph.nodes.len()];
     for node in 0..graph.nodes.len() as NodeId {
@@ -79,12 +80,12 @@ pub(super) fn moved(graph: &Dataflow<'_>) -> Vec<bool> {
     moved
 }
 
-/// Whether what a node moves is a parameter, which is stored already.
+/// Whether a node moves data of a parameter, which is stored already.
 pub(super) fn is_of_parameter(graph: &Dataflow<'_>, node: NodeId) -> bool {
     graph.node(graph.producer(moved_from(graph, graph.node(node).first_result))).kind == NodeKind::Parameter
 }
 
-/// What ops of class clear moved, or a part of, to make a value.
+/// The value that ops of class clear moved, or took a part of, to compute `value`.
 pub(super) fn moved_from(graph: &Dataflow<'_>, mut value: ValueId) -> ValueId {
     loop {
         let maker = graph.node(graph.producer(value));
@@ -111,7 +112,7 @@ pub(super) fn rows_into_zeros(graph: &Dataflow<'_>, classes: &Classes<'_>, node:
     is_sum.then_some((zeros, rows))
 }
 
-/// Whether a node gives one array by the op of a name, a sum that is always f32 for no other reason, and that no devices share.
+/// Whether a node is a sum named `name` with one result, is f32 only because of its op, and is not shared by devices.
 fn is_sum_called(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId, name: &str) -> bool {
     let of = graph.node(node);
     let op = &graph.instr(of).op;

@@ -1,9 +1,9 @@
-//! What a region computes, as one graph of array values: the form on which painting works.
+//! The dataflow graph of a region, with one node per op and one value per array: the form on which `assign` works.
 //!
-//! A region is a computation whose parameters and result keep their types: the entry, the body of a loop, the branch of
-//! a conditional. Calls inside a region are followed once per call site, so a callee is assignment separately for each
-//! caller. Tuples, their elements and callees' parameters are only other names for values. What an op does to a value
-//! is a [`Node`]; nodes are ordered so that operands come first.
+//! A region is a computation whose parameters and result keep their types: the entry, the body of a loop, the branch
+//! of a conditional. Calls inside a region are followed once per call site, so dtypes are assigned to a callee
+//! separately for each caller. Tuples, their elements and the parameters of callees are aliases of values. A [`Node`]
+//! is an op on values; nodes are ordered so that operands come first.
 
 use super::decided::StoredAs;
 use super::equal_expressions::{Expression, Expressions};
@@ -16,26 +16,26 @@ use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{CompId, DType, InstrId, Instruction, Literal, Module, Op, Shape};
 use std::collections::BTreeMap;
 
-/// How much calls may add to all regions of a module together, in instructions and values of callees; a call that would
-/// add more is taken as it is. A chain of calls, each twice, has 2^n of them.
+/// The most instructions and values of callees that calls may add to all regions of a module together; a call that
+/// would add more is not followed. A chain of calls, each twice, has 2^n of them.
 pub(super) const CALL_ROOM: usize = 1_000_000;
-/// What a callee takes that holds nothing.
+/// The room that an empty callee takes.
 const EMPTY_CALLEE: usize = 16;
 
 /// A value.
 #[derive(Clone, Debug)]
 pub(super) struct Value {
-    /// What makes it.
+    /// The node that computes it.
     pub node: NodeId,
     /// Its dtype in the original module.
     pub dtype: Option<DType>,
-    /// How many elements it has.
+    /// Its number of elements.
     pub n_elements: i64,
-    /// Whether each of its numbers is one of the narrow dtype.
+    /// Whether the narrow dtype represents each of its elements exactly.
     pub is_exact: bool,
-    /// Whether each of its numbers is zero.
+    /// Whether all its elements are zero.
     pub is_zero: bool,
-    /// Whether it is computed of integers, truth values and constants alone: positions, counts, masks.
+    /// Whether it is computed from integers, truth values and constants alone: positions, counts, masks.
     pub is_data: bool,
 }
 
@@ -45,48 +45,48 @@ impl Value {
     }
 }
 
-/// What lowering sees of an op.
+/// How lowering treats an op.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum NodeKind {
     /// It can be retyped; its class decides.
     Op(Class),
     /// A constant.
     Constant,
-    /// To f32 from the narrow dtype: the same numbers.
+    /// Conversion to f32 from the narrow dtype: the same numbers.
     FromLow,
-    /// To f32 from a dtype all of whose numbers the narrow one has.
+    /// Conversion to f32 from a dtype whose values the narrow dtype represents exactly.
     FromExact,
-    /// From f32 to the narrow dtype.
+    /// Conversion from f32 to the narrow dtype.
     ToLow,
-    /// From f32 to another dtype, which rounds (or truncates) whatever it gets.
+    /// Conversion from f32 to another dtype, which rounds (or truncates) any operand.
     FromF32,
     /// A parameter of the region.
     Parameter,
-    /// It takes and gives what it did.
+    /// It keeps its dtypes, for this reason.
     Fixed(&'static str),
 }
 
 /// An op on values.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// Its frame.
+    /// The frame of its instruction.
     pub frame: FrameId,
-    /// Which instruction; of several that are equal the first.
+    /// The instruction; the first of several equal ones.
     pub instr: InstrId,
-    /// What may be done.
+    /// How lowering treats it.
     pub kind: NodeKind,
     /// Why it has its class.
     pub because: Because,
-    /// The form that was decided for it, whatever the rules say.
+    /// The policy's decision on it, which overrides the rules.
     pub decided: Option<StoredAs>,
-    /// Whether it gives f32 even where it reads the narrow dtype and its value is narrow, because devices may sum what
-    /// it gives: then a cast follows.
+    /// Whether its result is f32 even if its operands and its value are narrow, because devices may sum the result: a
+    /// cast follows then.
     pub gives_f32: bool,
-    /// Operands: the arrays of all of them, depth first.
+    /// The arrays of all operands, depth first.
     pub operands: Vec<ValueId>,
-    /// Results: that many values from this one on.
+    /// The first of its `n_results` results, which are numbered consecutively.
     pub first_result: ValueId,
-    /// How many results it has.
+    /// The number of its results.
     pub n_results: u32,
 }
 
@@ -112,7 +112,7 @@ impl Node {
 /// A computation at one call site.
 #[derive(Clone, Debug)]
 pub(super) struct Frame {
-    /// Which computation.
+    /// The computation.
     pub comp: CompId,
     /// For each instruction its values, depth first.
     pub values: Vec<Vec<ValueId>>,
@@ -120,35 +120,35 @@ pub(super) struct Frame {
     pub nodes: Vec<Option<NodeId>>,
     /// For each call that is followed, the callee's frame.
     pub calls: Vec<(InstrId, FrameId)>,
-    /// For each tuple that something was taken out of, where the values of its elements begin, and the end.
+    /// For each tuple that elements are taken from: where the values of each element begin, and the end.
     starts: BTreeMap<InstrId, Vec<usize>>,
 }
 
-/// A region as values and nodes.
+/// The dataflow graph of a region.
 #[derive(Debug)]
 pub(super) struct Dataflow<'m> {
     pub module: &'m Module,
     pub low: DType,
     pub values: Vec<Value>,
     pub nodes: Vec<Node>,
-    /// For each value the nodes that read it. Those of dead code, which a compiler leaves out, are left out of all but dead
-    /// values: nothing is stored for them.
+    /// For each value the nodes that read it. Dead code, which a compiler removes, counts as a reader of dead values
+    /// only: nothing is stored for it.
     pub users: Vec<Vec<NodeId>>,
-    /// The region's own frame is the first.
+    /// The frames; the first is the region's own.
     pub frames: Vec<Frame>,
-    /// Values of the region's result.
+    /// The values of the region's result.
     pub results: Vec<ValueId>,
-    /// For each value whether it is one of them.
+    /// For each value whether it is a result.
     pub is_result: Vec<bool>,
-    /// What is left of [`CALL_ROOM`].
+    /// The rest of [`CALL_ROOM`].
     pub call_room: usize,
-    /// Which of the results are losses, by number, where the policy says.
+    /// The losses among the results, by number, if the policy names them.
     pub losses: Option<Vec<usize>>,
     expressions: Expressions,
 }
 
 impl<'m> Dataflow<'m> {
-    /// The graph of the region `comp` of a verified module.
+    /// Builds the graph of the region `comp` of a verified module.
     pub(super) fn build(
         module: &'m Module,
         comp: CompId,
@@ -219,12 +219,12 @@ impl<'m> Dataflow<'m> {
         &self.nodes[node as usize]
     }
 
-    /// The node that makes a value.
+    /// The node that computes a value.
     pub(super) fn producer(&self, value: ValueId) -> NodeId {
         self.value(value).node
     }
 
-    /// For each value whether it is one of these, or is computed from them by nodes that it passes.
+    /// For each value whether it is in `open`, or is computed from such a value through nodes that satisfy `passes`.
     pub(super) fn reached(&self, mut open: Vec<ValueId>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
         let mut found = vec![false; self.values.len()];
         let mut is_passed = vec![false; self.nodes.len()];
@@ -238,7 +238,7 @@ impl<'m> Dataflow<'m> {
         found
     }
 
-    /// For each node whether a product is computed from what it gives.
+    /// For each node whether a product is computed from its result.
     pub(super) fn leads_to_product(&self) -> Vec<bool> {
         let mut leads = vec![false; self.nodes.len()];
         for (idx, node) in self.nodes.iter().enumerate().rev() {
@@ -248,8 +248,9 @@ impl<'m> Dataflow<'m> {
         leads
     }
 
-    /// For each node whether it computes on with an array, as large as what it gives, of a node that `begins` says begins: so
-    /// nothing was added up. `Some(true)` begins, `Some(false)` goes on with such an array, and `None` ends.
+    /// For each node whether it comes from a node that `begins`, through arrays at least as large as its own result,
+    /// so that nothing was summed between. `begins` returns `Some(true)` for a node that begins, `Some(false)` for one
+    /// that passes such an array on, and `None` for one that ends it.
     pub(super) fn of_arrays(&self, begins: impl Fn(NodeId) -> Option<bool>) -> Vec<bool> {
         let mut found = vec![false; self.nodes.len()];
         for (idx, node) in self.nodes.iter().enumerate() {
@@ -265,7 +266,7 @@ impl<'m> Dataflow<'m> {
         found
     }
 
-    /// The values that the region takes.
+    /// The region's parameters.
     pub(super) fn parameters(&self) -> impl Iterator<Item = ValueId> {
         self.nodes.iter().filter(|node| node.kind == NodeKind::Parameter).flat_map(Node::results)
     }
@@ -275,7 +276,7 @@ impl<'m> Dataflow<'m> {
         self.module.comp(self.frames[node.frame as usize].comp).instr(node.instr)
     }
 
-    /// Adds a computation, whose parameters are `arguments` unless it is the region itself; gives its result.
+    /// Adds a computation, whose parameters are `arguments` unless it is the region itself, and returns its result.
     fn add_frame(&mut self, comp: CompId, arguments: Option<&[Vec<ValueId>]>, classes: &Classes<'_>) -> Vec<ValueId> {
         let frame = self.frames.len() as FrameId;
         let n = self.module.comp(comp).instructions.len();
@@ -294,7 +295,7 @@ impl<'m> Dataflow<'m> {
         self.frames[frame as usize].values[self.module.comp(comp).root.idx()].clone()
     }
 
-    /// Whether a callee may be followed; if so, its room is taken.
+    /// Whether a callee may be followed; if so, its room is subtracted.
     fn makes_room(&mut self, comp: CompId) -> bool {
         let size = |instr: &Instruction| 1 + instr.shape.leaves().len();
         let n_taken: usize = self.module.comp(comp).instructions.iter().map(size).sum();
@@ -303,7 +304,7 @@ impl<'m> Dataflow<'m> {
         left.is_some()
     }
 
-    /// Adds what an instruction does; gives its node, the first if it has several, and its values.
+    /// Adds an instruction; returns its node (the first if it has several) and its values.
     fn add_instruction(
         &mut self,
         frame: FrameId,
@@ -329,7 +330,7 @@ impl<'m> Dataflow<'m> {
                 return (None, result);
             }
             (Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy), _) => {
-                // Value by value, as they may be of different dtypes.
+                // One node per value, as their dtypes may differ.
                 let operands = of(self, instr.operands[0]);
                 let leaves = instr.shape.leaves();
                 let nodes: Vec<NodeId> = (operands.iter().zip(leaves))
@@ -352,7 +353,7 @@ impl<'m> Dataflow<'m> {
         let frame = &mut self.frames[frame as usize];
         let tuple = instr.operands[0];
         let computation = self.module.comp(frame.comp);
-        // Where each element's values begin, once for all that are taken out.
+        // Computed once for all elements that are taken from this tuple.
         let starts = frame.starts.entry(tuple).or_insert_with(|| {
             let elements = computation.instr(tuple).shape.as_tuple().unwrap_or_default();
             let ends = elements.iter().scan(0, |end, element| {
@@ -364,7 +365,7 @@ impl<'m> Dataflow<'m> {
         frame.values[tuple.idx()][starts[index as usize]..starts[index as usize + 1]].to_vec()
     }
 
-    /// Adds a node, unless there is one of an equal expression.
+    /// Adds a node, unless there is one with an equal expression.
     fn add_node(
         &mut self,
         frame: FrameId,
@@ -384,7 +385,7 @@ impl<'m> Dataflow<'m> {
                 && self.expressions.are_equal(self.module, other, Expression { instr, operands: &operands })
         };
         let same = hash.and_then(|hash| self.expressions.candidates(hash).find(is_same));
-        // Written in the dtype of each reader.
+        // A constant is written in the dtype of each reader.
         let is_constant = match &instr.op {
             Op::Constant(_) => true,
             Op::Broadcast { .. } => matches!(self.instr(self.node(self.producer(operands[0]))).op, Op::Constant(_)),
@@ -433,7 +434,8 @@ impl<'m> Dataflow<'m> {
             is_data: is_of_data || shape.dtype().is_some_and(|dtype| dtype.is_integer() || dtype == DType::Pred),
         }));
         if results.is_empty() {
-            // A branch of effects alone gives nothing; what looks at the first result finds one without a dtype or a reader.
+            // A branch that only has effects has no result; code that looks at the first result finds a value without
+            // dtype and readers.
             let nothing = Value { node, dtype: None, n_elements: 0, is_exact: false, is_zero: false, is_data: false };
             self.values.push(nothing);
         }
@@ -500,7 +502,7 @@ impl<'m> Dataflow<'m> {
         (NodeKind::Op(class), because)
     }
 
-    /// What a node is by its sizes, if it is a dot.
+    /// The form of a dot by its sizes; `Product` for any other op.
     pub(super) fn dot_form(&self, node: NodeId) -> DotForm {
         let of = self.node(node);
         self.form(self.instr(of), &of.operands)
@@ -522,8 +524,8 @@ impl<'m> Dataflow<'m> {
         };
         let is_dot = matches!(instr.op, Op::Dot { .. });
         let operand_mixes = |&v: &ValueId| match self.value(v).dtype {
-            // A product of f32 and the narrow dtype is lowered by rounding its f32 operand. Of a lookup's operands one is
-            // of integers too; those of a product would be rounded with the floats.
+            // A product of f32 and the narrow dtype is lowered by rounding its f32 operand. One operand of a lookup is
+            // of integers, too; integer operands of a product would be rounded with the floats.
             dtype if is_dot => dtype != Some(DType::F32) && dtype != Some(self.low),
             dtype => is_other(dtype),
         };
@@ -535,8 +537,8 @@ impl<'m> Dataflow<'m> {
     }
 }
 
-/// Exponentials that are part of a sigmoid, 1 / (1 + e^x), which no other op reads. The sigmoid's error is no more than that
-/// of x, whatever the exponential's, so it is lowered as `logistic` is, which a TPU's compiler makes of it.
+/// Exponentials within a sigmoid, 1 / (1 + e^x), that no other op reads. The sigmoid's error is at most that of x,
+/// whatever the exponential's, so it is lowered as `logistic` is; a TPU's compiler rewrites it to that.
 fn sigmoids(graph: &Dataflow<'_>) -> Vec<NodeId> {
     let is_one = |value: ValueId| {
         let mut node = graph.node(graph.producer(value));
@@ -568,8 +570,8 @@ fn sigmoids(graph: &Dataflow<'_>) -> Vec<NodeId> {
     (0..graph.nodes.len() as NodeId).filter(is_sigmoid).collect()
 }
 
-/// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of the
-/// state that `is_source`, in the same step or in one before it.
+/// For each value of a loop's body whether it is computed from a result of a node that `begins`, or from an array of
+/// the state that `is_source`, in the same step or in an earlier one.
 pub(super) fn reached(
     body: &Dataflow<'_>,
     state: &[ValueId],
@@ -578,7 +580,7 @@ pub(super) fn reached(
 ) -> Vec<bool> {
     let mut found = vec![false; body.values.len()];
     let mut is_passed = vec![false; body.nodes.len()];
-    // For each result of the body the arrays of the next step's state that it becomes.
+    // Results of the body, with the arrays of the next step's state that each becomes.
     let mut becomes: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
     for (&before, &after) in state.iter().zip(&body.results) {
         becomes.entry(after).or_default().push(before);

@@ -1,27 +1,27 @@
-//! What is decided for single instructions, whatever the rules say of them: by who asked a compiler which form is cheaper,
-//! or by hand.
+//! Decisions on single instructions that override the rules: by a search that compiled both forms and took the
+//! cheaper, or by hand.
 //!
-//! In which other forms a value could be without another rounding is `alternatives`' to say.
+//! `alternatives` says in which other forms a value could be stored without an additional rounding.
 
 use bf16scope_hlo::{Instruction, Module};
 use serde::{Deserialize, Serialize};
 
-/// In which form an instruction's value is made and stored.
+/// In which form an instruction's result is computed and stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoredAs {
-    /// It computes in f32 and gives f32; readers cast for themselves.
+    /// It computes in f32 and its result is f32; consumers cast for themselves.
     F32,
-    /// It computes in f32, and what it gives is rounded once, for all that read it.
+    /// It computes in f32, and its result is rounded once for all consumers.
     Rounded,
     /// It computes in the narrow dtype.
     Narrow,
-    /// As the rules have it, behind an `opt-barrier`, so that no fusion makes it again. No bit changes.
+    /// As the rules decide, behind an `opt-barrier`, so that no fusion recomputes it. No bit changes.
     Barrier,
 }
 
 impl StoredAs {
-    /// In words.
+    /// A description for messages.
     pub const fn words(self) -> &'static str {
         match self {
             StoredAs::F32 => "in f32",
@@ -32,13 +32,14 @@ impl StoredAs {
     }
 }
 
-/// What is decided for one instruction.
+/// A decision on one instruction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Decided {
     /// Its name, without `%`.
     pub instruction: String,
-    /// Its opcode and shape, such as `multiply f32[8,128]`: an instruction of another module may have the same name.
+    /// Its opcode and shape, such as `multiply f32[8,128]`, as an instruction of another module may have the same
+    /// name.
     pub of: String,
     /// The form.
     #[serde(rename = "as")]
@@ -53,7 +54,7 @@ impl Decided {
         Decided { instruction: instr.name.clone(), of: kind_of(instr), form, because: because.into() }
     }
 
-    /// Whether it is on this instruction.
+    /// Whether the decision is on this instruction.
     pub fn is_on(&self, instr: &Instruction) -> bool {
         self.instruction == instr.name && self.of == kind_of(instr)
     }
@@ -71,7 +72,7 @@ fn kind_of(instr: &Instruction) -> String {
     format!("{} {shape}", instr.op.opcode())
 }
 
-/// A line for each decision that is on no instruction of a module.
+/// One line for each decision whose instruction the module does not have.
 pub(super) fn idle(decisions: &[Decided], module: &Module) -> Vec<String> {
     let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
     let line = |decided: &Decided| {

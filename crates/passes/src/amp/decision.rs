@@ -1,7 +1,7 @@
 //! The decision: in which dtype a node computes, in which its value is stored, and why.
 //!
-//! [`decide`] is a function of what is known of the node, [`Facts`], and of nothing else. What moves values (class clear) takes
-//! the dtype of what is around it, which `moves` finds when all others are decided.
+//! [`decide`] is a pure function of what is known of the node, its [`Facts`]. Data movement (class clear) takes the
+//! dtype of what is around it, which `moves` finds once all other nodes are decided.
 
 use super::dataflow::NodeId;
 use super::decided::StoredAs;
@@ -12,59 +12,60 @@ use bf16scope_hlo::ops::precision::Class;
 /// The facts about a node that decide its dtype.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
-    /// Its class; none of what is no op, or cannot be retyped.
+    /// Its class; `None` for a node that is not an op, or cannot be retyped.
     pub class: Option<Class>,
     /// How far the policy reaches.
     pub reach: Reach,
-    /// Its form, where the policy decides that.
+    /// The form, if the policy decides on this instruction.
     pub decided: Option<StoredAs>,
-    /// Why it is f32 wherever it lies: a need of what reads it, or an end of the network; and the node that this comes from.
+    /// Why it is f32 even between products: the need of a consumer, or an end of the network; and the node that this
+    /// comes from.
     pub wide: Option<(Rule, NodeId)>,
-    /// Whether it is neither lowered nor on a way from one product to another.
+    /// Whether every way between products is interrupted here: it is f32 and not lowered.
     pub is_blocked: bool,
-    /// A product, or what counts as one, that it is computed from.
+    /// A product, or a node that counts as one, that it is computed from.
     pub below: Option<NodeId>,
-    /// And one that is computed from it.
+    /// A product, or a node that counts as one, that is computed from it.
     pub above: Option<NodeId>,
-    /// Whether it is of a class that is decided elsewhere, but a compiler stores what it gives.
+    /// Why a compiler materialises its result, if its class alone does not let it be lowered.
     pub stores: Option<Stores>,
     /// Whether the f32 sum of a product is kept.
     pub keeps_sum: bool,
-    /// Where its value lies.
+    /// Where its result is stored.
     pub storage: Storage,
 }
 
-/// Values that a compiler stores, though their op is always f32 or only moves values.
+/// Results that a compiler materialises, though their op is always f32 or only moves data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stores {
-    /// A moved value, as a gather's.
+    /// Moved data, such as a gather's.
     Move,
-    /// A sum over a window of few numbers, of arrays that products gave.
+    /// A sum over a small window of arrays that come from products.
     WindowSum,
-    /// The sine or cosine of an angle that a product gave, which has no absolute precision to lose.
+    /// The sine or cosine of an angle that a product computed, which has no absolute precision to lose.
     Turn,
     /// A value with a sum and another op as consumers, such as the exponential of a softmax.
     Summand,
 }
 
-/// Where the value of a node that lies between products is kept until it is read.
+/// Where the result of a node between products is stored until its consumers read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Storage {
     /// In memory.
     #[default]
     Materialised,
-    /// In registers, by this rule, for the node.
+    /// In registers: fused into its consumer, by this rule, because of this node.
     Fused(Rule, Option<NodeId>),
-    /// In memory, but it is the end of what is computed in registers, or of the loss: rounded once for all readers.
+    /// In memory, as the end of a fusion or of what leads to the loss: rounded once for all consumers.
     RoundedOnce(Rule, Option<NodeId>),
 }
 
 /// The decision for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// Whether it reads the narrow dtype.
+    /// Whether its operands are narrow.
     pub is_low: bool,
-    /// Whether it gives the narrow dtype; if it does not read it, it computes in f32 and rounds.
+    /// Whether its result is narrow; if the operands are not, it computes in f32 and rounds.
     pub is_narrow: bool,
     /// Why.
     pub rule: Rule,
@@ -72,7 +73,7 @@ pub(super) struct Decision {
     pub from: Option<NodeId>,
 }
 
-/// Decides for a node. The first row that holds decides.
+/// Decides for a node. The first matching row decides.
 pub(super) fn decide(facts: &Facts) -> Decision {
     use Class::{Allow, Clear, Deny, Infer, NotFloat};
     let f32 = |rule, from| Decision { is_low: false, is_narrow: false, rule, from };
@@ -104,14 +105,14 @@ pub(super) fn decide(facts: &Facts) -> Decision {
     }
 }
 
-/// Why a node computes in what it does.
+/// Why a node computes in its dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     /// Its class is allow.
     Allowed,
     /// Its class is deny.
     Denied,
-    /// Its reader needs f32.
+    /// A consumer needs f32.
     Needed(Need),
     /// It leads to a loss.
     Loss,
@@ -125,29 +126,29 @@ pub(super) enum Rule {
     Reach,
     /// It does not lie between allowed ops, or the policy does not reach it.
     OutOfReach,
-    /// Its value need not be stored, so that rounding it saves nothing.
+    /// Its result is fused and never materialised, so rounding it would save no memory.
     Fused,
-    /// It computes in f32, and its value is stored, and rounded once for all that read it.
+    /// It computes in f32, and its materialised result is rounded once for all consumers.
     RoundedOnce,
-    /// It moves values, or a part of some, is stored, and one of its readers reads the narrow dtype.
+    /// It moves data, its result is materialised, and one of its consumers reads the narrow dtype.
     Moved,
-    /// It sums narrow numbers, and what it sums and gives is stored.
+    /// It sums narrow values, and both its operand and its result are materialised.
     Summed,
-    /// It gives logits that are as large as any parameter.
+    /// It computes logits that are as large as any parameter.
     Logits,
     /// It writes a slice of an array that a loop fills, between products.
     Filled,
-    /// All that read it read the narrow dtype.
+    /// All its consumers read the narrow dtype.
     ReadNarrow,
     /// Its operands are narrow already.
     OfNarrow,
-    /// Lowering it would round where nothing needs to.
+    /// Lowering it would round for a consumer that reads f32.
     WouldRound,
-    /// It holds a parameter back, which is cast behind it.
+    /// It is a barrier on a parameter; the cast stands behind it.
     Held,
-    /// It looks up rows of a table whose rows are narrow, behind a barrier.
+    /// It looks up rows of a table with narrow rows, behind a barrier.
     Lookup,
-    /// It sums a narrow concatenation, which a product reads too, part by part.
+    /// It sums, part by part, a narrow concatenation that a product reads, too.
     SumOfParts,
     /// It cannot be retyped.
     Fixed,
@@ -155,12 +156,12 @@ pub(super) enum Rule {
     Source,
     /// The policy lowers nothing.
     Off,
-    /// Its form was decided.
+    /// The policy decides on this instruction.
     Decided,
 }
 
 impl Rule {
-    /// All rules that have a reason of their own, but needs.
+    /// All rules with a reason, except needs.
     pub(super) const REASONS: [Rule; 20] = [
         Rule::Allowed,
         Rule::Loss,
@@ -184,7 +185,7 @@ impl Rule {
         Rule::Off,
     ];
 
-    /// The reason, in words that fit behind "because"; none where the op's class or the policy has one.
+    /// The reason, in words that fit behind "because"; empty where the op's class or the policy has the reason.
     pub(super) const fn why(self) -> &'static str {
         match self {
             Rule::Allowed => "its op is always lowered",

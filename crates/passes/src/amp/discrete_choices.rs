@@ -1,20 +1,21 @@
-//! Products whose results decide something discrete that the program computes on with, as a router's scores decide which
-//! experts a token goes to.
+//! Products on which a discrete choice depends, and the program computes on with the choice: a router's scores decide
+//! which experts a token goes to.
 //!
-//! Rounding scores by 2^-9 moves no number far, but where two are near each other it changes which is the greater one, and
-//! with it everything that is computed from the choice. So the products from which scores are made stay f32, and so does
-//! what is computed between them and the choice. What is computed from the choice is lowered as anything else is, and a
-//! choice that is only reported, such as an accuracy, is nobody's concern. The products read f32: an op between them and the
-//! products before is computed in f32 if nothing else reads it (`fused`).
+//! Rounding scores by 2^-9 moves no number far, but where two are close it changes which is greater, and with it
+//! everything that is computed from the choice. So the products that compute scores stay f32, and so do the ops
+//! between them and the choice. What is computed from the choice is lowered as usual, and a choice that is only
+//! reported, such as an accuracy, is ignored. The products read f32: an op between them and the products before is
+//! computed in f32 if nothing else reads it (`fused`).
 //!
-//! A choice is a `sort`, a `topk`, a reduction of several arrays together (`argmax`), a conversion to integers, or a
-//! comparison of two values that are both computed from products, other than for equality (`masks` says which of those
-//! are). A comparison with anything, a constant too, is one where integers are made of what it gives, as a place in a table
-//! that was searched, or the bits of a code: no gradient makes any. What a loop's step or a branch gives may go to a product
-//! outside, so there it counts as going to one; and so does what a loop or a branch reads, and a product of any dtype.
+//! A choice is a `sort`, a `topk`, a reduction of several arrays together (`argmax`), a conversion to integers, or an
+//! inequality of two values that are both computed from products (`masks` says which of those are). A comparison with
+//! anything, a constant too, is a choice if integers are computed from it, such as an index into a table that was
+//! searched, or the bits of a code: gradients never compute any. The results of a loop's step or of a branch may reach
+//! a product outside, so they count as reaching one; and so do the operands of a loop or a branch, and those of a
+//! product of any dtype.
 //!
-//! Scores may be made outside of the loop or branch that chooses by them, or in one that gives them to a choice outside:
-//! `regions` follows them through.
+//! Scores may be computed outside of the loop or branch that chooses by them, or in one that returns them to a choice
+//! outside: `regions` follows them across the border.
 
 use super::assignment::RegionKind;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
@@ -27,51 +28,52 @@ use bf16scope_hlo::ops::precision::{Choice, Class};
 use bf16scope_hlo::{DType, Op};
 use std::collections::BTreeMap;
 
-/// What a region, or an op that runs some, is told of what is around it. Nothing is said where a list is empty.
+/// What a region, or an op that runs regions, knows of its surroundings. An empty list says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Told {
-    /// Of each value that it takes, whether it is computed from a product.
+    /// For each operand whether it is computed from a product.
     pub learned: Vec<bool>,
-    /// Of each value that it takes, whether it is computed from products, and from nothing that a loop or a branch gave.
+    /// For each operand whether it is computed from products, and from no result of a loop or a branch.
     pub of_products_alone: Vec<bool>,
-    /// Of each value that it takes, whether it is the same in every run.
+    /// For each operand whether it is the same in every run.
     pub constant: Vec<bool>,
-    /// Of each value that it gives, whether a choice is made by it, with no product between.
+    /// For each result whether a choice depends on it, with no product between.
     pub scores: Vec<bool>,
-    /// Whether the program gives a loss, and this is on no way to it.
+    /// Whether the program returns a loss, and this region is not on the way to it.
     pub is_backward: bool,
 }
 
-/// What is found of the choices in a region, or of those in what an op runs.
+/// The choices of a region, or of the regions that an op runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choices {
-    /// For each node the choice that it is computed for, with no product between: itself, where that is made outside.
+    /// For each node the choice that it is computed for, with no product between; the node itself, if the choice is
+    /// outside.
     pub of_node: Vec<Option<NodeId>>,
-    /// Of each value that is taken, whether a choice is made by it, with no product between.
+    /// For each operand whether a choice depends on it, with no product between.
     pub scores: Vec<bool>,
-    /// Of each value that is given, whether it is computed from a product.
+    /// For each result whether it is computed from a product.
     pub learned: Vec<bool>,
-    /// For each node that runs regions what those are told, in the order of its attributes.
+    /// For each node that runs regions the surroundings of these, in the order of its attributes.
     pub around: BTreeMap<NodeId, Vec<Told>>,
-    /// For each node that runs regions, of each value that it takes and of each that it gives, whether it is a score.
+    /// For each node that runs regions, for each operand and for each result whether it is a score.
     pub of_regions: BTreeMap<NodeId, (Vec<bool>, Vec<bool>)>,
 }
 
 /// What an op that runs regions does with values.
 #[derive(Clone, Debug)]
 pub(super) struct Through {
-    /// Which of those that it gives are computed from products.
+    /// For each result whether it is computed from products.
     pub learned: Vec<bool>,
-    /// Which of those that it takes are scores.
+    /// For each operand whether it is a score.
     pub scores: Vec<bool>,
-    /// What its regions are told.
+    /// The surroundings of its regions.
     pub around: Vec<Told>,
 }
 
-/// Says what an op that runs regions does with values, when it is told of what it takes and gives itself.
+/// Describes what an op that runs regions does with values, given the surroundings of the op.
 pub(super) type RunsRegions<'r> = dyn FnMut(&Op, Told) -> Through + 'r;
 
-/// Finds the choices of a region. `through` says what ops that run regions do.
+/// Finds the choices of a region. `through` describes ops that run regions.
 pub(super) fn discrete_choices(
     graph: &Dataflow<'_>,
     kind: RegionKind,
@@ -79,7 +81,7 @@ pub(super) fn discrete_choices(
     through: &mut RunsRegions<'_>,
 ) -> Choices {
     let n = graph.nodes.len();
-    // An average that asks for all digits is on the way from a product to a choice as it is.
+    // An average that asks for full precision passes scores on as they are.
     let is_product =
         |node: NodeId| graph.node(node).class() == Some(Class::Allow) && graph.node(node).because != Because::Exact;
     let multiplies = |node: NodeId| {
@@ -147,7 +149,7 @@ pub(super) fn discrete_choices(
                 || masks[node as usize]
                 || numbers[node as usize] && matches!(op, Op::Compare { .. })
         };
-        // Of what computes scores all that it reads, but not what it looks up by number.
+        // An op that computes scores: all its operands count, but not the numbers by which it looks rows up.
         let computes = || !is_product(node) && !matches!(of.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
         let mut of_region = None;
         if calls_regions(op) {
@@ -173,7 +175,7 @@ pub(super) fn discrete_choices(
     found
 }
 
-/// Whether a node chooses by what it reads, whatever is made of what it gives.
+/// Whether a node chooses by its operands, whatever its result is used for.
 fn is_choice(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> bool {
     let op = &graph.instr(node).op;
     match choice(op) {
@@ -188,8 +190,8 @@ fn is_choice(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> bool {
     }
 }
 
-/// For each node whether it gives truth values of which integers are made that go to a product. One truth value alone does
-/// not count: it says whether a step is taken, not which way each element goes.
+/// For each node whether its truth values become integers that reach a product. A single truth value does not count:
+/// it says whether a step is taken, not which way each element goes.
 fn numbers(graph: &Dataflow<'_>, leads_to_product: &[bool]) -> Vec<bool> {
     let mut numbers = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len() as NodeId).rev() {

@@ -1,5 +1,4 @@
-//! A policy as a document says it, read and written: the one type that serde knows. [`keys`](super::keys) says what each key
-//! means, and which are deprecated.
+//! The document form of a policy, for serde. [`keys`](super::keys) describes each key, and which are deprecated.
 
 use super::decided::Decided;
 use super::keys::{OLD_KEYS, OldKey};
@@ -7,7 +6,8 @@ use super::policy::{Accumulate, Boundary, LowDType, PRESETS, Policy, PolicyError
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A policy as a document says it: what is left out is the preset's. [`Policy::try_from`] makes it one.
+/// A policy as a YAML document writes it: absent keys keep the value of the preset. Convert it with
+/// [`Policy::try_from`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyDocument {
@@ -73,17 +73,17 @@ pub struct PolicyDocument {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rounds {
-    /// Those that a TPU's compiler stores.
+    /// Those that a TPU's compiler materialises.
     Stored,
-    /// And what a loop carries from step to step.
+    /// As `stored`, and the state that a loop carries from step to step.
     Carried,
     /// All.
     All,
-    /// Those that TensorFlow's lists say, whatever is stored.
+    /// Those that TensorFlow's lists name, materialised or not.
     Listed,
 }
 
-/// What is narrow besides.
+/// What else is narrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Narrow {
@@ -91,14 +91,14 @@ pub enum Narrow {
     Parameters,
     /// Its f32 results.
     Results,
-    /// What leads to losses and updates.
+    /// Ops that lead to losses and updates.
     Loss,
 }
 
 const ROUNDS: [Rounds; 4] = [Rounds::Stored, Rounds::Carried, Rounds::All, Rounds::Listed];
 
 impl Rounds {
-    /// Changes a policy to round so.
+    /// Sets the policy's fields for this value of `rounds`.
     fn apply(self, policy: &mut Policy) {
         let is_listed = self == Rounds::Listed;
         let of_all = if is_listed { Boundary::Keep } else { Boundary::Lower };
@@ -109,13 +109,13 @@ impl Rounds {
     }
 }
 
-/// Whether it is in a list.
+/// `Lower` if the list contains `which`.
 fn boundary(narrow: &[Narrow], which: Narrow) -> Boundary {
     if narrow.contains(&which) { Boundary::Lower } else { Boundary::Keep }
 }
 
 impl PolicyDocument {
-    /// The deprecated keys of it.
+    /// The deprecated keys of the document.
     fn old_keys(&self) -> Vec<OldKey> {
         let is_said = |key: &&OldKey| match key.name {
             "infer" => self.infer.is_some(),
@@ -136,7 +136,7 @@ impl PolicyDocument {
         OLD_KEYS.iter().filter(is_said).copied().collect()
     }
 
-    /// The policy that it changes.
+    /// The policy of the document's preset.
     fn base(&self) -> Result<Policy, PolicyError> {
         self.preset.as_deref().map_or_else(|| Ok(Policy::default()), Policy::preset)
     }
@@ -208,8 +208,8 @@ impl<'de> Deserialize<'de> for Policy {
     }
 }
 
-/// The document of a policy: the preset that is nearest, and what differs from it; of the deprecated keys those without which
-/// it would be another.
+/// Finds the closest preset, and writes what differs from it; deprecated keys only if today's keys cannot express the
+/// policy.
 impl From<Policy> for PolicyDocument {
     fn from(policy: Policy) -> PolicyDocument {
         let dtypes: &[&str] = &["f32", policy.dtype.dtype().name()];
@@ -224,7 +224,7 @@ impl From<Policy> for PolicyDocument {
     }
 }
 
-/// The document that makes a preset the policy, if there is one.
+/// The document that turns a preset into the policy, if there is one.
 fn differing(policy: &Policy, preset: String) -> Option<PolicyDocument> {
     let base = Policy::preset(&preset).ok()?;
     let added = |list: &[String], of_base: &[String]| {
@@ -282,7 +282,7 @@ fn differing(policy: &Policy, preset: String) -> Option<PolicyDocument> {
 }
 
 impl PolicyDocument {
-    /// How many keys it has.
+    /// The number of keys, to choose the shortest document. Deprecated keys count as any other.
     fn n_keys(&self) -> usize {
         let is_default = self.preset.as_deref() == Some("default");
         let n_ops = [&self.allow, &self.infer, &self.clear, &self.deny, &self.island];
@@ -311,7 +311,7 @@ mod tests {
         serde_yaml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
-    /// What serde says of a key that there is not names all that there are.
+    /// Serde's error about an unknown key lists all valid keys.
     #[test]
     fn the_table_has_the_keys_of_the_type() {
         let error = serde_yaml::from_str::<PolicyDocument>("nonsense: 1").unwrap_err().to_string();
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(names, of_tables);
     }
 
-    /// Each value of the table is read, another is not, and the default is what a policy has that does not say.
+    /// Each value of the table is accepted, any other is rejected, and the default of the table is that of the type.
     #[test]
     fn the_table_has_the_values_of_the_type() {
         for key in KEYS {
@@ -342,7 +342,7 @@ mod tests {
         }
     }
 
-    /// A policy that is written is read as the same, by keys that there are.
+    /// A policy is serialized with today's keys, and reads back as the same policy.
     #[test]
     fn policies_are_written_by_today_s_keys() {
         let names = PRESETS.iter().map(|name| name.to_string());
@@ -377,7 +377,7 @@ mod tests {
             let [warning] = &policy.warnings[..] else { panic!("{text}: {:?}", policy.warnings) };
             let (key, _) = text.split_once(':').unwrap();
             assert!(warning.starts_with(&format!("policy: the key `{key}` is deprecated")), "{text}: {warning}");
-            // What it says is still read from what is written.
+            // Serialized again, the policy is still the same.
             let again = read(&serde_yaml::to_string(&policy).unwrap());
             assert_eq!(Policy { warnings: policy.warnings.clone(), ..again }, policy, "{text}");
         }

@@ -1,9 +1,9 @@
 //! Elementwise functions of one array, such as GELU, a softplus, or the polynomials that a framework computes `erfc` by.
 //!
-//! A back end computes such a function in one fusion, whatever ops it is written with, and stores its end alone. So rounding what
-//! is computed within saves nothing, and some functions would be off by more than the array that they read: JAX computes
-//! `erfc` in f32 whatever dtype it is given. All that is computed of one array element by element is f32, up to what another
-//! array meets, or a sum, or a product. What something outside reads, as the gradient reads a function's terms, is an end.
+//! A back end computes such a function in one fusion, whatever ops it is written with, and stores only its end. So
+//! rounding within it saves no memory, and could make the result worse than its operand: JAX computes `erfc` in f32
+//! for every dtype. So all ops on one array, element by element, are f32, up to an op that reads another array, a sum,
+//! or a product. A value that is also read outside, as the gradient reads a function's terms, is an end.
 
 use super::assignment::Assignment;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
@@ -13,26 +13,26 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 
-/// The array that a value is computed from, elementwise.
+/// What a value is an elementwise function of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// Constants only.
     Constants,
-    /// This value, and constants.
+    /// This value and constants.
     One(ValueId),
 }
 
-/// The nodes that belong to elementwise functions of one array: they compute in f32.
+/// Finds the nodes of elementwise functions of one array: they compute in f32.
 pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment) -> Vec<Fused> {
     let sources = sources(graph);
     let nodes = || 0..graph.nodes.len() as NodeId;
     let users = |node: NodeId| graph.node(node).results().flat_map(|value| graph.users[value as usize].iter().copied());
     let source = |node: NodeId| match sources[graph.node(node).first_result as usize] {
-        // What is no function of another is its own source.
+        // A value that is not a function of another is its own source.
         Source::One(value) if graph.producer(value) != node => Some(value),
         _ => None,
     };
-    // Values that only the function itself reads.
+    // A node whose result only the function itself reads.
     let is_inside = |node: NodeId| source(node).is_some() && users(node).all(|user| source(user) == source(node));
     let mut found = vec![false; graph.nodes.len()];
     for node in nodes().filter(|&node| is_inside(node) && users(node).next().is_some()) {
@@ -56,7 +56,7 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment) -> Vec<
         found[node as usize] && is_open
     };
     let unstored = |node: NodeId| {
-        // A gradient finds by equality which operand was the maximum: rounded alone, it is equal to none.
+        // A gradient finds the maximum's operand by equality; if only one side were rounded, neither would be equal.
         let is_compared = users(node)
             .any(|user| matches!(graph.instr(graph.node(user)).op, Op::Compare { .. }) && source(user) == source(node));
         let is_stored = is_read_narrow[node as usize] && users(node).count() > 1 && !is_compared;

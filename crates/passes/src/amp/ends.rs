@@ -1,12 +1,13 @@
-//! Where a network ends: what is f32 because the loss, an update or another result is computed from it, or because it is
-//! computed from the loss.
+//! The ends of a network: nodes that are f32 because the loss, an update or another result is computed from them, or
+//! because they are computed from the loss.
 //!
-//! - *The loss*: from a loss of the entry (`loss`) back by any op to the last products, every op of class infer is f32.
+//! - *The loss*: from a loss of the entry (`loss`) back through any op to the last products, every op of class infer
+//!   is f32.
 //! - *Results*: from any other f32 result of the region back through ops of class infer and clear only. So updates of
 //!   parameters and of optimizers' state are f32, even where several steps were unrolled into one module.
-//! - *The way back*: what is computed from the ops that lead to the loss, by ops of class infer and clear, is f32 up to the next
-//!   product. It ends where it is added to what came through a product, as where a gradient that comes from the loss meets
-//!   one that comes through layers. Denied ops of a policy spread in the same way.
+//! - *The way back*: ops of class infer and clear on values that come from the loss are f32 up to the next product.
+//!   This ends at an addition to a value that came through a product, as where a gradient of the loss meets one that
+//!   comes through layers. Denied ops of a policy spread in the same way.
 
 use super::assignment::RegionKind;
 use super::dataflow::{Dataflow, NodeId, ValueId};
@@ -18,25 +19,25 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::BinaryOp;
 use bf16scope_hlo::ops::precision::Class;
 
-/// The ends that the nodes and values of a region lead to.
+/// Which ends of the network the nodes and values of a region lead to.
 #[derive(Debug)]
 pub(super) struct Ends {
-    /// For each value whether the region gives it, in its own dtype.
+    /// For each value whether the region returns it in its own dtype.
     pub is_result: Vec<bool>,
-    /// For each node whether a loss is computed from it, and from no allowed op between.
+    /// For each node whether a loss is computed from it without an allowed op between.
     pub leads_to_loss: Vec<bool>,
     /// For each node whether a result is computed from it by ops of class infer and clear.
     pub leads_to_result: Vec<bool>,
-    /// For each node of class allow or infer why it is f32, and the node that this comes from: a need, or an end.
+    /// For each node of class allow or infer why it is f32 (a need or an end), and the node that this comes from.
     pub wide: Vec<Option<(Rule, NodeId)>>,
-    /// For each node whether it is neither lowered nor on a way from one product to another.
+    /// For each node whether every way between products is interrupted here: it is f32 and not lowered.
     pub blocked: Vec<bool>,
-    /// Whether an allowed op reads what is computed from what leads to a loss: there is a backward pass.
+    /// Whether there is a backward pass: an allowed op reads values that are computed from the loss.
     pub differentiates: bool,
 }
 
 impl Ends {
-    /// The ends of a region. `is_result` marks the values that it gives in their own dtype.
+    /// Finds the ends of a region. `is_result` marks the values that it returns in their own dtype.
     pub(super) fn of(
         graph: &Dataflow<'_>,
         policy: &Policy,
@@ -89,7 +90,7 @@ impl Ends {
         ends
     }
 
-    /// Denies what is computed from nodes that spread.
+    /// Makes f32 what is computed from nodes that spread.
     fn spread(&mut self, graph: &Dataflow<'_>, policy: &Policy, spreads: &[bool]) {
         let of_product = self.of_products(graph);
         let mut origin: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
@@ -109,7 +110,7 @@ impl Ends {
         }
     }
 
-    /// For each node whether it computes on with an array, as large as its own, of a product that is lowered.
+    /// For each node whether it reads an array, as large as its own, that comes from a lowered product.
     fn of_products(&self, graph: &Dataflow<'_>) -> Vec<bool> {
         graph.of_arrays(|node| {
             let idx = node as usize;
@@ -122,7 +123,7 @@ impl Ends {
     }
 }
 
-/// For each node the one of these values' makers that is computed from it by nodes that `passes`, itself included.
+/// For each node which producer of `values`, itself included, is computed from it through nodes that satisfy `passes`.
 fn leads_to(graph: &Dataflow<'_>, values: &[ValueId], passes: impl Fn(NodeId) -> bool) -> Vec<Option<NodeId>> {
     let mut leads = vec![None; graph.nodes.len()];
     values.iter().map(|&value| graph.producer(value)).for_each(|node| leads[node as usize] = Some(node));
@@ -134,7 +135,7 @@ fn leads_to(graph: &Dataflow<'_>, values: &[ValueId], passes: impl Fn(NodeId) ->
     leads
 }
 
-/// Whether an allowed op reads what is computed from the loss: a backward pass is what allowed ops compute from it.
+/// Whether there is a backward pass: an allowed op reads values that are computed from the loss.
 fn differentiates(graph: &Dataflow<'_>, leads_to_loss: &[bool], spreads: &[bool]) -> bool {
     let mut of_loss = vec![false; graph.nodes.len()];
     graph.nodes.iter().enumerate().any(|(node, of)| {

@@ -1,8 +1,8 @@
-//! Equal expressions of a region, which become one node.
+//! Merges equal expressions of a region into one node.
 //!
-//! A compiler computes once what is written twice, as the forward pass that two losses share, if both are of one dtype. Two
-//! decisions on them would be two computations, so there is one: that of a value whose readers are those of both. Constants
-//! and their broadcasts stay nodes of their own, each decided by its own readers: they are written in the dtype of each.
+//! A compiler computes equal expressions once if they have one dtype, as the forward pass that two losses share. Two
+//! decisions would make two computations, so one decision is made, for a value with the readers of both. Constants and
+//! their broadcasts stay separate nodes, each decided by its own readers: they are written in the dtype of each.
 
 use super::ids::{NodeId, ValueId};
 use bf16scope_hlo::ops::UnaryOp;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Instructions up to which the computations that two reductions apply are compared.
+/// The most instructions in which the computations that two reductions apply are compared.
 const MAX_APPLIED: usize = 16;
 
 /// An instruction and the values that it reads.
@@ -25,18 +25,19 @@ pub(super) struct Expression<'a> {
 /// The expressions of a region so far.
 #[derive(Debug, Default)]
 pub(super) struct Expressions {
-    /// Nodes by a hash of what they compute.
+    /// Nodes by a hash of their expression.
     nodes: HashMap<u64, Vec<NodeId>>,
-    /// A hash of each computation that was met, in [`MAX_APPLIED`] instructions.
+    /// A hash of each applied computation, of its first [`MAX_APPLIED`] instructions.
     applied: HashMap<CompId, u64>,
-    /// For a value of a node of its own the first that is equal.
+    /// For each constant's value that equals an earlier one, that earlier value.
     first: HashMap<ValueId, ValueId>,
-    /// For each such value that an expression reads whose node reads the first, that node.
+    /// For each such value the nodes that stand for an expression which reads it, though the node itself reads the
+    /// earlier value.
     readers: BTreeMap<ValueId, Vec<NodeId>>,
 }
 
 impl Expressions {
-    /// A hash of what an instruction computes of these values; none if it may be more than a function of them.
+    /// The hash of an expression; `None` if the instruction may be more than a function of its operands.
     pub(super) fn hash(&mut self, module: &Module, instr: &Instruction, operands: &[ValueId]) -> Option<u64> {
         if !is_function(instr) || matches!(instr.op, Op::Parameter { .. }) {
             return None;
@@ -67,41 +68,41 @@ impl Expressions {
         })
     }
 
-    /// These values, each as the first that is equal.
+    /// For each value the first that is equal to it.
     fn firsts(&self, values: &[ValueId]) -> impl Iterator<Item = ValueId> {
         values.iter().map(|value| self.first.get(value).copied().unwrap_or(*value))
     }
 
-    /// Notes that a constant's value equals an earlier one.
+    /// Records that a constant's value equals an earlier one.
     pub(super) fn equate(&mut self, value: ValueId, first: ValueId) {
         self.first.insert(value, first);
     }
 
-    /// Notes that an expression equal to a node's reads these values.
+    /// Records that an expression on these values was merged into a node.
     pub(super) fn also_read(&mut self, operands: &[ValueId], node: NodeId) {
         for operand in operands.iter().filter(|operand| self.first.contains_key(operand)) {
             self.readers.entry(*operand).or_default().push(node);
         }
     }
 
-    /// Values of nodes of their own, each with the nodes of expressions that read it and, as a node, an equal one.
+    /// The values of separate constants, each with the merged nodes that also read it.
     pub(super) fn readers(self) -> impl Iterator<Item = (ValueId, Vec<NodeId>)> {
         self.readers.into_iter()
     }
 
-    /// Whether two expressions compute the same.
+    /// Whether two expressions are equal.
     pub(super) fn are_equal(&self, module: &Module, a: Expression<'_>, b: Expression<'_>) -> bool {
         self.firsts(a.operands).eq(self.firsts(b.operands))
             && a.instr.shape == b.instr.shape
             && is_equal_op(module, &a.instr.op, &b.instr.op)
     }
 
-    /// Nodes that may be of the same expression.
+    /// Nodes whose expression has this hash.
     pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = NodeId> {
         self.nodes.get(&hash).into_iter().flatten().copied()
     }
 
-    /// Takes a node in.
+    /// Records the node of an expression.
     pub(super) fn add(&mut self, hash: u64, node: NodeId) {
         self.nodes.entry(hash).or_default().push(node);
     }
@@ -137,7 +138,7 @@ fn is_equal_computation(module: &Module, a: CompId, b: CompId) -> bool {
         && a.instructions.iter().zip(&b.instructions).all(|(a, b)| is_equal_instruction(a, b))
 }
 
-/// Whether an instruction is a function of its operands, and nothing is tied to it.
+/// Whether an instruction is only a function of its operands, with nothing else tied to it.
 fn is_function(instr: &Instruction) -> bool {
     let is_call = matches!(instr.op, Op::Call { .. } | Op::AllReduce(_) | Op::Opaque(_));
     let is_copy = matches!(instr.op, Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy));
@@ -151,7 +152,7 @@ fn is_function(instr: &Instruction) -> bool {
         && instr.unmodelled == Default::default()
 }
 
-/// Hashes what `{:?}` writes, as an op holds floats.
+/// Hashes the `Debug` form, as an op may hold floats.
 fn write_debug(hasher: &mut DefaultHasher, op: &Op) {
     struct ToHasher<'a>(&'a mut DefaultHasher);
     impl fmt::Write for ToHasher<'_> {

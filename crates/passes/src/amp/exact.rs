@@ -1,14 +1,16 @@
-//! Products that ask for more than one low-precision product, and get it in the narrow dtype, too.
+//! Products that ask for more precision than one pass, and lose nothing of it with operands in the narrow dtype.
 //!
-//! `operand_precision={highest}` asks that operands in f32 be multiplied with all their digits, at three to six times the
-//! cost. `jax.image.resize` does, of weights that it computes of an `iota`: of no parameter, so that they are known. Each
-//! number that it gives is an average, of weights that are not negative and sum to one. If the narrow dtype has each weight, as
-//! where sizes grow by a power of two, nothing is lost of them; and what is averaged is rounded as any array between two
-//! products is. So between two products such a product is one like the others, and so is the one of its gradient.
+//! `operand_precision={highest}` asks that f32 operands be multiplied in full precision, at three to six times the
+//! cost. `jax.image.resize` asks for it, with weights that it computes from an `iota`: they depend on no parameter, so
+//! they are known here. Each element of its result is an average, with weights that are not negative and sum to one.
+//! If the narrow dtype represents each weight exactly, as where sizes grow by a power of two, they lose nothing; and
+//! the array that is averaged is rounded as any array between two products is. So between two products such a product
+//! is treated as any other, and so is that of its gradient.
 //!
-//! It stays f32 where a weight would be rounded, and in what leads to a loss, to what a loop or a branch gives or to a choice.
-//! What is no average may be exact and asked for all the same: a running sum by ones is larger than what it adds, and an
-//! exponential of differences of such sums would be off by their rounding.
+//! It stays f32 if a weight would be rounded, and where it leads to a loss, to a result of a loop or a branch, or to a
+//! choice. Full precision matters for products that are not averages, even with exact operands: a running sum by a
+//! matrix of ones is larger than its terms, and an exponential of differences of such sums would be off by their
+//! rounding.
 
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
 use super::loss::losses;
@@ -21,11 +23,11 @@ use bf16scope_hlo::ops::{BinaryOp, Comparison, OperandPrecision, PrecisionConfig
 use bf16scope_hlo::{ArrayShape, CompId, DType, Literal, Module, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Numbers that are computed of one region at most: weights of an interpolation to 1,024 from 512 are half a million, and computed
-/// in some twenty steps.
+/// The most elements that are evaluated for one region. Interpolation weights from 512 to 1,024 are half a million,
+/// computed in some twenty steps.
 const MAX_NUMBERS: i64 = 1 << 24;
 
-/// The graph of a region of a verified module, in which such products have the class of the others.
+/// Builds the graph of a region of a verified module; products that are exact in the narrow dtype are of class allow.
 pub(super) fn graph<'m>(
     module: &'m Module,
     comp: CompId,
@@ -62,20 +64,20 @@ fn products(graph: &Dataflow<'_>, is_entry: bool) -> Vec<NodeId> {
     found
 }
 
-/// Whether a product asks for more digits of its operands, and for no algorithm.
+/// Whether a product asks for more precision of its operands, but for no algorithm.
 fn asks_for_digits(precision: &PrecisionConfig) -> bool {
     let asks = |asked: &OperandPrecision| *asked != OperandPrecision::Default;
     precision.algorithm.is_none() && precision.operand_precision.iter().any(asks)
 }
 
-/// For each node whether it lies between two products, neither of which is one of these, and does not lead to a loss by none.
+/// For each node whether it lies between two ordinary products, and every way to a loss goes through a product.
 fn between(graph: &Dataflow<'_>, is_entry: bool) -> Vec<bool> {
     let n = graph.nodes.len();
     let is_product = |node: NodeId| graph.node(node).class() == Some(Class::Allow);
     let passes =
         |node: NodeId| matches!(graph.node(node).class(), Some(Class::Infer | Class::Clear | Class::Deny { .. }));
     let mut leads_to_loss = vec![false; n];
-    // What another region gives may be a loss outside.
+    // A result of another region may be a loss outside.
     let ends = if is_entry { losses(graph) } else { graph.results.clone() };
     ends.into_iter().for_each(|value| leads_to_loss[graph.producer(value) as usize] = true);
     let mut leads_to_product = vec![false; n];
@@ -97,23 +99,24 @@ fn between(graph: &Dataflow<'_>, is_entry: bool) -> Vec<bool> {
     (0..n).map(|node| of_product[node] && leads_to_product[node] && !leads_to_loss[node]).collect()
 }
 
-/// The numbers of an array, in row-major order; a predicate is 0 or 1.
+/// The elements of an array, in row-major order; a predicate is 0 or 1.
 struct Numbers {
     shape: ArrayShape,
     all: Vec<f64>,
 }
 
-/// Values that are computed of no parameter.
+/// Evaluates values that depend on no parameter.
 struct Constants<'g> {
     graph: &'g Dataflow<'g>,
-    /// What was computed so far; none of what cannot be.
+    /// The values that were evaluated; `None` where that is not possible.
     found: BTreeMap<ValueId, Option<Numbers>>,
-    /// How many more may be.
+    /// How many more elements may be evaluated.
     room: i64,
 }
 
 impl Constants<'_> {
-    /// Whether a value is a matrix that is computed of no parameter and averages, and the narrow dtype has each of its numbers.
+    /// Whether a value is an averaging matrix that depends on no parameter, and whose elements the narrow dtype
+    /// represents exactly.
     fn averages(&mut self, value: ValueId) -> bool {
         let mut needed = BTreeSet::new();
         let mut open = vec![value];
@@ -131,7 +134,7 @@ impl Constants<'_> {
                 open.extend(&of.operands);
             }
         }
-        // Operands come first.
+        // In the order of the nodes: operands come first.
         for (node, value) in needed {
             let computed = self.compute(node);
             let is_known = computed.is_some();
@@ -155,7 +158,7 @@ impl Constants<'_> {
         numbers.shape.dtype == DType::F32 && is_average && narrow::is_exact(&literal, self.graph.low)
     }
 
-    /// What a node gives whose operands are known.
+    /// Evaluates a node whose operands are known.
     fn compute(&mut self, node: NodeId) -> Option<Numbers> {
         let of = self.graph.node(node);
         let instr = self.graph.instr(of);
@@ -174,7 +177,7 @@ impl Constants<'_> {
     }
 }
 
-/// A number as a dtype has it.
+/// A number rounded to a dtype.
 fn rounded(x: f64, dtype: DType) -> Option<f64> {
     match dtype {
         DType::F32 => Some(f64::from(x as f32)),
@@ -184,13 +187,13 @@ fn rounded(x: f64, dtype: DType) -> Option<f64> {
     }
 }
 
-/// The numbers that an op gives, before they are rounded: of the ops that weights are computed by. f32's four operations are
-/// those of f64, rounded.
+/// The elements of an op's result before rounding, for the ops that compute such weights. f32 arithmetic is f64
+/// arithmetic, rounded.
 fn apply(op: &Op, shape: &ArrayShape, operands: &[&Numbers], is_sum: bool) -> Option<Vec<f64>> {
     let of = |nth: usize| operands.get(nth).map(|operand| &operand.all);
     let each = |f: &dyn Fn(f64) -> f64| Some(of(0)?.iter().map(|&x| f(x)).collect());
     let both = |f: &dyn Fn(f64, f64) -> f64| Some(of(0)?.iter().zip(of(1)?).map(|(&x, &y)| f(x, y)).collect());
-    // One number for all, or one for each.
+    // One number for all places, or one for each.
     let at = |numbers: &[f64], place: usize| numbers[if numbers.len() == 1 { 0 } else { place }];
     let places = || 0..shape.n_elements() as usize;
     match op {
@@ -259,12 +262,12 @@ fn apply(op: &Op, shape: &ArrayShape, operands: &[&Numbers], is_sum: bool) -> Op
     }
 }
 
-/// For each axis how many numbers lie between two that are neighbours along it.
+/// For each axis the distance between neighbours along it, in elements.
 fn strides(dims: &[i64]) -> Vec<usize> {
     (0..dims.len()).map(|axis| dims[axis + 1..].iter().product::<i64>() as usize).collect()
 }
 
-/// Where the number at a place among `dims` lies in an array with these steps along the same axes.
+/// The index into an array with these strides, for the element at `place` of an array of shape `dims`.
 fn flat(mut place: usize, dims: &[i64], steps: &[usize]) -> usize {
     let mut found = 0;
     for (&size, step) in dims.iter().zip(steps).rev() {
@@ -274,7 +277,7 @@ fn flat(mut place: usize, dims: &[i64], steps: &[usize]) -> usize {
     found
 }
 
-/// An array whose numbers are read with these steps along its axes.
+/// The array whose element at each place is read with these strides.
 fn moved(shape: &ArrayShape, read: &[f64], steps: &[usize]) -> Option<Vec<f64>> {
     Some((0..shape.n_elements() as usize).map(|place| read[flat(place, &shape.dims, steps)]).collect())
 }

@@ -1,4 +1,4 @@
-//! Writes one computation at one call site.
+//! Writes one computation, at one call site, in its assigned dtypes.
 
 use super::assignment::{Assignment, RegionKind};
 use super::dataflow::{Dataflow, FrameId, NodeId, NodeKind, ValueId};
@@ -16,46 +16,47 @@ use bf16scope_hlo::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Broadcasts of broadcasts that are repeated in the other dtype, rather than cast.
+/// The longest chain of broadcasts that is repeated in the other dtype rather than cast.
 const MAX_REPEATED: u32 = 8;
 
-/// Elements up to which a constant is repeated in the other dtype rather than cast.
+/// The most elements of a constant that is repeated in the other dtype rather than cast.
 const MAX_REPEATED_CONSTANT: i64 = 256;
 
-/// In which dtype a reader wants an f32 value of the original.
+/// The dtype in which a reader wants an f32 value of the original module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Want {
-    /// As it was made.
+    /// The dtype in which it is computed.
     AsMade,
     /// f32.
     Wide,
-    /// The narrow one.
+    /// The narrow dtype.
     Narrow,
 }
 
 /// Where an instruction of a written computation comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Origin {
-    /// The original's instruction.
+    /// An instruction of the original computation.
     Original(InstrId),
     /// A cast, or a copy of a constant or broadcast in the other dtype.
     Cast {
-        /// Name of the instruction whose value it is.
+        /// Name of the instruction whose value this is.
         of: String,
-        /// Name of the first instruction that wanted it.
+        /// Name of the first instruction that needs it.
         wanted_by: String,
     },
-    /// A tuple taken apart and put together again.
+    /// A tuple that was taken apart and rebuilt with other dtypes.
     Tuple,
-    /// What readers read in a value's place: lookups in a table's, or all of them.
+    /// A barrier between a value and its readers: the lookups of a table, or all of them.
     Barrier,
-    /// What a sum is put together of: sums of parts, or all of them.
+    /// Part of a sum that is written as sums of parts.
     Part,
-    /// What keeps finite numbers finite before a cast.
+    /// Part of the clamp that keeps finite numbers finite before a cast.
     Range,
 }
 
-/// For an instruction that calls, what it calls now, in the order of its attributes; others call what they did.
+/// For each instruction that calls computations its new callees, in the order of its attributes; other instructions
+/// keep theirs.
 pub(super) type Callees = BTreeMap<InstrId, Vec<CompId>>;
 
 pub(super) struct FrameWriter<'a, 'm> {
@@ -66,11 +67,11 @@ pub(super) struct FrameWriter<'a, 'm> {
     callees: Callees,
     out: Computation,
     origins: Vec<Origin>,
-    /// For each original instruction the one that has its value, as made.
+    /// For each original instruction the written one that has its value, in the dtype in which it is computed.
     made: Vec<InstrId>,
-    /// Values in the dtype they were not made in.
+    /// For each value the instruction that has it in the other dtype.
     casts: BTreeMap<ValueId, InstrId>,
-    /// Who reads now; none for the result.
+    /// The original instruction that is being written; `None` while the result is.
     reader: Option<InstrId>,
 }
 
@@ -92,8 +93,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         FrameWriter { graph, assignment, frame, original, callees, out, origins, made, casts, reader: None }
     }
 
-    /// The computation and where its instructions come from. A region's result has the types that its caller expects, or
-    /// of an entry those that `results` says.
+    /// Writes the computation, and returns it with the origin of each instruction. The result of a region has the
+    /// types that its caller expects; that of an entry has those that `results` asks for.
     pub(super) fn write(mut self, region: Option<RegionKind>, results: Boundary) -> (Computation, Vec<Origin>) {
         for id in self.original.ids() {
             self.reader = Some(id);
@@ -122,7 +123,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         self.assignment.value_low[value as usize]
     }
 
-    /// The shape of an original instruction with its values as made.
+    /// The shape of an original instruction, with each value in the dtype in which it is computed.
     fn shape(&self, id: InstrId) -> Shape {
         let values = self.values(id);
         narrow::shape(&self.original.instr(id).shape, self.graph.low, &mut |leaf| {
@@ -136,7 +137,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         InstrId(self.out.instructions.len() as u32 - 1)
     }
 
-    /// Writes an instruction of the original; gives the one that has its value as made.
+    /// Writes an instruction of the original; returns the instruction that has its value, in the dtype in which it is
+    /// computed.
     fn instruction(&mut self, id: InstrId) -> InstrId {
         let made = self.plainly(id);
         let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
@@ -147,7 +149,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         if is_apart { self.behind_barrier(id, made, "stored") } else { made }
     }
 
-    /// The same, not behind a barrier.
+    /// As `instruction`, without a barrier behind it.
     fn plainly(&mut self, id: InstrId) -> InstrId {
         let original = self.original.instr(id);
         let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
@@ -161,9 +163,9 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 .then(|| writer.made[operand.idx()])
         };
         match kind {
-            // To which more is tied than a value is written, though it converts nothing.
+            // An instruction with more tied to it than its value is written, even if it no longer converts anything.
             _ if is_tied(original) => {}
-            // A value that is narrow already needs no cast to be so; nor does one that came from the narrow dtype.
+            // A value that is narrow already, or that was converted from the narrow dtype, needs no cast to it.
             Some(NodeKind::ToLow) => {
                 if let Some(same) = low_operand(self).or_else(|| self.came_from_low(original.operands[0])) {
                     return same;
@@ -177,7 +179,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             _ => {}
         }
         let sums_parts = node.filter(|&node| {
-            // The parts are instructions of the frame where the sum is first.
+            // The parts are instructions of the frame that has the sum first.
             self.assignment.rule[node as usize] == Rule::SumOfParts && self.graph.node(node).frame == self.frame
         });
         if let Some(parts) = sums_parts.and_then(|node| parts::of_node(self.graph, node)) {
@@ -185,7 +187,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         }
         let mut operands: Vec<InstrId> = (original.operands.iter().enumerate())
             .map(|(place, &operand)| {
-                // As made, and not asked of each element of a tuple whose elements are taken out one by one.
+                // Without a node (a tuple whose elements are taken one by one) the operands stay in the dtype in which
+                // they are computed.
                 let Some(node) = node else { return self.made[operand.idx()] };
                 let wants = self.wants(id, node, place, operand);
                 self.operand(operand, &wants)
@@ -215,7 +218,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         made
     }
 
-    /// A sum that is put together of sums of parts.
+    /// Writes a sum as sums of parts.
     fn sum_of_parts(&mut self, id: InstrId, parts: &Parts) -> InstrId {
         let original = self.original.instr(id);
         let start = self.operand(original.operands[1], &[Want::Wide]);
@@ -264,14 +267,14 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         self.push(whole, Origin::Original(id))
     }
 
-    /// Whether a node computes in f32 and rounds what it gives, once for all that read it.
+    /// Whether a node computes in f32 and rounds its result, once for all readers.
     fn is_rounded(&self, node: NodeId) -> bool {
         let of = self.graph.node(node);
         let class = of.class().filter(|class| *class != Class::Allow);
         class.is_some() && !self.assignment.low[node as usize] && of.results().any(|value| self.is_low(value))
     }
 
-    /// A value behind a barrier, as its readers read it.
+    /// Puts a barrier between a value and its readers.
     fn behind_barrier(&mut self, id: InstrId, made: InstrId, what_for: &str) -> InstrId {
         let shape = self.out.instr(made).shape.clone();
         let sharding = self.out.instr(made).sharding.clone();
@@ -280,7 +283,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         self.push(Instruction { name, op, shape, operands: vec![made], sharding, ..plain(instr) }, Origin::Barrier)
     }
 
-    /// The narrow value of an instruction that gives f32.
+    /// Casts the result of an instruction that stays f32 to the narrow dtype.
     fn round_behind(&mut self, id: InstrId, made: InstrId) -> InstrId {
         let original = self.original.instr(id);
         let value = self.values(id)[0];
@@ -293,14 +296,14 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         self.push(convert, Origin::Cast { of: original.name.clone(), wanted_by })
     }
 
-    /// In what an instruction wants the values of its operand at `place`.
+    /// The dtypes in which an instruction wants the values of its operand at `place`.
     fn wants(&self, id: InstrId, node: NodeId, place: usize, operand: InstrId) -> Vec<Want> {
         let op = &self.original.instr(id).op;
         let n = self.values(operand).len();
         let narrow = |is_narrow: bool| if is_narrow { Want::Narrow } else { Want::Wide };
         match (op, &self.graph.node(node).kind) {
             (Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy), _) if place == 0 => {
-                // Each of its values is a node of its own.
+                // Each of its values has a separate node.
                 self.values(id).iter().map(|&value| narrow(self.is_low(value))).collect()
             }
             (Op::While { .. } | Op::Conditional(_), _) if self.assignment.crossings.contains_key(&node) => {
@@ -316,7 +319,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         }
     }
 
-    /// The op with what it calls, in the dtype it computes in.
+    /// The op in its new dtype, with its new callees.
     fn op(&self, id: InstrId) -> Op {
         let mut op = self.original.instr(id).op.clone();
         if let Op::Constant(constant) = &mut op
@@ -332,7 +335,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         op
     }
 
-    /// The instruction that has the values of an original one as wanted.
+    /// The instruction that has the values of an original one in the wanted dtypes.
     fn operand(&mut self, id: InstrId, wants: &[Want]) -> InstrId {
         let values = self.values(id);
         let fits = |(&value, want): (&ValueId, &Want)| {
@@ -362,7 +365,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         }
     }
 
-    /// An original tuple of elements that are written, each in the dtype it has now.
+    /// Writes an original tuple over written elements, each in its current dtype.
     fn tuple(&mut self, id: InstrId, elements: Vec<InstrId>) -> InstrId {
         let original = self.original.instr(id);
         let leaves: Vec<Option<DType>> = (elements.iter())
@@ -377,7 +380,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         self.push(instr, Origin::Original(id))
     }
 
-    /// A tuple put together again with its leaves as wanted.
+    /// Rebuilds a tuple with its leaves in the wanted dtypes.
     fn take_apart(&mut self, id: InstrId, made: InstrId, leaves: &mut dyn Iterator<Item = (ValueId, Want)>) -> InstrId {
         let shapes = match &self.out.instr(made).shape {
             Shape::Tuple(shapes) => shapes.clone(),
@@ -409,14 +412,15 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         self.push(tuple, Origin::Tuple)
     }
 
-    /// The value of an original array in the dtype it was not made in.
+    /// The value of an original array in the other dtype than that in which it is computed.
     fn cast(&mut self, id: InstrId, value: ValueId, depth: u32) -> InstrId {
         if let Some(&cast) = self.casts.get(&value) {
             return cast;
         }
         let producer = self.graph.producer(value);
         let node = self.graph.node(producer);
-        // The instruction that makes the value, or one equal to it, where that is here; not one that only has it.
+        // The instruction that computes the value, or an equal one, if that is in this frame; `id` may only be an
+        // alias of it.
         let makes = self.graph.frames[self.frame as usize].nodes[id.idx()] == Some(producer);
         let source = if node.frame == self.frame { node.instr } else { id };
         let is_here = (makes || node.frame == self.frame) && self.original.instr(source).shape.as_array().is_some();
@@ -458,20 +462,21 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         cast
     }
 
-    /// What has a value in the narrow dtype that an instruction here converts to f32.
+    /// The instruction with the narrow value that `id`, if it is such a conversion, converts to f32.
     fn came_from_low(&self, id: InstrId) -> Option<InstrId> {
         let node = self.graph.frames[self.frame as usize].nodes[id.idx()]?;
         let is_of_low = self.graph.node(node).kind == NodeKind::FromLow;
         is_of_low.then(|| self.made[self.original.instr(id).operands[0].idx()])
     }
 
-    /// Whether a constant is rather there twice than cast: a small one, or where a cast would lose what it rounds.
+    /// Whether a constant is repeated rather than cast: if it is small, or if the cast would start from rounded
+    /// elements.
     fn repeats_constant(&self, value: ValueId, constant: &bf16scope_hlo::Literal, to_low: bool) -> bool {
         let n = self.graph.value(value).n_elements;
         n <= MAX_REPEATED_CONSTANT || !to_low && !narrow::is_exact(constant, self.graph.low)
     }
 
-    /// The shape of an original array in the narrow dtype, or its own.
+    /// The shape of an original array in the narrow dtype if `to_low`, else its own.
     fn other_shape(&self, instr: &Instruction, to_low: bool) -> Shape {
         narrow::shape(&instr.shape, self.graph.low, &mut |_| to_low)
     }
@@ -483,7 +488,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         self.push(Instruction { name, op, shape, operands, control_predecessors, ..instr.clone() }, origin)
     }
 
-    /// Converts what instruction `made` has, which is a value of `instr`.
+    /// Converts the result of instruction `made`, a value of `instr`, to the other dtype.
     fn convert(&mut self, instr: &Instruction, value: ValueId, made: InstrId) -> InstrId {
         let mut shape = self.out.instr(made).shape.clone();
         if let Shape::Array(array) = &mut shape {
@@ -498,8 +503,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         self.convert_to(instr, shape, made)
     }
 
-    /// What instruction `made` has, which is a value of `instr` in f32, with the finite numbers beyond the narrow dtype's range
-    /// at its ends, where there may be some. Infinities and NaN stay.
+    /// Clamps finite elements of an f32 value to the range of the narrow dtype, if some may be beyond it. `made` has
+    /// the value of `instr`. Infinities and NaN stay.
     fn within_range(&mut self, instr: &Instruction, value: ValueId, made: InstrId) -> InstrId {
         let shape = self.out.instr(made).shape.clone();
         let is_array = matches!(&shape, Shape::Array(array) if array.dtype == DType::F32);
@@ -526,7 +531,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         push(Op::Select, shape, vec![is_finite, within, made])
     }
 
-    /// Converts what instruction `made` has, which is a value of `instr`, to the dtype of `shape`.
+    /// Converts the result of instruction `made`, a value of `instr`, to the dtype of `shape`.
     fn convert_to(&mut self, instr: &Instruction, shape: Shape, made: InstrId) -> InstrId {
         let name = self.cast_name(instr, &shape);
         let sharding = self.out.instr(made).sharding.clone();
@@ -535,7 +540,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         self.push(convert, origin)
     }
 
-    /// A cast of an instruction's value for whoever reads now; the result's reader is its caller.
+    /// The origin of a cast for the instruction that is being written; for the result it is the root.
     fn cast_origin(&self, instr: &Instruction) -> Origin {
         let reader = self.reader.unwrap_or(self.original.root);
         Origin::Cast { of: instr.name.clone(), wanted_by: self.original.instr(reader).name.clone() }
@@ -545,7 +550,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         format!("{}.{}", instr.name, shape.dtype().unwrap_or(DType::F32))
     }
 
-    /// Drops what was written and nothing reads: casts and tuples of ours, and originals that something read before.
+    /// Drops written instructions without a reader: casts and tuples that this pass added, and originals that had a
+    /// reader before.
     fn drop_unused(&mut self) {
         let n = self.out.instructions.len();
         let mut was_read = vec![false; self.original.instructions.len()];
@@ -590,19 +596,19 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     }
 }
 
-/// How an element lies over devices, given how its tuple does, of whose arrays it is those numbered `leaves`.
+/// The sharding of an element of a tuple. `leaves` numbers the element's arrays among those of the tuple.
 fn sharding_of_element(tuple: &Sharding, element: &Shape, leaves: Range<usize>) -> Option<Box<Sharding>> {
     let of_element = match tuple {
         Sharding::Tuple(all) if element.as_tuple().is_some() => Sharding::Tuple(all.get(leaves)?.to_vec()),
         Sharding::Tuple(all) => all.get(leaves.start)?.clone(),
         Sharding::Replicated | Sharding::Maximal { .. } | Sharding::Manual => tuple.clone(),
-        // Of a tuple there is a list; a text that nobody read stays with the tuple.
+        // A tuple has a list of shardings; an unparsed text stays with the tuple.
         Sharding::Tiled(_) | Sharding::Raw { .. } => return None,
     };
     Some(Box::new(of_element))
 }
 
-/// An instruction with the name and metadata of another and nothing else of it.
+/// An instruction with the name and metadata of another, and defaults otherwise.
 fn plain(instr: &Instruction) -> Instruction {
     Instruction {
         name: instr.name.clone(),
@@ -618,7 +624,7 @@ fn plain(instr: &Instruction) -> Instruction {
     }
 }
 
-/// Whether an instruction may go when nothing reads it any more: what lowering itself makes needless.
+/// Whether an instruction may be dropped once it has no reader: ops that lowering itself makes redundant.
 fn is_pure(op: &Op) -> bool {
     matches!(
         op,

@@ -1,29 +1,30 @@
-//! Which values a fusion makes and reads without storing them, so that rounding them would cost accuracy and save nothing.
+//! Which values a compiler fuses and never materialises, so that rounding them would cost accuracy and save no memory.
 //!
-//! Back ends compute elementwise ops in f32 registers and store what several fusions read. A model written for bf16
-//! therefore casts at the end of a norm, not after each of its ops, and sums what it multiplies in f32. A module written
-//! in f32 has lost these places; they are found again by form, from two notions:
-//! - a *stream* is an array that has to be stored: what a product, a parameter or an op on streams gives. What a reduction
-//!   gives or a broadcast repeats is none, nor is what is computed from those only.
-//! - a *statistic* is no stream, and computed from a denied op, such as a mean over a row.
+//! Back ends compute elementwise ops in f32 registers and materialise a value that several fusions read. A model
+//! written for bf16 therefore casts at the end of a norm, not after each of its ops, and sums products in f32. A
+//! module written in f32 does not show these places; they are inferred from its form, by two notions:
+//! - a *stream* is an array that has to be materialised: the result of a product, a parameter, or of an op on streams.
+//!   The result of a reduction, a broadcast, and values computed from those alone are not streams.
+//! - a *statistic* is not a stream, and is computed from a denied op, such as a mean over a row.
 //!
 //! An op of class infer stays in f32 where
 //! 1. it applies a statistic, as in `x - mean`; or
-//! 2. it goes on with such a value, or with that of a denied op: all streams that it reads are f32 and read by it alone,
-//!    as in `(x - mean) · scale + bias`; or
-//! 3. one op reads it, which computes in f32: a sum, a denied function, an op of these rules. But not behind a reshape that
-//!    changes how many numbers lie along lanes, as that is a copy, which is stored. And not if it reads an f32 value, or a part
-//!    of one, that a product reads too, or an op that is lowered for one, as that one is stored in the narrow dtype; or
-//! 4. it scales or adds up streams, all that read it compute in f32, and one of them computes an exponential of it, as a
-//!    softmax reads its scores, for their maximum too. The streams are what is stored, and each of them computes it again. What
-//!    is rounded of an exponent is an error of the exponential in proportion to the exponent's size, which is that of the
-//!    largest term: a mask's or a bias's.
+//! 2. it continues such a value, or that of a denied op: all streams that it reads are f32 and read by it alone, as in
+//!    `(x - mean) · scale + bias`; or
+//! 3. its only consumer computes in f32: a sum, a denied function, an op of these rules. But not behind a reshape that
+//!    changes how many elements lie along lanes, as that is a copy, which is materialised. And not if it reads an f32
+//!    value, or a part of one, that a product reads too, or an op that is lowered for one, as that value is stored in the
+//!    narrow dtype; or
+//! 4. it scales or adds streams, all its consumers compute in f32, and one of them computes an exponential of it, as a
+//!    softmax reads its scores, for their maximum too. Only the streams are materialised, and each consumer recomputes
+//!    it. A rounding error of an exponent makes an error of the exponential proportional to the exponent's size, which is
+//!    that of the largest term: a mask's or a bias's.
 //!
-//! So an f32 value ends where it meets another stream, as when a branch is added, and where two ops read it.
+//! So an f32 value ends where it meets another stream, as where a residual is added, and where two ops read it.
 //!
-//! A stream of rule 1 or 2 that ends so, read by several ops of which one reads the narrow dtype and none goes on, is
-//! stored. It is rounded once, by its maker, and all of them read that, as Flax casts at the end of a norm. Else a
-//! compiler would store it in f32: it fuses a cast into each op that reads, however many there are.
+//! A stream of rule 1 or 2 is materialised if it ends so, is read by several ops, one of them in the narrow dtype, and
+//! is not continued. It is rounded once, by its producer, for all of them, as Flax casts at the end of a norm.
+//! Otherwise a compiler would store it in f32: it fuses a cast into each consumer, however many there are.
 
 use super::assignment::Assignment;
 use super::data_movement::{changes_lanes, moved_from};
@@ -38,29 +39,29 @@ use std::collections::BTreeSet;
 /// What is known of a value.
 #[derive(Clone, Copy, Default)]
 struct Facts {
-    /// It has to be stored.
+    /// It has to be materialised.
     is_stream: bool,
     /// It is f32, and computed from a denied op.
     is_denied: bool,
-    /// A reduction gave it, or it was computed from one of as many numbers.
+    /// It is the result of a reduction, or computed from one with as many elements.
     is_reduced: bool,
-    /// One op reads it, and what it was moved from.
+    /// It has one consumer, and so has the value that it was moved from.
     has_one_reader: bool,
 }
 
-/// A node that was lowered and had better compute in f32.
+/// A node that `decide` lowered, and that has to compute in f32.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fused {
     /// The node.
     pub node: NodeId,
     /// The node that this comes from.
     pub from: Option<NodeId>,
-    /// The rule to name: `Fused`, or `Rounded` where what it makes is stored all the same, and rounded for that.
+    /// The rule to report: `Fused`, or `RoundedOnce` if its result is materialised all the same, and rounded for that.
     pub rule: Rule,
 }
 
-/// The nodes that were lowered and had better compute in f32. `stores_row` says which values a node stores in the narrow dtype
-/// to add them as rows.
+/// Finds the lowered nodes that have to compute in f32. `stores_row` says which values a node stores in the narrow
+/// dtype to add them as rows.
 pub(super) fn fused(
     graph: &Dataflow<'_>,
     assignment: &Assignment,
@@ -87,12 +88,12 @@ pub(super) fn fused(
     finder.kept.iter().zip(0..).filter_map(unstored).collect()
 }
 
-/// How ops read a value, or what moves it.
+/// How the consumers of a value read it, directly or moved.
 #[derive(Clone, Copy, Default)]
 struct Readers {
-    /// One reads the narrow dtype.
+    /// One of them reads the narrow dtype.
     is_read_narrow: bool,
-    /// One stays in f32 by these rules.
+    /// One of them stays in f32 by these rules.
     is_gone_on_with: bool,
 }
 
@@ -109,14 +110,14 @@ struct Finder<'g> {
     graph: &'g Dataflow<'g>,
     assignment: &'g Assignment,
     facts: Vec<Facts>,
-    /// For each node that stays in f32 the one that this comes from.
+    /// For each node that stays in f32 the node that this comes from.
     kept: Vec<Option<NodeId>>,
-    /// For each value whether a product reads it, or what moves it or is lowered for it.
+    /// For each value whether a product reads it, directly or through ops that move it or are lowered for the product.
     feeds_product: Vec<bool>,
 }
 
 impl Finder<'_> {
-    /// Whether lowering was decided for this op, and may be taken back.
+    /// Whether this op was lowered, and may compute in f32 after all.
     fn is_open(&self, node: NodeId) -> bool {
         self.assignment.low[node as usize] && self.graph.node(node).class() == Some(Class::Infer)
     }
@@ -125,14 +126,14 @@ impl Finder<'_> {
         values.filter(|&value| self.graph.value(value).is_f32())
     }
 
-    /// The only node that reads what a node makes.
+    /// The only consumer of a node.
     fn only_reader(&self, node: NodeId) -> Option<NodeId> {
         let mut readers = self.graph.node(node).results().flat_map(|value| &self.graph.users[value as usize]);
         let first = *readers.next()?;
         readers.all(|&reader| reader == first).then_some(first)
     }
 
-    /// Rules 1 and 2, and the facts of what a node makes.
+    /// Rules 1 and 2, and the facts about a node's result.
     fn go_on(&mut self, node: NodeId) {
         let of = self.graph.node(node);
         let operands: Vec<Facts> = self.floats(of.operands.iter().copied()).map(|v| self.facts[v as usize]).collect();
@@ -147,7 +148,7 @@ impl Finder<'_> {
         of.results().for_each(|value| self.facts[value as usize] = facts);
     }
 
-    /// The facts of what a node makes of `operands`.
+    /// The facts about a node's result, from those about its operands.
     fn facts_of(&self, node: NodeId, operands: &[Facts]) -> Facts {
         let of = self.graph.node(node);
         let op = &self.graph.instr(of).op;
@@ -168,9 +169,9 @@ impl Finder<'_> {
         };
         match &of.kind {
             NodeKind::Op(Class::Allow) | NodeKind::Parameter | NodeKind::Fixed(_) => facts(true, false, false),
-            // A sum that is lowered between products, or what is moved there: both are stored.
+            // A sum or data movement that is lowered between products: its result is materialised.
             NodeKind::Op(Class::Deny { .. } | Class::Clear) if is_low => facts(true, false, false),
-            // No reader computes a sum over windows again, as each of its numbers reads many.
+            // A sum over windows is not recomputed by its consumers, as each of its elements reads many.
             NodeKind::Op(Class::Deny { .. }) => {
                 let is_reduced = !matches!(op, Op::ReduceWindow { .. }) && (after < before || reads_reduced);
                 facts(reads_stream, true, is_reduced)
@@ -191,7 +192,7 @@ impl Finder<'_> {
         }
     }
 
-    /// For each node whether it stays in f32 and what it makes is stored and ends there.
+    /// For each node whether it stays in f32 and its result, an end of the fusion, is materialised.
     fn ends(&self, stores_row: &dyn Fn(NodeId, ValueId) -> bool) -> Vec<bool> {
         let mut readers = vec![Readers::default(); self.graph.values.len()];
         let mut ends = vec![false; self.graph.nodes.len()];
@@ -247,7 +248,7 @@ impl Finder<'_> {
         self.kept[node as usize] = reader.or_else(|| self.exponential(node));
     }
 
-    /// Rule 4: an exponential that is computed of what scales one stream, if all that read it compute in f32.
+    /// Rule 4: an exponential that is computed from the node's result, if all its consumers compute in f32.
     fn exponential(&self, node: NodeId) -> Option<NodeId> {
         let of = self.graph.node(node);
         let is_linear = matches!(
@@ -273,7 +274,7 @@ impl Finder<'_> {
         found
     }
 
-    /// The first exponential of the maps that go on with what a node gives.
+    /// The first exponential among the elementwise ops that continue a node's result.
     fn exponential_behind(&self, node: NodeId) -> Option<NodeId> {
         let (mut seen, mut open) = (BTreeSet::new(), vec![node]);
         while let Some(next) = open.pop() {
@@ -289,12 +290,13 @@ impl Finder<'_> {
         None
     }
 
-    /// Whether a node moves f32 values and is no end of a fusion.
+    /// Whether a node moves f32 values and is not an end of a fusion.
     fn moves_wide(&self, node: NodeId) -> bool {
         self.graph.node(node).class() == Some(Class::Clear) && !self.assignment.low[node as usize]
     }
 
-    /// The first op behind `node` that does more than move values, where it is the only one and nothing before it is stored.
+    /// The first op from `node` on that does more than move data, if each op before it has one consumer and is not
+    /// materialised.
     fn past_moves(&self, mut node: NodeId) -> Option<NodeId> {
         while self.moves_wide(node) {
             if changes_lanes(self.graph, node) {
@@ -305,7 +307,8 @@ impl Finder<'_> {
         Some(node)
     }
 
-    /// Whether an op reads f32 whatever it is given, without having it stored. A product does that makes scores of a choice.
+    /// Whether an op reads f32 in any case, without having it materialised. A product that computes the scores of a
+    /// choice does.
     fn computes_wide(&self, node: NodeId) -> bool {
         let op = &self.graph.instr(self.graph.node(node)).op;
         let class = self.graph.node(node).class();

@@ -1,11 +1,11 @@
-//! The keys of a policy document as data: `--help`, the table of docs/GUIDE.md and the JSON schema are written from here, and a
-//! test holds [`PolicyDocument`](super::PolicyDocument) to it. Deprecated keys are read, with a warning that says what
-//! became of them.
+//! The keys of a policy document as data: `--help`, the table of docs/GUIDE.md and the JSON schema are generated from
+//! here, and a test compares them with [`PolicyDocument`](super::PolicyDocument). Deprecated keys are still read, with
+//! a warning that names their replacement.
 
 use super::policy::PRESETS;
 use std::fmt::Write as _;
 
-/// What a key takes.
+/// The values that a key takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// The name of a preset.
@@ -18,7 +18,7 @@ pub enum Values {
     Ops,
     /// A list of patterns of names.
     Patterns,
-    /// A list of numbers, from 0.
+    /// A list of numbers, counted from 0.
     Numbers,
     /// A list of forms of single instructions.
     Forms,
@@ -29,11 +29,11 @@ pub enum Values {
 pub struct Key {
     /// Its name.
     pub name: &'static str,
-    /// What it takes.
+    /// The values that it takes.
     pub values: Values,
-    /// What it is where neither the document nor its preset says it.
+    /// Its value if neither the document nor its preset has it.
     pub default: &'static str,
-    /// What it says.
+    /// What it means, for the table.
     pub meaning: &'static str,
 }
 
@@ -121,7 +121,7 @@ pub const KEYS: [Key; 15] = [
 pub struct OldKey {
     /// Its name.
     pub name: &'static str,
-    /// What became of it.
+    /// Its replacement.
     pub became: &'static str,
 }
 
@@ -149,14 +149,14 @@ pub const OLD_KEYS: [OldKey; 13] = [
 ];
 
 impl OldKey {
-    /// The warning where a policy has it.
+    /// The warning for a document that has it.
     pub fn warning(&self) -> String {
         format!("policy: the key `{}` is deprecated, and read as before: {}", self.name, self.became)
     }
 }
 
 impl Values {
-    /// In words, as a table has them.
+    /// The values in words, for the table.
     fn words(self) -> String {
         let quoted = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         match self {
@@ -170,7 +170,7 @@ impl Values {
         }
     }
 
-    /// As a JSON schema.
+    /// The values as a JSON schema.
     fn schema(self) -> String {
         let one = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();

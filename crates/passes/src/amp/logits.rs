@@ -1,18 +1,19 @@
-//! Logits that are at least as large as any parameter, as those of a language model's words.
+//! Logits that are at least as large as any parameter, as a language model's over its vocabulary.
 //!
-//! They are a product plus a bias, and the loss reads them: it reduces them, and looks up one of each row. So they belong
-//! to the loss, and would be f32 as it is, and so would the sum over all rows that is the bias's gradient. A network that
-//! was written for bf16 rounds both, since it casts to f32 behind its last layer.
+//! They are a product plus a bias, and the loss reads them: it reduces them, and looks up one per row. So they belong
+//! to the loss and would be f32, and so would the gradient of the bias, which is a sum over all rows. A network
+//! written for bf16 rounds both, since it casts to f32 behind its last layer.
 //!
-//! For a TPU that decides when the compiler makes the array of f32 that the loss looks up, the largest of the program:
-//! beside all that is kept for the backward pass, or behind it. It does the second only where logits and sum are as in a
-//! network written for bf16 (benches/tpu/policy.md has what else was tried). So both are bf16 here, where there is such
-//! a sum, and no number is further from f32's than in that form. What is looked up is f32 still. (On a v6e an add in f32 that
-//! is rounded takes 1.19 of the memory of one in bf16.)
+//! For a TPU this decides when the compiler materialises the f32 array that the loss looks up, the largest of the
+//! program: beside all that is kept for the backward pass, or behind it. It chooses the latter only if logits and sum
+//! are as in a network written for bf16 (benches/tpu/policy.md lists what else was tried). So if there is such a sum,
+//! both are bf16 here, as close to f32 as in that form. The lookup still reads f32. (On a v6e an add in f32 that is
+//! rounded takes 1.19 of the memory of one in bf16.)
 //!
-//! But not where a loop with products reads what is computed from the logits, as that of a recurrent network's backward
-//! pass: most of the memory is what it reads, which is kept until it ends, so what comes behind it is no cheaper, and
-//! logits that wait for that are kept, too. Nor where a loop sums up logarithms, as a loss does.
+//! This is not done if a loop with products reads values that are computed from the logits, as in a recurrent
+//! network's backward pass: most of the memory is the loop's operands, which live until it ends, so values computed
+//! behind it are no cheaper, and logits that wait for it are live, too. Nor is it done if a loop sums up logarithms,
+//! as in a loss.
 
 use super::assignment::{Assignment, RegionKind};
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
@@ -24,7 +25,7 @@ use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::{DType, Op};
 use std::collections::BTreeMap;
 
-/// What is rounded.
+/// The nodes of logits that are rounded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Logits {
     /// The op that adds the bias: computed in the narrow dtype.
@@ -33,7 +34,7 @@ pub(super) struct Logits {
     pub sum: NodeId,
 }
 
-/// All logits of a region that are rounded. `loops` says what each of its loops does.
+/// Finds all logits of a region that are rounded. `loops` describes each of its loops.
 pub(super) fn logits(
     graph: &Dataflow<'_>,
     assignment: &Assignment,
@@ -67,7 +68,7 @@ pub(super) fn logits(
     found.collect()
 }
 
-/// Whether a loop with products, or one that sums up logarithms, reads what is computed from what a node gives.
+/// Whether a loop with products, or one that sums up logarithms, reads values that are computed from a node's result.
 fn leads_to_loop(graph: &Dataflow<'_>, from: NodeId, loops: &BTreeMap<NodeId, Loop>) -> bool {
     let is_light = |node: NodeId| loops.get(&node).is_some_and(|it| !it.has_product && !it.is_of_logarithms);
     let mut reached = vec![false; graph.nodes.len()];
@@ -79,7 +80,7 @@ fn leads_to_loop(graph: &Dataflow<'_>, from: NodeId, loops: &BTreeMap<NodeId, Lo
     })
 }
 
-/// Of an op that adds a bias to a product, and that the loss reads, the axis along which the bias lies.
+/// The axis along which the bias lies, if `add` adds a bias to a product for the loss.
 fn bias_axis(graph: &Dataflow<'_>, assignment: &Assignment, add: NodeId) -> Option<i64> {
     let of = graph.node(add);
     let &[left, right] = &of.operands[..] else { return None };
@@ -104,7 +105,7 @@ fn bias_axis(graph: &Dataflow<'_>, assignment: &Assignment, add: NodeId) -> Opti
     }
 }
 
-/// Whether a node sums an array of these dims, which a product reads too, over all axes but one.
+/// Whether a node sums an array of these dims, which a product reads too, over all axes but `axis`.
 fn is_sum_of(
     graph: &Dataflow<'_>,
     assignment: &Assignment,
@@ -125,7 +126,7 @@ fn is_sum_of(
         && graph.users[summed as usize].iter().any(|&user| assignment.rule[user as usize] == Rule::Allowed)
 }
 
-/// Whether what a reduction reads has these dims, and all of them but `axis` are reduced.
+/// Whether the operand of a reduction has these dims, and all of them but `axis` are reduced.
 fn is_over_all_but(graph: &Dataflow<'_>, reduction: &Node, dims: &[i64], axis: i64) -> bool {
     let instr = graph.instr(reduction);
     let Op::Reduce { dimensions, .. } = &instr.op else { return false };

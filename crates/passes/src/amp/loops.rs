@@ -1,20 +1,20 @@
 //! What loops store: arrays that they fill slice by slice, and arrays that they read slice by slice.
 //!
-//! A loop carries its state in the types that it was given, and a value that is carried from step to step stays f32, as an
-//! error of it would be carried, too. But a loop that JAX's `scan` makes carries other arrays as well. Those that it *fills*
-//! are results of all steps: what it gives, and what its backward pass needs. Those that it *reads* are inputs of all
-//! steps. Neither is more than stored, once for each step, and between products both are rounded for that, as anything
-//! else is that is stored; what is computed of them within a step is f32.
+//! A loop carries its state in the types of its operands, and a value that is carried from step to step stays f32, as
+//! its error would be carried, too. But a loop that JAX's `scan` generates also carries other arrays. Those that it
+//! *fills* are stacked results of all steps: its outputs, and the residuals of its backward pass. Those that it
+//! *reads* are stacked inputs of all steps. Both are only stored, once per step, and between products both are rounded
+//! for that, as any other stored value is; what is computed from them within a step is f32.
 //!
 //! A policy may lower what is carried from product to product, too (`carried`).
 //!
-//! A loop *over layers* multiplies what it carries by weights that it reads, other ones in each step, and that the program
-//! updates or gives gradients of. It is a network that is written as a loop, and what it carries is rounded where the same
-//! network without a loop would round it: between two layers.  In a loop over time each step has the same weights, so it is none; nor is a loop that trains, which
-//! multiplies weights that it carries by data that it reads.
+//! A loop *over layers* multiplies its state by weights that it reads slice by slice, and that the program updates or
+//! returns gradients of. It is a network written as a loop, and its state is rounded where the same network without a
+//! loop would round it: between two layers. In a loop over time each step has the same weights, so this does not hold;
+//! nor does it for a training loop, which multiplies weights that it carries by data that it reads.
 //!
-//! But what a loop sums up in logarithms, as CTC and hidden Markov models sum up likelihoods, is read by exponentials: rounded,
-//! a logarithm of −100 is off by 0.2, and what is computed of it by a fifth.
+//! A sum of logarithms in a loop, as CTC and hidden Markov models sum up likelihoods, is read by exponentials:
+//! rounding a logarithm of −100 is an error of 0.2, and of a fifth in the exponential.
 
 use super::data_movement::MAX_TERMS;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId, reached};
@@ -28,38 +28,38 @@ use std::collections::BTreeSet;
 /// How a loop uses an array of its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// In any way.
+    /// In any other way.
     Carried {
-        /// A product of the step reads it, and what it becomes is computed from a product of the step.
+        /// Whether a product of the step reads it, and its next value is computed from a product of the step.
         is_between: bool,
     },
-    /// Each step reads a slice, and none changes it.
+    /// Each step reads a slice; the array does not change.
     Read {
-        /// In few steps what is carried becomes a product of it and their slices.
+        /// Whether the loop multiplies its state by the slices, in few steps (a loop over layers).
         is_layers: bool,
     },
-    /// Each step writes a slice, and none reads it.
+    /// Each step writes a slice and does not read the array.
     Filled {
-        /// What is written is computed from a product of the step.
+        /// Whether the slice is computed from a product of the step.
         is_of_product: bool,
-        /// What is written is computed from what the loop reads slice by slice.
+        /// Whether the slice is computed from an array that the loop reads slice by slice.
         is_of_read: bool,
     },
 }
 
 impl Use {
-    /// Of an array that has to be carried as it is.
+    /// The use of an array that has to be carried in its own dtype.
     pub(super) const AS_IT_IS: Use = Use::Carried { is_between: false };
 }
 
 /// What a loop does with its state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loop {
-    /// For each array of the state.
+    /// How it uses each array of the state.
     pub uses: Vec<Use>,
     /// Whether a step computes a product.
     pub has_product: bool,
-    /// Whether a step takes logarithms, and computes no product.
+    /// Whether a step takes logarithms and computes no product.
     pub is_of_logarithms: bool,
     /// For each array of the state whether a recurrence multiplies by it (`recurrences`).
     pub is_factor: Vec<bool>,
@@ -67,7 +67,8 @@ pub(super) struct Loop {
     pub is_angle: Vec<bool>,
 }
 
-/// What the loop with this body and condition does with its state, of which these arrays are computed from products.
+/// Describes the loop with this body and condition. `taken` says for each array of the state whether it is computed
+/// from products.
 pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[bool]) -> Loop {
     let (Some(state), Some(asked)) = (parameter(body), parameter(condition)) else {
         return Loop::default();
@@ -81,7 +82,7 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[bo
         })
         .collect();
     let is_product = |node: NodeId| body.node(node).class() == Some(Class::Allow);
-    // What is carried comes from what the step before computed.
+    // The state comes from what the previous step computed.
     let of_product = reached(body, &all, is_product, |_| false);
     let reads: Vec<bool> = uses.iter().map(|kept| *kept == Some(Kept::Read)).collect();
     let of_read = reached(body, &all, |_| false, |leaf| reads[leaf]);
@@ -110,12 +111,13 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[bo
     }
 }
 
-/// What is computed within a step of a loop.
+/// The ways of values through a step of a loop.
 struct Steps<'b> {
     body: &'b Dataflow<'b>,
-    /// Of what is carried and changes: what a product reads, and what it becomes, if that is computed from a product.
+    /// The pairs (before, after) of carried arrays where a product reads `before`, and `after` is computed from a
+    /// product.
     between: BTreeSet<(ValueId, ValueId)>,
-    /// For each value whether it is computed from what is between.
+    /// For each value whether it is computed from such a `before`.
     of_between: Vec<bool>,
 }
 
@@ -135,7 +137,8 @@ impl<'b> Steps<'b> {
         Steps { body, between, of_between }
     }
 
-    /// Whether what is between becomes, in few steps, a product of it and slices of an array: residuals sum up one term a step.
+    /// Whether the carried arrays become, in few steps, products of themselves and slices of `array`: a sum over
+    /// layers gets one residual per step, and `MAX_TERMS` bounds its terms.
     fn multiply(&self, array: ValueId) -> bool {
         let body = self.body;
         let n_elements = |value: ValueId| body.value(value).n_elements;
@@ -165,7 +168,7 @@ impl<'b> Steps<'b> {
     }
 }
 
-/// For each array of a loop's state whether a sine or cosine of its body reads it, with no product between.
+/// For each array of a loop's state whether a sine or cosine of the body reads it, with no product between.
 fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
     let mut is_angle = vec![false; body.values.len()];
     for of in body.nodes.iter().rev() {
@@ -184,7 +187,7 @@ fn parameter(graph: &Dataflow<'_>) -> Option<std::ops::Range<ValueId>> {
     parameters.next().map(|node| node.results()).filter(|_| parameters.next().is_none())
 }
 
-/// An array that is kept from step to step, but for a slice that is written.
+/// An array that stays the same from step to step, except for a slice that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kept {
     Read,
@@ -206,7 +209,7 @@ fn kept(body: &Dataflow<'_>, before: ValueId, after: ValueId) -> Option<Kept> {
     (writes[0] == before && readers.len() == 1 && body.users[after as usize].is_empty()).then_some(Kept::Filled(update))
 }
 
-/// What is written to where a result is an array that a slice was written to.
+/// The written slice, if a result is an array into which a slice was written.
 pub(super) fn filled(body: &Dataflow<'_>, result: ValueId) -> Option<ValueId> {
     let node = body.node(body.producer(result));
     let is_write = node.kind == NodeKind::Op(Class::Clear) && matches!(body.instr(node).op, Op::DynamicUpdateSlice);

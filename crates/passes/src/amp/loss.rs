@@ -1,13 +1,13 @@
-//! Which results of an entry are losses: those that the policy gives, or else those that [`guess`] takes for them.
+//! Which results of an entry are losses: those that the policy names, or else those that [`guess`] infers.
 //!
-//! A loss is one number, but not every number that a program gives is one: the bias of a layer with one output is one
-//! number, too, and so are an optimizer's slots for it. They are updates, of a parameter that is the same number: the
-//! program computes the one from the other element by element, or says so by an alias; but an alias alone may only lend the
-//! memory of what has the same shape.
+//! A loss is a scalar, but not every scalar result is a loss: the bias of a layer with one output is a scalar, and so
+//! are an optimizer's slots for it. Those are updates of a scalar parameter: the program computes the one from the
+//! other element by element, or declares it by an alias; but an alias alone may only reuse the memory of a parameter
+//! of the same shape.
 //!
-//! Where a program gives several numbers, losses are those that gradients start from. What measures gradients or updates is
-//! none, as the norm that is logged; nor is what is measured on the way to a loss, as the mean size of an activation, of
-//! which no gradient reads more than a layer reads, too.
+//! If a program returns several scalars, losses are those that gradients start from. A measure of gradients or
+//! updates, such as a logged norm, is not a loss; nor is a measure taken on the way to a loss, such as the mean size
+//! of an activation: gradients read no more of that than layers do.
 
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use bf16scope_hlo::ops::decisions::is_map;
@@ -16,21 +16,21 @@ use bf16scope_hlo::{Op, Shape};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// A result of the entry that is taken for a loss.
+/// A result of the entry that is treated as a loss.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TakenLoss {
-    /// Its number.
+    /// The number of the result.
     pub result: usize,
-    /// The instruction that gives it.
+    /// The instruction that computes it.
     pub instruction: String,
-    /// Whether the policy said so; else it is a guess.
+    /// Whether the policy names it; otherwise it is a guess.
     pub is_given: bool,
 }
 
-/// The results that are losses, for people.
+/// The losses, for the report.
 pub(super) fn taken(graph: &Dataflow<'_>) -> Vec<TakenLoss> {
-    // As many as results, where each is a number.
+    // Several results may be the same value.
     let losses: BTreeSet<ValueId> = losses(graph).into_iter().collect();
     let taken = |(result, value): (usize, &ValueId)| {
         let instruction = graph.instr(graph.node(graph.producer(*value))).name.clone();
@@ -39,7 +39,7 @@ pub(super) fn taken(graph: &Dataflow<'_>) -> Vec<TakenLoss> {
     graph.results.iter().enumerate().filter_map(taken).collect()
 }
 
-/// The results that are losses: those that the policy names, or what [`guess`] takes for them.
+/// The losses: the results that the policy names, or those that [`guess`] infers.
 pub(super) fn losses(graph: &Dataflow<'_>) -> Vec<ValueId> {
     match &graph.losses {
         Some(numbers) => numbers.iter().filter_map(|&number| graph.results.get(number).copied()).collect(),
@@ -47,7 +47,7 @@ pub(super) fn losses(graph: &Dataflow<'_>) -> Vec<ValueId> {
     }
 }
 
-/// The results that are losses by the form of the program.
+/// Infers the losses from the form of the program.
 fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let is_number = |value: &ValueId| graph.value(*value).is_f32() && graph.value(*value).n_elements == 1;
     let is_aliased = aliased(graph);
@@ -57,7 +57,8 @@ fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     }
     let of_parameter = of_parameters(graph, |_| true, |_| true);
     let is_update = |value: ValueId| of_parameter[graph.producer(value) as usize];
-    // A loss times a parameter that scales it looks like an update of that, and may be all that is given of it.
+    // A loss times a parameter that scales it looks like an update of that parameter, and may be the only form in
+    // which the loss is returned.
     let is_new = |value: ValueId, is_aliased: bool| !is_aliased && !is_update(value);
     let is_computed = |value: ValueId, _: bool| !is_update(value);
     let has_memory = |_: ValueId, is_aliased: bool| !is_aliased;
@@ -76,13 +77,13 @@ fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     or_all(losses, |value| starts[graph.producer(value) as usize])
 }
 
-/// Those that `is_kept`, or all, if none is.
+/// The values that `is_kept`, or all if there are none.
 fn or_all(all: Vec<ValueId>, is_kept: impl Fn(ValueId) -> bool) -> Vec<ValueId> {
     let kept: Vec<ValueId> = all.iter().copied().filter(|&value| is_kept(value)).collect();
     if kept.is_empty() { all } else { kept }
 }
 
-/// For each result whether it takes the place of a parameter.
+/// For each result whether it is aliased to a parameter.
 fn aliased(graph: &Dataflow<'_>) -> Vec<bool> {
     let aliases: BTreeSet<&[i64]> =
         graph.module.input_output_alias.iter().map(|alias| &alias.output_index[..]).collect();
@@ -94,7 +95,7 @@ fn aliased(graph: &Dataflow<'_>) -> Vec<bool> {
     is_aliased
 }
 
-/// Appends for each leaf of a shape, depth first, whether its place, behind this `path`, is one of these.
+/// Appends for each leaf of a shape, depth first, whether `aliases` has its place. `path` is the place of the shape.
 fn mark_aliased(shape: &Shape, path: &mut Vec<i64>, aliases: &BTreeSet<&[i64]>, is_aliased: &mut Vec<bool>) {
     let Some(elements) = shape.as_tuple() else {
         is_aliased.push(matches!(shape, Shape::Array(_)) && aliases.contains(&path[..]));
@@ -107,8 +108,8 @@ fn mark_aliased(shape: &Shape, path: &mut Vec<i64>, aliases: &BTreeSet<&[i64]>, 
     }
 }
 
-/// For each node whether it is a parameter that `is_open`, or computed from one of its dims element by element, by nodes that
-/// `passes`.
+/// For each node whether it is a parameter that `is_open`, or is computed elementwise from one of its own dims,
+/// through nodes that satisfy `passes`.
 pub(super) fn of_parameters(
     graph: &Dataflow<'_>,
     is_open: impl Fn(NodeId) -> bool,
@@ -124,7 +125,7 @@ pub(super) fn of_parameters(
     found
 }
 
-/// The f32 operands that a node computes from element by element, each of the dims of what it gives.
+/// The f32 operands of an elementwise node that have the dims of its result.
 fn elements<'g>(graph: &'g Dataflow<'_>, node: &'g Node) -> impl Iterator<Item = ValueId> + 'g {
     let dims = |node: &Node| graph.instr(node).shape.as_array().map(|array| &array.dims);
     let op = &graph.instr(node).op;
@@ -136,8 +137,9 @@ fn elements<'g>(graph: &'g Dataflow<'_>, node: &'g Node) -> impl Iterator<Item =
     node.operands.iter().copied().filter(is_same)
 }
 
-/// For each node whether it gives a new value of a parameter that products read, or an op that does more than map it, or
-/// what that value is computed from element by element, as a gradient; or a gradient that is a result itself.
+/// For each node whether it belongs to an update: its result is the new value of a parameter that a product, or
+/// another op that is not elementwise, reads; or that value is computed from it elementwise, as from a gradient; or it
+/// is a gradient that is a result itself.
 fn updates(graph: &Dataflow<'_>) -> Vec<bool> {
     let leads_to_product = graph.leads_to_product();
     let is_no_map = |&node: &NodeId| !is_map(&graph.instr(graph.node(node)).op);
@@ -164,12 +166,12 @@ fn updates(graph: &Dataflow<'_>) -> Vec<bool> {
     found
 }
 
-/// Whether a node computes a product, or calls what may.
+/// Whether a node computes a product, or calls regions that may.
 fn is_product(graph: &Dataflow<'_>, node: &Node) -> bool {
     node.class() == Some(Class::Allow) || matches!(graph.instr(node).op, Op::While { .. } | Op::Conditional(_))
 }
 
-/// For each node whether it is computed from updates, and from no product but through them.
+/// For each node whether it is computed from updates, and from products only through them.
 fn measures(graph: &Dataflow<'_>, updates: &[bool]) -> Vec<bool> {
     let mut of_update = updates.to_vec();
     let mut of_product = vec![false; graph.nodes.len()];
@@ -181,11 +183,11 @@ fn measures(graph: &Dataflow<'_>, updates: &[bool]) -> Vec<bool> {
     of_update.iter().zip(of_product).map(|(&of_update, of_product)| of_update && !of_product).collect()
 }
 
-/// For each node which ways there are to a loss, but those by updates.
+/// For each node which ways lead from it to a loss, other than through updates.
 struct Ways {
-    /// One without a product.
+    /// Whether a way without a product does.
     within: Vec<bool>,
-    /// One through a product.
+    /// Whether a way through a product does.
     by_product: Vec<bool>,
 }
 
@@ -204,15 +206,15 @@ fn ways(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Ways {
     Ways { within, by_product }
 }
 
-/// For each node whether a loss of the entry is computed from what it gives through a product.
+/// For each node whether a loss of the entry is computed from its result through a product.
 pub(super) fn leads_to_loss_by_product(graph: &Dataflow<'_>) -> Vec<bool> {
     let losses = losses(graph);
     if losses.is_empty() { vec![false; graph.nodes.len()] } else { ways(graph, &losses, &updates(graph)).by_product }
 }
 
-/// For each node whether a gradient starts from what it is computed from since the last product: from a value that leads to
-/// none of the losses through a product but by updates, as those of a layer do, but that something else on the way to a product
-/// reads.
+/// For each node whether a gradient starts from a value that it is computed from since the last product: from a value
+/// with no way to a loss through a product (other than through updates), as the values of a layer have, but which
+/// another op on the way to a product reads.
 fn starts(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<bool> {
     let leads_to_product = graph.leads_to_product();
     let Ways { within, by_product } = ways(graph, losses, updates);

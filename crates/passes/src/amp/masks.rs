@@ -1,13 +1,14 @@
-//! Masks that a program makes of a choice and computes on with.
+//! Masks that a program computes by a comparison for equality, as of scores with their maximum, and computes on with.
 //!
-//! `scores == max(scores)` says which score is the maximum, and rounded scores tie where others do not: then it names two.
-//! But gradients compare for equality as well, to find which operand was the maximum, and there nothing is lost: both sides
-//! are rounded alike, and operands that tie share what comes back. What comes back tells the two apart. A gradient's mask meets
-//! a cotangent, which is computed from the maximum, as all of a backward pass is, or from a loss before it. A program's own
-//! mask meets other values, such as those that the scores were made of, and is on the way to the loss, where there is one. So
-//! are the loops and branches of a forward pass, which only store a gradient's mask for the backward pass.
+//! `scores == max(scores)` selects the maximum, and rounded scores may tie where exact ones do not: then it selects
+//! two. Gradients compare for equality as well, to find which operand was the maximum, but lose nothing: both sides
+//! are rounded alike, and tied operands share the cotangent. The values that the mask meets tell the two apart. A
+//! gradient's mask meets a cotangent, which is computed from the maximum, as all of a backward pass is, or from a loss
+//! before it. A program's mask meets other values, such as those that the scores were computed from, and is on the way
+//! to the loss, if there is one. Loops and branches of a forward pass are on that way, too, and only store a
+//! gradient's mask for the backward pass.
 //!
-//! A choice, by a mask or by a number, may also be among numbers that the program gives, with no product behind it.
+//! A choice, by a mask or by an index, may also select among results of the program, with no product behind it.
 
 use super::assignment::RegionKind;
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
@@ -17,11 +18,11 @@ use bf16scope_hlo::ops::decisions::movement;
 use bf16scope_hlo::ops::precision::Movement;
 use bf16scope_hlo::{DType, Op};
 
-/// How many choices are followed at once: one for each bit.
+/// The number of choices that are followed at once: one per bit.
 const AT_ONCE: usize = 64;
 
-/// For each node whether it is a choice whose outcome, and nothing else of it, meets other values: of a comparison for
-/// equality on the way to a product, of any that `is_choice` on the way to an array that the program gives.
+/// For each node whether it is a choice whose outcome alone meets other values: a comparison for equality on the way
+/// to a product, or anything that `is_choice` on the way to an array that the program returns.
 pub(super) fn masks(
     graph: &Dataflow<'_>,
     kind: RegionKind,
@@ -45,7 +46,8 @@ pub(super) fn masks(
     let is_float = |value: ValueId| graph.value(value).dtype.is_some_and(DType::is_float);
     let gives_array = gives_array(graph);
     for some in all.chunks(AT_ONCE) {
-        // Of each value, the choices of whose outcome alone it is made; of each node, those whose maximum it is made of.
+        // For each value the choices whose outcome alone it is computed from; for each node those whose maximum it is
+        // computed from.
         let mut outcome = vec![0_u64; graph.values.len()];
         let mut of_maximum = vec![0_u64; n];
         let mut is_found = 0_u64;
@@ -67,7 +69,7 @@ pub(super) fn masks(
             if made_of == 0 {
                 continue;
             }
-            // Where it is only stored among others, it meets none of them.
+            // An op that only stores it beside others does not combine it with them.
             let is_stored = movement(&graph.instr(of).op) == Movement::Joins;
             let is_other = |&value: &ValueId| !is_stored && is_float(value) && !is_constant[value as usize];
             let others = || of.operands.iter().copied().filter(is_other);
@@ -89,8 +91,8 @@ pub(super) fn masks(
     found
 }
 
-/// Of a comparison for equality of two learned values, one of which is made of the other, what makes that one, behind what
-/// only places elements.
+/// For a comparison for equality of two learned values, one of which is computed from the other: the producer of that
+/// one, behind ops that only place elements.
 fn maximum(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> Option<NodeId> {
     let Op::Compare { direction: Comparison::Eq | Comparison::Ne, .. } = graph.instr(node).op else { return None };
     let &[a, b] = &node.operands[..] else { return None };
@@ -98,7 +100,7 @@ fn maximum(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> Option<NodeId
     if a == b || !is_open(a) || !is_open(b) || graph.value(node.first_result).n_elements < 2 {
         return None;
     }
-    // The one that is made last.
+    // The later of the two.
     let mut last = graph.producer(a).max(graph.producer(b));
     loop {
         let of = graph.node(last);
@@ -111,7 +113,7 @@ fn maximum(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> Option<NodeId
     }
 }
 
-/// For each node whether a loss is computed from it; nothing where the program gives none.
+/// For each node whether a loss is computed from it; `None` if the program has no loss.
 pub(super) fn leads_to_loss(graph: &Dataflow<'_>) -> Option<Vec<bool>> {
     let losses = loss::losses(graph);
     let mut leads = vec![false; graph.nodes.len()];
@@ -124,7 +126,7 @@ pub(super) fn leads_to_loss(graph: &Dataflow<'_>) -> Option<Vec<bool>> {
     (!losses.is_empty()).then_some(leads)
 }
 
-/// For each node whether it gives an array of f32 that is a result, or that one is computed from.
+/// For each node whether its result is an f32 array that the program returns, or that such an array is computed from.
 fn gives_array(graph: &Dataflow<'_>) -> Vec<bool> {
     let is_array = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements > 1;
     let mut gives = vec![false; graph.nodes.len()];
@@ -140,14 +142,14 @@ fn gives_array(graph: &Dataflow<'_>) -> Vec<bool> {
     gives
 }
 
-/// For each value whether it is the same in every run, given which are of those that the region takes.
+/// For each value whether it is the same in every run. `taken` says so of the region's parameters.
 pub(super) fn constants(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
     let mut is_constant = vec![false; graph.values.len()];
     graph.parameters().zip(taken).for_each(|(value, &is_taken)| is_constant[value as usize] = is_taken);
     for node in graph.nodes.iter().filter(|node| node.kind != NodeKind::Parameter) {
         let op = &graph.instr(node).op;
         let is_source = matches!(op, Op::Constant(_) | Op::Iota { .. });
-        // What an unknown op gives may be another number each time.
+        // The result of an unknown op may differ from call to call.
         let is_known = !matches!(op, Op::Opaque(_) | Op::CustomCall(_));
         let is_of_constants = is_known && !node.operands.is_empty();
         let all = || node.operands.iter().all(|&value| is_constant[value as usize]);

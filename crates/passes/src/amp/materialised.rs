@@ -1,16 +1,18 @@
-//! What computes in f32, as a result is made of it, and is stored in the narrow dtype all the same.
+//! Values that are computed in f32, because a loss or a result is computed from them, but are stored in the narrow
+//! dtype.
 //!
-//! - What leads to a loss may be read by a layer, too, as where a loss compares the layers of two networks, or asks that
-//!   what they give is small. It is stored in the narrow dtype for what is lowered of that, so the loss reads the same
-//!   numbers, as in a network that was written for bf16. Where a norm reads it, it is read several times in f32, and stored
-//!   all the same. Not so what is made of data alone, which an autoencoder's loss compares its result with. Nor what
-//!   exponentials and logarithms are computed for, as a softmax or its logarithm: such a network casts that for the
-//!   product, and its loss reads it before. A logarithm of −100 would be off by 0.2, and a likelihood that is computed of it
-//!   by a fifth.
-//! - What leads to a result, such as an update, may be read by a product, too, as where an optimizer orthogonalises a matrix by
-//!   products. All read what is rounded for the product. Not so what is added up, as a weight over several steps.
-//! - What becomes a loop's f32 state may be taken apart first, as the gates of a recurrent network are, which products gave.
-//!   No fusion makes its parts one by one, so the whole is stored.
+//! - A layer may read a value that leads to a loss, as where a loss compares the layers of two networks, or penalises
+//!   the size of their outputs. It is stored in the narrow dtype for the lowered ops that read it, so the loss reads
+//!   the same numbers, as in a network written for bf16. A norm reads it several times in f32, and it is stored all
+//!   the same. This does not hold for values computed from data alone, with which an autoencoder's loss compares its
+//!   result; nor for the results of exponentials and logarithms, such as a softmax or its logarithm: a network written
+//!   for bf16 casts these for the product, and its loss reads them before the cast. Rounding a logarithm of −100 is an
+//!   error of 0.2, and of a fifth in the likelihood computed from it.
+//! - A product may read a value that leads to a result, such as an update, as where an optimizer orthogonalises a
+//!   matrix by products. All its consumers read the value that is rounded for the product. This does not hold for a
+//!   running sum, such as a weight over several steps.
+//! - The f32 state of a loop may be taken apart before it is computed, as the gates of a recurrent network are, which
+//!   products computed. The parts are not fused one by one, so the whole is stored.
 
 use super::assignment::{Assignment, RegionKind};
 use super::dataflow::{Dataflow, NodeId, ValueId};
@@ -21,7 +23,7 @@ use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 
-/// The nodes that compute in f32 for a result, and whose values are rounded once for all that reads them.
+/// Finds the nodes that compute in f32 for a loss or a result, and whose value is rounded once for all consumers.
 pub(super) fn materialised(graph: &Dataflow<'_>, assignment: &Assignment, kind: RegionKind) -> Vec<NodeId> {
     let of_function = of_functions(graph);
     let of_product = computed_from(graph, |class| class == Class::Allow);
@@ -31,7 +33,7 @@ pub(super) fn materialised(graph: &Dataflow<'_>, assignment: &Assignment, kind: 
         RegionKind::Entry => leads_to_loss_by_product(graph),
         _ => vec![false; graph.nodes.len()],
     };
-    // Several ops of a layer, as a norm.
+    // Whether several ops of a layer read the value, as those of a norm.
     let feeds_layer = |value: ValueId| {
         let is_layer =
             |&&reader: &&NodeId| by_product[reader as usize] && assignment.rule[reader as usize] != Rule::Loss;
@@ -64,14 +66,14 @@ pub(super) fn materialised(graph: &Dataflow<'_>, assignment: &Assignment, kind: 
     (0..graph.nodes.len() as NodeId).filter(is_found).collect()
 }
 
-/// For each node whether it is computed from a function that is denied, such as an exponential or a logarithm, with no product
-/// between. A root is none, as what it gives is as exact as what it is given.
+/// For each node whether it is computed from a denied function, such as an exponential or a logarithm, with no product
+/// between. A root does not count, as its result is as accurate as its operand.
 fn of_functions(graph: &Dataflow<'_>) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for (node, of) in graph.nodes.iter().enumerate() {
         let op = &graph.instr(of).op;
         let is_root = matches!(op, Op::Unary(UnaryOp::Rsqrt | UnaryOp::Sqrt | UnaryOp::Cbrt));
-        // Random bits that become numbers are none.
+        // Random bits that are converted to floats do not count.
         let is_of_float = of.operands.iter().any(|&value| graph.value(value).is_f32());
         let is_function = matches!(of.class(), Some(Class::Deny { .. })) && is_map(op) && is_of_float && !is_root;
         let goes_on = of.class() != Some(Class::Allow);
@@ -80,7 +82,8 @@ fn of_functions(graph: &Dataflow<'_>) -> Vec<bool> {
     found
 }
 
-/// For each node whether it is of a class, or computed from one that is by ops of class infer and clear.
+/// For each node whether its class satisfies `is_of`, or it is computed from such a node by ops of class infer and
+/// clear.
 pub(super) fn computed_from(graph: &Dataflow<'_>, is_of: impl Fn(Class) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for (node, of) in graph.nodes.iter().enumerate() {
@@ -91,7 +94,7 @@ pub(super) fn computed_from(graph: &Dataflow<'_>, is_of: impl Fn(Class) -> bool)
     found
 }
 
-/// For each node whether one that `is_reader` reads what it gives, or what only moves that.
+/// For each node whether a node that `is_reader` reads its result, directly or moved.
 fn read_by(graph: &Dataflow<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool> {
     let mut found = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len()).rev() {
@@ -104,8 +107,8 @@ fn read_by(graph: &Dataflow<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool
     found
 }
 
-/// For each node whether what it gives is a running sum, to which each step adds little: a parameter that steps of an optimizer
-/// have updated, or what an add reads as it is. A parameter that was divided by its norm is none.
+/// For each node whether its result is a running sum, to which each step adds little: a parameter that steps of an
+/// optimizer updated, or a value that an add reads directly. A parameter that was divided by its norm does not count.
 fn added_up(graph: &Dataflow<'_>) -> Vec<bool> {
     let of_sum = computed_from(graph, |class| matches!(class, Class::Deny { .. }));
     let op = |node: NodeId| &graph.instr(graph.node(node)).op;
@@ -123,7 +126,7 @@ fn added_up(graph: &Dataflow<'_>) -> Vec<bool> {
     of_parameter.iter().zip(is_read).map(|(&is_parameter, is_read)| is_parameter || is_read).collect()
 }
 
-/// Whether all that reads a value takes a part of it, and more than one op does.
+/// Whether several ops read a value, and all of them take a part of it.
 fn is_taken_apart(graph: &Dataflow<'_>, value: ValueId) -> bool {
     let is_part = |&reader: &NodeId| matches!(graph.instr(graph.node(reader)).op, Op::Slice(_));
     let readers = &graph.users[value as usize];

@@ -3,8 +3,8 @@
 use bf16scope_hlo::{ArrayShape, Computation, DType, Layout, Literal, Op, Shape};
 use half::{bf16, f16};
 
-/// A shape with `low` in the f32 leaves for whose place, depth first, `is_low` says so. Their layout keeps its order of
-/// dimensions; tiles are those of another width and go.
+/// The shape with dtype `low` in each f32 leaf for which `is_low` returns true; it is called with the leaf's number,
+/// depth first. Layouts keep their order of dimensions; tiles fit another width, so they are dropped.
 pub(super) fn shape(shape: &Shape, low: DType, is_low: &mut dyn FnMut(usize) -> bool) -> Shape {
     fn walk(shape: &Shape, low: DType, place: &mut usize, is_low: &mut dyn FnMut(usize) -> bool) -> Shape {
         match shape {
@@ -31,8 +31,8 @@ pub(super) fn shape(shape: &Shape, low: DType, is_low: &mut dyn FnMut(usize) -> 
     walk(shape, low, &mut 0, is_low)
 }
 
-/// An f32 array rounded to `low`, to nearest even. What is finite stays finite: f32's least number, which programs use
-/// for "minus infinity, but no NaN", becomes the least finite one. `None` for what is not an f32 array.
+/// An f32 array rounded to `low`, to nearest even. Finite elements stay finite: f32's least number, which programs use
+/// for "minus infinity, but no NaN", becomes the least finite one. `None` if it is not an f32 array.
 pub(super) fn literal(wide: &Literal, low: DType) -> Option<Literal> {
     let Literal::Array { shape, .. } = wide else { return None };
     let elements = wide.elements::<f32>()?;
@@ -41,7 +41,7 @@ pub(super) fn literal(wide: &Literal, low: DType) -> Option<Literal> {
     Some(Literal::Array { shape: ArrayShape { dtype: low, ..shape.clone() }, bytes })
 }
 
-/// A retypable computation with every f32 made `low`.
+/// A retypable computation with every f32 replaced by `low`.
 pub(super) fn computation(wide: &Computation, low: DType) -> Computation {
     let mut copy = wide.clone();
     for instr in &mut copy.instructions {
@@ -55,7 +55,7 @@ pub(super) fn computation(wide: &Computation, low: DType) -> Computation {
     copy
 }
 
-/// Whether each number of an f32 array is one of `low`; NaN is one.
+/// Whether `low` represents each element of an f32 array exactly; NaN counts as exact.
 pub(super) fn is_exact(literal: &Literal, low: DType) -> bool {
     let is_exact = |x: f32| {
         let back = if low == DType::F16 { f16::from_f32(x).to_f32() } else { bf16::from_f32(x).to_f32() };

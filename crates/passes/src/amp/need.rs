@@ -1,26 +1,26 @@
-//! The reasons for which a node is f32 for what reads it.
+//! The reasons why a consumer needs its operand in f32.
 
-/// Why a node is f32 for what reads it.
+/// Why the result of a node has to be f32 for one of its consumers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Need {
-    /// A choice that the program computes on with is made by its value.
+    /// A discrete choice depends on its value, and the program computes on with the choice.
     Choice,
-    /// A recurrence multiplies by it, or adds it up, again and again.
+    /// A recurrence multiplies by it, or adds it up, at every step.
     Recurrence,
-    /// A sine or cosine reads it, and an op in f32 made it.
+    /// A sine or cosine reads it, and it was computed by an op in f32.
     Angle,
-    /// A decomposition or a Fourier transform of a matrix reads it.
+    /// A decomposition or a Fourier transform reads it as a matrix.
     Decomposition,
-    /// What it is added to cancels it, as in ‖a‖² + ‖b‖² − 2ab.
+    /// A sum cancels it, as in ‖a‖² + ‖b‖² − 2ab.
     Cancellation,
-    /// An exponential reads it, and it comes of a running sum.
+    /// An exponential reads it, and it is computed from a running sum.
     Exponent,
     /// It is raised to a large power.
     Power,
 }
 
 impl Need {
-    /// All of them.
+    /// All needs.
     pub(super) const ALL: [Need; 7] = [
         Need::Choice,
         Need::Recurrence,

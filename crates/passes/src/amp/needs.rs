@@ -1,15 +1,15 @@
-//! Which values have to be f32 for what reads them, whatever the program computes: where an op amplifies a rounding, or turns it
-//! into something else.
+//! Values that have to be f32 for their consumers, whatever the program computes: where an op amplifies a rounding, or
+//! turns it into another kind of error.
 //!
-//! | who reads it | what is f32 for it |
+//! | consumer | what is f32 for it |
 //! | --- | --- |
-//! | a discrete choice | the products that its scores are made of, and all between (`discrete_choices`) |
-//! | a recurrence | its factors, back to what squashes them, and its steps (`recurrences`) |
-//! | a sine or cosine | the angle, as far back as something made it in f32: sums, loops, products of data that no parameter reached |
-//! | a decomposition | the matrix, and the products that it is made of |
+//! | a discrete choice | the products that its scores are computed from, and all ops between (`discrete_choices`) |
+//! | a recurrence | its factors, back to the squashing function that bounds them, and its steps (`recurrences`) |
+//! | a sine or cosine | the angle, back through what was computed in f32: sums, loops, products of data that no parameter reached |
+//! | a decomposition | the matrix, and the products that it is computed from elementwise |
 //! | a sum in which a product cancels | that product and the ops between (`cancellation`) |
-//! | an exponential | running sums, by whatever spelling |
-//! | a large power | what is raised to it, and its powers and factors (`powers`) |
+//! | an exponential | running sums, however they are written |
+//! | a large power | its base, and the powers and factors of that (`powers`) |
 
 use super::cancellation::{Cancellations, cancellations};
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
@@ -25,16 +25,16 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What a region needs in f32.
 #[derive(Debug)]
 pub(super) struct Needs {
-    /// For each node the need that it is f32 for, and the node that has the need.
+    /// For each node the need that makes it f32, and the consumer that has this need.
     pub of_node: Vec<Option<(Need, NodeId)>>,
-    /// For each product whether its f32 sum is needed, though it reads the narrow dtype.
+    /// For each product whether its f32 sum is needed, though its operands are narrow.
     pub sums: Vec<bool>,
-    /// For each value whether a loop or branch has to take or give it in f32.
+    /// For each value whether a loop or branch has to take it as an operand, or return it, in f32.
     pub given: Vec<bool>,
 }
 
 impl Needs {
-    /// Nothing but choices.
+    /// The needs of discrete choices alone.
     pub(super) fn of_choices(graph: &Dataflow<'_>, choices: &[Option<NodeId>]) -> Needs {
         Needs {
             of_node: choices.iter().map(|at| at.map(|at| (Need::Choice, at))).collect(),
@@ -44,8 +44,8 @@ impl Needs {
     }
 }
 
-/// The needs of a region in which choices are made by these nodes. `loops` says what its loops do with their state, and
-/// `around` what the region takes.
+/// The needs of a region. `choices` says for each node which choice depends on it, `loops` what the region's loops do
+/// with their state, and `around` what is known of the region's parameters.
 pub(super) fn needs(
     graph: &Dataflow<'_>,
     choices: &[Option<NodeId>],
@@ -100,10 +100,11 @@ impl Finder<'_, '_> {
         self.add(node, need, at);
     }
 
-    /// What sines, exponentials, decompositions and cancelling sums read, from each back to what made it.
+    /// Goes backward from what sines, exponentials, decompositions and cancelling sums read, to what computed it.
     fn reads(&mut self, made_in_f32: &MadeInF32, loops: &BTreeMap<NodeId, Loop>) {
         let graph = self.graph;
-        // For each value the node that reads it as an angle, or as a matrix to decompose, and whether one reads it as an exponent.
+        // For each value: the node that reads it as an angle, the one that reads it as a matrix to decompose, and
+        // whether an exponential reads it.
         let mut angle: Vec<Option<NodeId>> = vec![None; graph.values.len()];
         let mut matrix = angle.clone();
         let mut is_exponent = vec![false; graph.values.len()];
@@ -170,7 +171,7 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// A product that a Fourier transform alone reads, which is computed in f32.
+    /// The product whose only consumer is a Fourier transform: it is computed in f32.
     fn transformed(&mut self, value: ValueId, at: NodeId) {
         let product = self.graph.producer(value);
         if self.graph.users[value as usize].len() == 1 && self.graph.node(product).class() == Some(Class::Allow) {
@@ -178,7 +179,7 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// Products that cancel, and what they read, back to the f32 sums of the products that it was made of.
+    /// Products that cancel, and their operands, back to the f32 sums of the products that those were computed from.
     fn cancellations(&mut self) {
         let Cancellations { nodes, mut is_read } = cancellations(self.graph);
         let Some(&(first, _)) = nodes.first() else { return };
@@ -196,7 +197,7 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// The factor of a recurrence, and what it is computed from up to what squashes it.
+    /// The factor of a recurrence, and what it is computed from, back to the squashing function.
     fn until_squashed(&mut self, value: ValueId, at: NodeId) {
         for node in until_squashed(self.graph, value).0 {
             self.add(node, Need::Recurrence, at);
@@ -204,21 +205,21 @@ impl Finder<'_, '_> {
     }
 }
 
-/// What makes a value that has f32's precision.
+/// How a value that has f32's precision was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Made {
-    /// An op of class deny, or ops on what has that precision.
+    /// By an op of class deny, or by ops on values that have f32's precision.
     Computed,
-    /// A product of what no product gave, and of no weight that the program updates: of positions and frequencies, or of
-    /// coordinates.
+    /// By a product whose operands come from no product and from no weight that the program updates: of positions and
+    /// frequencies, or of coordinates.
     Multiplied,
-    /// A product with data such as a triangle of ones: it adds up the other operand, in f32.
+    /// By a product with constant data such as a triangle of ones: it adds up the other operand, in f32.
     Summed,
-    /// A loop that computes no product, as a running sum.
+    /// By a loop that computes no product, such as a running sum.
     Given,
 }
 
-/// For each value whether it is computed from a product, given which of those that the region takes are.
+/// For each value whether it is computed from a product. `taken` says the same of the region's parameters.
 fn learned(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
     let mut learned = vec![false; graph.values.len()];
     graph.parameters().zip(taken).for_each(|(value, &is_learned)| learned[value as usize] = is_learned);
@@ -230,10 +231,11 @@ fn learned(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
     learned
 }
 
-/// Which values have f32's precision, with no product between that rounds.
+/// The values that have f32's precision: no product between rounds them.
 struct MadeInF32 {
     how: Vec<Option<Made>>,
-    /// For each value whether it is a running sum of a product or a loop, or computed from one by ops of class infer and clear.
+    /// For each value whether it is a running sum, by a product or a loop, or computed from one by ops of class infer
+    /// and clear.
     is_of_running_sum: Vec<bool>,
 }
 
@@ -245,7 +247,7 @@ impl MadeInF32 {
             graph.instr(of).shape.as_array().map(|array| &array.dims)
         };
         let updated: BTreeSet<_> = graph.results.iter().filter_map(|&value| dims(value)).collect();
-        // Positions have one axis, and no product multiplies those alone.
+        // Positions have one axis, and a product never multiplies those alone.
         let is_trained = |value: ValueId| {
             let is_parameter = graph.node(graph.producer(value)).kind == NodeKind::Parameter;
             is_parameter && dims(value).is_some_and(|dims| dims.len() > 1 && updated.contains(dims))

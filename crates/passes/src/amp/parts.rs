@@ -1,9 +1,9 @@
-//! Sums of what was put together of parts, part by part.
+//! Sums of concatenations and of padded parts, written as sums of the parts.
 //!
-//! A back end puts the parts of a concatenation together for a product, and once more for the sum in f32 that is a bias's
-//! gradient, or it reads them again for that. So it does with what is added up of parts that zeros pad, the gradient of an
-//! array that was taken apart by indices. Such a sum is made of the parts' sums, and each of these is made with its part. So
-//! it is written part by part: it is of the same numbers, in the same dtype.
+//! A back end materialises a concatenation for a product, and again for the f32 sum that is a bias's gradient, or
+//! reads it again for that. The same holds for a sum of zero-padded parts, the gradient of an array that was sliced.
+//! Such a sum equals a combination of the parts' sums, each of which fuses with the producer of its part. So it is
+//! written part by part: the same numbers, in the same dtype.
 
 use super::assignment::Assignment;
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
@@ -14,20 +14,20 @@ use bf16scope_hlo::ops::precision::{Class, DeviceSum};
 use bf16scope_hlo::ops::{BinaryOp, PadDim};
 use bf16scope_hlo::{InstrId, Op};
 
-/// A sum of what was put together of parts.
+/// A sum of an array that consists of parts.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
-    /// The parts, in the computation of the sum, and the zeros around each, if these are what puts it in its place.
+    /// The parts, as instructions in the computation of the sum, each with its zero padding if padding places it.
     pub parts: Vec<(InstrId, Option<Vec<PadDim>>)>,
     /// The dimensions of each part that are summed over.
     pub reduced: Vec<i64>,
     /// The dimension along which the sums are concatenated, unless they are padded and added.
     pub dimension: Option<i64>,
-    /// How the whole sum is moved then: each op, and the dims that it gives.
+    /// How the combined sum is moved afterwards: each op, and the dims of its result.
     pub moves: Vec<(Op, Vec<i64>)>,
 }
 
-/// The nodes of a region that sum in f32 what was put together of narrow parts, and what a product reads too.
+/// Finds the nodes of a region that sum, in f32, an array of narrow parts that a product reads, too.
 pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
     let is_sum = |&node: &NodeId| {
         let of = graph.node(node);
@@ -46,7 +46,7 @@ pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Clas
     (0..graph.nodes.len() as NodeId).filter(is_sum).collect()
 }
 
-/// Whether a product reads a value, or what only moves it.
+/// Whether a product reads a value, directly or moved.
 fn is_read_by_product(graph: &Dataflow<'_>, assignment: &Assignment, value: ValueId) -> bool {
     let mut open = vec![value];
     while let Some(value) = open.pop() {
@@ -63,7 +63,7 @@ fn is_read_by_product(graph: &Dataflow<'_>, assignment: &Assignment, value: Valu
     false
 }
 
-/// What a node sums, if that was put together of parts along dimensions that it does not sum over.
+/// The parts of a node's operand, if they lie along dimensions that the node does not sum over.
 pub(super) fn of_node(graph: &Dataflow<'_>, node: NodeId) -> Option<Parts> {
     let chain = moved(graph, node)?;
     let whole = graph.producer(*chain.last()?);
@@ -100,7 +100,7 @@ pub(super) fn of_node(graph: &Dataflow<'_>, node: NodeId) -> Option<Parts> {
     (starts_at_zero && parts.len() > 1).then_some(Parts { parts, reduced, dimension: None, moves })
 }
 
-/// The parts of a sum of parts that zeros pad along dimensions that are not `reduced`.
+/// The parts of a sum of arrays that zeros pad along dimensions that are not `reduced`.
 fn padded(
     graph: &Dataflow<'_>,
     node: NodeId,
@@ -113,7 +113,7 @@ fn padded(
         (Op::Binary(BinaryOp::Add), &[left, right]) => {
             for value in [left, right] {
                 let part = graph.producer(value);
-                // What several ops read may be stored.
+                // An intermediate sum with several consumers may be materialised.
                 let is_here = graph.node(part).frame == of.frame && graph.users[value as usize].len() == 1;
                 is_here.then_some(())?;
                 padded(graph, part, reduced, parts)?;
@@ -133,8 +133,8 @@ fn padded(
     }
 }
 
-/// The value that a node of one operand and one start reduces, what it was reshaped or transposed from, and so on, as far as
-/// it is made in the node's frame by ops that are retyped.
+/// The operand of a reduction, then the value that it was reshaped or transposed from, and so on; `None` if one of
+/// them is in another frame or cannot be retyped.
 fn moved(graph: &Dataflow<'_>, node: NodeId) -> Option<Vec<ValueId>> {
     let reduces = graph.node(node);
     let (Op::Reduce { .. }, &[mut value, _]) = (&graph.instr(reduces).op, &reduces.operands[..]) else { return None };
@@ -152,8 +152,8 @@ fn moved(graph: &Dataflow<'_>, node: NodeId) -> Option<Vec<ValueId>> {
     }
 }
 
-/// The dims of an array of dims `before` that are reduced where those of it in `reduced` are, once it has dims `after`; none
-/// if a dim would be reduced in part.
+/// The dims of an array of dims `before` that are reduced if those in `reduced` are, after a reshape to dims `after`;
+/// `None` if a dim would be reduced in part.
 fn reduced_before(before: &[i64], after: &[i64], reduced: &[i64]) -> Option<Vec<i64>> {
     let mut found = Vec::new();
     let (mut at, mut at_after) = (0, 0);
@@ -161,7 +161,7 @@ fn reduced_before(before: &[i64], after: &[i64], reduced: &[i64]) -> Option<Vec<
         let (first, first_after) = (at, at_after);
         let (mut n, mut n_after) = (before[at], after[at_after]);
         (at, at_after) = (at + 1, at_after + 1);
-        // The fewest dims of both that have as many elements.
+        // The shortest runs of dims in both with equally many elements.
         while n != n_after {
             let (dims, next, product) =
                 if n < n_after { (before, &mut at, &mut n) } else { (after, &mut at_after, &mut n_after) };
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(found(&[2, 3, 4, 5], &[2, 3, 20], &[0, 1]), Some(vec![0, 1]));
         assert_eq!(found(&[2, 3, 4, 5], &[6, 4, 5], &[0]), Some(vec![0, 1]));
         assert_eq!(found(&[6, 20], &[2, 3, 4, 5], &[0, 1]), Some(vec![0]));
-        // Of 6 only a factor of 3 would be summed.
+        // Only a factor of 3 of the dim of 6 would be summed.
         assert_eq!(found(&[6, 20], &[2, 3, 4, 5], &[1]), None);
         assert_eq!(found(&[4, 6], &[6, 4], &[0]), None);
         assert_eq!(found(&[0], &[3, 0], &[0]), None);

@@ -1,6 +1,7 @@
 //! Policies: what to lower, to which dtype, and how far. A policy is data; presets are named policies.
 //!
-//! A document says a policy by the keys of [`KEYS`](super::keys::KEYS); what it leaves out is its preset's.
+//! A YAML document writes a policy by the keys of [`KEYS`](super::keys::KEYS); keys that it leaves out keep the value
+//! of its preset.
 //!
 //! ```yaml
 //! preset: default
@@ -34,59 +35,59 @@ pub struct Policy {
     pub infer: Vec<String>,
     /// Ops of class clear.
     pub clear: Vec<String>,
-    /// Ops that stay f32 and so does what is computed from them.
+    /// Ops that stay f32, and with them everything that is computed from their results.
     pub deny: Vec<String>,
-    /// Ops that stay f32 themselves.
+    /// Ops that stay f32, while what is computed from their results may be lowered.
     pub island: Vec<String>,
-    /// Patterns of names that stay f32; `*` is any text, `?` any character.
+    /// Patterns of names that stay f32; `*` matches any text, `?` any character.
     pub keep: Vec<String>,
-    /// Ops of class allow or infer all of whose f32 arrays have fewer elements stay f32.
+    /// Ops of class allow or infer stay f32 if all their f32 arrays have fewer elements.
     pub min_elements: i64,
     /// Whether the entry's f32 parameters may change type.
     pub parameters: Boundary,
     /// Whether the entry's f32 results may change type.
     pub results: Boundary,
-    /// Whether what leads to the entry's results without passing an allowed op may be lowered: the loss, the update.
+    /// Whether ops on the way from the last products to the entry's results (the loss, the update) may be lowered.
     pub loss: Boundary,
-    /// The dtype products give.
+    /// The dtype of a product's result.
     pub accumulate: Accumulate,
-    /// The dtype in which devices sum what each computed a part of.
+    /// The dtype in which devices sum partial results.
     pub sums: Sums,
     /// Which ops of class infer are lowered.
     pub reach: Reach,
-    /// Whether what is computed from a denied op stays f32 too, up to the next allowed op.
+    /// Whether ops on the result of a denied op stay f32 too, up to the next allowed op.
     pub deny_spreads: bool,
-    /// Whether values of ops of class infer that need not be stored may be lowered: what applies statistics, and what a
-    /// single op reads that computes in f32. If not, what is stored though it computes in f32 is rounded for that once: what
-    /// ends such a value, and what the loss reads as well as a product.
+    /// Whether ops of class infer may be lowered where a compiler fuses them and never materialises their result: ops
+    /// that apply statistics, and those whose only consumer computes in f32. If not, only a materialised value is
+    /// rounded, once: the end of such a fusion, and a value that both the loss and a product read.
     pub unstored: Boundary,
-    /// Whether logits that are as large as any parameter or larger are rounded to bf16, and the gradient of their bias is summed in
-    /// it, as in a network written for bf16.
+    /// Whether logits as large as any parameter, or larger, are rounded to bf16, with the gradient of their bias
+    /// summed in bf16, as in a network written for bf16.
     pub logits: Boundary,
-    /// Whether what a TPU's compiler copies of tables whose rows are narrower than its tiles is made small: rows that are
-    /// added and their sums in bf16, lookups behind a barrier.
+    /// Whether to shrink the copies that a TPU's compiler makes of tables whose rows are narrower than its tiles:
+    /// added rows and their sums are bf16, and lookups stand behind a barrier.
     pub tables: Boundary,
-    /// Whether what moves values, and is stored, is rounded once where any of its readers is lowered; and sums of rows
-    /// between products are computed in the narrow dtype.
+    /// Whether a data movement whose result is materialised is rounded once if any of its consumers is lowered, and
+    /// sums of rows between products are computed in the narrow dtype.
     pub moved: Boundary,
-    /// Whether arrays that a loop fills, reads slice by slice or carries, or that a branch takes or gives, are
-    /// narrow where they lie between products.
+    /// Whether arrays between products are narrow where a loop fills, reads slice by slice or carries them, or where a
+    /// branch takes or returns them.
     pub loops: Boundary,
-    /// Whether a loop carries in the narrow dtype what a product of each step reads and changes: the state of an LSTM, which
-    /// is f32 otherwise, as a rounding of it is carried, too. Of no effect where `loops` keeps.
+    /// Whether a loop carries in the narrow dtype a state that a product of each step reads and updates, such as that
+    /// of an LSTM. It is f32 otherwise, as its rounding is carried, too. Without effect where `loops` is `keep`.
     pub carried: Boundary,
-    /// Whether products may be lowered whose results decide what the program computes on with: through a `topk`, a `sort`,
-    /// an `argmax` or a comparison of scores.
+    /// Whether products may be lowered if discrete choices depend on them, through a `topk`, a `sort`, an `argmax` or
+    /// a comparison of scores, and the program computes on with the choice.
     pub choices: Boundary,
-    /// Which results of the entry are losses, by number: what they are computed from since the last product stays f32. If it
-    /// is not given, they are guessed from the program.
+    /// The losses among the entry's results, by number: ops between the last products and a loss stay f32. If absent,
+    /// they are inferred from the program.
     pub losses: Option<Vec<usize>>,
-    /// Which parameters of the entry hold only positions, times, counts or masks, by number: what is computed of these alone is
-    /// exact, and stays f32.
+    /// The parameters of the entry that hold only positions, times, counts or masks, by number: what is computed from
+    /// these alone is exact, and stays f32.
     pub data: Vec<usize>,
-    /// The forms of single instructions.
+    /// Decisions on single instructions.
     pub decided: Vec<Decided>,
-    /// What the document that it was read from has to be told: of deprecated keys.
+    /// Warnings about deprecated keys of the document that the policy was read from.
     pub warnings: Vec<String>,
 }
 
@@ -102,7 +103,7 @@ pub enum LowDType {
 }
 
 impl LowDType {
-    /// As HLO's.
+    /// The HLO dtype.
     pub const fn dtype(self) -> DType {
         match self {
             LowDType::Bf16 => DType::BF16,
@@ -122,27 +123,27 @@ pub enum Boundary {
     Lower,
 }
 
-/// The dtype that lowered products give.
+/// The dtype of a lowered product's result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Accumulate {
-    /// The narrow one, as in a bf16 scope.
+    /// The narrow dtype, as in a bf16 scope.
     #[default]
     Compute,
     /// f32 where all consumers want f32, so that the accumulator is never rounded there.
     F32,
 }
 
-/// The dtype in which devices sum what each computed a part of, such as the gradients of a split batch.
+/// The dtype in which devices sum partial results, such as the gradients of a split batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sums {
-    /// f32, as TensorFlow's `CrossShardOptimizer` sums. In a module for several partitions dots and convolutions whose result
-    /// no other product reads, such as gradients of weights, read the narrow dtype and give f32, and other sums stay f32. So
-    /// does an `all-reduce` that is written out.
+    /// f32, as TensorFlow's `CrossShardOptimizer` sums. In a module for several partitions, dots and convolutions
+    /// whose result no other product reads (gradients of weights) have narrow operands and an f32 result, and other
+    /// sums stay f32. So does an explicit `all-reduce`.
     #[default]
     F32,
-    /// What lowering makes of the op whose result they sum.
+    /// The dtype that lowering gives the op whose partial results are summed.
     AsComputed,
 }
 
@@ -150,14 +151,14 @@ pub enum Sums {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reach {
-    /// Nothing is lowered, allowed ops neither.
+    /// Nothing is lowered, not even ops of class allow.
     None,
-    /// Only allowed ops.
+    /// Only ops of class allow.
     Dots,
-    /// Those on a way from one allowed op to another.
+    /// Ops on a way from one op of class allow to another.
     #[default]
     Between,
-    /// All.
+    /// All ops of class infer.
     All,
 }
 
@@ -194,11 +195,11 @@ impl Default for Policy {
     }
 }
 
-/// What is wrong with a policy.
+/// The ways in which a policy is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// An op stands in two lists.
+    /// Two lists name the same op.
     #[error("`{op}` is in the lists `{first}` and `{second}`, expected it in one: take it out of the other")]
     InTwoLists {
         /// The op.
@@ -208,14 +209,14 @@ pub enum PolicyError {
         /// Another.
         second: &'static str,
     },
-    /// A list names an op that is none, or that cannot be retyped.
+    /// A list names an op that does not exist, or that cannot be retyped.
     #[error("list `{list}` names `{op}`, expected an op that can be lowered{}", did_you_mean(nearest))]
     UnknownOp {
         /// The list.
         list: &'static str,
         /// The name.
         op: String,
-        /// A name that is nearly the same.
+        /// The most similar valid name.
         nearest: Option<String>,
     },
     /// No preset has this name.
@@ -223,26 +224,26 @@ pub enum PolicyError {
     UnknownPreset {
         /// The name.
         name: String,
-        /// A name that is nearly the same.
+        /// The most similar valid name.
         nearest: Option<String>,
     },
     /// A `jmp:` preset that does not parse.
     #[error("`{text}`: {problem}, expected such as `jmp:params=f32,compute=bf16,output=f32`")]
     Jmp {
-        /// What was given.
+        /// The preset's text.
         text: String,
         /// What is wrong.
         problem: String,
     },
-    /// Two decisions on one instruction.
+    /// Two decisions are on one instruction.
     #[error("`{0}` is decided twice, expected one form: take out the other")]
     DecidedTwice(String),
-    /// A number of a result or a parameter that the module does not have.
+    /// A number of a result or a parameter is out of the module's range.
     #[error("{key}: {number} is the number of no {what} of {module}, expected one below {n}")]
     NoSuchNumber {
         /// The key.
         key: &'static str,
-        /// What it counts.
+        /// What it numbers: results or parameters.
         what: &'static str,
         /// The number.
         number: usize,
@@ -251,7 +252,7 @@ pub enum PolicyError {
         /// How many there are.
         n: usize,
     },
-    /// A floor under zero.
+    /// `min_elements` is negative.
     #[error("min_elements is {0}, expected 0 or more")]
     NegativeFloor(i64),
 }
@@ -260,7 +261,7 @@ pub enum PolicyError {
 pub const PRESETS: [&str; 9] =
     ["default", "tf_amp", "bf16_scope", "O0", "O1", "O2", "O3", "mixed_bfloat16", "mixed_float16"];
 
-/// All names of presets for a message.
+/// All preset names, for an error message.
 fn preset_names() -> String {
     format!("{}, jmp:params=…,compute=…,output=…", PRESETS.join(", "))
 }
@@ -270,7 +271,7 @@ fn did_you_mean(nearest: &Option<String>) -> String {
 }
 
 impl Policy {
-    /// The lists with their names and the class each gives.
+    /// The lists with their names, and the class that each assigns.
     fn lists(&self) -> [(&'static str, &[String], Class); 5] {
         let deny = |spreads| Class::Deny { why: "the policy lists it", spreads };
         [
@@ -282,10 +283,10 @@ impl Policy {
         ]
     }
 
-    /// Whether every listed op exists and stands in one list.
+    /// Checks that every listed op exists and stands in one list only.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first error.
     pub fn check(&self) -> Result<(), PolicyError> {
         let valid = all_list_names();
         let mut seen: BTreeMap<&str, &'static str> = BTreeMap::new();
@@ -309,10 +310,10 @@ impl Policy {
 }
 
 impl Policy {
-    /// Whether the module has the results and parameters that the policy names by number.
+    /// Checks that the module has the results and parameters that the policy names by number.
     ///
     /// # Errors
-    /// The first that it has not.
+    /// The first number out of range.
     pub fn check_numbers(&self, module: &Module) -> Result<(), PolicyError> {
         let n_results = module.entry().result_shape().leaves().len();
         let n_parameters = module.entry().parameters().len();
@@ -326,8 +327,8 @@ impl Policy {
         }
     }
 
-    /// A line for each pattern of `keep` that keeps nothing of a module, as a typing error does, for each decision that is on
-    /// no instruction of it, and for each deprecated key that the policy was read with.
+    /// One line for each pattern of `keep` that matches nothing in the module (perhaps a typing error), for each
+    /// decision whose instruction it does not have, and for each deprecated key of the policy's document.
     pub fn idle(&self, module: &Module) -> Vec<String> {
         let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
         let idle = self.keep.iter().filter(|pattern| !instructions().any(|instr| keeps(pattern, instr)));
@@ -341,13 +342,13 @@ impl Policy {
     }
 }
 
-/// Whether a pattern of `keep` is for this instruction.
+/// Whether a pattern of `keep` matches this instruction.
 fn keeps(pattern: &str, instr: &Instruction) -> bool {
     matches(bare(pattern), &instr.name)
         || (!instr.metadata.op_name.is_empty() && matches(pattern, &instr.metadata.op_name))
 }
 
-/// A policy ready to be asked.
+/// A policy prepared for queries about the instructions of one module.
 pub(super) struct Classes<'p> {
     policy: &'p Policy,
     listed: BTreeMap<&'p str, Class>,
@@ -371,7 +372,7 @@ pub(super) enum Because {
     Small,
     /// A decision on this instruction.
     Decided,
-    /// It asks for more than one low-precision product, and the narrow dtype has all numbers of an operand.
+    /// It asks for more precision, but the narrow dtype represents one operand exactly.
     Exact,
 }
 
@@ -388,24 +389,25 @@ impl<'p> Classes<'p> {
         self.policy
     }
 
-    /// Whether an instruction is there for more than what it gives.
+    /// Whether an instruction has effects beyond its result.
     pub(super) fn is_effective(&self, instr: &Instruction) -> bool {
         is_effective(instr, &self.effects)
     }
 
-    /// In which dtype devices sum what an op gives, if the policy wants f32 there.
+    /// In which dtype devices sum the results of an op, if the policy wants f32 there.
     pub(super) fn sum_in_f32(&self, module: &Module, op: &Op) -> DeviceSum {
         let is_split = self.is_partitioned || matches!(op, Op::AllReduce(_));
         if self.policy.sums == Sums::F32 && is_split { device_sum(module, op) } else { DeviceSum::Never }
     }
 
-    /// The form that was decided for an instruction.
+    /// The form that the policy decides for an instruction.
     pub(super) fn decided(&self, instr: &Instruction) -> Option<StoredAs> {
         let decided = self.decided.get(&instr.name[..])?;
         decided.is_on(instr).then_some(decided.form)
     }
 
-    /// The class of an instruction whose largest f32 array has `n_elements`; a dot is of this form.
+    /// The class of an instruction, and why. `n_elements` is the size of its largest f32 array, and `form` the form of
+    /// a dot.
     pub(super) fn of(&self, module: &Module, instr: &Instruction, n_elements: i64, form: DotForm) -> (Class, Because) {
         let form = form.as_op();
         let own = match (precision_class(module, &instr.op), form) {

@@ -1,18 +1,18 @@
-//! Powers: a number that is multiplied by itself again and again, as `sigmoid(x) ** 1000` is, or (1 + x/n)ⁿ.
+//! Large powers: a number that is multiplied by itself many times, as in `sigmoid(x) ** 1000` or (1 + x/n)ⁿ.
 //!
-//! The relative error of xⁿ is n times that of x. A framework writes an integer power as squares of squares, so that no op of
-//! the program names n: each square doubles what was lost before it.
+//! The relative error of xⁿ is n times that of x. A framework writes an integer power as squares of squares, so no op
+//! of the program has n as an operand: each square doubles the error before it.
 
 use super::dataflow::{Dataflow, NodeId};
 use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{Literal, Op};
 
-/// From this power on a rounding to bf16, 2^-9, becomes an error of 3 %. Squares and cubes are common in losses and activations,
-/// and a form by hand rounds what they read.
+/// From this power on a rounding to bf16, 2^-9, becomes an error of 3 %. Squares and cubes are common in losses and
+/// activations, and programs written for bf16 round their operands.
 const LARGE: f64 = 16.0;
 
-/// For each node the square, or power, by which what it gives is raised to a large power, with nothing but factors between.
+/// For each node the square, or power, that raises its result to a large power, with only factors between.
 pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
     let mut power = vec![1.0_f64; graph.values.len()];
     let mut by: Vec<Option<NodeId>> = vec![None; graph.values.len()];
@@ -27,7 +27,7 @@ pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
         if power[value as usize] >= LARGE {
             found[node as usize] = by[value as usize];
         }
-        // A sum, or another function, has a relative error of its own: the chain ends there.
+        // A sum, or another function, changes the relative error: the chain ends there.
         let raised = match (&graph.instr(of).op, &of.operands[..]) {
             (Op::Binary(BinaryOp::Multiply), &[a, b]) if a == b => 2.0,
             (Op::Binary(BinaryOp::Power), &[_, exponent]) => exponent_of(graph, graph.producer(exponent)),
@@ -35,7 +35,7 @@ pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
             _ if of.class() == Some(Class::Clear) => 1.0,
             _ => continue,
         };
-        // An exponent's own error is no relative one.
+        // Only the base counts: the exponent's error is not relative.
         let n_read = if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Power)) { 1 } else { of.operands.len() };
         for &operand in &of.operands[..n_read] {
             let raised = raised * power[value as usize];
@@ -48,7 +48,7 @@ pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
     found
 }
 
-/// The size of the constant that a node gives, behind what places it; 1 where it is none.
+/// The magnitude of the constant that a node has, behind ops that place it; 1 if it is not a constant.
 fn exponent_of(graph: &Dataflow<'_>, mut node: NodeId) -> f64 {
     loop {
         let of = graph.node(node);

@@ -33,7 +33,7 @@ impl Policy {
     }
 }
 
-/// The policy of this name.
+/// The preset of this name.
 fn preset(name: &str) -> Result<Policy, PolicyError> {
     let default = Policy::default();
     let scope = Policy { unstored: Boundary::Lower, ..Policy::default() };
@@ -95,7 +95,7 @@ fn everything() -> Policy {
         "select",
         "slice",
         "transpose",
-        // Their own class depends on how they combine; the names with a combiner say infer.
+        // Their class depends on their combiner; the names with a combiner are of class infer.
         "reduce",
         "reduce-window",
         "scatter",
@@ -113,8 +113,8 @@ fn everything() -> Policy {
     }
 }
 
-/// `params=f32,compute=bf16,output=f32`, in any order; `p`, `c`, `o` for short. What is left out: params f32, compute as
-/// params, output as compute.
+/// Parses `params=f32,compute=bf16,output=f32`, in any order; `p`, `c`, `o` for short. Defaults: params f32, compute
+/// as params, output as compute.
 fn jmp(whole: &str, text: &str) -> Result<Policy, PolicyError> {
     let error = |problem: String| PolicyError::Jmp { text: whole.to_string(), problem };
     let mut given: [Option<Option<LowDType>>; 3] = [None; 3];
@@ -172,7 +172,7 @@ mod tests {
         );
     }
 
-    /// TensorFlow's lists know none of the rules about what is stored.
+    /// TensorFlow's lists have none of the rules about materialised values.
     #[test]
     fn tf_amp_keeps_what_tensorflow_does_not_name() {
         let policy = preset("tf_amp").unwrap();

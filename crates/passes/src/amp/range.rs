@@ -1,4 +1,4 @@
-//! Numbers that are finite in f32 and would be infinite in the narrow dtype, and what keeps them finite.
+//! Finite f32 numbers that would overflow to infinity in the narrow dtype, and the clamp that keeps them finite.
 
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId};
 use super::narrow::largest;
@@ -8,12 +8,13 @@ use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{Literal, Op};
 use std::collections::BTreeSet;
 
-/// For each value whether a finite number of it may be beyond the largest of the narrow dtype, so that a cast must saturate:
-/// f32's least number, which programs use for "minus infinity, but no NaN".
+/// For each value whether a finite element of it may be beyond the largest of the narrow dtype, so that a cast must
+/// saturate: f32's least number, which programs use for "minus infinity, but no NaN".
 ///
-/// Known to be within are what products, exponentials and other functions give, whose numbers are as large only where f32's
-/// own overflow is near; constants, which are rounded here; parameters that are weights or biases: those that only products
-/// read, those of one axis, and those that the program gives new values of. An array that is added to something is not known.
+/// Known to be within the range are results of products, exponentials and other functions, which are that large only
+/// close to f32's own overflow; constants, which are rounded here; and parameters that are weights or biases: those
+/// that only products read, those of one axis, and those that the program updates. An array that is added to something
+/// is not known to be.
 pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
     let largest = largest(graph.low);
     let is_beyond = |literal: &Literal| {
@@ -23,7 +24,7 @@ pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
     let is_added = added(graph);
     let dims = |of: &Node| graph.instr(of).shape.as_array().map(|array| &array.dims);
     let results: BTreeSet<_> = graph.results.iter().map(|&value| dims(graph.node(graph.producer(value)))).collect();
-    // How many ops that compute may still follow: one behind a parameter, and as many as there are behind a constant.
+    // How many computing ops may still pass a large number on: one behind a parameter, any number behind a constant.
     let mut room = vec![0_u8; graph.values.len()];
     for (node, of) in (0..).zip(&graph.nodes) {
         let op = &graph.instr(of).op;
@@ -49,8 +50,9 @@ pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
     room.into_iter().map(|room| room > 0).collect()
 }
 
-/// Whether a node keeps finite numbers within the narrow dtype's range, as is written before a cast: a clamp to its ends, or
-/// what selects that for a finite number, and else the number. A cast before it would come too early.
+/// Whether a node keeps finite numbers within the narrow dtype's range, as this pass writes it before a cast: a clamp
+/// to the range, or a `select` of the clamped number if it is finite, else of the number. A cast before that would
+/// come too early.
 pub(super) fn is_guard(graph: &Dataflow<'_>, node: NodeId) -> bool {
     let of = graph.node(node);
     let maker = |value: ValueId| graph.node(graph.producer(value));
@@ -71,7 +73,7 @@ pub(super) fn is_guard(graph: &Dataflow<'_>, node: NodeId) -> bool {
     }
 }
 
-/// For each value whether it, or what moves it, is added to something or compared in size with it.
+/// For each value whether it, directly or moved, is added to something or compared in size with it.
 fn added(graph: &Dataflow<'_>) -> Vec<bool> {
     let mut found = vec![false; graph.values.len()];
     for of in graph.nodes.iter().rev() {
@@ -79,7 +81,7 @@ fn added(graph: &Dataflow<'_>) -> Vec<bool> {
             graph.instr(of).op,
             Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Maximum | BinaryOp::Minimum)
         );
-        // What is looked up is of a table that was learned.
+        // A lookup reads a table that was learned.
         let moves = of.class() == Some(Class::Clear) && !matches!(graph.instr(of).op, Op::Gather(_))
             || precision_class(graph.module, &graph.instr(of).op) == Class::Clear && of.class().is_none();
         let moves_on = moves && of.results().any(|value| found[value as usize]);

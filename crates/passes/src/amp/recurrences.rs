@@ -1,5 +1,5 @@
-//! Recurrences: what a loop, or a scan by halves, multiplies or adds up again and again, so that one rounding becomes one for
-//! each step.
+//! Recurrences: what a loop, or a scan by halves, multiplies or adds up at every step, so that one rounding becomes
+//! one per step.
 
 use super::dataflow::{Dataflow, Node, NodeId, NodeKind, ValueId, reached};
 use bf16scope_hlo::Op;
@@ -8,8 +8,8 @@ use bf16scope_hlo::ops::precision::{Class, Movement};
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// For each value whether it is computed from products, and from nothing that a loop or a branch gave, given which of those that
-/// the region takes are.
+/// For each value whether it is computed from products, and from no result of a loop or a branch. `taken` says so of
+/// the region's parameters.
 pub(super) fn of_products_alone(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
     let mut of_product = vec![false; graph.values.len()];
     let mut of_region = vec![false; graph.values.len()];
@@ -28,9 +28,10 @@ pub(super) fn of_products_alone(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<boo
     of_product
 }
 
-/// Nodes that multiply what a loop carries, and by what. Two kinds of loops have such recurrences: those that compute no product
-/// of what they carry, and those that do, but not for the factor, which was computed from products before the loop, as the
-/// decay of a gated delta rule. A network whose factors are computed of what it carries, such as an LSTM, forgets its roundings.
+/// Nodes that multiply an array that a loop carries, with the factors. Two kinds of loops have such recurrences: those
+/// that compute no product of the state, and those that do, but whose factor was computed from products before the
+/// loop, as the decay of a gated delta rule. A network whose factors are computed from its state, such as an LSTM,
+/// forgets its roundings.
 pub(super) fn recurrences(graph: &Dataflow<'_>, taken: &[bool]) -> BTreeMap<NodeId, Vec<ValueId>> {
     let mut found = BTreeMap::new();
     let state: Vec<ValueId> = graph.parameters().collect();
@@ -62,8 +63,8 @@ pub(super) fn recurrences(graph: &Dataflow<'_>, taken: &[bool]) -> BTreeMap<Node
     found
 }
 
-/// The multiplications of an array of the state on the way to what it becomes, by ops that are linear in it, and their other
-/// operands, where those are not constants.
+/// The multiplications on the way from an array of the state to its next value, through ops that are linear in it,
+/// with their other operands, unless those are constants.
 fn factors_of(graph: &Dataflow<'_>, before: ValueId, after: ValueId) -> Vec<(NodeId, Vec<ValueId>)> {
     let (mut cone, mut open) = (BTreeSet::new(), vec![after]);
     while let Some(value) = open.pop() {
@@ -99,9 +100,9 @@ fn factors_of(graph: &Dataflow<'_>, before: ValueId, after: ValueId) -> Vec<(Nod
     cone.iter().filter_map(factors).collect()
 }
 
-/// Nodes of running sums and products that are spelled by halves, as JAX's `associative_scan` spells them: an op combines two
-/// strided slices of one array, or multiples of them, what it gives is combined so again, and what comes of that is put
-/// together between zeros.
+/// Nodes of running sums and products that are written by halves, as by JAX's `associative_scan`: an op combines two
+/// strided slices of one array, or multiples of them, its result is combined the same way, and the results are
+/// interleaved by padding with zeros.
 pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
     let n = graph.nodes.len();
     let mut level = vec![0_u32; n];
@@ -147,7 +148,7 @@ pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
     (0..n as NodeId).filter(is_found).collect()
 }
 
-/// The array of which both values are strided slices, or multiples of some.
+/// The array of which both values are strided slices, or multiples of such.
 fn halved(graph: &Dataflow<'_>, a: ValueId, b: ValueId) -> Option<ValueId> {
     let sliced = |value: ValueId| {
         let of = graph.node(graph.producer(value));
@@ -163,8 +164,8 @@ fn halved(graph: &Dataflow<'_>, a: ValueId, b: ValueId) -> Option<ValueId> {
     sources(a).into_iter().find(|source| of_b.contains(source))
 }
 
-/// The nodes that compute the factor of a recurrence, up to what squashes it (an exponential, a sigmoid), and the values that
-/// the region takes for it.
+/// The nodes that compute the factor of a recurrence, back to the op that squashes it (an exponential, a sigmoid), and
+/// the region's parameters that they read.
 pub(super) fn until_squashed(graph: &Dataflow<'_>, value: ValueId) -> (Vec<NodeId>, Vec<ValueId>) {
     let (mut open, mut seen) = (vec![value], BTreeSet::new());
     let (mut nodes, mut taken) = (Vec::new(), Vec::new());
@@ -188,13 +189,14 @@ pub(super) fn until_squashed(graph: &Dataflow<'_>, value: ValueId) -> (Vec<NodeI
     (nodes, taken)
 }
 
-/// Whether a node is the last of a sigmoid's ops, 1 / (1 + e^x).
+/// Whether a node is the last op of a sigmoid, 1 / (1 + e^x).
 fn is_reciprocal_of_sum(graph: &Dataflow<'_>, of: &Node) -> bool {
     let is_division = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Divide));
     is_division && of.operands.first().is_some_and(|&value| graph.value(value).is_data)
 }
 
-/// For each array of a loop's state whether a recurrence of its body multiplies by it, with nothing between that squashes it.
+/// For each array of a loop's state whether a recurrence of the body multiplies by it, with no squashing function
+/// between.
 pub(super) fn factors(body: &Dataflow<'_>, state: &[ValueId], taken: &[bool]) -> Vec<bool> {
     let factors = recurrences(body, taken).into_values().flatten();
     let reached: BTreeSet<ValueId> = factors.flat_map(|value| until_squashed(body, value).1).collect();

@@ -1,8 +1,8 @@
-//! Choices by scores that come into a loop or a branch, or that leave one.
+//! Choices by scores that enter a loop or a branch, or leave one.
 //!
-//! A region is asked what it does with scores, given which of the values that it takes are computed from products outside and
-//! which of those that it gives are scores outside. A loop is asked until its state no longer changes: what one step gives
-//! the next takes.
+//! `through` asks a region which of its operands are scores, given which of them are computed from products outside
+//! and which of its results are scores outside. A loop is asked until its state no longer changes: the results of one
+//! step are the operands of the next.
 
 use super::assignment::RegionKind;
 use super::dataflow::{CALL_ROOM, Dataflow};
@@ -13,7 +13,7 @@ use bf16scope_hlo::{CompId, Module, Op};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What was asked of a module's regions.
+/// The graphs of a module's regions, and what is known of their scores.
 #[derive(Debug, Default)]
 pub(super) struct Regions<'m> {
     graphs: BTreeMap<CompId, Rc<Dataflow<'m>>>,
@@ -21,7 +21,7 @@ pub(super) struct Regions<'m> {
 }
 
 impl<'m> Regions<'m> {
-    /// The choices of a region that has this graph.
+    /// Finds the choices of a region that has this graph.
     pub(super) fn choices(
         &mut self,
         classes: &Classes<'_>,
@@ -62,7 +62,7 @@ impl<'m> Regions<'m> {
                 around: vec![asked, around],
             };
         }
-        // The first operand says which branch.
+        // The first operand selects the branch.
         let mut found = Through { learned: vec![false; told.scores.len()], scores: vec![false], around: Vec::new() };
         for comp in op.called() {
             let first = found.scores.len();
@@ -79,7 +79,7 @@ impl<'m> Regions<'m> {
         found
     }
 
-    /// Which of the values that a region takes are scores, and which of those that it gives are computed from products.
+    /// Which of a region's operands are scores, and which of its results are computed from products.
     fn region(
         &mut self,
         module: &'m Module,

@@ -1,5 +1,4 @@
-//! What lowering decided for each instruction, and the casts it inserted: for display elsewhere, and as JSON for
-//! programs.
+//! The lowering report: the decision on each instruction and the inserted casts, for display and as JSON.
 
 use super::alternatives::alternatives;
 use super::assignment::Assignment;
@@ -17,11 +16,11 @@ use bf16scope_hlo::{DType, InstrId, Module, Op, Shape};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What was decided for one instruction of the original, at one place of it in the lowered module.
+/// The decision on one instruction of the original, for one copy of it in the lowered module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The computation of the lowered module in which it is now.
+    /// The computation of the lowered module that holds it.
     pub computation: String,
     /// Its name in the original.
     pub instruction: String,
@@ -29,25 +28,25 @@ pub struct Decision {
     pub op_name: String,
     /// Its opcode.
     pub opcode: String,
-    /// `allow`, `infer`, `clear`, `deny`, `island`; `source` for parameters, constants and conversions, `fixed` for what
-    /// cannot be retyped.
+    /// `allow`, `infer`, `clear`, `deny`, `island`; `source` for parameters, constants and conversions, `fixed` for an
+    /// op that cannot be retyped.
     pub class: &'static str,
-    /// The dtype it had; of its first f32 array.
+    /// The dtype of its first f32 array before.
     pub old: String,
-    /// The dtype it has now.
+    /// The dtype of that array now.
     pub new: String,
-    /// Whether it computes in the narrow dtype now. A product may, and give f32.
+    /// Whether it computes in the narrow dtype now. A product may do so with an f32 result.
     pub is_lowered: bool,
-    /// What decided, in words.
+    /// The reason, in words.
     pub rule: String,
     /// The instruction that the decision spread from.
     pub from: Option<String>,
-    /// In which other forms its value could be without another rounding.
+    /// The other forms in which its value could be stored without an additional rounding.
     #[serde(skip)]
     pub alternatives: Vec<StoredAs>,
     /// Bytes of its result before.
     pub n_bytes_before: i64,
-    /// And now.
+    /// The same now.
     pub n_bytes_after: i64,
 }
 
@@ -61,36 +60,36 @@ pub struct Cast {
     pub instruction: String,
     /// Its opcode: `convert`, or `constant` and `broadcast` where folding made one.
     pub opcode: String,
-    /// The instruction whose value it is.
+    /// The instruction whose value it has.
     pub of: String,
-    /// The dtype it gives.
+    /// The dtype of its result.
     pub to: String,
-    /// Elements.
+    /// Its number of elements.
     pub n_elements: i64,
-    /// The first instruction that wanted it.
+    /// The first instruction that needed it.
     pub wanted_by: String,
 }
 
-/// Values that are rounded although what reads them will enlarge the error.
+/// Values that are rounded although a consumer amplifies the error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Hurt {
-    /// The first of the instructions, by its name.
+    /// The first of these instructions, by name.
     pub instruction: String,
     /// Its opcode.
     pub opcode: String,
-    /// How many there are, for this reason and the same reader.
+    /// The number of such values with the same reason and consumer.
     pub n: usize,
-    /// The reader that enlarges the error, if it is another.
+    /// The consumer that amplifies the error, if it is another instruction.
     pub read_by: Option<String>,
     /// The reason, in words that fit behind "although".
     pub why: String,
-    /// What leaves them f32.
+    /// How to keep them f32.
     pub remedy: String,
 }
 
 impl Hurt {
-    /// As a warning.
+    /// The warning as text.
     pub fn sentence(&self) -> String {
         let Hurt { instruction, opcode, n, read_by, why, remedy } = self;
         let others = match n {
@@ -103,57 +102,58 @@ impl Hurt {
     }
 }
 
-/// Instructions of one opcode.
+/// How many instructions of one opcode were lowered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Total {
     /// How many compute in the narrow dtype now.
     pub lowered: usize,
-    /// How many stayed.
+    /// How many stayed as they were.
     pub kept: usize,
 }
 
-/// What lowering did.
+/// The report of lowering a module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LoweringReport {
     /// The policy.
     pub policy: Policy,
-    /// Every instruction that has to do with f32.
+    /// A decision on every instruction that reads or computes f32.
     pub decisions: Vec<Decision>,
-    /// Everything inserted.
+    /// The inserted instructions.
     pub casts: Vec<Cast>,
-    /// By opcode.
+    /// Totals by opcode.
     pub totals: BTreeMap<String, Total>,
-    /// Bytes of all results but those of parameters, constants and tuples: what is computed, not what a compiler keeps.
+    /// Bytes of all results except those of parameters, constants and tuples: what is computed, not what a compiler
+    /// materialises.
     pub n_activation_bytes_before: i64,
     /// The same now, without the casts.
     pub n_activation_bytes_after: i64,
     /// Bytes of the casts' results.
     pub n_cast_bytes: i64,
-    /// Which results are taken for losses.
+    /// The results that are treated as losses.
     pub losses: Vec<TakenLoss>,
-    /// Roundings that the policy asked for and that there is reason to think will hurt.
+    /// Roundings that the policy asked for and that are likely to hurt accuracy.
     pub hurts: Vec<Hurt>,
-    /// What the user should know beyond the numbers.
+    /// Further notes for the user.
     pub notes: Vec<String>,
 }
 
 impl LoweringReport {
-    /// What was decided for the instruction of this name, in every copy of its computation.
+    /// The decisions on the instruction of this name, in every copy of its computation.
     pub fn explain(&self, instruction: &str) -> Vec<&Decision> {
         let name = bare(instruction);
         self.decisions.iter().filter(|decision| decision.instruction == name).collect()
     }
 
-    /// Casts of the value of the instruction of this name, and those it was the first to want.
+    /// Casts of the value of the instruction of this name, those that it needed first, and the cast of that name.
     pub fn casts_about(&self, instruction: &str) -> Vec<&Cast> {
         let name = bare(instruction);
         let concerns = |cast: &&Cast| cast.of == name || cast.wanted_by == name || cast.instruction == name;
         self.casts.iter().filter(concerns).collect()
     }
 
-    /// Instructions that compute in the narrow dtype now.
+    /// The number of instructions that compute in the narrow dtype now.
     pub fn n_lowered(&self) -> usize {
         self.totals.values().map(|total| total.lowered).sum()
     }
@@ -220,7 +220,7 @@ fn decision(
     })
 }
 
-/// What a policy says of the form of one instruction, and what the rules say where they agree.
+/// The rule of an instruction on which the policy decides, with the rule of the pass if that agrees.
 fn decided_rule(rule: String, form: StoredAs, policy: &Policy, instruction: &str) -> String {
     let because = policy.decided.iter().find(|decided| decided.instruction == instruction);
     let because = because.map(|decided| &decided.because[..]).filter(|because| !because.is_empty());
@@ -229,7 +229,7 @@ fn decided_rule(rule: String, form: StoredAs, policy: &Policy, instruction: &str
     format!("{rule}the policy decides its form, {}{because}", form.words())
 }
 
-/// Behind the rule of a product of a module for several partitions.
+/// Appended to the rule of a product in a module for several partitions.
 const GIVES_F32: &str = "; it gives f32, as a partitioner sums over devices in the dtype that the op gives";
 
 fn class_name(kind: &NodeKind) -> &'static str {
@@ -276,23 +276,23 @@ fn sentence(kind: &NodeKind, because: &Because, rule: Rule) -> String {
     }
 }
 
-/// Each reason that a [`Decision`] may begin with, by the name of its rule, but those of ops that are always f32.
+/// The reasons that a [`Decision::rule`] may begin with, by name of the rule, except those of ops that are always f32.
 pub fn reasons() -> Vec<(String, String)> {
     let needs = Need::ALL.map(Rule::Needed);
     let rules = Rule::REASONS.into_iter().chain(needs);
     rules.map(|rule| (format!("{rule:?}"), rule.why().to_string())).collect()
 }
 
-/// What the report says of one computation of the lowered module.
+/// The part of the report about one computation of the lowered module.
 #[derive(Debug, Default)]
 pub(super) struct ComputationReport {
-    /// What was decided for the instructions of the original.
+    /// The decisions on instructions of the original.
     pub decisions: Vec<Decision>,
-    /// For each instruction where it comes from; none for a computation that came out as it went in.
+    /// The origin of each instruction; empty for a computation that did not change.
     pub origins: Vec<Origin>,
 }
 
-/// The report on a finished module, of each of whose computations `parts` speaks.
+/// The report on a finished module; `parts` has one entry per computation.
 pub(super) fn report(policy: &Policy, module: &Module, parts: Vec<ComputationReport>) -> LoweringReport {
     let mut report = LoweringReport {
         policy: policy.clone(),

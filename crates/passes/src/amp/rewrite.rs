@@ -1,10 +1,9 @@
-//! Writes the lowered module: regions and their call sites, with the casts that painting asks for.
+//! Writes the lowered module: regions and their call sites, with the casts that the assignment asks for.
 //!
 //! A computation is written once for each call site, instruction by instruction, each in the dtype that its node was
-//! assignment. Values keep the dtype they were computed in through tuples and calls, and are cast where a reader wants the
-//! other one: once per value and direction in a computation. A computation that comes out unchanged stays shared with
-//! its other callers; one that changes becomes a copy. In the end, computations that nothing calls are dropped and
-//! names are made unique.
+//! assigned. Values keep that dtype through tuples and calls, and are cast where a reader wants the other one: once
+//! per value and direction in a computation. A computation that does not change stays shared with its other callers;
+//! one that changes becomes a copy. In the end, computations without a caller are dropped and names are made unique.
 
 use super::branches::{self, Branch};
 use super::dataflow::{CALL_ROOM, Dataflow, FrameId, NodeId};
@@ -25,14 +24,14 @@ use bf16scope_hlo::ops::decisions::calls_regions;
 use bf16scope_hlo::{CompId, Computation, DType, Module, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// A computation that was written.
+/// A written computation.
 #[derive(Debug)]
 struct Written {
-    /// What it was made of.
+    /// The original computation.
     original: CompId,
-    /// What became of it.
+    /// The rewritten computation.
     computation: Computation,
-    /// Of what the report speaks.
+    /// Its part of the report.
     part: ComputationReport,
 }
 
@@ -41,27 +40,27 @@ pub(super) struct Rewriter<'m> {
     module: &'m Module,
     policy: &'m Policy,
     classes: Classes<'m>,
-    /// Computations written so far; their ids count on from the original's.
+    /// The computations written so far; their ids follow the original's.
     written: Vec<Written>,
-    /// Of those, what became of each computation.
+    /// For each original computation the indices of its copies in `written`.
     copies: BTreeMap<CompId, Vec<usize>>,
-    /// How much calls may still add to regions.
+    /// How much calls may still add to regions (`CALL_ROOM`).
     call_room: usize,
-    /// What became of regions, by what crosses their border narrow, and what is around them.
+    /// The written regions, by the original, what crosses its border narrow, and its surroundings.
     regions: BTreeMap<(CompId, Crossing, Told), CompId>,
-    /// What regions do with scores.
+    /// The scores of regions.
     scores: Regions<'m>,
-    /// What loops do with their state, by body and condition, and which of it is computed from products.
+    /// Loops, by body and condition, and by which arrays of the state are computed from products.
     loops: BTreeMap<(CompId, CompId, Vec<bool>), Loop>,
-    /// What branches give.
+    /// Branches, by computation.
     branches: BTreeMap<CompId, Branch>,
-    /// What was decided in regions that came out as they went in.
+    /// The decisions in regions that did not change.
     unchanged: BTreeMap<CompId, Vec<Decision>>,
     /// Retyped reductions.
     reducers: BTreeMap<CompId, CompId>,
     /// Whether the entry has a backward pass.
     pub differentiates: bool,
-    /// What is taken for the losses of the entry.
+    /// The results of the entry that are treated as losses.
     pub losses: Vec<TakenLoss>,
 }
 
@@ -85,7 +84,7 @@ impl<'m> Rewriter<'m> {
         }
     }
 
-    /// Lowers a region, and what it calls; gives the computation it became.
+    /// Lowers a region and its callees; returns the written computation.
     pub(super) fn region(&mut self, comp: CompId, kind: RegionKind, crossing: &Crossing, around: &Told) -> CompId {
         let key = (comp, crossing.clone(), around.clone());
         if let Some(&done) = self.regions.get(&key) {
@@ -113,7 +112,7 @@ impl<'m> Rewriter<'m> {
         done
     }
 
-    /// What the loops of a graph do with their state. Scores are carried as they are.
+    /// Describes what the loops of a graph do with their state. Scores are carried in their own dtype.
     fn loops_of(&mut self, graph: &Dataflow<'m>, choices: &Choices) -> BTreeMap<NodeId, Loop> {
         let mut found = BTreeMap::new();
         for (node, of) in (0..).zip(&graph.nodes) {
@@ -137,7 +136,7 @@ impl<'m> Rewriter<'m> {
         found
     }
 
-    /// What the branches of a graph's `conditional`s give. Scores are given as they are.
+    /// Describes the branches of a graph's `conditional`s. Scores are returned in their own dtype.
     fn branches_of(&mut self, graph: &Dataflow<'m>, choices: &Choices) -> BTreeMap<NodeId, Vec<Branch>> {
         let mut found = BTreeMap::new();
         for (node, of) in (0..).zip(&graph.nodes) {
@@ -163,7 +162,7 @@ impl<'m> Rewriter<'m> {
         found
     }
 
-    /// Writes a frame; gives its computation.
+    /// Writes a frame; returns its computation.
     fn frame(
         &mut self,
         graph: &Dataflow<'m>,
@@ -188,7 +187,7 @@ impl<'m> Rewriter<'m> {
         self.add(Written { original, computation, part: ComputationReport { decisions: decided, origins } })
     }
 
-    /// Writes what a frame calls: first the calls that are followed, then regions and reductions.
+    /// Writes the callees of a frame: first the calls that are followed, then regions and reductions.
     fn callees(
         &mut self,
         graph: &Dataflow<'m>,
@@ -231,7 +230,7 @@ impl<'m> Rewriter<'m> {
         if crossing.taken.is_empty() || matches!(op, Op::While { .. }) {
             return vec![crossing.clone(); called.len()];
         }
-        // The first operand says which branch.
+        // The first operand selects the branch.
         let mut first = 1;
         let of_branch = |comp: &CompId| {
             let n_taken = self.branches[comp].n_taken;
@@ -268,8 +267,8 @@ impl<'m> Rewriter<'m> {
         done
     }
 
-    /// The module with its entry replaced, without what nothing calls, and for each of its computations what the report
-    /// says of it.
+    /// Returns the module with the written entry, without computations that have no caller, and each computation's
+    /// part of the report.
     pub(super) fn finish(mut self, entry: CompId) -> (Module, Vec<ComputationReport>) {
         let comp = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
             Some(idx) => &self.written[idx].computation,
@@ -282,7 +281,7 @@ impl<'m> Rewriter<'m> {
                 pending.extend(comp(id).instructions.iter().flat_map(|instr| instr.op.called()));
             }
         }
-        // Each copy stands behind its original, whether that is still there or not.
+        // Each copy stands behind its original, whether that remains or not.
         let original = |id: CompId| match id.idx().checked_sub(self.module.computations.len()) {
             Some(idx) => self.written[idx].original,
             None => id,
@@ -320,7 +319,7 @@ impl<'m> Rewriter<'m> {
     }
 }
 
-/// Gives every computation and instruction whose name an earlier one has the first free `name.1`, `name.2`, …
+/// Renames every computation and instruction whose name an earlier one has, to the first free `name.1`, `name.2`, …
 fn make_names_unique(module: &mut Module) {
     let computations = module.computations.iter().map(|computation| &computation.name[..]);
     for (at, name) in renamed(computations) {
@@ -336,7 +335,7 @@ fn make_names_unique(module: &mut Module) {
     }
 }
 
-/// New names for those that an earlier one has, with their places, in order.
+/// New names for all but the first of equal names, with their positions, in order.
 fn renamed<'n>(names: impl Iterator<Item = &'n str>) -> Vec<(usize, String)> {
     let names: Vec<&str> = names.collect();
     let mut taken: HashSet<&str> = HashSet::with_capacity(names.len());
@@ -356,8 +355,8 @@ fn renamed<'n>(names: impl Iterator<Item = &'n str>) -> Vec<(usize, String)> {
     twice.into_iter().map(&mut rename).collect()
 }
 
-/// Drops what is said of the entry's buffers and no longer true of them: layouts of other shapes, aliases of buffers that
-/// differ now.
+/// Drops statements about the entry's buffers that no longer hold: layouts of other shapes, aliases of buffers whose
+/// types differ now.
 fn fit_boundary(module: &mut Module) {
     let entry = module.entry();
     let parameters: Vec<Shape> = entry.parameters().iter().map(|&id| entry.instr(id).shape.clone()).collect();

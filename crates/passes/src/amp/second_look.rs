@@ -1,7 +1,7 @@
-//! A second look at what a policy asked for: roundings that there is reason to think will hurt.
+//! A second look at the roundings that a policy asked for: those that are likely to hurt accuracy.
 //!
-//! The default policy leaves some values f32 for what reads them: a choice, a recurrence, a sine, a decomposition, a
-//! cancellation. Where another policy rounds one of these, the report names it, and says what would leave it f32.
+//! The default policy leaves some values f32 for their consumers: a choice, a recurrence, a sine, a decomposition, a
+//! cancellation. If another policy rounds one of these, the report names it, and how to keep it f32.
 
 use super::policy::{Boundary, Policy, Reach};
 use super::report::{Decision, Hurt, LoweringReport, reasons};
@@ -9,14 +9,14 @@ use crate::PassError;
 use bf16scope_hlo::Module;
 use std::collections::BTreeMap;
 
-/// What the names of rules begin with that leave a value f32 for what reads it, and of these the rule for choices.
+/// The prefix of the names of rules that leave a value f32 for a consumer, and the rule for choices among them.
 const NEEDED: &str = "Needed(";
 const CHOICE: &str = "Needed(Choice)";
 
-/// What a policy rounds that the default leaves f32 for a reader, in the order of the module.
+/// The values that a policy rounds though the default leaves them f32 for a consumer, in the order of the module.
 ///
 /// # Errors
-/// What lowering by the default policy refuses.
+/// The errors of lowering by the default policy.
 pub(super) fn hurts(module: &Module, policy: &Policy, report: &LoweringReport) -> Result<Vec<Hurt>, PassError> {
     let asked = policy.clone();
     let usual = Policy {
@@ -61,7 +61,7 @@ pub(super) fn hurts(module: &Module, policy: &Policy, report: &LoweringReport) -
     Ok(hurts)
 }
 
-/// What leaves such a value f32.
+/// How to keep such a value f32.
 fn remedy(is_choice: bool, policy: &Policy, decision: &Decision) -> String {
     let name = &decision.instruction;
     if is_choice && policy.choices == Boundary::Lower {

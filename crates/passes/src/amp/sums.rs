@@ -1,4 +1,4 @@
-//! Products that give the f32 sum in which they accumulate.
+//! Products whose result is the f32 sum in which they accumulate.
 
 use super::dataflow::{Dataflow, NodeId, ValueId};
 use super::loss::of_parameters;
@@ -6,10 +6,10 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::{device_sum, is_placement, movement};
 use bf16scope_hlo::ops::precision::{Class, DeviceSum, Movement};
 
-/// For each node whether it is a product whose f32 sum is kept, as rounding it would save nothing: the program asked for it, by
-/// operands in the narrow dtype, or all that reads it are results and calls in f32.
+/// For each node whether it is a product whose f32 sum is kept, as rounding it would save no memory: the program asked
+/// for it, by operands in the narrow dtype, or all its consumers are results and calls in f32.
 pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
-    // Whether a node is a call, or moves what only calls and results read.
+    // Whether a node is a call, or moves data that only calls and results read.
     let mut is_end = vec![false; graph.nodes.len()];
     let mut found = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len() as NodeId).rev() {
@@ -25,15 +25,16 @@ pub(super) fn keeps_sum(graph: &Dataflow<'_>, is_result: &[bool]) -> Vec<bool> {
         let all_end = of.results().all(ends);
         is_end[node as usize] = is_call || moves && of.class() == Some(Class::Clear) && all_end;
         let is_narrow = |&value: &ValueId| graph.value(value).dtype == Some(graph.low);
-        // Ops that a policy allows besides products give what they read.
+        // The results of other ops that a policy allows have the dtype of their operands.
         let may_be_wider = of.class() == Some(Class::Allow) && device_sum(graph.module, op) == DeviceSum::Own;
         found[node as usize] = may_be_wider && (all_end || of.operands.iter().all(is_narrow));
     }
     found
 }
 
-/// For each product whose value devices sum whether they do so in the narrow dtype: a product reads it on, and no result nor a
-/// new value of a parameter is made of it. A partitioner places such a sum as it would in a program written for it.
+/// The products whose partial results devices sum in the narrow dtype: a product reads the sum, and neither a result
+/// nor a new value of a parameter is computed from it. A partitioner places such a sum as in a program written for
+/// bf16.
 pub(super) fn sums_narrow(graph: &Dataflow<'_>) -> Vec<NodeId> {
     let n = graph.nodes.len();
     let of_parameter = of_parameters(graph, |_| true, |_| true);

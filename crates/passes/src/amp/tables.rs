@@ -1,21 +1,21 @@
-//! Tables of narrow rows: where their rows are looked up, and where the gradients of lookups are summed.
+//! Tables with narrow rows: lookups of their rows, and sums of the lookups' gradients.
 //!
-//! A tile of a TPU's memory has 128 lanes. A table whose rows are narrower is kept transposed, as it would be padded
-//! otherwise, and copied whole to padded rows wherever rows are looked up or added. For an embedding of 64 numbers such a
-//! copy takes twice the table. Two of them are avoided:
-//! - A *lookup* reads its table behind an `opt-barrier`, where an op that is no lookup reads the table, too, such as its
-//!   update. Without it the compiler keeps the copy that it made for the lookup until the update, over the whole step.
-//! - A *sum of rows*, a `scatter` that adds rows to zeros, is computed in bf16 where the rows are bf16 already, as in a
-//!   network that was written for bf16: the rows are padded in half the bytes. But only where several ops read the sum,
-//!   as Adagrad's and Adam's do; for the one of SGD the compiler adds to the table. And only where no more rows are added
-//!   than the table has. A row's sum of n terms has up to n roundings, and where there are more, many rows have long sums.
+//! A tile of a TPU's memory has 128 lanes. A table with narrower rows is stored transposed, as it would be padded
+//! otherwise, and the whole table is copied to padded rows wherever rows are looked up or added. For an embedding of
+//! 64 numbers such a copy takes twice the memory of the table. Two of these copies are avoided:
+//! - A *lookup* reads its table behind an `opt-barrier` if an op other than a lookup, such as the update, reads the
+//!   table, too. Without it the compiler keeps the copy for the lookup live until the update, over the whole step.
+//! - A *sum of rows*, a `scatter` that adds rows to zeros, is computed in bf16 if the rows are bf16 already, as in a
+//!   network written for bf16: the rows are padded in half the bytes. But only if several ops read the sum, as in
+//!   Adagrad and Adam; for SGD the compiler adds to the table itself. And only if no more rows are added than the
+//!   table has: a row's sum of n terms has up to n roundings, and with more rows, many sums are long.
 //!
-//! The first changes no bit. Both ask for fewer rows than the table has; of a smaller table, the copy is small beside
-//! what is looked up.
+//! The first changes no bit. Both apply only if fewer rows are read or added than the table has; the copy of a smaller
+//! table is small beside the looked-up rows.
 //!
-//! Behind the last product, what is computed of the *rows* that are added to such a table is stored, and padded, before they
-//! are: so it is rounded as between two products, whether the sum itself is bf16 or f32. What of it is f32 all the same, as it
-//! comes of a sum or of the loss, is rounded once, as the rows that it makes.
+//! Behind the last product, values of the *rows* that are added to such a table are materialised, and padded, before
+//! the addition. So they are rounded as between two products, whether the sum itself is bf16 or f32. A value that is
+//! f32 all the same, because it comes from a sum or from the loss, is rounded once, as the rows themselves.
 
 use super::assignment::{Assignment, RegionKind};
 use super::data_movement::rows_into_zeros;
@@ -28,11 +28,11 @@ use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::{InstrId, Op};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Lanes of a tile of a TPU's memory, and its rows: `T(8,128)` in layouts that its compiler prints, for f32.
+/// The lanes and rows of a tile of a TPU's memory, for f32: `T(8,128)` in layouts that its compiler prints.
 const LANES: i64 = 128;
 const SUBLANES: i64 = 8;
 
-/// Lookups whose table is read behind a barrier.
+/// Finds the lookups whose table is read behind a barrier.
 pub(super) fn lookups(graph: &Dataflow<'_>, assignment: &Assignment, kind: RegionKind) -> Vec<NodeId> {
     let is_gather = |of: &Node| matches!(graph.instr(of).op, Op::Gather(_));
     let is_read_whole = |value: ValueId| graph.users[value as usize].iter().any(|&user| !is_gather(graph.node(user)));
@@ -57,8 +57,8 @@ pub(super) fn lookups(graph: &Dataflow<'_>, assignment: &Assignment, kind: Regio
     (0..graph.nodes.len() as NodeId).filter(is_lookup).collect()
 }
 
-/// Whether what reads a cast's narrow numbers computes with them, and nothing widens them again. A lookup that something
-/// reads in f32 is rounded without a barrier, and what was lowered so is not to be lowered to something else.
+/// Whether the readers of a cast compute with its narrow result, and never widen it again. A lookup with an f32 reader
+/// is rounded without a barrier, and lowering a lowered program again must not change it.
 fn is_computed_with(graph: &Dataflow<'_>, cast: NodeId) -> bool {
     let mut is_read = false;
     let mut open: Vec<ValueId> = graph.node(cast).results().collect();
@@ -75,15 +75,16 @@ fn is_computed_with(graph: &Dataflow<'_>, cast: NodeId) -> bool {
     is_read
 }
 
-/// What gives one table's gradient: a sum of rows, or what adds several such.
+/// The gradient of one table: a sum of rows, or the total of several.
 struct Sum {
-    /// The sums, and what adds them.
+    /// The sums, and the ops that add them.
     nodes: Vec<NodeId>,
-    /// Numbers of all rows; none if some are not narrow.
+    /// The number of elements of all rows; `None` if some are not narrow.
     n_elements: Option<i64>,
 }
 
-/// Sums of rows that are computed in bf16, and what adds several of them. Where one stays f32, all do that are added to it.
+/// Finds the sums of rows that are computed in bf16, and the ops that add several of them. If one stays f32, so do all
+/// that are added to it.
 pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
     let mut found: BTreeMap<NodeId, Sum> = BTreeMap::new();
     for node in 0..graph.nodes.len() as NodeId {
@@ -114,8 +115,8 @@ pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Clas
     found.into_values().flat_map(|sum| sum.nodes).collect()
 }
 
-/// What makes rows in f32 that are added to a table with narrow rows and were computed from products: stored as they are added,
-/// whatever they are made of.
+/// Finds the nodes that compute, in f32 and from products, rows that are added to a table with narrow rows: rounded
+/// once, whatever they are computed from.
 pub(super) fn rows(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
     let of_product = computed_from(graph, |class| class == Class::Allow);
     let is_found = |&node: &NodeId| {
@@ -132,14 +133,14 @@ pub(super) fn rows(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Clas
     (0..graph.nodes.len() as NodeId).filter(is_found).collect()
 }
 
-/// Whether a node adds what this value holds to a table of zeros, as rows that are narrower than a tile.
+/// Whether a node adds this value to a table of zeros, as rows that are narrower than a tile.
 pub(super) fn adds_rows(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId, value: ValueId) -> bool {
     let of = graph.node(node);
     rows_into_zeros(graph, classes, node).is_some_and(|(_, rows)| rows == value)
         && has_narrow_rows(graph, of, graph.instr(of).operands[0])
 }
 
-/// Whether more than one op reads what a node makes, or the sum of several such.
+/// Whether several ops read the result of a node, or the total of several such.
 fn has_several_readers(graph: &Dataflow<'_>, node: &Node) -> bool {
     let mut value = node.first_result;
     loop {
@@ -156,8 +157,8 @@ fn has_several_readers(graph: &Dataflow<'_>, node: &Node) -> bool {
     }
 }
 
-/// Whether an operand of a node is a matrix, or a stack of some, that takes less memory transposed, as its rows do not fill
-/// tiles.
+/// Whether an operand of a node is a matrix, or a stack of matrices, that takes less memory transposed, as its rows do
+/// not fill tiles.
 fn has_narrow_rows(graph: &Dataflow<'_>, node: &Node, operand: InstrId) -> bool {
     let computation = graph.module.comp(graph.frames[node.frame as usize].comp);
     let Some([.., n_rows, width]) = computation.instr(operand).shape.as_array().map(|array| &array.dims[..]) else {

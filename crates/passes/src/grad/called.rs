@@ -8,15 +8,15 @@ use bf16scope_hlo::{CompId, Emitter, InstrId, Module, Shape};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// The reversed computations so far, by what they reverse: each is written once, however often it is called. (Forty
-/// computations of which each calls the next twice would otherwise be 2^40.)
+/// The reversed computations, by their keys: each is written once, however often it is called. (A chain of forty
+/// computations, each calling the next twice, would otherwise become 2^40.)
 pub(super) type Written = RefCell<HashMap<Key, CompId>>;
 
-/// What a reversed computation depends on: the original, the wanted parameters, which parts of the result have a
-/// cotangent, and their shapes.
+/// A reversed computation depends on the original, on which parameters are wanted, on which parts of the result have a
+/// cotangent, and on the shapes of these.
 pub(super) type Key = (CompId, Vec<bool>, String, Vec<Shape>);
 
-/// Differentiates computations of the module `e` writes.
+/// Differentiates computations of the module that `e` writes.
 pub(super) struct Called<'a> {
     pub(super) e: &'a Emitter,
     /// For each instruction of the computation that `e` writes whether it depends on a variable.
@@ -40,8 +40,8 @@ impl Called<'_> {
     }
 }
 
-/// Writes a computation that begins with the instructions of `comp`, whose ids stay; `write` is given its parameters by number and its
-/// root. What was written is taken back where it fails.
+/// Writes a computation that begins with the instructions of `comp`, with the same ids; `write` gets its parameters by
+/// number and its root. It is removed again if `write` fails.
 pub(super) fn write_copy<R>(
     e: &Emitter,
     comp: CompId,
@@ -54,7 +54,7 @@ pub(super) fn write_copy<R>(
     })
 }
 
-/// Writes a new computation of the module that `e` writes. What was written is taken back where it fails.
+/// Writes a new computation in the module that `e` writes. It is removed again if `write` fails.
 pub(super) fn within<R>(
     e: &Emitter,
     name: &str,
@@ -70,7 +70,7 @@ pub(super) fn within<R>(
     }
 }
 
-/// Lends the module of `e` to an emitter that writes computation `comp` of it.
+/// Lends the module of `e` to an emitter that writes its computation `comp`.
 pub(super) fn lend<R>(e: &Emitter, comp: CompId, write: impl FnOnce(&Emitter) -> Result<R, Why>) -> Result<R, Why> {
     let module = e.with_module_mut(|module| std::mem::replace(module, Module::new("")));
     let inner = Emitter::new(module, comp);
@@ -119,7 +119,7 @@ fn write(
     Ok(())
 }
 
-/// The same error, naming the instruction of `comp` instead of its copy.
+/// The same error, with the place of the instruction of `comp` instead of its copy.
 pub(super) fn in_original(e: &Emitter, comp: CompId, mut error: PassError) -> PassError {
     error.correct_place(|at| {
         e.with_module(|module| {
@@ -135,13 +135,13 @@ pub(super) fn in_original(e: &Emitter, comp: CompId, mut error: PassError) -> Pa
     error
 }
 
-/// Copies the instructions of `comp`; gives its parameters by number and its root in the copy.
+/// Copies the instructions of `comp`; returns its parameters by number and its root in the copy.
 fn copy_body(e: &Emitter, comp: CompId) -> (Vec<InstrId>, InstrId) {
     e.with_module_mut(|module| {
         let original = module.comp(comp).clone();
         let (parameters, root) = (original.parameters(), original.root);
         for instr in original.instructions {
-            // Ids stay: the copy starts empty.
+            // The ids stay the same, as the copy starts empty.
             module.append_copy(e.comp(), instr);
         }
         (parameters, root)

@@ -1,4 +1,4 @@
-//! Custom VJPs in reverse mode: checks what a rule returned, and finds gradients that would be lost.
+//! Custom VJPs in reverse mode: checks the cotangents that a rule returns, and detects gradients that would be lost.
 
 use super::passes_variation;
 use crate::{PassError, PassErrorKind, Place};
@@ -9,14 +9,14 @@ fn problem(at: Place, text: impl Into<String>, help: &str) -> PassError {
     PassError::new(PassErrorKind::NoGradient, text).at(at).with_help(help)
 }
 
-/// The array at `at` is marked as having a custom VJP, and the rule is not there.
+/// The error that the array at `at` has the mark of a custom VJP whose rule is missing.
 pub(super) fn no_rule(at: Place) -> PassError {
     let text =
         "it has a custom VJP, whose rule no module holds: the instructions that made it would give another gradient";
     problem(at, text, "take gradients in the graph, by passes::grad::gradients, before Graph::finish")
 }
 
-/// The array at `at` depends on a variable by a way past the inputs of its custom VJP.
+/// The error that the array at `at` depends on a variable other than through the inputs of its custom VJP.
 pub(super) fn lost(at: Place, variable: &Place) -> PassError {
     let text = format!(
         "it also depends on {variable}, which is not behind an input of its custom VJP: that gradient would be lost"
@@ -24,7 +24,7 @@ pub(super) fn lost(at: Place, variable: &Place) -> PassError {
     problem(at, text, "make it an input; a rule may give zeros for it")
 }
 
-/// The cotangents of the inputs by the rule, in order; those that are wanted are checked.
+/// The rule's cotangents of the inputs, in order; wanted ones are checked.
 pub(super) fn cotangents(
     e: &Emitter,
     result: InstrId,
@@ -43,7 +43,7 @@ pub(super) fn cotangents(
     }
 }
 
-/// What is wrong with cotangents that a rule returned, and what to do about it.
+/// The first mistake in a rule's cotangents, with advice.
 fn check(
     e: &Emitter,
     custom: &CustomVjp,
@@ -90,7 +90,7 @@ fn check(
     })
 }
 
-/// Whether both are of one dtype and dims.
+/// Whether both are arrays of one dtype and dims.
 fn same_array(a: &Shape, b: &Shape) -> bool {
     a.as_array().is_some() && a.dtype() == b.dtype() && a.dims() == b.dims()
 }
@@ -120,8 +120,9 @@ fn is_constant(computation: &Computation, id: InstrId) -> bool {
     true
 }
 
-/// A variable that `result` depends on past the inputs of its custom VJP, by a way that has a gradient. `varied` says
-/// for all that is before `result` whether it depends on a variable, and `inputs` what has a custom VJP.
+/// A variable on which `result` depends other than through the inputs of its custom VJP, in a way that has a gradient.
+/// `varied` says for each instruction before `result` whether it depends on a variable; `inputs` returns the inputs of
+/// a custom VJP.
 pub(super) fn lost_variable(
     computation: &Computation,
     result: InstrId,

@@ -1,14 +1,15 @@
-//! Calls written out in a loop's body.
+//! Inlines the calls in a loop's body.
 //!
-//! A call is reversed as a computation that computes forwards again, and finds the values of the forward pass where both
-//! stand in one computation. A loop's two directions do not: what a called computation gives would be computed twice.
+//! The reverse of a call is a computation that recomputes the forward pass, but uses its values if both are in one
+//! computation. The two directions of a loop are in two, so a callee would be computed twice.
 
 use bf16scope_hlo::{CompId, InstrId, Instruction, Module, Op};
 
-/// Instructions that a body may become.
+/// The most instructions that a body may grow to.
 const MAX_INSTRUCTIONS: usize = 1 << 20;
 
-/// Writes out the calls of a computation, and those of what it calls; leaves them where they are too many, or are to be kept.
+/// Inlines the calls of a computation, and those of its callees; does nothing if they are too many. Calls marked as
+/// not inlineable stay.
 pub(super) fn calls(module: &mut Module, comp: CompId) {
     let is_small = size(module, comp).is_some_and(|size| size <= MAX_INSTRUCTIONS);
     if !is_small || !module.comp(comp).instructions.iter().any(|instr| called(instr).is_some()) {
@@ -20,7 +21,7 @@ pub(super) fn calls(module: &mut Module, comp: CompId) {
     module.computations[comp.idx()].root = places[root.idx()];
 }
 
-/// The computation that an instruction calls and that can stand in its place.
+/// The computation that an instruction calls, if the call can be inlined.
 fn called(instr: &Instruction) -> Option<CompId> {
     let is_kept = instr.frontend_attributes.iter().any(|(name, value)| name == "inlineable" && value == "false");
     match instr.op {
@@ -29,9 +30,9 @@ fn called(instr: &Instruction) -> Option<CompId> {
     }
 }
 
-/// Instructions with all calls written out; `None` where they cannot be counted.
+/// The number of instructions with all calls inlined; `None` if it cannot be counted.
 fn size(module: &Module, comp: CompId) -> Option<usize> {
-    // What is called stands in a module's list in any order: sizes by depth, each computation once.
+    // Callees stand in the module's list in any order: sizes by depth, each computation once.
     fn of(module: &Module, comp: CompId, sizes: &mut Vec<Option<usize>>, depth: usize) -> Option<usize> {
         if depth > 64 {
             return None;
@@ -50,8 +51,8 @@ fn size(module: &Module, comp: CompId) -> Option<usize> {
     of(module, comp, &mut vec![None; module.computations.len()], 0)
 }
 
-/// Appends instructions, those that call replaced by what they call; gives where each stands. Those of a called computation get
-/// new names, and its parameters are `arguments`.
+/// Appends instructions with inlined calls, and returns the new id of each. Instructions of a callee get new names,
+/// and its parameters are `arguments`.
 fn write(module: &mut Module, comp: CompId, original: &[Instruction], arguments: Option<&[InstrId]>) -> Vec<InstrId> {
     let mut places: Vec<InstrId> = Vec::with_capacity(original.len());
     for instr in original {

@@ -1,18 +1,18 @@
-//! Residuals of a loop: the values of each trip that its reverse reads.
+//! Residuals of a loop: values of each forward trip that the backward trip reads.
 //!
-//! In a body that stands with its reverse in one computation, an instruction that depends on a cotangent runs backwards. The values that those
-//! read and that depend on none are kept, or made again: where they depend on what no trip changes, where they are cheap
-//! functions of the counter, or of what is kept anyway.
+//! The body and its reverse are in one computation. Instructions that depend on a cotangent run in the backward trip.
+//! Other values that those read are stored, or recomputed if that is cheap: if they depend on loop invariants, or are
+//! cheap functions of the counter or of stored values.
 
 use super::trips::leaf;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{Computation, DType, InstrId, Op, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Cheap steps from what is kept to what is made again.
+/// The most cheap steps from stored values to a recomputed one.
 const MAX_CHEAP: usize = 4;
 
-/// An array that is kept: an instruction, or an element of one that gives a tuple.
+/// A stored array: the result of an instruction, or an element of its tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Residual {
     pub id: InstrId,
@@ -32,11 +32,11 @@ impl Residual {
 /// The split of a body and its reverse into a forward and a backward trip.
 #[derive(Debug)]
 pub(super) struct Partition {
-    /// Instructions of the backward trip in their order: those that depend on a cotangent, and those that are made again.
+    /// The instructions of the backward trip in order: those that depend on a cotangent, and recomputed ones.
     pub backwards: Vec<InstrId>,
     /// Values stored by each forward trip.
     pub residuals: Vec<Residual>,
-    /// Tuples that are put together again from their residuals.
+    /// Tuples that are rebuilt from their residuals.
     pub tuples: BTreeSet<InstrId>,
 }
 
@@ -45,14 +45,14 @@ pub(super) struct Body<'a> {
     pub computation: &'a Computation,
     /// For each element of the state whether no trip changes it.
     pub is_invariant: &'a [bool],
-    /// The element that counts.
+    /// The element of the state that is the counter.
     pub counter: usize,
-    /// Whether the backward trip makes the whole forward trip again, of the state before it.
+    /// Whether the backward trip recomputes the whole forward trip from the state before it.
     pub remat: bool,
 }
 
 impl Body<'_> {
-    /// Splits what `outputs` need at what depends on the cotangents `seeds`.
+    /// Splits the instructions that `outputs` need into those that depend on the cotangents `seeds` and the rest.
     pub(super) fn split(&self, outputs: &[InstrId], seeds: &BTreeSet<InstrId>) -> Partition {
         let n = self.computation.instructions.len();
         let mut depends = vec![false; n];
@@ -103,17 +103,17 @@ impl Body<'_> {
     }
 }
 
-/// The values found so far that the backward trip reads.
+/// The values that the backward trip reads, as far as they are known.
 struct Needs<'a> {
     body: &'a Body<'a>,
     free: Vec<bool>,
     split: Partition,
-    /// Made again.
+    /// Values to recompute.
     again: BTreeSet<InstrId>,
 }
 
 impl Needs<'_> {
-    /// Values that depend on no cotangent, and which the backward trip reads.
+    /// Adds a value that depends on no cotangent and that the backward trip reads.
     fn need(&mut self, id: InstrId) {
         let mut pending = vec![id];
         while let Some(id) = pending.pop() {
@@ -148,21 +148,23 @@ impl Needs<'_> {
         matches!(instr.op, Op::GetTupleElement { .. }) && leaf(self.body.computation, id).is_some()
     }
 
-    /// Whether a trip that runs once more gives this again, without other devices and without effects: a loop inside, too.
+    /// Whether a second run of the trip computes the same value, without communication between devices and without
+    /// effects; this includes loops.
     fn can_be_again(&self, id: InstrId) -> bool {
         let op = &self.body.computation.instr(id).op;
         let is_outside = matches!(op, Op::Parameter { .. } | Op::CustomCall(_) | Op::Opaque(_) | Op::AllReduce(_));
         !is_outside && !self.is_of_state(id)
     }
 
-    /// Whether a value takes more bytes than the one of which it is a copy in another form.
+    /// Whether a value takes at least as many bytes as its operand, of which it is another form.
     fn is_larger(&self, id: InstrId) -> bool {
         let instr = self.body.computation.instr(id);
         let bytes = |id: InstrId| n_bytes(&self.body.computation.instr(id).shape);
         matches!(instr.op, Op::Convert | Op::Broadcast { .. }) && bytes(instr.operands[0]) <= bytes(id)
     }
 
-    /// Whether a value is a function, in at most `depth` cheap steps, of what is kept and what can be made again.
+    /// Whether a value is a function, in at most `depth` cheap steps, of stored values and of values that can be
+    /// recomputed.
     fn is_made_of(&self, id: InstrId, kept: &BTreeSet<InstrId>, depth: usize) -> bool {
         let instr = self.body.computation.instr(id);
         let is_there = |id: &InstrId| {
@@ -189,7 +191,7 @@ impl Needs<'_> {
             }
         }
         self.split.residuals.retain(|it| it.element.is_some() || kept.contains(&it.id));
-        // What is made again from what is free needs that as well.
+        // Recomputed values need their operands recomputed as well.
         let mut pending: Vec<InstrId> = self.again.iter().copied().collect();
         while let Some(id) = pending.pop() {
             if self.is_of_state(id) {
@@ -212,7 +214,7 @@ impl Partition {
         Partition { backwards: Vec::new(), residuals: Vec::new(), tuples: BTreeSet::new() }
     }
 
-    /// What `outputs` of the forward trip need, in order: instructions of `computation`.
+    /// The instructions of `computation` that `outputs` of the forward trip need, in order.
     pub(super) fn forwards(computation: &Computation, outputs: impl Iterator<Item = InstrId>) -> Vec<InstrId> {
         let mut live: BTreeMap<InstrId, bool> = outputs.map(|id| (id, true)).collect();
         let mut pending: Vec<InstrId> = live.keys().copied().collect();
@@ -232,7 +234,7 @@ fn n_bytes(shape: &Shape) -> i64 {
     array.map_or(0, |array| array.dims.iter().product::<i64>().saturating_mul(array.dtype.bits() as i64))
 }
 
-/// Whether an op gives the same again for the same operands, and is worth nothing to keep.
+/// Whether an op gives the same result for the same operands, and is not worth storing.
 fn is_pure(op: &Op) -> bool {
     !matches!(
         op,
@@ -247,8 +249,8 @@ fn is_pure(op: &Op) -> bool {
     )
 }
 
-/// Whether an op takes less to compute than its result takes to keep: elementwise without a transcendental function, and
-/// other forms of an array.
+/// Whether recomputing an op is cheaper than storing its result: elementwise ops without a transcendental function,
+/// and other forms of an array.
 fn is_cheap(op: &Op) -> bool {
     match op {
         Op::Constant(_)
@@ -277,7 +279,7 @@ fn is_cheap(op: &Op) -> bool {
     }
 }
 
-/// The dtype that cotangents are summed in over the trips.
+/// The dtype in which cotangents are summed over the trips.
 pub(super) fn sum_dtype(dtype: DType) -> DType {
     if dtype.is_float() && dtype.bits() < 32 { DType::F32 } else { dtype }
 }

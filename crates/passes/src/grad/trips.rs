@@ -1,41 +1,42 @@
-//! Loops that count: how many trips a `while` makes, and what integers are in each of them.
+//! Counted loops: the trip count of a `while`, and the values of integers in each trip.
 //!
-//! The trip count is known where an integer of the state starts at a constant, each trip adds a constant, and the condition
-//! compares it with a constant. `Graph::scan`, `lax.scan`, `lax.fori_loop` and TensorFlow's counted loops are so.
+//! The trip count is known if an integer of the state starts at a constant, each trip adds a constant, and the
+//! condition compares it with a constant. `Graph::scan`, `lax.scan`, `lax.fori_loop` and TensorFlow's counted loops
+//! have this form.
 
 use bf16scope_hlo::element::integers;
 use bf16scope_hlo::ops::grad::Why;
 use bf16scope_hlo::ops::{BinaryOp, Comparison, UnaryOp};
 use bf16scope_hlo::{CompId, Computation, DType, InstrId, Literal, Module, Op};
 
-/// Trips whose integers are computed one by one.
+/// The most trips for which integers are computed one by one.
 const MAX_COUNTED: i64 = 1 << 20;
 
-/// Operands that are followed for one integer.
+/// The most operands that are followed for one integer.
 const MAX_DEPTH: usize = 32;
 
 /// Why reverse mode refuses a loop whose trip count is not known.
 const UNKNOWN: &str = "its trip count is not known, and reverse mode keeps values of every trip; count an integer of its state \
                        from a constant by a constant up to a constant, as scan and fori_loop do, or unroll it";
 
-/// A loop that counts.
+/// A counted loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trips {
-    /// How often the body runs.
+    /// The trip count.
     pub n: i64,
-    /// The element of the state that counts.
+    /// The element of the state that is the counter.
     pub counter: usize,
-    /// Its value in the first trip.
+    /// The counter in the first trip.
     pub start: i64,
-    /// What each trip adds.
+    /// The increment of each trip.
     pub step: i64,
 }
 
 impl Trips {
-    /// The trips of a loop over `state`, an instruction of `comp`.
+    /// Counts the trips of a loop over `state`, an instruction of `comp`.
     ///
     /// # Errors
-    /// A loop that does not count.
+    /// The trip count is not known.
     pub(super) fn count(
         module: &Module,
         comp: CompId,
@@ -48,13 +49,13 @@ impl Trips {
         counted(module.comp(condition), module.comp(body), &before).ok_or(Why::from(UNKNOWN))
     }
 
-    /// The counter in trip `trip`.
+    /// The value of the counter in trip `trip`.
     fn counter_in(self, trip: i64) -> i64 {
         self.start + self.step * trip
     }
 }
 
-/// Trips by the condition, the body and the elements of the state that are constant before the loop.
+/// The trips, from the condition, the body, and the elements of the state that are constant before the loop.
 fn counted(condition: &Computation, body: &Computation, before: &dyn Fn(usize) -> Option<i64>) -> Option<Trips> {
     let root = without_copies(condition, condition.root);
     let (Op::Compare { direction, .. }, &[lhs, rhs]) = (&condition.instr(root).op, &condition.instr(root).operands[..])
@@ -83,13 +84,13 @@ fn counted(condition: &Computation, body: &Computation, before: &dyn Fn(usize) -
         }
         _ => return None,
     };
-    // The counter has a value behind the last trip, too.
+    // The counter must not overflow behind the last trip, either.
     start.checked_add(step.checked_mul(n)?)?;
     i32::try_from(n).ok()?;
     Some(Trips { n, counter, start, step })
 }
 
-/// `distance / step`, rounded up; 0 for what is behind.
+/// `distance / step`, rounded up; 0 if `distance` is negative.
 fn ceil(distance: i64, step: i64) -> i64 {
     if distance <= 0 { 0 } else { (distance - 1) / step + 1 }
 }
@@ -106,7 +107,7 @@ fn mirrored(direction: Comparison) -> Comparison {
     }
 }
 
-/// What a trip adds to an element of the state.
+/// The increment of an element of the state in each trip.
 fn step(body: &Computation, counter: usize, before: &dyn Fn(usize) -> Option<i64>) -> Option<i64> {
     let next = body.instr(without_copies(body, element(body, body.root, counter)?));
     let &[lhs, rhs] = &next.operands[..] else { return None };
@@ -123,18 +124,18 @@ fn step(body: &Computation, counter: usize, before: &dyn Fn(usize) -> Option<i64
     }
 }
 
-/// Whether a body passes an element of its state on as it is.
+/// Whether a body returns an element of its state unchanged.
 pub(super) fn is_invariant(body: &Computation, element_idx: usize) -> bool {
     element(body, body.root, element_idx).is_some_and(|id| leaf(body, id) == Some(element_idx))
 }
 
-/// Element `idx` of a tuple that is made there.
+/// Element `idx` of a tuple that the computation builds.
 pub(super) fn element(computation: &Computation, tuple: InstrId, idx: usize) -> Option<InstrId> {
     let tuple = computation.instr(without_copies(computation, tuple));
     matches!(tuple.op, Op::Tuple).then(|| tuple.operands.get(idx).copied()).flatten()
 }
 
-/// The element of the state, the only parameter, that an instruction is.
+/// The index of the element of the state (the only parameter) that an instruction reads.
 pub(super) fn leaf(computation: &Computation, id: InstrId) -> Option<usize> {
     let instr = computation.instr(without_copies(computation, id));
     let Op::GetTupleElement { index } = instr.op else { return None };
@@ -142,7 +143,7 @@ pub(super) fn leaf(computation: &Computation, id: InstrId) -> Option<usize> {
     matches!(state.op, Op::Parameter { number: 0, .. }).then_some(index as usize)
 }
 
-/// The instruction, or the one of which it is a copy.
+/// The instruction, or the one that it copies.
 fn without_copies(computation: &Computation, mut id: InstrId) -> InstrId {
     while matches!(computation.instr(id).op, Op::Unary(UnaryOp::Copy)) {
         id = computation.instr(id).operands[0];
@@ -150,13 +151,13 @@ fn without_copies(computation: &Computation, mut id: InstrId) -> InstrId {
     id
 }
 
-/// An integer scalar that is a constant.
+/// The value of an integer scalar, if it is constant.
 pub(super) fn constant(computation: &Computation, id: InstrId) -> Option<i64> {
     let nowhere = |_: usize| None;
     integer(computation, id, &nowhere, MAX_DEPTH)
 }
 
-/// An integer scalar, computed from constants and elements of the state.
+/// The value of an integer scalar that is computed from constants and elements of the state.
 fn integer(computation: &Computation, id: InstrId, state: &dyn Fn(usize) -> Option<i64>, depth: usize) -> Option<i64> {
     let instr = computation.instr(id);
     let dtype = instr.shape.dtype().filter(|dtype| dtype.is_integer() || *dtype == DType::Pred)?;
@@ -192,7 +193,7 @@ fn integer(computation: &Computation, id: InstrId, state: &dyn Fn(usize) -> Opti
     fits(dtype, value).then_some(value)
 }
 
-/// Whether a dtype holds an integer, which would wrap at run time otherwise.
+/// Whether a dtype can represent an integer; it would wrap at run time otherwise.
 fn fits(dtype: DType, value: i64) -> bool {
     match dtype {
         DType::Pred => (0..=1).contains(&value),
@@ -202,8 +203,7 @@ fn fits(dtype: DType, value: i64) -> bool {
     }
 }
 
-/// Where a slice or update at run-time indices begins in each trip, if it is along one dimension, never clamped, and no two
-/// trips meet.
+/// Whether the slices, or updates, at run-time indices are disjoint over all trips, and none of them is clamped.
 pub(super) fn disjoint_starts(
     computation: &Computation,
     trips: Trips,

@@ -1,15 +1,17 @@
-//! Reverse mode of loops that count.
+//! Reverse mode of counted loops.
 //!
-//! The loop runs once more than itself: forwards as before, but keeping for each trip what its reverse needs (residuals);
-//! and backwards, from the last trip to the first, with the cotangents of what is carried. The body is reversed as a computation of its
-//! own, which is then taken apart: instructions that depend on a cotangent run backwards, all others forwards, and a value
-//! between the two is a residual. A residual is kept, or made again where that is cheap: of values that no trip changes,
-//! of the counter, of other residuals by an add or a cast. A loop that says so ([`rematerialise_trips`]) keeps only its state
-//! before each trip, and all else is made again. A loop of loops that says so keeps its state before each segment, and in the
-//! inner loop the residuals of one segment.
+//! The loop is replaced by two: the forward loop, which also stores for each trip what the reverse needs (residuals),
+//! and the backward loop, from the last trip to the first, with the cotangents of the carried state. The body is
+//! reversed as a separate computation, which is then split: instructions that depend on a cotangent go into the
+//! backward loop, all others into the forward loop, and a value that crosses is a residual. A residual is stored, or
+//! recomputed where that is cheap: from loop invariants, from the counter, from other residuals by an add or a cast. A
+//! loop with the mark of [`rematerialise_trips`] stores only its state before each trip, and recomputes the rest. With
+//! nested loops that have the mark, the outer stores its state before each segment, and the inner stores the residuals
+//! of one segment.
 //!
-//! What no trip changes (weights) has a sum of cotangents, in f32 where it is narrower, rounded once behind the loop. An array that each trip
-//! reads a slice of (inputs over time), or writes a slice of (outputs over time), has the slices' cotangents, and no sum.
+//! A loop invariant (weights) has a sum of cotangents, in f32 if its dtype is narrower, rounded once behind the loop.
+//! An array that each trip reads a slice of (inputs over time), or writes a slice of (outputs over time), has the
+//! slices' cotangents, and no sum.
 
 use super::called::{Called, in_original, lend, within, write_copy};
 use super::residuals::{Body, Partition, sum_dtype};
@@ -23,15 +25,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How the cotangent of an element of the state goes from trip to trip.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
-    /// It has none.
+    /// It has no cotangent.
     Inactive,
-    /// Each trip gives that of the value before it from that of the value behind it.
+    /// Each trip computes the cotangent of the value before it from that of the value behind it.
     Carried,
-    /// No trip changes the value: each adds its part.
+    /// A loop invariant: each trip adds its part.
     Summed,
-    /// No trip changes the value, and each reads one slice of it, at places that do not meet: the instruction that reads it.
+    /// A loop invariant that each trip reads one slice of, the slices being disjoint; with the instruction that reads
+    /// it.
     Sliced(InstrId),
-    /// Each trip writes a slice, at places that do not meet, and reads nothing: the cotangent is the same in all trips.
+    /// Each trip writes a slice, the slices being disjoint, and does not read it: the cotangent is the same in all
+    /// trips.
     Filled,
 }
 
@@ -77,29 +81,29 @@ pub(super) fn cotangents(called: &Called<'_>, vjp: &Vjp<'_>, condition: CompId, 
                 Some(&sum) => Cotangent::Array(e.convert(sum, leaves[idx].dtype().unwrap_or(DType::F32))),
                 None => behind(),
             },
-            // What no trip changes is a result as well.
+            // A loop invariant is a result as well.
             Role::Sliced(_) => sums.get(&idx).map_or(Cotangent::Zero, |&id| Cotangent::Array(id)).add(behind(), e),
         }
     };
     Ok(vec![Cotangent::Tuple(roles.iter().enumerate().map(of_leaf).collect())])
 }
 
-/// The attribute of a loop whose backward trips make the forward trip again.
+/// The attribute of a loop whose backward trips recompute the forward trip.
 const REMAT: (&str, &str) = ("rematerialise", "trips");
 
 fn is_rematerialised(instr: &Instruction) -> bool {
     instr.frontend_attributes.iter().any(|(name, value)| (name.as_str(), value.as_str()) == REMAT)
 }
 
-/// Lets reverse mode rematerialise the trips of a loop: of each only the state before it is kept, and the backward trip makes
-/// the forward trip again. Values are the same. Anything but a `while` stays as it is.
+/// Lets reverse mode rematerialise the trips of a loop: it stores only the state before each trip, and the backward
+/// trip recomputes the forward trip. Values are the same. Instructions other than `while` are not changed.
 pub fn rematerialise_trips(instr: &mut Instruction) {
     if matches!(instr.op, Op::While { .. }) && !is_rematerialised(instr) {
         instr.frontend_attributes.push((REMAT.0.to_string(), REMAT.1.to_string()));
     }
 }
 
-/// Lets instructions read what a tuple is made of, not elements of the tuple: then its elements can be told apart.
+/// Replaces reads of a tuple's elements by the elements themselves, so that reverse mode can tell them apart.
 fn take_from_tuples(computation: &mut Computation) {
     let mut source: Vec<InstrId> = Vec::with_capacity(computation.instructions.len());
     for idx in 0..computation.instructions.len() {
@@ -126,7 +130,7 @@ fn varied_before(e: &Emitter, state: InstrId, varied: &[bool], n: usize) -> Vec<
     })
 }
 
-/// An element of the state that is a constant integer before the loop.
+/// The value of an element of the state before the loop, if it is a constant integer.
 fn constant_before(module: &Module, comp: CompId, state: InstrId, idx: usize) -> Option<i64> {
     let computation = module.comp(comp);
     constant(computation, element(computation, state, idx)?)
@@ -198,7 +202,7 @@ impl Uses {
             let is_state = |id: InstrId| matches!(body.instr(id).op, Op::Parameter { .. });
             match &instr.op {
                 Op::GetTupleElement { .. } if is_state(instr.operands[0]) => {}
-                // All of the state at once.
+                // It reads the whole state.
                 _ if instr.operands.iter().any(|&operand| is_state(operand)) => {
                     of_leaf.iter_mut().for_each(|uses: &mut Vec<InstrId>| uses.extend([id, id]));
                 }
@@ -212,7 +216,7 @@ impl Uses {
         Uses { of_leaf, readers }
     }
 
-    /// The one instruction that reads an element, once.
+    /// The only instruction that reads an element, if it reads it once.
     fn only(&self, idx: usize) -> Option<InstrId> {
         match self.of_leaf[idx][..] {
             [id] => Some(id),
@@ -220,13 +224,13 @@ impl Uses {
         }
     }
 
-    /// Whether nothing but the result reads an instruction that is in the result.
+    /// Whether only the result reads an instruction.
     fn only_the_result(&self, id: InstrId) -> bool {
         self.readers.get(&id) == Some(&1)
     }
 }
 
-/// Which floating elements of the state depend on a variable and have a cotangent, in some trip.
+/// Which floating-point elements of the state depend on a variable and have a cotangent, in some trip.
 fn active(body: &Computation, leaves: &[Shape], is_varied: &[bool], given: &[Option<InstrId>]) -> Vec<bool> {
     let is_float = |idx: usize| leaves[idx].dtype().is_some_and(DType::is_float);
     let n = body.instructions.len();
@@ -277,11 +281,11 @@ struct Reversed {
     comp: CompId,
     /// The state behind the trip.
     results: Vec<InstrId>,
-    /// For each element of the state whether no trip changes it.
+    /// For each element of the state whether it is a loop invariant.
     is_invariant: Vec<bool>,
-    /// The parameters that are cotangents of the state behind the trip, by element.
+    /// The parameters that hold cotangents of the state behind the trip, by element.
     seeds: BTreeMap<usize, InstrId>,
-    /// The cotangents of the state before the trip, or of the slice that is read; by element.
+    /// The cotangents of the state before the trip, or of the slice that is read, by element.
     cotangents: BTreeMap<usize, InstrId>,
 }
 
@@ -343,22 +347,22 @@ impl Reversed {
     }
 }
 
-/// The element of the state that an instruction takes.
+/// The element of the state that a `get-tuple-element` reads.
 fn direct_leaf(computation: &Computation, id: InstrId) -> Option<usize> {
     let instr = computation.instr(id);
     let Op::GetTupleElement { index } = instr.op else { return None };
     matches!(computation.instr(instr.operands[0]).op, Op::Parameter { number: 0, .. }).then_some(index as usize)
 }
 
-/// The loop that keeps residuals, and how it keeps them.
+/// The loop that stores residuals.
 struct Kept {
-    /// Its result: the state, the stacks of residuals, the trip.
+    /// Its result: the state, the stacks of residuals, the trip; `None` if there are no residuals.
     result: Option<InstrId>,
-    /// Shapes of single residuals, in order.
+    /// The shapes of single residuals, in order.
     shapes: Vec<Shape>,
 }
 
-/// Makes the loop of `result` keep the residuals of each trip.
+/// Lets the loop of `result` store the residuals of each trip.
 fn keep(
     e: &Emitter,
     state: InstrId,
@@ -384,7 +388,7 @@ fn keep(
             let instr = scratch.instr(id);
             let copy = match direct_leaf(&scratch, id) {
                 Some(idx) => inner.get_tuple_element(parameter, idx),
-                // All of the state at once.
+                // The whole state.
                 None if matches!(instr.op, Op::Parameter { .. }) => {
                     let elements: Vec<InstrId> =
                         (0..elements.len()).map(|idx| inner.get_tuple_element(parameter, idx)).collect();
@@ -431,7 +435,7 @@ fn keep(
     let call = Op::Call { to_apply: whole };
     let result = match is_taken_apart {
         false => e.emit(call, &[state], None),
-        // In its place: the state's elements are the first of the result still.
+        // In place: the first elements of its result are still those of the state.
         true => e.with_module_mut(|module| {
             let shape = module.comp(whole).result_shape().clone();
             let instr = &mut module.computations[e.comp().idx()].instructions[result.idx()];
@@ -442,7 +446,8 @@ fn keep(
     Ok(Kept { result: Some(result), shapes })
 }
 
-/// The loop from the last trip to the first. Gives the cotangents by element, those of what no trip changes in the dtype of sums.
+/// Writes the loop from the last trip to the first. Returns the cotangents by element, those of loop invariants in the
+/// dtype of sums.
 #[expect(clippy::too_many_arguments)]
 fn run_backwards(
     e: &Emitter,
@@ -460,7 +465,7 @@ fn run_backwards(
         let empty = Computation::new(computation.name.clone());
         std::mem::replace(computation, empty)
     });
-    // What the state of the loop is made of, and where each part stands.
+    // The parts of the loop's state, and the position of each.
     let mut parts: Vec<InstrId> = Vec::new();
     let mut push = |id: InstrId| {
         parts.push(id);
@@ -487,7 +492,7 @@ fn run_backwards(
         let start = match role {
             Role::Inactive => continue,
             Role::Carried | Role::Filled => given[idx].unwrap_or_else(|| zeros(dtype, &leaves[idx])),
-            // What no trip changes is a result as well.
+            // A loop invariant is a result as well.
             Role::Summed if reversed.cotangents.contains_key(&idx) => match given[idx] {
                 Some(given) => e.convert(given, sum_dtype(dtype)),
                 None => zeros(sum_dtype(dtype), &leaves[idx]),
@@ -572,19 +577,19 @@ fn run_backwards(
     Ok(sums.into_iter().map(|(idx, part)| (idx, e.get_tuple_element(result, part))).collect())
 }
 
-/// The shape of `n` arrays.
+/// The shape of a stack of `n` arrays.
 fn stacked(shape: &Shape, n: i64) -> Shape {
     Shape::array(shape.dtype().unwrap_or(DType::F32), [&[n], shape.dims()].concat())
 }
 
-/// `operands`, and the indices at which a row of a stack begins.
+/// `operands` and the start indices of a row of a stack.
 fn at_trip(e: &Emitter, operands: &[InstrId], trip: InstrId, shape: &Shape) -> Vec<InstrId> {
     let mut all = [operands, &[trip]].concat();
     all.resize(all.len() + shape.dims().len(), e.scalar(DType::S32, 0.0));
     all
 }
 
-/// state → trip < n, where the trip is the last element of the state.
+/// The condition `state → trip < n`, where the trip is the last element of the state.
 fn counting(e: &Emitter, state: &Shape, n: i64) -> Result<CompId, Why> {
     let (comp, ()) = within(e, "counts", |inner| {
         let parameter = inner.parameter(0, state);
@@ -595,7 +600,7 @@ fn counting(e: &Emitter, state: &Shape, n: i64) -> Result<CompId, Why> {
     Ok(comp)
 }
 
-/// Instructions of a computation that are written again in another one.
+/// Copies instructions of one computation into another.
 struct Copies<'a> {
     from: &'a Computation,
     ids: BTreeMap<InstrId, InstrId>,
@@ -618,7 +623,7 @@ impl<'a> Copies<'a> {
         self.ids.insert(id, copy);
     }
 
-    /// Copies an instruction whose operands are there.
+    /// Copies an instruction whose operands were copied before.
     fn copy(&self, e: &Emitter, id: InstrId) -> InstrId {
         let mut instr = self.from.instr(id).clone();
         instr.operands.iter_mut().for_each(|id| *id = self.get(*id));

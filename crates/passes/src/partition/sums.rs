@@ -1,4 +1,5 @@
-//! In which dtype partitions sum: the partitioner writes an all-reduce of the dtype that a dot or a convolution gives.
+//! The dtype of sums over partitions: the partitioner inserts an all-reduce in the dtype of a dot's or convolution's
+//! result.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +7,10 @@ use bf16scope_hlo::ops::decisions::device_sum;
 use bf16scope_hlo::ops::precision::DeviceSum;
 use bf16scope_hlo::{ArrayShape, CompId, DType, InstrId, Instruction, Module, Op, Shape};
 
-/// A verified module whose dots and convolutions of less than 32 bits give f32, rounded behind, as they were: what each
-/// partition has of them is then summed in f32, and rounded once. Reductions are as they are: those of our layers are in f32
-/// already. Also which they are, by computation and name.
+/// Rewrites dots and convolutions of a verified module whose results have less than 32 bits: they return f32, and a
+/// convert behind them rounds to the original dtype. So partial results are summed in f32, and rounded once.
+/// Reductions do not change: those of our layers are in f32 already. Also returns the rewritten instructions, by
+/// computation and name.
 pub(super) fn sum_in_f32(module: &Module) -> (Module, Vec<(String, String)>) {
     let mut wide = module.clone();
     let mut widened = Vec::new();
@@ -87,7 +89,7 @@ ENTRY m {
         assert!(printed.contains("= bf16[4,6]{1,0} convert(y), metadata={op_name=\"net/dot\"}"), "{printed}");
         assert_eq!(wide.entry().instructions.len(), module.entry().instructions.len() + 1, "{printed}");
         assert!(printed.contains("ROOT z = f32[4,2]{1,0} dot(f, v)"), "{printed}");
-        // What gives f32 already is left as it is.
+        // A result that is f32 already does not change.
         assert_eq!(sum_in_f32(&wide), (wide.clone(), Vec::new()));
     }
 

@@ -1,9 +1,9 @@
-//! What each choice of a tuning is worth, and what it does to the bits of a result.
+//! The choices of a tuning: what each changes, and whether results stay bitwise the same.
 
-/// What a choice does to the bits of a result.
+/// Whether a choice keeps results bitwise the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The same operations on the same values: every bit stays, where the compiler keeps those of each instruction.
+    /// The same operations on the same values: every bit stays, if the compiler rounds each instruction as written.
     Exact,
     /// The same terms, added in another order or rounded in between: last bits differ.
     Reassociating,
@@ -12,11 +12,12 @@ pub enum Effect {
 /// A choice that a [`Tuning`](super::Tuning) makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Its key under `tune`, and its field.
+    /// Its key under `tune`, which is also the field of `Tuning`.
     pub key: &'static str,
-    /// The key that earlier versions read, if it was another. Checkpoints may have it; a document is refused with the new one.
+    /// Its key in earlier versions, if that was another. Checkpoints may have it; a document with it is refused, with
+    /// a hint at the new key.
     pub was: Option<&'static str>,
-    /// What it does to the bits.
+    /// Whether it keeps results bitwise the same.
     pub effect: Effect,
     /// What differs, and by how much.
     pub about: &'static str,
@@ -55,7 +56,7 @@ pub const CHOICES: [Choice; 9] = [
 ];
 
 impl Choice {
-    /// The choice of this key, or of this key in earlier versions.
+    /// The choice with this key, or with this key in earlier versions.
     pub fn of(key: &str) -> Option<&'static Choice> {
         CHOICES.iter().find(|choice| choice.key == key || choice.was == Some(key))
     }

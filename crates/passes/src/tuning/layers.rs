@@ -1,34 +1,34 @@
-//! What the gradients of a transformer's layers rematerialise, and in how many layers.
+//! Rematerialisation in the layers of a transformer: which values, and in how many layers.
 
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
-/// What the gradients of a transformer's layers rematerialise instead of keeping it, each in so many layers, from the first
-/// on. The default is nothing.
+/// The values that the gradients of a transformer's layers rematerialise instead of keeping them, each in a number of
+/// layers, from the first on. The default is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LayerRemat {
-    /// Attention's weights, `[batch, heads, length, length]`, for a product of that size.
+    /// Attention's weights, `[batch, heads, length, length]`, at the cost of a product of that size.
     pub weights: Layers,
-    /// And what attention mixes, `[batch, length, features]`, for another such product.
+    /// Attention's output, `[batch, length, features]`, at the cost of another such product.
     pub attention: Layers,
-    /// And the values that it mixes, as large, for a product with their kernel.
+    /// Attention's values, of the same size, at the cost of a product with their kernel.
     pub values: Layers,
-    /// The feed-forward network's hidden layer, `[batch, length, hidden]`, for a product with its kernel.
+    /// The feed-forward network's hidden layer, `[batch, length, hidden]`, at the cost of a product with its kernel.
     pub hidden: Layers,
 }
 
-/// The first layers of a network: so many, or `all`.
+/// The first layers of a network: a number, or `all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layers {
-    /// The first so many.
+    /// The first `n` layers.
     First(u32),
-    /// All there are.
+    /// All layers.
     All,
 }
 
 impl Layers {
-    /// Whether the layer of this number, from 1 on, is one of them.
+    /// Whether the layer of this number, counted from 1, is included.
     pub fn covers(self, number: i64) -> bool {
         match self {
             Layers::First(n) => number <= i64::from(n),

@@ -1,28 +1,29 @@
-//! What the backward pass rematerialises.
+//! The values that the backward pass rematerialises.
 
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 
-/// What the backward pass rematerialises instead of keeping it, see [`passes::remat`](crate::remat). In YAML
-/// `none`, `elementwise`, `convolutional`, or a list of patterns.
+/// The values that the backward pass rematerialises instead of keeping them, see [`passes::remat`](crate::remat). In
+/// YAML `none`, `elementwise`, `convolutional`, or a list of patterns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Remat {
     /// Nothing.
     #[default]
     None,
-    /// Functions, element by element, of one or two kept arrays, and casts of large kernels.
+    /// Elementwise functions of one or two kept arrays, and casts of large kernels.
     Elementwise,
-    /// Those in programs that convolve, else nothing. Behind convolutions stand norms, relus and sums of whole images, and
-    /// ResNet-50 takes less memory and fewer cycles for it; BERT-base would take more cycles for next to no memory.
+    /// As `elementwise` in programs with convolutions, else nothing. Convolutions are followed by norms, relus and
+    /// sums of whole images, so ResNet-50 takes less memory and fewer cycles; BERT-base would take more cycles for
+    /// next to no memory.
     Convolutional,
-    /// Those of `elementwise`, and scopes that patterns of one or more levels of a name match: `block*`,
-    /// `stage1/*/conv3`. `*` is any text, `?` any character.
+    /// As `elementwise`, and also scopes that match patterns of one or more levels of a name: `block*`,
+    /// `stage1/*/conv3`. `*` matches any text, `?` any character.
     Scopes(Vec<String>),
 }
 
 impl Remat {
-    /// Of scopes.
+    /// The patterns of scopes; empty for the other variants.
     pub fn patterns(&self) -> &[String] {
         match self {
             Remat::None | Remat::Elementwise | Remat::Convolutional => &[],
@@ -31,7 +32,7 @@ impl Remat {
     }
 }
 
-/// The names of those that have one.
+/// The names of the variants without patterns.
 const NAMES: [&str; 3] = ["none", "elementwise", "convolutional"];
 
 impl Serialize for Remat {

@@ -1,4 +1,4 @@
-//! `tune` of an experiment: what its user says of the tuning, before there is a target.
+//! `tune` of an experiment: the user's part of the tuning, which does not depend on the target.
 
 use super::{Layers, NormGradient, Remat, Softmax, Stem, Tuning};
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -21,17 +21,17 @@ pub enum Tune {
     /// What pays off on the target.
     #[default]
     Auto,
-    /// Nothing, on any target.
+    /// No tuning, on any target.
     None,
-    /// The base, but for these.
+    /// The base, with these changes.
     Keys(Box<Keys>),
 }
 
-/// The keys of `tune`: those of a [`Tuning`], and where the rest comes from.
+/// The keys of `tune`: those of a [`Tuning`], and the base for absent ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Keys {
-    /// What keys that are not given are. Default `auto`.
+    /// The values of absent keys. Default `auto`.
     pub base: Base,
     /// [`Tuning::stem`].
     pub stem: Option<Stem>,
@@ -67,7 +67,7 @@ pub struct LayerRematKeys {
     pub hidden: Option<Layers>,
 }
 
-/// What the keys of a [`Tuning`] are before any is given.
+/// The values of absent keys of a [`Tuning`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
@@ -79,7 +79,7 @@ pub enum Base {
 }
 
 impl Tune {
-    /// The tuning for a target on which `auto` pays.
+    /// The tuning for a target whose `auto` is this one.
     pub fn tuning(&self, auto: &Tuning) -> Tuning {
         match self {
             Tune::Auto => auto.clone(),
@@ -88,7 +88,7 @@ impl Tune {
         }
     }
 
-    /// The keys to add to: of `auto` and `none` none but their base.
+    /// The keys to change; `auto` and `none` have only a base.
     pub fn keys(&self) -> Keys {
         match self {
             Tune::Auto => Keys::default(),

@@ -1,7 +1,7 @@
-//! Ops of class clear: they commute with rounding, so they are lowered exactly where that adds no error. Where all their readers
-//! read the narrow dtype, the cast moves above them, unless that makes it larger; where their operands are narrow already, the
-//! cast back moves below them, unless that makes it larger. What a compiler stores is lowered where any reader reads the
-//! narrow dtype. A barrier that holds a parameter back is left.
+//! Ops of class clear commute with rounding, so they are lowered exactly where that adds no error. If all consumers
+//! read the narrow dtype, the cast moves above the op, unless that makes the cast larger; if the operands are narrow
+//! already, the cast back moves below it, unless that makes the cast larger. An op whose result a compiler
+//! materialises is lowered if any consumer reads the narrow dtype. A barrier on a parameter is left as it is.
 
 use super::*;
 use bf16scope_hlo::Op;
@@ -9,7 +9,7 @@ use bf16scope_hlo::ops::decisions::movement;
 use bf16scope_hlo::ops::precision::Movement;
 
 impl Assigner<'_> {
-    /// Lowers what moves values, until nothing changes. Every change lowers something, so it ends.
+    /// Lowers data movement until nothing changes. Every change lowers a node, so the loop ends.
     pub(super) fn lower_clear(&mut self) {
         loop {
             let mut changed = false;
@@ -25,7 +25,7 @@ impl Assigner<'_> {
         }
     }
 
-    /// Whether a reader of a value takes it in the narrow dtype.
+    /// Whether `user` reads the value in the narrow dtype.
     fn takes_narrow(&self, value: ValueId, user: NodeId) -> bool {
         let of = self.graph.node(user);
         self.out.low[user as usize] || of.kind == NodeKind::ToLow || self.out.is_narrow_state(user, value)
@@ -49,8 +49,8 @@ impl Assigner<'_> {
         let any_narrow = || (users().any(takes_narrow) || is_given_narrow()) && !is_result();
         let all_narrow = || any_narrow() && users().all(bears);
         match &of.kind {
-            // A narrow result of a product, or the source of a conversion, is there for whoever wants it.
-            // Not so the f32 result that was asked for.
+            // A narrow result of a product, or the source of a conversion, is available to every consumer. An f32 sum
+            // that the program or a need asked for is not.
             NodeKind::Op(Class::Allow) if self.out.low[node as usize] => {
                 let is_read = if self.keeps_sum[node as usize] { all_narrow() } else { users().any(takes_narrow) };
                 if !is_read {
@@ -81,7 +81,7 @@ impl Assigner<'_> {
                 }
                 let rule = if all_narrow() && !makes_cast_larger { Rule::ReadNarrow } else { Rule::Moved };
                 let from = users().next().map(|(_, user)| user);
-                // What takes a part of much rounds what it takes.
+                // An op that takes a small part of its operand rounds only that part.
                 self.out.low[node as usize] = !makes_cast_larger;
                 self.out.rule[node as usize] = rule;
                 self.out.from[node as usize] = from;
@@ -94,13 +94,13 @@ impl Assigner<'_> {
         true
     }
 
-    /// Whether something that is no choice needs what a node moves in f32.
+    /// Whether a need other than a discrete choice keeps the node's data in f32.
     pub(super) fn is_needed(&self, node: NodeId) -> bool {
         self.needs.of_node[node as usize].is_some_and(|(need, _)| need != Need::Choice)
     }
 
-    /// Whether a node holds a parameter back, as for a backward pass that computes a layer again. That is stored as it is; a
-    /// cast before would be kept for it, too.
+    /// Whether a node is a barrier on a parameter, as before a rematerialised layer of a backward pass. The parameter
+    /// is stored as it is; a cast before the barrier would be stored beside it.
     fn holds_parameter(&self, node: NodeId) -> bool {
         let of = self.graph.node(node);
         let is_parameter = |&value: &ValueId| {
@@ -135,9 +135,8 @@ impl Assigner<'_> {
         true
     }
 
-    /// Whether a reader of what `node` makes only compares it with zero. Rounding to bf16 keeps the sign of every normal f32;
-    /// f16 makes zero of
-    /// what is under 2^-25, here as everywhere.
+    /// Whether `user` only compares the result of `node` with zero. Rounding to bf16 keeps the sign of every normal
+    /// f32; f16 flushes magnitudes below 2^-25 to zero, here as everywhere.
     fn compares_with_zero(&self, user: NodeId, node: NodeId) -> bool {
         let of = self.graph.node(user);
         let is_zero = |v: &ValueId| self.graph.producer(*v) == node || self.graph.value(*v).is_zero;
@@ -145,8 +144,8 @@ impl Assigner<'_> {
         is_compare && of.operands.iter().all(is_zero)
     }
 
-    /// Whether a node moves what it reads, and a TPU's compiler stores what it gives; but nothing that a loss, a result or a
-    /// choice is made of.
+    /// Whether a node moves data and a TPU's compiler materialises its result, unless a loss, a result or a choice is
+    /// computed from that.
     pub(super) fn is_moved(&self, node: NodeId) -> bool {
         let idx = node as usize;
         self.policy.moved == Boundary::Lower
@@ -156,14 +155,14 @@ impl Assigner<'_> {
             && self.moved[idx]
     }
 
-    /// Whether casting what a node reads is more than casting what it gives: for ops that take a part.
+    /// Whether casting a node's operands is more work than casting its result: for ops that take a part.
     fn makes_cast_larger(&self, node: NodeId) -> bool {
         let of = self.graph.node(node);
         let takes_a_part = movement(&self.graph.instr(of).op) == Movement::TakesPart;
         takes_a_part && self.elements_to_cast(node) > self.elements(of.results())
     }
 
-    /// Elements of what a node reads and is f32 now.
+    /// The number of elements of a node's operands that are f32 now.
     fn elements_to_cast(&self, node: NodeId) -> i64 {
         let is_wide = |v: &&ValueId| !self.out.value_low[**v as usize] && self.graph.value(**v).is_f32();
         let operands = self.graph.node(node).operands.iter().filter(is_wide);
