@@ -102,7 +102,7 @@ fn keep_variables_and_bits(n_layers: u32) {
                 continue;
             }
             n_changed += 1;
-            if runs && Choice::of(key).unwrap().effect == Effect::Exact {
+            if runs && Choice::from_key(key).unwrap().effect == Effect::Exact {
                 for ((name, measured), (_, expected)) in results(&tuned).iter().zip(&expected) {
                     assert_eq!(measured, expected, "{case}: {name}");
                 }

@@ -66,7 +66,7 @@ pub use report::{Cast, Decision, Hurt, LoweringReport, Total, reasons};
 
 use crate::{PassError, PassErrorKind};
 use assignment::{Crossing, RegionKind};
-use discrete_choices::Told;
+use discrete_choices::RegionContext;
 use rewrite::Rewriter;
 
 /// Lowers a module.
@@ -87,7 +87,7 @@ pub fn run(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport),
 /// Lowers a verified module by a checked policy.
 fn lowered(module: &Module, policy: &Policy) -> Result<(Module, LoweringReport), PassError> {
     let mut rewriter = Rewriter::new(module, policy);
-    let entry = rewriter.region(module.entry, RegionKind::Entry, &Crossing::default(), &Told::default());
+    let entry = rewriter.region(module.entry, RegionKind::Entry, &Crossing::default(), &RegionContext::default());
     let differentiates = rewriter.differentiates;
     let losses = std::mem::take(&mut rewriter.losses);
     let (lowered, parts) = rewriter.finish(entry);

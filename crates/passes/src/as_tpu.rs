@@ -67,8 +67,8 @@ impl std::str::FromStr for TpuArithmetic {
 
     fn from_str(text: &str) -> Result<TpuArithmetic, String> {
         let names = || TpuArithmetic::ALL.map(TpuArithmetic::name).join(" or ");
-        let found = TpuArithmetic::ALL.into_iter().find(|tpu| tpu.name() == text);
-        found.ok_or_else(|| format!("expected {}", names()))
+        let arithmetic = TpuArithmetic::ALL.into_iter().find(|tpu| tpu.name() == text);
+        arithmetic.ok_or_else(|| format!("expected {}", names()))
     }
 }
 
@@ -97,7 +97,7 @@ impl Split {
     }
 
     /// The split that an instruction asks for; the reason if a TPU does not have its algorithm.
-    fn of(precision: &PrecisionConfig, lhs: DType, rhs: DType) -> Result<Split, String> {
+    fn from_config(precision: &PrecisionConfig, lhs: DType, rhs: DType) -> Result<Split, String> {
         let whole = |dtype: DType, parts: u8| if dtype == DType::BF16 { 1 } else { parts };
         if let Some(algorithm) = &precision.algorithm {
             let parts = match algorithm.as_str() {
@@ -109,10 +109,10 @@ impl Split {
             return Ok(Split::of_parts(whole(lhs, parts), whole(rhs, parts)));
         }
         let parts = |side: usize, dtype: DType| {
-            let asked = precision.operand_precision.get(side).copied().unwrap_or(OperandPrecision::Default);
+            let requested = precision.operand_precision.get(side).copied().unwrap_or(OperandPrecision::Default);
             whole(
                 dtype,
-                match asked {
+                match requested {
                     OperandPrecision::Default => 1,
                     OperandPrecision::High => 2,
                     OperandPrecision::Highest => 3,
@@ -239,7 +239,7 @@ fn judged(instr: &Instruction, precision: &PrecisionConfig, operands: [&Shape; 2
     if instr.unmodelled.has_meaning() {
         return Judged::Left("it says something that has no meaning here".to_string());
     }
-    Split::of(precision, lhs.dtype, rhs.dtype).map_or_else(Judged::Left, Judged::Split)
+    Split::from_config(precision, lhs.dtype, rhs.dtype).map_or_else(Judged::Left, Judged::Split)
 }
 
 /// The computations that an op of unknown meaning calls, directly or not: these may not hold a `call`.

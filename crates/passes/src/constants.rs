@@ -194,9 +194,9 @@ ENTRY main {
         );
         assert_eq!(refused(3, Literal::scalar(1.0f32)), "net: the entry has no parameter 3");
         let scheduled = read(&TEXT.replace("HloModule net,", "HloModule net, is_scheduled=true,"));
-        let said = "net: a compiler has scheduled the module, and its memory is planned";
-        assert_eq!(lift(&scheduled, &0).unwrap_err().to_string(), said);
-        assert_eq!(bake(&scheduled, &BTreeMap::new()).unwrap_err().to_string(), said);
+        let message = "net: a compiler has scheduled the module, and its memory is planned";
+        assert_eq!(lift(&scheduled, &0).unwrap_err().to_string(), message);
+        assert_eq!(bake(&scheduled, &BTreeMap::new()).unwrap_err().to_string(), message);
         let tuple = read(
             "HloModule net\n\nENTRY main {\n  t = (f32[4]) parameter(0)\n  c = f32[4] constant({1, 2, 3, 4})\n  e = f32[4] \
              get-tuple-element(t), index=0\n  ROOT s = f32[4] add(e, c)\n}\n",

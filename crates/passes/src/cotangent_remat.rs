@@ -61,14 +61,14 @@ fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
     }
     let late: BTreeMap<InstrId, usize> =
         sites.iter().enumerate().flat_map(|(idx, site)| site.late.iter().map(move |&id| (id, idx))).collect();
-    let taken = |id: InstrId| {
+    let operands_of = |id: InstrId| {
         let instr = &instructions[id.idx()];
         // A reader of the copy comes after the sum, with which the copy is written.
         let sum = late.get(&id).map(|&idx| sites[idx].sum);
         instr.operands.iter().chain(&instr.control_predecessors).copied().chain(sum).collect()
     };
     // `find` ensures that a sum does not wait for its own late readers; if that fails, nothing changes.
-    let order = in_order(entry.ids(), taken)?;
+    let order = in_order(entry.ids(), operands_of)?;
     let by_sum: BTreeMap<InstrId, usize> = sites.iter().enumerate().map(|(idx, site)| (site.sum, idx)).collect();
     let mut copy = module.clone();
     copy.computations[module.entry.idx()].instructions.clear();
@@ -78,7 +78,7 @@ fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
     let mut after: BTreeMap<usize, [InstrId; 2]> = BTreeMap::new();
     for id in order {
         let mut instr = instructions[id.idx()].clone();
-        let again = by_sum.get(&id).map(|&idx| {
+        let copy_at_sum = by_sum.get(&id).map(|&idx| {
             let site = &sites[idx];
             e.set_metadata(instructions[site.cotangent.idx()].metadata.clone());
             report.rematerialised.push(instructions[site.cotangent.idx()].name.clone());
@@ -86,8 +86,8 @@ fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
         });
         for operand in &mut instr.operands {
             let old = *operand;
-            *operand = match (&again, late.get(&id)) {
-                (Some((_, site, again)), _) if site.cotangent == old => *again,
+            *operand = match (&copy_at_sum, late.get(&id)) {
+                (Some((_, site, copy)), _) if site.cotangent == old => *copy,
                 (_, Some(idx)) if sites[*idx].cotangent == old => after[idx][usize::from(!is_product(&instr.op))],
                 _ => report.renamed[&old],
             };
@@ -95,9 +95,9 @@ fn rematerialised(module: &Module) -> Option<(Module, CotangentRematReport)> {
         instr.control_predecessors = instr.control_predecessors.iter().map(|id| report.renamed[id]).collect();
         let new = push(&e, instr);
         report.renamed.insert(id, new);
-        if let Some((idx, site, again)) = again {
+        if let Some((idx, site, copy)) = copy_at_sum {
             let is_number = e.compare(Comparison::Eq, new, new);
-            let with_sum = e.select(is_number, again, new);
+            let with_sum = e.select(is_number, copy, new);
             let [behind] = e.barrier([with_sum]);
             // They have the cotangent's dims, and so its sharding.
             for id in [is_number, with_sum, behind] {
@@ -227,9 +227,9 @@ fn site(
         return None;
     }
     let is_sum = |id: &InstrId| matches!(instr(*id).op, Op::Binary(BinaryOp::Add));
-    let of_product = |id: &InstrId| instr(*id).operands.iter().any(|&operand| is_product(&instr(operand).op));
+    let has_product = |id: &InstrId| instr(*id).operands.iter().any(|&operand| is_product(&instr(operand).op));
     let readers = &users[cotangent.idx()];
-    let &sum = readers.iter().find(|id| is_sum(id) && of_product(id))?;
+    let &sum = readers.iter().find(|id| is_sum(id) && has_product(id))?;
     let [next] = users[sum.idx()][..] else { return None };
     if !is_sum(&next) {
         return None;
@@ -238,8 +238,8 @@ fn site(
     let dims = instr(cotangent).shape.dims();
     let (arrays, smaller): (Vec<InstrId>, Vec<InstrId>) =
         sources.into_iter().partition(|&id| instr(id).shape.dims() == dims);
-    let is_given = |id: InstrId| matches!(instr(id).op, Op::Parameter { .. } | Op::Constant(_));
-    let rows: Vec<InstrId> = smaller.into_iter().filter(|&id| !is_given(id)).collect();
+    let is_input = |id: InstrId| matches!(instr(id).op, Op::Parameter { .. } | Op::Constant(_));
+    let rows: Vec<InstrId> = smaller.into_iter().filter(|&id| !is_input(id)).collect();
     if arrays.len() > N_ARRAYS || rows.is_empty() {
         return None;
     }

@@ -73,7 +73,7 @@ pub struct Place {
 
 impl Place {
     /// Describes an instruction of a module.
-    pub fn of(module: &Module, comp: CompId, id: InstrId) -> Place {
+    pub fn new(module: &Module, comp: CompId, id: InstrId) -> Place {
         let computation = module.comp(comp);
         let instr = computation.instr(id);
         let mut metadata = instr.metadata.clone();

@@ -81,12 +81,12 @@ pub fn gradients_observed<V: Value>(
     let seed = Cotangent::Array(e.scalar(e.dtype(output), 1.0));
     let cotangents = reverse(e, output, seed, wrt, &Written::default());
     let result = cotangents.map(|cotangents| {
-        let of = |id: &InstrId| cotangents.get(id.idx()).cloned().unwrap_or_default().array();
-        let or_zeros = |variable: &InstrId| match of(variable) {
+        let array_cotangent = |id: &InstrId| cotangents.get(id.idx()).cloned().unwrap_or_default().array();
+        let or_zeros = |variable: &InstrId| match array_cotangent(variable) {
             Some(gradient) => (gradient, true),
             None => (e.zeros_like(*variable), false),
         };
-        (wrt.iter().map(or_zeros).collect(), observed.iter().map(of).collect())
+        (wrt.iter().map(or_zeros).collect(), observed.iter().map(array_cotangent).collect())
     });
     e.set_metadata(outer_metadata);
     match e.error() {
@@ -104,7 +104,7 @@ fn check(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<(), PassError>
             return Err(PassError::new(PassErrorKind::Request, text));
         }
     }
-    let place = |id| e.with_module(|module| Place::of(module, e.comp(), id));
+    let place = |id| e.with_module(|module| Place::new(module, e.comp(), id));
     let shape = e.shape(output);
     if !shape.is_scalar() || !shape.dtype().is_some_and(DType::is_float) {
         let text = format!("a gradient is that of a floating scalar, but this is {shape}");
@@ -146,7 +146,7 @@ fn reverse(
             operands.clone_from(&custom.inputs);
         }
         if active.without_rule.contains(&id) {
-            let at = e.with_module(|module| Place::of(module, e.comp(), id));
+            let at = e.with_module(|module| Place::new(module, e.comp(), id));
             return Err(custom::no_rule(at));
         }
         let wanted: Vec<bool> = operands.iter().map(|operand| active.varied[operand.idx()]).collect();
@@ -161,7 +161,7 @@ fn reverse(
             cotangents[tuple] = std::mem::take(&mut cotangents[tuple]).add_element(*index as usize, element, e);
             continue;
         }
-        let of_operands = match (custom, cotangents[id.idx()].array()) {
+        let operand_cotangents = match (custom, cotangents[id.idx()].array()) {
             (Some(custom), Some(g)) => {
                 custom::cotangents(e, id, &custom, g, &wanted)?.into_iter().map(Cotangent::Array).collect()
             }
@@ -170,7 +170,7 @@ fn reverse(
         if let Some(error) = e.error() {
             return Err(PassError::from(Box::new(error)));
         }
-        for ((operand, wanted), cotangent) in operands.iter().zip(wanted).zip(of_operands) {
+        for ((operand, wanted), cotangent) in operands.iter().zip(wanted).zip(operand_cotangents) {
             if wanted {
                 let sum = std::mem::take(&mut cotangents[operand.idx()]);
                 cotangents[operand.idx()] = sum.add(cotangent, e);
@@ -209,10 +209,10 @@ fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<
             let is_fed = instr.operands.iter().any(|operand| depends[operand.idx()]);
             depends[idx] |= is_fed;
             varied[idx] |= match inputs(id) {
-                Some(of) => {
+                Some(vjp_inputs) => {
                     let variable = custom::lost_variable(computation, id, &varied, &wrt, &inputs);
                     lost.extend(variable.map(|variable| (id, variable)));
-                    variable.is_some() || of.iter().any(|input| varied[input.idx()])
+                    variable.is_some() || vjp_inputs.iter().any(|input| varied[input.idx()])
                 }
                 None if instr.metadata.is_custom_vjp() && is_fed => without_rule.insert(id),
                 None => instr.operands.iter().any(|operand| varied[operand.idx()]) && passes_variation(instr),
@@ -229,7 +229,7 @@ fn active_instructions(e: &Emitter, output: InstrId, wrt: &[InstrId]) -> Result<
         }
         match lost.into_iter().find(|(id, _)| on_path[id.idx()]) {
             Some((id, variable)) => {
-                let place = |id| Place::of(module, e.comp(), id);
+                let place = |id| Place::new(module, e.comp(), id);
                 Err(custom::lost(place(id), &place(variable)))
             }
             None => Ok(Active { varied, on_path, without_rule }),
@@ -254,7 +254,7 @@ fn apply_rule(
     written: &Written,
 ) -> Result<Vec<Cotangent>, PassError> {
     let undefined = |why: &str| {
-        let at = e.with_module(|module| Place::of(module, e.comp(), id));
+        let at = e.with_module(|module| Place::new(module, e.comp(), id));
         let text = format!("{} has no gradient: {why}", at.opcode);
         PassError::new(PassErrorKind::NoGradient, text).at(at)
     };

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 /// id depends on itself, directly or not.
 pub(super) fn in_order(
     ids: impl Iterator<Item = InstrId>,
-    taken: impl Fn(InstrId) -> Vec<InstrId>,
+    operands_of: impl Fn(InstrId) -> Vec<InstrId>,
 ) -> Option<Vec<InstrId>> {
     let (mut order, mut placed, mut open) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for id in ids {
@@ -15,7 +15,7 @@ pub(super) fn in_order(
         while let Some(&id) = pending.last() {
             let missing: Vec<InstrId> = match placed.contains(&id) {
                 true => Vec::new(),
-                false => taken(id).into_iter().filter(|id| !placed.contains(id)).collect(),
+                false => operands_of(id).into_iter().filter(|id| !placed.contains(id)).collect(),
             };
             if missing.is_empty() {
                 pending.pop();
@@ -37,9 +37,10 @@ pub(super) fn in_order(
 mod tests {
     use super::*;
 
-    fn check(taken: &[(u32, &[u32])], expected: Option<&[u32]>) {
-        let of = |id: InstrId| taken.iter().find(|(user, _)| InstrId(*user) == id).map_or(&[][..], |(_, ids)| ids);
-        let order = in_order((0..4).map(InstrId), |id| of(id).iter().copied().map(InstrId).collect());
+    fn check(operands: &[(u32, &[u32])], expected: Option<&[u32]>) {
+        let operands_of =
+            |id: InstrId| operands.iter().find(|(user, _)| InstrId(*user) == id).map_or(&[][..], |(_, ids)| ids);
+        let order = in_order((0..4).map(InstrId), |id| operands_of(id).iter().copied().map(InstrId).collect());
         assert_eq!(order.map(|order| order.iter().map(|id| id.0).collect::<Vec<_>>()).as_deref(), expected);
     }
 

@@ -148,9 +148,9 @@ fn n_taken(instructions: &[Instruction], instr: &Instruction) -> usize {
     if !matches!(tuple.op, Op::Tuple) || !is_plain(tuple) {
         return 0;
     }
-    let taken = &tuple.operands;
+    let elements = &tuple.operands;
     let is_parameter = |id: &InstrId| matches!(instructions[id.idx()].op, Op::Parameter { .. });
-    if taken.iter().any(is_parameter) { taken.len() } else { 0 }
+    if elements.iter().any(is_parameter) { elements.len() } else { 0 }
 }
 
 struct Writer<'a> {
@@ -164,9 +164,9 @@ impl Writer<'_> {
     fn copy(&mut self, id: InstrId) -> InstrId {
         let mut instr = self.original[id.idx()].clone();
         if let Some(waits) = self.plan.waits.get(&id) {
-            let taken = &self.original[instr.operands[0].idx()];
-            let operands = taken.operands.iter().chain(waits).copied().collect();
-            let tuple = self.append_tuple(Instruction { operands, ..taken.clone() });
+            let old_tuple = &self.original[instr.operands[0].idx()];
+            let operands = old_tuple.operands.iter().chain(waits).copied().collect();
+            let tuple = self.append_tuple(Instruction { operands, ..old_tuple.clone() });
             instr.shape = self.module.entry().instr(tuple).shape.clone();
             instr.operands = vec![tuple];
         } else {
@@ -209,8 +209,8 @@ impl Writer<'_> {
                 Some((barrier, index)) => {
                     let update = &self.original[id.idx()];
                     let (op, shape) = (Op::GetTupleElement { index: *index as i64 }, update.shape.without_layout());
-                    let (entry, taken) = (self.module.entry, vec![self.renamed[barrier]]);
-                    let new = self.module.append(entry, op, taken, shape, update.metadata.clone());
+                    let (entry, barrier_result) = (self.module.entry, vec![self.renamed[barrier]]);
+                    let new = self.module.append(entry, op, barrier_result, shape, update.metadata.clone());
                     // The value is the same, with the same sharding.
                     let instr = &mut self.module.computations[entry.idx()].instructions[new.idx()];
                     instr.sharding.clone_from(&update.sharding);
@@ -264,8 +264,8 @@ ENTRY step {
         assert_eq!(pairs, [("new_w", "barrier")]);
         let entry = module.entry();
         let barrier = entry.instructions.iter().find(|instr| instr.name == "barrier").unwrap();
-        let taken = entry.instr(barrier.operands[0]).operands.iter().map(|&id| entry.instr(id).name.as_str());
-        assert_eq!(taken.collect::<Vec<_>>(), ["u", "g", "new_w"]);
+        let elements = entry.instr(barrier.operands[0]).operands.iter().map(|&id| entry.instr(id).name.as_str());
+        assert_eq!(elements.collect::<Vec<_>>(), ["u", "g", "new_w"]);
         let results = &entry.instr(entry.root).operands;
         let result = entry.instr(results[0]);
         assert_eq!((&result.op, result.operands[0]), (&Op::GetTupleElement { index: 2 }, report.renamed[&InstrId(5)]));
@@ -289,7 +289,7 @@ ENTRY step {
     /// A sharding of two values would be wrong for three, and so would a layout and other attributes of a tuple.
     #[test]
     fn a_barrier_of_which_more_is_said_takes_nothing_else() {
-        for said in [
+        for attribute in [
             ", sharding={{replicated}, {replicated}}",
             ", frontend_attributes={kept=\"1\"}",
             ", backend_config=\"kept\"",
@@ -297,8 +297,8 @@ ENTRY step {
         ] {
             for plain in ["tuple(%u, %g)", "opt-barrier(%both)"] {
                 assert!(STEP.contains(plain));
-                let (_, report) = paced(&STEP.replace(plain, &format!("{plain}{said}")));
-                assert_eq!(report, PaceReport::default(), "{plain}{said}");
+                let (_, report) = paced(&STEP.replace(plain, &format!("{plain}{attribute}")));
+                assert_eq!(report, PaceReport::default(), "{plain}{attribute}");
             }
         }
         for instr in ["%both", "%barrier"] {

@@ -97,7 +97,7 @@ pub fn run(module: &Module, config: &Config) -> Result<(Module, PartitionReport)
                 let (parameter, axis) = (name(entry.instr(id)), rule.axis);
                 let text = format!("{parameter} is split along axis {before} and along axis {axis}");
                 let error = PassError::new(PassErrorKind::Split, text).with_help("let one pattern match it");
-                return Err(error.about(Place::of(module, module.entry, id)));
+                return Err(error.about(Place::new(module, module.entry, id)));
             }
         }
         if is_idle {
@@ -129,12 +129,13 @@ fn name(instr: &Instruction) -> &str {
 
 /// Whether a rule matches a parameter, or the variable that it is a slot of.
 fn is_of(rule: &Rule, instr: &Instruction, names: &BTreeMap<&str, &Instruction>) -> bool {
-    let own = name(instr);
+    let parameter_name = name(instr);
     let is_slot_of = |variable: &str| names.get(variable).is_some_and(|variable| dims(variable) == dims(instr));
-    let variable = own.rsplit_once('/').map(|(variable, _)| variable).filter(|variable| is_slot_of(variable));
+    let variable =
+        parameter_name.rsplit_once('/').map(|(variable, _)| variable).filter(|variable| is_slot_of(variable));
     match variable {
         Some(variable) => matches(&rule.pattern, variable),
-        None => matches(&rule.pattern, own),
+        None => matches(&rule.pattern, parameter_name),
     }
 }
 
@@ -150,7 +151,7 @@ fn check_axis(module: &Module, id: InstrId, axis: usize, n: usize) -> Result<(),
     let (parameter, shape) = (name(instr), &instr.shape);
     let wrong = |text: String, help: String| {
         let error = PassError::new(PassErrorKind::Split, text).with_help(help);
-        Err(error.about(Place::of(module, module.entry, id)))
+        Err(error.about(Place::new(module, module.entry, id)))
     };
     match dims(instr).get(axis) {
         None => wrong(format!("{parameter} {shape} has no axis {axis}"), axes_there(dims(instr).len())),
@@ -198,7 +199,7 @@ fn check_windows(module: &Module, from: InstrId, axis: usize, n: usize) -> Resul
                 layer(instr)
             );
             let error = PassError::new(PassErrorKind::Split, text).with_help("split in fewer parts, or larger images");
-            return Err(error.about(Place::of(module, module.entry, id)));
+            return Err(error.about(Place::new(module, module.entry, id)));
         }
         if keeps {
             split.insert(id);
@@ -237,12 +238,12 @@ fn annotated(module: &Module, n: usize, parameters: &[InstrId], axes: &BTreeMap<
         instr.sharding = Some(Box::new(sharding));
     }
     let root = &mut entry.instructions[entry.root.idx()];
-    let of_result = |result: i64| {
+    let result_sharding = |result: i64| {
         let parameter = aliased.get(&result).and_then(|number| by_number.get(number));
         parameter.cloned().unwrap_or(Sharding::Replicated)
     };
     root.sharding = Some(Box::new(match &root.shape {
-        Shape::Tuple(elements) => Sharding::Tuple((0..elements.len() as i64).map(of_result).collect()),
+        Shape::Tuple(elements) => Sharding::Tuple((0..elements.len() as i64).map(result_sharding).collect()),
         _ => Sharding::Replicated,
     }));
     module.unmodelled.attributes.retain(|(attribute, _)| attribute != "num_partitions");
@@ -282,14 +283,14 @@ ENTRY step {
         rules.iter().map(|(pattern, axis)| Rule { pattern: pattern.to_string(), axis: *axis }).collect()
     }
 
-    fn of(text: &str, n: usize, split: &[(&str, usize)]) -> Result<(Module, PartitionReport), String> {
+    fn run_rules(text: &str, n: usize, split: &[(&str, usize)]) -> Result<(Module, PartitionReport), String> {
         let module = text::parse(text, "m").unwrap();
         run(&module, &Config::new(n, rules(split))).map_err(|error| error.to_string())
     }
 
     #[test]
     fn a_variable_its_slot_and_what_takes_their_place_are_split_alike() {
-        let (module, report) = of(STEP, 2, &[("*/kernel", 1)]).unwrap();
+        let (module, report) = run_rules(STEP, 2, &[("*/kernel", 1)]).unwrap();
         verify(&module).unwrap();
         let names = ["net/dense/kernel", "net/dense/kernel/momentum"];
         assert_eq!(report.split, names.map(|name| (name.to_string(), 1)));
@@ -306,7 +307,7 @@ ENTRY step {
 
     #[test]
     fn rules_that_do_not_fit_are_errors() {
-        let error = |n, split: &[(&str, usize)]| of(STEP, n, split).unwrap_err();
+        let error = |n, split: &[(&str, usize)]| run_rules(STEP, n, split).unwrap_err();
         assert_eq!(
             error(2, &[("*/query/kernel", 1)]),
             "`*/query/kernel` matches no parameter\nhelp: parameters are `net/dense/kernel`, `net/dense/kernel/momentum`, `x`"
@@ -342,16 +343,16 @@ ENTRY step {
 }
 "#;
         assert_eq!(
-            of(text, 2, &[("images", 1)]).unwrap_err(),
+            run_rules(text, 2, &[("images", 1)]).unwrap_err(),
             "net/conv2: a window of 7 passes over images of 8 that are split in 2 parts of 4: no part may be smaller than the \
              window\nhelp: split in fewer parts, or larger images"
         );
         let smaller =
             text.replace("bf16[7,7,8,8]", "bf16[3,3,8,8]").replace("size=7x7 pad=3_3x3_3", "size=3x3 pad=1_1x1_1");
-        let (module, _) = of(&smaller, 2, &[("images", 1)]).unwrap();
+        let (module, _) = run_rules(&smaller, 2, &[("images", 1)]).unwrap();
         assert!(print(&module, &PrintOptions::default()).contains("sharding={devices=[1,2,1,1]<=[2]}"));
         assert!(
-            of(&smaller, 4, &[("images", 2)])
+            run_rules(&smaller, 4, &[("images", 2)])
                 .unwrap_err()
                 .starts_with("net/conv2: a window of 3 passes over images of 8")
         );

@@ -163,8 +163,9 @@ impl RematPlan {
         let mut sources: Vec<BTreeSet<InstrId>> = Vec::new();
         for (idx, instr) in forward.iter().enumerate() {
             let operands = remat_operands(forward, instr);
-            let of_operands = || operands.iter().flat_map(|operand| sources[operand.idx()].iter().copied());
-            let from: BTreeSet<InstrId> = of_operands().filter(|&id| !is_small(&forward[id.idx()], instr)).collect();
+            let operand_sources = || operands.iter().flat_map(|operand| sources[operand.idx()].iter().copied());
+            let from: BTreeSet<InstrId> =
+                operand_sources().filter(|&id| !is_small(&forward[id.idx()], instr)).collect();
             let in_scope = plan.scopes[idx].is_some();
             let is_map = is_map(forward, instr);
             let is_there = matches!(instr.op, Op::Parameter { .. } | Op::Constant(_) | Op::Iota { .. })
@@ -189,8 +190,8 @@ impl RematPlan {
             } else {
                 fate
             };
-            let again = fate == Fate::Rematerialised;
-            plan.costs.push(again && (!is_map || operands.iter().any(|operand| plan.costs[operand.idx()])));
+            let is_copied = fate == Fate::Rematerialised;
+            plan.costs.push(is_copied && (!is_map || operands.iter().any(|operand| plan.costs[operand.idx()])));
             sources.push(match fate {
                 Fate::Used => BTreeSet::new(),
                 Fate::Residual => BTreeSet::from([InstrId(idx as u32)]),
@@ -232,10 +233,14 @@ fn normalisation<'a>(forward: &'a [Instruction], instr: &Instruction) -> Option<
 fn large_casts(forward: &[Instruction]) -> BTreeSet<InstrId> {
     let n_bits = |instr: &Instruction| instr.shape.dtype().map_or(0, |dtype| dtype.bits());
     let is_cast_of_variable = |instr: &Instruction| {
-        let of = |id: &InstrId| &forward[id.idx()];
+        let instruction_of = |id: &InstrId| &forward[id.idx()];
         let is_wider = |operand: &Instruction| n_bits(operand) > n_bits(instr);
         matches!(instr.op, Op::Convert)
-            && instr.operands.iter().map(of).all(|it| matches!(it.op, Op::Parameter { .. }) && is_wider(it))
+            && instr
+                .operands
+                .iter()
+                .map(instruction_of)
+                .all(|operand| matches!(operand.op, Op::Parameter { .. }) && is_wider(operand))
     };
     let kernels = forward.iter().filter(|instr| matches!(instr.op, Op::Convolution(_))).filter_map(|convolution| {
         let kernel = *convolution.operands.get(1)?;
@@ -269,8 +274,8 @@ fn widens(forward: &[Instruction], from: &BTreeSet<InstrId>, instr: &Instruction
     let n_bits = |instr: &Instruction| instr.shape.dtype().map_or(0, |dtype| dtype.bits());
     let is_random = |id: &InstrId| {
         let source = &forward[id.idx()];
-        let of_tuple = matches!(source.op, Op::GetTupleElement { .. });
-        of_tuple && matches!(forward[source.operands[0].idx()].op, Op::RngBitGenerator(_))
+        let is_tuple_element = matches!(source.op, Op::GetTupleElement { .. });
+        is_tuple_element && matches!(forward[source.operands[0].idx()].op, Op::RngBitGenerator(_))
     };
     from.iter().any(|id| is_random(id) && n_bits(&forward[id.idx()]) > n_bits(instr))
 }
@@ -290,13 +295,13 @@ fn matched_scopes(
         let name = if idx < n_forward { name } else { name.strip_prefix("gradient/").unwrap_or_default() };
         let scope = cache.entry(name).or_insert_with(|| {
             let levels: Vec<&str> = name.split('/').collect();
-            let found = config.patterns().iter().zip(&mut hits).filter_map(|(pattern, hit)| {
+            let ends = config.patterns().iter().zip(&mut hits).filter_map(|(pattern, hit)| {
                 let end = last_level(pattern, &levels)?;
                 *hit = true;
                 Some(end)
             });
             // The outermost scope: it is rematerialised as a whole.
-            found.min().map(|end| levels[..end].join("/"))
+            ends.min().map(|end| levels[..end].join("/"))
         });
         scopes.push(scope.clone());
     }
@@ -390,8 +395,8 @@ impl Writer<'_> {
                     pending.extend(missing);
                     continue;
                 }
-                let made = |&operand: &InstrId| self.known(operand, &inner).expect("what was missing has been made");
-                let operands = operands.iter().map(made).collect();
+                let copied = |&operand: &InstrId| self.known(operand, &inner).expect("what was missing has been made");
+                let operands = operands.iter().map(copied).collect();
                 self.copy_of(&instr, operands)
             };
             self.copies.insert((id, inner), copy);
@@ -401,14 +406,14 @@ impl Writer<'_> {
 
     /// The scope for which a value is rematerialised: its own scope, if it has one and the user is not in another.
     fn scope_of(&self, id: InstrId, scope: &Option<String>) -> Option<String> {
-        let own = &self.plan.scopes[id.idx()];
-        if own.is_some() && !self.crosses(id, scope) { own.clone() } else { scope.clone() }
+        let own_scope = &self.plan.scopes[id.idx()];
+        if own_scope.is_some() && !self.crosses(id, scope) { own_scope.clone() } else { scope.clone() }
     }
 
     /// Whether a value is in another scope than its user.
     fn crosses(&self, id: InstrId, scope: &Option<String>) -> bool {
-        let own = &self.plan.scopes[id.idx()];
-        scope.is_some() && own.is_some() && own != scope
+        let own_scope = &self.plan.scopes[id.idx()];
+        scope.is_some() && own_scope.is_some() && own_scope != scope
     }
 
     fn is_kept(&self, id: InstrId, scope: &Option<String>) -> bool {
@@ -431,7 +436,7 @@ impl Writer<'_> {
     fn keep(&mut self, instr: &Instruction, id: InstrId, late: bool) -> InstrId {
         self.report.residuals.push((instr.metadata.op_name.clone(), instr.shape.to_string()));
         self.e.set_metadata(copy_metadata(instr));
-        let kept = match self.latest.filter(|_| late) {
+        let behind = match self.latest.filter(|_| late) {
             None => self.e.emit(Op::OptimizationBarrier, &[id], None),
             Some(latest) => {
                 let both = self.e.tuple(&[id, latest]);
@@ -439,8 +444,8 @@ impl Writer<'_> {
                 self.e.get_tuple_element(both, 0)
             }
         };
-        self.shard(kept, instr);
-        kept
+        self.shard(behind, instr);
+        behind
     }
 
     /// The operands of an instruction's copy.

@@ -75,17 +75,17 @@ pub enum Change {
 pub fn run(module: &Module, config: &Config) -> Result<(Module, TidyReport), PassError> {
     let mut module = module.clone();
     let mut report = TidyReport::default();
-    let of_computations = side_effects(&module);
+    let has_effects = side_effects(&module);
     for idx in 0..module.computations.len() {
         let computation = &mut module.computations[idx];
         if config.fold_converts {
             fold_converts(computation, &mut report);
         }
         if config.merge_common {
-            merge_common(computation, &of_computations, &mut report);
+            merge_common(computation, &has_effects, &mut report);
         }
         if config.remove_dead {
-            remove_dead(computation, &of_computations, &mut report);
+            remove_dead(computation, &has_effects, &mut report);
         }
     }
     if config.remove_dead {
@@ -159,14 +159,14 @@ fn is_plain_convert(instr: &Instruction) -> bool {
 }
 
 /// Merges each instruction with the first that has the same op, operands and shape.
-fn merge_common(computation: &mut Computation, of_computations: &[bool], report: &mut TidyReport) {
+fn merge_common(computation: &mut Computation, has_effects: &[bool], report: &mut TidyReport) {
     let mut replacement: Vec<InstrId> = computation.ids().collect();
     let mut seen: BTreeMap<u64, Vec<InstrId>> = BTreeMap::new();
     for id in computation.ids() {
         let instr = &mut computation.instructions[id.idx()];
         instr.operands.iter_mut().for_each(|operand| *operand = replacement[operand.idx()]);
         let instr = computation.instr(id);
-        if !is_mergeable(instr) || is_effective(instr, of_computations) {
+        if !is_mergeable(instr) || is_effective(instr, has_effects) {
             continue;
         }
         let alike = seen.entry(fingerprint(instr)).or_default();
@@ -229,12 +229,12 @@ impl fmt::Write for HashedText<'_> {
 }
 
 /// Keeps parameters, instructions that the root needs, and those with effects.
-fn remove_dead(computation: &mut Computation, of_computations: &[bool], report: &mut TidyReport) {
+fn remove_dead(computation: &mut Computation, has_effects: &[bool], report: &mut TidyReport) {
     let mut live = vec![false; computation.instructions.len()];
     live[computation.root.idx()] = true;
     for id in computation.ids().rev() {
         let instr = computation.instr(id);
-        live[id.idx()] |= matches!(instr.op, Op::Parameter { .. }) || is_effective(instr, of_computations);
+        live[id.idx()] |= matches!(instr.op, Op::Parameter { .. }) || is_effective(instr, has_effects);
         if live[id.idx()] {
             // Ids were verified, so a control predecessor stands before.
             for used in instr.operands.iter().chain(&instr.control_predecessors) {
@@ -449,11 +449,15 @@ mod tests {
         let columns = ", metadata={op_name=\"a\" source_end_line=9 source_column=3}";
         assert_eq!(left_of(&body(columns, "")), merged);
         let marks = [", metadata={op_type=\"custom_vjp\"}", ", statistics={visualizing_index=0,flops=0.5}"];
-        for said in TIES.into_iter().chain(marks) {
-            assert_eq!(left_of(&body(said, "")), apart, "{said}");
+        for attribute in TIES.into_iter().chain(marks) {
+            assert_eq!(left_of(&body(attribute, "")), apart, "{attribute}");
             // Instructions that wait for another are not merged, even if both wait for the same.
-            let is_alike = !said.contains("control-predecessors");
-            assert_eq!(left_of(&body(said, said)), if is_alike { &merged[..] } else { &apart[..] }, "{said}");
+            let is_alike = !attribute.contains("control-predecessors");
+            assert_eq!(
+                left_of(&body(attribute, attribute)),
+                if is_alike { &merged[..] } else { &apart[..] },
+                "{attribute}"
+            );
         }
         for (a, b) in [("{replicated}", "{maximal device=0}"), ("{replicated}", "{manual}")] {
             let [a, b] = [a, b].map(|sharding| format!(", sharding={sharding}"));

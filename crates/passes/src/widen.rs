@@ -51,7 +51,7 @@ pub fn run(module: &Module, _: &Config) -> Result<(Module, WidenReport), PassErr
             let is_opaque = matches!(instr.op, Op::CustomCall(_)) && !is_placement(&instr.op);
             if is_opaque && operand_shapes.iter().chain([&instr.shape]).any(has_f32) {
                 let text = format!("%{} is a custom call on f32, which has no form in f64", instr.name);
-                let place = Place::of(module, comp, InstrId(narrow_shapes.len() as u32 - 1));
+                let place = Place::new(module, comp, InstrId(narrow_shapes.len() as u32 - 1));
                 return Err(PassError::new(PassErrorKind::NoForm, text).about(place));
             }
             let is_bits = instr.op == Op::BitcastConvert;
@@ -160,9 +160,12 @@ mod tests {
         let (wide, report) = run(&module.unwrap(), &Config).unwrap();
         verify(&wide).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(wide.entry().result_shape().to_string(), "(f64[], f64[4], u32[4])");
-        let of = |name: &str| wide.entry().instructions.iter().find(|instr| instr.name == name).unwrap();
-        assert_eq!((of("bits.f32").shape.to_string(), of("n").shape.to_string()), ("f32[4]".into(), "bf16[4]".into()));
-        assert_eq!(of("tenth").op, Op::Constant(Literal::scalar(f64::from(0.1f32))));
+        let named = |name: &str| wide.entry().instructions.iter().find(|instr| instr.name == name).unwrap();
+        assert_eq!(
+            (named("bits.f32").shape.to_string(), named("n").shape.to_string()),
+            ("f32[4]".into(), "bf16[4]".into())
+        );
+        assert_eq!(named("tenth").op, Op::Constant(Literal::scalar(f64::from(0.1f32))));
         let in_main = |names: &[&str]| names.iter().map(|name| ("m".to_string(), name.to_string())).collect::<Vec<_>>();
         assert_eq!(report.in_f32, in_main(&["bits", "y"]));
         assert_eq!(report.widened[3..], in_main(&["x", "y", "tenth", "r", "w", "t"]));

@@ -52,7 +52,7 @@ impl fmt::Display for Change {
         if let Some(what) = self.becomes() {
             return write!(f, ": {what}");
         }
-        let choice = key.strip_prefix("tune.").and_then(|key| Choice::of(key.split('.').next()?));
+        let choice = key.strip_prefix("tune.").and_then(|key| Choice::from_key(key.split('.').next()?));
         match choice.map(|choice| choice.effect) {
             Some(Effect::Exact) => f.write_str(": the same bits"),
             Some(Effect::Reassociating) => f.write_str(": the same function, with other last bits from here on"),

@@ -140,7 +140,7 @@ fn placed(path: &str, text: &str, mark: Option<Mark>, problem: ConfigProblem) ->
 /// The problem of an unknown key, if it is a key of `tune` that stands elsewhere or by an earlier name, with what to write.
 fn of_tuning(root: &Node, problem: ConfigProblem) -> ConfigProblem {
     let ConfigProblem::UnknownKey { key, valid } = problem else { return problem };
-    match Choice::of(&key) {
+    match Choice::from_key(&key) {
         // `tune` itself reads the new name.
         Some(choice) if valid.iter().any(|name| name == choice.key) => {
             ConfigProblem::Renamed { now: choice.key, line: renamed_line(root, &key), key }
@@ -161,14 +161,14 @@ fn tune_line(root: &Node, key: &str) -> String {
     };
     let given: Vec<String> = CHOICES.iter().filter_map(given).collect();
     match given.is_empty() {
-        true => format!("tune: {{{}: …}}", Choice::of(key).map_or(key, |choice| choice.key)),
+        true => format!("tune: {{{}: …}}", Choice::from_key(key).map_or(key, |choice| choice.key)),
         false => format!("tune: {{{}}}", given.join(", ")),
     }
 }
 
 /// The line that says what `tune` says, with the names that its keys have.
 fn renamed_line(root: &Node, key: &str) -> String {
-    let now = |key: &str| Choice::of(key).map_or(key.to_string(), |choice| choice.key.to_string());
+    let now = |key: &str| Choice::from_key(key).map_or(key.to_string(), |choice| choice.key.to_string());
     match &root.get("tune").unwrap_or(root).value {
         Value::Map(map) => {
             let pair = |(key, value): &(Key, Node)| {

@@ -14,18 +14,18 @@ use bf16scope_hlo::ops::precision::Class;
 
 /// The other forms in which a node's result could be stored without an additional rounding.
 pub(super) fn alternatives(graph: &Dataflow<'_>, assignment: &Assignment, node: NodeId) -> Vec<StoredAs> {
-    let of = graph.node(node);
-    let value = of.first_result;
-    let op = &graph.instr(of).op;
+    let record = graph.node(node);
+    let value = record.first_result;
+    let op = &graph.instr(record).op;
     let readers = &graph.users[value as usize];
-    let is_open = of.n_results == 1
+    let is_open = record.n_results == 1
         && graph.value(value).is_f32()
         && !readers.is_empty()
-        && of.decided.is_none()
-        && matches!(of.because, Because::Op)
+        && record.decided.is_none()
+        && matches!(record.because, Because::Op)
         && !matches!(op, Op::Broadcast { .. } | Op::Reshape);
-    let NodeKind::Op(class) = of.kind else { return Vec::new() };
-    if !is_open || of.gives_f32 {
+    let NodeKind::Op(class) = record.kind else { return Vec::new() };
+    if !is_open || record.gives_f32 {
         return Vec::new();
     }
     let (is_low, is_narrow) = (assignment.low[node as usize], assignment.value_low[value as usize]);
@@ -38,11 +38,11 @@ pub(super) fn alternatives(graph: &Dataflow<'_>, assignment: &Assignment, node: 
         forms.push(StoredAs::Barrier);
     }
     let takes_narrow = |&reader: &NodeId| {
-        let of = graph.node(reader);
-        assignment.low[reader as usize] || of.kind == NodeKind::ToLow || assignment.is_narrow_state(reader, value)
+        let record = graph.node(reader);
+        assignment.low[reader as usize] || record.kind == NodeKind::ToLow || assignment.is_narrow_state(reader, value)
     };
     let is_read_narrow = readers.iter().all(takes_narrow) && !graph.is_result[value as usize];
-    let floats = || of.operands.iter().filter(|&&operand| graph.value(operand).is_f32());
+    let floats = || record.operands.iter().filter(|&&operand| graph.value(operand).is_f32());
     let is_rounded = |&operand: &u32| assignment.value_low[operand as usize];
     let moves_rounded = class == Class::Clear
         && floats().any(is_rounded)

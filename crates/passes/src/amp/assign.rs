@@ -62,7 +62,7 @@ pub(super) fn assign(
         _ => keeps_sum(graph, &vec![false; graph.values.len()]),
     };
     keeps_sum.iter_mut().zip(&needs.sums).for_each(|(keeps, &is_needed)| *keeps |= is_needed);
-    let ends = Ends::of(graph, policy, kind, is_result, needs);
+    let ends = Ends::find(graph, policy, kind, is_result, needs);
     out.differentiates = ends.differentiates && policy.reach != Reach::None;
     let (moved, is_narrow_read) = (moved(graph), &is_narrow_read[..]);
     let mut assigner = Assigner { graph, classes, policy, kind, out, moved, ends, needs, keeps_sum };
@@ -166,12 +166,12 @@ impl Assigner<'_> {
         let above = self.above();
         let stores = self.stores();
         let facts = |node: NodeId| {
-            let (idx, of) = (node as usize, graph.node(node));
+            let (idx, record) = (node as usize, graph.node(node));
             // A product that devices may sum keeps f32 unless a consumer casts it, so that a gradient is not rounded
             // for no consumer. Operands of the loss are rounded, because they are stored for the backward pass.
-            let rounds = !of.gives_f32 || self.ends.leads_to_loss[idx];
+            let rounds = !record.gives_f32 || self.ends.leads_to_loss[idx];
             Facts {
-                class: of.class(),
+                class: record.class(),
                 reach: self.policy.reach,
                 decided: None,
                 wide: self.ends.wide[idx],
@@ -202,13 +202,13 @@ impl Assigner<'_> {
     fn below(&self, is_narrow_read: &[bool]) -> Vec<Option<NodeId>> {
         let graph = self.graph;
         let mut below: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
-        for (node, of) in (0..).zip(&graph.nodes) {
-            let found = of.operands.iter().map(|&value| graph.producer(value)).find_map(|maker| {
+        for (node, record) in (0..).zip(&graph.nodes) {
+            let product = record.operands.iter().map(|&value| graph.producer(value)).find_map(|maker| {
                 let before = below[maker as usize].filter(|_| self.passes(maker));
                 if self.is_product(maker) { Some(maker) } else { before }
             });
-            let of_state = of.operands.iter().any(|&value| is_narrow_read[value as usize]);
-            below[node as usize] = found.or(of_state.then_some(node));
+            let reads_state = record.operands.iter().any(|&value| is_narrow_read[value as usize]);
+            below[node as usize] = product.or(reads_state.then_some(node));
         }
         below
     }
@@ -227,11 +227,11 @@ impl Assigner<'_> {
             let results = || graph.node(node).results();
             let mut reads =
                 results().flat_map(|value| graph.users[value as usize].iter().map(move |&user| (value, user)));
-            let found = reads.find_map(|(value, user)| {
+            let product = reads.find_map(|(value, user)| {
                 let behind = above[user as usize].filter(|_| self.passes(user));
                 if self.is_product(user) || stores(user, value) { Some(user) } else { behind }
             });
-            above[node as usize] = found.or(results().any(is_given).then_some(node));
+            above[node as usize] = product.or(results().any(is_given).then_some(node));
         }
         above
     }
@@ -245,21 +245,22 @@ impl Assigner<'_> {
     fn stores(&self) -> Vec<Option<Stores>> {
         let (graph, classes) = (self.graph, self.classes);
         let is_windowed: Vec<bool> = self.nodes().map(|node| is_sum_over_windows(graph, classes, node)).collect();
-        let of_arrays = graph.of_arrays(|node| match graph.node(node).class() {
+        let is_of_products = graph.of_arrays(|node| match graph.node(node).class() {
             Some(Class::Allow) => Some(true),
             Some(Class::Infer | Class::Clear) => Some(false),
             _ => is_windowed[node as usize].then_some(false),
         });
         let stores = |node: NodeId| {
-            let (idx, of) = (node as usize, graph.node(node));
+            let (idx, record) = (node as usize, graph.node(node));
             let leads_to_end = self.ends.leads_to_loss[idx] || self.ends.leads_to_result[idx];
-            let is_sum = self.policy.moved == Boundary::Lower && is_windowed[idx] && of_arrays[idx] && !leads_to_end;
-            let is_turn = amplification(&graph.instr(of).op) == Amplification::Angle
-                && of.because == Because::Op
+            let is_sum =
+                self.policy.moved == Boundary::Lower && is_windowed[idx] && is_of_products[idx] && !leads_to_end;
+            let is_turn = amplification(&graph.instr(record).op) == Amplification::Angle
+                && record.because == Because::Op
                 && !self.is_needed(node)
                 && self.policy.reach == Reach::Between;
-            match of.class() {
-                Some(Class::Clear) => (is_stored(graph.instr(of)) && self.is_moved(node)).then_some(Stores::Move),
+            match record.class() {
+                Some(Class::Clear) => (is_stored(graph.instr(record)) && self.is_moved(node)).then_some(Stores::Move),
                 Some(Class::Deny { .. }) if is_sum => Some(Stores::WindowSum),
                 Some(Class::Deny { .. }) if is_turn => Some(Stores::Turn),
                 Some(Class::Deny { .. }) if self.is_summand(node) => Some(Stores::Summand),
@@ -272,12 +273,12 @@ impl Assigner<'_> {
     /// Whether a sum and another op read a node's result, so that a compiler materialises it. In f16 it may be
     /// infinite.
     fn is_summand(&self, node: NodeId) -> bool {
-        let (graph, of) = (self.graph, self.graph.node(node));
-        let readers = &graph.users[of.first_result as usize];
-        is_stored_beside_sum(&graph.instr(of).op)
+        let (graph, record) = (self.graph, self.graph.node(node));
+        let readers = &graph.users[record.first_result as usize];
+        is_stored_beside_sum(&graph.instr(record).op)
             && self.policy.moved == Boundary::Lower
             && graph.low == DType::BF16
-            && of.because == Because::Op
+            && record.because == Because::Op
             && self.needs.of_node[node as usize].is_none()
             && readers.len() > 1
             && readers.iter().any(|&reader| matches!(graph.instr(graph.node(reader)).op, Op::Reduce { .. }))
@@ -306,30 +307,30 @@ impl Assigner<'_> {
     /// Finds where lowered values, and those that are f32 for the loss, are stored, and decides again for these.
     fn find_storage(&mut self, facts: &mut [Facts]) {
         let graph = self.graph;
-        let found = fused(graph, &self.out, &|node, value| self.adds_rows(node, value));
-        self.store(facts, found);
-        let found = elementwise(graph, &self.out);
-        self.store(facts, found);
-        let found = materialised(graph, &self.out, self.kind);
+        let stored = fused(graph, &self.out, &|node, value| self.adds_rows(node, value));
+        self.store(facts, stored);
+        let stored = elementwise(graph, &self.out);
+        self.store(facts, stored);
+        let stored = materialised(graph, &self.out, self.kind);
         let once = |node| Fused { node, from: None, rule: Rule::RoundedOnce };
-        self.store(facts, found.into_iter().map(once).collect());
+        self.store(facts, stored.into_iter().map(once).collect());
     }
 
     /// Applies the policy's decisions on single nodes, whatever surrounds them.
     fn decide_single(&mut self, facts: &mut [Facts]) {
         for node in self.nodes() {
-            let of = self.graph.node(node);
-            let is_one = of.n_results == 1 && self.graph.value(of.first_result).is_f32();
-            let is_soft = matches!(of.class(), Some(Class::Infer | Class::Clear));
-            if let (Some(StoredAs::Narrow | StoredAs::Rounded), true) = (of.decided, is_one && is_soft) {
-                facts[node as usize].decided = of.decided;
+            let record = self.graph.node(node);
+            let is_one = record.n_results == 1 && self.graph.value(record.first_result).is_f32();
+            let is_soft = matches!(record.class(), Some(Class::Infer | Class::Clear));
+            if let (Some(StoredAs::Narrow | StoredAs::Rounded), true) = (record.decided, is_one && is_soft) {
+                facts[node as usize].decided = record.decided;
                 self.assign(node, decide(&facts[node as usize]));
             }
         }
     }
 
-    fn store(&mut self, facts: &mut [Facts], found: Vec<Fused>) {
-        for Fused { node, from, rule } in found {
+    fn store(&mut self, facts: &mut [Facts], stored: Vec<Fused>) {
+        for Fused { node, from, rule } in stored {
             let storage = if rule == Rule::RoundedOnce { Storage::RoundedOnce } else { Storage::Fused };
             facts[node as usize].storage = storage(rule, from);
             self.assign(node, decide(&facts[node as usize]));
@@ -352,11 +353,11 @@ impl Assigner<'_> {
             }
         }
         if self.policy.logits == Boundary::Lower {
-            for found in logits::logits(graph, &self.out, classes, self.kind, loops) {
-                self.store_narrow(found.add, true, Rule::Logits);
-                self.store_narrow(found.sum, true, Rule::Summed);
+            for head in logits::logits(graph, &self.out, classes, self.kind, loops) {
+                self.store_narrow(head.add, true, Rule::Logits);
+                self.store_narrow(head.sum, true, Rule::Summed);
                 // The bias is broadcast for it.
-                for &value in &graph.node(found.add).operands {
+                for &value in &graph.node(head.add).operands {
                     let mut maker = graph.producer(value);
                     while self.lower_where_read_narrow(maker)
                         && let Some(&operand) = graph.node(maker).operands.first()
@@ -390,8 +391,8 @@ impl Assigner<'_> {
     /// computed, because the border takes f32 and no cast may stand before it.
     fn keep_borders(&mut self) {
         let graph = self.graph;
-        let borders = graph.nodes.iter().filter(|of| is_body_border(&graph.instr(of).op));
-        for &value in borders.flat_map(|of| &of.operands) {
+        let borders = graph.nodes.iter().filter(|border| is_body_border(&graph.instr(border).op));
+        for &value in borders.flat_map(|border| &border.operands) {
             let node = graph.producer(value);
             if !graph.value(value).is_f32() || !self.out.value_low[value as usize] {
                 continue;

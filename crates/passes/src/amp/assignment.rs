@@ -56,8 +56,8 @@ impl Assignment {
 
     /// Records which of the region's results its caller gets in the narrow dtype.
     pub(super) fn give(&mut self, results: &[ValueId], are_narrow: &[bool]) {
-        let given = results.iter().zip(are_narrow).filter(|(_, is_narrow)| **is_narrow);
-        self.given_narrow = given.map(|(&result, _)| result).collect();
+        let narrow = results.iter().zip(are_narrow).filter(|(_, is_narrow)| **is_narrow);
+        self.given_narrow = narrow.map(|(&result, _)| result).collect();
         self.narrow_results = are_narrow.to_vec();
     }
 

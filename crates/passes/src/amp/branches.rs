@@ -27,6 +27,6 @@ pub(super) fn of_region(graph: &Dataflow<'_>) -> Branch {
     let arrays =
         taken.iter().copied().filter(|&value| graph.value(value).is_f32() && graph.value(value).n_elements > 1);
     let of_taken = graph.reached(arrays.collect(), |_| true);
-    let of_results = |found: &[bool]| graph.results.iter().map(|&value| found[value as usize]).collect();
+    let of_results = |is_reached: &[bool]| graph.results.iter().map(|&value| is_reached[value as usize]).collect();
     Branch { n_taken: taken.len(), of_product: of_results(&of_product), of_taken: of_results(&of_taken) }
 }

@@ -31,17 +31,17 @@ pub(super) struct Cancellations {
 pub(super) fn cancellations(graph: &Dataflow<'_>) -> Cancellations {
     let (source_of, sources) = (sources(graph), BTreeSet::new());
     let mut finder = Finder { graph, source_of, sources, is_of_cancelled: vec![false; graph.values.len()] };
-    let mut found = Cancellations::default();
-    for (sum, of) in (0..).zip(&graph.nodes) {
+    let mut cancelling = Cancellations::default();
+    for (sum, record) in (0..).zip(&graph.nodes) {
         let is_of_one = |&value: &ValueId| graph.value(value).is_f32() && finder.is_of_cancelled[value as usize];
-        let reads = of.operands.iter().any(is_of_one);
-        of.results().for_each(|value| finder.is_of_cancelled[value as usize] |= reads);
-        if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract)) {
-            found.nodes.extend(finder.cancels(sum).into_iter().map(|node| (node, sum)));
+        let reads = record.operands.iter().any(is_of_one);
+        record.results().for_each(|value| finder.is_of_cancelled[value as usize] |= reads);
+        if matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add | BinaryOp::Subtract)) {
+            cancelling.nodes.extend(finder.cancels(sum).into_iter().map(|node| (node, sum)));
         }
     }
-    found.is_read = finder.source_of.iter().map(|source| finder.sources.contains(source)).collect();
-    found
+    cancelling.is_read = finder.source_of.iter().map(|source| finder.sources.contains(source)).collect();
+    cancelling
 }
 
 struct Finder<'g, 'm> {
@@ -79,13 +79,13 @@ impl Finder<'_, '_> {
             return products;
         }
         let operands = products.iter().flat_map(|&product| &graph.node(product).operands);
-        let read = operands.map(|&value| self.source_of[value as usize]);
-        self.sources.extend(read.filter(|&value| !graph.value(value).is_data));
-        let found: Vec<NodeId> = products.into_iter().chain(terms.between).collect();
-        for value in found.iter().flat_map(|&node| graph.node(node).results()) {
+        let operand_sources = operands.map(|&value| self.source_of[value as usize]);
+        self.sources.extend(operand_sources.filter(|&value| !graph.value(value).is_data));
+        let cancelled: Vec<NodeId> = products.into_iter().chain(terms.between).collect();
+        for value in cancelled.iter().flat_map(|&node| graph.node(node).results()) {
             self.is_of_cancelled[value as usize] = true;
         }
-        found
+        cancelled
     }
 }
 
@@ -108,18 +108,18 @@ impl Terms {
                 return None;
             }
             let maker = graph.producer(value);
-            let of = graph.node(maker);
-            let op = &graph.instr(of).op;
+            let record = graph.node(maker);
+            let op = &graph.instr(record).op;
             match op {
-                Op::Dot { .. } if of.class() == Some(Class::Allow) => terms.products.push((maker, is_whole)),
+                Op::Dot { .. } if record.class() == Some(Class::Allow) => terms.products.push((maker, is_whole)),
                 Op::Binary(BinaryOp::Add | BinaryOp::Subtract) | Op::Unary(UnaryOp::Negate) => {
                     terms.between.push(maker);
-                    open.extend(of.operands.iter().map(|&value| (value, is_whole)));
+                    open.extend(record.operands.iter().map(|&value| (value, is_whole)));
                 }
-                _ if is_scaling(graph, of) || of.class() == Some(Class::Clear) => {
+                _ if is_scaling(graph, record) || record.class() == Some(Class::Clear) => {
                     terms.between.push(maker);
                     let is_whole = is_whole && movement(op) != Movement::TakesPart;
-                    let learned = of.operands.iter().filter(|&&value| !graph.value(value).is_data);
+                    let learned = record.operands.iter().filter(|&&value| !graph.value(value).is_data);
                     open.extend(learned.map(|&value| (value, is_whole)));
                 }
                 _ => terms.others.push(maker),
@@ -130,9 +130,9 @@ impl Terms {
 }
 
 /// Whether a node scales its operand by numbers that are the same in every run.
-fn is_scaling(graph: &Dataflow<'_>, of: &Node) -> bool {
-    let scales = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
-    scales && of.operands.iter().any(|&value| graph.value(value).is_data)
+fn is_scaling(graph: &Dataflow<'_>, record: &Node) -> bool {
+    let scales = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
+    scales && record.operands.iter().any(|&value| graph.value(value).is_data)
 }
 
 /// For each value the value that was moved, cast, negated or scaled to compute it; equal values share the first of
@@ -140,19 +140,19 @@ fn is_scaling(graph: &Dataflow<'_>, of: &Node) -> bool {
 fn sources(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let mut sources: Vec<ValueId> = (0..graph.values.len() as ValueId).collect();
     let mut alike: BTreeMap<Vec<ValueId>, Vec<NodeId>> = BTreeMap::new();
-    for (node, of) in (0..).zip(&graph.nodes) {
-        let op = &graph.instr(of).op;
+    for (node, record) in (0..).zip(&graph.nodes) {
+        let op = &graph.instr(record).op;
         let is_move = match op {
             Op::Convert | Op::Unary(UnaryOp::Copy | UnaryOp::Negate | UnaryOp::Abs) => true,
             _ if matches!(movement(op), Movement::Places | Movement::Repeats) => true,
-            _ => of.class() == Some(Class::Clear) && of.operands.len() == 1 || is_scaling(graph, of),
+            _ => record.class() == Some(Class::Clear) && record.operands.len() == 1 || is_scaling(graph, record),
         };
-        let first = of.first_result;
-        let learned = of.operands.iter().find(|&&operand| !graph.value(operand).is_data);
+        let first = record.first_result;
+        let learned = record.operands.iter().find(|&&operand| !graph.value(operand).is_data);
         if let Some(&operand) = learned.filter(|_| is_move) {
-            of.results().for_each(|value| sources[value as usize] = sources[operand as usize]);
-        } else if of.n_results == 1 && is_repeated(of) {
-            let operands = of.operands.iter().map(|&value| sources[value as usize]).collect();
+            record.results().for_each(|value| sources[value as usize] = sources[operand as usize]);
+        } else if record.n_results == 1 && is_repeated(record) {
+            let operands = record.operands.iter().map(|&value| sources[value as usize]).collect();
             let others = alike.entry(operands).or_default();
             let same = others.iter().find(|&&other| graph.instr(graph.node(other)).op == *op);
             match same {
@@ -166,8 +166,8 @@ fn sources(graph: &Dataflow<'_>) -> Vec<ValueId> {
 }
 
 /// Whether a second node with the same op and operands computes the same value.
-fn is_repeated(of: &Node) -> bool {
-    matches!(of.class(), Some(Class::Allow | Class::Infer | Class::Clear)) && !of.operands.is_empty()
+fn is_repeated(record: &Node) -> bool {
+    matches!(record.class(), Some(Class::Allow | Class::Infer | Class::Clear)) && !record.operands.is_empty()
 }
 
 /// For each sum along some of the axes that `node` computes on elementwise, the arrays that are summed.
@@ -177,11 +177,11 @@ fn sums_under(graph: &Dataflow<'_>, sources: &[ValueId], node: NodeId) -> Vec<BT
         if !seen.insert(node) || seen.len() > MAX_NODES {
             continue;
         }
-        let of = graph.node(node);
+        let record = graph.node(node);
         if is_sum(graph, node) {
             sums.push(leaves(graph, sources, node));
-        } else if is_map(&graph.instr(of).op) || of.class() == Some(Class::Clear) {
-            open.extend(of.operands.iter().map(|&value| graph.producer(value)));
+        } else if is_map(&graph.instr(record).op) || record.class() == Some(Class::Clear) {
+            open.extend(record.operands.iter().map(|&value| graph.producer(value)));
         }
     }
     sums.retain(|leaves| !leaves.is_empty());

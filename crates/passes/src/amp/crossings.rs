@@ -36,32 +36,32 @@ impl Around<'_> {
     /// Decides which arrays of the state of the region's loops are narrow.
     pub(super) fn narrow_loops(&self, loops: &BTreeMap<NodeId, Loop>, out: &mut Assignment) {
         let graph = self.graph;
-        for (&node, of_loop) in loops {
-            let of = graph.node(node);
-            let is_between = of_loop.has_product || self.leads_to_product[node as usize];
-            if of.operands.len() != of_loop.uses.len() || of_loop.is_of_logarithms || !is_between {
+        for (&node, its_loop) in loops {
+            let record = graph.node(node);
+            let is_between = its_loop.has_product || self.leads_to_product[node as usize];
+            if record.operands.len() != its_loop.uses.len() || its_loop.is_of_logarithms || !is_between {
                 continue;
             }
-            let mut state = vec![false; of_loop.uses.len()];
-            let leaves = || of.operands.iter().copied().zip(of.results()).zip(&of_loop.uses).enumerate();
-            for (leaf, ((before, after), kept)) in leaves() {
+            let mut state = vec![false; its_loop.uses.len()];
+            let leaves = || record.operands.iter().copied().zip(record.results()).zip(&its_loop.uses).enumerate();
+            for (leaf, ((before, after), its_use)) in leaves() {
                 let is_free = graph.users[after as usize].is_empty() && !self.ends.is_result[after as usize];
                 let is_loop = loops.contains_key(&graph.producer(before));
                 let is_narrow = self.is_stored_narrow(before, out) || self.is_of_product(before) && !is_loop;
                 let is_needed = self.needs.given[before as usize];
-                state[leaf] = matches!(kept, Use::Read { .. }) && is_free && is_narrow && !is_needed;
+                state[leaf] = matches!(its_use, Use::Read { .. }) && is_free && is_narrow && !is_needed;
             }
             let reads_narrow = state.contains(&true);
-            for (leaf, ((before, after), kept)) in leaves() {
-                let &Use::Filled { is_of_product, is_of_read } = kept else { continue };
+            for (leaf, ((before, after), its_use)) in leaves() {
+                let &Use::Filled { is_of_product, is_of_read } = its_use else { continue };
                 let is_between = is_of_product || is_of_read && reads_narrow;
                 let has_readers = !graph.users[after as usize].is_empty() || out.is_narrow_result(after);
                 state[leaf] = is_between && has_readers && graph.value(before).is_exact && !self.is_kept(after);
                 out.value_low[after as usize] |= state[leaf];
             }
-            let is_over_layers = leaves().any(|(_, ((before, _), kept))| self.is_layers(before, *kept));
-            for (leaf, ((before, after), kept)) in leaves() {
-                let &Use::Carried { is_between } = kept else {
+            let is_over_layers = leaves().any(|(_, ((before, _), its_use))| self.is_layers(before, *its_use));
+            for (leaf, ((before, after), its_use)) in leaves() {
+                let &Use::Carried { is_between } = its_use else {
                     continue;
                 };
                 let is_array = graph.value(before).is_f32() && graph.value(before).n_elements > 1;
@@ -70,12 +70,12 @@ impl Around<'_> {
             }
             if state.contains(&true) {
                 for ((before, after), _) in
-                    of.operands.iter().zip(of.results()).zip(&state).filter(|(_, narrow)| **narrow)
+                    record.operands.iter().zip(record.results()).zip(&state).filter(|(_, narrow)| **narrow)
                 {
                     out.value_low[after as usize] = true;
                     debug_assert!(graph.value(*before).is_f32());
                 }
-                out.cross(node, &of.operands, Crossing { taken: state.clone(), given: state });
+                out.cross(node, &record.operands, Crossing { taken: state.clone(), given: state });
             }
         }
     }
@@ -84,14 +84,14 @@ impl Around<'_> {
     pub(super) fn narrow_branches(&self, branches: &BTreeMap<NodeId, Vec<Branch>>, out: &mut Assignment) {
         let graph = self.graph;
         for (&node, branches) in branches {
-            let of = graph.node(node);
+            let record = graph.node(node);
             let n_taken: usize = branches.iter().map(|branch| branch.n_taken).sum();
             let has_product = branches.iter().any(|branch| branch.of_product.contains(&true));
-            if of.operands.len() != 1 + n_taken || !(has_product || self.leads_to_product[node as usize]) {
+            if record.operands.len() != 1 + n_taken || !(has_product || self.leads_to_product[node as usize]) {
                 continue;
             }
             let is_array = |value: ValueId| graph.value(value).is_f32() && graph.value(value).n_elements > 1;
-            let taken: Vec<bool> = (of.operands.iter())
+            let taken: Vec<bool> = (record.operands.iter())
                 .map(|&value| is_array(value) && (self.is_stored_narrow(value, out) || self.is_of_product(value)))
                 .collect();
             let mut first = 1;
@@ -101,7 +101,7 @@ impl Around<'_> {
                 of_branch.contains(&true)
             };
             let take_narrow: Vec<bool> = branches.iter().map(takes_narrow).collect();
-            let given: Vec<bool> = (of.results().enumerate())
+            let results_narrow: Vec<bool> = (record.results().enumerate())
                 .map(|(leaf, value)| {
                     let is_narrow = |(branch, &takes_narrow): (&Branch, &bool)| {
                         branch.of_product[leaf] || takes_narrow && branch.of_taken[leaf]
@@ -110,11 +110,11 @@ impl Around<'_> {
                     is_array(value) && is_between && self.leads_to_product[node as usize] && !self.is_kept(value)
                 })
                 .collect();
-            for (value, _) in of.results().zip(&given).filter(|(_, is_narrow)| **is_narrow) {
+            for (value, _) in record.results().zip(&results_narrow).filter(|(_, is_narrow)| **is_narrow) {
                 out.value_low[value as usize] = true;
             }
-            if taken.contains(&true) || given.contains(&true) {
-                out.cross(node, &of.operands, Crossing { taken, given });
+            if taken.contains(&true) || results_narrow.contains(&true) {
+                out.cross(node, &record.operands, Crossing { taken, given: results_narrow });
             }
         }
     }
@@ -130,14 +130,14 @@ impl Around<'_> {
 
     /// Whether a loop reads weights of its layers here: slices of a parameter that the program updates, too, or whose
     /// gradient it returns. Data that the steps of an optimizer read are not weights.
-    fn is_layers(&self, before: ValueId, kept: Use) -> bool {
+    fn is_layers(&self, before: ValueId, its_use: Use) -> bool {
         let graph = self.graph;
         let is_update = |&result: &ValueId| {
             let is_as_large = graph.value(result).n_elements == graph.value(before).n_elements;
             let is_made = graph.node(graph.producer(result)).kind != NodeKind::Parameter;
             graph.value(result).is_f32() && is_as_large && is_made
         };
-        kept == Use::Read { is_layers: true }
+        its_use == Use::Read { is_layers: true }
             && is_of_parameter(graph, graph.producer(before))
             && graph.results.iter().any(is_update)
     }
@@ -154,10 +154,10 @@ impl Around<'_> {
     /// that a loop filled is transposed for the next loop.
     fn moved_from(&self, mut value: ValueId) -> ValueId {
         loop {
-            let of = self.graph.node(self.graph.producer(value));
-            let [operand] = of.operands[..] else { return value };
+            let record = self.graph.node(self.graph.producer(value));
+            let [operand] = record.operands[..] else { return value };
             let is_whole = self.graph.value(operand).n_elements == self.graph.value(value).n_elements;
-            if of.kind != NodeKind::Op(Class::Clear) || !is_whole {
+            if record.kind != NodeKind::Op(Class::Clear) || !is_whole {
                 return value;
             }
             value = operand;

@@ -29,12 +29,12 @@ const WINDOW_TERMS: i64 = 9;
 
 /// Whether a node reshapes an array to another last axis (the one along a tile's lanes): a copy on a TPU.
 pub(super) fn changes_lanes(graph: &Dataflow<'_>, node: NodeId) -> bool {
-    let of = graph.node(node);
-    let instr = graph.instr(of);
+    let record = graph.node(node);
+    let instr = graph.instr(record);
     if instr.op != Op::Reshape {
         return false;
     }
-    let computation = graph.module.comp(graph.frames[of.frame as usize].comp);
+    let computation = graph.module.comp(graph.frames[record.frame as usize].comp);
     let lanes = |dims: &[i64]| dims.iter().copied().rfind(|&size| size != 1);
     lanes(computation.instr(instr.operands[0]).shape.dims()) != lanes(instr.shape.dims())
 }
@@ -56,10 +56,10 @@ pub(super) fn merges_padded_windows(graph: &Dataflow<'_>, node: NodeId) -> bool 
         });
         before.collect()
     };
-    let (given, reshaped) = (starts(producer.shape.dims()), starts(instr.shape.dims()));
+    let (before, reshaped) = (starts(producer.shape.dims()), starts(instr.shape.dims()));
     let spatial = convolution.window.iter().zip(&convolution.dims.output_spatial);
     let is_padded = |dim: &WindowDim| dim.padding_low != 0 || dim.padding_high != 0;
-    let mut padded = spatial.filter(|(dim, _)| is_padded(dim)).map(|(_, &axis)| given[axis as usize]);
+    let mut padded = spatial.filter(|(dim, _)| is_padded(dim)).map(|(_, &axis)| before[axis as usize]);
     padded.any(|place| place.1 != 1 && !reshaped.contains(&place))
 }
 
@@ -68,14 +68,14 @@ pub(super) fn merges_padded_windows(graph: &Dataflow<'_>, node: NodeId) -> bool 
 pub(super) fn moved(graph: &Dataflow<'_>) -> Vec<bool> {
     let mut moved = vec![false; graph.nodes.len()];
     for node in 0..graph.nodes.len() as NodeId {
-        let of = graph.node(node);
-        let n_given = of.results().map(|value| graph.value(value).n_elements).max().unwrap_or(0);
+        let record = graph.node(node);
+        let n_results = record.results().map(|value| graph.value(value).n_elements).max().unwrap_or(0);
         let is_moved_on = |&value: &u32| {
             let producer = graph.producer(value);
-            graph.value(value).is_f32() && moved[producer as usize] && graph.value(value).n_elements >= n_given
+            graph.value(value).is_f32() && moved[producer as usize] && graph.value(value).n_elements >= n_results
         };
-        let is_clear = of.kind == NodeKind::Op(Class::Clear);
-        moved[node as usize] = is_clear && (is_stored(graph.instr(of)) || of.operands.iter().any(is_moved_on));
+        let is_clear = record.kind == NodeKind::Op(Class::Clear);
+        moved[node as usize] = is_clear && (is_stored(graph.instr(record)) || record.operands.iter().any(is_moved_on));
     }
     moved
 }
@@ -98,13 +98,13 @@ pub(super) fn moved_from(graph: &Dataflow<'_>, mut value: ValueId) -> ValueId {
 
 /// The zeros and the rows of a node that adds rows to zeros, if it may compute in bf16.
 pub(super) fn rows_into_zeros(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId) -> Option<(ValueId, ValueId)> {
-    let of = graph.node(node);
-    let instr = graph.instr(of);
-    let [zeros, _, rows] = of.operands[..] else { return None };
+    let record = graph.node(node);
+    let instr = graph.instr(record);
+    let [zeros, _, rows] = record.operands[..] else { return None };
     // In f16 a sum of rows may be infinite.
     let is_sum = graph.low == DType::BF16
-        && matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
-        && of.because == Because::Op
+        && matches!(record.kind, NodeKind::Op(Class::Deny { .. }))
+        && record.because == Because::Op
         && matches!(instr.op, Op::Scatter { .. })
         && list_names(graph.module, &instr.op).iter().any(|name| name == "scatter:add")
         && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
@@ -114,12 +114,12 @@ pub(super) fn rows_into_zeros(graph: &Dataflow<'_>, classes: &Classes<'_>, node:
 
 /// Whether a node is a sum named `name` with one result, is f32 only because of its op, and is not shared by devices.
 fn is_sum_called(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId, name: &str) -> bool {
-    let of = graph.node(node);
-    let op = &graph.instr(of).op;
-    of.n_results == 1
-        && matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
-        && of.because == Because::Op
-        && list_names(graph.module, op).iter().any(|called| called == name)
+    let record = graph.node(node);
+    let op = &graph.instr(record).op;
+    record.n_results == 1
+        && matches!(record.kind, NodeKind::Op(Class::Deny { .. }))
+        && record.because == Because::Op
+        && list_names(graph.module, op).iter().any(|op_name| op_name == name)
         && classes.sum_in_f32(graph.module, op) == DeviceSum::Never
 }
 

@@ -226,16 +226,16 @@ impl<'m> Dataflow<'m> {
 
     /// For each value whether it is in `open`, or is computed from such a value through nodes that satisfy `passes`.
     pub(super) fn reached(&self, mut open: Vec<ValueId>, passes: impl Fn(NodeId) -> bool) -> Vec<bool> {
-        let mut found = vec![false; self.values.len()];
+        let mut is_reached = vec![false; self.values.len()];
         let mut is_passed = vec![false; self.nodes.len()];
         while let Some(value) = open.pop() {
-            if !std::mem::replace(&mut found[value as usize], true) {
+            if !std::mem::replace(&mut is_reached[value as usize], true) {
                 let users = self.users[value as usize].iter().filter(|&&user| passes(user));
                 let users = users.filter(|&&user| !std::mem::replace(&mut is_passed[user as usize], true));
                 open.extend(users.flat_map(|&user| self.node(user).results()));
             }
         }
-        found
+        is_reached
     }
 
     /// For each node whether a product is computed from its result.
@@ -252,18 +252,19 @@ impl<'m> Dataflow<'m> {
     /// so that nothing was summed between. `begins` returns `Some(true)` for a node that begins, `Some(false)` for one
     /// that passes such an array on, and `None` for one that ends it.
     pub(super) fn of_arrays(&self, begins: impl Fn(NodeId) -> Option<bool>) -> Vec<bool> {
-        let mut found = vec![false; self.nodes.len()];
+        let mut is_passed_on = vec![false; self.nodes.len()];
         for (idx, node) in self.nodes.iter().enumerate() {
             let n_elements = |value: ValueId| self.value(value).n_elements;
-            let n_given = node.results().map(n_elements).max().unwrap_or(0);
-            let is_whole = |&value: &ValueId| found[self.producer(value) as usize] && n_elements(value) >= n_given;
-            found[idx] = match begins(idx as NodeId) {
+            let n_results = node.results().map(n_elements).max().unwrap_or(0);
+            let is_whole =
+                |&value: &ValueId| is_passed_on[self.producer(value) as usize] && n_elements(value) >= n_results;
+            is_passed_on[idx] = match begins(idx as NodeId) {
                 Some(true) => true,
                 Some(false) => node.operands.iter().any(is_whole),
                 None => false,
             };
         }
-        found
+        is_passed_on
     }
 
     /// The region's parameters.
@@ -298,8 +299,8 @@ impl<'m> Dataflow<'m> {
     /// Whether a callee may be followed; if so, its room is subtracted.
     fn makes_room(&mut self, comp: CompId) -> bool {
         let size = |instr: &Instruction| 1 + instr.shape.leaves().len();
-        let n_taken: usize = self.module.comp(comp).instructions.iter().map(size).sum();
-        let left = self.call_room.checked_sub(EMPTY_CALLEE + n_taken);
+        let room: usize = self.module.comp(comp).instructions.iter().map(size).sum();
+        let left = self.call_room.checked_sub(EMPTY_CALLEE + room);
         self.call_room = left.unwrap_or(self.call_room);
         left.is_some()
     }
@@ -313,17 +314,19 @@ impl<'m> Dataflow<'m> {
         classes: &Classes<'_>,
     ) -> (Option<NodeId>, Vec<ValueId>) {
         let instr = self.module.comp(self.frames[frame as usize].comp).instr(id);
-        let of = |graph: &Dataflow<'_>, operand: InstrId| graph.frames[frame as usize].values[operand.idx()].clone();
+        let values_of =
+            |graph: &Dataflow<'_>, operand: InstrId| graph.frames[frame as usize].values[operand.idx()].clone();
         match (&instr.op, arguments) {
             (Op::Parameter { number, .. }, Some(arguments)) => {
                 return (None, arguments[*number as usize].clone());
             }
             (Op::Tuple, _) => {
-                return (None, instr.operands.iter().flat_map(|&operand| of(self, operand)).collect());
+                return (None, instr.operands.iter().flat_map(|&operand| values_of(self, operand)).collect());
             }
             (Op::GetTupleElement { index }, _) => return (None, self.element(frame, instr, *index)),
             (Op::Call { to_apply }, _) if self.makes_room(*to_apply) => {
-                let arguments: Vec<Vec<ValueId>> = instr.operands.iter().map(|&operand| of(self, operand)).collect();
+                let arguments: Vec<Vec<ValueId>> =
+                    instr.operands.iter().map(|&operand| values_of(self, operand)).collect();
                 let callee = self.frames.len() as FrameId;
                 let result = self.add_frame(*to_apply, Some(&arguments), classes);
                 self.frames[frame as usize].calls.push((id, callee));
@@ -331,7 +334,7 @@ impl<'m> Dataflow<'m> {
             }
             (Op::OptimizationBarrier | Op::Unary(UnaryOp::Copy), _) => {
                 // One node per value, as their dtypes may differ.
-                let operands = of(self, instr.operands[0]);
+                let operands = values_of(self, instr.operands[0]);
                 let leaves = instr.shape.leaves();
                 let nodes: Vec<NodeId> = (operands.iter().zip(leaves))
                     .map(|(&operand, leaf)| {
@@ -343,7 +346,7 @@ impl<'m> Dataflow<'m> {
             }
             _ => {}
         }
-        let operands = instr.operands.iter().flat_map(|&operand| of(self, operand)).collect();
+        let operands = instr.operands.iter().flat_map(|&operand| values_of(self, operand)).collect();
         let node = self.add_node(frame, id, operands, &instr.shape.leaves(), classes);
         (Some(node), self.node(node).results().collect())
     }
@@ -442,8 +445,8 @@ impl<'m> Dataflow<'m> {
         let n_results = results.len() as u32;
         let sums = self.form(instr, &operands) != DotForm::Multiply;
         let gives_f32 = sums && classes.sum_in_f32(self.module, &instr.op) == DeviceSum::Own;
-        let made = Node { frame, instr: id, kind, because, decided, gives_f32, operands, first_result, n_results };
-        self.nodes.push(made);
+        let added = Node { frame, instr: id, kind, because, decided, gives_f32, operands, first_result, n_results };
+        self.nodes.push(added);
         node
     }
 
@@ -454,58 +457,58 @@ impl<'m> Dataflow<'m> {
         results: &[&Shape],
         classes: &Classes<'_>,
     ) -> (NodeKind, Because) {
-        let of_op = |kind| (kind, Because::Op);
+        let by_op = |kind| (kind, Because::Op);
         let is_f32 = |shape: &&Shape| shape.dtype() == Some(DType::F32);
         let has_f32 = results.iter().any(is_f32) || operands.iter().any(|&v| self.value(v).is_f32());
         match &instr.op {
-            Op::Parameter { .. } => return of_op(NodeKind::Parameter),
-            _ if !has_f32 => return of_op(NodeKind::Fixed("it holds no f32")),
-            Op::Constant(Literal::Array { .. }) => return of_op(NodeKind::Constant),
+            Op::Parameter { .. } => return by_op(NodeKind::Parameter),
+            _ if !has_f32 => return by_op(NodeKind::Fixed("it holds no f32")),
+            Op::Constant(Literal::Array { .. }) => return by_op(NodeKind::Constant),
             Op::Constant(Literal::Tuple(_) | Literal::Token) => {
-                return of_op(NodeKind::Fixed("it is a constant tuple"));
+                return by_op(NodeKind::Fixed("it is a constant tuple"));
             }
             Op::Convert => {
                 let from = operands.first().and_then(|&v| self.value(v).dtype);
                 let to = instr.shape.dtype();
                 match (from, to) {
                     (Some(DType::F32), Some(DType::F32)) => {}
-                    (Some(DType::F32), Some(to)) if to == self.low => return of_op(NodeKind::ToLow),
-                    (Some(DType::F32), _) => return of_op(NodeKind::FromF32),
-                    (Some(from), _) if from == self.low => return of_op(NodeKind::FromLow),
-                    (Some(DType::Pred | DType::S8 | DType::U8), _) => return of_op(NodeKind::FromExact),
-                    _ => return of_op(NodeKind::Fixed("f32 is converted to here, by a rounding of its own")),
+                    (Some(DType::F32), Some(to)) if to == self.low => return by_op(NodeKind::ToLow),
+                    (Some(DType::F32), _) => return by_op(NodeKind::FromF32),
+                    (Some(from), _) if from == self.low => return by_op(NodeKind::FromLow),
+                    (Some(DType::Pred | DType::S8 | DType::U8), _) => return by_op(NodeKind::FromExact),
+                    _ => return by_op(NodeKind::Fixed("f32 is converted to here, by a rounding of its own")),
                 }
             }
-            Op::Iota { .. } => return of_op(NodeKind::Fixed("it counts further than a narrow dtype does")),
-            Op::Call { .. } => return of_op(NodeKind::Fixed("the module has too many call sites to follow each")),
+            Op::Iota { .. } => return by_op(NodeKind::Fixed("it counts further than a narrow dtype does")),
+            Op::Call { .. } => return by_op(NodeKind::Fixed("the module has too many call sites to follow each")),
             _ => {}
         }
         if let Some(why) = self.why_fixed(instr, operands, results) {
-            return of_op(NodeKind::Fixed(why));
+            return by_op(NodeKind::Fixed(why));
         }
         let arrays = operands.iter().map(|&v| (self.value(v).is_f32(), self.value(v).n_elements));
         let arrays = arrays.chain(results.iter().map(|r| (is_f32(r), r.as_array().map_or(0, |a| a.n_elements()))));
         let n_elements = arrays.filter(|(is_f32, _)| *is_f32).map(|(_, n)| n).max().unwrap_or(0);
-        let (class, because) = classes.of(self.module, instr, n_elements, self.form(instr, operands));
+        let (class, because) = classes.classify(self.module, instr, n_elements, self.form(instr, operands));
         let is_of_data = operands.iter().all(|&value| self.value(value).is_data);
         if class == Class::Allow && because == Because::Op && is_of_data {
             let why =
                 "it multiplies positions, counts, constants or masks alone, and integers past 256 are not all bf16";
-            return of_op(NodeKind::Op(Class::Deny { why, spreads: false }));
+            return by_op(NodeKind::Op(Class::Deny { why, spreads: false }));
         }
         let is_lowerable =
             |comp: &CompId| self.module.comp(*comp).instructions.iter().all(|instr| is_retypable(&instr.op));
         if matches!(class, Class::Allow | Class::Infer | Class::Clear) && !instr.op.called().iter().all(is_lowerable) {
             let why = "the computation it applies holds ops that cannot be retyped";
-            return of_op(NodeKind::Op(Class::Deny { why, spreads: true }));
+            return by_op(NodeKind::Op(Class::Deny { why, spreads: true }));
         }
         (NodeKind::Op(class), because)
     }
 
     /// The form of a dot by its sizes; `Product` for any other op.
     pub(super) fn dot_form(&self, node: NodeId) -> DotForm {
-        let of = self.node(node);
-        self.form(self.instr(of), &of.operands)
+        let record = self.node(node);
+        self.form(self.instr(record), &record.operands)
     }
 
     fn form(&self, instr: &Instruction, operands: &[ValueId]) -> DotForm {
@@ -554,9 +557,9 @@ fn sigmoids(graph: &Dataflow<'_>) -> Vec<NodeId> {
         _ => None,
     };
     let is_sigmoid = |&exponential: &NodeId| {
-        let of = graph.node(exponential);
-        let is_denied = matches!(of.kind, NodeKind::Op(Class::Deny { .. })) && of.because == Because::Op;
-        if !is_denied || !matches!(graph.instr(of).op, Op::Unary(UnaryOp::Exp)) {
+        let record = graph.node(exponential);
+        let is_denied = matches!(record.kind, NodeKind::Op(Class::Deny { .. })) && record.because == Because::Op;
+        if !is_denied || !matches!(graph.instr(record).op, Op::Unary(UnaryOp::Exp)) {
             return false;
         }
         let Some(sum) = only_reader(exponential) else { return false };
@@ -578,7 +581,7 @@ pub(super) fn reached(
     begins: impl Fn(NodeId) -> bool,
     is_source: impl Fn(usize) -> bool,
 ) -> Vec<bool> {
-    let mut found = vec![false; body.values.len()];
+    let mut is_reached = vec![false; body.values.len()];
     let mut is_passed = vec![false; body.nodes.len()];
     // Results of the body, with the arrays of the next step's state that each becomes.
     let mut becomes: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
@@ -589,7 +592,7 @@ pub(super) fn reached(
     let mut open: Vec<ValueId> = of_nodes.flat_map(|node| body.node(node).results()).collect();
     open.extend(state.iter().enumerate().filter(|(leaf, _)| is_source(*leaf)).map(|(_, &value)| value));
     while let Some(value) = open.pop() {
-        if std::mem::replace(&mut found[value as usize], true) {
+        if std::mem::replace(&mut is_reached[value as usize], true) {
             continue;
         }
         let users = body.users[value as usize].iter();
@@ -597,5 +600,5 @@ pub(super) fn reached(
         open.extend(users.flat_map(|&user| body.node(user).results()));
         open.extend(becomes.get(&value).into_iter().flatten().filter(|&&before| body.value(before).is_f32()));
     }
-    found
+    is_reached
 }

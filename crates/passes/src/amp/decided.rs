@@ -77,10 +77,10 @@ pub(super) fn idle(decisions: &[Decided], module: &Module) -> Vec<String> {
     let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
     let line = |decided: &Decided| {
         let Decided { instruction, of, .. } = decided;
-        let found = instructions().find(|instr| instr.name == *instruction).map(kind_of);
-        let found = found.map_or("there is no instruction of that name".to_string(), |is| format!("it is `{is}`"));
+        let actual = instructions().find(|instr| instr.name == *instruction).map(kind_of);
+        let actual = actual.map_or("there is no instruction of that name".to_string(), |is| format!("it is `{is}`"));
         format!(
-            "decided: `{instruction}` is to be `{of}`, and in {} {found}: nothing was done\nhelp: decisions are for one \
+            "decided: `{instruction}` is to be `{of}`, and in {} {actual}: nothing was done\nhelp: decisions are for one \
              module; `bf16scope lower --target` makes those of another",
             module.name
         )

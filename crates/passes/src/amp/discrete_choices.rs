@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 
 /// What a region, or an op that runs regions, knows of its surroundings. An empty list says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Told {
+pub(super) struct RegionContext {
     /// For each operand whether it is computed from a product.
     pub learned: Vec<bool>,
     /// For each operand whether it is computed from products, and from no result of a loop or a branch.
@@ -54,7 +54,7 @@ pub(super) struct Choices {
     /// For each result whether it is computed from a product.
     pub learned: Vec<bool>,
     /// For each node that runs regions the surroundings of these, in the order of its attributes.
-    pub around: BTreeMap<NodeId, Vec<Told>>,
+    pub around: BTreeMap<NodeId, Vec<RegionContext>>,
     /// For each node that runs regions, for each operand and for each result whether it is a score.
     pub of_regions: BTreeMap<NodeId, (Vec<bool>, Vec<bool>)>,
 }
@@ -67,17 +67,17 @@ pub(super) struct Through {
     /// For each operand whether it is a score.
     pub scores: Vec<bool>,
     /// The surroundings of its regions.
-    pub around: Vec<Told>,
+    pub around: Vec<RegionContext>,
 }
 
 /// Describes what an op that runs regions does with values, given the surroundings of the op.
-pub(super) type RunsRegions<'r> = dyn FnMut(&Op, Told) -> Through + 'r;
+pub(super) type RunsRegions<'r> = dyn FnMut(&Op, RegionContext) -> Through + 'r;
 
 /// Finds the choices of a region. `through` describes ops that run regions.
 pub(super) fn discrete_choices(
     graph: &Dataflow<'_>,
     kind: RegionKind,
-    around: &Told,
+    around: &RegionContext,
     through: &mut RunsRegions<'_>,
 ) -> Choices {
     let n = graph.nodes.len();
@@ -89,8 +89,8 @@ pub(super) fn discrete_choices(
         precision_class(graph.module, op) == Class::Allow || calls_regions(op)
     };
     let producers = |node: NodeId| graph.node(node).operands.iter().map(|&value| graph.producer(value));
-    let flags = |values: &mut dyn Iterator<Item = ValueId>, of: &[bool]| -> Vec<bool> {
-        values.map(|value| of[value as usize]).collect()
+    let flags = |values: &mut dyn Iterator<Item = ValueId>, is_marked: &[bool]| -> Vec<bool> {
+        values.map(|value| is_marked[value as usize]).collect()
     };
     let leads_to_loss = if kind == RegionKind::Entry { masks::leads_to_loss(graph) } else { None };
     let is_backward =
@@ -101,21 +101,21 @@ pub(super) fn discrete_choices(
         let taken = || graph.node(node).operands.iter().copied();
         let (learned, constant) = (flags(&mut taken(), learned), flags(&mut taken(), &is_constant));
         let of_products_alone = flags(&mut taken(), &of_products_alone);
-        Told { learned, of_products_alone, constant, scores, is_backward: is_backward(node) }
+        RegionContext { learned, of_products_alone, constant, scores, is_backward: is_backward(node) }
     };
     let mut learned = vec![false; graph.values.len()];
     for node in 0..n as NodeId {
-        let of = graph.node(node);
-        let op = &graph.instr(of).op;
-        let of_results: Vec<bool> = if of.kind == NodeKind::Parameter {
+        let record = graph.node(node);
+        let op = &graph.instr(record).op;
+        let are_learned: Vec<bool> = if record.kind == NodeKind::Parameter {
             around.learned.clone()
         } else if calls_regions(op) {
-            through(op, tell(node, &learned, vec![false; of.n_results as usize])).learned
+            through(op, tell(node, &learned, vec![false; record.n_results as usize])).learned
         } else {
-            let is_learned = multiplies(node) || of.operands.iter().any(|&value| learned[value as usize]);
-            vec![is_learned; of.n_results as usize]
+            let is_learned = multiplies(node) || record.operands.iter().any(|&value| learned[value as usize]);
+            vec![is_learned; record.n_results as usize]
         };
-        of.results().zip(of_results).for_each(|(value, is_learned)| learned[value as usize] = is_learned);
+        record.results().zip(are_learned).for_each(|(value, is_learned)| learned[value as usize] = is_learned);
     }
     let mut leads_to_product = vec![false; n];
     if kind == RegionKind::Body {
@@ -131,48 +131,48 @@ pub(super) fn discrete_choices(
     let masks = masks::masks(graph, kind, [&learned, &is_constant], &is_backward, &leads_on, &|node| {
         is_choice(graph, graph.node(node), &learned)
     });
-    let mut found = Choices { of_node: vec![None; n], ..Choices::default() };
+    let mut choices = Choices { of_node: vec![None; n], ..Choices::default() };
     let mut is_read = vec![false; graph.values.len()];
     for (&value, _) in graph.results.iter().zip(&around.scores).filter(|(_, is_score)| **is_score) {
         let producer = graph.producer(value);
         if graph.value(value).is_f32() && learned[value as usize] {
             is_read[value as usize] = true;
-            found.of_node[producer as usize].get_or_insert(producer);
+            choices.of_node[producer as usize].get_or_insert(producer);
         }
     }
     for node in (0..n as NodeId).rev() {
-        let of = graph.node(node);
-        let op = &graph.instr(of).op;
-        let known = found.of_node[node as usize];
+        let record = graph.node(node);
+        let op = &graph.instr(record).op;
+        let known = choices.of_node[node as usize];
         let is_choice = || {
-            leads_to_product[node as usize] && is_choice(graph, of, &learned)
+            leads_to_product[node as usize] && is_choice(graph, record, &learned)
                 || masks[node as usize]
                 || numbers[node as usize] && matches!(op, Op::Compare { .. })
         };
         // An op that computes scores: all its operands count, but not the numbers by which it looks rows up.
-        let computes = || !is_product(node) && !matches!(of.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
-        let mut of_region = None;
+        let computes = || !is_product(node) && !matches!(record.kind, NodeKind::Fixed(_) | NodeKind::Parameter);
+        let mut operand_scores = None;
         if calls_regions(op) {
-            let given: Vec<bool> = of.results().map(|value| is_read[value as usize]).collect();
-            let of_op = through(op, tell(node, &learned, given.clone()));
-            found.around.insert(node, of_op.around);
-            found.of_regions.insert(node, (of_op.scores.clone(), given));
-            of_region = Some(of_op.scores);
+            let result_scores: Vec<bool> = record.results().map(|value| is_read[value as usize]).collect();
+            let op_result = through(op, tell(node, &learned, result_scores.clone()));
+            choices.around.insert(node, op_result.around);
+            choices.of_regions.insert(node, (op_result.scores.clone(), result_scores));
+            operand_scores = Some(op_result.scores);
         } else if !(known.is_some() && computes() || is_choice()) {
             continue;
         }
         let choice = known.unwrap_or(node);
-        for (place, &value) in of.operands.iter().enumerate() {
-            let is_score = of_region.as_ref().is_none_or(|scores| scores.get(place) == Some(&true));
+        for (place, &value) in record.operands.iter().enumerate() {
+            let is_score = operand_scores.as_ref().is_none_or(|scores| scores.get(place) == Some(&true));
             if is_score && graph.value(value).is_f32() && learned[value as usize] {
                 is_read[value as usize] = true;
-                found.of_node[graph.producer(value) as usize].get_or_insert(choice);
+                choices.of_node[graph.producer(value) as usize].get_or_insert(choice);
             }
         }
     }
-    found.scores = graph.parameters().map(|value| is_read[value as usize]).collect();
-    found.learned = flags(&mut graph.results.iter().copied(), &learned);
-    found
+    choices.scores = graph.parameters().map(|value| is_read[value as usize]).collect();
+    choices.learned = flags(&mut graph.results.iter().copied(), &learned);
+    choices
 }
 
 /// Whether a node chooses by its operands, whatever its result is used for.
@@ -195,15 +195,15 @@ fn is_choice(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> bool {
 fn numbers(graph: &Dataflow<'_>, leads_to_product: &[bool]) -> Vec<bool> {
     let mut numbers = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len() as NodeId).rev() {
-        let of = graph.node(node);
-        numbers[node as usize] = of.results().any(|value| {
+        let record = graph.node(node);
+        numbers[node as usize] = record.results().any(|value| {
             let is_truth = graph.value(value).dtype == Some(DType::Pred) && graph.value(value).n_elements > 1;
             let makes_integers = |&user: &NodeId| {
-                let by = graph.node(user);
-                let dtype = graph.value(by.first_result).dtype;
-                let decides = match graph.instr(by).op {
+                let user_node = graph.node(user);
+                let dtype = graph.value(user_node.first_result).dtype;
+                let decides = match graph.instr(user_node).op {
                     Op::Convert => true,
-                    Op::Select => by.operands[0] == value,
+                    Op::Select => user_node.operands[0] == value,
                     _ => false,
                 };
                 let is_integer = decides && dtype.is_some_and(DType::is_integer) && leads_to_product[user as usize];

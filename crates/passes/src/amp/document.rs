@@ -101,8 +101,8 @@ impl Rounds {
     /// Sets the policy's fields for this value of `rounds`.
     fn apply(self, policy: &mut Policy) {
         let is_listed = self == Rounds::Listed;
-        let of_all = if is_listed { Boundary::Keep } else { Boundary::Lower };
-        (policy.logits, policy.tables, policy.moved, policy.loops) = (of_all, of_all, of_all, of_all);
+        let lowered = if is_listed { Boundary::Keep } else { Boundary::Lower };
+        (policy.logits, policy.tables, policy.moved, policy.loops) = (lowered, lowered, lowered, lowered);
         policy.deny_spreads = is_listed;
         policy.unstored = if matches!(self, Rounds::All | Rounds::Listed) { Boundary::Lower } else { Boundary::Keep };
         policy.carried = if self == Rounds::Carried { Boundary::Lower } else { Boundary::Keep };
@@ -117,7 +117,7 @@ fn boundary(narrow: &[Narrow], which: Narrow) -> Boundary {
 impl PolicyDocument {
     /// The deprecated keys of the document.
     fn old_keys(&self) -> Vec<OldKey> {
-        let is_said = |key: &&OldKey| match key.name {
+        let is_present = |key: &&OldKey| match key.name {
             "infer" => self.infer.is_some(),
             "clear" => self.clear.is_some(),
             "min_elements" => self.min_elements.is_some(),
@@ -133,7 +133,7 @@ impl PolicyDocument {
             "carried" => self.carried.is_some(),
             _ => false,
         };
-        OLD_KEYS.iter().filter(is_said).copied().collect()
+        OLD_KEYS.iter().filter(is_present).copied().collect()
     }
 
     /// The policy of the document's preset.

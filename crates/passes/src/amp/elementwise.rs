@@ -34,26 +34,26 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment) -> Vec<
     };
     // A node whose result only the function itself reads.
     let is_inside = |node: NodeId| source(node).is_some() && users(node).all(|user| source(user) == source(node));
-    let mut found = vec![false; graph.nodes.len()];
+    let mut is_within = vec![false; graph.nodes.len()];
     for node in nodes().filter(|&node| is_inside(node) && users(node).next().is_some()) {
-        found[node as usize] = true;
-        users(node).for_each(|end| found[end as usize] = true);
+        is_within[node as usize] = true;
+        users(node).for_each(|end| is_within[end as usize] = true);
     }
     let mut is_read_narrow = vec![false; graph.nodes.len()];
     for node in nodes().rev() {
-        is_read_narrow[node as usize] = users(node).filter(|&user| !found[user as usize]).any(|user| {
+        is_read_narrow[node as usize] = users(node).filter(|&user| !is_within[user as usize]).any(|user| {
             let is_move = graph.node(user).class() == Some(Class::Clear);
             assignment.low[user as usize] || is_move && is_read_narrow[user as usize]
         });
     }
     let is_open = |&node: &NodeId| {
-        let of = graph.node(node);
-        let is_open = match of.class() {
+        let record = graph.node(node);
+        let is_open = match record.class() {
             Some(Class::Infer) => assignment.low[node as usize],
-            Some(Class::Clear) => graph.value(of.first_result).is_f32(),
+            Some(Class::Clear) => graph.value(record.first_result).is_f32(),
             _ => false,
         };
-        found[node as usize] && is_open
+        is_within[node as usize] && is_open
     };
     let unstored = |node: NodeId| {
         // A gradient finds the maximum's operand by equality; if only one side were rounded, neither would be equal.
@@ -68,15 +68,15 @@ pub(super) fn elementwise(graph: &Dataflow<'_>, assignment: &Assignment) -> Vec<
 /// The source of each value.
 fn sources(graph: &Dataflow<'_>) -> Vec<Source> {
     let mut sources: Vec<Source> = (0..graph.values.len() as ValueId).map(Source::One).collect();
-    for of in &graph.nodes {
+    for record in &graph.nodes {
         let mut varying =
-            of.operands.iter().map(|&value| sources[value as usize]).filter(|&source| source != Source::Constants);
-        let op = &graph.instr(of).op;
-        let source = match (&of.kind, varying.next()) {
+            record.operands.iter().map(|&value| sources[value as usize]).filter(|&source| source != Source::Constants);
+        let op = &graph.instr(record).op;
+        let source = match (&record.kind, varying.next()) {
             _ if matches!(op, Op::Constant(_)) => Some(Source::Constants),
             // The same numbers, which each computation that reads them may convert for itself.
             (NodeKind::FromLow, Some(first)) => Some(first),
-            (NodeKind::Op(_) | NodeKind::Fixed(_), None) if !of.operands.is_empty() => Some(Source::Constants),
+            (NodeKind::Op(_) | NodeKind::Fixed(_), None) if !record.operands.is_empty() => Some(Source::Constants),
             (NodeKind::Op(_) | NodeKind::Fixed(_), Some(first)) => {
                 let is_placing = matches!(op, Op::Broadcast { .. } | Op::Reshape);
                 Some(first).filter(|_| is_map(op) && !is_placing && varying.all(|source| source == first))
@@ -84,7 +84,7 @@ fn sources(graph: &Dataflow<'_>) -> Vec<Source> {
             _ => None,
         };
         if let Some(source) = source {
-            of.results().for_each(|value| sources[value as usize] = source);
+            record.results().for_each(|value| sources[value as usize] = source);
         }
     }
     sources

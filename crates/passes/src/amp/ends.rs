@@ -38,7 +38,7 @@ pub(super) struct Ends {
 
 impl Ends {
     /// Finds the ends of a region. `is_result` marks the values that it returns in their own dtype.
-    pub(super) fn of(
+    pub(super) fn find(
         graph: &Dataflow<'_>,
         policy: &Policy,
         kind: RegionKind,
@@ -92,18 +92,18 @@ impl Ends {
 
     /// Makes f32 what is computed from nodes that spread.
     fn spread(&mut self, graph: &Dataflow<'_>, policy: &Policy, spreads: &[bool]) {
-        let of_product = self.of_products(graph);
+        let is_of_product = self.of_products(graph);
         let mut origin: Vec<Option<NodeId>> = vec![None; graph.nodes.len()];
         for node in 0..graph.nodes.len() as NodeId {
-            let (idx, of) = (node as usize, graph.node(node));
-            let is_add = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add));
-            let is_end = !policy.deny_spreads && is_add && of_product[idx];
-            if is_end || !matches!(of.class(), Some(Class::Infer | Class::Clear)) {
+            let (idx, record) = (node as usize, graph.node(node));
+            let is_add = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add));
+            let is_end = !policy.deny_spreads && is_add && is_of_product[idx];
+            if is_end || !matches!(record.class(), Some(Class::Infer | Class::Clear)) {
                 continue;
             }
-            let mut makers = of.operands.iter().map(|&value| graph.producer(value) as usize);
+            let mut makers = record.operands.iter().map(|&value| graph.producer(value) as usize);
             origin[idx] = makers.find_map(|maker| if spreads[maker] { Some(maker as NodeId) } else { origin[maker] });
-            if let (Some(from), Some(Class::Infer), None) = (origin[idx], of.class(), self.wide[idx]) {
+            if let (Some(from), Some(Class::Infer), None) = (origin[idx], record.class(), self.wide[idx]) {
                 self.wide[idx] = Some((Rule::Spread, from));
                 self.blocked[idx] = true;
             }
@@ -129,18 +129,18 @@ fn leads_to(graph: &Dataflow<'_>, values: &[ValueId], passes: impl Fn(NodeId) ->
     values.iter().map(|&value| graph.producer(value)).for_each(|node| leads[node as usize] = Some(node));
     for node in (0..graph.nodes.len()).rev() {
         let mut users = graph.nodes[node].results().flat_map(|value| &graph.users[value as usize]);
-        let found = leads[node].or_else(|| users.find_map(|&user| leads[user as usize].filter(|_| passes(user))));
-        leads[node] = found;
+        let end = leads[node].or_else(|| users.find_map(|&user| leads[user as usize].filter(|_| passes(user))));
+        leads[node] = end;
     }
     leads
 }
 
 /// Whether there is a backward pass: an allowed op reads values that are computed from the loss.
 fn differentiates(graph: &Dataflow<'_>, leads_to_loss: &[bool], spreads: &[bool]) -> bool {
-    let mut of_loss = vec![false; graph.nodes.len()];
-    graph.nodes.iter().enumerate().any(|(node, of)| {
-        let mut makers = of.operands.iter().map(|&value| graph.producer(value) as usize);
-        of_loss[node] = makers.any(|maker| of_loss[maker] || leads_to_loss[maker] && spreads[maker]);
-        of_loss[node] && of.class() == Some(Class::Allow)
+    let mut is_of_loss = vec![false; graph.nodes.len()];
+    graph.nodes.iter().enumerate().any(|(node, record)| {
+        let mut makers = record.operands.iter().map(|&value| graph.producer(value) as usize);
+        is_of_loss[node] = makers.any(|maker| is_of_loss[maker] || leads_to_loss[maker] && spreads[maker]);
+        is_of_loss[node] && record.class() == Some(Class::Allow)
     })
 }

@@ -109,16 +109,16 @@ impl Expressions {
 }
 
 fn is_equal_op(module: &Module, a: &Op, b: &Op) -> bool {
-    let (of_a, of_b) = (a.called(), b.called());
-    if of_a == of_b {
+    let (called_by_a, called_by_b) = (a.called(), b.called());
+    if called_by_a == called_by_b {
         return a == b;
     }
     let mut renamed = b.clone();
-    let mut names = of_a.iter();
+    let mut names = called_by_a.iter();
     renamed.for_each_called_mut(&mut |callee| *callee = names.next().copied().unwrap_or(*callee));
-    of_a.len() == of_b.len()
+    called_by_a.len() == called_by_b.len()
         && renamed == *a
-        && of_a.iter().zip(&of_b).all(|(&a, &b)| is_equal_computation(module, a, b))
+        && called_by_a.iter().zip(&called_by_b).all(|(&a, &b)| is_equal_computation(module, a, b))
 }
 
 fn is_equal_computation(module: &Module, a: CompId, b: CompId) -> bool {

@@ -48,20 +48,20 @@ pub(super) fn graph<'m>(
 
 fn products(graph: &Dataflow<'_>, is_entry: bool) -> Vec<NodeId> {
     let asks = |&node: &NodeId| {
-        let of = graph.node(node);
-        let is_denied = matches!(of.kind, NodeKind::Op(Class::Deny { .. })) && of.because == Because::Op;
-        is_denied && matches!(&graph.instr(of).op, Op::Dot { precision, .. } if asks_for_digits(precision))
+        let record = graph.node(node);
+        let is_denied = matches!(record.kind, NodeKind::Op(Class::Deny { .. })) && record.because == Because::Op;
+        is_denied && matches!(&graph.instr(record).op, Op::Dot { precision, .. } if asks_for_digits(precision))
     };
     let nodes = || 0..graph.nodes.len() as NodeId;
-    let mut found: Vec<NodeId> = nodes().filter(asks).collect();
-    if !found.is_empty() {
+    let mut exact_products: Vec<NodeId> = nodes().filter(asks).collect();
+    if !exact_products.is_empty() {
         let is_between = between(graph, is_entry);
-        let mut constants = Constants { graph, found: BTreeMap::new(), room: MAX_NUMBERS };
-        found.retain(|&node| {
+        let mut constants = Constants { graph, numbers: BTreeMap::new(), room: MAX_NUMBERS };
+        exact_products.retain(|&node| {
             is_between[node as usize] && graph.node(node).operands.iter().any(|&value| constants.averages(value))
         });
     }
-    found
+    exact_products
 }
 
 /// Whether a product asks for more precision of its operands, but for no algorithm.
@@ -90,13 +90,13 @@ fn between(graph: &Dataflow<'_>, is_entry: bool) -> Vec<bool> {
         let mut users = graph.node(node).results().flat_map(|value| &graph.users[value as usize]);
         leads_to_product[node as usize] |= users.any(|&user| is_product(user));
     }
-    let mut of_product = vec![false; n];
+    let mut is_of_product = vec![false; n];
     for node in 0..n as NodeId {
-        let goes_on = |maker: NodeId| of_product[maker as usize] && !leads_to_loss[maker as usize] && passes(maker);
+        let goes_on = |maker: NodeId| is_of_product[maker as usize] && !leads_to_loss[maker as usize] && passes(maker);
         let mut makers = graph.node(node).operands.iter().map(|&value| graph.producer(value));
-        of_product[node as usize] = makers.any(|maker| is_product(maker) || goes_on(maker));
+        is_of_product[node as usize] = makers.any(|maker| is_product(maker) || goes_on(maker));
     }
-    (0..n).map(|node| of_product[node] && leads_to_product[node] && !leads_to_loss[node]).collect()
+    (0..n).map(|node| is_of_product[node] && leads_to_product[node] && !leads_to_loss[node]).collect()
 }
 
 /// The elements of an array, in row-major order; a predicate is 0 or 1.
@@ -109,7 +109,7 @@ struct Numbers {
 struct Constants<'g> {
     graph: &'g Dataflow<'g>,
     /// The values that were evaluated; `None` where that is not possible.
-    found: BTreeMap<ValueId, Option<Numbers>>,
+    numbers: BTreeMap<ValueId, Option<Numbers>>,
     /// How many more elements may be evaluated.
     room: i64,
 }
@@ -121,29 +121,29 @@ impl Constants<'_> {
         let mut needed = BTreeSet::new();
         let mut open = vec![value];
         while let Some(value) = open.pop() {
-            let of = self.graph.node(self.graph.producer(value));
+            let record = self.graph.node(self.graph.producer(value));
             let is_computed = matches!(
-                of.kind,
+                record.kind,
                 NodeKind::Op(_) | NodeKind::Constant | NodeKind::FromExact | NodeKind::FromF32 | NodeKind::Fixed(_)
             );
-            if !is_computed || matches!(self.found.get(&value), Some(None)) {
-                self.found.insert(value, None);
+            if !is_computed || matches!(self.numbers.get(&value), Some(None)) {
+                self.numbers.insert(value, None);
                 return false;
             }
-            if !self.found.contains_key(&value) && needed.insert((self.graph.producer(value), value)) {
-                open.extend(&of.operands);
+            if !self.numbers.contains_key(&value) && needed.insert((self.graph.producer(value), value)) {
+                open.extend(&record.operands);
             }
         }
         // In the order of the nodes: operands come first.
         for (node, value) in needed {
             let computed = self.compute(node);
             let is_known = computed.is_some();
-            self.found.insert(value, computed);
+            self.numbers.insert(value, computed);
             if !is_known {
                 return false;
             }
         }
-        let Some(Some(numbers)) = self.found.get(&value) else { return false };
+        let Some(Some(numbers)) = self.numbers.get(&value) else { return false };
         let &[n_rows, n_columns] = &numbers.shape.dims[..] else { return false };
         let sum_to_one = |n: i64, step: i64, places: i64, stride: i64| {
             (0..n).all(|nth| {
@@ -160,11 +160,11 @@ impl Constants<'_> {
 
     /// Evaluates a node whose operands are known.
     fn compute(&mut self, node: NodeId) -> Option<Numbers> {
-        let of = self.graph.node(node);
-        let instr = self.graph.instr(of);
-        let shape = instr.shape.as_array().filter(|_| of.n_results == 1)?;
+        let record = self.graph.node(node);
+        let instr = self.graph.instr(record);
+        let shape = instr.shape.as_array().filter(|_| record.n_results == 1)?;
         let operands: Vec<&Numbers> =
-            { of.operands.iter() }.map(|value| self.found.get(value)?.as_ref()).collect::<Option<_>>()?;
+            { record.operands.iter() }.map(|value| self.numbers.get(value)?.as_ref()).collect::<Option<_>>()?;
         let n_read = operands.iter().map(|operand| operand.shape.n_elements()).max().unwrap_or(0);
         self.room = self.room.saturating_sub(shape.n_elements().max(n_read));
         if self.room < 0 || shape.has_dynamic() {
@@ -190,9 +190,10 @@ fn rounded(x: f64, dtype: DType) -> Option<f64> {
 /// The elements of an op's result before rounding, for the ops that compute such weights. f32 arithmetic is f64
 /// arithmetic, rounded.
 fn apply(op: &Op, shape: &ArrayShape, operands: &[&Numbers], is_sum: bool) -> Option<Vec<f64>> {
-    let of = |nth: usize| operands.get(nth).map(|operand| &operand.all);
-    let each = |f: &dyn Fn(f64) -> f64| Some(of(0)?.iter().map(|&x| f(x)).collect());
-    let both = |f: &dyn Fn(f64, f64) -> f64| Some(of(0)?.iter().zip(of(1)?).map(|(&x, &y)| f(x, y)).collect());
+    let operand = |nth: usize| operands.get(nth).map(|operand| &operand.all);
+    let each = |f: &dyn Fn(f64) -> f64| Some(operand(0)?.iter().map(|&x| f(x)).collect());
+    let both =
+        |f: &dyn Fn(f64, f64) -> f64| Some(operand(0)?.iter().zip(operand(1)?).map(|(&x, &y)| f(x, y)).collect());
     // One number for all places, or one for each.
     let at = |numbers: &[f64], place: usize| numbers[if numbers.len() == 1 { 0 } else { place }];
     let places = || 0..shape.n_elements() as usize;
@@ -230,28 +231,33 @@ fn apply(op: &Op, shape: &ArrayShape, operands: &[&Numbers], is_sum: bool) -> Op
             }))
         }),
         Op::Select => {
-            let (choice, yes, no) = (of(0)?, of(1)?, of(2)?);
+            let (choice, yes, no) = (operand(0)?, operand(1)?, operand(2)?);
             Some(places().map(|place| if at(choice, place) != 0.0 { yes[place] } else { no[place] }).collect())
         }
         Op::Broadcast { dimensions } => {
-            let read = strides(&operands.first()?.shape.dims);
-            let of_axis =
-                |axis: usize| dimensions.iter().position(|&to| to as usize == axis).map_or(0, |nth| read[nth]);
-            moved(shape, of(0)?, &(0..shape.dims.len()).map(of_axis).collect::<Vec<_>>())
+            let operand_strides = strides(&operands.first()?.shape.dims);
+            let axis_stride = |axis: usize| {
+                dimensions.iter().position(|&to| to as usize == axis).map_or(0, |nth| operand_strides[nth])
+            };
+            moved(shape, operand(0)?, &(0..shape.dims.len()).map(axis_stride).collect::<Vec<_>>())
         }
         Op::Transpose { permutation } => {
-            let read = strides(&operands.first()?.shape.dims);
-            moved(shape, of(0)?, &permutation.iter().map(|&axis| read[axis as usize]).collect::<Vec<_>>())
+            let operand_strides = strides(&operands.first()?.shape.dims);
+            moved(
+                shape,
+                operand(0)?,
+                &permutation.iter().map(|&axis| operand_strides[axis as usize]).collect::<Vec<_>>(),
+            )
         }
         Op::Reduce { dimensions, .. } if is_sum && operands.len() == 2 => {
             let summed = &operands[0];
-            let kept = strides(&shape.dims);
-            let mut kept = kept.iter();
+            let result_strides = strides(&shape.dims);
+            let mut result_strides = result_strides.iter();
             let is_kept = |axis: usize| !dimensions.contains(&(axis as i64));
             let to: Vec<usize> = (0..summed.shape.dims.len())
-                .map(|axis| if is_kept(axis) { kept.next().copied().unwrap_or(0) } else { 0 })
+                .map(|axis| if is_kept(axis) { result_strides.next().copied().unwrap_or(0) } else { 0 })
                 .collect();
-            let mut sums = vec![*of(1)?.first()?; places().len()];
+            let mut sums = vec![*operand(1)?.first()?; places().len()];
             for (place, &x) in summed.all.iter().enumerate() {
                 let sum = &mut sums[flat(place, &summed.shape.dims, &to)];
                 *sum = rounded(*sum + x, shape.dtype)?;
@@ -269,12 +275,12 @@ fn strides(dims: &[i64]) -> Vec<usize> {
 
 /// The index into an array with these strides, for the element at `place` of an array of shape `dims`.
 fn flat(mut place: usize, dims: &[i64], steps: &[usize]) -> usize {
-    let mut found = 0;
+    let mut index = 0;
     for (&size, step) in dims.iter().zip(steps).rev() {
-        found += place % size as usize * step;
+        index += place % size as usize * step;
         place /= size as usize;
     }
-    found
+    index
 }
 
 /// The array whose element at each place is read with these strides.

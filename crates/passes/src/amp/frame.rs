@@ -68,7 +68,7 @@ pub(super) struct FrameWriter<'a, 'm> {
     out: Computation,
     origins: Vec<Origin>,
     /// For each original instruction the written one that has its value, in the dtype in which it is computed.
-    made: Vec<InstrId>,
+    written: Vec<InstrId>,
     /// For each value the instruction that has it in the other dtype.
     casts: BTreeMap<ValueId, InstrId>,
     /// The original instruction that is being written; `None` while the result is.
@@ -89,8 +89,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             root: original.root,
             unmodelled: original.unmodelled.clone(),
         };
-        let (origins, made, casts) = (Vec::new(), Vec::new(), BTreeMap::new());
-        FrameWriter { graph, assignment, frame, original, callees, out, origins, made, casts, reader: None }
+        let (origins, written, casts) = (Vec::new(), Vec::new(), BTreeMap::new());
+        FrameWriter { graph, assignment, frame, original, callees, out, origins, written, casts, reader: None }
     }
 
     /// Writes the computation, and returns it with the origin of each instruction. The result of a region has the
@@ -98,8 +98,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     pub(super) fn write(mut self, region: Option<RegionKind>, results: Boundary) -> (Computation, Vec<Origin>) {
         for id in self.original.ids() {
             self.reader = Some(id);
-            let made = self.instruction(id);
-            self.made.push(made);
+            let written = self.instruction(id);
+            self.written.push(written);
         }
         let want = match region {
             None => Want::AsMade,
@@ -140,13 +140,13 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     /// Writes an instruction of the original; returns the instruction that has its value, in the dtype in which it is
     /// computed.
     fn instruction(&mut self, id: InstrId) -> InstrId {
-        let made = self.plainly(id);
+        let written = self.plainly(id);
         let node = self.graph.frames[self.frame as usize].nodes[id.idx()];
         let is_apart = node.is_some_and(|node| {
-            let of = self.graph.node(node);
-            of.decided == Some(StoredAs::Barrier) && matches!(of.kind, NodeKind::Op(_)) && of.n_results == 1
+            let record = self.graph.node(node);
+            record.decided == Some(StoredAs::Barrier) && matches!(record.kind, NodeKind::Op(_)) && record.n_results == 1
         });
-        if is_apart { self.behind_barrier(id, made, "stored") } else { made }
+        if is_apart { self.behind_barrier(id, written, "stored") } else { written }
     }
 
     /// As `instruction`, without a barrier behind it.
@@ -160,7 +160,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 .values(operand)
                 .first()
                 .is_some_and(|&value| writer.is_low(value))
-                .then(|| writer.made[operand.idx()])
+                .then(|| writer.written[operand.idx()])
         };
         match kind {
             // An instruction with more tied to it than its value is written, even if it no longer converts anything.
@@ -175,7 +175,9 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                     return cast;
                 }
             }
-            Some(NodeKind::FromLow) if self.is_low(self.values(id)[0]) => return self.made[original.operands[0].idx()],
+            Some(NodeKind::FromLow) if self.is_low(self.values(id)[0]) => {
+                return self.written[original.operands[0].idx()];
+            }
             _ => {}
         }
         let sums_parts = node.filter(|&node| {
@@ -189,7 +191,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             .map(|(place, &operand)| {
                 // Without a node (a tuple whose elements are taken one by one) the operands stay in the dtype in which
                 // they are computed.
-                let Some(node) = node else { return self.made[operand.idx()] };
+                let Some(node) = node else { return self.written[operand.idx()] };
                 let wants = self.wants(id, node, place, operand);
                 self.operand(operand, &wants)
             })
@@ -197,25 +199,25 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         if node.is_some_and(|node| self.assignment.rule[node as usize] == Rule::Lookup) {
             operands[0] = self.behind_barrier(original.operands[0], operands[0], "lookup");
         }
-        let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let predecessors = original.control_predecessors.iter().map(|p| self.written[p.idx()]).collect();
         let op = self.op(id);
         let is_rounded = node.is_some_and(|node| self.is_rounded(node));
         let gives_f32 = node.is_some_and(|node| self.graph.node(node).gives_f32);
         let low = self.shape(id);
         let shape = if is_rounded || gives_f32 { original.shape.clone() } else { low.clone() };
         let instr = Instruction { op, shape, operands, control_predecessors: predecessors, ..original.clone() };
-        let made = self.push(instr, Origin::Original(id));
+        let written = self.push(instr, Origin::Original(id));
         if is_rounded {
-            let within = self.within_range(original, self.values(id)[0], made);
+            let within = self.within_range(original, self.values(id)[0], written);
             return self.convert_to(original, low, within);
         }
         if gives_f32 && low != original.shape {
-            return self.round_behind(id, made);
+            return self.round_behind(id, written);
         }
         if kind == Some(&NodeKind::ToLow) && low_operand(self).is_none() {
-            self.casts.insert(self.values(original.operands[0])[0], made);
+            self.casts.insert(self.values(original.operands[0])[0], written);
         }
-        made
+        written
     }
 
     /// Writes a sum as sums of parts.
@@ -228,23 +230,23 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         };
         let mut sums = Vec::new();
         let mut dims: Vec<i64> = Vec::new();
-        for (of, zeros) in &parts.parts {
-            let wide = self.operand(*of, &[Want::Wide]);
+        for (part_value, zeros) in &parts.parts {
+            let wide = self.operand(*part_value, &[Want::Wide]);
             let axes = (0..).zip(self.out.instr(wide).shape.dims());
-            let of_part: Vec<i64> = axes.filter(|(axis, _)| !parts.reduced.contains(axis)).map(|(_, &n)| n).collect();
+            let part_dims: Vec<i64> = axes.filter(|(axis, _)| !parts.reduced.contains(axis)).map(|(_, &n)| n).collect();
             let mut op = self.op(id);
             if let Op::Reduce { dimensions, .. } = &mut op {
                 *dimensions = parts.reduced.clone();
             }
-            let sum = self.push(part(op, of_part.clone(), vec![wide, start]), Origin::Part);
+            let sum = self.push(part(op, part_dims.clone(), vec![wide, start]), Origin::Part);
             if let Some(zeros) = zeros {
                 let padded = |(n, zeros): (&i64, &PadDim)| n + zeros.low + zeros.high + (n - 1).max(0) * zeros.interior;
-                dims = of_part.iter().zip(zeros).map(padded).collect();
+                dims = part_dims.iter().zip(zeros).map(padded).collect();
                 sums.push(self.push(part(Op::Pad(zeros.clone()), dims.clone(), vec![sum, start]), Origin::Part));
             } else {
                 let along = parts.dimension.unwrap_or(0) as usize;
                 let n_before = dims.get(along).copied().unwrap_or(0);
-                dims = of_part;
+                dims = part_dims;
                 dims[along] += n_before;
                 sums.push(sum);
             }
@@ -262,29 +264,29 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             .moves
             .iter()
             .fold(all, |sum, (op, dims)| self.push(part(op.clone(), dims.clone(), vec![sum]), Origin::Part));
-        let control_predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let control_predecessors = original.control_predecessors.iter().map(|p| self.written[p.idx()]).collect();
         let whole = Instruction { op: Op::Reshape, operands: vec![moved], control_predecessors, ..original.clone() };
         self.push(whole, Origin::Original(id))
     }
 
     /// Whether a node computes in f32 and rounds its result, once for all readers.
     fn is_rounded(&self, node: NodeId) -> bool {
-        let of = self.graph.node(node);
-        let class = of.class().filter(|class| *class != Class::Allow);
-        class.is_some() && !self.assignment.low[node as usize] && of.results().any(|value| self.is_low(value))
+        let record = self.graph.node(node);
+        let class = record.class().filter(|class| *class != Class::Allow);
+        class.is_some() && !self.assignment.low[node as usize] && record.results().any(|value| self.is_low(value))
     }
 
     /// Puts a barrier between a value and its readers.
-    fn behind_barrier(&mut self, id: InstrId, made: InstrId, what_for: &str) -> InstrId {
-        let shape = self.out.instr(made).shape.clone();
-        let sharding = self.out.instr(made).sharding.clone();
+    fn behind_barrier(&mut self, id: InstrId, written: InstrId, what_for: &str) -> InstrId {
+        let shape = self.out.instr(written).shape.clone();
+        let sharding = self.out.instr(written).sharding.clone();
         let instr = self.original.instr(id);
         let (name, op) = (format!("{}.{what_for}", instr.name), Op::OptimizationBarrier);
-        self.push(Instruction { name, op, shape, operands: vec![made], sharding, ..plain(instr) }, Origin::Barrier)
+        self.push(Instruction { name, op, shape, operands: vec![written], sharding, ..plain(instr) }, Origin::Barrier)
     }
 
     /// Casts the result of an instruction that stays f32 to the narrow dtype.
-    fn round_behind(&mut self, id: InstrId, made: InstrId) -> InstrId {
+    fn round_behind(&mut self, id: InstrId, written: InstrId) -> InstrId {
         let original = self.original.instr(id);
         let value = self.values(id)[0];
         let takes_narrow = |user: &&NodeId| self.assignment.low[**user as usize];
@@ -292,7 +294,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
         let wanted_by = reader.map_or(original, |&user| self.graph.instr(self.graph.node(user))).name.clone();
         let shape = self.shape(id);
         let (name, sharding) = (self.cast_name(original, &shape), original.sharding.clone());
-        let convert = Instruction { name, op: Op::Convert, shape, operands: vec![made], sharding, ..plain(original) };
+        let convert =
+            Instruction { name, op: Op::Convert, shape, operands: vec![written], sharding, ..plain(original) };
         self.push(convert, Origin::Cast { of: original.name.clone(), wanted_by })
     }
 
@@ -343,7 +346,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             !is_float || *want == Want::AsMade || (*want == Want::Narrow) == self.is_low(value)
         };
         if values.iter().zip(wants).all(fits) {
-            return self.made[id.idx()];
+            return self.written[id.idx()];
         }
         let original = self.original.instr(id);
         match (&original.shape, &original.op) {
@@ -358,8 +361,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 self.tuple(id, elements)
             }
             (Shape::Tuple(_), _) => {
-                let made = self.made[id.idx()];
-                self.take_apart(id, made, &mut values.iter().copied().zip(wants.iter().copied()))
+                let written = self.written[id.idx()];
+                self.take_apart(id, written, &mut values.iter().copied().zip(wants.iter().copied()))
             }
             (Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_), _) => self.cast(id, values[0], 0),
         }
@@ -375,26 +378,31 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             .collect();
         let low = self.graph.low;
         let shape = narrow::shape(&original.shape, low, &mut |leaf| leaves[leaf] == Some(low));
-        let predecessors = original.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let predecessors = original.control_predecessors.iter().map(|p| self.written[p.idx()]).collect();
         let instr = Instruction { shape, operands: elements, control_predecessors: predecessors, ..original.clone() };
         self.push(instr, Origin::Original(id))
     }
 
     /// Rebuilds a tuple with its leaves in the wanted dtypes.
-    fn take_apart(&mut self, id: InstrId, made: InstrId, leaves: &mut dyn Iterator<Item = (ValueId, Want)>) -> InstrId {
-        let shapes = match &self.out.instr(made).shape {
+    fn take_apart(
+        &mut self,
+        id: InstrId,
+        written: InstrId,
+        leaves: &mut dyn Iterator<Item = (ValueId, Want)>,
+    ) -> InstrId {
+        let shapes = match &self.out.instr(written).shape {
             Shape::Tuple(shapes) => shapes.clone(),
             Shape::Array(_) | Shape::Token | Shape::Opaque | Shape::Buffer(_) => {
                 let leaf = leaves.next();
-                let Some((value, want)) = leaf else { return made };
+                let Some((value, want)) = leaf else { return written };
                 let is_float = self.graph.value(value).is_f32();
                 if !is_float || want == Want::AsMade || (want == Want::Narrow) == self.is_low(value) {
-                    return made;
+                    return written;
                 }
-                return self.convert(self.original.instr(id), value, made);
+                return self.convert(self.original.instr(id), value, written);
             }
         };
-        let sharding = self.out.instr(made).sharding.clone();
+        let sharding = self.out.instr(written).sharding.clone();
         let mut elements = Vec::with_capacity(shapes.len());
         let mut n_leaves = 0;
         for (index, shape) in shapes.into_iter().enumerate() {
@@ -402,7 +410,8 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             let n = shape.leaves().len();
             let sharding = sharding.as_deref().and_then(|all| sharding_of_element(all, &shape, n_leaves..n_leaves + n));
             n_leaves += n;
-            let element = Instruction { op, shape, operands: vec![made], sharding, ..plain(self.original.instr(id)) };
+            let element =
+                Instruction { op, shape, operands: vec![written], sharding, ..plain(self.original.instr(id)) };
             let element = self.push(element, Origin::Tuple);
             elements.push(self.take_apart(id, element, leaves));
         }
@@ -440,22 +449,22 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
                 let operand = instr.operands[0];
                 let operand_value = self.values(operand)[0];
                 let operand = if self.is_low(operand_value) == to_low {
-                    self.made[operand.idx()]
+                    self.written[operand.idx()]
                 } else {
                     self.cast(operand, operand_value, depth + 1)
                 };
                 let shape = self.other_shape(instr, to_low);
                 self.repeat(instr, instr.op.clone(), shape, vec![operand])
             }
-            (Op::Convert, NodeKind::FromLow) if is_here && to_low => self.made[instr.operands[0].idx()],
+            (Op::Convert, NodeKind::FromLow) if is_here && to_low => self.written[instr.operands[0].idx()],
             (Op::Convert, NodeKind::FromExact) if is_here => {
-                let operands = instr.operands.iter().map(|operand| self.made[operand.idx()]).collect();
+                let operands = instr.operands.iter().map(|operand| self.written[operand.idx()]).collect();
                 let shape = self.other_shape(instr, to_low);
                 self.repeat(instr, instr.op.clone(), shape, operands)
             }
             _ => {
-                let made = self.made[source.idx()];
-                self.convert(instr, value, made)
+                let written = self.written[source.idx()];
+                self.convert(instr, value, written)
             }
         };
         self.casts.insert(value, cast);
@@ -466,7 +475,7 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     fn came_from_low(&self, id: InstrId) -> Option<InstrId> {
         let node = self.graph.frames[self.frame as usize].nodes[id.idx()]?;
         let is_of_low = self.graph.node(node).kind == NodeKind::FromLow;
-        is_of_low.then(|| self.made[self.original.instr(id).operands[0].idx()])
+        is_of_low.then(|| self.written[self.original.instr(id).operands[0].idx()])
     }
 
     /// Whether a constant is repeated rather than cast: if it is small, or if the cast would start from rounded
@@ -484,34 +493,34 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
     fn repeat(&mut self, instr: &Instruction, op: Op, shape: Shape, operands: Vec<InstrId>) -> InstrId {
         let name = self.cast_name(instr, &shape);
         let origin = self.cast_origin(instr);
-        let control_predecessors = instr.control_predecessors.iter().map(|p| self.made[p.idx()]).collect();
+        let control_predecessors = instr.control_predecessors.iter().map(|p| self.written[p.idx()]).collect();
         self.push(Instruction { name, op, shape, operands, control_predecessors, ..instr.clone() }, origin)
     }
 
-    /// Converts the result of instruction `made`, a value of `instr`, to the other dtype.
-    fn convert(&mut self, instr: &Instruction, value: ValueId, made: InstrId) -> InstrId {
-        let mut shape = self.out.instr(made).shape.clone();
+    /// Converts the result of instruction `written`, a value of `instr`, to the other dtype.
+    fn convert(&mut self, instr: &Instruction, value: ValueId, written: InstrId) -> InstrId {
+        let mut shape = self.out.instr(written).shape.clone();
         if let Shape::Array(array) = &mut shape {
             if self.is_low(value) {
                 array.dtype = DType::F32;
             } else {
                 shape = narrow::shape(&shape, self.graph.low, &mut |_| true);
-                let within = self.within_range(instr, value, made);
+                let within = self.within_range(instr, value, written);
                 return self.convert_to(instr, shape, within);
             }
         }
-        self.convert_to(instr, shape, made)
+        self.convert_to(instr, shape, written)
     }
 
-    /// Clamps finite elements of an f32 value to the range of the narrow dtype, if some may be beyond it. `made` has
+    /// Clamps finite elements of an f32 value to the range of the narrow dtype, if some may be beyond it. `written` has
     /// the value of `instr`. Infinities and NaN stay.
-    fn within_range(&mut self, instr: &Instruction, value: ValueId, made: InstrId) -> InstrId {
-        let shape = self.out.instr(made).shape.clone();
+    fn within_range(&mut self, instr: &Instruction, value: ValueId, written: InstrId) -> InstrId {
+        let shape = self.out.instr(written).shape.clone();
         let is_array = matches!(&shape, Shape::Array(array) if array.dtype == DType::F32);
         if !is_array || !self.assignment.beyond[value as usize] {
-            return made;
+            return written;
         }
-        let sharding = self.out.instr(made).sharding.clone();
+        let sharding = self.out.instr(written).sharding.clone();
         let largest = narrow::largest(self.graph.low);
         let mut push = |op: Op, shape: Shape, operands: Vec<InstrId>| {
             let sharding = sharding.clone().filter(|_| !operands.is_empty());
@@ -526,17 +535,17 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
             array.layout =
                 array.layout.take().map(|layout| Layout { minor_to_major: layout.minor_to_major, ..Layout::default() });
         }
-        let is_finite = push(Op::Unary(UnaryOp::IsFinite), pred, vec![made]);
-        let within = push(Op::Clamp, shape.clone(), vec![least, made, most]);
-        push(Op::Select, shape, vec![is_finite, within, made])
+        let is_finite = push(Op::Unary(UnaryOp::IsFinite), pred, vec![written]);
+        let within = push(Op::Clamp, shape.clone(), vec![least, written, most]);
+        push(Op::Select, shape, vec![is_finite, within, written])
     }
 
-    /// Converts the result of instruction `made`, a value of `instr`, to the dtype of `shape`.
-    fn convert_to(&mut self, instr: &Instruction, shape: Shape, made: InstrId) -> InstrId {
+    /// Converts the result of instruction `written`, a value of `instr`, to the dtype of `shape`.
+    fn convert_to(&mut self, instr: &Instruction, shape: Shape, written: InstrId) -> InstrId {
         let name = self.cast_name(instr, &shape);
-        let sharding = self.out.instr(made).sharding.clone();
+        let sharding = self.out.instr(written).sharding.clone();
         let origin = self.cast_origin(instr);
-        let convert = Instruction { name, op: Op::Convert, shape, operands: vec![made], sharding, ..plain(instr) };
+        let convert = Instruction { name, op: Op::Convert, shape, operands: vec![written], sharding, ..plain(instr) };
         self.push(convert, origin)
     }
 
@@ -598,14 +607,14 @@ impl<'a, 'm> FrameWriter<'a, 'm> {
 
 /// The sharding of an element of a tuple. `leaves` numbers the element's arrays among those of the tuple.
 fn sharding_of_element(tuple: &Sharding, element: &Shape, leaves: Range<usize>) -> Option<Box<Sharding>> {
-    let of_element = match tuple {
+    let element_sharding = match tuple {
         Sharding::Tuple(all) if element.as_tuple().is_some() => Sharding::Tuple(all.get(leaves)?.to_vec()),
         Sharding::Tuple(all) => all.get(leaves.start)?.clone(),
         Sharding::Replicated | Sharding::Maximal { .. } | Sharding::Manual => tuple.clone(),
         // A tuple has a list of shardings; an unparsed text stays with the tuple.
         Sharding::Tiled(_) | Sharding::Raw { .. } => return None,
     };
-    Some(Box::new(of_element))
+    Some(Box::new(element_sharding))
 }
 
 /// An instruction with the name and metadata of another, and defaults otherwise.

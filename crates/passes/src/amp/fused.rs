@@ -69,7 +69,7 @@ pub(super) fn fused(
 ) -> Vec<Fused> {
     let facts = vec![Facts::default(); graph.values.len()];
     let feeds_product = vec![false; graph.values.len()];
-    let mut finder = Finder { graph, assignment, facts, kept: vec![None; graph.nodes.len()], feeds_product };
+    let mut finder = Finder { graph, assignment, facts, from: vec![None; graph.nodes.len()], feeds_product };
     for node in 0..graph.nodes.len() as NodeId {
         finder.go_on(node);
     }
@@ -85,7 +85,7 @@ pub(super) fn fused(
         let rule = if ends[node as usize] { Rule::RoundedOnce } else { Rule::Fused };
         Some(Fused { node, from: (from != node).then_some(from), rule })
     };
-    finder.kept.iter().zip(0..).filter_map(unstored).collect()
+    finder.from.iter().zip(0..).filter_map(unstored).collect()
 }
 
 /// How the consumers of a value read it, directly or moved.
@@ -111,7 +111,7 @@ struct Finder<'g> {
     assignment: &'g Assignment,
     facts: Vec<Facts>,
     /// For each node that stays in f32 the node that this comes from.
-    kept: Vec<Option<NodeId>>,
+    from: Vec<Option<NodeId>>,
     /// For each value whether a product reads it, directly or through ops that move it or are lowered for the product.
     feeds_product: Vec<bool>,
 }
@@ -135,31 +135,32 @@ impl Finder<'_> {
 
     /// Rules 1 and 2, and the facts about a node's result.
     fn go_on(&mut self, node: NodeId) {
-        let of = self.graph.node(node);
-        let operands: Vec<Facts> = self.floats(of.operands.iter().copied()).map(|v| self.facts[v as usize]).collect();
+        let record = self.graph.node(node);
+        let operands: Vec<Facts> =
+            self.floats(record.operands.iter().copied()).map(|v| self.facts[v as usize]).collect();
         let applies_statistic = operands.iter().any(|v| v.is_denied && !v.is_stream);
         let mut streams = operands.iter().filter(|v| v.is_stream).peekable();
         let goes_on = streams.peek().is_some() && streams.all(|v| v.is_denied && v.has_one_reader);
         if self.is_open(node) && (applies_statistic || goes_on) {
-            let mut denied = of.operands.iter().filter(|&&value| self.facts[value as usize].is_denied);
-            self.kept[node as usize] = Some(denied.next().map_or(node, |&value| self.graph.producer(value)));
+            let mut denied = record.operands.iter().filter(|&&value| self.facts[value as usize].is_denied);
+            self.from[node as usize] = Some(denied.next().map_or(node, |&value| self.graph.producer(value)));
         }
         let facts = self.facts_of(node, &operands);
-        of.results().for_each(|value| self.facts[value as usize] = facts);
+        record.results().for_each(|value| self.facts[value as usize] = facts);
     }
 
     /// The facts about a node's result, from those about its operands.
     fn facts_of(&self, node: NodeId, operands: &[Facts]) -> Facts {
-        let of = self.graph.node(node);
-        let op = &self.graph.instr(of).op;
+        let record = self.graph.node(node);
+        let op = &self.graph.instr(record).op;
         let elements = |values: &mut dyn Iterator<Item = ValueId>| {
             self.floats(values).map(|value| self.graph.value(value).n_elements).max().unwrap_or(0)
         };
-        let (before, after) = (elements(&mut of.operands.iter().copied()), elements(&mut of.results()));
+        let (before, after) = (elements(&mut record.operands.iter().copied()), elements(&mut record.results()));
         let any = |property: fn(&Facts) -> bool| operands.iter().any(property);
         let (reads_stream, reads_denied) = (any(|v| v.is_stream), any(|v| v.is_denied));
         let reads_reduced = any(|v| v.is_reduced);
-        let is_low = self.assignment.low[node as usize] && self.kept[node as usize].is_none();
+        let is_low = self.assignment.low[node as usize] && self.from[node as usize].is_none();
         let has_one_reader = self.only_reader(node).is_some();
         let facts = |is_stream: bool, is_denied: bool, is_reduced: bool| Facts {
             is_stream: is_stream && !is_reduced,
@@ -167,7 +168,7 @@ impl Finder<'_> {
             is_reduced,
             has_one_reader,
         };
-        match &of.kind {
+        match &record.kind {
             NodeKind::Op(Class::Allow) | NodeKind::Parameter | NodeKind::Fixed(_) => facts(true, false, false),
             // A sum or data movement that is lowered between products: its result is materialised.
             NodeKind::Op(Class::Deny { .. } | Class::Clear) if is_low => facts(true, false, false),
@@ -197,24 +198,25 @@ impl Finder<'_> {
         let mut readers = vec![Readers::default(); self.graph.values.len()];
         let mut ends = vec![false; self.graph.nodes.len()];
         for node in (0..self.graph.nodes.len() as NodeId).rev() {
-            let of = self.graph.node(node);
-            let is_kept = self.kept[node as usize].is_some();
-            let of_results = of.results().map(|value| readers[value as usize]).fold(Readers::default(), Readers::or);
-            let is_stream = of.results().all(|value| self.facts[value as usize].is_stream);
+            let record = self.graph.node(node);
+            let is_kept = self.from[node as usize].is_some();
+            let result_readers =
+                record.results().map(|value| readers[value as usize]).fold(Readers::default(), Readers::or);
+            let is_stream = record.results().all(|value| self.facts[value as usize].is_stream);
             ends[node as usize] = is_kept
-                && of.n_results == 1
+                && record.n_results == 1
                 && is_stream
                 && self.only_reader(node).is_none()
-                && of_results.is_read_narrow
-                && !of_results.is_gone_on_with;
-            let reads = match of.kind {
-                NodeKind::Op(Class::Clear) if !self.assignment.low[node as usize] => of_results,
+                && result_readers.is_read_narrow
+                && !result_readers.is_gone_on_with;
+            let reads = match record.kind {
+                NodeKind::Op(Class::Clear) if !self.assignment.low[node as usize] => result_readers,
                 _ => Readers {
-                    is_read_narrow: of.kind == NodeKind::ToLow || (self.assignment.low[node as usize] && !is_kept),
+                    is_read_narrow: record.kind == NodeKind::ToLow || (self.assignment.low[node as usize] && !is_kept),
                     is_gone_on_with: is_kept,
                 },
             };
-            for &value in &of.operands {
+            for &value in &record.operands {
                 let is_stored = self.assignment.is_narrow_state(node, value) || stores_row(node, value);
                 let reads = Readers { is_read_narrow: reads.is_read_narrow || is_stored, ..reads };
                 readers[value as usize] = readers[value as usize].or(reads);
@@ -225,12 +227,12 @@ impl Finder<'_> {
 
     /// Marks the values that a product reads, directly or through ops that move them or are lowered for it.
     fn mark_fed(&mut self, node: NodeId) {
-        let of = self.graph.node(node);
-        let is_lowered = self.is_open(node) && self.kept[node as usize].is_none();
-        let goes_on = of.class() == Some(Class::Clear) || is_lowered;
-        let feeds = goes_on && of.results().any(|value| self.feeds_product[value as usize]);
-        if feeds || of.class() == Some(Class::Allow) {
-            of.operands.iter().for_each(|&value| self.feeds_product[value as usize] = true);
+        let record = self.graph.node(node);
+        let is_lowered = self.is_open(node) && self.from[node as usize].is_none();
+        let goes_on = record.class() == Some(Class::Clear) || is_lowered;
+        let feeds = goes_on && record.results().any(|value| self.feeds_product[value as usize]);
+        if feeds || record.class() == Some(Class::Allow) {
+            record.operands.iter().for_each(|&value| self.feeds_product[value as usize] = true);
         }
     }
 
@@ -240,25 +242,25 @@ impl Finder<'_> {
             let facts = self.facts[value as usize];
             facts.is_stream && facts.is_denied && self.feeds_product[moved_from(self.graph, value) as usize]
         });
-        if !self.is_open(node) || self.kept[node as usize].is_some() || reads_stored {
+        if !self.is_open(node) || self.from[node as usize].is_some() || reads_stored {
             return;
         }
         let reader = self.only_reader(node).and_then(|reader| self.past_moves(reader));
         let reader = reader.filter(|&reader| self.computes_wide(reader));
-        self.kept[node as usize] = reader.or_else(|| self.exponential(node));
+        self.from[node as usize] = reader.or_else(|| self.exponential(node));
     }
 
     /// Rule 4: an exponential that is computed from the node's result, if all its consumers compute in f32.
     fn exponential(&self, node: NodeId) -> Option<NodeId> {
-        let of = self.graph.node(node);
+        let record = self.graph.node(node);
         let is_linear = matches!(
-            self.graph.instr(of).op,
+            self.graph.instr(record).op,
             Op::Binary(BinaryOp::Multiply | BinaryOp::Divide | BinaryOp::Add | BinaryOp::Subtract)
         );
         if !is_linear {
             return None;
         }
-        let (mut found, mut open) = (None, vec![node]);
+        let (mut exponential, mut open) = (None, vec![node]);
         while let Some(next) = open.pop() {
             let readers = self.graph.node(next).results().flat_map(|value| &self.graph.users[value as usize]);
             for &reader in readers {
@@ -267,11 +269,11 @@ impl Finder<'_> {
                 } else if !self.computes_wide(reader) {
                     return None;
                 } else {
-                    found = found.or_else(|| self.exponential_behind(reader));
+                    exponential = exponential.or_else(|| self.exponential_behind(reader));
                 }
             }
         }
-        found
+        exponential
     }
 
     /// The first exponential among the elementwise ops that continue a node's result.
@@ -317,7 +319,7 @@ impl Finder<'_> {
         let is_wide = match class {
             Some(Class::Deny { .. }) => true,
             Some(Class::Allow) => !self.assignment.low[node as usize],
-            Some(Class::Infer) => self.kept[node as usize].is_some() || !self.assignment.low[node as usize],
+            Some(Class::Infer) => self.from[node as usize].is_some() || !self.assignment.low[node as usize],
             _ => false,
         };
         fuses && is_wide

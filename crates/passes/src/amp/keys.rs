@@ -176,7 +176,7 @@ impl Values {
             let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
             format!("{{\"enum\": [{}]}}", names.join(", "))
         };
-        let list = |of: &str| format!("{{\"type\": \"array\", \"items\": {of}}}");
+        let list = |items: &str| format!("{{\"type\": \"array\", \"items\": {items}}}");
         match self {
             Values::Preset => {
                 format!("{{\"anyOf\": [{}, {{\"type\": \"string\", \"pattern\": \"^jmp:\"}}]}}", one(&PRESETS))

@@ -48,16 +48,16 @@ pub(super) fn logits(
     }
     let parameters = graph.nodes.iter().filter(|node| node.kind == NodeKind::Parameter);
     let largest = parameters.flat_map(Node::results).map(|value| graph.value(value).n_elements).max().unwrap_or(0);
-    let found = (0..graph.nodes.len() as NodeId).filter_map(|add| {
+    let logits = (0..graph.nodes.len() as NodeId).filter_map(|add| {
         let axis = bias_axis(graph, assignment, add)?;
-        let made = graph.node(add).first_result;
-        let is_looked_up = graph.users[made as usize].iter().any(|&user| {
-            let of = graph.node(user);
-            of.kind == NodeKind::Op(Class::Clear)
-                && matches!(graph.instr(of).op, Op::Gather(_))
-                && of.operands[0] == made
+        let sum_value = graph.node(add).first_result;
+        let is_looked_up = graph.users[sum_value as usize].iter().any(|&user| {
+            let record = graph.node(user);
+            record.kind == NodeKind::Op(Class::Clear)
+                && matches!(graph.instr(record).op, Op::Gather(_))
+                && record.operands[0] == sum_value
         });
-        let n_elements = graph.value(made).n_elements;
+        let n_elements = graph.value(sum_value).n_elements;
         if n_elements < largest || !is_looked_up || leads_to_loop(graph, add, loops) {
             return None;
         }
@@ -65,27 +65,28 @@ pub(super) fn logits(
         let is_sum = |&node: &NodeId| is_sum_of(graph, assignment, classes, node, dims, axis);
         Some(Logits { add, sum: (add..graph.nodes.len() as NodeId).find(is_sum)? })
     });
-    found.collect()
+    logits.collect()
 }
 
 /// Whether a loop with products, or one that sums up logarithms, reads values that are computed from a node's result.
 fn leads_to_loop(graph: &Dataflow<'_>, from: NodeId, loops: &BTreeMap<NodeId, Loop>) -> bool {
-    let is_light = |node: NodeId| loops.get(&node).is_some_and(|it| !it.has_product && !it.is_of_logarithms);
+    let is_light =
+        |node: NodeId| loops.get(&node).is_some_and(|its_loop| !its_loop.has_product && !its_loop.is_of_logarithms);
     let mut reached = vec![false; graph.nodes.len()];
     reached[from as usize] = true;
     (from..graph.nodes.len() as NodeId).any(|node| {
-        let of = graph.node(node);
-        reached[node as usize] |= of.operands.iter().any(|&value| reached[graph.producer(value) as usize]);
-        reached[node as usize] && matches!(graph.instr(of).op, Op::While { .. }) && !is_light(node)
+        let record = graph.node(node);
+        reached[node as usize] |= record.operands.iter().any(|&value| reached[graph.producer(value) as usize]);
+        reached[node as usize] && matches!(graph.instr(record).op, Op::While { .. }) && !is_light(node)
     })
 }
 
 /// The axis along which the bias lies, if `add` adds a bias to a product for the loss.
 fn bias_axis(graph: &Dataflow<'_>, assignment: &Assignment, add: NodeId) -> Option<i64> {
-    let of = graph.node(add);
-    let &[left, right] = &of.operands[..] else { return None };
+    let record = graph.node(add);
+    let &[left, right] = &record.operands[..] else { return None };
     let is_add = assignment.rule[add as usize] == Rule::Loss
-        && list_names(graph.module, &graph.instr(of).op).iter().any(|name| name == "add");
+        && list_names(graph.module, &graph.instr(record).op).iter().any(|name| name == "add");
     let is_product = |value: ValueId| assignment.rule[graph.producer(value) as usize] == Rule::Allowed;
     let bias = match (is_product(left), is_product(right)) {
         (true, false) => right,
@@ -114,15 +115,15 @@ fn is_sum_of(
     dims: &[i64],
     axis: i64,
 ) -> bool {
-    let of = graph.node(node);
-    let instr = graph.instr(of);
-    let Some(&summed) = of.operands.first() else { return false };
-    matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
-        && of.because == Because::Op
-        && of.operands.len() == 2
+    let record = graph.node(node);
+    let instr = graph.instr(record);
+    let Some(&summed) = record.operands.first() else { return false };
+    matches!(record.kind, NodeKind::Op(Class::Deny { .. }))
+        && record.because == Because::Op
+        && record.operands.len() == 2
         && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
         && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
-        && is_over_all_but(graph, of, dims, axis)
+        && is_over_all_but(graph, record, dims, axis)
         && graph.users[summed as usize].iter().any(|&user| assignment.rule[user as usize] == Rule::Allowed)
 }
 
@@ -130,8 +131,8 @@ fn is_sum_of(
 fn is_over_all_but(graph: &Dataflow<'_>, reduction: &Node, dims: &[i64], axis: i64) -> bool {
     let instr = graph.instr(reduction);
     let Op::Reduce { dimensions, .. } = &instr.op else { return false };
-    let read = &graph.module.comp(graph.frames[reduction.frame as usize].comp).instr(instr.operands[0]).shape;
+    let operand = &graph.module.comp(graph.frames[reduction.frame as usize].comp).instr(instr.operands[0]).shape;
     let mut reduced = dimensions.clone();
     reduced.sort_unstable();
-    read.dims() == dims && reduced.into_iter().eq((0..dims.len() as i64).filter(|&other| other != axis))
+    operand.dims() == dims && reduced.into_iter().eq((0..dims.len() as i64).filter(|&other| other != axis))
 }

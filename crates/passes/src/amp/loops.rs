@@ -70,28 +70,28 @@ pub(super) struct Loop {
 /// Describes the loop with this body and condition. `taken` says for each array of the state whether it is computed
 /// from products.
 pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[bool]) -> Loop {
-    let (Some(state), Some(asked)) = (parameter(body), parameter(condition)) else {
+    let (Some(state), Some(in_condition)) = (parameter(body), parameter(condition)) else {
         return Loop::default();
     };
     let all: Vec<ValueId> = state.clone().collect();
     let is_factor = factors(body, &all, taken);
-    let uses: Vec<Option<Kept>> = (state.clone().zip(asked).zip(&body.results))
-        .map(|((before, asked), &after)| {
-            let is_open = body.value(before).is_f32() && condition.users[asked as usize].is_empty();
+    let uses: Vec<Option<Kept>> = (state.clone().zip(in_condition).zip(&body.results))
+        .map(|((before, in_condition), &after)| {
+            let is_open = body.value(before).is_f32() && condition.users[in_condition as usize].is_empty();
             kept(body, before, after).filter(|_| is_open)
         })
         .collect();
     let is_product = |node: NodeId| body.node(node).class() == Some(Class::Allow);
     // The state comes from what the previous step computed.
     let of_product = reached(body, &all, is_product, |_| false);
-    let reads: Vec<bool> = uses.iter().map(|kept| *kept == Some(Kept::Read)).collect();
+    let reads: Vec<bool> = uses.iter().map(|kept_array| *kept_array == Some(Kept::Read)).collect();
     let of_read = reached(body, &all, |_| false, |leaf| reads[leaf]);
     let carried = (uses.iter().zip(state.clone().zip(body.results.iter().copied())))
-        .filter(|(kept, (before, after))| kept.is_none() && before != after && body.value(*before).is_f32())
+        .filter(|(kept_array, (before, after))| kept_array.is_none() && before != after && body.value(*before).is_f32())
         .map(|(_, leaf)| leaf);
-    let steps = Steps::of(body, carried.collect());
+    let steps = Steps::new(body, carried.collect());
     let leaves = state.zip(&body.results);
-    let used = |(kept, (before, &after)): (Option<Kept>, (ValueId, &ValueId))| match kept {
+    let used = |(kept_array, (before, &after)): (Option<Kept>, (ValueId, &ValueId))| match kept_array {
         None => Use::Carried { is_between: steps.between.contains(&(before, after)) },
         Some(Kept::Read) => Use::Read { is_layers: steps.multiply(before) },
         Some(Kept::Filled(update)) => {
@@ -103,7 +103,10 @@ pub(super) fn of_body(body: &Dataflow<'_>, condition: &Dataflow<'_>, taken: &[bo
     let mut ops = body.nodes.iter().filter(|node| matches!(node.kind, NodeKind::Op(_)));
     let uses = uses.into_iter().zip(leaves).map(used);
     Loop {
-        uses: uses.zip(&is_factor).map(|(of, &is_factor)| if is_factor { Use::AS_IT_IS } else { of }).collect(),
+        uses: uses
+            .zip(&is_factor)
+            .map(|(its_use, &is_factor)| if is_factor { Use::AS_IT_IS } else { its_use })
+            .collect(),
         has_product,
         is_of_logarithms: !has_product && ops.any(is_logarithm),
         is_angle: angles(body, &all),
@@ -122,11 +125,11 @@ struct Steps<'b> {
 }
 
 impl<'b> Steps<'b> {
-    fn of(body: &'b Dataflow<'b>, carried: Vec<(ValueId, ValueId)>) -> Steps<'b> {
+    fn new(body: &'b Dataflow<'b>, carried: Vec<(ValueId, ValueId)>) -> Steps<'b> {
         let is_product = |&node: &NodeId| body.node(node).class() == Some(Class::Allow);
         let products: Vec<NodeId> = (0..body.nodes.len() as NodeId).filter(is_product).collect();
-        let given = |nodes: &[NodeId]| nodes.iter().flat_map(|&node| body.node(node).results()).collect();
-        let of_product = body.reached(given(&products), |_| true);
+        let results_of = |nodes: &[NodeId]| nodes.iter().flat_map(|&node| body.node(node).results()).collect();
+        let of_product = body.reached(results_of(&products), |_| true);
         let leads_to_product = body.leads_to_product();
         let is_between = |&(before, after): &(ValueId, ValueId)| {
             let leads = |&user: &NodeId| is_product(&user) || leads_to_product[user as usize];
@@ -143,9 +146,9 @@ impl<'b> Steps<'b> {
         let body = self.body;
         let n_elements = |value: ValueId| body.value(value).n_elements;
         let slices = || body.users[array as usize].iter().map(|&slice| body.node(slice).first_result);
-        let (mut open, mut of_slice, mut layers) = (slices().collect::<Vec<_>>(), BTreeSet::new(), BTreeSet::new());
+        let (mut open, mut is_of_slice, mut layers) = (slices().collect::<Vec<_>>(), BTreeSet::new(), BTreeSet::new());
         while let Some(value) = open.pop() {
-            if !of_slice.insert(value) {
+            if !is_of_slice.insert(value) {
                 continue;
             }
             for &user in &body.users[value as usize] {
@@ -156,7 +159,7 @@ impl<'b> Steps<'b> {
                 }
             }
         }
-        let is_carried = |value: &ValueId| !of_slice.contains(value) && self.of_between[*value as usize];
+        let is_carried = |value: &ValueId| !is_of_slice.contains(value) && self.of_between[*value as usize];
         layers.retain(|&node| body.node(node).operands.iter().any(is_carried));
         let layers: Vec<ValueId> = layers.into_iter().flat_map(|node| body.node(node).results()).collect();
         let is_in_few = slices().all(|slice| n_elements(array) <= n_elements(slice).saturating_mul(MAX_TERMS));
@@ -171,11 +174,11 @@ impl<'b> Steps<'b> {
 /// For each array of a loop's state whether a sine or cosine of the body reads it, with no product between.
 fn angles(body: &Dataflow<'_>, state: &[ValueId]) -> Vec<bool> {
     let mut is_angle = vec![false; body.values.len()];
-    for of in body.nodes.iter().rev() {
-        let turns = amplification(&body.instr(of).op) == Amplification::Angle;
-        let is_soft = matches!(of.class(), Some(Class::Infer | Class::Clear));
-        if turns || is_soft && of.results().any(|value| is_angle[value as usize]) {
-            of.operands.iter().for_each(|&value| is_angle[value as usize] = true);
+    for record in body.nodes.iter().rev() {
+        let turns = amplification(&body.instr(record).op) == Amplification::Angle;
+        let is_soft = matches!(record.class(), Some(Class::Infer | Class::Clear));
+        if turns || is_soft && record.results().any(|value| is_angle[value as usize]) {
+            record.operands.iter().for_each(|&value| is_angle[value as usize] = true);
         }
     }
     state.iter().map(|&value| is_angle[value as usize]).collect()
@@ -198,9 +201,9 @@ fn kept(body: &Dataflow<'_>, before: ValueId, after: ValueId) -> Option<Kept> {
     let readers = &body.users[before as usize];
     if before == after {
         let is_slice = |&reader: &NodeId| {
-            let of = body.node(reader);
-            let op = &body.instr(of).op;
-            of.operands[0] == before && movement(op) == Movement::TakesPart
+            let record = body.node(reader);
+            let op = &body.instr(record).op;
+            record.operands[0] == before && movement(op) == Movement::TakesPart
         };
         return readers.iter().all(is_slice).then_some(Kept::Read);
     }

@@ -51,8 +51,8 @@ pub(super) fn losses(graph: &Dataflow<'_>) -> Vec<ValueId> {
 fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let is_number = |value: &ValueId| graph.value(*value).is_f32() && graph.value(*value).n_elements == 1;
     let is_aliased = aliased(graph);
-    let given = || graph.results.iter().copied().zip(&is_aliased).filter(|(value, _)| is_number(value));
-    if given().next().is_none() {
+    let scalars = || graph.results.iter().copied().zip(&is_aliased).filter(|(value, _)| is_number(value));
+    if scalars().next().is_none() {
         return Vec::new();
     }
     let of_parameter = of_parameters(graph, |_| true, |_| true);
@@ -63,10 +63,10 @@ fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
     let is_computed = |value: ValueId, _: bool| !is_update(value);
     let has_memory = |_: ValueId, is_aliased: bool| !is_aliased;
     let rules: [&dyn Fn(ValueId, bool) -> bool; 3] = [&is_new, &is_computed, &has_memory];
-    let held = |is_loss: &dyn Fn(ValueId, bool) -> bool| -> Vec<ValueId> {
-        given().filter(|&(value, &is_aliased)| is_loss(value, is_aliased)).map(|(value, _)| value).collect()
+    let matching = |is_loss: &dyn Fn(ValueId, bool) -> bool| -> Vec<ValueId> {
+        scalars().filter(|&(value, &is_aliased)| is_loss(value, is_aliased)).map(|(value, _)| value).collect()
     };
-    let losses = rules.iter().map(|rule| held(rule)).find(|found| !found.is_empty()).unwrap_or_default();
+    let losses = rules.iter().map(|rule| matching(rule)).find(|losses| !losses.is_empty()).unwrap_or_default();
     if losses.len() < 2 {
         return losses;
     }
@@ -79,8 +79,8 @@ fn guess(graph: &Dataflow<'_>) -> Vec<ValueId> {
 
 /// The values that `is_kept`, or all if there are none.
 fn or_all(all: Vec<ValueId>, is_kept: impl Fn(ValueId) -> bool) -> Vec<ValueId> {
-    let kept: Vec<ValueId> = all.iter().copied().filter(|&value| is_kept(value)).collect();
-    if kept.is_empty() { all } else { kept }
+    let filtered: Vec<ValueId> = all.iter().copied().filter(|&value| is_kept(value)).collect();
+    if filtered.is_empty() { all } else { filtered }
 }
 
 /// For each result whether it is aliased to a parameter.
@@ -115,14 +115,17 @@ pub(super) fn of_parameters(
     is_open: impl Fn(NodeId) -> bool,
     passes: impl Fn(NodeId) -> bool,
 ) -> Vec<bool> {
-    let mut found = vec![false; graph.nodes.len()];
+    let mut is_of_parameter = vec![false; graph.nodes.len()];
     for (idx, node) in graph.nodes.iter().enumerate() {
-        found[idx] = match node.kind {
+        is_of_parameter[idx] = match node.kind {
             NodeKind::Parameter => is_open(idx as NodeId),
-            _ => elements(graph, node).any(|value| found[graph.producer(value) as usize]) && passes(idx as NodeId),
+            _ => {
+                elements(graph, node).any(|value| is_of_parameter[graph.producer(value) as usize])
+                    && passes(idx as NodeId)
+            }
         };
     }
-    found
+    is_of_parameter
 }
 
 /// The f32 operands of an elementwise node that have the dims of its result.
@@ -156,14 +159,14 @@ fn updates(graph: &Dataflow<'_>) -> Vec<bool> {
     };
     let results = graph.results.iter().map(|&value| graph.producer(value));
     let mut open: Vec<NodeId> = results.filter(|node| of_weight[*node as usize] || is_gradient(node)).collect();
-    let mut found = vec![false; graph.nodes.len()];
+    let mut is_update = vec![false; graph.nodes.len()];
     while let Some(node) = open.pop() {
-        let of = graph.node(node);
-        if of.kind != NodeKind::Parameter && !std::mem::replace(&mut found[node as usize], true) {
-            open.extend(elements(graph, of).map(|value| graph.producer(value)));
+        let record = graph.node(node);
+        if record.kind != NodeKind::Parameter && !std::mem::replace(&mut is_update[node as usize], true) {
+            open.extend(elements(graph, record).map(|value| graph.producer(value)));
         }
     }
-    found
+    is_update
 }
 
 /// Whether a node computes a product, or calls regions that may.
@@ -173,14 +176,18 @@ fn is_product(graph: &Dataflow<'_>, node: &Node) -> bool {
 
 /// For each node whether it is computed from updates, and from products only through them.
 fn measures(graph: &Dataflow<'_>, updates: &[bool]) -> Vec<bool> {
-    let mut of_update = updates.to_vec();
-    let mut of_product = vec![false; graph.nodes.len()];
+    let mut is_of_update = updates.to_vec();
+    let mut is_of_product = vec![false; graph.nodes.len()];
     for (idx, node) in graph.nodes.iter().enumerate().filter(|(idx, _)| !updates[*idx]) {
-        let made_of = |found: &[bool]| node.operands.iter().any(|&value| found[graph.producer(value) as usize]);
-        of_update[idx] = made_of(&of_update);
-        of_product[idx] = is_product(graph, node) || made_of(&of_product);
+        let reads_marked = |marked: &[bool]| node.operands.iter().any(|&value| marked[graph.producer(value) as usize]);
+        is_of_update[idx] = reads_marked(&is_of_update);
+        is_of_product[idx] = is_product(graph, node) || reads_marked(&is_of_product);
     }
-    of_update.iter().zip(of_product).map(|(&of_update, of_product)| of_update && !of_product).collect()
+    is_of_update
+        .iter()
+        .zip(is_of_product)
+        .map(|(&is_of_update, is_of_product)| is_of_update && !is_of_product)
+        .collect()
 }
 
 /// For each node which ways lead from it to a loss, other than through updates.
@@ -218,16 +225,16 @@ pub(super) fn leads_to_loss_by_product(graph: &Dataflow<'_>) -> Vec<bool> {
 fn starts(graph: &Dataflow<'_>, losses: &[ValueId], updates: &[bool]) -> Vec<bool> {
     let leads_to_product = graph.leads_to_product();
     let Ways { within, by_product } = ways(graph, losses, updates);
-    let mut found = vec![false; graph.nodes.len()];
+    let mut starts = vec![false; graph.nodes.len()];
     for (idx, node) in graph.nodes.iter().enumerate() {
         let mut users = node.results().flat_map(|value| &graph.users[value as usize]).map(|&user| user as usize);
         let is_gradient =
             |user: usize| is_product(graph, graph.node(user as NodeId)) || leads_to_product[user] && !within[user];
         let is_op = !matches!(node.kind, NodeKind::Parameter | NodeKind::Constant);
-        found[idx] = is_op && !by_product[idx] && users.any(is_gradient);
+        starts[idx] = is_op && !by_product[idx] && users.any(is_gradient);
         if !is_product(graph, node) {
-            found[idx] |= node.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+            starts[idx] |= node.operands.iter().any(|&value| starts[graph.producer(value) as usize]);
         }
     }
-    found
+    starts
 }

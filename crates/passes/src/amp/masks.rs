@@ -32,7 +32,7 @@ pub(super) fn masks(
     is_choice: &dyn Fn(NodeId) -> bool,
 ) -> Vec<bool> {
     let n = graph.nodes.len();
-    let mut found = vec![false; n];
+    let mut masks = vec![false; n];
     let equalities = |node: NodeId| maximum(graph, graph.node(node), learned).filter(|_| !is_backward(node));
     let all: Vec<(NodeId, Option<NodeId>)> = (0..n as NodeId)
         .filter_map(|node| match equalities(node) {
@@ -41,7 +41,7 @@ pub(super) fn masks(
         })
         .collect();
     if all.is_empty() {
-        return found;
+        return masks;
     }
     let is_float = |value: ValueId| graph.value(value).dtype.is_some_and(DType::is_float);
     let gives_array = gives_array(graph);
@@ -49,46 +49,46 @@ pub(super) fn masks(
         // For each value the choices whose outcome alone it is computed from; for each node those whose maximum it is
         // computed from.
         let mut outcome = vec![0_u64; graph.values.len()];
-        let mut of_maximum = vec![0_u64; n];
-        let mut is_found = 0_u64;
+        let mut from_maximum_of = vec![0_u64; n];
+        let mut mask_bits = 0_u64;
         let mut equality = 0_u64;
         for (bit, (node, maximum)) in some.iter().enumerate() {
             let is_outcome = |&value: &ValueId| !is_float(value);
             graph.node(*node).results().filter(is_outcome).for_each(|value| outcome[value as usize] |= 1 << bit);
             if let Some(maximum) = maximum {
-                of_maximum[*maximum as usize] |= 1 << bit;
+                from_maximum_of[*maximum as usize] |= 1 << bit;
                 equality |= 1 << bit;
             }
         }
         for node in 0..n as NodeId {
-            let of = graph.node(node);
-            let made_of = of.operands.iter().fold(0, |all, &value| all | outcome[value as usize]);
-            let from_maximum =
-                of.operands.iter().fold(0, |all, &value| all | of_maximum[graph.producer(value) as usize]);
-            of_maximum[node as usize] |= from_maximum;
+            let record = graph.node(node);
+            let made_of = record.operands.iter().fold(0, |all, &value| all | outcome[value as usize]);
+            let of_operands =
+                record.operands.iter().fold(0, |all, &value| all | from_maximum_of[graph.producer(value) as usize]);
+            from_maximum_of[node as usize] |= of_operands;
             if made_of == 0 {
                 continue;
             }
             // An op that only stores it beside others does not combine it with them.
-            let is_stored = movement(&graph.instr(of).op) == Movement::Joins;
+            let is_stored = movement(&graph.instr(record).op) == Movement::Joins;
             let is_other = |&value: &ValueId| !is_stored && is_float(value) && !is_constant[value as usize];
-            let others = || of.operands.iter().copied().filter(is_other);
+            let others = || record.operands.iter().copied().filter(is_other);
             let meets = others().fold(0, |all, value| all | made_of & !outcome[value as usize]);
             let meets_cotangent = others()
-                .fold(0, |all, value| all | of_maximum[graph.producer(value) as usize] & !outcome[value as usize]);
+                .fold(0, |all, value| all | from_maximum_of[graph.producer(value) as usize] & !outcome[value as usize]);
             let meets_array = others()
                 .filter(|&value| graph.value(value).n_elements > 1)
                 .fold(0, |all, value| all | made_of & !outcome[value as usize]);
             let to_product = if leads_to_product(node) { meets & equality } else { 0 };
             let to_array = if gives_array[node as usize] { meets_array } else { 0 };
-            is_found |= (to_product | to_array) & !meets_cotangent;
-            of.results().for_each(|value| outcome[value as usize] |= made_of & !meets);
+            mask_bits |= (to_product | to_array) & !meets_cotangent;
+            record.results().for_each(|value| outcome[value as usize] |= made_of & !meets);
         }
         for (bit, (node, _)) in some.iter().enumerate() {
-            found[*node as usize] = is_found & (1 << bit) != 0;
+            masks[*node as usize] = mask_bits & (1 << bit) != 0;
         }
     }
-    found
+    masks
 }
 
 /// For a comparison for equality of two learned values, one of which is computed from the other: the producer of that
@@ -103,10 +103,10 @@ fn maximum(graph: &Dataflow<'_>, node: &Node, learned: &[bool]) -> Option<NodeId
     // The later of the two.
     let mut last = graph.producer(a).max(graph.producer(b));
     loop {
-        let of = graph.node(last);
-        let op = &graph.instr(of).op;
+        let record = graph.node(last);
+        let op = &graph.instr(record).op;
         let places = !matches!(movement(op), Movement::None | Movement::Joins);
-        match of.operands.first() {
+        match record.operands.first() {
             Some(&operand) if places => last = graph.producer(operand),
             _ => return Some(last),
         }

@@ -25,8 +25,8 @@ use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 
 /// Finds the nodes that compute in f32 for a loss or a result, and whose value is rounded once for all consumers.
 pub(super) fn materialised(graph: &Dataflow<'_>, assignment: &Assignment, kind: RegionKind) -> Vec<NodeId> {
-    let of_function = of_functions(graph);
-    let of_product = computed_from(graph, |class| class == Class::Allow);
+    let is_of_function = of_functions(graph);
+    let is_of_product = computed_from(graph, |class| class == Class::Allow);
     let is_read_narrow = read_by(graph, |reader| assignment.low[reader as usize]);
     let is_added_up = added_up(graph);
     let by_product = match kind {
@@ -41,70 +41,71 @@ pub(super) fn materialised(graph: &Dataflow<'_>, assignment: &Assignment, kind: 
         let readers = || graph.users[value as usize].iter().filter(is_layer);
         readers().count() > 1 && readers().any(|reader| is_soft(&reader))
     };
-    let is_found = |&node: &NodeId| {
-        let of = graph.node(node);
-        let value = graph.value(of.first_result);
-        let is_array = of.n_results == 1 && value.is_f32() && value.n_elements > 1;
+    let is_materialised = |&node: &NodeId| {
+        let record = graph.node(node);
+        let value = graph.value(record.first_result);
+        let is_array = record.n_results == 1 && value.is_f32() && value.n_elements > 1;
         is_array
             && match assignment.rule[node as usize] {
                 Rule::Loss => {
-                    let is_read = is_read_narrow[node as usize] || feeds_layer(of.first_result);
-                    is_read && of_product[node as usize] && !of_function[node as usize]
+                    let is_read = is_read_narrow[node as usize] || feeds_layer(record.first_result);
+                    is_read && is_of_product[node as usize] && !is_of_function[node as usize]
                 }
                 Rule::Result if kind == RegionKind::Body => {
-                    of_product[node as usize] && is_taken_apart(graph, of.first_result)
+                    is_of_product[node as usize] && is_taken_apart(graph, record.first_result)
                 }
                 Rule::Result => {
                     is_read_narrow[node as usize]
-                        && of_product[node as usize]
-                        && !graph.is_result[of.first_result as usize]
+                        && is_of_product[node as usize]
+                        && !graph.is_result[record.first_result as usize]
                         && !is_added_up[node as usize]
                 }
                 _ => false,
             }
     };
-    (0..graph.nodes.len() as NodeId).filter(is_found).collect()
+    (0..graph.nodes.len() as NodeId).filter(is_materialised).collect()
 }
 
 /// For each node whether it is computed from a denied function, such as an exponential or a logarithm, with no product
 /// between. A root does not count, as its result is as accurate as its operand.
 fn of_functions(graph: &Dataflow<'_>) -> Vec<bool> {
-    let mut found = vec![false; graph.nodes.len()];
-    for (node, of) in graph.nodes.iter().enumerate() {
-        let op = &graph.instr(of).op;
+    let mut is_of_function = vec![false; graph.nodes.len()];
+    for (node, record) in graph.nodes.iter().enumerate() {
+        let op = &graph.instr(record).op;
         let is_root = matches!(op, Op::Unary(UnaryOp::Rsqrt | UnaryOp::Sqrt | UnaryOp::Cbrt));
         // Random bits that are converted to floats do not count.
-        let is_of_float = of.operands.iter().any(|&value| graph.value(value).is_f32());
-        let is_function = matches!(of.class(), Some(Class::Deny { .. })) && is_map(op) && is_of_float && !is_root;
-        let goes_on = of.class() != Some(Class::Allow);
-        found[node] = is_function || goes_on && of.operands.iter().any(|&value| found[graph.producer(value) as usize]);
+        let is_of_float = record.operands.iter().any(|&value| graph.value(value).is_f32());
+        let is_function = matches!(record.class(), Some(Class::Deny { .. })) && is_map(op) && is_of_float && !is_root;
+        let goes_on = record.class() != Some(Class::Allow);
+        is_of_function[node] = is_function
+            || goes_on && record.operands.iter().any(|&value| is_of_function[graph.producer(value) as usize]);
     }
-    found
+    is_of_function
 }
 
 /// For each node whether its class satisfies `is_of`, or it is computed from such a node by ops of class infer and
 /// clear.
 pub(super) fn computed_from(graph: &Dataflow<'_>, is_of: impl Fn(Class) -> bool) -> Vec<bool> {
-    let mut found = vec![false; graph.nodes.len()];
-    for (node, of) in graph.nodes.iter().enumerate() {
-        let goes_on = matches!(of.class(), Some(Class::Infer | Class::Clear));
-        let is_from_one = goes_on && of.operands.iter().any(|&value| found[graph.producer(value) as usize]);
-        found[node] = of.class().is_some_and(&is_of) || is_from_one;
+    let mut is_computed = vec![false; graph.nodes.len()];
+    for (node, record) in graph.nodes.iter().enumerate() {
+        let goes_on = matches!(record.class(), Some(Class::Infer | Class::Clear));
+        let is_from_one = goes_on && record.operands.iter().any(|&value| is_computed[graph.producer(value) as usize]);
+        is_computed[node] = record.class().is_some_and(&is_of) || is_from_one;
     }
-    found
+    is_computed
 }
 
 /// For each node whether a node that `is_reader` reads its result, directly or moved.
 fn read_by(graph: &Dataflow<'_>, is_reader: impl Fn(NodeId) -> bool) -> Vec<bool> {
-    let mut found = vec![false; graph.nodes.len()];
+    let mut is_read = vec![false; graph.nodes.len()];
     for node in (0..graph.nodes.len()).rev() {
         let mut readers = graph.nodes[node].results().flat_map(|value| &graph.users[value as usize]);
-        found[node] = readers.any(|&reader| {
-            let moves_on = graph.node(reader).class() == Some(Class::Clear) && found[reader as usize];
+        is_read[node] = readers.any(|&reader| {
+            let moves_on = graph.node(reader).class() == Some(Class::Clear) && is_read[reader as usize];
             is_reader(reader) || moves_on
         });
     }
-    found
+    is_read
 }
 
 /// For each node whether its result is a running sum, to which each step adds little: a parameter that steps of an

@@ -13,7 +13,7 @@
 
 use super::cancellation::{Cancellations, cancellations};
 use super::dataflow::{Dataflow, NodeId, NodeKind, ValueId};
-use super::discrete_choices::Told;
+use super::discrete_choices::RegionContext;
 use super::loops::Loop;
 use super::need::Need;
 use super::powers::powers;
@@ -50,7 +50,7 @@ pub(super) fn needs(
     graph: &Dataflow<'_>,
     choices: &[Option<NodeId>],
     loops: &BTreeMap<NodeId, Loop>,
-    around: &Told,
+    around: &RegionContext,
 ) -> Needs {
     let mut finder = Finder { graph, needs: Needs::of_choices(graph, choices) };
     for (&node, its_loop) in loops {
@@ -69,8 +69,8 @@ pub(super) fn needs(
     for node in scans(graph) {
         finder.add(node, Need::Recurrence, node);
     }
-    for (node, by) in (0..).zip(powers(graph)) {
-        by.into_iter().for_each(|by| finder.add(node, Need::Power, by));
+    for (node, exponentiations) in (0..).zip(powers(graph)) {
+        exponentiations.into_iter().for_each(|exponentiations| finder.add(node, Need::Power, exponentiations));
     }
     finder.cancellations();
     finder.reads(&MadeInF32::new(graph, loops, &around.learned), loops);
@@ -109,25 +109,25 @@ impl Finder<'_, '_> {
         let mut matrix = angle.clone();
         let mut is_exponent = vec![false; graph.values.len()];
         for node in (0..graph.nodes.len() as NodeId).rev() {
-            let of = graph.node(node);
-            let op = &graph.instr(of).op;
-            let made = of.results().find_map(|value| made_in_f32.how[value as usize]);
-            let is_wanted = |by: &[Option<NodeId>]| of.results().find_map(|value| by[value as usize]);
+            let record = graph.node(node);
+            let op = &graph.instr(record).op;
+            let origin = record.results().find_map(|value| made_in_f32.origins[value as usize]);
+            let is_wanted = |by: &[Option<NodeId>]| record.results().find_map(|value| by[value as usize]);
             let (turns, decomposition) = (is_wanted(&angle), is_wanted(&matrix));
-            let exponent = of.results().any(|value| is_exponent[value as usize]);
+            let exponent = record.results().any(|value| is_exponent[value as usize]);
             if turns.is_some() || exponent {
-                match made {
-                    Some(Made::Summed) => self.needs.sums[node as usize] = true,
-                    Some(Made::Given) => {
-                        let wanted = of
+                match origin {
+                    Some(F32Origin::Summed) => self.needs.sums[node as usize] = true,
+                    Some(F32Origin::ByLoop) => {
+                        let wanted = record
                             .results()
                             .filter(|&value| angle[value as usize].is_some() || is_exponent[value as usize]);
                         wanted.for_each(|value| self.needs.given[value as usize] = true);
                     }
-                    Some(Made::Multiplied | Made::Computed) | None => {}
+                    Some(F32Origin::Multiplied | F32Origin::Computed) | None => {}
                 }
             }
-            for (leaf, &value) in of.operands.iter().enumerate() {
+            for (leaf, &value) in record.operands.iter().enumerate() {
                 let is_angle = loops.get(&node).is_some_and(|its_loop| its_loop.is_angle.get(leaf) == Some(&true));
                 if is_angle && made_in_f32.is_known(value) {
                     angle[value as usize] = Some(node);
@@ -135,9 +135,9 @@ impl Finder<'_, '_> {
                 }
             }
             let is_turned = amplification(op) == Amplification::Angle;
-            let reads_angle = match made {
-                _ if is_turned && made_in_f32.is_known(of.operands[0]) => Some(node),
-                Some(Made::Computed) => turns,
+            let reads_angle = match origin {
+                _ if is_turned && made_in_f32.is_known(record.operands[0]) => Some(node),
+                Some(F32Origin::Computed) => turns,
                 _ => None,
             };
             if let Some(at) = reads_angle {
@@ -145,28 +145,28 @@ impl Finder<'_, '_> {
                     self.needs.of_node[node as usize].get_or_insert((Need::Angle, at));
                 }
                 self.add(node, Need::Angle, at);
-                let known = of.operands.iter().filter(|&&value| made_in_f32.is_known(value));
+                let known = record.operands.iter().filter(|&&value| made_in_f32.is_known(value));
                 known.for_each(|&value| angle[value as usize] = Some(at));
-            } else if let (Some(at), Some(Made::Multiplied)) = (turns, made) {
+            } else if let (Some(at), Some(F32Origin::Multiplied)) = (turns, origin) {
                 self.add_with_products(node, Need::Angle, at);
             }
             if let Some(at) = decomposition {
                 self.add_with_products(node, Need::Decomposition, at);
             }
-            let goes_on = of.class() != Some(Class::Allow) && (is_map(op) || of.class() == Some(Class::Clear));
+            let goes_on = record.class() != Some(Class::Allow) && (is_map(op) || record.class() == Some(Class::Clear));
             if let Some(at) =
                 decomposition.filter(|_| goes_on).or((amplification(op) == Amplification::Matrix).then_some(node))
             {
-                of.operands.iter().for_each(|&value| matrix[value as usize] = Some(at));
+                record.operands.iter().for_each(|&value| matrix[value as usize] = Some(at));
             }
             if amplification(op) == Amplification::Spectrum {
-                of.operands.iter().for_each(|&value| self.transformed(value, node));
+                record.operands.iter().for_each(|&value| self.transformed(value, node));
             }
-            if exponent && made_in_f32.is_of_running_sum[of.first_result as usize] {
+            if exponent && made_in_f32.is_of_running_sum[record.first_result as usize] {
                 self.add(node, Need::Exponent, node);
             }
             if amplification(op) == Amplification::Exponent || exponent && self.is_soft(node) {
-                of.operands.iter().for_each(|&value| is_exponent[value as usize] = true);
+                record.operands.iter().for_each(|&value| is_exponent[value as usize] = true);
             }
         }
     }
@@ -185,14 +185,14 @@ impl Finder<'_, '_> {
         let Some(&(first, _)) = nodes.first() else { return };
         nodes.into_iter().for_each(|(node, sum)| self.add_with_products(node, Need::Cancellation, sum));
         for node in (0..self.graph.nodes.len() as NodeId).rev() {
-            let of = self.graph.node(node);
-            if !of.results().any(|value| is_read[value as usize]) {
+            let record = self.graph.node(node);
+            if !record.results().any(|value| is_read[value as usize]) {
                 continue;
             }
-            self.needs.sums[node as usize] |= of.class() == Some(Class::Allow);
+            self.needs.sums[node as usize] |= record.class() == Some(Class::Allow);
             if self.is_soft(node) {
                 self.add(node, Need::Cancellation, first);
-                of.operands.iter().for_each(|&value| is_read[value as usize] = true);
+                record.operands.iter().for_each(|&value| is_read[value as usize] = true);
             }
         }
     }
@@ -207,7 +207,7 @@ impl Finder<'_, '_> {
 
 /// How a value that has f32's precision was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Made {
+enum F32Origin {
     /// By an op of class deny, or by ops on values that have f32's precision.
     Computed,
     /// By a product whose operands come from no product and from no weight that the program updates: of positions and
@@ -216,7 +216,7 @@ enum Made {
     /// By a product with constant data such as a triangle of ones: it adds up the other operand, in f32.
     Summed,
     /// By a loop that computes no product, such as a running sum.
-    Given,
+    ByLoop,
 }
 
 /// For each value whether it is computed from a product. `taken` says the same of the region's parameters.
@@ -233,7 +233,7 @@ fn learned(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
 
 /// The values that have f32's precision: no product between rounds them.
 struct MadeInF32 {
-    how: Vec<Option<Made>>,
+    origins: Vec<Option<F32Origin>>,
     /// For each value whether it is a running sum, by a product or a loop, or computed from one by ops of class infer
     /// and clear.
     is_of_running_sum: Vec<bool>,
@@ -243,8 +243,8 @@ impl MadeInF32 {
     fn new(graph: &Dataflow<'_>, loops: &BTreeMap<NodeId, Loop>, taken: &[bool]) -> MadeInF32 {
         let learned = learned(graph, taken);
         let dims = |value: ValueId| {
-            let of = graph.node(graph.producer(value));
-            graph.instr(of).shape.as_array().map(|array| &array.dims)
+            let record = graph.node(graph.producer(value));
+            graph.instr(record).shape.as_array().map(|array| &array.dims)
         };
         let updated: BTreeSet<_> = graph.results.iter().filter_map(|&value| dims(value)).collect();
         // Positions have one axis, and a product never multiplies those alone.
@@ -252,38 +252,40 @@ impl MadeInF32 {
             let is_parameter = graph.node(graph.producer(value)).kind == NodeKind::Parameter;
             is_parameter && dims(value).is_some_and(|dims| dims.len() > 1 && updated.contains(dims))
         };
-        let mut how = vec![None; graph.values.len()];
+        let mut origins = vec![None; graph.values.len()];
         let mut is_of_running_sum = vec![false; graph.values.len()];
-        for (idx, of) in (0..).zip(&graph.nodes) {
-            let op = &graph.instr(of).op;
-            let reads_f32 = of.operands.iter().any(|&value| graph.value(value).is_f32());
+        for (idx, record) in (0..).zip(&graph.nodes) {
+            let op = &graph.instr(record).op;
+            let reads_f32 = record.operands.iter().any(|&value| graph.value(value).is_f32());
             let is_exact = |value: &ValueId| !learned[*value as usize] && !is_trained(*value);
-            let has_data = of.operands.iter().any(|&value| graph.value(value).is_data);
+            let has_data = record.operands.iter().any(|&value| graph.value(value).is_data);
             let is_angle = amplification(op) == Amplification::Angle;
-            let made = match of.class() {
-                Some(Class::Allow) if of.operands.iter().all(is_exact) => Some(Made::Multiplied),
-                Some(Class::Allow) if has_data => Some(Made::Summed),
+            let origin = match record.class() {
+                Some(Class::Allow) if record.operands.iter().all(is_exact) => Some(F32Origin::Multiplied),
+                Some(Class::Allow) if has_data => Some(F32Origin::Summed),
                 _ if calls_regions(op) => {
                     let is_light = loops.get(&idx).is_some_and(|its_loop: &Loop| !its_loop.has_product);
-                    is_light.then_some(Made::Given)
+                    is_light.then_some(F32Origin::ByLoop)
                 }
-                Some(Class::Deny { .. }) if reads_f32 && !is_angle => Some(Made::Computed),
-                Some(Class::Infer | Class::Clear) if of.operands.iter().any(|&value| how[value as usize].is_some()) => {
-                    Some(Made::Computed)
+                Some(Class::Deny { .. }) if reads_f32 && !is_angle => Some(F32Origin::Computed),
+                Some(Class::Infer | Class::Clear)
+                    if record.operands.iter().any(|&value| origins[value as usize].is_some()) =>
+                {
+                    Some(F32Origin::Computed)
                 }
                 _ => None,
             };
-            let is_soft = matches!(of.class(), Some(Class::Infer | Class::Clear));
-            let is_of_sum = matches!(made, Some(Made::Summed | Made::Given))
-                || is_soft && of.operands.iter().any(|&value| is_of_running_sum[value as usize]);
-            for value in of.results().filter(|&value| graph.value(value).is_f32()) {
-                (how[value as usize], is_of_running_sum[value as usize]) = (made, is_of_sum);
+            let is_soft = matches!(record.class(), Some(Class::Infer | Class::Clear));
+            let is_of_sum = matches!(origin, Some(F32Origin::Summed | F32Origin::ByLoop))
+                || is_soft && record.operands.iter().any(|&value| is_of_running_sum[value as usize]);
+            for value in record.results().filter(|&value| graph.value(value).is_f32()) {
+                (origins[value as usize], is_of_running_sum[value as usize]) = (origin, is_of_sum);
             }
         }
-        MadeInF32 { how, is_of_running_sum }
+        MadeInF32 { origins, is_of_running_sum }
     }
 
     fn is_known(&self, value: ValueId) -> bool {
-        self.how[value as usize].is_some()
+        self.origins[value as usize].is_some()
     }
 }

@@ -30,17 +30,17 @@ pub(super) struct Parts {
 /// Finds the nodes of a region that sum, in f32, an array of narrow parts that a product reads, too.
 pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
     let is_sum = |&node: &NodeId| {
-        let of = graph.node(node);
-        let instr = graph.instr(of);
+        let record = graph.node(node);
+        let instr = graph.instr(record);
         let Some(chain) = moved(graph, node) else { return false };
         let is_narrow = chain.iter().all(|&value| assignment.low[graph.producer(value) as usize]);
-        matches!(of.kind, NodeKind::Op(Class::Deny { .. }))
-            && of.because == Because::Op
+        matches!(record.kind, NodeKind::Op(Class::Deny { .. }))
+            && record.because == Because::Op
             && !assignment.low[node as usize]
             && list_names(graph.module, &instr.op).iter().any(|name| name == "reduce:add")
             && classes.sum_in_f32(graph.module, &instr.op) == DeviceSum::Never
             && is_narrow
-            && is_read_by_product(graph, assignment, *chain.last().unwrap_or(&of.operands[0]))
+            && is_read_by_product(graph, assignment, *chain.last().unwrap_or(&record.operands[0]))
             && of_node(graph, node).is_some()
     };
     (0..graph.nodes.len() as NodeId).filter(is_sum).collect()
@@ -51,12 +51,14 @@ fn is_read_by_product(graph: &Dataflow<'_>, assignment: &Assignment, value: Valu
     let mut open = vec![value];
     while let Some(value) = open.pop() {
         for &reader in &graph.users[value as usize] {
-            let of = graph.node(reader);
+            let record = graph.node(reader);
             if assignment.rule[reader as usize] == Rule::Allowed {
                 return true;
             }
-            if matches!(graph.instr(of).op, Op::Reshape | Op::Transpose { .. }) && of.class() == Some(Class::Clear) {
-                open.extend(of.results());
+            if matches!(graph.instr(record).op, Op::Reshape | Op::Transpose { .. })
+                && record.class() == Some(Class::Clear)
+            {
+                open.extend(record.results());
             }
         }
     }
@@ -73,18 +75,18 @@ pub(super) fn of_node(graph: &Dataflow<'_>, node: NodeId) -> Option<Parts> {
     for (&after, &before) in chain.iter().zip(&chain[1..]) {
         let [move_, maker] = [after, before].map(|value| graph.instr(graph.node(graph.producer(value))));
         let (op, dims_before, dims) = (&move_.op, maker.shape.dims(), move_.shape.dims());
-        let kept = (0..).zip(dims).filter(|(axis, _)| !reduced.contains(axis));
-        let (axes, kept): (Vec<i64>, Vec<i64>) = kept.map(|(axis, &n)| (axis, n)).unzip();
+        let remaining = (0..).zip(dims).filter(|(axis, _)| !reduced.contains(axis));
+        let (axes, remaining): (Vec<i64>, Vec<i64>) = remaining.map(|(axis, &n)| (axis, n)).unzip();
         let Op::Transpose { permutation } = op else {
             reduced = reduced_before(dims_before, dims, &reduced)?;
-            moves.push((Op::Reshape, kept));
+            moves.push((Op::Reshape, remaining));
             continue;
         };
         reduced.iter_mut().for_each(|axis| *axis = permutation[*axis as usize]);
         reduced.sort_unstable();
         let before = |axis: i64| axis - reduced.iter().filter(|&&other| other < axis).count() as i64;
         let permutation = axes.iter().map(|&axis| before(permutation[axis as usize])).collect();
-        moves.push((Op::Transpose { permutation }, kept));
+        moves.push((Op::Transpose { permutation }, remaining));
     }
     moves.reverse();
     let instr = graph.instr(graph.node(whole));
@@ -107,14 +109,14 @@ fn padded(
     reduced: &[i64],
     parts: &mut Vec<(InstrId, Option<Vec<PadDim>>)>,
 ) -> Option<()> {
-    let of = graph.node(node);
-    let instr = graph.instr(of);
-    match (&instr.op, &of.operands[..]) {
+    let record = graph.node(node);
+    let instr = graph.instr(record);
+    match (&instr.op, &record.operands[..]) {
         (Op::Binary(BinaryOp::Add), &[left, right]) => {
             for value in [left, right] {
                 let part = graph.producer(value);
                 // An intermediate sum with several consumers may be materialised.
-                let is_here = graph.node(part).frame == of.frame && graph.users[value as usize].len() == 1;
+                let is_here = graph.node(part).frame == record.frame && graph.users[value as usize].len() == 1;
                 is_here.then_some(())?;
                 padded(graph, part, reduced, parts)?;
             }
@@ -125,8 +127,8 @@ fn padded(
             if (0..).zip(dims).any(is_apart) {
                 return None;
             }
-            let kept = (0..).zip(dims).filter(|(axis, _)| !reduced.contains(axis)).map(|(_, dim)| *dim).collect();
-            parts.push((instr.operands[0], Some(kept)));
+            let remaining = (0..).zip(dims).filter(|(axis, _)| !reduced.contains(axis)).map(|(_, dim)| *dim).collect();
+            parts.push((instr.operands[0], Some(remaining)));
             Some(())
         }
         _ => None,
@@ -140,12 +142,12 @@ fn moved(graph: &Dataflow<'_>, node: NodeId) -> Option<Vec<ValueId>> {
     let (Op::Reduce { .. }, &[mut value, _]) = (&graph.instr(reduces).op, &reduces.operands[..]) else { return None };
     let mut chain = Vec::new();
     loop {
-        let of = graph.node(graph.producer(value));
-        if of.frame != reduces.frame || !matches!(of.kind, NodeKind::Op(_)) {
+        let record = graph.node(graph.producer(value));
+        if record.frame != reduces.frame || !matches!(record.kind, NodeKind::Op(_)) {
             return None;
         }
         chain.push(value);
-        match (&graph.instr(of).op, &of.operands[..]) {
+        match (&graph.instr(record).op, &record.operands[..]) {
             (Op::Reshape | Op::Transpose { .. }, &[operand]) => value = operand,
             _ => return Some(chain),
         }
@@ -155,7 +157,7 @@ fn moved(graph: &Dataflow<'_>, node: NodeId) -> Option<Vec<ValueId>> {
 /// The dims of an array of dims `before` that are reduced if those in `reduced` are, after a reshape to dims `after`;
 /// `None` if a dim would be reduced in part.
 fn reduced_before(before: &[i64], after: &[i64], reduced: &[i64]) -> Option<Vec<i64>> {
-    let mut found = Vec::new();
+    let mut reduced_dims = Vec::new();
     let (mut at, mut at_after) = (0, 0);
     while at < before.len() && at_after < after.len() {
         let (first, first_after) = (at, at_after);
@@ -170,11 +172,13 @@ fn reduced_before(before: &[i64], after: &[i64], reduced: &[i64]) -> Option<Vec<
         }
         match (first_after..at_after).filter(|&axis| reduced.contains(&(axis as i64))).count() {
             0 => {}
-            n_reduced if n_reduced == at_after - first_after => found.extend((first..at).map(|axis| axis as i64)),
+            n_reduced if n_reduced == at_after - first_after => {
+                reduced_dims.extend((first..at).map(|axis| axis as i64))
+            }
             _ => return None,
         }
     }
-    Some(found)
+    Some(reduced_dims)
 }
 
 #[cfg(test)]
@@ -183,14 +187,14 @@ mod tests {
 
     #[test]
     fn dims_are_found_again_before_a_reshape() {
-        let found = |before: &[i64], after: &[i64], reduced: &[i64]| reduced_before(before, after, reduced);
-        assert_eq!(found(&[2, 3, 4, 5], &[2, 3, 4, 5], &[0, 3]), Some(vec![0, 3]));
-        assert_eq!(found(&[2, 3, 4, 5], &[2, 3, 20], &[0, 1]), Some(vec![0, 1]));
-        assert_eq!(found(&[2, 3, 4, 5], &[6, 4, 5], &[0]), Some(vec![0, 1]));
-        assert_eq!(found(&[6, 20], &[2, 3, 4, 5], &[0, 1]), Some(vec![0]));
+        let dims = |before: &[i64], after: &[i64], reduced: &[i64]| reduced_before(before, after, reduced);
+        assert_eq!(dims(&[2, 3, 4, 5], &[2, 3, 4, 5], &[0, 3]), Some(vec![0, 3]));
+        assert_eq!(dims(&[2, 3, 4, 5], &[2, 3, 20], &[0, 1]), Some(vec![0, 1]));
+        assert_eq!(dims(&[2, 3, 4, 5], &[6, 4, 5], &[0]), Some(vec![0, 1]));
+        assert_eq!(dims(&[6, 20], &[2, 3, 4, 5], &[0, 1]), Some(vec![0]));
         // Only a factor of 3 of the dim of 6 would be summed.
-        assert_eq!(found(&[6, 20], &[2, 3, 4, 5], &[1]), None);
-        assert_eq!(found(&[4, 6], &[6, 4], &[0]), None);
-        assert_eq!(found(&[0], &[3, 0], &[0]), None);
+        assert_eq!(dims(&[6, 20], &[2, 3, 4, 5], &[1]), None);
+        assert_eq!(dims(&[4, 6], &[6, 4], &[0]), None);
+        assert_eq!(dims(&[0], &[3, 0], &[0]), None);
     }
 }

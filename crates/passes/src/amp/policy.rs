@@ -408,18 +408,24 @@ impl<'p> Classes<'p> {
 
     /// The class of an instruction, and why. `n_elements` is the size of its largest f32 array, and `form` the form of
     /// a dot.
-    pub(super) fn of(&self, module: &Module, instr: &Instruction, n_elements: i64, form: DotForm) -> (Class, Because) {
+    pub(super) fn classify(
+        &self,
+        module: &Module,
+        instr: &Instruction,
+        n_elements: i64,
+        form: DotForm,
+    ) -> (Class, Because) {
         let form = form.as_op();
-        let own = match (precision_class(module, &instr.op), form) {
+        let op_class = match (precision_class(module, &instr.op), form) {
             (Class::Allow, Some((_, class))) => class,
             (class, _) => class,
         };
-        if own == Class::NotFloat {
-            return (own, Because::Op);
+        if op_class == Class::NotFloat {
+            return (op_class, Because::Op);
         }
         match self.decided(instr) {
             Some(StoredAs::F32) => return (Class::Deny { why: "a decision", spreads: false }, Because::Decided),
-            Some(StoredAs::Rounded | StoredAs::Narrow) => return (own, Because::Decided),
+            Some(StoredAs::Rounded | StoredAs::Narrow) => return (op_class, Because::Decided),
             Some(StoredAs::Barrier) | None => {}
         }
         if let Some(pattern) = self.policy.keep.iter().find(|pattern| keeps(pattern, instr)) {
@@ -431,12 +437,12 @@ impl<'p> Classes<'p> {
         } else {
             let names = list_names(module, &instr.op);
             let names = names.iter().rev().map(|name| &name[..]);
-            let of_form = form.into_iter().flat_map(|(names, _)| names.iter().rev().copied());
-            names.chain(of_form).find_map(|name| self.listed.get(name).copied())
+            let form_names = form.into_iter().flat_map(|(names, _)| names.iter().rev().copied());
+            names.chain(form_names).find_map(|name| self.listed.get(name).copied())
         };
         let (class, because) = match listed {
             Some(class) => (class, Because::Listed),
-            None => (own, Because::Op),
+            None => (op_class, Because::Op),
         };
         let is_lowered = matches!(class, Class::Allow | Class::Infer | Class::Clear);
         if is_lowered && self.sum_in_f32(module, &instr.op) == DeviceSum::OfOperands {

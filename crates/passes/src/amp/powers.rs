@@ -15,44 +15,46 @@ const LARGE: f64 = 16.0;
 /// For each node the square, or power, that raises its result to a large power, with only factors between.
 pub(super) fn powers(graph: &Dataflow<'_>) -> Vec<Option<NodeId>> {
     let mut power = vec![1.0_f64; graph.values.len()];
-    let mut by: Vec<Option<NodeId>> = vec![None; graph.values.len()];
-    let mut found = vec![None; graph.nodes.len()];
+    let mut raised_by: Vec<Option<NodeId>> = vec![None; graph.values.len()];
+    let mut by_node = vec![None; graph.nodes.len()];
     for node in (0..graph.nodes.len() as NodeId).rev() {
-        let of = graph.node(node);
-        if !matches!(of.class(), Some(Class::Infer | Class::Clear | Class::Deny { .. })) {
+        let record = graph.node(node);
+        if !matches!(record.class(), Some(Class::Infer | Class::Clear | Class::Deny { .. })) {
             continue;
         }
-        let highest = of.results().max_by(|&a, &b| power[a as usize].total_cmp(&power[b as usize]));
+        let highest = record.results().max_by(|&a, &b| power[a as usize].total_cmp(&power[b as usize]));
         let Some(value) = highest else { continue };
         if power[value as usize] >= LARGE {
-            found[node as usize] = by[value as usize];
+            by_node[node as usize] = raised_by[value as usize];
         }
         // A sum, or another function, changes the relative error: the chain ends there.
-        let raised = match (&graph.instr(of).op, &of.operands[..]) {
+        let raised = match (&graph.instr(record).op, &record.operands[..]) {
             (Op::Binary(BinaryOp::Multiply), &[a, b]) if a == b => 2.0,
             (Op::Binary(BinaryOp::Power), &[_, exponent]) => exponent_of(graph, graph.producer(exponent)),
             (Op::Binary(BinaryOp::Multiply | BinaryOp::Divide) | Op::Unary(UnaryOp::Negate | UnaryOp::Abs), _) => 1.0,
-            _ if of.class() == Some(Class::Clear) => 1.0,
+            _ if record.class() == Some(Class::Clear) => 1.0,
             _ => continue,
         };
         // Only the base counts: the exponent's error is not relative.
-        let n_read = if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Power)) { 1 } else { of.operands.len() };
-        for &operand in &of.operands[..n_read] {
+        let n_read =
+            if matches!(graph.instr(record).op, Op::Binary(BinaryOp::Power)) { 1 } else { record.operands.len() };
+        for &operand in &record.operands[..n_read] {
             let raised = raised * power[value as usize];
             if raised > power[operand as usize] {
                 power[operand as usize] = raised;
-                by[operand as usize] = if raised > power[value as usize] { Some(node) } else { by[value as usize] };
+                raised_by[operand as usize] =
+                    if raised > power[value as usize] { Some(node) } else { raised_by[value as usize] };
             }
         }
     }
-    found
+    by_node
 }
 
 /// The magnitude of the constant that a node has, behind ops that place it; 1 if it is not a constant.
 fn exponent_of(graph: &Dataflow<'_>, mut node: NodeId) -> f64 {
     loop {
-        let of = graph.node(node);
-        match (&graph.instr(of).op, &of.operands[..]) {
+        let record = graph.node(node);
+        match (&graph.instr(record).op, &record.operands[..]) {
             (Op::Constant(literal), _) => return largest(literal),
             (Op::Broadcast { .. } | Op::Reshape, &[operand]) => node = graph.producer(operand),
             _ => return 1.0,

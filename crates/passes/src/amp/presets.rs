@@ -117,7 +117,7 @@ fn everything() -> Policy {
 /// as params, output as compute.
 fn jmp(whole: &str, text: &str) -> Result<Policy, PolicyError> {
     let error = |problem: String| PolicyError::Jmp { text: whole.to_string(), problem };
-    let mut given: [Option<Option<LowDType>>; 3] = [None; 3];
+    let mut dtypes: [Option<Option<LowDType>>; 3] = [None; 3];
     for part in text.split(',') {
         let Some((key, value)) = part.split_once('=') else {
             return Err(error(format!("`{part}` is not of the form `key=dtype`")));
@@ -134,13 +134,13 @@ fn jmp(whole: &str, text: &str) -> Result<Policy, PolicyError> {
             "f16" | "float16" => Some(LowDType::F16),
             other => return Err(error(format!("`{other}` is none of f32, bf16, f16"))),
         };
-        if given[place].replace(dtype).is_some() {
+        if dtypes[place].replace(dtype).is_some() {
             return Err(error(format!("`{}` is given twice", key.trim())));
         }
     }
-    let params = given[0].unwrap_or(None);
-    let compute = given[1].unwrap_or(params);
-    let output = given[2].unwrap_or(compute);
+    let params = dtypes[0].unwrap_or(None);
+    let compute = dtypes[1].unwrap_or(params);
+    let output = dtypes[2].unwrap_or(compute);
     let narrow: Vec<LowDType> = [params, compute, output].into_iter().flatten().collect();
     if narrow.contains(&LowDType::Bf16) && narrow.contains(&LowDType::F16) {
         return Err(error("it names two narrow dtypes".to_string()));
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn tf_amp_keeps_what_tensorflow_does_not_name() {
         let policy = preset("tf_amp").unwrap();
-        let kept = [policy.logits, policy.tables, policy.moved, policy.loops];
-        assert_eq!(kept, [Boundary::Keep; 4]);
+        let boundaries = [policy.logits, policy.tables, policy.moved, policy.loops];
+        assert_eq!(boundaries, [Boundary::Keep; 4]);
     }
 
     #[test]

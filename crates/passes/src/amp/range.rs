@@ -22,19 +22,21 @@ pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
         elements.is_some_and(|all| all.iter().any(|x| x.is_finite() && x.abs() > largest))
     };
     let is_added = added(graph);
-    let dims = |of: &Node| graph.instr(of).shape.as_array().map(|array| &array.dims);
+    let dims = |record: &Node| graph.instr(record).shape.as_array().map(|array| &array.dims);
     let results: BTreeSet<_> = graph.results.iter().map(|&value| dims(graph.node(graph.producer(value)))).collect();
     // How many computing ops may still pass a large number on: one behind a parameter, any number behind a constant.
     let mut room = vec![0_u8; graph.values.len()];
-    for (node, of) in (0..).zip(&graph.nodes) {
-        let op = &graph.instr(of).op;
-        let floats = of.operands.iter().filter(|&&value| graph.value(value).is_f32());
+    for (node, record) in (0..).zip(&graph.nodes) {
+        let op = &graph.instr(record).op;
+        let floats = record.operands.iter().filter(|&&value| graph.value(value).is_f32());
         let most = floats.map(|&value| room[value as usize]).max().unwrap_or(0);
         let is_bounded =
             matches!(op, Op::Unary(UnaryOp::Tanh | UnaryOp::Logistic | UnaryOp::Erf | UnaryOp::Sign | UnaryOp::Sqrt));
-        let found = match (&of.kind, op) {
+        let depth = match (&record.kind, op) {
             (NodeKind::Constant, Op::Constant(literal)) if is_beyond(literal) => u8::MAX,
-            (NodeKind::Parameter, _) if dims(of).is_some_and(|dims| dims.len() > 1) && !results.contains(&dims(of)) => {
+            (NodeKind::Parameter, _)
+                if dims(record).is_some_and(|dims| dims.len() > 1) && !results.contains(&dims(record)) =>
+            {
                 2
             }
             (NodeKind::Op(Class::Clear), _) if !is_guard(graph, node) => most,
@@ -42,9 +44,10 @@ pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
             (NodeKind::Op(Class::Infer), _) if !is_bounded => most,
             _ => 0,
         };
-        for value in of.results() {
-            let is_open = graph.value(value).is_f32() && (of.kind != NodeKind::Parameter || is_added[value as usize]);
-            room[value as usize] = if is_open { found } else { 0 };
+        for value in record.results() {
+            let is_open =
+                graph.value(value).is_f32() && (record.kind != NodeKind::Parameter || is_added[value as usize]);
+            room[value as usize] = if is_open { depth } else { 0 };
         }
     }
     room.into_iter().map(|room| room > 0).collect()
@@ -54,7 +57,7 @@ pub(super) fn beyond(graph: &Dataflow<'_>) -> Vec<bool> {
 /// to the range, or a `select` of the clamped number if it is finite, else of the number. A cast before that would
 /// come too early.
 pub(super) fn is_guard(graph: &Dataflow<'_>, node: NodeId) -> bool {
-    let of = graph.node(node);
+    let record = graph.node(node);
     let maker = |value: ValueId| graph.node(graph.producer(value));
     let is_end = |value: ValueId| match &graph.instr(maker(value)).op {
         Op::Constant(literal) => {
@@ -62,10 +65,10 @@ pub(super) fn is_guard(graph: &Dataflow<'_>, node: NodeId) -> bool {
         }
         _ => false,
     };
-    match (&graph.instr(of).op, &of.operands[..]) {
+    match (&graph.instr(record).op, &record.operands[..]) {
         (Op::Clamp, &[least, _, most]) => is_end(least) && is_end(most),
-        (Op::Select, &[asked, within, number]) => {
-            let (asks, within) = (maker(asked), graph.producer(within));
+        (Op::Select, &[condition, within, number]) => {
+            let (asks, within) = (maker(condition), graph.producer(within));
             let is_finite = matches!(graph.instr(asks).op, Op::Unary(UnaryOp::IsFinite));
             is_finite && asks.operands.first() == Some(&number) && is_guard(graph, within)
         }
@@ -75,19 +78,19 @@ pub(super) fn is_guard(graph: &Dataflow<'_>, node: NodeId) -> bool {
 
 /// For each value whether it, directly or moved, is added to something or compared in size with it.
 fn added(graph: &Dataflow<'_>) -> Vec<bool> {
-    let mut found = vec![false; graph.values.len()];
-    for of in graph.nodes.iter().rev() {
+    let mut is_added = vec![false; graph.values.len()];
+    for record in graph.nodes.iter().rev() {
         let is_sum = matches!(
-            graph.instr(of).op,
+            graph.instr(record).op,
             Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Maximum | BinaryOp::Minimum)
         );
         // A lookup reads a table that was learned.
-        let moves = of.class() == Some(Class::Clear) && !matches!(graph.instr(of).op, Op::Gather(_))
-            || precision_class(graph.module, &graph.instr(of).op) == Class::Clear && of.class().is_none();
-        let moves_on = moves && of.results().any(|value| found[value as usize]);
+        let moves = record.class() == Some(Class::Clear) && !matches!(graph.instr(record).op, Op::Gather(_))
+            || precision_class(graph.module, &graph.instr(record).op) == Class::Clear && record.class().is_none();
+        let moves_on = moves && record.results().any(|value| is_added[value as usize]);
         if is_sum || moves_on {
-            of.operands.iter().for_each(|&value| found[value as usize] = true);
+            record.operands.iter().for_each(|&value| is_added[value as usize] = true);
         }
     }
-    found
+    is_added
 }

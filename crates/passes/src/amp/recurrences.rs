@@ -11,21 +11,21 @@ use std::collections::{BTreeMap, BTreeSet};
 /// For each value whether it is computed from products, and from no result of a loop or a branch. `taken` says so of
 /// the region's parameters.
 pub(super) fn of_products_alone(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<bool> {
-    let mut of_product = vec![false; graph.values.len()];
-    let mut of_region = vec![false; graph.values.len()];
+    let mut is_of_product = vec![false; graph.values.len()];
+    let mut is_of_region = vec![false; graph.values.len()];
     for (place, value) in graph.parameters().enumerate() {
-        of_product[value as usize] = taken.get(place) == Some(&true);
+        is_of_product[value as usize] = taken.get(place) == Some(&true);
     }
     for node in graph.nodes.iter().filter(|node| node.kind != NodeKind::Parameter) {
-        let reads = |of: &[bool]| node.operands.iter().any(|&value| of[value as usize]);
-        let is_of_product = node.class() == Some(Class::Allow) || reads(&of_product);
-        let is_of_region = calls_regions(&graph.instr(node).op) || reads(&of_region);
+        let reads = |is_marked: &[bool]| node.operands.iter().any(|&value| is_marked[value as usize]);
+        let reads_product = node.class() == Some(Class::Allow) || reads(&is_of_product);
+        let reads_region = calls_regions(&graph.instr(node).op) || reads(&is_of_region);
         for value in node.results() {
-            of_product[value as usize] = is_of_product && !is_of_region;
-            of_region[value as usize] = is_of_region;
+            is_of_product[value as usize] = reads_product && !reads_region;
+            is_of_region[value as usize] = reads_region;
         }
     }
-    of_product
+    is_of_product
 }
 
 /// Nodes that multiply an array that a loop carries, with the factors. Two kinds of loops have such recurrences: those
@@ -33,18 +33,18 @@ pub(super) fn of_products_alone(graph: &Dataflow<'_>, taken: &[bool]) -> Vec<boo
 /// loop, as the decay of a gated delta rule. A network whose factors are computed from its state, such as an LSTM,
 /// forgets its roundings.
 pub(super) fn recurrences(graph: &Dataflow<'_>, taken: &[bool]) -> BTreeMap<NodeId, Vec<ValueId>> {
-    let mut found = BTreeMap::new();
+    let mut recurrences = BTreeMap::new();
     let state: Vec<ValueId> = graph.parameters().collect();
     if state.len() != graph.results.len() {
-        return found;
+        return recurrences;
     }
-    let of_carried = {
+    let is_of_carried = {
         let is_carried = |leaf: usize| state[leaf] != graph.results[leaf] && graph.value(state[leaf]).is_f32();
         reached(graph, &state, |_| false, is_carried)
     };
     let reads_carried = |node: NodeId| {
-        let of = graph.node(node);
-        of.class() == Some(Class::Allow) && of.operands.iter().any(|&value| of_carried[value as usize])
+        let record = graph.node(node);
+        record.class() == Some(Class::Allow) && record.operands.iter().any(|&value| is_of_carried[value as usize])
     };
     let is_closed = reached(graph, &state, reads_carried, |_| false);
     let is_open = of_products_alone(graph, taken);
@@ -54,13 +54,13 @@ pub(super) fn recurrences(graph: &Dataflow<'_>, taken: &[bool]) -> BTreeMap<Node
         }
         let is_product_of_itself = is_closed[after as usize];
         for (node, factors) in factors_of(graph, before, after) {
-            let is_given = |&value: &ValueId| is_open[value as usize] && !is_closed[value as usize];
-            if !is_product_of_itself || factors.iter().any(is_given) {
-                found.insert(node, factors);
+            let is_from_outside = |&value: &ValueId| is_open[value as usize] && !is_closed[value as usize];
+            if !is_product_of_itself || factors.iter().any(is_from_outside) {
+                recurrences.insert(node, factors);
             }
         }
     }
-    found
+    recurrences
 }
 
 /// The multiplications on the way from an array of the state to its next value, through ops that are linear in it,
@@ -69,31 +69,31 @@ fn factors_of(graph: &Dataflow<'_>, before: ValueId, after: ValueId) -> Vec<(Nod
     let (mut cone, mut open) = (BTreeSet::new(), vec![after]);
     while let Some(value) = open.pop() {
         let maker = graph.producer(value);
-        let of = graph.node(maker);
-        let is_linear = match &graph.instr(of).op {
+        let record = graph.node(maker);
+        let is_linear = match &graph.instr(record).op {
             Op::Binary(BinaryOp::Add | BinaryOp::Subtract | BinaryOp::Multiply | BinaryOp::Divide)
             | Op::Unary(UnaryOp::Negate)
             | Op::Select => true,
-            _ => of.class() == Some(Class::Clear),
+            _ => record.class() == Some(Class::Clear),
         };
-        if is_linear && of.kind != NodeKind::Parameter && cone.insert(maker) {
-            open.extend(&of.operands);
+        if is_linear && record.kind != NodeKind::Parameter && cone.insert(maker) {
+            open.extend(&record.operands);
         }
     }
-    let mut of_before: BTreeSet<ValueId> = [before].into();
+    let mut is_of_before: BTreeSet<ValueId> = [before].into();
     for &node in &cone {
-        if graph.node(node).operands.iter().any(|value| of_before.contains(value)) {
-            of_before.extend(graph.node(node).results());
+        if graph.node(node).operands.iter().any(|value| is_of_before.contains(value)) {
+            is_of_before.extend(graph.node(node).results());
         }
     }
-    if !of_before.contains(&after) {
+    if !is_of_before.contains(&after) {
         return Vec::new();
     }
     let factors = |&node: &NodeId| {
-        let of = graph.node(node);
+        let record = graph.node(node);
         let (state, others): (Vec<ValueId>, Vec<ValueId>) =
-            of.operands.iter().partition(|value| of_before.contains(value));
-        let multiplies = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
+            record.operands.iter().partition(|value| is_of_before.contains(value));
+        let multiplies = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Multiply | BinaryOp::Divide));
         let is_varied = others.iter().any(|&value| !graph.value(value).is_data);
         (multiplies && !state.is_empty() && is_varied).then_some((node, others))
     };
@@ -108,14 +108,15 @@ pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
     let mut level = vec![0_u32; n];
     let mut sources: Vec<ValueId> = Vec::new();
     for node in 0..n as NodeId {
-        let of = graph.node(node);
-        if let (Op::Binary(BinaryOp::Add | BinaryOp::Multiply), &[a, b]) = (&graph.instr(of).op, &of.operands[..])
+        let record = graph.node(node);
+        if let (Op::Binary(BinaryOp::Add | BinaryOp::Multiply), &[a, b]) =
+            (&graph.instr(record).op, &record.operands[..])
             && let Some(halved) = halved(graph, a, b).filter(|&value| graph.value(value).is_f32())
         {
             level[node as usize] = 1 + level[graph.producer(halved) as usize];
             if level[node as usize] > 1 {
                 sources.push(graph.node(graph.producer(halved)).first_result);
-                sources.push(of.first_result);
+                sources.push(record.first_result);
             }
         }
     }
@@ -123,11 +124,11 @@ pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
         return BTreeSet::new();
     }
     let is_of_scan = |node: NodeId| {
-        let of = graph.node(node);
-        let op = &graph.instr(of).op;
+        let record = graph.node(node);
+        let op = &graph.instr(record).op;
         let is_op =
             matches!(op, Op::Select | Op::Binary(BinaryOp::Add | BinaryOp::Multiply)) || movement(op) != Movement::None;
-        is_op && matches!(of.class(), Some(Class::Infer | Class::Clear))
+        is_op && matches!(record.class(), Some(Class::Infer | Class::Clear))
     };
     let is_between = |value: ValueId| {
         let op = &graph.instr(graph.node(graph.producer(value))).op;
@@ -136,28 +137,29 @@ pub(super) fn scans(graph: &Dataflow<'_>) -> BTreeSet<NodeId> {
     let reached = graph.reached(sources, is_of_scan);
     let mut ends = vec![false; n];
     for node in (0..n as NodeId).rev().filter(|&node| is_of_scan(node)) {
-        let of = graph.node(node);
-        let is_end = level[node as usize] > 0 || of.operands.iter().any(|&value| is_between(value));
-        let mut users = of.results().flat_map(|value| &graph.users[value as usize]);
+        let record = graph.node(node);
+        let is_end = level[node as usize] > 0 || record.operands.iter().any(|&value| is_between(value));
+        let mut users = record.results().flat_map(|value| &graph.users[value as usize]);
         ends[node as usize] = is_end || users.any(|&user| ends[user as usize]);
     }
-    let is_found = |&node: &NodeId| {
+    let is_step = |&node: &NodeId| {
         let is_reached = ends[node as usize] && graph.node(node).results().any(|value| reached[value as usize]);
         is_reached || level[node as usize] > 1
     };
-    (0..n as NodeId).filter(is_found).collect()
+    (0..n as NodeId).filter(is_step).collect()
 }
 
 /// The array of which both values are strided slices, or multiples of such.
 fn halved(graph: &Dataflow<'_>, a: ValueId, b: ValueId) -> Option<ValueId> {
     let sliced = |value: ValueId| {
-        let of = graph.node(graph.producer(value));
-        let is_strided = matches!(&graph.instr(of).op, Op::Slice(dims) if dims.iter().any(|dim| dim.stride > 1));
-        (is_strided && of.class() == Some(Class::Clear)).then(|| of.operands[0])
+        let record = graph.node(graph.producer(value));
+        let is_strided = matches!(&graph.instr(record).op, Op::Slice(dims) if dims.iter().any(|dim| dim.stride > 1));
+        (is_strided && record.class() == Some(Class::Clear)).then(|| record.operands[0])
     };
     let sources = |value: ValueId| {
-        let of: &Node = graph.node(graph.producer(value));
-        let factors = if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Multiply)) { &of.operands[..] } else { &[] };
+        let record: &Node = graph.node(graph.producer(value));
+        let factors =
+            if matches!(graph.instr(record).op, Op::Binary(BinaryOp::Multiply)) { &record.operands[..] } else { &[] };
         [value].into_iter().chain(factors.iter().copied()).filter_map(sliced).collect::<Vec<ValueId>>()
     };
     let of_b = sources(b);
@@ -190,9 +192,9 @@ pub(super) fn until_squashed(graph: &Dataflow<'_>, value: ValueId) -> (Vec<NodeI
 }
 
 /// Whether a node is the last op of a sigmoid, 1 / (1 + e^x).
-fn is_reciprocal_of_sum(graph: &Dataflow<'_>, of: &Node) -> bool {
-    let is_division = matches!(graph.instr(of).op, Op::Binary(BinaryOp::Divide));
-    is_division && of.operands.first().is_some_and(|&value| graph.value(value).is_data)
+fn is_reciprocal_of_sum(graph: &Dataflow<'_>, record: &Node) -> bool {
+    let is_division = matches!(graph.instr(record).op, Op::Binary(BinaryOp::Divide));
+    is_division && record.operands.first().is_some_and(|&value| graph.value(value).is_data)
 }
 
 /// For each array of a loop's state whether a recurrence of the body multiplies by it, with no squashing function

@@ -6,7 +6,7 @@
 
 use super::assignment::RegionKind;
 use super::dataflow::{CALL_ROOM, Dataflow};
-use super::discrete_choices::{Choices, Through, Told, discrete_choices};
+use super::discrete_choices::{Choices, RegionContext, Through, discrete_choices};
 use super::exact;
 use super::policy::Classes;
 use bf16scope_hlo::{CompId, Module, Op};
@@ -17,7 +17,7 @@ use std::rc::Rc;
 #[derive(Debug, Default)]
 pub(super) struct Regions<'m> {
     graphs: BTreeMap<CompId, Rc<Dataflow<'m>>>,
-    known: BTreeMap<(CompId, Told), (Vec<bool>, Vec<bool>)>,
+    known: BTreeMap<(CompId, RegionContext), (Vec<bool>, Vec<bool>)>,
 }
 
 impl<'m> Regions<'m> {
@@ -27,56 +27,57 @@ impl<'m> Regions<'m> {
         classes: &Classes<'_>,
         graph: &Dataflow<'m>,
         kind: RegionKind,
-        around: &Told,
+        around: &RegionContext,
     ) -> Choices {
         let module = graph.module;
-        discrete_choices(graph, kind, around, &mut |op, told| self.through(module, classes, op, told))
+        discrete_choices(graph, kind, around, &mut |op, context| self.through(module, classes, op, context))
     }
 
-    fn through(&mut self, module: &'m Module, classes: &Classes<'_>, op: &Op, told: Told) -> Through {
+    fn through(&mut self, module: &'m Module, classes: &Classes<'_>, op: &Op, context: RegionContext) -> Through {
         let either = |ours: &[bool], theirs: &[bool]| -> Vec<bool> {
             ours.iter().zip(theirs).map(|(&ours, &theirs)| ours || theirs).collect()
         };
         if let Op::While { body, .. } = op {
-            let mut around = told;
-            let of_body = self.graph(module, classes, *body);
-            let kept = of_body.parameters().zip(&of_body.results).map(|(before, &after)| before == after);
-            let told = around.constant.iter_mut().zip(&mut around.of_products_alone);
-            told.zip(kept).for_each(|((is_constant, is_of_products), is_kept)| {
+            let mut around = context;
+            let body_graph = self.graph(module, classes, *body);
+            let is_same = body_graph.parameters().zip(&body_graph.results).map(|(before, &after)| before == after);
+            let marks = around.constant.iter_mut().zip(&mut around.of_products_alone);
+            marks.zip(is_same).for_each(|((is_constant, is_of_products), is_kept)| {
                 *is_constant &= is_kept;
                 *is_of_products &= is_kept;
             });
             loop {
                 let (scores, learned) = self.region(module, classes, *body, &around);
                 let (learned, scores) = (either(&around.learned, &learned), either(&around.scores, &scores));
-                let next = Told { learned, scores, ..around.clone() };
+                let next = RegionContext { learned, scores, ..around.clone() };
                 if next == around {
                     break;
                 }
                 around = next;
             }
-            let asked = Told { scores: Vec::new(), ..around.clone() };
+            let condition = RegionContext { scores: Vec::new(), ..around.clone() };
             return Through {
                 learned: around.learned.clone(),
                 scores: around.scores.clone(),
-                around: vec![asked, around],
+                around: vec![condition, around],
             };
         }
         // The first operand selects the branch.
-        let mut found = Through { learned: vec![false; told.scores.len()], scores: vec![false], around: Vec::new() };
+        let mut through =
+            Through { learned: vec![false; context.scores.len()], scores: vec![false], around: Vec::new() };
         for comp in op.called() {
-            let first = found.scores.len();
+            let first = through.scores.len();
             let n_taken = self.graph(module, classes, comp).parameters().count();
-            let taken = |of: &[bool]| of.get(first..first + n_taken).unwrap_or_default().to_vec();
-            let (learned, constant) = (taken(&told.learned), taken(&told.constant));
-            let of_products_alone = taken(&told.of_products_alone);
-            let around = Told { learned, of_products_alone, constant, ..told.clone() };
+            let taken = |flags: &[bool]| flags.get(first..first + n_taken).unwrap_or_default().to_vec();
+            let (learned, constant) = (taken(&context.learned), taken(&context.constant));
+            let of_products_alone = taken(&context.of_products_alone);
+            let around = RegionContext { learned, of_products_alone, constant, ..context.clone() };
             let (scores, learned) = self.region(module, classes, comp, &around);
-            found.scores.extend(scores);
-            found.learned = either(&found.learned, &learned);
-            found.around.push(around);
+            through.scores.extend(scores);
+            through.learned = either(&through.learned, &learned);
+            through.around.push(around);
         }
-        found
+        through
     }
 
     /// Which of a region's operands are scores, and which of its results are computed from products.
@@ -85,7 +86,7 @@ impl<'m> Regions<'m> {
         module: &'m Module,
         classes: &Classes<'_>,
         comp: CompId,
-        around: &Told,
+        around: &RegionContext,
     ) -> (Vec<bool>, Vec<bool>) {
         let key = (comp, around.clone());
         if let Some(known) = self.known.get(&key) {

@@ -178,26 +178,26 @@ fn decision(
     node: NodeId,
     policy: &Policy,
 ) -> Option<Decision> {
-    let of = graph.node(node);
-    let floats = of.operands.iter().copied().chain(of.results());
+    let record = graph.node(node);
+    let floats = record.operands.iter().copied().chain(record.results());
     if !floats.clone().any(|value| graph.value(value).is_f32()) {
         return None;
     }
     let frame = &graph.frames[frame as usize];
     let (instr, values) = (graph.module.comp(frame.comp).instr(id), &frame.values[id.idx()]);
     let is_low =
-        |leaf: usize| !of.gives_f32 && values.get(leaf).is_some_and(|&value| assignment.value_low[value as usize]);
+        |leaf: usize| !record.gives_f32 && values.get(leaf).is_some_and(|&value| assignment.value_low[value as usize]);
     let new = narrow::shape(&instr.shape, graph.low, &mut |leaf| is_low(leaf));
     let dtype = |shape: &Shape| {
         let old_leaves = instr.shape.leaves();
         let place = old_leaves.iter().position(|leaf| leaf.dtype() == Some(DType::F32)).unwrap_or(0);
         shape.leaves().get(place).and_then(|leaf| leaf.dtype()).map(|dtype| dtype.to_string()).unwrap_or_default()
     };
-    let mut rule = sentence(&of.kind, &of.because, assignment.rule[node as usize]);
-    if let Some(form) = of.decided {
+    let mut rule = sentence(&record.kind, &record.because, assignment.rule[node as usize]);
+    if let Some(form) = record.decided {
         rule = decided_rule(rule, form, policy, &instr.name);
     }
-    if of.gives_f32 && assignment.low[node as usize] {
+    if record.gives_f32 && assignment.low[node as usize] {
         rule += GIVES_F32;
     }
     let from = assignment.from[node as usize].map(|from| graph.instr(graph.node(from)).name.clone());
@@ -208,7 +208,7 @@ fn decision(
         instruction: instr.name.clone(),
         op_name: instr.metadata.op_name.clone(),
         opcode: instr.op.opcode().into_owned(),
-        class: class_name(&of.kind),
+        class: class_name(&record.kind),
         is_lowered: new_dtype != old || gives_f32,
         old,
         new: new_dtype,

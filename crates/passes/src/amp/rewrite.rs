@@ -7,7 +7,7 @@
 
 use super::branches::{self, Branch};
 use super::dataflow::{CALL_ROOM, Dataflow, FrameId, NodeId};
-use super::discrete_choices::{Choices, Told};
+use super::discrete_choices::{Choices, RegionContext};
 use super::exact;
 
 use super::assign::assign;
@@ -47,7 +47,7 @@ pub(super) struct Rewriter<'m> {
     /// How much calls may still add to regions (`CALL_ROOM`).
     call_room: usize,
     /// The written regions, by the original, what crosses its border narrow, and its surroundings.
-    regions: BTreeMap<(CompId, Crossing, Told), CompId>,
+    regions: BTreeMap<(CompId, Crossing, RegionContext), CompId>,
     /// The scores of regions.
     scores: Regions<'m>,
     /// Loops, by body and condition, and by which arrays of the state are computed from products.
@@ -85,7 +85,13 @@ impl<'m> Rewriter<'m> {
     }
 
     /// Lowers a region and its callees; returns the written computation.
-    pub(super) fn region(&mut self, comp: CompId, kind: RegionKind, crossing: &Crossing, around: &Told) -> CompId {
+    pub(super) fn region(
+        &mut self,
+        comp: CompId,
+        kind: RegionKind,
+        crossing: &Crossing,
+        around: &RegionContext,
+    ) -> CompId {
         let key = (comp, crossing.clone(), around.clone());
         if let Some(&done) = self.regions.get(&key) {
             return done;
@@ -114,33 +120,34 @@ impl<'m> Rewriter<'m> {
 
     /// Describes what the loops of a graph do with their state. Scores are carried in their own dtype.
     fn loops_of(&mut self, graph: &Dataflow<'m>, choices: &Choices) -> BTreeMap<NodeId, Loop> {
-        let mut found = BTreeMap::new();
-        for (node, of) in (0..).zip(&graph.nodes) {
-            let &Op::While { body, condition } = &graph.instr(of).op else { continue };
+        let mut loops = BTreeMap::new();
+        for (node, record) in (0..).zip(&graph.nodes) {
+            let &Op::While { body, condition } = &graph.instr(record).op else { continue };
             let taken = choices.around.get(&node).and_then(|around| around.last());
             let taken = taken.map(|around| around.of_products_alone.clone()).unwrap_or_default();
             let key = (body, condition, taken);
             if !self.loops.contains_key(&key) {
                 let build = |comp| exact::graph(self.module, comp, &self.classes, self.policy.dtype, self.call_room);
                 let (body_graph, condition_graph) = (build(body), build(condition));
-                let of_loop = loops::of_body(&body_graph, &condition_graph, &key.2);
-                self.loops.insert(key.clone(), of_loop);
+                let its_loop = loops::of_body(&body_graph, &condition_graph, &key.2);
+                self.loops.insert(key.clone(), its_loop);
             }
-            let mut of_loop = self.loops[&key].clone();
-            if let Some((taken, given)) = choices.of_regions.get(&node) {
-                let uses = of_loop.uses.iter_mut().zip(taken.iter().zip(given));
-                uses.filter(|(_, (taken, given))| **taken || **given).for_each(|(of, _)| *of = Use::AS_IT_IS);
+            let mut its_loop = self.loops[&key].clone();
+            if let Some((operand_scores, result_scores)) = choices.of_regions.get(&node) {
+                let uses = its_loop.uses.iter_mut().zip(operand_scores.iter().zip(result_scores));
+                uses.filter(|(_, (is_operand, is_result))| **is_operand || **is_result)
+                    .for_each(|(its_use, _)| *its_use = Use::AS_IT_IS);
             }
-            found.insert(node, of_loop);
+            loops.insert(node, its_loop);
         }
-        found
+        loops
     }
 
     /// Describes the branches of a graph's `conditional`s. Scores are returned in their own dtype.
     fn branches_of(&mut self, graph: &Dataflow<'m>, choices: &Choices) -> BTreeMap<NodeId, Vec<Branch>> {
-        let mut found = BTreeMap::new();
-        for (node, of) in (0..).zip(&graph.nodes) {
-            let op = &graph.instr(of).op;
+        let mut branches_of_node = BTreeMap::new();
+        for (node, record) in (0..).zip(&graph.nodes) {
+            let op = &graph.instr(record).op;
             if !matches!(op, Op::Conditional(_)) {
                 continue;
             }
@@ -151,15 +158,16 @@ impl<'m> Rewriter<'m> {
                     self.branches.insert(comp, branches::of_region(&region));
                 }
                 let mut branch = self.branches[&comp].clone();
-                let given = choices.of_regions.get(&node).into_iter().flat_map(|(_, given)| given).enumerate();
-                for (leaf, _) in given.filter(|(_, is_score)| **is_score) {
+                let result_scores =
+                    choices.of_regions.get(&node).into_iter().flat_map(|(_, result_scores)| result_scores).enumerate();
+                for (leaf, _) in result_scores.filter(|(_, is_score)| **is_score) {
                     (branch.of_product[leaf], branch.of_taken[leaf]) = (false, false);
                 }
                 all.push(branch);
             }
-            found.insert(node, all);
+            branches_of_node.insert(node, all);
         }
-        found
+        branches_of_node
     }
 
     /// Writes a frame; returns its computation.
@@ -167,7 +175,7 @@ impl<'m> Rewriter<'m> {
         &mut self,
         graph: &Dataflow<'m>,
         assignment: &Assignment,
-        around: &BTreeMap<NodeId, Vec<Told>>,
+        around: &BTreeMap<NodeId, Vec<RegionContext>>,
         frame: FrameId,
         region: Option<RegionKind>,
     ) -> CompId {
@@ -192,17 +200,17 @@ impl<'m> Rewriter<'m> {
         &mut self,
         graph: &Dataflow<'m>,
         assignment: &Assignment,
-        around: &BTreeMap<NodeId, Vec<Told>>,
+        around: &BTreeMap<NodeId, Vec<RegionContext>>,
         frame: FrameId,
     ) -> Callees {
-        let of = &graph.frames[frame as usize];
+        let frame_data = &graph.frames[frame as usize];
         let mut callees = Callees::new();
-        for &(call, callee) in &of.calls {
+        for &(call, callee) in &frame_data.calls {
             callees.insert(call, vec![self.frame(graph, assignment, around, callee, None)]);
         }
         let module = self.module;
-        for (id, node) in module.comp(of.comp).ids().zip(&of.nodes) {
-            let op = &module.comp(of.comp).instr(id).op;
+        for (id, node) in module.comp(frame_data.comp).ids().zip(&frame_data.nodes) {
+            let op = &module.comp(frame_data.comp).instr(id).op;
             let called = op.called();
             if called.is_empty() || callees.contains_key(&id) {
                 continue;
@@ -211,12 +219,12 @@ impl<'m> Rewriter<'m> {
                 let crossing = node.and_then(|node| assignment.crossings.get(&node)).cloned().unwrap_or_default();
                 let crossings = self.of_callees(op, &crossing);
                 let around = node.and_then(|node| around.get(&node)).cloned();
-                let around = around.unwrap_or_else(|| vec![Told::default(); called.len()]);
-                let of_each = called.into_iter().zip(crossings).zip(&around);
-                let lower = |((comp, it), around): ((CompId, Crossing), &Told)| {
-                    self.region(comp, RegionKind::Body, &it, around)
+                let around = around.unwrap_or_else(|| vec![RegionContext::default(); called.len()]);
+                let regions = called.into_iter().zip(crossings).zip(&around);
+                let lower = |((comp, crossing), around): ((CompId, Crossing), &RegionContext)| {
+                    self.region(comp, RegionKind::Body, &crossing, around)
                 };
-                callees.insert(id, of_each.map(lower).collect());
+                callees.insert(id, regions.map(lower).collect());
             } else if node.is_some_and(|node| assignment.low[node as usize]) {
                 callees.insert(id, called.into_iter().map(|comp| self.reducer(comp)).collect());
             }
@@ -341,13 +349,13 @@ fn renamed<'n>(names: impl Iterator<Item = &'n str>) -> Vec<(usize, String)> {
     let mut taken: HashSet<&str> = HashSet::with_capacity(names.len());
     let twice: Vec<usize> = (0..names.len()).filter(|&at| !taken.insert(names[at])).collect();
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut given: BTreeSet<String> = BTreeSet::new();
+    let mut new_names: BTreeSet<String> = BTreeSet::new();
     let mut rename = |at: usize| {
         let count = counts.entry(names[at]).or_insert(0);
         loop {
             *count += 1;
             let candidate = format!("{}.{count}", names[at]);
-            if !taken.contains(&candidate[..]) && given.insert(candidate.clone()) {
+            if !taken.contains(&candidate[..]) && new_names.insert(candidate.clone()) {
                 return (at, candidate);
             }
         }

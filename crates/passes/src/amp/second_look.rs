@@ -18,15 +18,15 @@ const CHOICE: &str = "Needed(Choice)";
 /// # Errors
 /// The errors of lowering by the default policy.
 pub(super) fn hurts(module: &Module, policy: &Policy, report: &LoweringReport) -> Result<Vec<Hurt>, PassError> {
-    let asked = policy.clone();
+    let policy_keys = policy.clone();
     let usual = Policy {
-        dtype: asked.dtype,
-        keep: asked.keep,
-        losses: asked.losses,
-        data: asked.data,
-        decided: asked.decided,
-        min_elements: asked.min_elements,
-        sums: asked.sums,
+        dtype: policy_keys.dtype,
+        keep: policy_keys.keep,
+        losses: policy_keys.losses,
+        data: policy_keys.data,
+        decided: policy_keys.decided,
+        min_elements: policy_keys.min_elements,
+        sums: policy_keys.sums,
         ..Policy::default()
     };
     if usual == *policy || policy.reach == Reach::None || report.n_lowered() == 0 {

@@ -34,25 +34,25 @@ const SUBLANES: i64 = 8;
 
 /// Finds the lookups whose table is read behind a barrier.
 pub(super) fn lookups(graph: &Dataflow<'_>, assignment: &Assignment, kind: RegionKind) -> Vec<NodeId> {
-    let is_gather = |of: &Node| matches!(graph.instr(of).op, Op::Gather(_));
+    let is_gather = |record: &Node| matches!(graph.instr(record).op, Op::Gather(_));
     let is_read_whole = |value: ValueId| graph.users[value as usize].iter().any(|&user| !is_gather(graph.node(user)));
     let tables: BTreeSet<ValueId> = graph.parameters().filter(|&value| is_read_whole(value)).collect();
     let is_lookup = |&node: &NodeId| {
-        let of = graph.node(node);
-        let Some(&table) = of.operands.first() else { return false };
+        let record = graph.node(node);
+        let Some(&table) = record.operands.first() else { return false };
         let users = |value: u32| graph.users[value as usize].iter();
         let takes_narrow = |&user: &NodeId| {
             assignment.low[user as usize] || graph.node(user).kind == NodeKind::ToLow && is_computed_with(graph, user)
         };
         kind == RegionKind::Entry
-            && of.kind == NodeKind::Op(Class::Clear)
-            && is_gather(of)
+            && record.kind == NodeKind::Op(Class::Clear)
+            && is_gather(record)
             && !assignment.value_low[table as usize]
             && tables.contains(&table)
-            && has_narrow_rows(graph, of, graph.instr(of).operands[0])
-            && graph.value(of.first_result).n_elements <= graph.value(table).n_elements
-            && !users(of.first_result).as_slice().is_empty()
-            && users(of.first_result).all(takes_narrow)
+            && has_narrow_rows(graph, record, graph.instr(record).operands[0])
+            && graph.value(record.first_result).n_elements <= graph.value(table).n_elements
+            && !users(record.first_result).as_slice().is_empty()
+            && users(record.first_result).all(takes_narrow)
     };
     (0..graph.nodes.len() as NodeId).filter(is_lookup).collect()
 }
@@ -64,10 +64,12 @@ fn is_computed_with(graph: &Dataflow<'_>, cast: NodeId) -> bool {
     let mut open: Vec<ValueId> = graph.node(cast).results().collect();
     while let Some(value) = open.pop() {
         is_read |= graph.is_result[value as usize];
-        for of in graph.users[value as usize].iter().map(|&user| graph.node(user)) {
-            match of.kind {
+        for record in graph.users[value as usize].iter().map(|&user| graph.node(user)) {
+            match record.kind {
                 NodeKind::FromLow => return false,
-                _ if precision_class(graph.module, &graph.instr(of).op) == Class::Clear => open.extend(of.results()),
+                _ if precision_class(graph.module, &graph.instr(record).op) == Class::Clear => {
+                    open.extend(record.results())
+                }
                 _ => is_read = true,
             }
         }
@@ -86,58 +88,60 @@ struct Sum {
 /// Finds the sums of rows that are computed in bf16, and the ops that add several of them. If one stays f32, so do all
 /// that are added to it.
 pub(super) fn sums(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
-    let mut found: BTreeMap<NodeId, Sum> = BTreeMap::new();
+    let mut totals: BTreeMap<NodeId, Sum> = BTreeMap::new();
     for node in 0..graph.nodes.len() as NodeId {
-        let of = graph.node(node);
+        let record = graph.node(node);
         if let Some((_, rows)) = rows_into_zeros(graph, classes, node) {
             let is_narrow =
-                assignment.value_low[rows as usize] && has_narrow_rows(graph, of, graph.instr(of).operands[0]);
+                assignment.value_low[rows as usize] && has_narrow_rows(graph, record, graph.instr(record).operands[0]);
             let n_elements = is_narrow.then(|| graph.value(rows).n_elements);
-            found.insert(node, Sum { nodes: vec![node], n_elements });
-        } else if matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add)) && of.kind == NodeKind::Op(Class::Infer) {
+            totals.insert(node, Sum { nodes: vec![node], n_elements });
+        } else if matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add))
+            && record.kind == NodeKind::Op(Class::Infer)
+        {
             let is_read_here = |&value: &ValueId| graph.users[value as usize].len() == 1;
-            let is_sum = |&value: &ValueId| is_read_here(&value) && found.contains_key(&graph.producer(value));
-            if !of.operands.iter().all(is_sum) {
+            let is_sum = |&value: &ValueId| is_read_here(&value) && totals.contains_key(&graph.producer(value));
+            if !record.operands.iter().all(is_sum) {
                 continue;
             }
-            let mut sums = of.operands.iter().filter_map(|&value| found.remove(&graph.producer(value)));
+            let mut sums = record.operands.iter().filter_map(|&value| totals.remove(&graph.producer(value)));
             if let (Some(mut sum), Some(other)) = (sums.next(), sums.next()) {
                 sum.nodes.extend(other.nodes.into_iter().chain([node]));
                 sum.n_elements = sum.n_elements.zip(other.n_elements).map(|(n, other)| n.saturating_add(other));
-                found.insert(node, sum);
+                totals.insert(node, sum);
             }
         }
     }
-    found.retain(|&last, sum| {
+    totals.retain(|&last, sum| {
         let n_in_table = graph.value(graph.node(last).first_result).n_elements;
         sum.n_elements.is_some_and(|n| n <= n_in_table) && has_several_readers(graph, graph.node(last))
     });
-    found.into_values().flat_map(|sum| sum.nodes).collect()
+    totals.into_values().flat_map(|sum| sum.nodes).collect()
 }
 
 /// Finds the nodes that compute, in f32 and from products, rows that are added to a table with narrow rows: rounded
 /// once, whatever they are computed from.
 pub(super) fn rows(graph: &Dataflow<'_>, assignment: &Assignment, classes: &Classes<'_>) -> Vec<NodeId> {
-    let of_product = computed_from(graph, |class| class == Class::Allow);
-    let is_found = |&node: &NodeId| {
-        let of = graph.node(node);
-        let is_row = |&user: &NodeId| adds_rows(graph, classes, user, of.first_result);
-        let users = &graph.users[of.first_result as usize];
-        of.n_results == 1
-            && matches!(of.kind, NodeKind::Op(Class::Infer | Class::Clear | Class::Deny { .. }))
-            && of_product[node as usize]
-            && !assignment.value_low[of.first_result as usize]
+    let is_of_product = computed_from(graph, |class| class == Class::Allow);
+    let makes_rows = |&node: &NodeId| {
+        let record = graph.node(node);
+        let is_row = |&user: &NodeId| adds_rows(graph, classes, user, record.first_result);
+        let users = &graph.users[record.first_result as usize];
+        record.n_results == 1
+            && matches!(record.kind, NodeKind::Op(Class::Infer | Class::Clear | Class::Deny { .. }))
+            && is_of_product[node as usize]
+            && !assignment.value_low[record.first_result as usize]
             && !users.is_empty()
             && users.iter().all(is_row)
     };
-    (0..graph.nodes.len() as NodeId).filter(is_found).collect()
+    (0..graph.nodes.len() as NodeId).filter(makes_rows).collect()
 }
 
 /// Whether a node adds this value to a table of zeros, as rows that are narrower than a tile.
 pub(super) fn adds_rows(graph: &Dataflow<'_>, classes: &Classes<'_>, node: NodeId, value: ValueId) -> bool {
-    let of = graph.node(node);
+    let record = graph.node(node);
     rows_into_zeros(graph, classes, node).is_some_and(|(_, rows)| rows == value)
-        && has_narrow_rows(graph, of, graph.instr(of).operands[0])
+        && has_narrow_rows(graph, record, graph.instr(record).operands[0])
 }
 
 /// Whether several ops read the result of a node, or the total of several such.
@@ -149,11 +153,11 @@ fn has_several_readers(graph: &Dataflow<'_>, node: &Node) -> bool {
         if readers.iter().any(|&reader| reader != first) {
             return true;
         }
-        let of = graph.node(first);
-        if !matches!(graph.instr(of).op, Op::Binary(BinaryOp::Add)) {
+        let record = graph.node(first);
+        if !matches!(graph.instr(record).op, Op::Binary(BinaryOp::Add)) {
             return false;
         }
-        value = of.first_result;
+        value = record.first_result;
     }
 }
 

@@ -27,13 +27,13 @@ pub(super) struct Called<'a> {
 impl Called<'_> {
     /// As [`CalledGradient::vjp_computation`](bf16scope_hlo::ops::grad::CalledGradient::vjp_computation).
     pub(super) fn reversed(&self, comp: CompId, wanted: &[bool], cotangent: &Cotangent) -> Result<CompId, Why> {
-        let given: Vec<Shape> = arrays_of(cotangent).into_iter().map(|id| self.e.shape(id)).collect();
-        let key = (comp, wanted.to_vec(), structure(cotangent), given.clone());
+        let seed_shapes: Vec<Shape> = arrays_of(cotangent).into_iter().map(|id| self.e.shape(id)).collect();
+        let key = (comp, wanted.to_vec(), structure(cotangent), seed_shapes.clone());
         if let Some(&vjp) = self.written.borrow().get(&key) {
             return Ok(vjp);
         }
         let (vjp, ()) = write_copy(self.e, comp, |inner, parameters, root| {
-            write(inner, comp, (parameters, root), wanted, cotangent, &given, self.written)
+            write(inner, comp, (parameters, root), wanted, cotangent, &seed_shapes, self.written)
         })?;
         self.written.borrow_mut().insert(key, vjp);
         Ok(vjp)
@@ -100,11 +100,11 @@ fn write(
     (parameters, root): (&[InstrId], InstrId),
     wanted: &[bool],
     cotangent: &Cotangent,
-    given: &[Shape],
+    seed_shapes: &[Shape],
     written: &Written,
 ) -> Result<(), Why> {
     let n_parameters = parameters.len() as i64;
-    let mut arrays = (0..).zip(given).map(|(idx, shape)| e.parameter(n_parameters + idx, shape));
+    let mut arrays = (0..).zip(seed_shapes).map(|(idx, shape)| e.parameter(n_parameters + idx, shape));
     let seed = with_arrays(cotangent, &mut arrays);
     let wrt: Vec<InstrId> =
         parameters.iter().zip(wanted).filter(|(_, wanted)| **wanted).map(|(&parameter, _)| parameter).collect();

@@ -32,14 +32,14 @@ pub(super) fn cotangents(
     g: InstrId,
     wanted: &[bool],
 ) -> Result<Vec<InstrId>, PassError> {
-    let given = (custom.rule)(e, g, wanted);
+    let returned = (custom.rule)(e, g, wanted);
     if let Some(error) = e.error() {
         return Err(PassError::from(Box::new(error)));
     }
-    let at = || e.with_module(|module| Place::of(module, e.comp(), result));
-    match check(e, custom, g, wanted, &given) {
+    let at = || e.with_module(|module| Place::new(module, e.comp(), result));
+    match check(e, custom, g, wanted, &returned) {
         Some((text, help)) => Err(problem(at(), text, help)),
-        None => Ok(given),
+        None => Ok(returned),
     }
 }
 
@@ -61,7 +61,7 @@ fn check(
         let computation = module.comp(e.comp());
         let all = custom.inputs.iter().zip(returned).enumerate().zip(wanted);
         all.filter(|(_, wanted)| **wanted).find_map(|((idx, (&input, &cotangent)), _)| {
-            let name = || Place::of(module, e.comp(), input);
+            let name = || Place::new(module, e.comp(), input);
             if cotangent == POISON {
                 let text = format!("its custom VJP gives POISON for input {idx}, {}, expected a cotangent", name());
                 return Some((text, ""));
@@ -130,7 +130,7 @@ pub(super) fn lost_variable(
     wrt: &BTreeSet<InstrId>,
     inputs: &dyn Fn(InstrId) -> Option<Vec<InstrId>>,
 ) -> Option<InstrId> {
-    let own: BTreeSet<InstrId> = inputs(result)?.into_iter().collect();
+    let vjp_inputs: BTreeSet<InstrId> = inputs(result)?.into_iter().collect();
     let mut pending = BTreeSet::from([result]);
     while let Some(id) = pending.pop_last() {
         let instr = computation.instr(id);
@@ -142,7 +142,7 @@ pub(super) fn lost_variable(
             _ if !passes_variation(instr) => Vec::new(),
             _ => instr.operands.clone(),
         };
-        pending.extend(next.into_iter().filter(|operand| varied[operand.idx()] && !own.contains(operand)));
+        pending.extend(next.into_iter().filter(|operand| varied[operand.idx()] && !vjp_inputs.contains(operand)));
     }
     None
 }

@@ -33,7 +33,7 @@ fn called(instr: &Instruction) -> Option<CompId> {
 /// The number of instructions with all calls inlined; `None` if it cannot be counted.
 fn size(module: &Module, comp: CompId) -> Option<usize> {
     // Callees stand in the module's list in any order: sizes by depth, each computation once.
-    fn of(module: &Module, comp: CompId, sizes: &mut Vec<Option<usize>>, depth: usize) -> Option<usize> {
+    fn inlined_size(module: &Module, comp: CompId, sizes: &mut Vec<Option<usize>>, depth: usize) -> Option<usize> {
         if depth > 64 {
             return None;
         }
@@ -42,23 +42,23 @@ fn size(module: &Module, comp: CompId) -> Option<usize> {
         }
         let mut sum = 0usize;
         for instr in &module.comp(comp).instructions {
-            let more = called(instr).map_or(Some(1), |callee| of(module, callee, sizes, depth + 1))?;
+            let more = called(instr).map_or(Some(1), |callee| inlined_size(module, callee, sizes, depth + 1))?;
             sum = sum.saturating_add(more);
         }
         sizes[comp.idx()] = Some(sum);
         Some(sum)
     }
-    of(module, comp, &mut vec![None; module.computations.len()], 0)
+    inlined_size(module, comp, &mut vec![None; module.computations.len()], 0)
 }
 
 /// Appends instructions with inlined calls, and returns the new id of each. Instructions of a callee get new names,
 /// and its parameters are `arguments`.
 fn write(module: &mut Module, comp: CompId, original: &[Instruction], arguments: Option<&[InstrId]>) -> Vec<InstrId> {
-    let mut places: Vec<InstrId> = Vec::with_capacity(original.len());
+    let mut new_ids: Vec<InstrId> = Vec::with_capacity(original.len());
     for instr in original {
         let mut instr = instr.clone();
-        instr.operands.iter_mut().chain(&mut instr.control_predecessors).for_each(|id| *id = places[id.idx()]);
-        let place = match (called(&instr), &instr.op, arguments) {
+        instr.operands.iter_mut().chain(&mut instr.control_predecessors).for_each(|id| *id = new_ids[id.idx()]);
+        let new_id = match (called(&instr), &instr.op, arguments) {
             (Some(callee), ..) => {
                 let (body, root) = (module.comp(callee).instructions.clone(), module.comp(callee).root);
                 write(module, comp, &body, Some(&instr.operands))[root.idx()]
@@ -71,7 +71,7 @@ fn write(module: &mut Module, comp: CompId, original: &[Instruction], arguments:
                 InstrId(computation.instructions.len() as u32 - 1)
             }
         };
-        places.push(place);
+        new_ids.push(new_id);
     }
-    places
+    new_ids
 }

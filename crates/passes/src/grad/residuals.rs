@@ -58,7 +58,7 @@ impl Body<'_> {
         let mut depends = vec![false; n];
         for id in self.computation.ids() {
             let operands = &self.computation.instr(id).operands;
-            depends[id.idx()] = seeds.contains(&id) || operands.iter().any(|it| depends[it.idx()]);
+            depends[id.idx()] = seeds.contains(&id) || operands.iter().any(|operand| depends[operand.idx()]);
         }
         let mut needs = Needs { body: self, free: self.free(), split: Partition::empty(), again: BTreeSet::new() };
         let mut live = vec![false; n];
@@ -70,7 +70,7 @@ impl Body<'_> {
             match depends[id.idx()] {
                 true => {
                     needs.split.backwards.push(id);
-                    self.computation.instr(id).operands.iter().for_each(|it| live[it.idx()] = true);
+                    self.computation.instr(id).operands.iter().for_each(|operand| live[operand.idx()] = true);
                 }
                 false => needs.need(id),
             }
@@ -84,16 +84,16 @@ impl Body<'_> {
         let (mut free, mut counts) = (vec![false; n], vec![false; n]);
         for id in self.computation.ids() {
             let instr = self.computation.instr(id);
-            let taken = match instr.op {
+            let element = match instr.op {
                 Op::GetTupleElement { .. } => leaf(self.computation, id),
                 _ => None,
             };
-            (free[id.idx()], counts[id.idx()]) = match taken {
+            (free[id.idx()], counts[id.idx()]) = match element {
                 Some(idx) => (self.is_invariant[idx] || idx == self.counter, idx == self.counter),
                 None => {
-                    let counts = instr.operands.iter().any(|it| counts[it.idx()]);
+                    let counts = instr.operands.iter().any(|operand| counts[operand.idx()]);
                     let is_free = is_pure(&instr.op)
-                        && instr.operands.iter().all(|it| free[it.idx()])
+                        && instr.operands.iter().all(|operand| free[operand.idx()])
                         && (!counts || is_cheap(&instr.op) || matches!(instr.op, Op::DynamicSlice { .. }));
                     (is_free, counts)
                 }
@@ -131,12 +131,13 @@ impl Needs<'_> {
                 }
             } else if let Some(n) = elements {
                 self.split.tuples.insert(id);
-                let is_given = |idx: &usize| {
+                let is_available = |idx: &usize| {
                     let is_state = matches!(instr.op, Op::Parameter { .. });
                     is_state && (self.body.is_invariant[*idx] || *idx == self.body.counter)
                 };
-                let kept = (0..n).filter(|idx| !is_given(idx)).map(|idx| Residual { id, element: Some(idx) });
-                self.split.residuals.extend(kept);
+                let element_residuals =
+                    (0..n).filter(|idx| !is_available(idx)).map(|idx| Residual { id, element: Some(idx) });
+                self.split.residuals.extend(element_residuals);
             } else {
                 self.split.residuals.push(Residual { id, element: None });
             }
@@ -165,13 +166,13 @@ impl Needs<'_> {
 
     /// Whether a value is a function, in at most `depth` cheap steps, of stored values and of values that can be
     /// recomputed.
-    fn is_made_of(&self, id: InstrId, kept: &BTreeSet<InstrId>, depth: usize) -> bool {
+    fn is_made_of(&self, id: InstrId, stored: &BTreeSet<InstrId>, depth: usize) -> bool {
         let instr = self.body.computation.instr(id);
         let is_there = |id: &InstrId| {
             self.free[id.idx()]
-                || kept.contains(id)
+                || stored.contains(id)
                 || self.again.contains(id)
-                || depth > 1 && self.is_made_of(*id, kept, depth - 1)
+                || depth > 1 && self.is_made_of(*id, stored, depth - 1)
         };
         is_cheap(&instr.op) && !instr.operands.is_empty() && instr.operands.iter().all(is_there)
     }
@@ -180,17 +181,22 @@ impl Needs<'_> {
     fn finish(mut self) -> Partition {
         let computation = self.body.computation;
         self.split.residuals.sort_unstable();
-        let mut kept: BTreeSet<InstrId> =
-            self.split.residuals.iter().filter(|it| it.element.is_none()).map(|it| it.id).collect();
-        for id in kept.clone() {
-            kept.remove(&id);
-            if self.is_made_of(id, &kept, MAX_CHEAP) {
+        let mut stored: BTreeSet<InstrId> = self
+            .split
+            .residuals
+            .iter()
+            .filter(|residual| residual.element.is_none())
+            .map(|residual| residual.id)
+            .collect();
+        for id in stored.clone() {
+            stored.remove(&id);
+            if self.is_made_of(id, &stored, MAX_CHEAP) {
                 self.again.insert(id);
             } else {
-                kept.insert(id);
+                stored.insert(id);
             }
         }
-        self.split.residuals.retain(|it| it.element.is_some() || kept.contains(&it.id));
+        self.split.residuals.retain(|residual| residual.element.is_some() || stored.contains(&residual.id));
         // Recomputed values need their operands recomputed as well.
         let mut pending: Vec<InstrId> = self.again.iter().copied().collect();
         while let Some(id) = pending.pop() {
@@ -198,7 +204,7 @@ impl Needs<'_> {
                 continue;
             }
             for &operand in &computation.instr(id).operands {
-                if !kept.contains(&operand) && !self.split.tuples.contains(&operand) && self.again.insert(operand) {
+                if !stored.contains(&operand) && !self.split.tuples.contains(&operand) && self.again.insert(operand) {
                     pending.push(operand);
                 }
             }

@@ -59,19 +59,19 @@ pub(super) fn cotangents(called: &Called<'_>, vjp: &Vjp<'_>, condition: CompId, 
         return Ok(vec![vjp.cotangent.clone()]);
     }
     let is_varied = varied_before(e, state, called.varied, leaves.len());
-    let given: Vec<Option<InstrId>> = (0..leaves.len()).map(|idx| vjp.cotangent.element(idx).array()).collect();
+    let behind_loop: Vec<Option<InstrId>> = (0..leaves.len()).map(|idx| vjp.cotangent.element(idx).array()).collect();
     let roles = e.with_module(|module| {
         let before = |idx: usize| constant_before(module, e.comp(), state, idx);
-        roles(module.comp(body), trips, &before, &leaves, &is_varied, &given)
+        roles(module.comp(body), trips, &before, &leaves, &is_varied, &behind_loop)
     });
     let reversed = Reversed::write(called, body, &leaves, &roles)?;
     let partition = e.with_module(|module| {
         let remat = is_rematerialised(module.comp(e.comp()).instr(vjp.result));
         reversed.split(module.comp(reversed.comp), &roles, trips.counter, remat)
     });
-    let kept = keep(e, state, vjp.result, trips, &reversed, &partition)?;
-    let sums = run_backwards(e, state, trips, &leaves, &roles, &given, &reversed, &partition, &kept)?;
-    let of_leaf = |(idx, role): (usize, &Role)| {
+    let stored = keep(e, state, vjp.result, trips, &reversed, &partition)?;
+    let sums = run_backwards(e, state, trips, &leaves, &roles, &behind_loop, &reversed, &partition, &stored)?;
+    let leaf_cotangent = |(idx, role): (usize, &Role)| {
         let behind = || vjp.cotangent.element(idx);
         match role {
             Role::Inactive if reversed.is_invariant[idx] => behind(),
@@ -85,7 +85,7 @@ pub(super) fn cotangents(called: &Called<'_>, vjp: &Vjp<'_>, condition: CompId, 
             Role::Sliced(_) => sums.get(&idx).map_or(Cotangent::Zero, |&id| Cotangent::Array(id)).add(behind(), e),
         }
     };
-    Ok(vec![Cotangent::Tuple(roles.iter().enumerate().map(of_leaf).collect())])
+    Ok(vec![Cotangent::Tuple(roles.iter().enumerate().map(leaf_cotangent).collect())])
 }
 
 /// The attribute of a loop whose backward trips recompute the forward trip.
@@ -125,7 +125,7 @@ fn varied_before(e: &Emitter, state: InstrId, varied: &[bool], n: usize) -> Vec<
     e.with_module(|module| {
         let computation = module.comp(e.comp());
         let is_varied =
-            |idx| element(computation, state, idx).is_none_or(|id| varied.get(id.idx()).is_none_or(|it| *it));
+            |idx| element(computation, state, idx).is_none_or(|id| varied.get(id.idx()).is_none_or(|varies| *varies));
         (0..n).map(is_varied).collect()
     })
 }
@@ -143,10 +143,10 @@ fn roles(
     before: &dyn Fn(usize) -> Option<i64>,
     leaves: &[Shape],
     is_varied: &[bool],
-    given: &[Option<InstrId>],
+    behind_loop: &[Option<InstrId>],
 ) -> Vec<Role> {
-    let active = active(body, leaves, is_varied, given);
-    let uses = Uses::of(body, leaves.len());
+    let active = active(body, leaves, is_varied, behind_loop);
+    let uses = Uses::new(body, leaves.len());
     let constant = |idx: usize| if is_invariant(body, idx) { before(idx) } else { None };
     let starts = |instr: &Instruction, first: usize, part: &[i64], whole: &[i64]| {
         disjoint_starts(body, trips, &constant, &instr.operands[first..], (whole, part))
@@ -188,7 +188,7 @@ struct Uses {
 }
 
 impl Uses {
-    fn of(body: &Computation, n: usize) -> Uses {
+    fn new(body: &Computation, n: usize) -> Uses {
         let mut of_leaf = vec![Vec::new(); n];
         let mut readers = BTreeMap::new();
         for id in Partition::forwards(body, [body.root].into_iter()) {
@@ -231,7 +231,7 @@ impl Uses {
 }
 
 /// Which floating-point elements of the state depend on a variable and have a cotangent, in some trip.
-fn active(body: &Computation, leaves: &[Shape], is_varied: &[bool], given: &[Option<InstrId>]) -> Vec<bool> {
+fn active(body: &Computation, leaves: &[Shape], is_varied: &[bool], behind_loop: &[Option<InstrId>]) -> Vec<bool> {
     let is_float = |idx: usize| leaves[idx].dtype().is_some_and(DType::is_float);
     let n = body.instructions.len();
     let result = |idx: usize| element(body, body.root, idx).unwrap_or(body.root);
@@ -243,7 +243,7 @@ fn active(body: &Computation, leaves: &[Shape], is_varied: &[bool], given: &[Opt
             depends[id.idx()] = match leaf(body, id) {
                 Some(idx) => varied[idx],
                 None if matches!(instr.op, Op::Parameter { .. }) => varied.contains(&true),
-                None => instr.operands.iter().any(|it| depends[it.idx()]) && passes_variation(instr),
+                None => instr.operands.iter().any(|operand| depends[operand.idx()]) && passes_variation(instr),
             };
         }
         let next: Vec<bool> =
@@ -253,7 +253,7 @@ fn active(body: &Computation, leaves: &[Shape], is_varied: &[bool], given: &[Opt
         }
         varied = next;
     }
-    let mut wanted: Vec<bool> = given.iter().map(Option::is_some).collect();
+    let mut wanted: Vec<bool> = behind_loop.iter().map(Option::is_some).collect();
     loop {
         let mut needed = vec![false; n];
         (0..leaves.len()).filter(|&idx| wanted[idx]).for_each(|idx| needed[result(idx).idx()] = true);
@@ -265,7 +265,7 @@ fn active(body: &Computation, leaves: &[Shape], is_varied: &[bool], given: &[Opt
             match leaf(body, id) {
                 Some(idx) => next[idx] = true,
                 None if matches!(body.instr(id).op, Op::Parameter { .. }) => next.fill(true),
-                None => body.instr(id).operands.iter().for_each(|it| needed[it.idx()] = true),
+                None => body.instr(id).operands.iter().for_each(|operand| needed[operand.idx()] = true),
             }
         }
         if next == wanted {
@@ -297,12 +297,12 @@ impl Reversed {
             if parameters.len() != 1 {
                 return Err(Why::from(format!("its body has {} parameters, expected 1", parameters.len())));
             }
-            let made = inner.with_module(|module| {
+            let elements = inner.with_module(|module| {
                 let root = module.comp(inner.comp()).instr(root);
                 matches!(root.op, Op::Tuple).then(|| root.operands.clone())
             });
             let results =
-                made.unwrap_or_else(|| (0..leaves.len()).map(|idx| inner.get_tuple_element(root, idx)).collect());
+                elements.unwrap_or_else(|| (0..leaves.len()).map(|idx| inner.get_tuple_element(root, idx)).collect());
             let mut seeds = BTreeMap::new();
             for (idx, _) in roles.iter().enumerate().filter(|(_, role)| matches!(role, Role::Carried | Role::Filled)) {
                 let number = 1 + seeds.len() as i64;
@@ -312,8 +312,8 @@ impl Reversed {
             let seed = Cotangent::Tuple((0..leaves.len()).map(seed).collect());
             let wrt: Vec<(usize, InstrId)> = inner.with_module(|module| {
                 let computation = module.comp(inner.comp());
-                let taken = computation.ids().filter_map(|id| Some((direct_leaf(computation, id)?, id)));
-                let whole = taken.filter(|(idx, _)| matches!(roles[*idx], Role::Carried | Role::Summed));
+                let elements_read = computation.ids().filter_map(|id| Some((direct_leaf(computation, id)?, id)));
+                let whole = elements_read.filter(|(idx, _)| matches!(roles[*idx], Role::Carried | Role::Summed));
                 let slices = roles.iter().enumerate().filter_map(|(idx, role)| match role {
                     Role::Sliced(id) => Some((idx, *id)),
                     _ => None,
@@ -376,14 +376,15 @@ fn keep(
     }
     let scratch = e.with_module(|module| module.comp(reversed.comp).clone());
     let shape = e.shape(state);
-    let shapes: Vec<Shape> = partition.residuals.iter().map(|it| it.shape(&scratch).without_layout()).collect();
+    let shapes: Vec<Shape> =
+        partition.residuals.iter().map(|residual| residual.shape(&scratch).without_layout()).collect();
     let (body, _) = within(e, &format!("{}_kept", scratch.name), |inner| {
         let elements: Vec<Shape> = shape.as_tuple().unwrap_or_default().iter().map(Shape::without_layout).collect();
         let stacks = shapes.iter().map(|shape| stacked(shape, trips.n));
         let all = elements.iter().cloned().chain(stacks).chain([Shape::scalar(DType::S32)]);
         let parameter = inner.parameter(0, &Shape::Tuple(all.collect()));
         let mut copies = Copies::new(&scratch);
-        let outputs = reversed.results.iter().copied().chain(partition.residuals.iter().map(|it| it.id));
+        let outputs = reversed.results.iter().copied().chain(partition.residuals.iter().map(|residual| residual.id));
         for id in Partition::forwards(&scratch, outputs) {
             let instr = scratch.instr(id);
             let copy = match direct_leaf(&scratch, id) {
@@ -455,10 +456,10 @@ fn run_backwards(
     trips: Trips,
     leaves: &[Shape],
     roles: &[Role],
-    given: &[Option<InstrId>],
+    behind_loop: &[Option<InstrId>],
     reversed: &Reversed,
     partition: &Partition,
-    kept: &Kept,
+    stored: &Kept,
 ) -> Result<BTreeMap<usize, InstrId>, Why> {
     let scratch = e.with_module_mut(|module| {
         let computation = &mut module.computations[reversed.comp.idx()];
@@ -472,8 +473,8 @@ fn run_backwards(
         parts.len() - 1
     };
     let before = |idx: usize| {
-        let made = e.with_module(|module| element(module.comp(e.comp()), state, idx));
-        made.unwrap_or_else(|| e.get_tuple_element(state, idx))
+        let element_id = e.with_module(|module| element(module.comp(e.comp()), state, idx));
+        element_id.unwrap_or_else(|| e.get_tuple_element(state, idx))
     };
     let is_whole = partition.tuples.iter().any(|&id| matches!(scratch.instr(id).op, Op::Parameter { .. }));
     let read: BTreeSet<usize> = match is_whole {
@@ -482,8 +483,8 @@ fn run_backwards(
     };
     let invariants: BTreeMap<usize, usize> =
         (read.into_iter()).filter(|&idx| reversed.is_invariant[idx]).map(|idx| (idx, push(before(idx)))).collect();
-    let stacks: Vec<usize> = (0..kept.shapes.len())
-        .map(|number| push(e.get_tuple_element(kept.result.unwrap_or(state), leaves.len() + number)))
+    let stacks: Vec<usize> = (0..stored.shapes.len())
+        .map(|number| push(e.get_tuple_element(stored.result.unwrap_or(state), leaves.len() + number)))
         .collect();
     let zeros = |dtype: DType, shape: &Shape| e.full(dtype, shape.dims(), 0.0);
     let mut sums: BTreeMap<usize, usize> = BTreeMap::new();
@@ -491,10 +492,10 @@ fn run_backwards(
         let dtype = leaves[idx].dtype().unwrap_or(DType::F32);
         let start = match role {
             Role::Inactive => continue,
-            Role::Carried | Role::Filled => given[idx].unwrap_or_else(|| zeros(dtype, &leaves[idx])),
+            Role::Carried | Role::Filled => behind_loop[idx].unwrap_or_else(|| zeros(dtype, &leaves[idx])),
             // A loop invariant is a result as well.
-            Role::Summed if reversed.cotangents.contains_key(&idx) => match given[idx] {
-                Some(given) => e.convert(given, sum_dtype(dtype)),
+            Role::Summed if reversed.cotangents.contains_key(&idx) => match behind_loop[idx] {
+                Some(behind_loop) => e.convert(behind_loop, sum_dtype(dtype)),
                 None => zeros(sum_dtype(dtype), &leaves[idx]),
             },
             Role::Sliced(_) if reversed.cotangents.contains_key(&idx) => zeros(dtype, &leaves[idx]),
@@ -516,13 +517,13 @@ fn run_backwards(
             let steps = if trips.step == 1 { steps } else { inner.mul(steps, inner.scalar(dtype, trips.step as f64)) };
             if trips.start == 0 { steps } else { inner.add(steps, inner.scalar(dtype, trips.start as f64)) }
         };
-        let of_state = |idx: usize| match invariants.get(&idx) {
+        let state_element = |idx: usize| match invariants.get(&idx) {
             Some(&part) => take(part),
             None => counter(leaves[idx].dtype().unwrap_or(DType::S32)),
         };
         let mut copies = Copies::new(&scratch);
         let mut elements: BTreeMap<InstrId, BTreeMap<usize, InstrId>> = BTreeMap::new();
-        for ((residual, shape), &part) in partition.residuals.iter().zip(&kept.shapes).zip(&stacks) {
+        for ((residual, shape), &part) in partition.residuals.iter().zip(&stored.shapes).zip(&stacks) {
             let slice_sizes = [&[1], shape.dims()].concat();
             let row = inner.emit(Op::DynamicSlice { slice_sizes }, &at_trip(inner, &[take(part)], trip, shape), None);
             let value = inner.reshape(row, shape.dims());
@@ -535,9 +536,9 @@ fn run_backwards(
         }
         for &id in &partition.tuples {
             let n = scratch.instr(id).shape.as_tuple().map_or(0, <[Shape]>::len);
-            let kept = elements.remove(&id).unwrap_or_default();
+            let residual_elements = elements.remove(&id).unwrap_or_default();
             let all: Vec<InstrId> =
-                (0..n).map(|idx| kept.get(&idx).copied().unwrap_or_else(|| of_state(idx))).collect();
+                (0..n).map(|idx| residual_elements.get(&idx).copied().unwrap_or_else(|| state_element(idx))).collect();
             copies.set(id, inner.tuple(&all));
         }
         for (idx, &seed) in &reversed.seeds {
@@ -545,7 +546,7 @@ fn run_backwards(
         }
         for &id in &partition.backwards {
             let copy = match direct_leaf(&scratch, id) {
-                Some(idx) if !copies.has(scratch.instr(id).operands[0]) => of_state(idx),
+                Some(idx) if !copies.has(scratch.instr(id).operands[0]) => state_element(idx),
                 _ => copies.copy(inner, id),
             };
             copies.set(id, copy);

@@ -27,17 +27,17 @@ pub(super) fn sum_in_f32(module: &Module) -> (Module, Vec<(String, String)>) {
             for id in instr.operands.iter_mut().chain(&mut instr.control_predecessors) {
                 *id = renamed[id];
             }
-            let own = instr.shape.clone();
+            let shape = instr.shape.clone();
             let (metadata, sharding) = (instr.metadata.clone(), instr.sharding.clone());
             if is_narrow[index] {
-                instr.shape = in_f32(&own);
+                instr.shape = in_f32(&shape);
                 widened.push((original.name.clone(), instr.name.clone()));
             }
             let instructions = &mut wide.computations[at].instructions;
             let mut new = InstrId(instructions.len() as u32);
             instructions.push(instr);
             if is_narrow[index] {
-                new = wide.append(comp, Op::Convert, vec![new], own, metadata);
+                new = wide.append(comp, Op::Convert, vec![new], shape, metadata);
                 wide.computations[at].instructions[new.idx()].sharding = sharding;
             }
             renamed.insert(InstrId(index as u32), new);

@@ -57,7 +57,7 @@ pub const CHOICES: [Choice; 9] = [
 
 impl Choice {
     /// The choice with this key, or with this key in earlier versions.
-    pub fn of(key: &str) -> Option<&'static Choice> {
+    pub fn from_key(key: &str) -> Option<&'static Choice> {
         CHOICES.iter().find(|choice| choice.key == key || choice.was == Some(key))
     }
 

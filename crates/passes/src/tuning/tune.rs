@@ -106,9 +106,9 @@ impl From<Keys> for Tune {
 
 impl Keys {
     fn tuning(&self, auto: &Tuning) -> Tuning {
-        fn set<T: Clone>(value: &mut T, given: &Option<T>) {
-            if let Some(given) = given {
-                *value = given.clone();
+        fn set<T: Clone>(value: &mut T, key: &Option<T>) {
+            if let Some(key) = key {
+                *value = key.clone();
             }
         }
         let Keys { base, stem, pair_columns, norm_gradient, softmax, layer_remat, remat, .. } = self;

@@ -27,14 +27,14 @@ impl Assigner<'_> {
 
     /// Whether `user` reads the value in the narrow dtype.
     fn takes_narrow(&self, value: ValueId, user: NodeId) -> bool {
-        let of = self.graph.node(user);
-        self.out.low[user as usize] || of.kind == NodeKind::ToLow || self.out.is_narrow_state(user, value)
+        let record = self.graph.node(user);
+        self.out.low[user as usize] || record.kind == NodeKind::ToLow || self.out.is_narrow_state(user, value)
     }
 
     pub(super) fn lower_where_read_narrow(&mut self, node: NodeId) -> bool {
         let graph = self.graph;
-        let of = graph.node(node);
-        let floats = || of.results().filter(|&value| graph.value(value).is_f32());
+        let record = graph.node(node);
+        let floats = || record.results().filter(|&value| graph.value(value).is_f32());
         let users = || floats().flat_map(|value| graph.users[value as usize].iter().map(move |&user| (value, user)));
         let is_done = floats().next().is_none() || floats().all(|value| self.out.value_low[value as usize]);
         if is_done {
@@ -48,7 +48,7 @@ impl Assigner<'_> {
         let is_given_narrow = || floats().any(|value| self.out.is_narrow_result(value));
         let any_narrow = || (users().any(takes_narrow) || is_given_narrow()) && !is_result();
         let all_narrow = || any_narrow() && users().all(bears);
-        match &of.kind {
+        match &record.kind {
             // A narrow result of a product, or the source of a conversion, is available to every consumer. An f32 sum
             // that the program or a need asked for is not.
             NodeKind::Op(Class::Allow) if self.out.low[node as usize] => {
@@ -102,30 +102,30 @@ impl Assigner<'_> {
     /// Whether a node is a barrier on a parameter, as before a rematerialised layer of a backward pass. The parameter
     /// is stored as it is; a cast before the barrier would be stored beside it.
     fn holds_parameter(&self, node: NodeId) -> bool {
-        let of = self.graph.node(node);
+        let record = self.graph.node(node);
         let is_parameter = |&value: &ValueId| {
             let is_narrow = self.out.value_low[value as usize];
             !is_narrow && self.graph.node(self.graph.producer(value)).kind == NodeKind::Parameter
         };
-        self.graph.instr(of).op == Op::OptimizationBarrier && of.operands.iter().all(is_parameter)
+        self.graph.instr(record).op == Op::OptimizationBarrier && record.operands.iter().all(is_parameter)
     }
 
     fn lower_where_of_narrow(&mut self, node: NodeId) -> bool {
         let graph = self.graph;
-        let of = graph.node(node);
-        let is_open = of.kind == NodeKind::Op(Class::Clear) && self.out.rule[node as usize] != Rule::Fused;
+        let record = graph.node(node);
+        let is_open = record.kind == NodeKind::Op(Class::Clear) && self.out.rule[node as usize] != Rule::Fused;
         if self.out.low[node as usize] || !is_open {
             return false;
         }
         let is_float = |v: &ValueId| graph.value(*v).is_f32();
         let is_low = |v: &ValueId| self.out.value_low[*v as usize];
-        let mut floats = of.operands.iter().filter(|v| is_float(v));
+        let mut floats = record.operands.iter().filter(|v| is_float(v));
         let all_free = floats.clone().all(|v| is_low(v) || graph.value(*v).is_exact);
-        let grows = self.elements(of.results()) > self.elements(of.operands.iter().copied());
+        let grows = self.elements(record.results()) > self.elements(record.operands.iter().copied());
         let Some(&narrow) = floats.find(|v| is_low(v)).filter(|_| all_free && !grows) else { return false };
         let read_narrow =
             |value: ValueId| graph.users[value as usize].iter().any(|&user| self.takes_narrow(value, user));
-        if merges_padded_windows(graph, node) && !of.results().any(read_narrow) {
+        if merges_padded_windows(graph, node) && !record.results().any(read_narrow) {
             return false;
         }
         self.out.low[node as usize] = true;
@@ -138,10 +138,11 @@ impl Assigner<'_> {
     /// Whether `user` only compares the result of `node` with zero. Rounding to bf16 keeps the sign of every normal
     /// f32; f16 flushes magnitudes below 2^-25 to zero, here as everywhere.
     fn compares_with_zero(&self, user: NodeId, node: NodeId) -> bool {
-        let of = self.graph.node(user);
+        let record = self.graph.node(user);
         let is_zero = |v: &ValueId| self.graph.producer(*v) == node || self.graph.value(*v).is_zero;
-        let is_compare = matches!(self.graph.instr(of).op, Op::Compare { .. }) && of.kind == NodeKind::Op(Class::Clear);
-        is_compare && of.operands.iter().all(is_zero)
+        let is_compare =
+            matches!(self.graph.instr(record).op, Op::Compare { .. }) && record.kind == NodeKind::Op(Class::Clear);
+        is_compare && record.operands.iter().all(is_zero)
     }
 
     /// Whether a node moves data and a TPU's compiler materialises its result, unless a loss, a result or a choice is
@@ -157,9 +158,9 @@ impl Assigner<'_> {
 
     /// Whether casting a node's operands is more work than casting its result: for ops that take a part.
     fn makes_cast_larger(&self, node: NodeId) -> bool {
-        let of = self.graph.node(node);
-        let takes_a_part = movement(&self.graph.instr(of).op) == Movement::TakesPart;
-        takes_a_part && self.elements_to_cast(node) > self.elements(of.results())
+        let record = self.graph.node(node);
+        let takes_a_part = movement(&self.graph.instr(record).op) == Movement::TakesPart;
+        takes_a_part && self.elements_to_cast(node) > self.elements(record.results())
     }
 
     /// The number of elements of a node's operands that are f32 now.
