@@ -1,8 +1,8 @@
-//! Whether one device can run a module by itself: what it wants more, and which instruction says so.
+//! Whether one device can run a module alone, and if not, which instruction prevents it.
 //!
-//! A module may be written for several replicas or partitions. On one device XLA runs it all the same, and a collective
-//! then returns its operand: numbers of another program. A module may also wait for a host program or for another device;
-//! where there is none it never returns.
+//! A module may be written for several replicas or partitions. XLA runs it on one device all the same, where a
+//! collective returns its operand: the results are those of another program. A module may also wait for a host program
+//! or for another device; without that it never returns.
 //!
 //! Source: the ops' semantics in XLA's `operation_semantics.md`; `OpSharding` in `xla_data.proto`.
 
@@ -17,19 +17,19 @@ use super::{ArrayShape, Computation, Instruction, Module, Op, Shape, Sharding, p
 /// Why one device alone cannot run a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotAlone {
-    /// It is a program for several devices.
+    /// The program is for several devices.
     Devices {
-        /// How many, as far as the module says.
+        /// Their number, as far as the module states it.
         wants: i64,
-        /// What says so: `main/%y has source_target_pairs`.
+        /// The evidence: `main/%y has source_target_pairs`.
         by: String,
     },
-    /// The size of its result is known at run time only.
+    /// The size of its result is only known at run time.
     Varies {
         /// The result's shape.
         shape: Box<Shape>,
     },
-    /// It waits for somebody at the other end.
+    /// It waits for a peer.
     Peer {
         /// The instruction: `main/%i`.
         instruction: String,
@@ -64,19 +64,19 @@ impl fmt::Display for NotAlone {
 
 impl std::error::Error for NotAlone {}
 
-/// Checks that one device can run a verified module by itself.
+/// Checks that one device can run a verified module alone.
 ///
 /// # Errors
-/// The most devices that it wants, if more than one; else a result of a size that varies; else the first instruction that
-/// waits for somebody.
+/// The largest number of devices that it needs, if more than one; else a result of variable size; else the first
+/// instruction that waits for a peer.
 pub fn runs_alone(module: &Module) -> Result<(), NotAlone> {
     several_devices(module).map_or_else(|| runs_by_itself(module), Err)
 }
 
-/// The same on all the devices that it wants.
+/// The same check for all the devices that the module needs.
 ///
 /// # Errors
-/// As [`runs_alone`], however many devices it wants.
+/// As [`runs_alone`], except for the number of devices.
 pub fn runs_by_itself(module: &Module) -> Result<(), NotAlone> {
     let result = module.entry().result_shape();
     if result.leaves().into_iter().filter_map(Shape::as_array).any(ArrayShape::has_dynamic) {
@@ -85,7 +85,7 @@ pub fn runs_by_itself(module: &Module) -> Result<(), NotAlone> {
     instructions(module).find_map(peer).map_or(Ok(()), Err)
 }
 
-/// The most devices that anything in a module wants, if more than one.
+/// The part of a module that needs the most devices, if more than one.
 pub fn several_devices(module: &Module) -> Option<NotAlone> {
     let of_module = of_module(module).map(|(wants, by)| (wants, format!("{} has {by}", module.name)));
     let of_instructions = instructions(module).filter_map(|(comp, instr)| {
@@ -93,7 +93,7 @@ pub fn several_devices(module: &Module) -> Option<NotAlone> {
         Some((wants, format!("{} has {by}", place(comp, instr))))
     });
     let all = of_module.into_iter().chain(of_instructions).filter(|(wants, _)| *wants > 1);
-    // Of those that want as many, the first.
+    // The first of equal needs.
     let most = all.reduce(|most, next| if next.0 > most.0 { next } else { most });
     most.map(|(wants, by)| NotAlone::Devices { wants, by })
 }
@@ -106,15 +106,15 @@ pub(super) fn place(comp: &Computation, instr: &Instruction) -> String {
     format!("{}/%{}", comp.name, instr.name)
 }
 
-/// Replicas times partitions, which only text says: in a proto they belong to the compile options. Else the mesh that
-/// Shardy leaves in the module's attributes.
+/// Replicas times partitions, if the text states them; in a proto they belong to the compile options. Otherwise the
+/// mesh that Shardy leaves in the module's attributes.
 fn of_module(module: &Module) -> Option<(i64, String)> {
     of_counts(module).or_else(|| size_of_meshes(module).map(|n| (n, MESHES.to_string())))
 }
 
 const MESHES: &str = "xla.sdy.meshes";
 
-/// Devices of the largest of Shardy's meshes, if there are several: `{mesh = #sdy.mesh<["batch"=4, "model"=2]>, …}`.
+/// The number of devices of Shardy's largest mesh, if several: `{mesh = #sdy.mesh<["batch"=4, "model"=2]>, …}`.
 pub(super) fn size_of_meshes(module: &Module) -> Option<i64> {
     let (_, text) = module.frontend_attributes.iter().find(|(name, _)| name == MESHES)?;
     let sizes = |mesh: &str| -> i64 {
@@ -145,7 +145,7 @@ fn of_instruction(instr: &Instruction) -> Option<(i64, String)> {
     most.reduce(|most, next| if next.0 > most.0 { next } else { most }).map(|(wants, by)| (wants, by.to_string()))
 }
 
-/// How many devices the groups or pairs of a collective name, and which of both it has.
+/// How many devices the groups or pairs of a collective name, and whether it has groups or pairs.
 pub(super) fn most_of_groups(instr: &Instruction) -> Option<(i64, &'static str)> {
     let groups = |groups: &ReplicaGroups| Some((of_groups(groups)?, "replica_groups"));
     match &instr.op {
@@ -169,7 +169,7 @@ pub(super) fn most_of_groups(instr: &Instruction) -> Option<(i64, &'static str)>
     }
 }
 
-/// The first collective that names no groups and no pairs, so that it is over all devices, however many: `main/%y`.
+/// The first collective without groups and pairs, which runs over all devices: `main/%y`.
 pub fn collective_of_all(module: &Module) -> Option<String> {
     let is_of_all = |instr: &Instruction| match &instr.op {
         Op::AllReduce(all_reduce) => all_reduce.replica_groups.is_all(),
@@ -187,8 +187,8 @@ pub fn collective_of_all(module: &Module) -> Option<String> {
 /// Opcodes whose groups may be all devices.
 const OVER_DEVICES: [&str; 5] = ["all-gather", "all-gather-start", "all-reduce-start", "all-to-all", "reduce-scatter"];
 
-/// What the IR does not model of an instruction, whichever form it came in; `None` for what has no form as a message,
-/// which encoding reports.
+/// The unmodelled attributes of an instruction, as a message; `None` for an attribute without a field, which encoding
+/// reports.
 pub fn as_proto(opcode: &str, instr: &Instruction) -> Option<HloInstructionProto> {
     unmodelled::message(opcode, &instr.unmodelled).ok()
 }
@@ -213,7 +213,7 @@ pub(super) fn of_sharding(sharding: &Sharding) -> Option<i64> {
             DeviceOrder::Iota { reshape_dims, .. } => product(reshape_dims),
         }),
         Sharding::Tuple(shardings) => shardings.iter().filter_map(of_sharding).max(),
-        // Subgroups of devices, and what is sharded with others.
+        // Subgroups of devices, and values that are sharded with others.
         Sharding::Raw { .. } => {
             let message = proto::sharding::encode(sharding, "").ok()?;
             Some(match message.iota_reshape_dims.as_slice() {
@@ -224,7 +224,7 @@ pub(super) fn of_sharding(sharding: &Sharding) -> Option<i64> {
     }
 }
 
-/// Opcodes that wait, and for what.
+/// Opcodes that wait, and what they wait for.
 const WAITING: [(&str, &str); 6] = [
     ("infeed", "a host program that feeds it"),
     ("outfeed", "a host program that takes what it gives"),
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use crate::{proto, text};
 
-    /// What is said of a module, as it was read and as it comes back from a proto.
+    /// The result for a module as it was read, and as it comes back from a proto.
     fn said(header: &str, body: &str) -> [String; 2] {
         let text = format!(
             "HloModule m{header}\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, \
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_result_of_a_size_that_varies_is_refused() {
-        // It came back as long as its bound, with what happened to stand behind the size.
+        // The result would be as long as its bound, with arbitrary data behind the size.
         let body = "  n = s32[] constant(2)\n  ROOT d = f32[<=4]{0} set-dimension-size(x, n), dimensions={0}\n";
         check("", body, "its result is f32[<=4]{0}: a size that varies cannot be read here");
     }

@@ -1,7 +1,7 @@
-//! An array on the host: what a program takes and gives, as a caller has it.
+//! An array on the host: an operand or result of a program, as a caller sees it.
 //!
-//! Elements go in and out as Rust values: numbers, bools, and `bf16` and `f16` of the crate `half`. How they are stored is
-//! [`Literal`]'s way: little-endian, row-major. With the feature `ndarray`, views of that crate become arrays and back.
+//! Elements are Rust values: numbers, bools, and `bf16` and `f16` of the crate `half`. They are stored as in a
+//! [`Literal`]: little-endian, row-major. With the feature `ndarray`, views of that crate convert to arrays and back.
 
 #[cfg(feature = "ndarray")]
 mod ndarray;
@@ -32,47 +32,47 @@ pub struct Array {
     pub bytes: Vec<u8>,
 }
 
-/// Why elements and a shape make no array.
+/// Why elements and a shape do not make an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArrayError {
-    /// More or fewer elements than the dims hold.
+    /// The number of elements is not that of the dims.
     #[error("{n_elements} elements of {dtype} do not fill dims {dims:?}; expected {expected}")]
     Elements {
-        /// Elements.
+        /// The number of elements.
         n_elements: usize,
         /// Their type.
         dtype: DType,
-        /// Dims.
+        /// The dims.
         dims: Vec<i64>,
-        /// The elements that dims hold, in words.
+        /// The number of elements that the dims hold, in words.
         expected: String,
     },
-    /// Dims that are no array's.
+    /// The dims are not those of an array.
     #[error(
         "dims {dims:?} make no array; expected sizes from 0 up, at most one -1, and a product that memory can hold"
     )]
     Dims {
-        /// Dims.
+        /// The dims.
         dims: Vec<i64>,
     },
-    /// Elements of another type are asked for.
+    /// Elements of another type than the array's were requested.
     #[error("the array is {shape}, and its elements are asked for as {wanted}\nhelp: {help}")]
     DType {
-        /// Of the array.
+        /// The array's dtype.
         shape: String,
-        /// Asked for.
+        /// The requested type.
         wanted: DType,
-        /// What to ask for.
+        /// The type to request.
         help: String,
     },
 }
 
 impl Array {
-    /// An array of these elements, row-major. One of the dims may be -1: as many as there are elements for.
+    /// An array of these elements, row-major. One of the dims may be -1: it is inferred from the number of elements.
     ///
     /// # Errors
-    /// More or fewer elements than the dims hold.
+    /// The number of elements is not that of the dims.
     pub fn from_vec<T: Element>(elements: Vec<T>, dims: impl Into<Vec<i64>>) -> Result<Array, ArrayError> {
         Array::from_slice(&elements, dims)
     }
@@ -96,19 +96,19 @@ impl Array {
         &self.shape.dims
     }
 
-    /// The elements, row-major. As f32, also those of an array of bf16 or f16, each of which is an f32.
+    /// The elements, row-major. An array of bf16 or f16 also converts to f32, exactly.
     ///
     /// # Errors
-    /// Elements of another type.
+    /// The array has elements of another type.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, ArrayError> {
         elements(&self.shape, &self.bytes)
     }
 }
 
-/// The elements of an array in little-endian bytes, as [`Array::to_vec`] gives them.
+/// The little-endian bytes of an array's elements, as the type `T` of [`Array::to_vec`].
 ///
 /// # Errors
-/// Elements of another type.
+/// The array has elements of another type.
 pub fn elements<T: Element>(shape: &ArrayShape, bytes: &[u8]) -> Result<Vec<T>, ArrayError> {
     match (shape.dtype, T::DTYPE) {
         (dtype, wanted) if dtype == wanted => Ok(bytes.chunks_exact(dtype.n_bytes()).map(T::read).collect()),
@@ -127,21 +127,21 @@ pub fn elements<T: Element>(shape: &ArrayShape, bytes: &[u8]) -> Result<Vec<T>, 
     }
 }
 
-/// The Rust type whose values are those of a dtype, by name.
+/// The name of the Rust type for a dtype.
 fn rust_name(dtype: DType) -> Option<&'static str> {
     struct Name;
     impl ElementVisitor for Name {
         type Output = &'static str;
 
         fn visit<T: Element>(self) -> &'static str {
-            // Without the path of those of `half`.
+            // The types of `half` without their path.
             std::any::type_name::<T>().rsplit("::").next().unwrap_or_default()
         }
     }
     dtype.visit(Name)
 }
 
-/// The dims with the -1 among them replaced.
+/// The dims with -1 replaced by the inferred size.
 fn resolved(n_elements: usize, dtype: DType, dims: Vec<i64>) -> Result<Vec<i64>, ArrayError> {
     let wrong =
         |dims: &[i64], expected: String| Err(ArrayError::Elements { n_elements, dtype, dims: dims.to_vec(), expected });

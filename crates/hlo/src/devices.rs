@@ -1,8 +1,8 @@
-//! The devices that a module is for, and what its compiler must be told to lay it over them.
+//! The devices that a module is for, and the compile options for them.
 //!
-//! A module's text says both counts in its first line, if a compiler printed it. A proto, and the text that JAX prints
-//! before it compiles, leave them to the compile options: there its shardings, its meshes and the groups of its
-//! collectives say how many devices they need.
+//! The text of a module has both counts in its first line, if a compiler printed it. A proto, and the text that JAX
+//! prints before compilation, leave them to the compile options: then the shardings, meshes and groups of collectives
+//! show how many devices they need.
 //!
 //! Source: `HloModuleConfig`; `CollectiveOpGroupMode` in XLA's `collective_ops_utils.h`; Shardy's round trip
 //! (`xla/service/spmd/shardy`).
@@ -18,12 +18,12 @@ use super::proto::attributes::take_groups;
 use super::proto::messages::{HloInstructionProto, MeshAxesReplicaGroupListProto};
 use super::{Computation, Instruction, Module, Op, Shape, Sharding};
 
-/// How many devices a program is compiled for: copies of it, and the parts that each is split into.
+/// The number of devices that a program is compiled for: its replicas, and the partitions of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Devices {
-    /// Copies of the program, which run at once on different data.
+    /// Replicas: copies of the program, which run at the same time on different data.
     pub replicas: usize,
-    /// Parts of each copy.
+    /// Partitions of each replica.
     pub partitions: usize,
 }
 
@@ -31,12 +31,12 @@ impl Devices {
     /// One device.
     pub const ONE: Devices = Devices { replicas: 1, partitions: 1 };
 
-    /// How many there are.
+    /// The total number.
     pub const fn n(self) -> usize {
         self.replicas.saturating_mul(self.partitions)
     }
 
-    /// Whether it is one.
+    /// Whether there is only one.
     pub fn is_one(self) -> bool {
         self == Devices::ONE
     }
@@ -48,7 +48,7 @@ impl Default for Devices {
     }
 }
 
-/// Without what is one: `8 partitions`, `4 replicas of 2 partitions`.
+/// Counts of one are omitted: `8 partitions`, `4 replicas of 2 partitions`.
 impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.replicas, self.partitions) {
@@ -60,64 +60,64 @@ impl fmt::Display for Devices {
     }
 }
 
-/// How a module lies over devices: what belongs to the compile options, not to the program.
+/// The placement of a module on devices: what belongs to the compile options, not to the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Over how many.
+    /// The number of devices.
     pub devices: Devices,
-    /// Whether Shardy splits it, whose shardings it carries, not GSPMD.
+    /// Whether Shardy partitions it (the module has Shardy's shardings), not GSPMD.
     pub is_shardy: bool,
-    /// Of each parameter, whether the partitioner may choose how it is split.
+    /// For each parameter whether the partitioner may choose its sharding.
     pub free_parameters: Vec<bool>,
-    /// The same of each result.
+    /// The same for each result.
     pub free_results: Vec<bool>,
 }
 
-/// A module of which it cannot be said over which devices it goes.
+/// Why the devices of a module cannot be determined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
-    /// It is what a compiler made.
+    /// A compiler has partitioned the module already.
     #[error(
         "XLA compiled this module already ({said}), so it is one device's part, with its communication written out\nhelp: \
          give the module as it is before optimization, such as jax's lowered.as_text(\"hlo\") or the \
          before_optimizations file of --xla_dump_to"
     )]
     Compiled {
-        /// What says so.
+        /// The evidence for that.
         said: String,
     },
-    /// A part of it needs more devices than there are.
+    /// A part of the module needs more devices than there are.
     #[error("{by} for {wants} devices, and the module is for {said}\nhelp: give both the same number")]
     Disagreement {
-        /// What needs them: `main/%y has a sharding`.
+        /// The part: `main/%y has a sharding`.
         by: String,
-        /// How many devices it wants.
+        /// The number of devices that it needs.
         wants: i64,
-        /// What the rest of the module says.
+        /// The number of devices according to the rest of the module.
         said: Devices,
     },
-    /// There are collectives, and nothing says what their devices are.
+    /// There are collectives, and it is not known whether their devices are replicas or partitions.
     #[error(
         "{by} for {wants} devices, and nothing says whether these are replicas or partitions\nhelp: write replica_count={wants} \
          or num_partitions={wants} in the first line of the module's text"
     )]
     Unsaid {
-        /// What needs them.
+        /// The part that needs them.
         by: String,
-        /// How many devices it wants.
+        /// The number of devices that it needs.
         wants: i64,
     },
 }
 
 impl Placement {
-    /// How a module lies over devices, by what it says.
+    /// Determines the placement of a module from its contents.
     ///
-    /// Parameters and results without a sharding are left to the partitioner, as JAX asks for them, unless the module's
+    /// Parameters and results without a sharding are left to the partitioner, as JAX asks for it, unless the module's
     /// text says which are.
     ///
     /// # Errors
-    /// A module that was split already; one whose parts disagree; one whose collectives may be of replicas or of partitions.
+    /// The module is partitioned already, its parts disagree, or its collectives may be of replicas or of partitions.
     pub fn of(module: &Module) -> Result<Placement, PlacementError> {
         let (replicas, partitions) = (count(module, "replica_count"), count(module, "num_partitions"));
         let needs = Needs::of(module);
@@ -156,7 +156,7 @@ impl Placement {
     }
 }
 
-/// Whether a partitioner may split a module's values over devices: it is for several partitions, as far as it says.
+/// Whether a partitioner may split a module's values over devices: as far as is known, it is for several partitions.
 pub fn is_partitioned(module: &Module) -> bool {
     let says = |instr: &Instruction| instr.sharding.as_deref().and_then(of_sharding).is_some_and(|wants| wants > 1);
     count(module, "num_partitions").is_some_and(|count| count > 1)
@@ -164,7 +164,7 @@ pub fn is_partitioned(module: &Module) -> bool {
         || instructions(module).any(|(_, instr)| says(instr))
 }
 
-/// The devices of a module that a compiler made: what its text says.
+/// The devices of a module that a compiler has printed, from its text.
 pub fn devices_of_compiled(module: &Module) -> Devices {
     let count = |name| count(module, name).unwrap_or(1);
     Devices { replicas: count("replica_count"), partitions: count("num_partitions") }
@@ -186,18 +186,18 @@ fn flags(module: &Module, of: &str) -> Option<Vec<bool>> {
     inside.split(',').map(|flag| flag.trim().parse().ok()).collect()
 }
 
-/// Something that needs devices.
+/// A part of a module that needs devices.
 struct Need {
     wants: i64,
     by: String,
 }
 
-/// What needs most devices of each kind.
+/// For each kind of device the part that needs the most.
 #[derive(Default)]
 struct Needs {
     replicas: Option<Need>,
     partitions: Option<Need>,
-    /// Collectives whose ids count replicas and partitions, or partitions.
+    /// Collectives whose ids number replicas and partitions, or partitions.
     either: Option<Need>,
 }
 
@@ -228,14 +228,14 @@ impl Needs {
     }
 }
 
-/// Keeps the need of most devices; of those that need as many, the first.
+/// Keeps the larger need; of two equal ones, the first.
 fn more(need: &mut Option<Need>, wants: i64, by: impl FnOnce() -> String) {
     if wants > 1 && need.as_ref().is_none_or(|need| wants > need.wants) {
         *need = Some(Need { wants, by: by() });
     }
 }
 
-/// Attributes that Shardy leaves begin so.
+/// The prefix of attributes that Shardy leaves.
 const SHARDY: &str = "xla.sdy.";
 
 fn is_shardy(module: &Module) -> bool {
@@ -252,7 +252,7 @@ fn free_parameters(module: &Module) -> Vec<bool> {
     entry.parameters().into_iter().map(|id| !says_sharding(entry.instr(id))).collect()
 }
 
-/// What a result is written as: a sharding of the root, or of what goes into its tuple by way of Shardy's custom call.
+/// How the sharding of a result is stated: on the root, or on the operand of its tuple, through Shardy's custom call.
 fn free_results(module: &Module) -> Vec<bool> {
     let entry = module.entry();
     let root = entry.instr(entry.root);
@@ -282,17 +282,17 @@ fn is_result_sharding(instr: &Instruction) -> bool {
     matches!(&instr.op, Op::CustomCall(call) if call.target == RESULT)
 }
 
-/// How many devices take part in each of a collective's groups.
+/// How many devices are in each group of a collective.
 ///
 /// # Source
-/// `GetCollectiveOpGroupMode`; a permutation's pairs have no groups, and all that send or receive count.
+/// `GetCollectiveOpGroupMode`; a permutation's pairs have no groups, and all senders and receivers count.
 pub fn participants(instr: &HloInstructionProto, devices: Devices) -> usize {
     if !instr.source_target_pairs.is_empty() {
         let ids: BTreeSet<i64> = instr.source_target_pairs.iter().flat_map(|pair| [pair.source, pair.target]).collect();
         return ids.len();
     }
     let has_channel = instr.channel_id > 0;
-    // Ids of a group are of replicas, and all partitions of each take part.
+    // Ids of a group are replicas, and all partitions of each take part.
     let is_of_replicas =
         has_channel && !instr.use_global_device_ids && !PARTITIONS_ALONE.contains(&instr.opcode.as_str());
     let size = match take_groups(&mut instr.clone()) {
@@ -300,7 +300,7 @@ pub fn participants(instr: &HloInstructionProto, devices: Devices) -> usize {
         Some(ReplicaGroups::Iota { dims, .. }) => dims.last().and_then(|&size| usize::try_from(size).ok()),
         None => instr.mesh_axes_replica_group_list.as_deref().and_then(size_of_axes),
     };
-    // None at all: all take part.
+    // Without groups, all devices take part.
     match size.filter(|&size| size > 0) {
         Some(size) if is_of_replicas => size.saturating_mul(devices.partitions),
         Some(size) => size,
@@ -309,7 +309,7 @@ pub fn participants(instr: &HloInstructionProto, devices: Devices) -> usize {
     }
 }
 
-/// Devices along the axes of a mesh that make a group.
+/// The number of devices along the mesh axes that form a group.
 fn size_of_axes(list: &MeshAxesReplicaGroupListProto) -> Option<usize> {
     let mesh = list.mesh.as_ref()?;
     let sizes = list.axes.iter().map(|axis| match &axis.sub_axis_info {
@@ -319,7 +319,7 @@ fn size_of_axes(list: &MeshAxesReplicaGroupListProto) -> Option<usize> {
     sizes.map(|size| usize::try_from(size?).ok()).try_fold(1usize, |product, size| product.checked_mul(size?))
 }
 
-/// With a channel, groups of these are of partitions.
+/// With a channel, these groups are of partitions.
 const PARTITIONS_ALONE: [&str; 4] =
     ["all-to-all", "collective-broadcast", "collective-permute", "collective-permute-start"];
 
@@ -328,7 +328,7 @@ mod tests {
     use super::*;
     use crate::{proto, text};
 
-    /// What a module says of devices, as it was read and as it comes back from a proto.
+    /// The placement of a module as it was read, and as it comes back from a proto.
     fn placed(header: &str, body: &str) -> [Result<Placement, String>; 2] {
         let text = format!(
             "HloModule m{header}\n\nadd {{\n  a = f32[] parameter(0)\n  b = f32[] parameter(1)\n  ROOT c = f32[] add(a, \

@@ -1,13 +1,13 @@
 //! Element types: their HLO spelling, XLA `PrimitiveType` number, width and class.
 //!
-//! Holds the one table of dtypes in the crate. It does not hold tuples, tokens or opaque shapes (those are kinds of
-//! [`Shape`](super::Shape)), nor how a value is encoded in bits (that is `numerics::formats`).
+//! This is the crate's only table of dtypes. Tuples, tokens and opaque shapes are kinds of [`Shape`](super::Shape);
+//! the encoding of values in bits is in `numerics::formats`.
 //!
 //! Source: `PrimitiveType` in XLA's `xla_data.proto`; spelling as XLA's HLO text prints it.
 
 use std::fmt;
 
-/// What a dtype's bits mean.
+/// How a dtype's bits are interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DTypeClass {
     /// `pred`.
@@ -46,12 +46,12 @@ macro_rules! dtypes {
                 match self { $(DType::$variant => $name,)* }
             }
 
-            /// Width in bits. `pred` is stored in a byte, so it says 8.
+            /// Width in bits. `pred` is stored in a byte, so its width is 8.
             pub const fn bits(self) -> usize {
                 match self { $(DType::$variant => $bits,)* }
             }
 
-            /// What the bits mean.
+            /// How the bits are interpreted.
             pub const fn class(self) -> DTypeClass {
                 match self { $(DType::$variant => DTypeClass::$class,)* }
             }
@@ -137,7 +137,7 @@ impl DType {
         self as u8 as i32
     }
 
-    /// Bytes an element takes in a host literal. Types under a byte take one each, as XLA's unpacked literals do.
+    /// Bytes of an element in a host literal. Types under a byte take one each, as in XLA's unpacked literals.
     pub const fn n_bytes(self) -> usize {
         self.bits().div_ceil(8)
     }

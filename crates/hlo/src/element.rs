@@ -1,16 +1,16 @@
-//! Elements of arrays as values of Rust, and the one way from a dtype, known when a program runs, to code for its type.
+//! Elements of arrays as Rust values, and the dispatch from a dtype at run time to code for its type.
 //!
-//! [`Element`] is implemented for the thirteen dtypes that Rust and `half` have a type for. Code that is written once for
-//! all of them is an [`ElementVisitor`], which [`DType::visit`] calls; [`f64s`], [`f32s`] and [`integers`] are the usual
-//! ones. Complex dtypes and floats of 8 bits and less have no such type. Integers of less than a byte are stored in one
-//! and read from it.
+//! [`Element`] is implemented for the thirteen dtypes that have a type in Rust or `half`. Generic code for all of them
+//! is an [`ElementVisitor`], which [`DType::visit`] calls; [`f64s`], [`f32s`] and [`integers`] are common ones.
+//! Complex dtypes and floats of 8 bits and less have no such type. Integers of less than a byte are stored in one and
+//! read from it.
 
 use super::{DType, round};
 use half::{bf16, f16};
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-/// A Rust type that is the value of a dtype.
+/// A Rust type that represents the values of a dtype.
 pub trait Element: Copy + PartialEq + Debug + Display + FromStr + 'static {
     /// Its dtype.
     const DTYPE: DType;
@@ -47,15 +47,15 @@ pub trait Element: Copy + PartialEq + Debug + Display + FromStr + 'static {
     /// Reads it from exactly `DTYPE.n_bytes()` bytes.
     ///
     /// # Panics
-    /// For another number of bytes: a bug of the caller.
+    /// The number of bytes is another: a bug of the caller.
     fn read(bytes: &[u8]) -> Self {
         Self::from_le(bytes.try_into().ok().expect("an element is read from its own width"))
     }
 }
 
-/// An element that is a floating number.
+/// A floating-point element.
 pub trait Float: Element {
-    /// The smallest positive normal number, which f64 has exactly.
+    /// The smallest positive normal number, exact in f64.
     const MIN_NORMAL: f64;
 
     /// Whether it is neither infinite nor NaN.
@@ -80,7 +80,7 @@ pub trait FloatVisitor {
     fn visit<T: Float>(self) -> Self::Output;
 }
 
-/// The parts that are written alike for all types with `from_le_bytes`; the conversions differ.
+/// The implementation that all types with `from_le_bytes` share; the conversions differ.
 macro_rules! bytes_of {
     ($ty:ty, $dtype:ident) => {
         const DTYPE: DType = DType::$dtype;
@@ -172,7 +172,7 @@ integers! {
 
 floats! {
     f16 = F16, f16::to_f64, f16::to_f32, |value| f16::from_bits(round::f16_from_f64(value)), f16::MIN_POSITIVE.to_f64_const();
-    // The bits of a bf16 are the upper ones of an f32.
+    // The bits of a bf16 are the upper half of an f32's.
     bf16 = BF16, |value| f64::from(bf16::to_f32(value)), bf16::to_f32, |value| bf16::from_bits(round::bf16_from_f64(value)),
         bf16::MIN_POSITIVE.to_f64_const();
     f32 = F32, f64::from, |value| value, |value| value as f32, f32::MIN_POSITIVE as f64;
@@ -213,7 +213,7 @@ impl Element for bool {
 }
 
 impl DType {
-    /// Runs `visitor` for the type of this dtype; `None` where there is no such type.
+    /// Runs `visitor` for the type of this dtype; `None` if it has no type.
     pub fn visit<V: ElementVisitor>(self, visitor: V) -> Option<V::Output> {
         Some(match self {
             DType::Pred => visitor.visit::<bool>(),
@@ -251,7 +251,7 @@ impl DType {
         })
     }
 
-    /// Runs `visitor` for the type of this floating dtype; `None` where there is no such type.
+    /// Runs `visitor` for the type of this floating dtype; `None` if it has no type.
     pub fn visit_float<V: FloatVisitor>(self, visitor: V) -> Option<V::Output> {
         match self {
             DType::F16 => Some(visitor.visit::<f16>()),
@@ -272,7 +272,7 @@ impl DType {
     }
 }
 
-/// Numbers of an array, one after the other.
+/// An iterator over the numbers of an array.
 pub type Numbers<'a, N> = Box<dyn Iterator<Item = N> + 'a>;
 
 /// Declares a function over all elements of little-endian bytes.
@@ -303,7 +303,7 @@ iterate! {
     f32s, F32s, f32, to_f32
 }
 
-/// Every integer of little-endian bytes; `None` for dtypes of other numbers. Those of `pred` are 0 and 1.
+/// Every integer of little-endian bytes, where `pred` is 0 or 1; `None` for other dtypes.
 pub fn integers(dtype: DType, bytes: &[u8]) -> Option<Numbers<'_, i128>> {
     struct Integers<'a>(&'a [u8]);
     impl<'a> ElementVisitor for Integers<'a> {
@@ -324,7 +324,7 @@ pub fn floats(dtype: DType, bytes: &[u8]) -> Option<Numbers<'_, f64>> {
 
 /// Whether every float of little-endian bytes is finite; true for dtypes without [`floats`].
 ///
-/// Without an early end the loop becomes vector code, and bytes that are not finite are rare.
+/// The loop has no early exit, so that it vectorizes; bytes that are not finite are rare.
 pub fn are_finite(dtype: DType, bytes: &[u8]) -> bool {
     struct AreFinite<'a>(&'a [u8]);
     impl FloatVisitor for AreFinite<'_> {
@@ -380,7 +380,7 @@ mod tests {
         let bytes = (1.0 + 2f64.powi(-24) + 2f64.powi(-50)).to_le_bytes();
         assert_eq!(f32s(DType::F64, &bytes).unwrap().next(), Some(1.0 + f32::EPSILON));
         let odd = ((1u64 << 54) + (1 << 30) + 1).to_le_bytes();
-        // By way of f64 it would be a tie, and even.
+        // Converted through f64 it would be a tie, and round to even.
         assert_eq!(f32s(DType::U64, &odd).unwrap().next(), Some(18_014_400_656_965_632.0));
         assert_eq!(integers(DType::U64, &u64::MAX.to_le_bytes()).unwrap().next(), Some(u64::MAX.into()));
     }

@@ -1,8 +1,8 @@
 //! The emitter: appends instructions to one computation of a module, with short methods for the common ops.
 //!
-//! The graph builder and the passes write HLO through it, so each convenience exists once. Methods are infallible to
-//! call: the first broken rule is kept, its result is [`POISON`], everything computed from poison is poison and emits
-//! nothing, and [`Emitter::finish`] returns the error. It infers nothing itself: shapes come from
+//! The graph builder and the passes write HLO through it, so each convenience exists once. Methods never fail: the emitter
+//! keeps the first broken rule, whose result is [`POISON`]; everything computed from poison is poison and emits nothing,
+//! and [`Emitter::finish`] returns the error. It infers nothing itself: shapes come from
 //! [`ops::infer_shape`](super::ops::infer_shape).
 
 use super::ops::{BatchNorm, BinaryOp, Comparison, DotDims, PadDim, PrecisionConfig, RuleError, SliceDim, UnaryOp};
@@ -19,22 +19,22 @@ pub use custom_vjp::{CustomVjp, VjpRule};
 /// The result of an emission that broke a rule. It has no shape, dtype or dims.
 pub const POISON: InstrId = InstrId(u32::MAX);
 
-/// Writes one computation of a module it owns. Methods take `&self`, so calls nest: `e.mul(g, e.cos(x))`.
+/// Writes one computation of a module that it owns. Methods take `&self`, so calls nest: `e.mul(g, e.cos(x))`.
 #[derive(Debug)]
 pub struct Emitter {
     module: RefCell<Module>,
     comp: CompId,
     metadata: RefCell<Metadata>,
     error: RefCell<Option<EmitError>>,
-    /// Scalar constants made so far, by dtype and bits of the f64 value: each is emitted once.
+    /// The scalar constants so far, by dtype and bits of the f64 value: each is emitted once.
     scalars: RefCell<BTreeMap<(DType, u64), InstrId>>,
     custom_vjps: RefCell<BTreeMap<InstrId, CustomVjp>>,
 }
 
-/// What names a value of the computation that an [`Emitter`] writes: an id, which is taken at its word, or a handle that
-/// knows where it belongs.
+/// A reference to a value of the computation that an [`Emitter`] writes: an id, which is not checked, or a handle that
+/// knows its graph.
 pub trait Value {
-    /// Its id in the computation of `e`; [`POISON`], and an error that `e` keeps, if it is a value of another one.
+    /// Its id in the computation of `e`; a value of another one is [`POISON`], with an error in `e`.
     #[track_caller]
     fn id_in(&self, e: &Emitter) -> InstrId;
 }
@@ -120,7 +120,7 @@ impl Emitter {
         self.comp
     }
 
-    /// Metadata of everything emitted from now on; returns what it was.
+    /// Sets the metadata of everything emitted from now on; returns the previous one.
     pub fn set_metadata(&self, metadata: Metadata) -> Metadata {
         self.metadata.replace(metadata)
     }
@@ -135,7 +135,7 @@ impl Emitter {
         change(&mut self.module.borrow_mut())
     }
 
-    /// Takes the module, and leaves an empty one.
+    /// Takes the module out, and leaves an empty one.
     pub fn take_module(&self) -> Module {
         let mut module = self.module.borrow_mut();
         let name = module.name.clone();
@@ -147,7 +147,7 @@ impl Emitter {
         self.module.borrow().comp(self.comp).instructions.len()
     }
 
-    /// Shape of an instruction; [`Shape::Opaque`] for poison and for an id that the computation has not.
+    /// Shape of an instruction; [`Shape::Opaque`] for poison and for an id that the computation does not have.
     pub fn shape(&self, id: InstrId) -> Shape {
         let module = self.module.borrow();
         module.comp(self.comp).instructions.get(id.idx()).map_or(Shape::Opaque, |instr| instr.shape.clone())
@@ -176,7 +176,8 @@ impl Emitter {
         self.shape(id).dtype().unwrap_or(DType::F32)
     }
 
-    /// Keeps `error` as if an emission of `opcode` had broken a rule, unless an earlier one is kept; gives poison.
+    /// Records `error` as if an emission of `opcode` had broken a rule, unless there is an earlier error; returns
+    /// poison.
     pub fn fail(&self, opcode: &str, operands: &[InstrId], error: RuleError) -> InstrId {
         if operands.contains(&POISON) {
             return POISON;
@@ -184,14 +185,14 @@ impl Emitter {
         self.fail_described(opcode, operands.iter().map(|&id| self.describe(id)).collect(), error)
     }
 
-    /// [`Emitter::fail`] with what [`Emitter::describe`] gave: for operands that are not all of this computation.
+    /// As [`Emitter::fail`], with results of [`Emitter::describe`]: for operands that are not all in this computation.
     pub fn fail_described(&self, opcode: &str, operands: Vec<(String, String)>, error: RuleError) -> InstrId {
         let (opcode, metadata) = (opcode.to_string(), self.metadata.borrow().clone());
         self.error.borrow_mut().get_or_insert(EmitError { opcode, metadata, operands, error });
         POISON
     }
 
-    /// Emits an op; `declared` as [`infer_shape`](super::ops::infer_shape) wants it.
+    /// Emits an op; `declared` as for [`infer_shape`](super::ops::infer_shape).
     pub fn emit(&self, op: Op, operands: &[InstrId], declared: Option<&Shape>) -> InstrId {
         if operands.contains(&POISON) || self.error.borrow().is_some() {
             return POISON;
@@ -222,11 +223,12 @@ impl Emitter {
         self.emit(Op::Constant(literal), &[], None)
     }
 
-    /// The scalar of `dtype` nearest to `value`; emitted once per value and dtype. Infinities stand for the least and the
+    /// The scalar of `dtype` nearest to `value`; emitted once per value and dtype. Infinities become the least and the
     /// largest integer.
     ///
     /// # Errors
-    /// A number too large for the dtype; a fraction or NaN for an integer, or what is neither 0 nor 1 for `pred`.
+    /// The number is too large for the dtype; or it is a fraction or NaN for an integer, or neither 0 nor 1 for
+    /// `pred`.
     pub fn scalar(&self, dtype: DType, value: f64) -> InstrId {
         let key = (dtype, value.to_bits());
         if let Some(&id) = self.scalars.borrow().get(&key) {
@@ -249,7 +251,8 @@ impl Emitter {
         id
     }
 
-    /// Forgets the scalar constants and custom VJPs from instruction `n_kept` on: for a pass that writes those instructions anew.
+    /// Forgets the scalar constants and custom VJPs from instruction `n_kept` on: for a pass that rewrites those
+    /// instructions.
     pub fn forget_from(&self, n_kept: usize) {
         self.scalars.borrow_mut().retain(|_, id| id.idx() < n_kept);
         self.custom_vjps.borrow_mut().retain(|id, _| id.idx() < n_kept);
@@ -389,8 +392,8 @@ impl Emitter {
         self.emit(Op::Reverse { dimensions: dimensions.to_vec() }, &[x], None)
     }
 
-    /// Matrix product over the given dimensions, in the dtype of both. HLO takes operands of two dtypes too, and who wants
-    /// them emits [`Op::Dot`]: here two floats, or two integers, are more often a forgotten cast.
+    /// Matrix product over the given dimensions, with one dtype. HLO also allows operands of two dtypes; emit
+    /// [`Op::Dot`] for that. Two floats, or two integers, are an error here, as they are more often a forgotten cast.
     pub fn dot(&self, lhs: InstrId, rhs: InstrId, dims: DotDims) -> InstrId {
         if let (Some(l), Some(r)) = (self.array(lhs), self.array(rhs))
             && l.dtype.is_float() == r.dtype.is_float()
@@ -401,8 +404,8 @@ impl Emitter {
         self.emit(Op::Dot { dims, precision: PrecisionConfig::default() }, &[lhs, rhs], None)
     }
 
-    /// The same arrays behind an optimization barrier: what is computed from them is not merged with what was computed
-    /// from the arrays themselves, and not before all of them are there.
+    /// The same arrays behind an optimization barrier: computations on them are not merged with those on the original
+    /// arrays, and wait until all arrays are available.
     pub fn barrier<const N: usize>(&self, arrays: [InstrId; N]) -> [InstrId; N] {
         let all = self.emit(Op::OptimizationBarrier, &[self.tuple(&arrays)], None);
         std::array::from_fn(|index| self.get_tuple_element(all, index))
@@ -453,7 +456,7 @@ impl Emitter {
     }
 }
 
-/// Why `value` would be another number in `dtype`, by more than rounding.
+/// Why `value` would change in `dtype`, by more than rounding.
 fn misfit(dtype: DType, value: f64) -> Option<String> {
     let bits = dtype.bits();
     let fits = match dtype.class() {
@@ -477,14 +480,14 @@ fn misfit(dtype: DType, value: f64) -> Option<String> {
     (!fits).then(|| format!("{value:?} is not a value of {dtype}"))
 }
 
-/// What `op` does not change a value by; for the ops a reduction may use.
+/// The neutral element of `op`, for ops that a reduction may use.
 fn neutral_element(op: BinaryOp) -> Option<f64> {
     match op {
         BinaryOp::Add | BinaryOp::Or | BinaryOp::Xor => Some(0.0),
         BinaryOp::Multiply => Some(1.0),
         BinaryOp::Maximum => Some(f64::NEG_INFINITY),
         BinaryOp::Minimum => Some(f64::INFINITY),
-        // All ones is neutral for `and`, which on `pred` is 1 and on integers no f64.
+        // The neutral element of `and` is all ones, which is 1 for `pred` and has no f64 for integers.
         BinaryOp::And
         | BinaryOp::Atan2
         | BinaryOp::Complex

@@ -1,7 +1,7 @@
 //! Call stacks: the tables of a module that say where its instructions were written.
 //!
 //! An instruction names a frame ([`Metadata::stack_frame_id`](super::Metadata)), a frame a location and the frame that
-//! called it, a location a file and a function. All these ids count from 1; 0 says nothing.
+//! called it, a location a file and a function. All these ids count from 1; 0 means none.
 //!
 //! Source: `StackFrameIndexProto` in XLA's `hlo.proto`.
 
@@ -50,13 +50,13 @@ fn entry<T>(table: &[T], id: i32) -> Option<&T> {
 }
 
 impl StackFrames {
-    /// Whether no table has an entry.
+    /// Whether all tables are empty.
     pub fn is_empty(&self) -> bool {
         let StackFrames { file_names, function_names, locations, frames } = self;
         file_names.is_empty() && function_names.is_empty() && locations.is_empty() && frames.is_empty()
     }
 
-    /// File and line of a frame, where it has them.
+    /// File and line of a frame, if it has them.
     pub fn source(&self, frame_id: i32) -> Option<(&str, i32)> {
         let location = entry(&self.locations, entry(&self.frames, frame_id)?.file_location_id)?;
         Some((entry(&self.file_names, location.file_name_id)?, location.line))
@@ -82,7 +82,7 @@ mod tests {
         };
         let of_frame = |stack_frame_id| Metadata { stack_frame_id, ..Metadata::default() };
         assert_eq!(module.source(&of_frame(1)), Some(("net.py", 7)));
-        // Without a frame, of a frame without a file or a location, and of frames that are none.
+        // No frame, a frame without a file or a location, and frames that do not exist.
         for id in [0, 2, 3, 4, 5, 6, -1, i32::MIN, i32::MAX] {
             assert_eq!(module.source(&of_frame(id)), None, "{id}");
         }

@@ -1,12 +1,11 @@
-//! Modules as pictures for Graphviz, coloured by dtype: where bf16 begins and ends.
+//! Modules as Graphviz graphs, coloured by dtype: they show where bf16 begins and ends.
 //!
-//! A node is an instruction, in the colour of its result's dtype; an edge carries its operand's shape and colour.
-//! Converts between float dtypes stand out: red, and filled from the colour of what comes in to that of what goes out.
-//! Computations that are called are clusters, joined to their callers by dashed edges, but for those that apply one op to
-//! scalars: their callers name the op. Scalar constants are written where they are used. This file does not lay anything
-//! out: that is Graphviz's work.
+//! A node is an instruction, in the colour of its result's dtype; an edge has its operand's shape and colour. Converts
+//! between float dtypes stand out: red, and filled with a gradient from the operand's colour to the result's. Called
+//! computations are clusters, joined to their callers by dashed edges, except for those that apply one op to scalars:
+//! their callers name the op. Scalar constants are written in their users. Graphviz computes the layout.
 //!
-//! Source: Graphviz's DOT language; the idea of one colour for each kind of thing is XLA's `hlo_graph_dumper`.
+//! Source: Graphviz's DOT language; the idea of one colour per kind is from XLA's `hlo_graph_dumper`.
 
 use super::text::number;
 use super::words;
@@ -14,7 +13,7 @@ use super::{CompId, Computation, DType, DTypeClass, InstrId, Instruction, Litera
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What a node's colour says.
+/// The meaning of a node's colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Hue {
     BFloat16,
@@ -44,7 +43,7 @@ impl Hue {
     fn of(shape: &Shape) -> Hue {
         match shape {
             Shape::Array(array) => Hue::of_dtype(array.dtype),
-            // A tuple of one dtype has its colour.
+            // A tuple whose elements have one dtype has that colour.
             Shape::Tuple(_) => {
                 let mut hues = shape.leaves().into_iter().map(|leaf| match leaf {
                     Shape::Array(array) => Hue::of_dtype(array.dtype),
@@ -72,7 +71,7 @@ impl Hue {
         }
     }
 
-    /// Fill and line. The fills differ in lightness too, so that they are told apart without colour vision.
+    /// Fill and line. The fills differ in lightness too, so that they can be distinguished without colour vision.
     fn colors(self) -> (&'static str, &'static str) {
         match self {
             Hue::BFloat16 => ("#f4a259", "#b35900"),
@@ -123,7 +122,7 @@ pub fn render(module: &Module) -> String {
 struct Picture<'m, 'o> {
     module: &'m Module,
     out: &'o mut String,
-    /// Colours that occur, with how many instructions have them.
+    /// The colours that occur, with the number of their instructions.
     seen: BTreeMap<Hue, usize>,
 }
 
@@ -150,7 +149,7 @@ impl Picture<'_, '_> {
             self.node(comp, computation, id);
         }
         self.line("  }");
-        // Once for each result: a tuple of many arrays has as many readers.
+        // Once per result: a tuple of many arrays has as many readers.
         let results = computation.instructions.iter().map(|instr| (Hue::of(&instr.shape), short(&instr.shape)));
         let results: Vec<(Hue, String)> = results.collect();
         for id in computation.ids() {
@@ -167,7 +166,7 @@ impl Picture<'_, '_> {
             format!("label={}, tooltip={}", quote(&label(self.module, computation, instr)), quote(&tooltip(instr)));
         match converted_from(computation, instr) {
             Some(from) => {
-                // A fill of two colours, from above: what comes in, what goes out.
+                // A fill of two colours, from the top: the operand's, then the result's.
                 let (from_fill, _) = from.colors();
                 write!(attributes, ", style=\"filled,rounded\", penwidth=2, margin=\"0.2,0.06\", gradientangle=270, fillcolor=\"{from_fill}:{fill}\", color=\"#c00000\"")
             }
@@ -186,7 +185,7 @@ impl Picture<'_, '_> {
     fn edges(&mut self, comp: CompId, computation: &Computation, id: InstrId, results: &[(Hue, String)]) {
         let instr = computation.instr(id);
         let to = node_name(comp, id);
-        // The elements of a tuple are many, and in order.
+        // A tuple may have many elements, and their order is fixed.
         let is_numbered = instr.operands.len() > 1 && !matches!(instr.op, Op::Tuple);
         for (number, &operand) in instr.operands.iter().enumerate() {
             if is_inlined(computation, operand) {
@@ -219,7 +218,7 @@ impl Picture<'_, '_> {
         }
     }
 
-    /// The colours that occur, and what they mean.
+    /// The legend: the colours that occur, and their meaning.
     fn legend(&mut self) {
         self.line(
             "  subgraph \"cluster_legend\" {\n    label=\"result dtype\";\n    style=filled;\n    color=\"#fafafa\";",
@@ -243,13 +242,13 @@ impl Picture<'_, '_> {
     }
 }
 
-/// A scalar constant that somebody uses is written into its users.
+/// A scalar constant with users is written into these.
 fn is_inlined(computation: &Computation, id: InstrId) -> bool {
     let instr = computation.instr(id);
     matches!(instr.op, Op::Constant(_)) && instr.shape.is_scalar() && id != computation.root
 }
 
-/// What a computation does, such as `add in f32`, if it only applies one op to its parameters, all scalars.
+/// A name for a computation, such as `add in f32`, if it only applies one op to its parameters, all scalars.
 fn applied(computation: &Computation) -> Option<String> {
     let is_parameter = |id: InstrId| matches!(computation.instr(id).op, Op::Parameter { .. });
     let root = computation.instr(computation.root);
@@ -260,7 +259,7 @@ fn applied(computation: &Computation) -> Option<String> {
     is_one_op.then(|| format!("{} in {dtype}", root.op.opcode()))
 }
 
-/// The float dtype that a convert between floats comes from.
+/// The dtype from which a convert between floats converts.
 fn converted_from(computation: &Computation, instr: &Instruction) -> Option<Hue> {
     if instr.op != Op::Convert {
         return None;
@@ -307,7 +306,7 @@ fn label(module: &Module, computation: &Computation, instr: &Instruction) -> Str
     label
 }
 
-/// What a browser shows over a node: its name, and where it comes from.
+/// The tooltip of a node: its name, and where it comes from.
 fn tooltip(instr: &Instruction) -> String {
     match instr.metadata.op_name.as_str() {
         "" => instr.name.clone(),
@@ -315,7 +314,7 @@ fn tooltip(instr: &Instruction) -> String {
     }
 }
 
-/// A shape without layout; of a large tuple only how many arrays it has.
+/// A shape without layout; for a large tuple only the number of arrays.
 fn short(shape: &Shape) -> String {
     match shape.leaves().len() {
         n if n > 3 => format!("tuple of {n}"),
@@ -324,7 +323,7 @@ fn short(shape: &Shape) -> String {
 }
 
 /// A quoted string of DOT. Backslashes would begin escapes of labels (`\N`), so they are doubled; a line break is
-/// centred, and what could do more than be read is made visible.
+/// centred, and control characters are made visible.
 fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     for c in words::visible(text).chars() {
@@ -380,15 +379,15 @@ ENTRY main {
         let picture = rendered(MODULE);
         let has = |part: &str| assert!(picture.contains(part), "no {part} in\n{picture}");
         has(r#"label="ENTRY main""#);
-        // bf16 comes from f32: the fill goes from one colour to the other.
+        // bf16 comes from f32: the fill is a gradient between the two colours.
         has(
             r##"n2_1 [label="convert f32 to bf16\nbf16[4]", tooltip="low", style="filled,rounded", penwidth=2, margin="0.2,0.06", gradientangle=270, fillcolor="#cfe3f7:#f4a259", color="#c00000"]"##,
         );
         has(r##"n2_1 -> n2_2 [label="bf16[4]", color="#b35900", fontcolor="#b35900"]"##);
-        // The scalar is in its user, and no node; so is the computation of one op.
+        // The scalar is in its user, and has no node; the same holds for the computation of one op.
         has(r#"label="reduce\nf32[]\nadd in f32\noperand 1 = f32 0.5""#);
         assert!(!picture.contains("n2_4 ") && !picture.contains("cluster_0"), "{picture}");
-        // Any other is a cluster, joined to its caller.
+        // Any other computation is a cluster, joined to its caller.
         has(r#"subgraph "cluster_1""#);
         has(r##"n1_1 -> n2_3 [style=dashed, color="#909090", constraint=false, ltail="cluster_1", tooltip="twice"]"##);
         has(r##"<td bgcolor="#cfe3f7" color="#2f6ea5">f32</td><td align="right">6</td>"##);

@@ -1,10 +1,10 @@
-//! Names of instructions and computations: their places in a module.
+//! Ids of instructions and computations: their indices in a module.
 
-/// An instruction of one computation: its place in [`Computation::instructions`](super::Computation).
+/// An instruction of one computation: its index in [`Computation::instructions`](super::Computation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstrId(pub u32);
 
-/// A computation of a module: its place in [`Module::computations`](super::Module).
+/// A computation of a module: its index in [`Module::computations`](super::Module).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CompId(pub u32);
 

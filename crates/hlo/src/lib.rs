@@ -1,11 +1,11 @@
 //! XLA's HLO in Rust: read, check, rewrite and write modules as text and as `HloModuleProto`, without XLA.
 //!
-//! A [`Module`] is plain data with public fields: computations of [`Instruction`]s, each with an [`Op`] that holds all its
-//! attributes, operands, a [`Shape`] and metadata. [`text`] reads both dialects that XLA prints and writes one of them;
-//! [`proto`] reads and writes `HloModuleProto`. An opcode that is not modelled is carried through unharmed. [`verify()`]
-//! checks shapes, attributes and structure: what it accepts is printed, encoded and rewritten without a panic, and does
-//! not make XLA abort. [`numerics`] holds float formats with exact arithmetic, down to f8. There is no `protoc`, no C++
-//! and no `unsafe`.
+//! A [`Module`] is plain data with public fields: computations of [`Instruction`]s, each with an [`Op`] (which holds
+//! all its attributes), operands, a [`Shape`] and metadata. [`text`] reads both dialects that XLA prints and writes
+//! one of them; [`proto`] reads and writes `HloModuleProto`. Opcodes that this crate does not model are preserved.
+//! [`verify()`] checks shapes, attributes and structure: a module that passes is printed, encoded and rewritten
+//! without a panic, and does not make XLA abort. [`numerics`] has float formats with exact arithmetic, down to f8. The
+//! crate needs no `protoc`, no C++ and no `unsafe`.
 //!
 //! ```
 //! use bf16scope_hlo::{BinaryOp, Op, text, verify};

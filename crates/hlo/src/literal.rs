@@ -1,8 +1,7 @@
 //! Literals: constant values of any shape, as bytes.
 //!
 //! An array's bytes are little-endian, row-major, one element after another; `pred` and types under a byte take one
-//! byte each. This file knows how to store and fetch elements, not how a literal is printed (`hlo::text`) or encoded
-//! (`hlo::proto`).
+//! byte each. This file stores and reads elements; printing is in `hlo::text`, encoding in `hlo::proto`.
 //!
 //! Source: `LiteralProto` in XLA's `xla_data.proto`.
 
@@ -13,7 +12,7 @@ use super::{ArrayShape, DType, Element, ElementVisitor, Shape};
 pub enum Literal {
     /// A dense array.
     Array {
-        /// Dtype and dims. The layout is how the text says it; `bytes` are row-major whatever it is.
+        /// Dtype and dims. The layout is that of the text; `bytes` are row-major in any case.
         shape: ArrayShape,
         /// `shape.n_bytes()` bytes.
         bytes: Vec<u8>,
@@ -33,7 +32,7 @@ impl Literal {
     /// An array from its elements in row-major order.
     ///
     /// # Panics
-    /// If the dims do not multiply to the number of elements: a bug of the caller.
+    /// The dims do not multiply to the number of elements: a bug of the caller.
     pub fn from_elements<T: Element>(dims: impl Into<Vec<i64>>, elements: &[T]) -> Literal {
         let shape = ArrayShape::new(T::DTYPE, dims);
         assert_eq!(shape.n_elements(), elements.len() as i64, "{shape} does not hold {} elements", elements.len());
@@ -42,8 +41,8 @@ impl Literal {
         Literal::Array { shape, bytes }
     }
 
-    /// A scalar of dtype `dtype` nearest to `value`: floats round to nearest even in one step, integers truncate and
-    /// saturate, `pred` is `value != 0`. `None` for complex and types under 16 bits of float, which have no such rule
+    /// The scalar of dtype `dtype` nearest to `value`: floats round to nearest even in one step, integers truncate and
+    /// saturate, `pred` is `value != 0`. `None` for complex dtypes and floats under 16 bits, which have no such rule
     /// here.
     pub fn scalar_of(dtype: DType, value: f64) -> Option<Literal> {
         struct Scalar(f64);
@@ -57,7 +56,8 @@ impl Literal {
         dtype.visit(Scalar(value))
     }
 
-    /// The scalar a `max` reduction starts from (`-inf`, or the least integer); `None` where `scalar_of` is.
+    /// The scalar from which a `max` reduction starts (`-inf`, or the least integer); `None` for dtypes without
+    /// [`Literal::scalar_of`].
     pub fn min_value(dtype: DType) -> Option<Literal> {
         Literal::scalar_of(dtype, f64::NEG_INFINITY)
     }

@@ -2,7 +2,7 @@
 //!
 //! Everything is public data. Operands are always defined earlier in the same computation; called computations are
 //! named by id anywhere in the module, and calls do not cycle. The builder keeps these rules, importers restore them,
-//! and the verifier (`hlo::verify`) trusts nobody.
+//! and the verifier (`hlo::verify`) checks them for every module.
 //!
 //! Source: `HloModuleProto`, `HloComputationProto`, `HloInstructionProto` in XLA's `hlo.proto`.
 
@@ -16,23 +16,23 @@ use std::collections::HashMap;
 pub struct Module {
     /// Its name.
     pub name: String,
-    /// All computations; [`CompId`] indexes here. [`Module::rename_computation`] gives one another name.
+    /// All computations, indexed by [`CompId`]. [`Module::rename_computation`] renames one.
     pub computations: Vec<Computation>,
-    /// Where execution starts.
+    /// The computation where execution starts.
     pub entry: CompId,
     /// Which outputs may or must reuse which parameters' buffers.
     pub input_output_alias: Vec<Alias>,
     /// Parameters (number, index) whose buffers any output may reuse.
     pub buffer_donors: Vec<(i64, Vec<i64>)>,
-    /// Layouts of the entry's parameters and result, where they differ from those of the instructions.
+    /// Layouts of the entry's parameters and result, if they differ from those of the instructions.
     pub entry_layout: Option<EntryLayout>,
-    /// Whether instructions stand in their order of execution.
+    /// Whether the instructions are in their order of execution.
     pub is_scheduled: bool,
-    /// Where the source of its instructions stands, for those whose metadata names a stack frame.
+    /// The source positions of instructions whose metadata names a stack frame.
     pub stack_frames: StackFrames,
     /// `frontend_attributes` of the module.
     pub frontend_attributes: Vec<(String, String)>,
-    /// What the source said and this type does not hold.
+    /// Attributes and fields of the source that this type does not model.
     pub unmodelled: Unmodelled,
     /// The next number for a generated instruction name.
     pub next_name: u32,
@@ -64,13 +64,13 @@ pub struct Alias {
 /// How strong an alias is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AliasKind {
-    /// `may-alias`: taken where the caller donates.
+    /// `may-alias`: used if the caller donates the buffer.
     May,
     /// `must-alias`.
     Must,
 }
 
-/// Text attributes and proto fields that came with a foreign module and that the IR does not model: kept as they came.
+/// Text attributes and proto fields of a foreign module that the IR does not model, preserved verbatim.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Unmodelled {
     /// `name=value` attributes of the text, verbatim, in order.
@@ -84,11 +84,11 @@ pub struct Unmodelled {
 pub struct Computation {
     /// Its name, unique in the module.
     pub name: String,
-    /// In an order in which operands come first.
+    /// The instructions; operands come first.
     pub instructions: Vec<Instruction>,
     /// The result.
     pub root: InstrId,
-    /// What the source said and this type does not hold (`execution_thread`, …).
+    /// Attributes and fields of the source that this type does not model (`execution_thread`, …).
     pub unmodelled: Unmodelled,
 }
 
@@ -97,28 +97,28 @@ pub struct Computation {
 pub struct Instruction {
     /// Its name, unique in the module.
     pub name: String,
-    /// What it does, with all attributes.
+    /// The op, with all attributes.
     pub op: Op,
     /// Its result's shape.
     pub shape: Shape,
     /// Operands, all defined earlier.
     pub operands: Vec<InstrId>,
-    /// Where it comes from.
+    /// Where it was written.
     pub metadata: Metadata,
-    /// How it is laid over devices; boxed, as few instructions say.
+    /// How it is sharded over devices; boxed, as few instructions have a sharding.
     pub sharding: Option<Box<Sharding>>,
     /// `frontend_attributes={…}`.
     pub frontend_attributes: Vec<(String, String)>,
-    /// Instructions that must run before this one though it does not read them.
+    /// Control predecessors: instructions that must run before this one, though it does not read them.
     pub control_predecessors: Vec<InstrId>,
     /// `backend_config`, verbatim: compilers put JSON here.
     pub backend_config: String,
-    /// What the source said and this type does not hold.
+    /// Attributes and fields of the source that this type does not model.
     pub unmodelled: Unmodelled,
 }
 
 impl Instruction {
-    /// An instruction with nothing but what it computes and where it comes from.
+    /// An instruction with only an op, a shape, operands and metadata.
     pub fn plain(name: String, op: Op, shape: Shape, operands: Vec<InstrId>, metadata: Metadata) -> Instruction {
         Instruction {
             name,
@@ -146,12 +146,12 @@ pub struct Metadata {
     pub source_file: String,
     /// The user's line; 0 = unknown.
     pub source_line: i32,
-    /// Where it was written, in the module's [`StackFrames`], from 1; 0 = unknown. [`Module::source`] looks there.
+    /// Its frame in the module's [`StackFrames`], from 1; 0 = unknown. [`Module::source`] resolves it.
     pub stack_frame_id: i32,
 }
 
 impl Metadata {
-    /// The op type of an array that has a custom VJP, whose rule is not in the module.
+    /// The op type that marks an array with a custom VJP, whose rule is not in the module.
     pub const CUSTOM_VJP: &str = "custom_vjp";
 
     /// Whether the instruction's array has a custom VJP.
@@ -160,7 +160,7 @@ impl Metadata {
     }
 }
 
-/// A cache: computations of a module by name, so that adding one does not look at all others.
+/// A cache of a module's computations by name, so that adding one does not search all others.
 #[derive(Clone, Debug, Default)]
 struct ComputationNames {
     comp_of: HashMap<String, CompId>,
@@ -168,11 +168,11 @@ struct ComputationNames {
     n_known: usize,
     /// The name of the last of them.
     last_known: String,
-    /// For each name that was asked for again the number to try next.
+    /// For each name that was requested again the number to try next.
     next: HashMap<String, u64>,
 }
 
-/// All caches are equal: a module is what its public fields say.
+/// All caches are equal: a module's value is that of its public fields.
 impl PartialEq for ComputationNames {
     fn eq(&self, _: &ComputationNames) -> bool {
         true
@@ -182,7 +182,7 @@ impl PartialEq for ComputationNames {
 impl ComputationNames {
     fn catch_up(&mut self, computations: &[Computation]) {
         let last = self.n_known.checked_sub(1).map(|last| computations.get(last));
-        // Removing a computation shifts those behind it, so the last one is then another.
+        // Removing a computation shifts those behind it, so the last one has another name then.
         if last.is_some_and(|last| last.is_none_or(|last| last.name != self.last_known)) {
             *self = ComputationNames::default();
         }
@@ -205,7 +205,7 @@ impl ComputationNames {
         self.comp_of.get(name).copied()
     }
 
-    /// The name itself, or with the first number that makes it one that nothing has.
+    /// The name itself, or with the first number that makes it unique.
     fn unique(&mut self, name: &str, computations: &[Computation]) -> String {
         if self.find(name, computations).is_none() {
             return name.to_string();
@@ -259,7 +259,7 @@ impl Module {
         self.computations.iter().position(|c| c.name == name).map(|i| CompId(i as u32))
     }
 
-    /// Gives a computation another name. Nothing refers to a computation by name, so nothing else changes.
+    /// Renames a computation. References are by id, so nothing else changes.
     pub fn rename_computation(&mut self, comp: CompId, name: impl Into<String>) {
         self.computations[comp.idx()].name = name.into();
         self.names = ComputationNames::default();
@@ -273,14 +273,14 @@ impl Module {
         comp
     }
 
-    /// The computation that `write` writes into an empty one, under `name` or, where that is the name of another one, with
-    /// a number appended; made once.
+    /// The computation that `write` fills, under `name` or, if another one has that name, with a number appended; an
+    /// equal computation is reused.
     pub fn made_once(&mut self, name: &str, write: impl FnOnce(&mut Module, CompId)) -> CompId {
         let next_name = self.next_name;
         let made = self.add_computation(name);
         write(self, made);
         let names = std::iter::once(name.to_string()).chain((1u64..).map(|number| format!("{name}.{number}")));
-        // Those from before it.
+        // Only computations from before it.
         let mut known = names.map_while(|name| self.names.comp_of.get(&name).copied());
         let Some(known) = known.find(|&known| self.comp(known).computes_as(self.comp(made))) else { return made };
         self.computations.truncate(made.idx());
@@ -288,7 +288,7 @@ impl Module {
         known
     }
 
-    /// The computation `(x, y) -> op(x, y)` on scalars of `dtype`, such as a reduction applies; made once.
+    /// The computation `(x, y) -> op(x, y)` on scalars of `dtype`, as reductions apply; created once.
     pub fn scalar_computation(&mut self, op: BinaryOp, dtype: DType) -> CompId {
         self.made_once(&format!("{}_{dtype}", op.name()), |module, comp| {
             let scalar = Shape::scalar(dtype);
@@ -299,12 +299,12 @@ impl Module {
         })
     }
 
-    /// Appends an instruction whose shape is what the op's shape rule says, and makes it the root.
+    /// Appends an instruction whose shape comes from the op's shape rule, and makes it the root.
     ///
-    /// `declared` is the result shape for ops whose operands do not fix it: see [`ops::infer_shape`].
+    /// `declared` is the result shape for ops whose operands do not determine it: see [`ops::infer_shape`].
     ///
     /// # Errors
-    /// The shape rule's error; then nothing was appended.
+    /// The shape rule's error; nothing is appended then.
     pub fn push(
         &mut self,
         comp: CompId,
@@ -332,8 +332,8 @@ impl Module {
         self.append_copy(comp, instr)
     }
 
-    /// Appends an instruction as it is, but under a generated name, and makes it the root. Whoever makes an instruction
-    /// again from another one does it through this, so that nothing that was said of that one is lost.
+    /// Appends a copy of an instruction, under a generated name, and makes it the root. Passes copy instructions with
+    /// this, so that no attribute is lost.
     pub fn append_copy(&mut self, comp: CompId, instr: Instruction) -> InstrId {
         let name = format!("{}.{}", instr.op.opcode(), self.next_name);
         self.next_name += 1;
@@ -351,7 +351,7 @@ impl Computation {
         Computation { name: name.into(), instructions: Vec::new(), root: InstrId(0), unmodelled: Unmodelled::default() }
     }
 
-    /// Whether both hold the same instructions, whatever these are named and wherever they come from.
+    /// Whether both have the same instructions, regardless of names and metadata.
     fn computes_as(&self, other: &Computation) -> bool {
         let same = |a: &Instruction, b: &Instruction| {
             a.op == b.op && a.shape.is_compatible(&b.shape) && a.operands == b.operands
@@ -391,8 +391,8 @@ impl Computation {
 }
 
 impl Module {
-    /// The user's file and line of an instruction with this metadata: its own, or those of its stack frame. `None` where
-    /// neither says a file; line 0 is an unknown one.
+    /// The user's file and line of an instruction with this metadata: its own, or those of its stack frame. `None` if
+    /// neither has a file; line 0 is unknown.
     pub fn source<'a>(&'a self, metadata: &'a Metadata) -> Option<(&'a str, i32)> {
         match metadata.source_file.as_str() {
             "" => self.stack_frames.source(metadata.stack_frame_id).filter(|(file, _)| !file.is_empty()),
@@ -400,7 +400,7 @@ impl Module {
         }
     }
 
-    /// The same as `file:line`, or `file` where no line is known; empty where neither is.
+    /// The same as `file:line`, or `file` if no line is known; empty if there is no file.
     pub fn source_text(&self, metadata: &Metadata) -> String {
         match self.source(metadata) {
             None => String::new(),
@@ -435,7 +435,7 @@ mod tests {
             module.comp(comp).name.clone()
         });
         assert_eq!(names, ["c.1", "a"]);
-        // So are names where computations are renamed or removed in place: those behind have other ids then.
+        // The same holds when computations are renamed or removed in place: those behind have other ids then.
         module.computations[b.idx()].name = "d".to_string();
         let comp = module.add_computation("b");
         assert_eq!(module.comp(comp).name, "b");
@@ -445,7 +445,7 @@ mod tests {
             module.comp(comp).name.clone()
         });
         assert_eq!(again, ["c", "d.1"]);
-        // What is known of names is no part of what a module is.
+        // The cache of names is not part of a module's value.
         let mut same = module.clone();
         same.rename_computation(CompId(0), "m");
         assert_eq!(module, same);

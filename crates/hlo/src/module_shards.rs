@@ -1,7 +1,7 @@
-//! Which shard of each array that a module takes or gives a device holds; and a module without its shardings.
+//! Which shard of each parameter and result of a module a device holds; and a module without its shardings.
 //!
-//! Source: XLA's `OpSharding`; `spmd_parameters_shardings` and `spmd_output_sharding` of a compiled program, which say how arrays
-//! lie that a module leaves to the partitioner.
+//! Source: XLA's `OpSharding`; `spmd_parameters_shardings` and `spmd_output_sharding` of a compiled program, which
+//! hold the shardings that a module leaves to the partitioner.
 
 use super::alone::runs_alone;
 use super::devices::Devices;
@@ -11,7 +11,7 @@ use super::shards::ShardBox;
 use super::{ArrayShape, Module, Op, Shape, Sharding};
 use prost::Message as _;
 
-/// How the arrays that a module takes and gives lie over its devices.
+/// The shardings of a module's parameters and results.
 #[derive(Clone, Debug)]
 pub struct Shards {
     devices: Devices,
@@ -19,29 +19,29 @@ pub struct Shards {
     results: Vec<Option<Sharding>>,
 }
 
-/// Why it is not known what a device holds of an array.
+/// Why a device's shard of an array is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardError {
-    /// It is split by hand, or in a form that is only carried.
+    /// The array is split manually, or its sharding has a form that is only carried.
     #[error(
         "{what} lies over the devices in a way that is not followed here\nhelp: give it a sharding in tiles, or none"
     )]
     NotFollowed {
-        /// Which: `parameter 0 (f32[4])`.
+        /// The array: `parameter 0 (f32[4])`.
         what: String,
     },
-    /// A device gave an array of other dims than its shard's.
+    /// A device returned an array with other dims than its shard's.
     #[error(
         "{what}: device {device} gave {measured:?}, expected {expected:?}, its shard: this is a bug of bf16scope, or of the \
          plugin's partitioner"
     )]
     OtherDims {
-        /// Which: `result 0 (f32[4])`.
+        /// The array: `result 0 (f32[4])`.
         what: String,
         /// The device.
         device: usize,
-        /// Dims of what it gave.
+        /// Dims of the returned array.
         measured: Vec<i64>,
         /// Dims of its shard.
         expected: Vec<i64>,
@@ -49,7 +49,7 @@ pub enum ShardError {
 }
 
 impl Shards {
-    /// What a verified module says of its arrays; what it says nothing of is whole on each device.
+    /// The shardings that a verified module states; arrays without one are replicated.
     pub fn of(module: &Module, devices: Devices) -> Shards {
         let entry = module.entry();
         let parameters = entry.parameters().into_iter().map(|id| entry.instr(id));
@@ -58,7 +58,7 @@ impl Shards {
         Shards { devices, parameters, results: per_leaf(root.sharding.as_deref(), &root.shape) }
     }
 
-    /// What the compiled program of a module says of its arrays; of one that says nothing, what the module says.
+    /// The shardings that the compiled program states, or else those of the module.
     pub fn of_compiled(module: &Module, devices: Devices, compiled: &Module) -> Shards {
         let said = Shards::of(module, devices);
         let Ok(proto) = HloModuleProto::decode(compiled.unmodelled.proto.as_slice()) else { return said };
@@ -75,26 +75,26 @@ impl Shards {
         }
     }
 
-    /// The part of array `position` that the program takes.
+    /// The program's parameter array number `position`: the part that a device takes.
     ///
     /// # Errors
-    /// An array that is split by hand, or in a form that is only carried.
+    /// The array is split manually, or its sharding has a form that is only carried.
     pub fn parameter(&self, position: usize, shape: &ArrayShape, device: usize) -> Result<ShardBox, ShardError> {
         self.part(self.parameters.get(position), shape, device, || format!("parameter {position} ({shape})"))
     }
 
-    /// The part of array `position` that the program gives.
+    /// The program's result array number `position`: the part that a device returns.
     ///
     /// # Errors
-    /// As of [`Shards::parameter`].
+    /// As [`Shards::parameter`].
     pub fn result(&self, position: usize, shape: &ArrayShape, device: usize) -> Result<ShardBox, ShardError> {
         self.part(self.results.get(position), shape, device, || format!("result {position} ({shape})"))
     }
 
-    /// A result of one replica, put together of the arrays that its partitions gave, without their padding.
+    /// Assembles a result of one replica from the arrays of its partitions, without their padding.
     ///
     /// # Errors
-    /// As of [`Shards::parameter`], and an array that is not its device's shard.
+    /// As [`Shards::parameter`]; or an array does not have its shard's dims.
     pub fn whole(
         &self,
         (position, shape): (usize, &ArrayShape),
@@ -116,7 +116,7 @@ impl Shards {
         Ok(whole)
     }
 
-    /// Devices go by replica, those of one replica's partitions side by side.
+    /// Devices are numbered by replica; the partitions of one replica are consecutive.
     fn part(
         &self,
         sharding: Option<&Option<Sharding>>,
@@ -124,7 +124,7 @@ impl Shards {
         device: usize,
         what: impl Fn() -> String,
     ) -> Result<ShardBox, ShardError> {
-        // Only partitions split anything: a replica holds all of it.
+        // Only partitions split arrays: each replica holds the whole array.
         let partition = (device % self.devices.partitions) as i64;
         let sharding = sharding.and_then(Option::as_ref).filter(|_| self.devices.partitions > 1);
         let part = sharding.unwrap_or(&Sharding::Replicated).shard(&shape.dims, partition);
@@ -132,7 +132,7 @@ impl Shards {
     }
 }
 
-/// The sharding of each of a value's arrays: a tuple's own, or one for all.
+/// The sharding of each array of a value: the elements of a tuple's sharding, or one for all.
 fn per_leaf(sharding: Option<&Sharding>, shape: &Shape) -> Vec<Option<Sharding>> {
     let n = shape.leaves().len();
     match sharding {
@@ -142,12 +142,12 @@ fn per_leaf(sharding: Option<&Sharding>, shape: &Shape) -> Vec<Option<Sharding>>
     }
 }
 
-/// The module on one device, where nothing but shardings splits it: then they change where a value is computed, and not
-/// what it is. `None` where it knows its devices: by replicas, collectives, or a part that is split by hand.
+/// The module for one device, if only shardings split it: these decide where a value is computed, not what it is.
+/// `None` if the program depends on its devices: through replicas, collectives, or a manually split part.
 pub fn without_shardings(module: &Module) -> Option<Module> {
     const COUNT: &str = "num_partitions";
     const SHARDY: &str = "xla.sdy.";
-    // The shape of a part in place of the whole array's, and back.
+    // Calls that convert the whole array's shape to that of a part, and back.
     const BY_HAND: [&str; 4] =
         ["SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"];
     let mut alone = module.clone();
@@ -155,7 +155,7 @@ pub fn without_shardings(module: &Module) -> Option<Module> {
     alone.frontend_attributes.retain(|(name, _)| !name.starts_with(SHARDY));
     for instr in alone.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
         let is_by_hand = matches!(&instr.op, Op::CustomCall(call) if BY_HAND.contains(&call.target.as_str()));
-        // What asks for its device's number computes something else on each.
+        // An op that reads its device's number computes a different value on each.
         if is_by_hand || ["partition-id", "replica-id"].contains(&&*instr.op.opcode()) {
             return None;
         }

@@ -1,4 +1,5 @@
-//! Parameters of a module's entry that come and go: what a module says by a parameter's number goes with it.
+//! Adding and removing parameters of a module's entry, with everything in the module that refers to a parameter's
+//! number.
 
 use super::proto::messages::{HloModuleProto, OpSharding};
 use super::{InstrId, Module, Op, Shape};
@@ -7,9 +8,9 @@ use prost::Message as _;
 const PROPAGATION: &str = "allow_spmd_sharding_propagation_to_parameters";
 
 impl Module {
-    /// Takes away some of the `n_before` parameters that the entry had, whose instructions are something else by now: the others
-    /// are counted anew, in their order, and aliases and donors of those that went are no more. Returns how many aliases and donors
-    /// went.
+    /// Removes some of the `n_before` parameters of the entry, whose instructions were replaced before: the others are
+    /// renumbered in their order, and the removed ones lose their aliases and donors. Returns how many aliases and
+    /// donors were dropped.
     pub fn drop_parameters(&mut self, n_before: usize, is_dropped: impl Fn(i64) -> bool) -> usize {
         let mut next = 0;
         let renumbered: Vec<Option<i64>> = (0..n_before as i64)
@@ -45,7 +46,7 @@ impl Module {
         n_tied - self.input_output_alias.len() - self.buffer_donors.len()
     }
 
-    /// Makes a parameter of an instruction of the entry, behind the others; returns its number.
+    /// Turns an instruction of the entry into a parameter, behind the others; returns its number.
     pub fn make_parameter(&mut self, id: InstrId) -> i64 {
         let number = self.entry().parameters().len() as i64;
         let entry = self.entry;
@@ -55,7 +56,7 @@ impl Module {
         if let Some(layout) = &mut self.entry_layout {
             layout.parameters.push(shape.with_default_layout());
         }
-        // One flag is for all.
+        // A single flag applies to all.
         self.with_flags(|flags| {
             if flags.len() > 1 {
                 flags.push(true)
@@ -75,7 +76,7 @@ impl Module {
         number
     }
 
-    /// Changes which parameters a partitioner may shard as it likes, where the module says it of each.
+    /// Updates the list of parameters that a partitioner may shard freely, if the module has one.
     fn with_flags(&mut self, change: impl FnOnce(&mut Vec<bool>)) {
         let Some((_, text)) = self.unmodelled.attributes.iter_mut().find(|(name, _)| name == PROPAGATION) else {
             return;
@@ -90,7 +91,7 @@ impl Module {
         }
     }
 
-    /// Changes what came in a proto and is not modelled.
+    /// Updates the unmodelled fields of a proto.
     fn with_message(&mut self, change: impl FnOnce(&mut HloModuleProto)) {
         if let Ok(mut proto) = HloModuleProto::decode(self.unmodelled.proto.as_slice())
             && !self.unmodelled.proto.is_empty()
@@ -101,7 +102,7 @@ impl Module {
     }
 }
 
-/// Keeps what stands at the places that have a new number; a list of another length says nothing of each.
+/// Keeps the entries whose index has a new number; a list of another length does not have one entry per parameter.
 fn keep<T>(all: &mut Vec<T>, renumbered: &[Option<i64>]) {
     if all.len() == renumbered.len() {
         let mut numbers = renumbered.iter();

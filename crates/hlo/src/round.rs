@@ -1,10 +1,11 @@
 //! f64 to the bits of the nearest bf16 or f16, rounded once.
 //!
 //! `half`'s own conversions do not: `bf16::from_f64` drops the low 32 bits before rounding, and `f16::from_f64` goes
-//! through f32 where the processor has F16C. Here the way through f32 is *rounding to odd*, which keeps what a second
-//! rounding needs to know: an f32 has more than two bits beyond either format (Boldo & Melquiond 2008).
+//! through f32 where the processor has F16C. Here the intermediate f32 is *rounded to odd*, which keeps the
+//! information that the second rounding needs: an f32 has more than two bits beyond either format (Boldo & Melquiond
+//! 2008).
 //!
-//! The rest of the crate converts through `numerics::bf16`, which builds on this; `hlo` needs it for constants alone.
+//! The rest of the crate converts through `numerics::bf16`, which builds on this; `hlo` needs it only for constants.
 
 use half::{bf16, f16};
 
@@ -18,13 +19,13 @@ pub fn f16_from_f64(value: f64) -> u16 {
     f16::from_f32(to_odd_f32(value)).to_bits()
 }
 
-/// `value` as f32 where that is exact; else the neighbour, above or below, whose last bit is 1.
+/// `value` as f32 if that is exact; else the neighbour, above or below, whose last bit is 1.
 fn to_odd_f32(value: f64) -> f32 {
     let nearest = value as f32;
     if value.is_nan() || f64::from(nearest) == value {
         return nearest;
     }
-    // Toward zero, and then odd: a neighbour with an even last bit has its odd one further away from zero.
+    // Round toward zero, then to odd: if the last bit is even, the odd neighbour is the one further away from zero.
     let away = f64::from(nearest).abs() > value.abs();
     f32::from_bits((nearest.to_bits() - u32::from(away)) | 1)
 }

@@ -1,7 +1,7 @@
 //! Shapes: dtype and dims, with optional layout; tuples; tokens.
 //!
-//! Shapes print as XLA prints them (`bf16[64,224,224,3]{3,2,1,0}`). They do not say where a buffer lives, except
-//! through [`Layout::memory_space`], which compilers set.
+//! Shapes print as XLA prints them (`bf16[64,224,224,3]{3,2,1,0}`). They do not say in which memory a buffer is,
+//! except through [`Layout::memory_space`], which compilers set.
 //!
 //! Source: `ShapeProto`/`LayoutProto` in XLA's `xla_data.proto`, `shape_util` and `layout_util` for the text.
 
@@ -19,7 +19,7 @@ pub enum Shape {
     Token,
     /// An opaque value, `opaque[]`.
     Opaque,
-    /// A reference to the memory of an array, `b(f32[2]{0})`: what some custom calls hand to each other.
+    /// A reference to the memory of an array, `b(f32[2]{0})`, which some custom calls pass to each other.
     Buffer(Box<ArrayShape>),
 }
 
@@ -43,7 +43,7 @@ pub struct Layout {
     pub minor_to_major: Vec<i64>,
     /// Tiles, outermost first; a TPU's `T(8,128)(2,1)` is two of them. Entries may be [`Tile::COMBINE`].
     pub tiles: Vec<Tile>,
-    /// Bits an element takes in memory, if other than its own width; 0 = its own (`E(4)`).
+    /// Bits of an element in memory, if other than its own width; 0 = its own (`E(4)`).
     pub element_size_in_bits: i64,
     /// Memory space; 0 is the default (`S(1)` is a TPU's VMEM).
     pub memory_space: i64,
@@ -56,7 +56,7 @@ pub struct Layout {
 pub struct Tile(pub Vec<i64>);
 
 impl Tile {
-    /// A tile dimension that says "combine with the next more minor one"; prints as `*`. XLA's own sentinel.
+    /// A tile dimension that means "combine with the next more minor one"; prints as `*`. XLA's own sentinel.
     pub const COMBINE: i64 = i64::MIN;
 }
 
@@ -81,7 +81,7 @@ impl ArrayShape {
         self.dims.len()
     }
 
-    /// Number of elements (1 for a scalar), saturating: a broken module may claim more than fits.
+    /// Number of elements (1 for a scalar), saturating, as a broken module may have more than fits.
     pub fn n_elements(&self) -> i64 {
         self.dims.iter().fold(1i64, |product, &dim| product.saturating_mul(dim))
     }
@@ -159,7 +159,7 @@ impl Shape {
         self.as_array().is_some_and(|array| array.dims.is_empty())
     }
 
-    /// Same dtype, dims and structure; layouts and dynamic bounds' flags do not count.
+    /// Whether both have the same dtypes, dims and structure; layouts and flags of dynamic bounds do not count.
     pub fn is_compatible(&self, other: &Shape) -> bool {
         match (self, other) {
             (Shape::Array(a), Shape::Array(b)) => a.dtype == b.dtype && a.dims == b.dims,
@@ -183,7 +183,7 @@ impl Shape {
         }
     }
 
-    /// This shape with the row-major layout wherever none is set: what XLA's text and protos want.
+    /// This shape with the row-major layout wherever none is set, as XLA's text and protos require.
     pub fn with_default_layout(&self) -> Shape {
         match self {
             Shape::Array(array) => Shape::Array(array.with_default_layout()),
@@ -203,7 +203,8 @@ impl Shape {
         }
     }
 
-    /// Bytes of all arrays, unpacked and untiled, saturating. A buffer's memory is that of another value.
+    /// Bytes of all arrays, unpacked and untiled, saturating. A buffer counts as 0, as its memory belongs to another
+    /// value.
     pub fn n_bytes(&self) -> i64 {
         match self {
             Shape::Array(array) => array.n_bytes(),
@@ -253,7 +254,7 @@ impl fmt::Display for Layout {
             self.tiles.is_empty() && self.element_size_in_bits == 0 && self.memory_space == 0 && self.extra.is_empty();
         if !plain {
             f.write_str(":")?;
-            // Levels of a sparse layout go first, as XLA prints them.
+            // Levels of a sparse layout come first, as XLA prints them.
             let levels = if self.extra.starts_with("D(") { self.extra.find(')').map_or(0, |end| end + 1) } else { 0 };
             let (levels, extra) = self.extra.split_at(levels);
             f.write_str(levels)?;

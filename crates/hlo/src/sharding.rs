@@ -1,34 +1,34 @@
-//! Shardings: how a value is laid over devices. Carried, printed and encoded. What of an array one
-//! device holds is in [`shards`](super::shards).
+//! Shardings: how a value is split over devices. They are carried, printed and encoded. [`shards`](super::shards)
+//! computes the part of an array that one device holds.
 //!
 //! Source: `OpSharding` in XLA's `xla_data.proto`.
 
-/// How one value lies over the devices of a program.
+/// How one value is split over the devices of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sharding {
-    /// Every device holds all of it.
+    /// Every device holds the whole value.
     Replicated,
-    /// One device holds all of it.
+    /// One device holds the whole value.
     Maximal {
         /// That device.
         device: i64,
     },
-    /// The user lays it out by hand.
+    /// The user splits it manually.
     Manual,
-    /// Split in tiles.
+    /// It is split in tiles.
     Tiled(TileAssignment),
     /// A tuple's elements, depth first.
     Tuple(Vec<Sharding>),
-    /// Another form of the text (`unknown`, subgroups, …), kept verbatim with its encoded `OpSharding`.
+    /// Another form of the text (`unknown`, subgroups, …), preserved verbatim with its encoded `OpSharding`.
     Raw {
-        /// What stood between the braces.
+        /// The text between the braces.
         text: String,
         /// The encoded message, if it came from a proto.
         proto: Vec<u8>,
     },
 }
 
-/// Which device holds which tile.
+/// The assignment of tiles to devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TileAssignment {
     /// Number of tiles along each dimension (and, if `replicate_on_last_dim`, of replicas).
@@ -46,7 +46,7 @@ pub enum DeviceOrder {
     List(Vec<i64>),
     /// `devices=[2,2]<=[4]` or `<=[2,2]T(1,0)`: an iota, reshaped and transposed.
     Iota {
-        /// Dims the iota is reshaped to.
+        /// Dims to which the iota is reshaped.
         reshape_dims: Vec<i64>,
         /// The transpose that follows; empty = none.
         transpose_perm: Vec<i64>,

@@ -1,13 +1,13 @@
-//! What of an array one device holds, by its sharding. This crate partitions nothing itself, and knows of the partitioner's
-//! work only what shape a device's part has.
+//! The part of an array that one device holds, by its sharding. This crate does not partition; all it knows about the
+//! partitioner is the shape of each device's part.
 
 use super::proto;
 use super::{DeviceOrder, Sharding, TileAssignment};
 
 impl Sharding {
-    /// Dims of the part of an array of these dims that one device holds: the last tiles of a dimension may be padded.
+    /// Dims of the part that one device holds of an array of these dims: the last tiles of a dimension may be padded.
     ///
-    /// `None` for the sharding of a tuple, one that does not fit the array, and one over a mesh of named axes.
+    /// `None` for the sharding of a tuple, for one that does not fit the array, and for one over a mesh of named axes.
     ///
     /// # Source
     /// `HloSharding::TileShape`.
@@ -23,7 +23,7 @@ impl Sharding {
                 }
                 let n_groups = usize::from(message.replicate_on_last_tile_dim) + message.last_tile_dims.len();
                 match message.tile_assignment_dimensions.as_slice() {
-                    // Without tiles (or with the one of `maximal`) it is not split.
+                    // Without tiles (or with the single one of `maximal`) it is not split.
                     [] => Some(dims.to_vec()),
                     _ if message.r#type != proto::sharding::OTHER => Some(dims.to_vec()),
                     tiles => split(dims, tiles, n_groups),
@@ -33,11 +33,11 @@ impl Sharding {
     }
 }
 
-/// One device's part of an array: where it begins, and its dims. The last parts of a dimension may reach beyond its end, where
-/// they are padding.
+/// One device's part of an array: its start and its dims. The last parts of a dimension may reach beyond its end,
+/// where they are padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardBox {
-    /// Where it begins, in the whole array.
+    /// Its start, in the whole array.
     pub offsets: Vec<i64>,
     /// Its dims.
     pub dims: Vec<i64>,
@@ -46,8 +46,8 @@ pub struct ShardBox {
 impl Sharding {
     /// The part of an array of these dims that partition number `partition` holds.
     ///
-    /// `None` where [`Sharding::shard_dims`] is none, of [`Sharding::Manual`], and of a partition that the sharding does not
-    /// name.
+    /// `None` if [`Sharding::shard_dims`] is `None`, for [`Sharding::Manual`], and for a partition that the sharding
+    /// does not name.
     pub fn shard(&self, whole: &[i64], partition: i64) -> Option<ShardBox> {
         let dims = self.shard_dims(whole)?;
         let at_the_start = || Some(ShardBox { offsets: vec![0; whole.len()], dims: dims.clone() });
@@ -57,7 +57,7 @@ impl Sharding {
             Sharding::Tiled(tiles) => tiles.clone(),
             Sharding::Raw { .. } => {
                 let message = proto::sharding::encode(self, "").ok()?;
-                // What is split by hand is known to whoever split it.
+                // Only the user knows a manual split.
                 if message.last_tile_dims.contains(&proto::sharding::MANUAL) {
                     return None;
                 }
@@ -90,12 +90,12 @@ impl Sharding {
 }
 
 impl DeviceOrder {
-    /// Where a device stands in this order.
+    /// The position of a device in this order.
     fn place_of(&self, device: i64) -> Option<i64> {
         match self {
             DeviceOrder::List(devices) => devices.iter().position(|&it| it == device).map(|place| place as i64),
             DeviceOrder::Iota { reshape_dims, transpose_perm } => {
-                // The device's index in the iota, of which the order's dims are a permutation.
+                // The device's index in the iota, a permutation of whose dims is the order.
                 let mut rest = device;
                 let mut index = vec![0; reshape_dims.len()];
                 for (axis, &n) in reshape_dims.iter().enumerate().rev() {
@@ -115,7 +115,7 @@ impl DeviceOrder {
 }
 
 impl ShardBox {
-    /// This part of an array, row by row; zeros where it reaches beyond the array.
+    /// This part of an array, row by row, with zeros where it reaches beyond the array.
     pub fn cut(&self, whole: &[u8], dims: &[i64], n_bytes: usize) -> Vec<u8> {
         let mut part = vec![0; self.dims.iter().product::<i64>() as usize * n_bytes];
         self.rows(dims, |in_part, in_whole, n| {
@@ -124,14 +124,14 @@ impl ShardBox {
         part
     }
 
-    /// Puts this part where it belongs.
+    /// Copies this part to its place in the whole array.
     pub fn place(&self, part: &[u8], whole: &mut [u8], dims: &[i64], n_bytes: usize) {
         self.rows(dims, |in_part, in_whole, n| {
             whole[in_whole * n_bytes..][..n * n_bytes].copy_from_slice(&part[in_part * n_bytes..][..n * n_bytes]);
         });
     }
 
-    /// Calls with every run of elements that lie side by side: its place in the part, in the array, and its length.
+    /// Calls `f` with every run of adjacent elements: its place in the part, in the array, and its length.
     fn rows(&self, dims: &[i64], mut row: impl FnMut(usize, usize, usize)) {
         let rank = dims.len();
         let length = |axis: usize| (dims[axis] - self.offsets[axis]).clamp(0, self.dims[axis]);
@@ -200,7 +200,7 @@ mod tests {
             boxes.iter().zip(&parts).for_each(|(shard, part)| shard.place(part, &mut back, &[5, 4], 1));
             assert_eq!(back, whole, "{text}");
         }
-        // More devices than rows: the last hold padding alone.
+        // With more devices than rows the last ones hold only padding.
         let rows = sharding("devices=[8,1]<=[8]");
         assert_eq!(rows.shard(&[5, 4], 7).unwrap().cut(&whole, &[5, 4], 1), [0; 4]);
         assert_eq!(rows.shard(&[5, 4], 8), None);
@@ -224,7 +224,7 @@ mod tests {
             ("devices=[1,2,2]<=[4] last_tile_dim_replicate", Some(vec![5, 2])),
             ("devices=[2,1,2]<=[4] last_tile_dims={manual}", Some(vec![3, 4])),
             ("devices=[2,1,2,2]<=[8] last_tile_dims={manual, replicated}", Some(vec![3, 4])),
-            // Not of two dimensions, or of no tiles.
+            // The number of dimensions is not two, or there are no tiles.
             ("devices=[2]0,1", None),
             ("devices=[2,0]0,1", None),
             ("{replicated}, {manual}", None),

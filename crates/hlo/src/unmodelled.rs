@@ -1,8 +1,9 @@
-//! Attributes of opcodes that the IR does not model, between text and proto.
+//! Converts attributes of opcodes that the IR does not model between text and proto.
 //!
-//! [`Unmodelled`](super::Unmodelled) keeps what came in, in the form it came. Here that is put in the other form, for
-//! a foreign module that comes in as one and goes out as the other: fusions, collectives, custom calls' extras. A field
-//! without a row here goes out only in the form it came in; an attribute without one is an error on the way to a proto.
+//! [`Unmodelled`](super::Unmodelled) keeps such attributes in the form of the input. This module converts them to the
+//! other form, for a foreign module that is read from one and written to the other: fusions, collectives, custom
+//! calls' extras. A field without a row here is only written in the form in which it was read; an attribute without a
+//! row is an error when a proto is written.
 //!
 //! Source: `PrintExtraAttributesImpl` and `ToProto` of each instruction class in XLA's `hlo_instructions.cc`.
 
@@ -43,8 +44,8 @@ const PADDING_TYPES: [&str; 3] = ["PADDING_INVALID", "PADDING_VALID", "PADDING_S
 const TRANSPOSES: [&str; 4] = ["TRANSPOSE_INVALID", "NO_TRANSPOSE", "TRANSPOSE", "ADJOINT"];
 
 impl Unmodelled {
-    /// The same without what only says where an instruction was written, such as the columns of JAX's debug metadata:
-    /// two instructions that differ in that compute the same.
+    /// The same without the parts that only say where an instruction was written, such as the columns of JAX's debug
+    /// metadata: two instructions that differ only in that compute the same.
     pub fn without_metadata(&self) -> Unmodelled {
         let mut kept = self.clone();
         kept.attributes.retain(|(name, _)| name != METADATA);
@@ -56,24 +57,24 @@ impl Unmodelled {
         kept
     }
 
-    /// Whether it says something that may change what is computed.
+    /// Whether it may change what is computed.
     pub fn has_meaning(&self) -> bool {
         self.without_metadata() != Unmodelled::default()
     }
 }
 
-/// The name of a number, or nothing.
+/// The name of a number, or an empty string.
 fn name_of(names: &'static [&'static str], number: i32) -> &'static str {
     names.get(number as usize).copied().unwrap_or("")
 }
 
-/// Attributes of a text, in its order.
+/// The attributes of a text, in its order.
 #[derive(Default)]
 struct Attributes(Vec<(String, String)>);
 
 impl Attributes {
-    /// Without a value nothing is written: a number that is newer than the table of its names has no text. What is left out
-    /// is `lost_in_text`.
+    /// Without a value nothing is written: a number that is newer than its table of names has no text. `lost_in_text`
+    /// reports it.
     fn put(&mut self, name: &str, value: impl Into<String>) {
         let value = value.into();
         if !value.is_empty() {
@@ -125,7 +126,7 @@ fn collective_text(opcode: &str, proto: &HloInstructionProto, attributes: &mut A
     attributes.put_if(!proto.dimensions.is_empty(), "dimensions", braced(&proto.dimensions));
 }
 
-/// What XLA hands to libraries, or expands: transforms, triangular systems, factors, random numbers.
+/// Ops that XLA passes to libraries, or expands: transforms, triangular systems, factors, random numbers.
 fn library_text(opcode: &str, proto: &HloInstructionProto, attributes: &mut Attributes) {
     if opcode == "fft" {
         attributes.put("fft_type", name_of(&FFT_TYPES, proto.fft_type));
@@ -146,7 +147,7 @@ fn library_text(opcode: &str, proto: &HloInstructionProto, attributes: &mut Attr
     attributes.put_if(proto.distribution != 0, "distribution", name_of(&DISTRIBUTIONS, proto.distribution));
 }
 
-/// What goes to the host and comes from it.
+/// Transfers to and from the host.
 fn transfer_text(proto: &HloInstructionProto, attributes: &mut Attributes) {
     if let Some(Ok(shape)) = proto.outfeed_shape.as_deref().map(|shape| shape::decode(shape, OUTFEED_SHAPE)) {
         attributes.put(OUTFEED_SHAPE, shape.to_string());
@@ -189,8 +190,8 @@ fn call_text(proto: &HloInstructionProto, attributes: &mut Attributes) {
     }
 }
 
-/// Whether an op may have an attribute of this name that the IR does not model. Of opcodes that it does not model at all
-/// any name is carried; of the others only those that HLO gives them, as any other would be lost or mean nothing.
+/// Whether an op may have an unmodelled attribute of this name. Opcodes that are not modelled at all may have any
+/// name; others only those that HLO defines for them, as any other would be lost or mean nothing.
 pub(super) fn may_have(op: &Op, name: &str) -> bool {
     let is_annotation = [METADATA, annotations::STATISTICS, annotations::ORIGIN, annotations::ACCURACY].contains(&name);
     is_annotation
@@ -225,17 +226,17 @@ fn metadata_text(metadata: &OpMetadata) -> String {
     parts.join(" ")
 }
 
-/// Why there is no message of what the IR does not model.
+/// Why the unmodelled attributes have no message.
 #[derive(Debug)]
 pub(super) enum NoMessage {
-    /// The bytes that are kept are none.
+    /// The stored bytes are not a message.
     Wire(prost::DecodeError),
-    /// The name of the first attribute that has no row here, or whose value is not what its row reads.
+    /// The name of the first attribute that has no row here, or whose value its row cannot read.
     Attribute(String),
 }
 
-/// The message of what the IR does not model of an instruction. One that came from a proto has it whole, and its text
-/// attributes say the same once more; of one that came from text they are all there is.
+/// The message of an instruction's unmodelled attributes. An instruction from a proto has the whole message, of which
+/// its text attributes are a copy; an instruction from text only has the text attributes.
 pub(super) fn message(opcode: &str, kept: &Unmodelled) -> Result<HloInstructionProto, NoMessage> {
     let mut proto = HloInstructionProto::decode(kept.proto.as_slice()).map_err(NoMessage::Wire)?;
     if kept.proto.is_empty() {
@@ -244,10 +245,10 @@ pub(super) fn message(opcode: &str, kept: &Unmodelled) -> Result<HloInstructionP
     Ok(proto)
 }
 
-/// Sets the fields that text attributes mean.
+/// Sets the fields of text attributes.
 ///
 /// # Errors
-/// The name of the first attribute that has no row here, or whose value is not what its row reads.
+/// The name of the first attribute that has no row here, or whose value its row cannot read.
 fn to_proto(opcode: &str, attributes: &[(String, String)], proto: &mut HloInstructionProto) -> Result<(), String> {
     for (name, text) in attributes {
         let mut value = Cursor::new(text);
@@ -270,10 +271,10 @@ pub(super) fn computation_to_text(proto: &HloComputationProto) -> Vec<(String, S
     vec![(EXECUTION_THREAD.to_string(), format!("\"{}\"", escape(&proto.execution_thread)))]
 }
 
-/// Sets the fields that a computation's text attributes mean.
+/// Sets the fields of a computation's text attributes.
 ///
 /// # Errors
-/// The name of the first attribute that has none.
+/// The name of the first attribute without a field.
 pub(super) fn computation_to_proto(
     attributes: &[(String, String)],
     proto: &mut HloComputationProto,
@@ -306,7 +307,7 @@ fn set_field(opcode: &str, name: &str, value: &mut Cursor<'_>, proto: &mut HloIn
         CHANNEL_ID => proto.channel_id = value.int()?,
         "replica_groups" => {
             let groups = read_groups(value)?;
-            // No groups mean all replicas, as does a message without the field, which then must not come back with one.
+            // No groups mean all replicas, as does a message without the field; it must come back without the field.
             if groups != ReplicaGroups::List(Vec::new()) {
                 encode_groups(&groups, proto);
             }
@@ -405,7 +406,7 @@ mod tests {
     use crate::text::parse;
     use crate::verify;
 
-    /// Messages whose every field has a text, and that text.
+    /// Messages whose every field has a text, with that text.
     fn samples() -> Vec<(&'static str, HloInstructionProto, &'static str)> {
         let of = HloInstructionProto::default;
         let groups = CollectiveDeviceListProto {
@@ -555,7 +556,7 @@ mod tests {
         assert!(error.ends_with("give XLA's proto of the module), is not supported"), "{error}");
     }
 
-    /// Without `outfeed_shape` an outfeed gives its operand as it lies, and a message says so.
+    /// Without `outfeed_shape` an outfeed has its operand's layout, and the message states it.
     #[test]
     fn an_outfeed_crosses_both_ways() {
         let text = |said: &str| {

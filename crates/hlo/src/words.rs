@@ -1,11 +1,12 @@
-//! Names in messages and pictures: which of several was meant, lists of them that stay short, and what in them could do more
-//! than be read.
+//! Names in messages and pictures: suggestions for misspelt names, lists that stay short, and escapes for control
+//! characters.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a terminal, a browser or an editor does something at this character: controls, among them those of 8 bits; marks
-/// that turn the direction of writing; ends of lines and paragraphs that are no line feed; tags, which are never seen.
+/// Whether a terminal, a browser or an editor acts on this character: control characters, among them those of 8 bits;
+/// marks that change the direction of writing; line and paragraph separators other than line feeds; tags, which are
+/// invisible.
 pub fn steers(character: char) -> bool {
     match character {
         '\n' | '\t' => false,
@@ -34,7 +35,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Names in backticks, of many the first `most`: `` `a`, `b` and 3 more ``; `none` of none.
+/// Names in backticks, at most the first `most` of them: `` `a`, `b` and 3 more ``; `none` for an empty list.
 pub fn listed<'n>(names: impl IntoIterator<Item = &'n String>, most: usize) -> String {
     let names: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
     let shown = names.iter().take(most).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -45,12 +46,12 @@ pub fn listed<'n>(names: impl IntoIterator<Item = &'n String>, most: usize) -> S
     }
 }
 
-/// The name that `given` is probably meant to be, whatever its case. Of long names and among very many none is looked for:
-/// a comparison takes the product of two lengths.
+/// The name that `given` is probably meant to be, ignoring case. Long names, and very many candidates, get no
+/// suggestion: a comparison takes time proportional to the product of both lengths.
 pub fn nearest<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     const MAX_LEN: usize = 100;
     const MAX_NAMES: usize = 100_000;
-    // Below this, suggestions are noise.
+    // Below this similarity, suggestions are noise.
     const LEAST: f64 = 0.8;
     if given.len() > MAX_LEN {
         return None;
@@ -62,7 +63,7 @@ pub fn nearest<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Opt
     let given = given.to_lowercase();
     let similar = |name: &'n str| (strsim::jaro_winkler(&given, &name.to_lowercase()), name);
     let short = candidates.into_iter().filter(|name| name.len() <= MAX_LEN).map(similar);
-    // Candidates may come in any order: of equally near ones the first in the alphabet.
+    // Candidates may come in any order: of equally similar ones, the alphabetically first.
     let best = short.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)));
     best.filter(|&(similarity, _)| similarity > LEAST).map(|(_, name)| name)
 }

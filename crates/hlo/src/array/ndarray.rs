@@ -1,4 +1,4 @@
-//! Arrays from and to the crate `ndarray`, with the feature of its name.
+//! Conversions between arrays and those of the crate `ndarray`, with the feature of that name.
 
 use super::{Array, ArrayError, elements};
 use crate::{ArrayShape, Element};
@@ -29,7 +29,7 @@ impl Array {
     /// ```
     ///
     /// # Errors
-    /// Elements of another type, as [`Array::to_vec`]; bytes that are not the shape's.
+    /// The array has elements of another type, as for [`Array::to_vec`]; or the bytes do not fit the shape.
     pub fn to_ndarray<T: Element>(&self) -> Result<ArrayD<T>, ArrayError> {
         let no_array = || ArrayError::Dims { dims: self.dims().to_vec() };
         let dims = self.dims().iter().map(|&dim| usize::try_from(dim).map_err(|_| no_array()));

@@ -1,8 +1,8 @@
-//! Custom VJPs: gradients given by hand.
+//! Custom VJPs: gradient rules that the user provides.
 //!
-//! A rule is a closure, so it lives in the emitter and not in the module. The module holds a mark instead, the op type
-//! of the result's metadata ([`Metadata::CUSTOM_VJP`](crate::Metadata::CUSTOM_VJP)), which goes wherever metadata
-//! goes: through passes, text and proto. Reverse mode that meets the mark without the rule refuses.
+//! A rule is a closure, so it is stored in the emitter and not in the module. The module has a mark instead, the op
+//! type of the result's metadata ([`Metadata::CUSTOM_VJP`](crate::Metadata::CUSTOM_VJP)), which survives passes, text
+//! and proto with the metadata. Reverse mode refuses a mark without its rule.
 
 use super::{Emitter, POISON, RuleError};
 use crate::{Computation, InstrId, Metadata};
@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-/// A custom VJP (vector-Jacobian product): how reverse mode goes through an array, instead of through the instructions
-/// that made it, where the chain of their rules would keep or compute more than the whole function's gradient needs.
+/// A custom VJP (vector-Jacobian product): it replaces the chain of rules of the instructions that compute an array,
+/// where that chain would keep or compute more than the gradient of the whole function needs.
 #[derive(Clone)]
 pub struct CustomVjp {
-    /// What the array is a function of.
+    /// The inputs of the function.
     pub inputs: Vec<InstrId>,
-    /// Emits the cotangents of the inputs, in order, from the cotangent of the array. It is told which are wanted; what
-    /// it gives for the others is not looked at.
+    /// Emits the cotangents of the inputs, in order, from the cotangent of the array. It learns which are wanted; what
+    /// it returns for the others is ignored.
     pub rule: Rc<VjpRule>,
 }
 
@@ -31,12 +31,12 @@ impl fmt::Debug for CustomVjp {
 }
 
 impl Emitter {
-    /// Gives the array `result` a custom VJP, and marks it; gives `result` back. All that reads it goes by the rule: who
-    /// wants that for some readers only gives them a copy.
+    /// Gives the array `result` a custom VJP, and marks it; returns `result`. The rule applies to all its readers; to
+    /// apply it to some readers only, give them a copy.
     ///
     /// # Errors
-    /// A result that is no floating array, or has a custom VJP already; no inputs; an input that is no array, that is
-    /// made after the result or is the result, or that does not feed it. Then [`POISON`] is given.
+    /// The result is not a floating-point array, or has a custom VJP already; there are no inputs; or an input is not an
+    /// array, is not defined before the result, or does not feed it. Then the method returns [`POISON`].
     pub fn set_custom_vjp(&self, result: InstrId, custom: CustomVjp) -> InstrId {
         let operands = [&[result], custom.inputs.as_slice()].concat();
         if operands.contains(&POISON) {
@@ -60,7 +60,7 @@ impl Emitter {
         self.custom_vjps.borrow().get(&id).cloned()
     }
 
-    /// Whether nothing reads an instruction so far, and it has no custom VJP.
+    /// Whether an instruction has no reader so far, and no custom VJP.
     pub fn is_unread(&self, id: InstrId) -> bool {
         let is_read = self.with_module(|module| {
             let later = module.comp(self.comp).instructions.get(id.idx()..).unwrap_or_default();
@@ -70,7 +70,7 @@ impl Emitter {
     }
 }
 
-/// What speaks against a custom VJP of `result` as a function of `inputs`.
+/// Why `result` cannot have a custom VJP as a function of `inputs`.
 fn problem(computation: &Computation, result: InstrId, inputs: &[InstrId], is_set: bool) -> Option<RuleError> {
     let n_instructions = computation.instructions.len();
     if let Some(id) = inputs.iter().chain([&result]).find(|id| id.idx() >= n_instructions) {
@@ -105,11 +105,11 @@ fn problem(computation: &Computation, result: InstrId, inputs: &[InstrId], is_se
     None
 }
 
-/// Those of `inputs` that `result` is computed from.
+/// The `inputs` that `result` is computed from.
 fn feeding(computation: &Computation, result: InstrId, inputs: &[InstrId]) -> BTreeSet<InstrId> {
     let mut missing: BTreeSet<InstrId> = inputs.iter().copied().collect();
     let mut found = BTreeSet::new();
-    // The latest first, and none that is earlier than what is still looked for.
+    // The latest first; values earlier than all remaining inputs are skipped.
     let mut pending = BTreeSet::from([result]);
     while let (Some(id), Some(first)) = (pending.pop_last(), missing.first().copied()) {
         if missing.remove(&id) {

@@ -1,12 +1,12 @@
-//! A weight that takes the same small update many times, kept in one format: where do the updates go?
+//! The lost-update experiment: a weight in one format that takes the same small update many times.
 //!
-//! This is why mixed-precision training keeps f32 master weights. Holds the experiment and its per-step bits, so
-//! that the same sums can be run elsewhere (through PJRT, say) and compared; how it is shown belongs to `cli`.
+//! This is why mixed-precision training keeps f32 master weights. The module has the experiment and its per-step bits,
+//! so that the same sums can be run elsewhere (through PJRT, say) and compared; `cli` displays it.
 
 use super::decimal::Decimal;
 use super::formats::Format;
 
-/// One weight, kept in one format through all its updates.
+/// One weight, stored in one format through all its updates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accumulation {
     /// The format the weight, the update and each sum are rounded to.
@@ -17,8 +17,8 @@ pub struct Accumulation {
     pub update: u64,
     /// Bits of the weight after each step: `steps[0]` is after the first.
     pub steps: Vec<u64>,
-    /// The first step, counted from 1, that left the weight as it was although the update, as given, is not zero.
-    /// From there on every further step does nothing, because it computes the same sum.
+    /// The first step, counted from 1, that left the weight unchanged although the requested update is not zero. Every
+    /// further step computes the same sum, so it has no effect either.
     pub first_lost: Option<usize>,
 }
 
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_update_can_be_lost_later() {
-        // bf16 holds whole numbers up to 256; 256 + 1 ties to even, which is 256.
+        // bf16 has whole numbers up to 256; 256 + 1 ties to even, which is 256.
         assert_eq!(run(Format::BF16, "250", "1", 20), (Some(7), "256".to_owned()));
         assert_eq!(run(Format::F16, "2040", "1", 20), (Some(9), "2048".to_owned()));
     }

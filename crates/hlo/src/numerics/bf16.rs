@@ -1,8 +1,7 @@
-//! The crate's conversions between f32 or f64 and the 16-bit floats. Nothing else in the crate converts.
+//! The crate's conversions between f32 or f64 and the 16-bit floats; there are no others.
 //!
-//! Rounding is to nearest, ties to even, once; NaN stays NaN and comes back quiet; overflow goes to infinity;
-//! subnormals are kept unless asked otherwise. Where the `half` crate does this, it is used; where it does not, this
-//! file says so:
+//! Rounding is to nearest, ties to even, once; NaN stays NaN and becomes quiet; overflow goes to infinity; subnormals
+//! are kept by default. This file uses the `half` crate except where that does not round correctly:
 //! - `half::bf16::from_f64` drops the low 32 bits of the f64 before rounding, so `1 + 2^-8 + 2^-40` becomes 1 and a
 //!   tie broken by those bits goes the wrong way;
 //! - `half::f16::from_f64` goes through f32 where the processor has F16C, rounding twice.
@@ -13,7 +12,7 @@ use half::f16;
 
 pub use crate::round::{bf16_from_f64, f16_from_f64};
 
-/// What becomes of subnormal numbers.
+/// The treatment of subnormal numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Subnormals {
     /// Kept, as IEEE 754 says and as a CPU does.
@@ -29,7 +28,7 @@ pub enum Subnormals {
 #[inline(always)]
 pub const fn bf16_from_f32(value: f32) -> u16 {
     let bits = value.to_bits();
-    // Half an ulp, less one where the kept part is even: carries into the kept part exactly when rounding up.
+    // Half an ulp, less one if the kept part is even: carries into the kept part exactly when rounding up.
     let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
     let quiet = bits >> 16 | 0x0040;
     let is_nan = bits & 0x7FFF_FFFF > 0x7F80_0000;
@@ -41,7 +40,7 @@ pub const fn bf16_from_f32(value: f32) -> u16 {
 pub const fn bf16_from_f32_flushed(value: f32) -> u16 {
     let bits = value.to_bits();
     let is_subnormal = bits & 0x7F80_0000 == 0;
-    // What is a zero already keeps its sign and loses nothing.
+    // A zero keeps its sign and loses nothing.
     let kept = if is_subnormal { 0x8000 } else { 0xFFFF };
     bf16_from_f32(value) & kept
 }
@@ -70,7 +69,7 @@ mod tests {
     use crate::numerics::{Class, Format};
     use half::bf16;
 
-    /// Converts in every way there is, checks that they agree, and returns the bits.
+    /// Converts in every available way, checks that the results agree, and returns the bits.
     fn bf16_of(value: f32) -> u16 {
         let bits = bf16_from_f32(value);
         assert_eq!(bits, bf16::from_f32(value).to_bits(), "{:#010x}", value.to_bits());
@@ -134,7 +133,7 @@ mod tests {
         assert_eq!(f16_of(65519.996), 0x7BFF);
     }
 
-    /// Why f64 does not go through `half`. When one of these fails, `half` has been repaired and may be used.
+    /// The reasons why f64 does not go through `half`. When one of these fails, `half` has been fixed and may be used.
     #[test]
     fn half_rounds_f64_wrongly() {
         let value = 1.0 + 2f64.powi(-8) + 2f64.powi(-40);

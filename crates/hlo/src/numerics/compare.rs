@@ -1,28 +1,28 @@
 //! How far one floating array is from another: the error measures of an audit.
 //!
-//! A [`Comparison`] takes pairs of arrays (a *reference* and what was *measured* in its place) and gives their
+//! A [`Comparison`] takes pairs of arrays (a *reference* and the array that was *measured*) and computes their
 //! [`Errors`]. The two may have different dtypes; every element is widened to f64, which is exact, and all sums are
-//! f64. Holds no thresholds: what is too much is for the caller to say.
+//! f64. It has no thresholds: the caller judges the errors.
 //!
-//! What counts as what:
-//! - differences are taken where both elements are finite; an element that is not, and differs from its reference, is
+//! Definitions:
+//! - differences are taken between finite elements; an element that is not finite, and differs from its reference, is
 //!   counted, and makes [`Errors::scaled`] infinite. Two NaNs are equal;
-//! - the relative error of an element is `|x − r| / |r|`, and not defined where `r` is zero;
-//! - an error *in bf16 ulp* is `|x − r|` over the distance of bf16's numbers at `r`, whatever the dtypes: rounding to
-//!   bf16 once is at most half of it. It is not defined where `r` is zero either: an ulp there is 2^-133.
+//! - the relative error of an element is `|x − r| / |r|`, and undefined if `r` is zero;
+//! - an error *in bf16 ulp* is `|x − r|` over the distance of adjacent bf16 numbers at `r`, whatever the dtypes:
+//!   rounding to bf16 once is at most half of it. It is undefined if `r` is zero, too: an ulp there is 2^-133.
 
 use serde::Serialize;
 use std::marker::PhantomData;
 
 use crate::{DType, Float, FloatVisitor};
 
-/// What was found in one comparison. JSON has no infinity: an infinite number is written as `null`.
+/// The errors of a comparison. JSON has no infinity: an infinite number is written as `null`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Errors {
     /// Elements compared; a complex one counts twice.
     pub n_elements: u64,
-    /// Elements of the reference that are a NaN or an infinity: where the other array has the same one, no figure below
-    /// counts them.
+    /// Elements of the reference that are a NaN or an infinity; if the other array has the same one, the figures below
+    /// do not count them.
     pub n_not_finite: u64,
     /// Largest `|x − r|`.
     pub max_abs: f64,
@@ -36,10 +36,10 @@ pub struct Errors {
     pub max_ulp: f64,
     /// Mean of the same.
     pub mean_ulp: f64,
-    /// `Σxr / (‖x‖·‖r‖)`; 1 where both are zero, 0 where one is.
+    /// `Σxr / (‖x‖·‖r‖)`; 1 if both are zero, 0 if one is.
     pub cosine: f64,
-    /// The *scaled error*: largest `|x − r|` over largest `|r|`. Infinite where an element is not finite and differs
-    /// from its reference, or where all of `r` is zero and `x` is not.
+    /// The *scaled error*: largest `|x − r|` over largest `|r|`. Infinite if an element is not finite and differs from
+    /// its reference, or if all of `r` is zero and `x` is not.
     pub scaled: f64,
     /// Elements that are a NaN or an infinity that the reference does not have.
     pub n_introduced: u64,
@@ -51,7 +51,7 @@ pub struct Errors {
     pub flushed: f64,
 }
 
-/// Gathers what [`Errors`] says, pair of arrays by pair of arrays.
+/// Accumulates [`Errors`] over pairs of arrays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Comparison {
     n: u64,
@@ -75,7 +75,7 @@ pub struct Comparison {
     square_reference: f64,
 }
 
-/// Which of the four; `None` for what is no float, and for floats of 8 bits and less.
+/// The dtype, if it is one of the four supported ones; `None` for other dtypes, including floats of 8 bits and less.
 fn kind(dtype: DType) -> Option<DType> {
     match dtype {
         DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Some(dtype),
@@ -90,7 +90,8 @@ pub fn is_comparable(dtype: DType) -> bool {
     kind(dtype).is_some()
 }
 
-/// The distance of bf16's numbers at `value`, which is finite; under the normal ones that of the subnormal ones.
+/// The distance of adjacent bf16 numbers at `value`, which is finite; below the normal range that of subnormal
+/// numbers.
 pub fn bf16_ulp(value: f64) -> f64 {
     power_of_two(ulp_exponent(value))
 }
@@ -100,24 +101,24 @@ fn ulp_exponent(value: f64) -> i64 {
     exponent.clamp(-126, 127) - 7
 }
 
-/// Of a magnitude: false for a NaN too.
+/// Whether a magnitude is finite; false for a NaN too.
 fn is_finite(magnitude: f64) -> bool {
     magnitude < f64::INFINITY
 }
 
-/// Of an exponent that a normal f64 has.
+/// The power of two with this exponent, which must be that of a normal f64.
 fn power_of_two(exponent: i64) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
-/// Two arrays, the dtype of the first of which is a type.
+/// Two arrays, with the dtype of the first as a type parameter.
 struct Reference<'a> {
     comparison: &'a mut Comparison,
     reference: &'a [u8],
     measured: (DType, &'a [u8]),
 }
 
-/// Two arrays, the dtypes of both of which are types.
+/// Two arrays, with the dtypes of both as type parameters.
 struct Measured<'a, R> {
     comparison: &'a mut Comparison,
     reference: &'a [u8],
@@ -155,8 +156,8 @@ impl Comparison {
         reference_kind.visit_float(pair).expect("comparable dtypes are of floats");
     }
 
-    /// The loop over elements is compiled for each pair of types, and written so that even a debug build, in which each call
-    /// is one, takes few for an element.
+    /// The loop over elements is compiled for each pair of types, and written so that even a debug build, where calls
+    /// are not inlined, makes few calls per element.
     fn add_pairs<R: Float, X: Float>(&mut self, reference: &[u8], measured: &[u8]) {
         let (references, measures) = (R::chunks(reference), X::chunks(measured));
         assert_eq!(measures.len(), references.len(), "arrays of one shape have the same number of elements");
@@ -171,7 +172,7 @@ impl Comparison {
         }
     }
 
-    /// What [`element`](Self::element) does of an element and itself.
+    /// As [`element`](Self::element), for an element that equals its reference.
     fn same_element(&mut self, r: f64) {
         self.n += 1;
         let magnitude = r.abs();
@@ -224,7 +225,7 @@ impl Comparison {
         self.square_reference += r * r;
     }
 
-    /// An error at a magnitude that is not zero.
+    /// Adds an error at a magnitude that is not zero.
     fn relative(&mut self, error: f64, scale: f64) {
         let relative = error / scale;
         if relative > self.max_rel {
@@ -239,7 +240,7 @@ impl Comparison {
         self.sum_ulp += in_ulp;
     }
 
-    /// A pair of which one is a NaN or an infinity.
+    /// Adds a pair with a NaN or an infinity.
     fn not_finite(&mut self, r: f64, x: f64) {
         let same = r == x || r.is_nan() && x.is_nan();
         self.n_not_finite += u64::from(!r.is_finite());
@@ -248,7 +249,7 @@ impl Comparison {
         self.n_overflowed += u64::from(r.is_finite() && x.is_infinite());
     }
 
-    /// What was found so far.
+    /// The errors so far.
     pub fn errors(&self) -> Errors {
         let per = |sum: f64, n: u64| if n == 0 { 0.0 } else { sum / n as f64 };
         let norms = self.square_measured.sqrt() * self.square_reference.sqrt();
@@ -317,7 +318,7 @@ mod tests {
         let errors = compare(&[1.0, 2.0, inf, 1.0], &[inf, nan, nan, 1.0]);
         assert_eq!((errors.n_introduced, errors.overflowed, errors.scaled), (3, 0.25, f64::INFINITY));
         assert_eq!(errors.max_abs, 0.0);
-        // An infinity that went is an error, though none that came.
+        // An infinity that disappeared is an error, though it was not introduced.
         let lost = compare(&[-inf], &[-88.0]);
         assert_eq!((lost.n_introduced, lost.scaled), (0, f64::INFINITY));
     }
@@ -342,7 +343,8 @@ mod tests {
         assert!(!is_comparable(DType::S32) && !is_comparable(DType::F8E5M2) && is_comparable(DType::C64));
     }
 
-    /// Equal arrays are seen at once; the figures are those of a look at every pair, which a last pair makes it take.
+    /// Equal arrays take a fast path; its figures are those of comparing every pair, which a last different pair
+    /// enforces.
     #[test]
     fn equal_arrays_have_the_figures_of_their_elements() {
         let values = [1.5f32, -0.0, 0.0, f32::NAN, f32::INFINITY, 1e-40, -3e38, 0.1, 7.0];

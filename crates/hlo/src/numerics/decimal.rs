@@ -1,8 +1,8 @@
-//! Exact decimal numbers: what a user typed, and what a float's bits mean, to the last digit.
+//! Exact decimal numbers: the number a user typed, and the exact value of a float.
 //!
 //! Every binary float is a finite decimal (`m * 2^-k = m * 5^k * 10^-k`), so a typed number, the float it rounds to
-//! and the difference of the two are all [`Decimal`]s, with no rounding anywhere. This file does not know any
-//! floating format; rounding to one is in [`super::formats`].
+//! and the difference of the two are all [`Decimal`]s, with no rounding anywhere. Rounding to a floating-point format
+//! is in [`super::formats`].
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -152,8 +152,8 @@ impl Decimal {
         Decimal::new(self.negative, &self.digits * factor, self.exponent)
     }
 
-    /// `|self / other|` cut off (not rounded) after at least `n_digits` significant digits, or `None` where `other`
-    /// is zero.
+    /// `|self / other|` truncated (not rounded) after at least `n_digits` significant digits, or `None` if `other` is
+    /// zero.
     pub fn ratio(&self, other: &Decimal, n_digits: u32) -> Option<Decimal> {
         if other.is_zero() {
             return None;

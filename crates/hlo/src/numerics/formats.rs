@@ -1,9 +1,8 @@
-//! Binary floating formats as data, and the one rounding every conversion of the crate is held to.
+//! Binary floating-point formats as data, and the reference for every rounding in the crate.
 //!
-//! Holds f16, bf16, f32 and f64: field widths, encoding from f64 and from exact decimals (round to nearest, ties to
-//! even, once), the exact value of a bit pattern, neighbours and ulps. It does not hold fast paths: those are in
-//! [`super::bf16`] and are tested against this file. The 8-bit formats are not here, for no instruction of ours
-//! computes in them.
+//! The formats are f16, bf16, f32 and f64: field widths, encoding from f64 and from exact decimals (round to nearest,
+//! ties to even, once), the exact value of a bit pattern, neighbours and ulps. Fast paths are in [`super::bf16`] and
+//! are tested against this file. The 8-bit formats are not here, because no instruction of ours computes in them.
 //!
 //! Source: IEEE 754-2019, 3.4 (encodings), 4.3.1 (rounding), 6.2 (NaN); bfloat16 is the upper half of binary32.
 
@@ -23,7 +22,7 @@ pub struct Format {
     pub fraction_bits: u32,
 }
 
-/// What a bit pattern stands for.
+/// The class of a bit pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// `+0` or `-0`.
@@ -39,7 +38,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// In one word, for tables.
+    /// The name as one word, for tables.
     pub const fn name(self) -> &'static str {
         match self {
             Class::Zero => "zero",
@@ -90,7 +89,7 @@ impl Format {
         1 + self.exponent_bits + self.fraction_bits
     }
 
-    /// What is subtracted from the exponent field: 127 for f32.
+    /// The exponent bias: 127 for f32.
     pub const fn bias(self) -> i32 {
         (1 << (self.exponent_bits - 1)) - 1
     }
@@ -119,7 +118,7 @@ impl Format {
         }
     }
 
-    /// What a bit pattern stands for.
+    /// The class of a bit pattern.
     pub const fn class(self, bits: u64) -> Class {
         let fields = self.fields(bits);
         let all_ones = (1 << self.exponent_bits) - 1;
@@ -164,8 +163,8 @@ impl Format {
             return self.infinity(negative);
         }
         let (numerator, denominator) = value.to_ratio();
-        // Scaled so that the quotient has 63 or 64 bits: at least ten more than any format keeps, so what the
-        // division leaves over matters only as "not zero".
+        // Scaled so that the quotient has 63 or 64 bits: at least ten more than any format keeps, so the remainder
+        // only matters as "not zero".
         let shift = 63 + denominator.bits() as i64 - numerator.bits() as i64;
         let (numerator, denominator) =
             if shift >= 0 { (numerator << shift, denominator) } else { (numerator, denominator << -shift) };
@@ -175,7 +174,7 @@ impl Format {
         self.round(negative, quotient, -shift as i32, is_inexact)
     }
 
-    /// Rounds what a user typed.
+    /// Rounds a number that a user typed.
     pub fn encode(self, number: &Number) -> u64 {
         match number {
             Number::Finite(decimal) => self.encode_decimal(decimal),
@@ -253,8 +252,8 @@ impl Format {
         }
     }
 
-    /// Rounds `(significand + epsilon) * 2^exponent` to nearest, ties to even, where epsilon is 0, or something
-    /// between 0 and 1 if `is_inexact`; then `significand` must have more bits than the format keeps.
+    /// Rounds `(significand + epsilon) * 2^exponent` to nearest, ties to even, where epsilon is 0, or a value between
+    /// 0 and 1 if `is_inexact`; then `significand` must have more bits than the format keeps.
     fn round(self, negative: bool, significand: u64, exponent: i32, is_inexact: bool) -> u64 {
         if significand == 0 {
             return self.signed(negative, 0);
@@ -269,7 +268,7 @@ impl Format {
         let significand = u128::from(significand);
         let kept = match unit - exponent {
             shift if shift <= 0 => significand << -shift,
-            // Below half a unit: even the tie (shift 64 with only the top bit set) is still seen below.
+            // Below half a unit; a tie (shift 64 with only the top bit set) is handled below.
             shift if shift > 64 => 0,
             shift => {
                 let half = 1u128 << (shift - 1);

@@ -1,9 +1,9 @@
-//! What floating formats do to numbers: bits, rounding, ulps, and updates that vanish.
+//! Properties of floating-point formats: bits, rounding, ulps, and updates that vanish.
 //!
-//! Holds the formats as data ([`formats`]), exact decimals ([`decimal`]), the conversions everything else in the
-//! crate uses ([`bf16`]), the lost-update experiment ([`mod@accumulate`]) and the measures by which arrays are compared
-//! ([`compare`]; what runs the programs that make them is `audit`), and what few pairs of numbers tell ([`paired`]). Does no IO and prints nothing; knows of the
-//! rest of the crate only [`crate::DType`].
+//! The formats as data ([`formats`]), exact decimals ([`decimal`]), the conversions that the rest of the crate uses
+//! ([`bf16`]), the lost-update experiment ([`mod@accumulate`]), the error measures of an audit ([`compare`]; `audit`
+//! runs the programs), and statistics of few pairs of numbers ([`paired`]). It does no IO and prints nothing; it
+//! depends on the rest of the crate only for [`crate::DType`].
 
 pub mod accumulate;
 pub mod bf16;

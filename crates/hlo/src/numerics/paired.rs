@@ -1,11 +1,11 @@
-//! Few pairs of numbers, such as a metric of two ways to train at each of some seeds: is one way better, and how many pairs
-//! would tell a difference of so much?
+//! Statistics of few pairs of numbers, such as a metric of two ways to train at each of some seeds: whether one way is
+//! better, and how many pairs would detect a given difference.
 //!
-//! The test is Fisher's sign-flip test on the differences of pairs: if the two ways are one, each difference might as well
-//! have the other sign, so the p-value is the share of all `2^n` choices of signs whose sum is as far from zero as the one
-//! that was seen. It is exact for any number of pairs and assumes no normal distribution, which four or five seeds cannot
-//! show; a t-test would. Its price is said, too: with `n` pairs no p-value is under `2 / 2^n`, so that five pairs never reach
-//! 5 %, and six do. The interval of the mean difference is Student's, and is for the eye.
+//! The test is Fisher's sign-flip test on the differences of pairs: if the two ways are equivalent, each difference
+//! might as well have the other sign, so the p-value is the share of all `2^n` choices of signs whose sum is at least
+//! as far from zero as the observed one. It is exact for any number of pairs and assumes no normal distribution, which
+//! four or five seeds cannot show; a t-test would. Its limit: with `n` pairs no p-value is under `2 / 2^n`, so that
+//! five pairs never reach 5 %, and six do. The interval of the mean difference is Student's, and is only for display.
 //!
 //! Source: R. A. Fisher, "The Design of Experiments" (1935), section 21; quantiles of t from any table.
 
@@ -13,11 +13,11 @@ use serde::Serialize;
 
 use super::power::n_to_tell;
 
-/// Choices of signs are counted up to as many pairs, and drawn beyond.
+/// Up to this number of pairs all choices of signs are counted; beyond it they are drawn.
 const MAX_COUNTED: usize = 16;
-/// As many are drawn, from a fixed seed.
+/// The number of draws, from a fixed seed.
 const N_DRAWN: u64 = 1 << 16;
-/// What is called telling: two-sided.
+/// The level of significance, two-sided.
 pub const LEVEL: f64 = 0.05;
 /// The quantile 0.975 of the normal distribution.
 const Z: f64 = 1.959_964;
@@ -37,36 +37,36 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of two values or more.
+    /// The spread of two values or more.
     fn of(values: &[f64]) -> Spread {
         let n = values.len() as f64;
-        // From the first, so that values that are all equal deviate by nothing.
+        // Relative to the first value, so that equal values have a deviation of exactly 0.
         let mean = values[0] + values.iter().map(|value| value - values[0]).sum::<f64>() / n;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         Spread { mean, deviation: (squares / (n - 1.0)).sqrt() }
     }
 }
 
-/// What pairs say.
+/// The statistics of some pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Paired {
-    /// Pairs.
+    /// The number of pairs.
     pub n: usize,
-    /// Of the first of each pair.
+    /// The first values of the pairs.
     pub first: Spread,
-    /// Of the second.
+    /// The second values of the pairs.
     pub second: Spread,
-    /// Of the differences, first − second.
+    /// The differences, first − second.
     pub difference: Spread,
     /// Half of the 95 % interval of the mean difference.
     pub half_interval: f64,
-    /// Of the sign-flip test, two-sided.
+    /// The p-value of the sign-flip test, two-sided.
     pub p_value: f64,
 }
 
 impl Paired {
-    /// Of the first and the second of each pair; `None` for fewer than two pairs, or a number that is none.
+    /// The statistics of pairs; `None` for fewer than two pairs, or if a number is not finite.
     pub fn of(pairs: &[(f64, f64)]) -> Option<Paired> {
         let n = pairs.len();
         if n < 2 || pairs.iter().any(|(a, b)| !(a.is_finite() && b.is_finite())) {
@@ -86,25 +86,25 @@ impl Paired {
         })
     }
 
-    /// Whether chance explains the difference in fewer than one of twenty times.
+    /// Whether the difference is significant: chance explains it in fewer than one of twenty cases.
     pub fn tells(&self) -> bool {
         self.p_value <= LEVEL
     }
 
-    /// The least p-value that so many pairs can have.
+    /// The least p-value that this number of pairs can have.
     pub fn least_p_value(&self) -> f64 {
         2.0 * 0.5f64.powi(i32::try_from(self.n).unwrap_or(i32::MAX))
     }
 
-    /// Whether chance explains it in fewer than one of twenty times, of so many scalars that are looked at together: its p-value
-    /// times their number is 5 % at most (Bonferroni).
+    /// Whether the difference is significant among `n_scalars` that are tested together: its p-value times their
+    /// number is 5 % at most (Bonferroni).
     pub fn tells_among(&self, n_scalars: usize) -> bool {
         self.p_value * n_scalars.max(1) as f64 <= LEVEL
     }
 
-    /// How many pairs tell a mean difference of so much in four of five times, at 5 % for so many scalars together. That
-    /// differences spread as those of these few pairs do is an estimate, and is counted in: see [`power`](super::power). `None`
-    /// of no difference.
+    /// How many pairs detect a mean difference of this size with a power of 80 %, at 5 % for `n_scalars` together. The
+    /// spread of differences is estimated from these few pairs, which is accounted for: see [`power`](super::power).
+    /// `None` for a difference of zero.
     pub fn n_to_tell(&self, difference: f64, n_scalars: usize) -> Option<u64> {
         if !(difference.abs() > 0.0 && difference.is_finite()) {
             return None;
@@ -114,10 +114,10 @@ impl Paired {
     }
 }
 
-/// The share of choices of signs whose sum is as far from zero.
+/// The share of choices of signs whose sum is at least as far from zero.
 pub(super) fn p_value(differences: &[f64]) -> f64 {
     let magnitudes: f64 = differences.iter().map(|difference| difference.abs()).sum();
-    // Sums in another order round otherwise.
+    // Sums in another order may round differently.
     let seen = differences.iter().sum::<f64>().abs() - 1e-12 * magnitudes;
     let is_as_far = |signs: &dyn Fn(usize) -> bool| {
         let signed = |(place, difference): (usize, &f64)| if signs(place) { -difference } else { *difference };
@@ -140,7 +140,7 @@ pub(super) fn p_value(differences: &[f64]) -> f64 {
         let choice: Vec<u64> = (0..n.div_ceil(64)).map(|_| next()).collect();
         is_as_far(&|place| choice[place / 64] >> (place % 64) & 1 == 1)
     });
-    // The choice that was seen is one of them.
+    // The observed choice is one of them.
     (n_far.count() as f64 + 1.0) / (N_DRAWN as f64 + 1.0)
 }
 
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!((five.p_value, five.tells()), (2.0 / 32.0, false));
         assert_eq!((six.p_value, six.tells(), six.least_p_value()), (2.0 / 64.0, true, 2.0 / 64.0));
         assert_eq!((six.difference.mean, six.difference.deviation, six.n_to_tell(0.5, 1)), (0.5, 0.0, Some(6)));
-        // Of two scalars one of six signs is no longer rare, and seven pairs are the fewest.
+        // For two scalars one of six signs is no longer rare, and seven pairs are the fewest.
         assert_eq!((six.tells_among(1), six.tells_among(2), six.n_to_tell(0.5, 2)), (true, false, Some(7)));
     }
 
@@ -166,7 +166,8 @@ mod tests {
         assert_eq!(found.p_value, 6.0 / 8.0);
         assert_eq!((found.difference.mean, found.difference.deviation), (1.0, 2.0));
         assert!((found.half_interval - 4.303 * 2.0 / 3f64.sqrt()).abs() < 1e-9);
-        // (2.80 · 2 / 1)² is 31.4 of a known spread; of one that three pairs tell, several times as many.
+        // (2.80 · 2 / 1)² is 31.4 for a known spread; for one that is estimated from three pairs, several times as
+        // many.
         let n = found.n_to_tell(1.0, 1).unwrap();
         assert!((60..200).contains(&n), "{n}");
         assert_eq!(found.n_to_tell(0.0, 1), None);
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(Paired::of(&[(1.0, 2.0), (f64::NAN, 1.0)]), None);
     }
 
-    /// Many pairs: signs are drawn, and a clear difference is clear.
+    /// Many pairs: signs are drawn, and a clear difference is significant.
     #[test]
     fn many_pairs_are_drawn() {
         let pairs = |shift: f64| (0..30).map(|i| (shift + f64::from(i % 7), f64::from(i % 5))).collect::<Vec<_>>();

@@ -1,24 +1,26 @@
-//! How many pairs the sign-flip test of [`paired`](super::paired) needs to tell a difference, in four of five times.
+//! The number of pairs with which the sign-flip test of [`paired`](super::paired) detects a difference, with a power
+//! of 80 %.
 //!
-//! Let differences be normal with mean `d · σ`. Where σ is known, the power of so many pairs is found by drawing them, up to 12,
-//! where the test is discrete (six pairs tell at 5 % only if all have one sign), and is that of Student's t beyond. Where σ is
-//! itself estimated from the differences of a few pairs, with ν degrees of freedom, as many pairs as the estimate asks for are
-//! too few half of the time, and power falls with their square root: the estimate is multiplied by the `c` for which the power
-//! *on average over estimates* is four of five, `E Φ((z_α + z_β) · c · s/σ − z_α) = 0.8` with `s/σ` as `√(χ²_ν / ν)`.
+//! Let differences be normal with mean `d · σ`. If σ is known, the power of a number of pairs is computed by drawing
+//! them, up to 12, where the test is discrete (six pairs are significant at 5 % only if all have one sign), and is
+//! that of Student's t beyond. If σ is itself estimated from the differences of a few pairs, with ν degrees of
+//! freedom, the number of pairs that follows from the estimate is too small half of the time, and power falls with its
+//! square root: the estimate is multiplied by the `c` for which the power *on average over estimates* is 80 %, `E
+//! Φ((z_α + z_β) · c · s/σ − z_α) = 0.8` with `s/σ` as `√(χ²_ν / ν)`.
 //!
 //! Source: W. C. Guenther, "Sample size formulas for normal theory t tests", The American Statistician 35(4), 1981; the
 //! correction is that of S. A. Julious and R. J. Owen, "Sample size calculations for clinical studies allowing for uncertainty
 //! about the variance", Pharmaceutical Statistics 5(1), 2006, solved by quadrature.
 
-/// Of five times, four.
+/// The required power.
 pub const POWER: f64 = 0.8;
-/// Up to so many pairs power is found by drawing.
+/// Up to this number of pairs power is computed by drawing.
 const MAX_DRAWN: usize = 12;
-/// So often: a power of 0.8 is then known to 0.013 (one standard error).
+/// The number of draws: a power of 0.8 is then known to 0.013 (one standard error).
 const N_DRAWS: usize = 1000;
 
-/// The fewest pairs that tell a mean difference of `ratio` standard deviations at `level`, two-sided, in four of five times. The
-/// standard deviation is known, or estimated with so many degrees of freedom.
+/// The fewest pairs that detect a mean difference of `ratio` standard deviations at `level`, two-sided, with this
+/// power. The standard deviation is known, or estimated with `degrees` degrees of freedom.
 pub fn n_to_tell(ratio: f64, degrees: Option<usize>, level: f64) -> u64 {
     let ratio = ratio / degrees.map_or(1.0, |degrees| inflation(degrees, level));
     // With n pairs no p-value is under 2 / 2^n.
@@ -32,7 +34,7 @@ pub fn n_to_tell(ratio: f64, degrees: Option<usize>, level: f64) -> u64 {
     if guess > 1e15 { u64::MAX } else { (guess.ceil() as u64).max(MAX_DRAWN.max(fewest) as u64 + 1) }
 }
 
-/// The share of times in which so many pairs tell a mean difference of `ratio` standard deviations at `level`.
+/// The power of `n` pairs for a mean difference of `ratio` standard deviations at `level`.
 pub fn power(n: usize, ratio: f64, level: f64) -> f64 {
     if ratio.is_infinite() {
         return if 2.0 * 0.5f64.powi(n as i32) <= level { 1.0 } else { 0.0 };
@@ -51,7 +53,7 @@ pub fn power(n: usize, ratio: f64, level: f64) -> f64 {
     tells.count() as f64 / N_DRAWS as f64
 }
 
-/// Whether the sign-flip test tells, of few differences: all choices of signs at once, by doubling.
+/// Whether the sign-flip test is significant, for few differences: all choices of signs at once, by doubling.
 fn tells(differences: &[f64], level: f64) -> bool {
     let mut sums = vec![0.0];
     for difference in differences {
@@ -63,12 +65,12 @@ fn tells(differences: &[f64], level: f64) -> bool {
     n_far as f64 <= level * sums.len() as f64
 }
 
-/// What an estimate of the standard deviation with so many degrees of freedom is multiplied by, so that power is what it should be
-/// on average over estimates.
+/// The factor for an estimate of the standard deviation with `degrees` degrees of freedom, with which the average
+/// power over estimates is the required one.
 pub fn inflation(degrees: usize, level: f64) -> f64 {
     let (alpha, beta) = (quantile(1.0 - level / 2.0), quantile(POWER));
     let freedom = degrees.max(1) as f64;
-    // The density of s/σ up to a factor, at the middles of equal parts of 0 to 6.
+    // The density of s/σ up to a factor, at the middles of equal intervals of 0 to 6.
     const N: usize = 4000;
     let parts: Vec<(f64, f64)> = (0..N)
         .map(|part| {
@@ -87,7 +89,7 @@ pub fn inflation(degrees: usize, level: f64) -> f64 {
     high
 }
 
-/// Standard normal numbers, the same every time: xorshift and Box–Muller.
+/// Standard normal numbers, the same on every run: xorshift and Box–Muller.
 struct Normals(u64);
 
 impl Normals {
@@ -134,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Of six pairs all must have one sign: Φ(d)^6 + Φ(−d)^6, within four standard errors of 1,000 draws.
+    /// All of six pairs must have one sign: Φ(d)^6 + Φ(−d)^6, within four standard errors of 1,000 draws.
     #[test]
     fn six_pairs_tell_if_all_have_one_sign() {
         for ratio in [0.5, 1.0, 1.4, 2.0] {
@@ -142,7 +144,7 @@ mod tests {
             let error = (expected * (1.0 - expected) / N_DRAWS as f64).sqrt();
             assert!((power(6, ratio, 0.05) - expected).abs() <= 4.0 * error, "{ratio}");
         }
-        // What was said to be told "four times in five" by six.
+        // An earlier version claimed a power of 80 % for six.
         assert!(power(6, 1.4, 0.05) < 0.7);
     }
 
@@ -157,7 +159,7 @@ mod tests {
         }
     }
 
-    /// A known spread: drawn again with other numbers, as many pairs as are said tell in four of five times.
+    /// A known spread: drawn again with other numbers, the computed number of pairs has a power of 80 %.
     #[test]
     fn as_many_as_are_said_tell_in_four_of_five_times() {
         let mut normals = Normals(77);
@@ -173,8 +175,8 @@ mod tests {
         }
     }
 
-    /// An estimated spread: pilots of three to six pairs each say how many, and that many tell on average in four of five times. By
-    /// the estimate alone they would in fewer.
+    /// An estimated spread: pilots of three to six pairs each compute a number of pairs, and those numbers have a
+    /// power of 80 % on average. Without the factor they would have less.
     #[test]
     fn an_estimated_spread_is_counted_in() {
         let ratio = 0.25;
@@ -186,7 +188,7 @@ mod tests {
                 let pilot: Vec<f64> = (0..n_pilot).map(|_| normals.next()).collect();
                 let mean = pilot.iter().sum::<f64>() / n_pilot as f64;
                 let deviation = (pilot.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n_pilot - 1) as f64).sqrt();
-                // What so many pairs tell of the difference that there is.
+                // The power of this number of pairs for the true difference.
                 let told = |n: u64| power(usize::try_from(n).unwrap_or(usize::MAX), ratio, 0.05);
                 careful += told(n_to_tell(ratio / deviation, Some(n_pilot - 1), 0.05));
                 plain += told(n_to_tell(ratio / deviation, None, 0.05));

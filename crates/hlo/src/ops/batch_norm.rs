@@ -1,7 +1,8 @@
 //! Batch normalisation: training, inference, and the gradient of training.
 //!
 //! All operands have one floating dtype: bf16 data with f32 parameters must be converted around the op. XLA expands
-//! these ops into reductions and elementwise ops of that dtype, so f32 also is what keeps the statistics of bf16 data.
+//! these ops into reductions and elementwise ops of that dtype, so only f32 keeps the statistics of bf16 data
+//! accurate.
 //!
 //! Source: `ShapeInference::InferBatchNorm{Training,Inference,Grad}Shape`.
 
@@ -52,7 +53,7 @@ pub(super) fn inference(attributes: &BatchNorm, operands: &[&Shape]) -> Result<S
     Ok(operands::show(x).into())
 }
 
-/// Gradients of [`training`]'s first result, with the mean and variance that it gave.
+/// Gradients of [`training`]'s first result, from the mean and variance that it returned.
 ///
 /// # Shapes
 /// x `[…, c, …]`, scale, mean, variance `[c]`, grad like x → (grad of x, of scale `[c]`, of offset `[c]`).
@@ -88,7 +89,7 @@ fn check_data<'a>(op: &str, attributes: &BatchNorm, x: &'a Shape) -> Result<&'a 
     Ok(x)
 }
 
-/// Per-feature operands: `[c]` in x's dtype. Gives that shape.
+/// Per-feature operands: `[c]` in x's dtype. Returns that shape.
 fn check_features<const N: usize>(
     op: &str,
     attributes: &BatchNorm,

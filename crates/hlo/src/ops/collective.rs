@@ -12,7 +12,7 @@ const OP: &str = "all-reduce";
 pub struct AllReduce {
     /// The reduction.
     pub to_apply: CompId,
-    /// Which replicas reduce together; empty = all.
+    /// The groups of replicas that reduce together; empty = all.
     pub replica_groups: ReplicaGroups,
     /// `channel_id`, if set: partitions take part.
     pub channel_id: Option<i64>,
@@ -31,7 +31,7 @@ pub enum ReplicaGroups {
     Iota {
         /// Number of groups, size of a group.
         dims: Vec<i64>,
-        /// Dims the iota is reshaped to.
+        /// Dims to which the iota is reshaped.
         reshape_dims: Vec<i64>,
         /// The transpose that follows; empty = none.
         transpose_perm: Vec<i64>,
@@ -48,7 +48,7 @@ pub enum ReplicaGroups {
 ///
 /// # Errors
 /// Groups that are empty or do not name each of 0, 1, …, n-1 exactly once; `use_global_device_ids` without groups or
-/// without a channel. How many replicas there are is the compile options' affair and not checked.
+/// without a channel. The number of replicas belongs to the compile options and is not checked.
 ///
 /// # Source
 /// `ShapeVerifier::HandleAllReduce`, `CheckReplicaGroups`, `GetCollectiveOpGroupMode`.
@@ -73,7 +73,7 @@ pub(super) fn all_reduce(
 }
 
 impl ReplicaGroups {
-    /// Whether no group is named: all take part in one.
+    /// Whether no group is named, so that all devices form one.
     pub fn is_all(&self) -> bool {
         match self {
             ReplicaGroups::List(groups) => groups.is_empty(),
@@ -100,7 +100,7 @@ fn check_mode(all_reduce: &AllReduce) -> Result<(), RuleError> {
     Err(RuleError::new("all-reduce/mode", message).with_help(help))
 }
 
-/// Groups name each of 0, 1, …, n-1 once.
+/// Checks that groups name each of 0, 1, …, n-1 once.
 pub(crate) fn check_groups(rule: &'static str, groups: &ReplicaGroups) -> Result<(), RuleError> {
     let error = |message: String| Err(RuleError::new(rule, message));
     match groups {

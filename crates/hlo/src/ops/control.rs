@@ -22,7 +22,7 @@ pub struct CustomCall {
     pub has_side_effect: bool,
     /// `api_version`, XLA's `CustomCallApiVersion` number; 0 = unspecified.
     pub api_version: i32,
-    /// Computations handed over.
+    /// The called computations.
     pub called: Vec<CompId>,
     /// `operand_layout_constraints`, one shape with layout per operand; empty = none.
     pub operand_layouts: Vec<Shape>,
@@ -50,7 +50,7 @@ pub(super) fn get_tuple_element(index: i64, operands: &[&Shape]) -> Result<Shape
     }
 }
 
-/// The computation's arguments → its result. Operands are of the parameters' shapes, up to layout.
+/// The computation's arguments → its result. Operands have the parameters' shapes, up to layout.
 pub(super) fn call(callees: &dyn Callees, to_apply: CompId, operands: &[&Shape]) -> Result<Shape, RuleError> {
     let signature = operands::signature(callees, "call", "to_apply", to_apply)?;
     let result = signature.result.without_layout();
@@ -59,7 +59,7 @@ pub(super) fn call(callees: &dyn Callees, to_apply: CompId, operands: &[&Shape])
     Ok(result)
 }
 
-/// Applies `body` to the state while `condition` says true of it.
+/// Applies `body` to the state while `condition` returns true for it.
 ///
 /// # Shapes
 /// The state (any shape, usually a tuple) → the same. `condition`: state → `pred`; `body`: state → state.
@@ -83,7 +83,7 @@ pub(super) fn while_loop(
     Ok(state)
 }
 
-/// Runs the branch that the selector names with that branch's argument.
+/// Runs the branch that the selector selects, with that branch's argument.
 ///
 /// # Shapes
 /// Selector (a `pred` or `s32` scalar), one argument per branch → what every branch gives. Each branch takes exactly
@@ -125,7 +125,7 @@ pub(super) fn conditional(
 /// The highest `CustomCallApiVersion` of XLA's `xla_data.proto` (`API_VERSION_TYPED_FFI`).
 const LAST_API_VERSION: i32 = 4;
 
-/// Any → the declared shape. Whether the back end knows the target is not known here.
+/// Any → the declared shape. Whether the back end knows the target is not checked.
 ///
 /// # Errors
 /// An empty target, an unknown API version, layout constraints that are not one array with layout per operand.
@@ -169,7 +169,7 @@ pub(super) fn custom_call(
     Ok(declared.without_layout())
 }
 
-/// Any → the same. Nothing that comes before it moves after it, nor the other way round.
+/// Any → the same. Code does not move across it in either direction.
 pub(super) fn optimization_barrier(operands: &[&Shape]) -> Result<Shape, RuleError> {
     let [value] = operands::arity("opt-barrier", operands)?;
     Ok(value.without_layout())

@@ -20,8 +20,8 @@
 //!
 //! # Source
 //! XLA's operation semantics (ConvertElementType, BitcastConvertType, ReducePrecision); `InferConvertShape`,
-//! `InferBitcastConvertShape`, `InferReducePrecisionShape` of `shape_inference.cc`. Complex to real passes there, with a
-//! meaning that nobody specifies; bitcasts of `pred` and between complex dtypes pass in some versions and are refused by
+//! `InferBitcastConvertShape`, `InferReducePrecisionShape` of `shape_inference.cc`. Complex to real passes there
+//! without a specified meaning; bitcasts of `pred` and between complex dtypes pass in some versions and are refused by
 //! others and by back ends: all of these are errors here.
 
 pub(crate) mod grad;
@@ -30,7 +30,8 @@ use super::{Op, RuleError, operands};
 use crate::{ArrayShape, DType, Shape};
 
 impl Op {
-    /// Rounds to the numbers that bf16 has, and stays in its dtype: unlike a convert and one back, no compiler leaves it out.
+    /// Rounds to the values of bf16, without changing the dtype: unlike a convert and one back, compilers never remove
+    /// it.
     pub const ROUND_TO_BF16: Op = Op::ReducePrecision { exponent_bits: 8, mantissa_bits: 7 };
 }
 

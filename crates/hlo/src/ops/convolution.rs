@@ -14,9 +14,9 @@ pub struct Convolution {
     pub window: Window,
     /// Which dimension is which.
     pub dims: ConvolutionDims,
-    /// Groups the input features split in.
+    /// The number of groups of input features.
     pub feature_group_count: i64,
-    /// Groups the batch splits in.
+    /// The number of groups of the batch.
     pub batch_group_count: i64,
     /// Operand precision.
     pub precision: PrecisionConfig,
@@ -25,31 +25,31 @@ pub struct Convolution {
 /// Which dimension of each array is batch, feature, or the n-th spatial one; `dim_labels=b01f_01io->b01f`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConvolutionDims {
-    /// Of the input.
+    /// The batch dimension of the input.
     pub input_batch: i64,
-    /// Of the input.
+    /// The feature dimension of the input.
     pub input_feature: i64,
-    /// Of the input.
+    /// The spatial dimensions of the input.
     pub input_spatial: Vec<i64>,
-    /// Of the kernel.
+    /// The input feature dimension of the kernel.
     pub kernel_input_feature: i64,
-    /// Of the kernel.
+    /// The output feature dimension of the kernel.
     pub kernel_output_feature: i64,
-    /// Of the kernel.
+    /// The spatial dimensions of the kernel.
     pub kernel_spatial: Vec<i64>,
-    /// Of the result.
+    /// The batch dimension of the result.
     pub output_batch: i64,
-    /// Of the result.
+    /// The feature dimension of the result.
     pub output_feature: i64,
-    /// Of the result.
+    /// The spatial dimensions of the result.
     pub output_spatial: Vec<i64>,
 }
 
 const OP: &str = "convolution";
 
 /// `result[b, o, y…] = sum over window offsets w… and input features i of input[b, i, y*stride + w*dilation - low…] *
-/// kernel[i, o, w…]`, where what lies outside the input, or in the gaps of base dilation, is 0. It is a correlation;
-/// a window dimension with `reversal` flips its kernel.
+/// kernel[i, o, w…]`, where elements outside the input, or in the gaps of base dilation, are 0. It is a correlation; a
+/// window dimension with `reversal` flips its kernel.
 ///
 /// # Shapes
 /// input `[b, i, x…]`, kernel `[i / feature_group_count, o, w…]` → `[b / batch_group_count, o, y…]`, each with its
@@ -104,11 +104,11 @@ pub(super) fn convolution(
     Ok(Shape::Array(result))
 }
 
-/// The pairs of different dtypes that a convolution takes: an 8-bit float of more range with one of more precision.
+/// The pairs of different dtypes that a convolution accepts: an 8-bit float of more range with one of more precision.
 const MIXED: [[DType; 2]; 2] = [[DType::F8E5M2, DType::F8E4M3FN], [DType::F8E5M2FNUZ, DType::F8E4M3FNUZ]];
 
-/// The operands' dtype: one for both, or of a pair of [`MIXED`] the one of more range. StableHLO has no other pairs, and
-/// JAX writes none.
+/// The operands' dtype: the common one, or the one with more range for a pair of [`MIXED`]. StableHLO has no other
+/// pairs, and JAX writes none.
 fn operand_dtype(input: &ArrayShape, kernel: &ArrayShape) -> Result<DType, RuleError> {
     let pair = [input.dtype, kernel.dtype];
     if let Some([range, _]) = MIXED.into_iter().find(|&[a, b]| pair == [a, b] || pair == [b, a]) {

@@ -1,7 +1,7 @@
-//! What is decided for every op: its gradient, its precision class, and what passes ask of it.
+//! The decisions about every op: its gradient, its precision class, and the other properties that passes query.
 //!
-//! Two tables with a row for each op: [`gradient`] and, for every other question, `decisions`. Neither has a wildcard arm,
-//! so the compiler asks for the answers of an op that is added. The rules themselves stand in the families.
+//! There are two tables with a row for each op: [`gradient`] and, for every other question, `decisions`. They have no
+//! wildcard arm, so the compiler asks for the answers when an op is added. The rules themselves are in the families.
 
 use super::grad::{Combiner, Gradient, combiner};
 use super::precision::{Amplification, Choice, Class, DeviceSum, Movement, Storage};
@@ -10,7 +10,7 @@ use super::{batch_norm, collective, control, conversion, convolution, dot, eleme
 use super::{indexing, movement, reduction, window};
 use crate::{CompId, Instruction, Literal, Module, Shape};
 
-/// What reverse mode does with `op`.
+/// How reverse mode treats `op`.
 pub fn gradient(op: &Op) -> Gradient<'_> {
     match op {
         Op::Parameter { .. } | Op::Constant(_) | Op::Iota { .. } => Gradient::Zero { why: "it has no operands" },
@@ -68,33 +68,33 @@ pub fn gradient(op: &Op) -> Gradient<'_> {
     }
 }
 
-/// What is decided for an op: its row of [`decisions`].
+/// The decisions about an op: its row of [`decisions`].
 struct Decisions {
-    /// What lowering may do with it.
+    /// How it may be lowered.
     class: Decided<Class>,
-    /// In which dtype devices sum what it gives.
+    /// In which dtype devices sum its partial results.
     device_sum: Decided<DeviceSum>,
-    /// When it may be executed again, or not at all.
+    /// How often it may be executed.
     execution: Execution,
     /// Whether it may be retyped inside a computation that a reduction, scatter or sort applies to scalars.
     is_retypable: bool,
-    /// Whether what it takes and gives keeps its dtype, whatever its class, which says why.
+    /// Why its operands and results keep their dtypes whatever its class, if they do.
     keeps_dtypes: bool,
-    /// How it moves numbers.
+    /// How it moves data.
     movement: Movement,
-    /// Whether a TPU's compiler stores what it gives (benches/tpu/policy.md says how that was seen).
+    /// Whether a TPU's compiler materialises its result (benches/tpu/policy.md says how that was measured).
     storage: Storage,
-    /// Whether it makes something discrete of numbers.
+    /// Whether it computes a discrete value from numbers.
     choice: Choice,
     /// The factor by which it amplifies a rounding error.
     amplification: Amplification,
 }
 
-/// An answer.
+/// An answer to a question about an op.
 enum Decided<T> {
-    /// Of the op alone.
+    /// It depends on the op alone.
     Always(T),
-    /// Of the computation that the op applies.
+    /// It depends on the computation that the op applies.
     By(CompId, fn(&Module, CompId) -> T),
 }
 
@@ -113,12 +113,13 @@ impl<T: Copy> Decided<T> {
     }
 }
 
-/// When an op may be executed again, or not at all.
+/// How often an op may be executed.
 #[derive(PartialEq, Eq)]
 enum Execution {
-    /// Wherever its result is read: it computes each element from one element of each operand, or only places elements.
+    /// Wherever its result is read: it computes each element from one element of each operand, or only places
+    /// elements.
     Map,
-    /// Twice where rematerialisation asks for it.
+    /// Twice, if rematerialisation asks for it.
     Repeatable,
     /// Once, or not at all if nothing reads its result.
     Once,
@@ -161,7 +162,7 @@ impl Decisions {
     }
 }
 
-/// All decisions but the gradient: one row for each op.
+/// All decisions except the gradient: one row per op.
 fn decisions(op: &Op) -> Decisions {
     use Class::{Clear, Infer, NotFloat};
     use Decided::By;
@@ -253,7 +254,7 @@ fn decisions(op: &Op) -> Decisions {
             row.amplifying(Amplification::of_call(&call.target))
         }
         Op::AllReduce(all_reduce) => {
-            // Devices that were told to keep a layout meet here.
+            // Devices that must keep a layout synchronise here.
             let execution = if all_reduce.constrain_layout { SideEffect } else { Once };
             row(Class::deny("it sums over devices"), execution).combining(all_reduce.to_apply)
         }
@@ -264,7 +265,7 @@ fn decisions(op: &Op) -> Decisions {
     }
 }
 
-/// The class of an op of `module`, with the reason where it is denied.
+/// The class of an op of `module`, with the reason if it is denied.
 ///
 /// | class | ops |
 /// | --- | --- |
@@ -277,12 +278,12 @@ pub fn precision_class(module: &Module, op: &Op) -> Class {
     decisions(op).class.of(module)
 }
 
-/// How an op moves numbers.
+/// How an op moves data.
 pub fn movement(op: &Op) -> Movement {
     decisions(op).movement
 }
 
-/// Whether a TPU's compiler stores what an instruction gives, which makes it of its operands otherwise where it is read.
+/// Whether a TPU's compiler materialises the result of an instruction; otherwise it is computed where it is read.
 pub fn is_stored(instr: &Instruction) -> bool {
     match (decisions(&instr.op).storage, &instr.op) {
         (Storage::Fused | Storage::StoredBesideSum, _) => false,
@@ -291,12 +292,12 @@ pub fn is_stored(instr: &Instruction) -> bool {
     }
 }
 
-/// Whether the compiler of a TPU v4 stores what an op gives if a sum reads it, and another op.
+/// Whether the compiler of a TPU v4 or later materialises the result of an op that a sum and another op read.
 pub fn is_stored_beside_sum(op: &Op) -> bool {
     decisions(op).storage == Storage::StoredBesideSum
 }
 
-/// Whether an op makes something discrete of numbers.
+/// Whether an op computes a discrete value from numbers.
 pub fn choice(op: &Op) -> Choice {
     decisions(op).choice
 }
@@ -306,42 +307,42 @@ pub fn amplification(op: &Op) -> Amplification {
     decisions(op).amplification
 }
 
-/// Custom calls that say how an array lies over devices, whatever its dtype: a move. [`BORDERS`] are not among them.
+/// Custom calls that state how an array of any dtype is sharded: data movement. [`BORDERS`] are not among them.
 const PLACEMENTS: [&str; 1] = ["Sharding"];
 
-/// Whether an op only says how an array lies over devices, such as JAX's `with_sharding_constraint`.
+/// Whether an op only states how an array is sharded, such as JAX's `with_sharding_constraint`.
 pub fn is_placement(op: &Op) -> bool {
     matches!(op, Op::CustomCall(call) if PLACEMENTS.contains(&&call.target[..]))
 }
 
-/// Custom calls at the borders of a body that each device runs on its part, such as that of JAX's `shard_map`.
+/// Custom calls at the borders of a body that runs on each device, such as that of JAX's `shard_map`.
 const BORDERS: [&str; 4] =
     ["SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.GlobalToLocalShape", "xla.sdy.LocalToGlobalShape"];
 
-/// Whether an op is the border of a body that each device runs on its part. XLA aborts where a cast stands between the two.
+/// Whether an op is the border of a body that runs on each device. XLA aborts if a cast stands between the two.
 pub fn is_body_border(op: &Op) -> bool {
     matches!(op, Op::CustomCall(call) if BORDERS.contains(&&call.target[..]))
 }
 
-/// What a `dot` is by its sizes.
+/// The form of a `dot` by its sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DotForm {
     /// A product of matrices, or of a matrix and a vector.
     Product,
-    /// It contracts nothing, or an axis of size one: each element is one product, as `multiply` gives.
+    /// It contracts nothing, or an axis of size one: each element is one product, as in a `multiply`.
     Multiply,
-    /// Neither operand has an axis of its own: each element is a sum of products, as `reduce` gives of a `multiply`.
+    /// Neither operand has a free axis: each element is a sum of products, as in a `reduce` of a `multiply`.
     Sum,
 }
 
-/// What a `dot` is that has operands and a result of so many elements. XLA's compilers simplify the last two forms to the ops
-/// that they are (`AlgebraicSimplifier`), so neither reaches a matrix unit.
+/// The form of a `dot` whose operands and result have these numbers of elements. XLA's compilers simplify the last two
+/// forms to the corresponding ops (`AlgebraicSimplifier`), so neither reaches a matrix unit.
 pub fn dot_form(dims: &super::DotDims, n_operands: [i64; 2], result: &Shape) -> DotForm {
     let sizes = result.dims();
     let product = |sizes: &[i64]| sizes.iter().map(|&size| i128::from(size)).product::<i128>();
     let n_batch = product(&sizes[..dims.lhs_batch.len().min(sizes.len())]);
     let [lhs, rhs] = n_operands.map(i128::from);
-    // Of sizes b, m, n, k: (b·m·k)·(b·n·k) = (b·m·n)·b·k².
+    // With sizes b, m, n, k: (b·m·k)·(b·n·k) = (b·m·n)·b·k².
     match product(sizes) {
         0 => DotForm::Product,
         n_result if lhs.saturating_mul(rhs) == n_result.saturating_mul(n_batch) => DotForm::Multiply,
@@ -351,7 +352,7 @@ pub fn dot_form(dims: &super::DotDims, n_operands: [i64; 2], result: &Shape) -> 
 }
 
 impl DotForm {
-    /// The names by which a policy's lists may mean such a dot, besides its own, the general one first, and its class.
+    /// The names of such a dot in a policy's lists, besides that of the op, the general one first; and its class.
     pub fn as_op(self) -> Option<(&'static [&'static str], Class)> {
         match self {
             DotForm::Product => None,
@@ -361,7 +362,7 @@ impl DotForm {
     }
 }
 
-/// Of a dot or convolution.
+/// The precision class of a dot or convolution.
 fn product(precision: &super::PrecisionConfig) -> Class {
     let asks = |p: &super::OperandPrecision| *p != super::OperandPrecision::Default;
     if precision.algorithm.is_some() {
@@ -373,11 +374,11 @@ fn product(precision: &super::PrecisionConfig) -> Class {
     }
 }
 
-/// In which dtype devices sum what an op of `module` gives.
+/// In which dtype devices sum the partial results of an op of `module`.
 ///
 /// # Source
-/// `HandleDot`, `HandleConvolution`, `HandleReduce`, `HandleScatter` of XLA's `spmd_partitioner.cc`. Windows move their
-/// edges between neighbours and sum nothing, unless a window is as large as what it moves over and becomes a `reduce`.
+/// `HandleDot`, `HandleConvolution`, `HandleReduce`, `HandleScatter` of XLA's `spmd_partitioner.cc`. Windows exchange
+/// their edges with neighbours and sum nothing, unless a window is as large as its operand and becomes a `reduce`.
 pub fn device_sum(module: &Module, op: &Op) -> DeviceSum {
     decisions(op).device_sum.of(module)
 }
@@ -391,7 +392,7 @@ fn sum_of_combiner(module: &Module, to_apply: CompId) -> DeviceSum {
     }
 }
 
-/// Whether an op itself, leaving aside what it calls, does more than compute its result. What is not modelled may.
+/// Whether an op itself, apart from its callees, does more than compute its result. An op that is not modelled may.
 pub fn has_side_effect(op: &Op) -> bool {
     decisions(op).execution == Execution::SideEffect
 }
@@ -418,13 +419,13 @@ pub fn side_effects(module: &Module) -> Vec<bool> {
     (0..module.computations.len() as u32).map(|idx| visit(module, CompId(idx), &mut known)).collect()
 }
 
-/// Whether an instruction, or what it calls, does more than compute its result. `of_computations` is what [`side_effects`]
-/// says of its module.
+/// Whether an instruction, or its callees, do more than compute its result. `of_computations` is the result of
+/// [`side_effects`] for its module.
 pub fn is_effective(instr: &Instruction, of_computations: &[bool]) -> bool {
     has_side_effect(&instr.op) || instr.op.called().iter().any(|comp| of_computations[comp.idx()])
 }
 
-/// Why whatever an op takes and gives keeps its dtype, whatever its class: where that is no matter of precision.
+/// Why an op's operands and results keep their dtypes whatever its class, if the reason is not precision.
 pub fn keeps_dtypes(op: &Op) -> Option<&'static str> {
     match decisions(op) {
         Decisions { keeps_dtypes: true, class: Decided::Always(Class::Deny { why, .. }), .. } => Some(why),
@@ -450,13 +451,13 @@ pub fn is_map(op: &Op) -> bool {
     decisions(op).execution == Execution::Map
 }
 
-/// Whether an op that is no map may run twice, where rematerialisation asks for it: its result depends on nothing but its
-/// operands, and it calls nothing that may not.
+/// Whether an op that is not elementwise may run twice, if rematerialisation asks for it: its result depends only on
+/// its operands, and so do those of its callees.
 pub fn is_repeatable(op: &Op) -> bool {
     decisions(op).execution == Execution::Repeatable
 }
 
-/// The names by which a list may mean an op, the general one first: `reduce`, `reduce:add`.
+/// The names of an op in policy lists, the general one first: `reduce`, `reduce:add`.
 pub fn list_names(module: &Module, op: &Op) -> Vec<String> {
     let opcode = op.opcode().into_owned();
     let combined = match decisions(op).class {
@@ -474,11 +475,11 @@ fn combiner_name(module: &Module, comp: CompId) -> Option<&'static str> {
     }
 }
 
-/// Combiners that have a name of their own in lists.
+/// Combiners that have a name in lists.
 const COMBINERS: [BinaryOp; 4] = [BinaryOp::Add, BinaryOp::Multiply, BinaryOp::Maximum, BinaryOp::Minimum];
 
-/// Every name that a list may hold. What is not here (loops, sorts, bit casts, calls to what nobody knows, …) cannot be
-/// typed otherwise, or would not mean the same.
+/// Every name that a list may hold. Ops that are missing (loops, sorts, bit casts, calls to unknown functions, …)
+/// cannot be retyped, or would change their meaning.
 pub fn all_list_names() -> Vec<String> {
     let fixed = [
         "all-reduce",
@@ -505,7 +506,7 @@ pub fn all_list_names() -> Vec<String> {
         "slice",
         "transpose",
     ];
-    // Of complex values there is no narrow dtype.
+    // Complex values have no narrow dtype.
     let is_unary = |op: &&UnaryOp| {
         elementwise::precision::unary(**op) != Class::NotFloat && !matches!(op, UnaryOp::Real | UnaryOp::Imag)
     };
@@ -554,7 +555,7 @@ mod tests {
         assert_eq!(precision_class(&module, &dot(algorithm)).name(), "island");
     }
 
-    /// Every op with no attribute that asks for precision; what it applies is `maximum`, or what its name says.
+    /// Every op, without attributes that ask for precision; it applies `maximum`, or the combiner in its name.
     fn every_op(module: &mut Module) -> Vec<(String, Op)> {
         let mut of = |op: BinaryOp| module.scalar_computation(op, DType::F32);
         let combiners = [BinaryOp::Maximum, BinaryOp::Add, BinaryOp::Multiply].map(|op| (op, of(op)));

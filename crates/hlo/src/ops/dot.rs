@@ -69,12 +69,12 @@ const OP: &str = "dot";
 /// JAX differentiates `vdot`.
 ///
 /// # Types
-/// Operands of two dtypes are taken as XLA takes them (f32 by bf16, as JAX differentiates a product with
+/// Operands may have two dtypes, as XLA allows (f32 by bf16, as JAX differentiates a product with
 /// `preferred_element_type`; int8 weights by bf16): back ends convert both to the result's dtype first. The result has
 /// the declared dtype (XLA's `preferred_element_type`), of the same class as the [`wider`] operand's and no narrower,
-/// else that operand's. Products and sums are rounded as the back end accumulates (f32 for bf16 on a TPU's MXU), and once
-/// to the result's dtype: declare f32 to keep the accumulator of a bf16 dot. A builder takes one dtype alone
-/// (`graph::Tensor::dot`): there two are more often a forgotten cast.
+/// else that operand's. Products and sums are rounded as the back end accumulates (f32 for bf16 on a TPU's MXU), and
+/// once to the result's dtype: declare f32 to keep the accumulator of a bf16 dot. The builder requires one dtype
+/// (`graph::Tensor::dot`), as two are more often a forgotten cast.
 ///
 /// # Source
 /// `ShapeInference::InferDotOpShape`.
@@ -121,9 +121,9 @@ pub(super) fn check_precision(op: &str, precision: &PrecisionConfig) -> Result<(
     }
 }
 
-/// The dtype that a product of two has: of complex numbers and others the complex one, of floats and integers the float,
-/// of floats the one of more range, and if both have the same range the more precise; of integers the wider, and of two
-/// equally wide ones the signed. [`None`] where XLA aborts, as neither is preferred.
+/// The dtype of a product of two dtypes: a complex number wins over others, a float over integers, of two floats the
+/// one with more range, or with equal ranges the more precise one; of two integers the wider one, or the signed one of
+/// equal widths. [`None`] where XLA aborts, as neither is preferred.
 ///
 /// # Source
 /// `primitive_util::HigherPrecisionType`.
@@ -136,7 +136,7 @@ pub(super) fn wider(lhs: DType, rhs: DType) -> Option<DType> {
     }
 }
 
-/// The power of two at which a float overflows, and its significant bits; of a complex number those of its parts.
+/// The power of two at which a float overflows, and its significant bits; for a complex number those of its parts.
 pub(super) fn range_and_precision(dtype: DType) -> Option<(u16, u8)> {
     match dtype {
         DType::F64 | DType::C128 => Some((1024, 53)),
@@ -180,7 +180,7 @@ fn check_algorithm(algorithm: &str) -> Result<(), RuleError> {
     Err(RuleError::new("dot/algorithm", message))
 }
 
-/// Contracting or batch dims: as many on both sides, in range, none twice, of equal sizes.
+/// Checks contracting or batch dims: as many on both sides, in range, without duplicates, of equal sizes.
 fn check_pairs(kind: &str, lhs: (&ArrayShape, &[i64]), rhs: (&ArrayShape, &[i64])) -> Result<(), RuleError> {
     let ((lhs, lhs_axes), (rhs, rhs_axes)) = (lhs, rhs);
     if lhs_axes.len() != rhs_axes.len() {
@@ -203,7 +203,7 @@ fn check_pairs(kind: &str, lhs: (&ArrayShape, &[i64]), rhs: (&ArrayShape, &[i64]
     Ok(())
 }
 
-/// The dims that are neither batch nor contracting; no dim may be both.
+/// The dims that are neither batch nor contracting; a dim may not be both.
 fn free_dims<'a>(
     role: &str,
     array: &'a ArrayShape,
@@ -247,11 +247,11 @@ mod tests {
         expect(&matmul(), &["bf16[2,3]", "bf16[3,5]"], "f32[9]", text!["f32[2,5]"]);
         expect(&matmul(), &["s8[2,3]", "s8[3,5]"], "s32[2,5]", text!["s32[2,5]"]);
         expect(&matmul(), &["f8e4m3fn[2,3]", "f8e5m2[3,5]"], "f32[2,5]", text!["f32[2,5]"]);
-        // XLA's order of dtypes: any float before any integer.
+        // In XLA's order of dtypes any float wins over any integer.
         expect(&matmul(), &["f32[2,3]", "s32[3,5]"], "", text!["f32[2,5]"]);
         expect(&matmul(), &["s64[2,3]", "bf16[3,5]"], "", text!["bf16[2,5]"]);
         expect(&matmul(), &["s8[2,3]", "bf16[3,5]"], "f32[2,5]", text!["f32[2,5]"]);
-        // Any complex number before any float, then more range, more precision, more bits, a sign.
+        // Any complex number wins over any float, then more range, more precision, more bits, a sign.
         expect(&matmul(), &["bf16[2,3]", "f32[3,5]"], "", text!["f32[2,5]"]);
         expect(&matmul(), &["f32[2,3]", "f16[3,5]"], "f64[2,5]", text!["f64[2,5]"]);
         expect(&matmul(), &["f16[2,3]", "bf16[3,5]"], "", text!["bf16[2,5]"]);

@@ -6,8 +6,8 @@
 //! result is dynamic if it is in any operand.
 //!
 //! # Types
-//! Operands have one dtype, which is the result's, except: `compare` and `is-finite` give `pred`; `real`, `imag` and
-//! `abs` give the part's dtype of a complex number; `complex` makes `c64` of `f32` and `c128` of `f64`.
+//! Operands have one dtype, which is the result's, except: `compare` and `is-finite` return `pred`; `real`, `imag` and
+//! `abs` return the part's dtype of a complex number; `complex` returns `c64` for `f32` and `c128` for `f64`.
 //!
 //! | ops | dtypes |
 //! | --- | --- |
@@ -33,10 +33,10 @@
 //! `operands/*`, `complex/parts`, `compare/type`, `compare/complex`.
 //!
 //! # Source
-//! XLA's operation semantics (element-wise functions); `InferUnaryOpShape`, `InferBinaryOpShape`, `InferSelectShape` and
-//! `InferClampShape` of `shape_inference.cc`. An order of complex numbers (`compare`, `maximum`, `clamp`) passes there with
-//! a meaning that nobody specifies; shifts of floats and `remainder` of complex pass there and abort the CPU back end:
-//! all of these are errors here.
+//! XLA's operation semantics (element-wise functions); `InferUnaryOpShape`, `InferBinaryOpShape`, `InferSelectShape`
+//! and `InferClampShape` of `shape_inference.cc`. An order of complex numbers (`compare`, `maximum`, `clamp`) passes
+//! there without a specified meaning; shifts of floats and `remainder` of complex pass there and abort the CPU back
+//! end: all of these are errors here.
 
 pub(crate) mod grad;
 pub(crate) mod precision;
@@ -212,7 +212,7 @@ CompareKind {
 }}
 
 impl CompareKind {
-    /// The order `compare` uses on a dtype where none is said.
+    /// The order that `compare` uses for a dtype by default.
     pub const fn default_of(dtype: DType) -> CompareKind {
         match dtype.class() {
             DTypeClass::Float | DTypeClass::Complex => CompareKind::Float,
@@ -222,7 +222,7 @@ impl CompareKind {
     }
 }
 
-/// The dtypes a function is defined on.
+/// The dtypes for which a function is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Domain {
     Float,
@@ -320,8 +320,8 @@ impl Domain {
     }
 }
 
-/// `[…]`, of a dtype that the function takes → the same shape (`pred` for `is-finite`, the part's dtype for `real` and
-/// `imag`, and for `abs` of complex). `copy` takes tuples too.
+/// `[…]`, of a dtype that the function accepts → the same shape (`pred` for `is-finite`, the part's dtype for `real`
+/// and `imag`, and for `abs` of complex). `copy` accepts tuples too.
 pub(super) fn unary(op: UnaryOp, operands: &[&Shape]) -> Result<Shape, RuleError> {
     let name = op.name();
     let [shape] = operands::arity(name, operands)?;
@@ -339,7 +339,7 @@ pub(super) fn unary(op: UnaryOp, operands: &[&Shape]) -> Result<Shape, RuleError
     Ok(operands::like(operand, dtype).into())
 }
 
-/// The dtype of a complex number's parts; any other dtype is its own.
+/// The dtype of a complex number's parts; the dtype itself otherwise.
 const fn part_of(dtype: DType) -> DType {
     match dtype {
         DType::C64 => DType::F32,

@@ -1,8 +1,8 @@
-//! What a shape rule says when an op does not fit its operands.
+//! The error of a shape rule: why an op does not fit its operands.
 
 use std::fmt;
 
-/// A broken rule of an op: which one, what was measured and expected, and what to do.
+/// A broken rule of an op: its name, measured and expected values, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct RuleError {
@@ -10,7 +10,7 @@ pub struct RuleError {
     pub rule: &'static str,
     /// Measured and expected values in one sentence, lower case, no final stop.
     pub message: String,
-    /// What to do about it, if that is not plain from the message.
+    /// What to do about it, if the message does not make that plain.
     pub help: Option<String>,
 }
 
@@ -20,7 +20,7 @@ impl RuleError {
         RuleError { rule, message: message.into(), help: None }
     }
 
-    /// The same with help.
+    /// The same error with a help text.
     pub fn with_help(self, help: impl Into<String>) -> RuleError {
         RuleError { help: Some(help.into()), ..self }
     }

@@ -1,11 +1,11 @@
-//! What a gradient rule sees and gives, and the pieces that rules share.
+//! The interface of gradient rules, and the helpers that rules share.
 //!
-//! Rules are vector-Jacobian products: from the cotangent of a result to those of the operands, emitted as HLO. A
-//! family's rules stand in `<family>/grad.rs`; which op has which is in [`decisions`](super::decisions::gradient). Nothing
-//! here walks computations: that is `passes::grad`.
+//! Rules are vector-Jacobian products: they emit, as HLO, the cotangents of the operands from that of a result. A
+//! family's rules are in `<family>/grad.rs`; the rule of each op is in [`decisions`](super::decisions::gradient).
+//! `passes::grad` walks the computations.
 //!
 //! A cotangent has the dtype and dims of its primal value. Sums that a rule adds (over broadcast dimensions, windows,
-//! gathered rows) run in f32 where the dtype is narrower and round once at the end, as TensorFlow's `BiasAddGrad` does.
+//! gathered rows) run in f32 if the dtype is narrower, and round once at the end, as in TensorFlow's `BiasAddGrad`.
 
 use super::{BinaryOp, Comparison, Op};
 use crate::element::f64s;
@@ -15,49 +15,49 @@ use std::borrow::Cow;
 /// Why something has no gradient: a clause that fits behind "has no gradient: ".
 pub type Why = Cow<'static, str>;
 
-/// What a rule gives: one cotangent per operand, in order. `Err` says why this use of the op has none.
+/// The result of a rule: one cotangent per operand, in order. `Err` says why this use of the op has none.
 pub type Cotangents = Result<Vec<Cotangent>, Why>;
 
 /// A gradient rule: emits the cotangents of the operands.
 pub type Rule<'a> = Box<dyn Fn(&Vjp<'_>) -> Cotangents + 'a>;
 
-/// What reverse mode does with an op.
+/// How reverse mode treats an op.
 pub enum Gradient<'a> {
     /// There is a rule. It may still refuse some attributes.
     Vjp(Rule<'a>),
-    /// The result does not change with small changes of the operands, or is not of a floating dtype.
+    /// The result does not change with small changes of the operands, or does not have a floating-point dtype.
     Zero {
         /// A clause.
         why: &'static str,
     },
     /// There is no rule: it is an error if the output depends on a variable through this op.
     Undefined {
-        /// A clause, with a remedy where there is one.
+        /// A clause, with a remedy if there is one.
         why: Why,
     },
 }
 
 impl<'a> Gradient<'a> {
-    /// A rule.
+    /// A gradient by a rule.
     pub fn vjp(rule: impl Fn(&Vjp<'_>) -> Cotangents + 'a) -> Gradient<'a> {
         Gradient::Vjp(Box::new(rule))
     }
 
-    /// No rule, and why.
+    /// No gradient, for this reason.
     pub fn undefined(why: &'static str) -> Gradient<'a> {
         Gradient::Undefined { why: Cow::Borrowed(why) }
     }
 }
 
-/// The cotangent of a value: one array per floating array of it, where it is not zero.
+/// The cotangent of a value: one array per floating-point array, where it is not zero.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Cotangent {
     /// Zero by structure: nothing was emitted for it.
     #[default]
     Zero,
-    /// Of an array.
+    /// The cotangent of an array.
     Array(InstrId),
-    /// Of a tuple, one per element.
+    /// The cotangent of a tuple, one per element.
     Tuple(Vec<Cotangent>),
 }
 
@@ -71,7 +71,7 @@ impl Cotangent {
         }
     }
 
-    /// Element `index` of a tuple's cotangent; zero of anything else.
+    /// Element `index` of a tuple's cotangent; zero for anything else.
     pub fn element(&self, index: usize) -> Cotangent {
         match self {
             Cotangent::Tuple(elements) => elements.get(index).cloned().unwrap_or_default(),
@@ -79,7 +79,7 @@ impl Cotangent {
         }
     }
 
-    /// A tuple's cotangent with one more of its element `index`: no longer than the elements are far.
+    /// Adds `addend` to element `index` of a tuple's cotangent, which is extended only as far as needed.
     pub fn add_element(self, index: usize, addend: Cotangent, e: &Emitter) -> Cotangent {
         let mut elements = match self {
             Cotangent::Tuple(elements) => elements,
@@ -100,7 +100,7 @@ impl Cotangent {
         }
     }
 
-    /// The sum of two cotangents of one value, in their own dtype.
+    /// The sum of two cotangents of one value, in their dtype.
     pub fn add(self, other: Cotangent, e: &Emitter) -> Cotangent {
         match (self, other) {
             (Cotangent::Zero, other) => other,
@@ -113,7 +113,7 @@ impl Cotangent {
                 }
                 Cotangent::Tuple(lhs)
             }
-            // One value is an array or a tuple, never both.
+            // A value is either an array or a tuple.
             (this @ Cotangent::Array(_), Cotangent::Tuple(_)) | (this @ Cotangent::Tuple(_), Cotangent::Array(_)) => {
                 this
             }
@@ -121,24 +121,24 @@ impl Cotangent {
     }
 }
 
-/// What reverse mode lends a rule so that it can differentiate computations its op calls.
+/// Reverse mode's support for rules of ops that call computations.
 pub trait CalledGradient {
     /// A computation whose parameters are those of `comp` followed by one per array in `cotangent` (depth first), and
     /// whose result is the tuple of the cotangents of the leaves of the wanted parameters (depth first, floating
     /// leaves only).
     ///
     /// # Errors
-    /// Why something inside has no gradient, naming it.
+    /// The reason why an instruction inside has no gradient, naming it.
     fn vjp_computation(&self, comp: CompId, wanted: &[bool], cotangent: &Cotangent) -> Result<CompId, Why>;
 
     /// The cotangents of the operand of a `while`, given those of its result.
     ///
     /// # Errors
-    /// Why the loop has no gradient: its trip count is not known, or something inside has none.
+    /// The reason why the loop has no gradient: its trip count is not known, or an instruction inside has none.
     fn while_loop(&self, vjp: &Vjp<'_>, condition: CompId, body: CompId) -> Cotangents;
 }
 
-/// What a rule sees: the instruction, which operands matter, and the cotangent of its result.
+/// The operands of a rule: the instruction, which operands matter, and the cotangent of its result.
 pub struct Vjp<'a> {
     /// Where to emit. Its metadata already names the primal.
     pub e: &'a Emitter,
@@ -177,7 +177,7 @@ impl Vjp<'_> {
     }
 }
 
-/// The dtype sums over values of `dtype` run in: f32 for narrower floats, else the dtype itself.
+/// The dtype in which sums over values of `dtype` run: f32 for narrower floats, else the dtype itself.
 pub(crate) fn accum_dtype(dtype: DType) -> DType {
     if dtype.is_float() && dtype.bits() < 32 { DType::F32 } else { dtype }
 }
@@ -205,13 +205,13 @@ pub(crate) enum Combiner {
     Binary(BinaryOp),
     /// One comparison of first and second, in this order.
     Compare(Comparison),
-    /// The second: an update replaces what was there.
+    /// The second operand: an update replaces the old value.
     Second,
     /// Anything else.
     Other,
 }
 
-/// What `comp` does, if it is one op of its two parameters.
+/// The combiner of `comp`, if it is one op of its two parameters.
 pub(crate) fn combiner(module: &Module, comp: CompId) -> Combiner {
     let computation = module.comp(comp);
     let parameters = computation.parameters();
@@ -242,7 +242,7 @@ pub(crate) fn comparison_computation(module: &mut Module, direction: Comparison,
     })
 }
 
-/// A copy of a computation, with instructions of fresh names; ids stay. What it calls is shared.
+/// A copy of a computation, whose instructions have fresh names and the same ids. Its callees are shared.
 pub(crate) fn copy_computation(module: &mut Module, comp: CompId, name: &str) -> CompId {
     let original = module.comp(comp).clone();
     let copy = module.add_computation(name);
@@ -253,7 +253,7 @@ pub(crate) fn copy_computation(module: &mut Module, comp: CompId, name: &str) ->
     copy
 }
 
-/// The number every element of `id` is, if it is a constant of one number seen through broadcasts and conversions.
+/// The number of every element of `id`, if it is a constant with equal elements behind broadcasts and conversions.
 pub(crate) fn constant_value(e: &Emitter, id: InstrId) -> Option<f64> {
     e.with_module(|module| {
         let computation = module.comp(e.comp());
@@ -268,7 +268,7 @@ pub(crate) fn constant_value(e: &Emitter, id: InstrId) -> Option<f64> {
     })
 }
 
-/// The number every element of a literal is; `None` if they differ, there are none, or the dtype is none Rust knows.
+/// The number of every element of a literal; `None` if they differ, there are none, or Rust has no type for the dtype.
 fn splat_value(literal: &Literal) -> Option<f64> {
     let Literal::Array { shape, bytes } = literal else { return None };
     if !matches!(shape.dtype, DType::F32 | DType::BF16 | DType::F16 | DType::F64 | DType::S32) {

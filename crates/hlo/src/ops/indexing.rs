@@ -8,7 +8,7 @@
 //!   have box size 0 or 1. `index_vector_dim` equal to the indices' rank means scalar indices.
 //! - `scatter`: N operands of equal dims, indices, N updates of equal dims → the operands. Updates are shaped like the
 //!   result of a `gather` with the same numbers, whose boxes may be smaller than the operand.
-//! - Batching dims pair an operand axis with an axis of the indices of the same size; a pair is walked together.
+//! - Batching dims pair an operand axis with an axis of the indices of the same size, which advance together.
 //!
 //! # Types
 //! Indices are integers (starts all of one dtype). Operand, update and result have one dtype, any. Bits move unchanged,
@@ -16,8 +16,8 @@
 //! addition rounds to bf16, in an order the back end chooses.
 //!
 //! # Out of range
-//! `dynamic-slice`, `dynamic-update-slice` and `gather` move a box that sticks out back inside; `scatter` skips an update
-//! whose window would stick out.
+//! `dynamic-slice`, `dynamic-update-slice` and `gather` move an out-of-range box back inside; `scatter` skips an
+//! update whose window would be out of range.
 //!
 //! # Errors
 //! `operands/*`, `dynamic-slice/arity`, `dynamic-update-slice/arity`, `indexing/*`, `gather/collapsed-size`, `scatter/*`.
@@ -39,11 +39,11 @@ pub struct GatherDims {
     pub offset_dims: Vec<i64>,
     /// Operand dimensions of box size 1, absent from the result.
     pub collapsed_slice_dims: Vec<i64>,
-    /// Which operand dimension each component of an index vector starts.
+    /// The operand dimension of each component of an index vector.
     pub start_index_map: Vec<i64>,
-    /// Operand dimensions that go along with a dimension of the indices.
+    /// Operand dimensions that are paired with a dimension of the indices.
     pub operand_batching_dims: Vec<i64>,
-    /// The dimensions of the indices they go along with.
+    /// The dimensions of the indices that they are paired with.
     pub start_indices_batching_dims: Vec<i64>,
     /// The dimension of the indices that holds index vectors; equal to their rank if indices are scalars.
     pub index_vector_dim: i64,
@@ -60,21 +60,21 @@ pub struct ScatterDims {
     pub update_window_dims: Vec<i64>,
     /// Operand dimensions of window size 1, absent from the updates.
     pub inserted_window_dims: Vec<i64>,
-    /// Which operand dimension each component of an index vector starts.
+    /// The operand dimension of each component of an index vector.
     pub scatter_dims_to_operand_dims: Vec<i64>,
-    /// Operand dimensions that go along with a dimension of the indices.
+    /// Operand dimensions that are paired with a dimension of the indices.
     pub input_batching_dims: Vec<i64>,
-    /// The dimensions of the indices they go along with.
+    /// The dimensions of the indices that they are paired with.
     pub scatter_indices_batching_dims: Vec<i64>,
     /// The dimension of the indices that holds index vectors; equal to their rank if indices are scalars.
     pub index_vector_dim: i64,
     /// A promise that indices ascend.
     pub indices_are_sorted: bool,
-    /// A promise that no two updates meet.
+    /// A promise that all updates are disjoint.
     pub unique_indices: bool,
 }
 
-/// Array, one scalar integer per dimension → a box of `slice_sizes`, moved inside the array where it sticks out.
+/// Array, one scalar integer per dimension → a box of `slice_sizes`, moved inside the array if it is out of range.
 pub(super) fn dynamic_slice(slice_sizes: &[i64], operands: &[&Shape]) -> Result<Shape, RuleError> {
     let op = "dynamic-slice";
     let Some((operand, starts)) = operands.split_first() else {
@@ -127,7 +127,7 @@ fn check_starts(op: &str, operand: &ArrayShape, starts: &[&Shape]) -> Result<(),
     Ok(())
 }
 
-/// A box does not stick out of an array wherever it starts.
+/// Checks that a box fits in an array.
 fn check_box_size(op: &str, attribute: &str, axis: usize, size: i64, n: i64) -> Result<(), RuleError> {
     if (0..=n).contains(&size) {
         return Ok(());
@@ -146,7 +146,7 @@ struct Indexing<'a> {
     indices_batching: (&'static str, &'a [i64]),
 }
 
-/// What dimension numbers make of an operand and its indices.
+/// The result of applying dimension numbers to an operand and its indices.
 struct Indexed {
     /// Sizes of the indices without the index vectors, each with its dynamic flag.
     batch: Vec<(i64, bool)>,
@@ -234,7 +234,7 @@ impl Indexing<'_> {
         Err(RuleError::new("indexing/batching-overlap", message))
     }
 
-    /// As many box dimensions named as the operand has.
+    /// Checks that as many box dimensions are named as the operand has.
     fn check_window(
         &self,
         name: &str,
@@ -257,7 +257,7 @@ impl Indexing<'_> {
     }
 }
 
-/// Array, integer indices → batch dims of the indices with `offset_dims` put in.
+/// Array, integer indices → batch dims of the indices, with the `offset_dims` inserted.
 pub(super) fn gather(dims: &GatherDims, operands: &[&Shape]) -> Result<Shape, RuleError> {
     let op = "gather";
     let [operand, indices] = operands::arity(op, operands)?;
@@ -334,7 +334,7 @@ pub(super) fn scatter(
     Ok(operands::one_or_tuple(inputs.iter().map(|input| operands::like(input, input.dtype).into()).collect()))
 }
 
-/// Updates have the batch dims of the indices, with windows that fit the operand put in.
+/// Checks that updates have the batch dims of the indices, with the windows inserted, which fit the operand.
 fn check_updates(
     dims: &ScatterDims,
     indexed: &Indexed,

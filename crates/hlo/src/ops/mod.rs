@@ -1,8 +1,8 @@
 //! Ops: one enum, one family per file.
 //!
-//! A family file holds, per op, its meaning, attributes and shape rule. There is one shape rule per op in the whole
-//! crate: the builder calls it to make a shape, the verifier calls it to check one. How attributes are spelled in text
-//! and proto is in `hlo::text` and `hlo::proto`.
+//! A family file has, per op, its meaning, attributes and shape rule. There is one shape rule per op in the whole
+//! crate: the builder calls it to compute a shape, the verifier to check one. The spelling of attributes in text and
+//! proto is in `hlo::text` and `hlo::proto`.
 //!
 //! Source: XLA's operation semantics and `hlo_opcode.h`; shape rules as XLA's `shape_inference.cc` checks them.
 
@@ -47,7 +47,7 @@ pub(super) use operands::{check_size, same_dtype};
 pub use source::RngAlgorithm;
 pub use window::{Window, WindowDim};
 
-/// What an instruction does, with every attribute that changes its meaning.
+/// The op of an instruction, with every attribute that changes its meaning.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// The computation's argument. Family: [`source`].
@@ -72,9 +72,9 @@ pub enum Op {
     Binary(BinaryOp),
     /// Elementwise comparison. Family: [`elementwise`].
     Compare {
-        /// Which comparison.
+        /// The direction of the comparison.
         direction: Comparison,
-        /// The order used, if it is not the dtype's default (`type=TOTALORDER`).
+        /// The order of the comparison, if it is not the dtype's default (`type=TOTALORDER`).
         kind: Option<CompareKind>,
     },
     /// `pred ? on_true : on_false`, elementwise or by one scalar `pred`. Family: [`elementwise`].
@@ -132,7 +132,7 @@ pub enum Op {
     Scatter {
         /// Dimension numbers and promises.
         dims: ScatterDims,
-        /// How an update meets the old value.
+        /// How an update is combined with the old value.
         to_apply: CompId,
     },
     /// Generalised matrix product. Family: [`dot`].
@@ -164,7 +164,7 @@ pub enum Op {
         window: Window,
         /// Which of two elements is selected.
         select: CompId,
-        /// How scattered values meet.
+        /// How scattered values are combined.
         scatter: CompId,
     },
     /// Normalises by batch statistics; operands: x, scale, offset. Family: [`batch_norm`].
@@ -207,9 +207,9 @@ pub enum Op {
     CustomCall(Box<CustomCall>),
     /// Reduces over devices. Family: [`collective`].
     AllReduce(Box<AllReduce>),
-    /// The identity, which no optimisation moves across. Family: [`control`].
+    /// The identity, across which no optimisation moves code. Family: [`control`].
     OptimizationBarrier,
-    /// An opcode the IR does not model: carried as it came. Family: [`opaque`].
+    /// An opcode that the IR does not model, preserved as it came. Family: [`opaque`].
     Opaque(Box<Opaque>),
 }
 
@@ -266,7 +266,7 @@ impl Op {
         })
     }
 
-    /// How precisely it multiplies: of a dot or convolution; no other op says.
+    /// The precision configuration of a dot or convolution; `None` for any other op.
     pub fn precision(&self) -> Option<&PrecisionConfig> {
         match self {
             Op::Dot { precision, .. } => Some(precision),
@@ -275,7 +275,7 @@ impl Op {
         }
     }
 
-    /// The same, to change it.
+    /// The same, mutable.
     pub fn precision_mut(&mut self) -> Option<&mut PrecisionConfig> {
         match self {
             Op::Dot { precision, .. } => Some(precision),
@@ -284,7 +284,7 @@ impl Op {
         }
     }
 
-    /// The computations this op calls, in the order of its attributes.
+    /// The computations that this op calls, in the order of its attributes.
     pub fn called(&self) -> Vec<CompId> {
         match self {
             Op::Scatter { to_apply, .. }
@@ -356,9 +356,9 @@ impl Op {
     }
 }
 
-/// The computations that an op may call: a [`Module`](super::Module).
+/// The computations that an op may call, such as those of a [`Module`](super::Module).
 pub trait Callees {
-    /// The signature of one that exists and is not empty.
+    /// The signature of a computation, if it exists and is not empty.
     fn signature(&self, comp: CompId) -> Option<Signature<'_>>;
 }
 
@@ -371,16 +371,16 @@ pub struct Signature<'m> {
     pub result: &'m Shape,
 }
 
-/// The result shape of an op: the one shape rule.
+/// Infers the result shape of an op: the only shape rule.
 ///
-/// `callees` are the computations of the op's module. `declared` is the shape an instruction says it has. Some ops need it, because their operands do not fix the result:
-/// `parameter`, `iota`, `rng-bit-generator`, `convert`, `bitcast-convert`, `broadcast` (new dims), `reshape`,
-/// `custom-call` and opaque ops; without it they are an error. `dot` and `convolution` take only its dtype, as XLA's
-/// `preferred_element_type`; without it the result has the operands' dtype. All others ignore it. The result carries no
-/// layout.
+/// `callees` are the computations of the op's module. `declared` is the shape that an instruction states. Some ops
+/// need it, because their operands do not determine the result: `parameter`, `iota`, `rng-bit-generator`, `convert`,
+/// `bitcast-convert`, `broadcast` (new dims), `reshape`, `custom-call` and opaque ops; without it they are an error.
+/// `dot` and `convolution` use only its dtype, as XLA's `preferred_element_type`; without it the result has the
+/// operands' dtype. All others ignore it. The result has no layout.
 ///
 /// # Errors
-/// What the op does not allow, with the values measured and expected.
+/// The broken rule of the op, with measured and expected values.
 pub fn infer_shape(
     callees: &dyn Callees,
     op: &Op,

@@ -11,7 +11,8 @@
 //! - `reverse`: the same dims; each axis at most once.
 //!
 //! # Types
-//! Any dtype (`concatenate`: of 4 bits or more); all operands and the result have one. Bits move unchanged: nothing rounds, NaN payloads stay.
+//! Any dtype (`concatenate`: of 4 bits or more); all operands and the result have one. Bits move unchanged: nothing
+//! rounds, NaN payloads stay.
 //!
 //! # Errors
 //! `operands/*`, `broadcast/sizes`, `reshape/elements`, `slice/bounds`, `slice/stride`, `pad/interior`, `pad/size`,
@@ -68,7 +69,7 @@ pub(super) fn broadcast(dimensions: &[i64], operands: &[&Shape], declared: Optio
     Ok(operands::like(declared, declared.dtype).into())
 }
 
-/// The declared dims, which hold as many elements of the same dtype.
+/// The declared dims, with as many elements, of the same dtype.
 pub(super) fn reshape(operands: &[&Shape], declared: Option<&Shape>) -> Result<Shape, RuleError> {
     let [operand] = operands::arity("reshape", operands)?;
     let operand = operands::array("reshape", "operand", operand)?;
@@ -120,7 +121,7 @@ pub(super) fn slice(dims: &[SliceDim], operands: &[&Shape]) -> Result<Shape, Rul
     Ok(result.into())
 }
 
-/// Each dimension has `n + low + high + max(n - 1, 0) * interior` elements; second operand: the scalar put there.
+/// Each dimension has `n + low + high + max(n - 1, 0) * interior` elements; the second operand is the padding scalar.
 pub(super) fn pad(dims: &[PadDim], operands: &[&Shape]) -> Result<Shape, RuleError> {
     let [operand, value] = operands::arity("pad", operands)?;
     let operand = operands::array("pad", "operand", operand)?;

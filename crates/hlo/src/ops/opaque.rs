@@ -1,13 +1,13 @@
-//! Opcodes the IR does not model, carried unharmed.
+//! Opcodes that the IR does not model, preserved as they came.
 //!
-//! Nothing is known of such an op: its result is what it declares, and only the sizes of its shapes are checked
-//! (`operands/negative-dim`, `operands/size`, `operands/declared`). Two whose result has one shape, and which XLA checks by
-//! ending its process, must declare that one (`opaque/id`).
+//! The meaning of such an op is unknown: its result is the declared shape, and only the sizes of its shapes are
+//! checked (`operands/negative-dim`, `operands/size`, `operands/declared`). Two of them have a result of fixed shape,
+//! for which XLA aborts otherwise: they must declare that shape (`opaque/id`).
 
 use super::{RuleError, operands};
 use crate::{ArrayShape, CompId, DType, Shape};
 
-/// An op as it came. Its text attributes and proto fields are in [`Instruction::unmodelled`](crate::Instruction).
+/// An opaque op. Its text attributes and proto fields are in [`Instruction::unmodelled`](crate::Instruction).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Opaque {
     /// Its opcode.

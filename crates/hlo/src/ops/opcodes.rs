@@ -1,11 +1,11 @@
-//! Every opcode that HLO has, modelled here or not.
+//! Every opcode that HLO has, whether it is modelled here or not.
 //!
-//! Text is written by people too, so an opcode that is not in this table is taken for a misspelt one. A proto is written
-//! by programs: there any opcode passes, so that a module of an XLA newer than this table comes through unharmed.
+//! Text may be written by people, so an opcode that is not in this table is treated as misspelt. A proto is written by
+//! programs: any opcode is accepted there, so that a module of a newer XLA is preserved.
 //!
 //! Source: `HLO_OPCODE_LIST` in XLA's `hlo_opcode.h` as of November 2026, and opcodes that earlier lists had.
 
-/// XLA's opcodes, in the order of the alphabet.
+/// XLA's opcodes, in alphabetical order.
 pub const OPCODES: [&str; 139] = [
     "abs",
     "acos",
@@ -148,7 +148,7 @@ pub const OPCODES: [&str; 139] = [
     "xor",
 ];
 
-/// What text puts after the opcode of an op that runs asynchronously, as in `custom-call-start`.
+/// Suffixes of opcodes in text for ops that run asynchronously, as in `custom-call-start`.
 const ASYNC: [&str; 3] = ["-start", "-update", "-done"];
 
 /// Whether HLO text may have this opcode.
@@ -157,8 +157,8 @@ pub fn is_known(opcode: &str) -> bool {
     listed(opcode) || ASYNC.iter().any(|suffix| opcode.strip_suffix(suffix).is_some_and(listed))
 }
 
-/// The op that a short form of text stands for, such as `slice` of `slice-start`: an `async-start` whose computation is that op
-/// alone. A proto has no such opcode.
+/// The op that a short form of text stands for, such as `slice` for `slice-start`: an `async-start` whose computation
+/// is only that op. A proto has no such opcode.
 pub fn short_async(opcode: &str) -> Option<&str> {
     let listed = |opcode: &str| OPCODES.binary_search(&opcode).is_ok();
     let wrapped = ASYNC.iter().find_map(|suffix| opcode.strip_suffix(suffix))?;

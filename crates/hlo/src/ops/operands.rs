@@ -1,8 +1,8 @@
-//! What shape rules of all families ask of operands, attributes and called computations.
+//! Checks of operands, attributes and called computations that the shape rules of all families share.
 //!
-//! Every function takes the opcode and the role of what it looks at, which its message names. A rule checked here has
-//! one name for all ops (`operands/arity`); what only one op asks is in that op's family. Nothing here trusts a shape:
-//! negative and absurd sizes are rejected, so neither the arithmetic of the rules nor XLA's overflows.
+//! Every function takes the opcode and the role of the value that it checks, and names both in its message. A rule in
+//! this file has one name for all ops (`operands/arity`); rules of a single op are in that op's family. Shapes are not
+//! trusted: negative and absurd sizes are rejected, so neither the arithmetic of the rules nor XLA's overflows.
 //!
 //! Source: XLA's `shape_inference.cc` and `shape_util.cc`.
 
@@ -15,13 +15,13 @@ pub(super) fn arity<'a, const N: usize>(op: &str, operands: &[&'a Shape]) -> Res
     operands.try_into().map_err(|_| arity_error(op, N, operands.len()))
 }
 
-/// The error of an op that takes `expected` operands.
+/// The error for an op that takes `expected` operands.
 pub(super) fn arity_error(op: &str, expected: usize, measured: usize) -> RuleError {
     let plural = if expected == 1 { "" } else { "s" };
     RuleError::new("operands/arity", format!("{op} takes {expected} operand{plural}, got {measured}"))
 }
 
-/// An array of sane size: see [`check_size`].
+/// The operand as an array of a sane size: see [`check_size`].
 pub(super) fn array<'a>(op: &str, role: impl Display, shape: &'a Shape) -> Result<&'a ArrayShape, RuleError> {
     let Shape::Array(array) = shape else {
         return Err(RuleError::new("operands/kind", format!("{op} {role} is {shape}, expected an array")));
@@ -35,18 +35,19 @@ pub(super) fn arrays<'a>(op: &str, operands: &[&'a Shape]) -> Result<Vec<&'a Arr
     operands.iter().enumerate().map(|(i, shape)| array(op, format_args!("operand {i}"), shape)).collect()
 }
 
-/// A static array without a layout of sane size: how a rule makes its result.
+/// A static array of sane size without a layout, for the result of a rule.
 pub(super) fn result(op: &str, dtype: DType, dims: Vec<i64>) -> Result<ArrayShape, RuleError> {
     let shape = ArrayShape::new(dtype, dims);
     check_size(op, "result", &shape)?;
     Ok(shape)
 }
 
-/// Bytes an array may have: 2^56. XLA pads, widens and copies arrays with sizes in 64 bits and aborts the process when
-/// one of them overflows (random bits of 2^61 bytes do); below this every op compiles, and no machine holds more.
+/// The most bytes of an array: 2^56. XLA pads, widens and copies arrays with sizes in 64 bits and aborts the process
+/// when one of them overflows (random bits of 2^61 bytes do); below this every op compiles, and it is more than any
+/// machine has.
 const MAX_BYTES: i64 = 1 << 56;
 
-/// Dimensions that an array may have. HLO has no bound; TensorFlow's is 254, and rules compare each axis with each.
+/// The most dimensions of an array. HLO has no bound; TensorFlow's is 254, and rules compare each axis with each.
 const MAX_RANK: usize = 256;
 
 /// No negative dim, not too many dims, and at most 2^56 bytes, also without the dims that are 0.
@@ -73,7 +74,7 @@ pub(super) fn sane(op: &str, role: impl Display, shape: &Shape) -> Result<(), Ru
     shape.leaves().iter().filter_map(|leaf| leaf.stored()).try_for_each(|array| check_size(op, &role, array))
 }
 
-/// The declared shape, which this op cannot do without.
+/// The declared shape, which this op needs.
 pub(super) fn declared<'a>(op: &str, declared: Option<&'a Shape>) -> Result<&'a Shape, RuleError> {
     declared.ok_or_else(|| {
         RuleError::new("operands/declared", format!("{op} has no declared shape, expected one"))
@@ -130,7 +131,7 @@ pub(super) fn integers(op: &str, role: impl Display, array: &ArrayShape) -> Resu
     dtype(op, role, array, DType::is_integer, "an integer dtype")
 }
 
-/// An array of a dtype for which `accepts` holds; `expected` says which those are.
+/// An array of a dtype for which `accepts` holds; `expected` describes these dtypes.
 pub(super) fn dtype(
     op: &str,
     role: impl Display,
@@ -255,7 +256,7 @@ pub(super) fn check_signature(
     Err(RuleError::new("operands/signature", message))
 }
 
-/// This array's dims and dynamic flags with another dtype and no layout: how an elementwise rule makes its result.
+/// This array's dims and dynamic flags with another dtype and no layout: the result of an elementwise rule.
 pub(super) fn like(array: &ArrayShape, dtype: DType) -> ArrayShape {
     ArrayShape { dtype, layout: None, ..array.clone() }
 }
@@ -266,12 +267,12 @@ pub(super) fn dynamic_flags(rank: usize, is_dynamic: impl FnMut(usize) -> bool) 
     if flags.contains(&true) { flags } else { Vec::new() }
 }
 
-/// The result of an op of N results: the one, or the tuple of them.
+/// The result of an op with N results: the only one, or a tuple.
 pub(super) fn one_or_tuple(mut shapes: Vec<Shape>) -> Shape {
     if shapes.len() == 1 { shapes.remove(0) } else { Shape::Tuple(shapes) }
 }
 
-/// An array's shape as messages show it: without layout.
+/// An array's shape as messages show it, without layout.
 pub(super) fn show(array: &ArrayShape) -> ArrayShape {
     ArrayShape { layout: None, ..array.clone() }
 }

@@ -1,86 +1,86 @@
-//! Precision classes: what lowering to bf16 or f16 may do with an op.
+//! Precision classes: how lowering to bf16 or f16 may treat an op.
 //!
-//! Which op has which class is in [`decisions`](super::decisions::precision_class); which instruction is lowered in the end
-//! is decided by `passes::amp`.
-//! Classes speak of f32 values only: integers, f64, complex and values that are narrow already are nobody's business.
+//! The class of each op is in [`decisions`](super::decisions::precision_class); `passes::amp` decides which
+//! instructions are lowered. Classes are about f32 values only: integers, f64, complex and narrow values are not
+//! affected.
 //!
-//! The classes are TensorFlow's four (`auto_mixed_precision_lists.h`), with two differences that HLO asks for. *Clear*
+//! The classes are TensorFlow's four (`auto_mixed_precision_lists.h`), with two differences that HLO requires. *Clear*
 //! is stricter: only ops that commute with rounding, so that lowering one never adds an error. And sums are denied:
-//! HLO's `reduce` has no implicit f32 accumulator, where TensorFlow's `Sum` has one.
+//! HLO's `reduce` has no implicit f32 accumulator, as TensorFlow's `Sum` has.
 
-/// What lowering may do with an op.
+/// How lowering may treat an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Gains much and loses little: always lowered. Back ends accumulate its products in f32.
+    /// Large gain, small loss: always lowered. Back ends accumulate its products in f32.
     Allow,
-    /// Rounds its result once: lowered among lowered ops, unless what it reads was denied.
+    /// It rounds its result once: lowered among lowered ops, unless an operand was denied.
     Infer,
-    /// Commutes with rounding: moves, selects or compares values. Lowered wherever that adds no error.
+    /// It commutes with rounding: it moves, selects or compares values. Lowered wherever that adds no error.
     Clear,
     /// Computed in f32.
     Deny {
-        /// A clause.
+        /// The reason, as a clause.
         why: &'static str,
-        /// Whether what is computed from its result stays f32 as well, up to the next allowed op.
+        /// Whether ops on its result stay f32 as well, up to the next allowed op.
         spreads: bool,
     },
-    /// Holds no floats.
+    /// It has no floating-point values.
     NotFloat,
 }
 
-/// In which dtype devices sum what each computed of an op's result, where a partitioner splits what the op sums over.
-/// The partitioner writes an all-reduce, or a reduce-scatter, of the dtype that the op gives.
+/// The dtype in which devices sum partial results, if a partitioner splits the dimension that the op sums over. The
+/// partitioner inserts an all-reduce, or a reduce-scatter, in the dtype of the op's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceSum {
-    /// In none: each element of the result is made on one device, or all other devices add zeros to it.
+    /// They never sum: each element of the result is computed on one device, or all other devices add zeros to it.
     Never,
-    /// In one that may be wider than the operands', as products' results may be.
+    /// A dtype that may be wider than the operands', as for the results of products.
     Own,
-    /// In the operands', which is the result's.
+    /// The operands' dtype, which is the result's.
     OfOperands,
 }
 
-/// How an op moves numbers, which it gives as it read them.
+/// How an op moves data without changing values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Movement {
-    /// It computes others, or chooses among them.
+    /// It does not: it computes new values, or chooses among values.
     #[default]
     None,
-    /// All of them, each once.
+    /// It places all elements, each once.
     Places,
-    /// Each as often as it is asked for.
+    /// It repeats elements.
     Repeats,
-    /// Some of them.
+    /// It takes some of the elements.
     TakesPart,
-    /// Those of several arrays, or of one and what surrounds it, in one array.
+    /// It joins elements of several arrays, or of one and its padding, in one array.
     Joins,
 }
 
-/// Whether a TPU's compiler stores what an op gives, or makes it in whatever reads it.
+/// Whether a TPU's compiler materialises the result of an op, or fuses the op into its consumers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Storage {
-    /// It makes it where it is read, if one op reads it.
+    /// It fuses the op into its consumer, if there is one.
     #[default]
     Fused,
-    /// It stores it.
+    /// It materialises the result.
     Stored,
-    /// It stores it if the op works along the last axis, which lies along the lanes of a tile.
+    /// It materialises the result if the op works along the last axis, which is that of a tile's lanes.
     StoredAlongLanes,
-    /// It stores it if a sum reads it and another op, as a softmax does; for a TPU v4 and later ones.
+    /// It materialises the result if a sum and another op read it, as in a softmax; for a TPU v4 and later.
     StoredBesideSum,
 }
 
-/// Whether an op makes something discrete of numbers, so that a rounding may turn the result into another.
+/// Whether an op computes a discrete value from numbers, so that a rounding may change the result to another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// It does not.
     #[default]
     Never,
-    /// It does: an order, or the places of the largest.
+    /// It does: an order, or the positions of the largest values.
     Always,
-    /// If it gives several arrays, as the place of a maximum beside it.
+    /// If it has several results, such as the index of a maximum beside the maximum.
     OfSeveral,
-    /// If it gives integers.
+    /// If its result is of integers.
     OfIntegers,
     /// If it compares which of two is greater.
     OfOrder,
@@ -89,23 +89,23 @@ pub enum Choice {
 /// The factor by which an op amplifies the rounding error of its operand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Amplification {
-    /// Nothing that depends on the operand.
+    /// A factor that does not depend on the operand.
     #[default]
     None,
-    /// The size of an angle.
+    /// The size of the operand, as an angle.
     Angle,
-    /// The size of an exponent.
+    /// The size of the operand, as an exponent.
     Exponent,
-    /// A power.
+    /// The exponent of a power.
     Power,
-    /// The condition of a matrix.
+    /// The condition number of a matrix.
     Matrix,
     /// The largest term of a spectrum.
     Spectrum,
 }
 
 impl Choice {
-    /// Whether a call chooses, by the name of what it calls: the largest of many, also roughly.
+    /// Whether a call chooses, by the name of its target: the largest of many, also approximately.
     pub(super) fn of_call(name: &str) -> Choice {
         let name = name.to_ascii_lowercase();
         let is_choice = ["topk", "top_k", "partialreduce"].iter().any(|part| name.contains(part));
@@ -114,7 +114,7 @@ impl Choice {
 }
 
 impl Amplification {
-    /// As the table of all ops spells it.
+    /// The spelling in the table of all ops.
     pub const fn name(self) -> &'static str {
         match self {
             Amplification::None => "",
@@ -126,8 +126,8 @@ impl Amplification {
         }
     }
 
-    /// The amplification of a call, by its target's name: matrix decompositions and linear solves. Other calls, such as
-    /// kernels, are not known to amplify anything.
+    /// The amplification of a call, by its target's name: matrix decompositions and linear solves. Other calls, such
+    /// as kernels, are not known to amplify errors.
     pub(super) fn of_call(name: &str) -> Amplification {
         const WHOLE: [&str; 2] = ["qr", "lu"];
         const PARTS: [&str; 20] = [
@@ -164,17 +164,17 @@ impl Amplification {
 }
 
 impl Class {
-    /// Denied, and so is what follows from it.
+    /// Denied, and so are ops on its result.
     pub(super) const fn deny(why: &'static str) -> Class {
         Class::Deny { why, spreads: true }
     }
 
-    /// Denied by itself: what it gives may be rounded.
+    /// Denied by itself: its result may be rounded.
     pub(super) const fn island(why: &'static str) -> Class {
         Class::Deny { why, spreads: false }
     }
 
-    /// As reports and policies spell it.
+    /// The spelling in reports and policies.
     pub const fn name(self) -> &'static str {
         match self {
             Class::Allow => "allow",

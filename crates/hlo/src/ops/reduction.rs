@@ -1,6 +1,6 @@
 //! Ops along whole dimensions: reduce, sort.
 //!
-//! What windowed reductions share with `reduce` (operands, inits and the reduction's signature) is here too.
+//! Checks that windowed reductions share with `reduce` (operands, inits and the reduction's signature) are here too.
 //!
 //! Source: `ShapeInference::InferReduceShape`, `VerifyReducerShape`, `ShapeVerifier::HandleSort`.
 
@@ -46,8 +46,8 @@ pub(super) fn reduce(
 /// N arrays of equal dims, rank 1 or more → the same (a tuple if N > 1).
 ///
 /// # Types
-/// Any, per array. `to_apply`: 2N scalars (left and right of the first array, then of the second, …) → `pred`, which
-/// says that left comes before right. It must be a strict weak order: NaN is the comparator's affair.
+/// Any, per array. `to_apply`: 2N scalars (left and right of the first array, then of the second, …) → `pred`: whether
+/// left comes before right. It must be a strict weak order; the order of NaN is up to the comparator.
 ///
 /// # Source
 /// `ShapeVerifier::HandleSort`.

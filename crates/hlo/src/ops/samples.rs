@@ -1,4 +1,4 @@
-//! One of every op for round-trip tests, with a value in every attribute that is not its default.
+//! A sample of every op for round-trip tests, with a non-default value in every attribute.
 
 use super::{
     AllReduce, BatchNorm, BinaryOp, CompareKind, Comparison, Conditional, Convolution, ConvolutionDims, CustomCall,
@@ -27,7 +27,7 @@ fn precision() -> PrecisionConfig {
     }
 }
 
-/// Every op, with a value in every attribute that is not its default.
+/// Every op, with a non-default value in every attribute.
 pub(crate) fn all_ops() -> Vec<Op> {
     let [f, g] = [CompId(1), CompId(2)];
     let dims = vec![2, 0];

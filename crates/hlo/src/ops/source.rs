@@ -1,4 +1,4 @@
-//! Ops that make values from nothing: parameter, constant, iota, rng-bit-generator.
+//! Ops without operands that supply values, and random bits: parameter, constant, iota, rng-bit-generator.
 //!
 //! # Shapes
 //! - `parameter`: the declared shape, of any kind.
@@ -14,9 +14,9 @@
 //! `operands/*`, `constant/bytes`, `rng-bit-generator/state`, `rng-bit-generator/result`.
 //!
 //! # Source
-//! XLA's operation semantics; `HandleConstant`, `HandleIota`, `HandleRngBitGenerator` of `hlo_verifier.cc`. That
-//! one also passes other states, other dtypes of bits and a result of bits alone; XLA's expander refuses the first two
-//! and aborts on the last: here all are errors.
+//! XLA's operation semantics; `HandleConstant`, `HandleIota`, `HandleRngBitGenerator` of `hlo_verifier.cc`. The last
+//! one also accepts other states, other dtypes of bits and a result of bits alone; XLA's expander refuses the first
+//! two and aborts on the third: here all are errors.
 
 use super::{RuleError, operands};
 use crate::{ArrayShape, DType, Literal, Shape};
@@ -32,7 +32,7 @@ RngAlgorithm {
     Philox = "rng_philox";
 }}
 
-/// Nothing → the declared shape.
+/// No operands → the declared shape.
 pub(super) fn parameter(operands: &[&Shape], declared: Option<&Shape>) -> Result<Shape, RuleError> {
     let [] = operands::arity("parameter", operands)?;
     let declared = operands::declared("parameter", declared)?;
@@ -40,14 +40,14 @@ pub(super) fn parameter(operands: &[&Shape], declared: Option<&Shape>) -> Result
     Ok(declared.without_layout())
 }
 
-/// Nothing → the literal's shape.
+/// No operands → the literal's shape.
 pub(super) fn constant(literal: &Literal, operands: &[&Shape]) -> Result<Shape, RuleError> {
     let [] = operands::arity("constant", operands)?;
     check_literal(literal)?;
     Ok(literal.shape().without_layout())
 }
 
-/// Every array of a literal has the bytes of its shape.
+/// Checks that every array of a literal has the bytes of its shape.
 fn check_literal(literal: &Literal) -> Result<(), RuleError> {
     match literal {
         Literal::Array { shape, bytes } => {
@@ -64,7 +64,7 @@ fn check_literal(literal: &Literal) -> Result<(), RuleError> {
     }
 }
 
-/// Nothing → the declared shape.
+/// No operands → the declared shape.
 pub(super) fn iota(dimension: i64, operands: &[&Shape], declared: Option<&Shape>) -> Result<Shape, RuleError> {
     let [] = operands::arity("iota", operands)?;
     let declared = operands::declared_array("iota", declared)?;

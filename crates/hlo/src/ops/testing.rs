@@ -1,4 +1,4 @@
-//! What tests of shape rules are written with: shapes as text, and one `check` for all ops.
+//! Helpers for tests of shape rules: shapes as text, and one `check` for all ops.
 
 use super::{Op, infer_shape};
 use crate::{ArrayShape, DType, Module, Shape};
@@ -23,8 +23,8 @@ pub(crate) fn shape(text: &str) -> Shape {
     array.into()
 }
 
-/// Checks what the shape rule of `op` says of these operands and this declared shape (`""`: none): the result's text,
-/// or the rule's name and its whole message.
+/// Checks the shape rule of `op` with these operands and this declared shape (`""`: none): the result's text, or the
+/// rule's name and its whole message.
 #[track_caller]
 pub(crate) fn check_in(module: &Module, op: &Op, operands: &[&str], declared: &str, expected: Result<&str, &str>) {
     let operands: Vec<Shape> = operands.iter().map(|text| shape(text)).collect();
@@ -40,8 +40,8 @@ pub(crate) fn check(op: &Op, operands: &[&str], declared: &str, expected: Result
     check_in(&Module::new("test"), op, operands, declared, expected);
 }
 
-/// Compares what the shape rule says, as text: the result, or `rule: message`. `UPDATE_EXPECT=1` rewrites what is
-/// expected.
+/// Compares the result of the shape rule, as text: the shape, or `rule: message`. `UPDATE_EXPECT=1` rewrites the
+/// expected text.
 #[track_caller]
 pub(crate) fn expect_in(module: &Module, op: &Op, operands: &[&str], declared: &str, expected: expect_test::Expect) {
     let operands: Vec<Shape> = operands.iter().map(|text| shape(text)).collect();
@@ -56,7 +56,7 @@ pub(crate) fn expect(op: &Op, operands: &[&str], declared: &str, expected: expec
     expect_in(&Module::new("test"), op, operands, declared, expected);
 }
 
-/// A computation with these parameters that gives its last one, as `result` says it.
+/// A computation with these parameters and this result, which is its last parameter.
 pub(crate) fn computation(module: &mut Module, parameters: &[&str], result: &str) -> crate::CompId {
     let comp = module.add_computation("called");
     for (number, text) in (0..).zip(parameters) {

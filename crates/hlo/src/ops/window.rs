@@ -21,7 +21,7 @@ pub struct WindowDim {
     pub padding_high: i64,
     /// Distance of neighbouring window elements (`rhs_dilate`).
     pub window_dilation: i64,
-    /// Distance the operand's elements are spread to (`lhs_dilate`).
+    /// Distance of neighbouring elements of the operand (`lhs_dilate`).
     pub base_dilation: i64,
     /// Whether the window is reversed (`rhs_reversal`).
     pub reversal: bool,
@@ -41,7 +41,7 @@ impl WindowDim {
         }
     }
 
-    /// Positions of this window over `n` elements: 0 if it does not fit once.
+    /// Positions of this window over `n` elements: 0 if it does not fit.
     ///
     /// `floor((padded - dilated_window) / stride) + 1`, with `padded = dilated(n) + padding_low + padding_high`.
     pub fn n_positions(&self, n: i64) -> i64 {
@@ -85,7 +85,7 @@ pub(super) fn reduce_window(
     results.map(operands::one_or_tuple)
 }
 
-/// For each window position, `select` picks an element of the array (keeping the first for which it says true), and
+/// For each window position, `select` picks an element of the array (keeping the first for which it returns true), and
 /// `source`'s element of that position is added there with `scatter`, starting from `init`.
 ///
 /// # Shapes
@@ -133,7 +133,7 @@ pub(super) fn select_and_scatter(
     Ok(Shape::Array(operands::show(array)))
 }
 
-/// Positions of the window along each dim; what every windowed op asks of its window.
+/// Positions of the window along each dim, and the checks that all windowed ops share.
 pub(super) fn positions(op: &str, window: &[WindowDim], dims: &[i64]) -> Result<Vec<i64>, RuleError> {
     window.iter().zip(dims).enumerate().map(|(axis, (dim, &n))| positions_along(op, axis, dim, n)).collect()
 }
@@ -149,7 +149,7 @@ fn positions_along(op: &str, axis: usize, dim: &WindowDim, n: i64) -> Result<i64
         let message = format!("{op} window has {name} {value} in dimension {axis}, expected 1 or more");
         return Err(RuleError::new("window/attribute", message));
     }
-    // XLA computes these in 64 bits, and aborts where the padded size is negative.
+    // XLA computes these in 64 bits, and aborts if the padded size is negative.
     let dilated = |n: i64, dilation: i64| if n == 0 { 0 } else { (i128::from(n) - 1) * i128::from(dilation) + 1 };
     let base = dilated(n, dim.base_dilation);
     let padded_low = base + i128::from(dim.padding_low);

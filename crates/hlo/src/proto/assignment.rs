@@ -1,31 +1,31 @@
-//! How many replicas and partitions a module is for: `replica_count` and `num_partitions` of text, the counts of a
-//! `DeviceAssignmentProto` in a proto. XLA reads them there where a compilation's options do not say it
+//! The numbers of replicas and partitions that a module is for: `replica_count` and `num_partitions` of text, the
+//! counts of a `DeviceAssignmentProto` in a proto. XLA reads them there if a compilation's options do not set them
 //! (`HloModule::CreateModuleConfigFromProto`).
 
 use super::ProtoError;
 use super::messages::{ComputationDevice, DeviceAssignmentProto};
 use prost::Message;
 
-/// The attributes of text that an assignment has a place for.
+/// The text attributes that an assignment can represent.
 pub const COUNTS: [&str; 2] = ["replica_count", "num_partitions"];
-/// As many devices are written; the largest slices have a few thousand.
+/// The most devices that are written; the largest slices have a few thousand.
 const MAX_DEVICES: i64 = 1 << 20;
 
-/// A count as text has it: `None` for what is no count.
+/// A count in text; `None` if it is not a count.
 fn count(text: &str) -> Option<i32> {
     text.trim().parse().ok().filter(|count| *count > 0)
 }
 
-/// Whether a proto keeps an attribute of a module's text.
+/// Whether a proto can represent an attribute of a module's text.
 pub fn keeps(name: &str, value: &str) -> bool {
     COUNTS.contains(&name) && count(value).is_some()
 }
 
-/// The assignment of a module with these attributes: the one that it came with where that is of as many devices, else XLA's
-/// default one; none for one device.
+/// The assignment of a module with these attributes: the original one if that is of as many devices, else XLA's
+/// default; `None` for one device.
 ///
 /// # Errors
-/// More devices than are written.
+/// There are more than `MAX_DEVICES` devices.
 pub(super) fn encode(
     attributes: &[(String, String)],
     came_with: Option<Vec<u8>>,
@@ -37,7 +37,7 @@ pub(super) fn encode(
     });
     let [replicas, partitions] = said.map(|count| count.unwrap_or(1));
     let before = came_with.as_deref().map(counts).unwrap_or(Some([1, 1]));
-    // What cannot be read is XLA's to judge.
+    // A count that cannot be read is left for XLA to judge.
     if before.is_none_or(|before| before == [replicas, partitions]) {
         return Ok(came_with);
     }
@@ -61,14 +61,14 @@ pub(super) fn encode(
     Ok(Some(assignment.encode_to_vec()))
 }
 
-/// The attributes that text has of an assignment: counts over 1, as XLA prints them.
+/// The text attributes for an assignment: counts over 1, as XLA prints them.
 pub(super) fn attributes(assignment: Option<&[u8]>) -> Vec<(String, String)> {
     let counts = assignment.and_then(counts).unwrap_or([1, 1]);
     let over_one = COUNTS.iter().zip(counts).filter(|(_, count)| *count > 1);
     over_one.map(|(name, count)| (name.to_string(), count.to_string())).collect()
 }
 
-/// Replicas and partitions of an assignment; `None` where it cannot be read.
+/// Replicas and partitions of an assignment; `None` if it cannot be read.
 fn counts(assignment: &[u8]) -> Option<[i32; 2]> {
     let DeviceAssignmentProto { replica_count, computation_count, .. } =
         DeviceAssignmentProto::decode(assignment).ok()?;
@@ -116,7 +116,7 @@ mod tests {
         assert!(bytes.windows(assignment.len()).any(|part| part == assignment));
         let back = proto::decode::from_bytes(&bytes).unwrap();
         assert_eq!(back.unmodelled.attributes, [("replica_count".to_string(), "2".to_string())]);
-        // Another count in its text makes another assignment, and no count none.
+        // Another count in its text changes the assignment, and no count removes it.
         came.unmodelled.attributes[0].1 = "3".to_string();
         assert_eq!(by_proto(&came).unmodelled.attributes, [("replica_count".to_string(), "3".to_string())]);
         came.unmodelled.attributes.clear();

@@ -1,4 +1,4 @@
-//! Attribute structs of the ops ↔ their messages, each pair side by side.
+//! Attribute structs of the ops and their messages, each pair side by side.
 
 use super::ProtoError;
 use super::messages as pb;
@@ -9,7 +9,8 @@ use crate::ops::{
     SliceDim, WindowDim,
 };
 
-/// Groups this large are written only as an iota; below, also as a list, which every XLA of the last years reads.
+/// Groups this large are only written as an iota; smaller ones also as a list, which every XLA of the last years
+/// reads.
 const MAX_LISTED_DEVICES: i64 = 1 << 16;
 
 pub(crate) fn encode_window(window: &[WindowDim]) -> pb::Window {
@@ -200,8 +201,8 @@ pub(super) fn decode_scatter(dims: pb::ScatterDimensionNumbers, proto: &mut pb::
 
 /// Sets the fields of `replica_groups`.
 ///
-/// An iota goes out in the field of current XLA *and*, spelled out, in the older one, which back ends of the last
-/// years read: they would take an unknown field for "all replicas", which is another program.
+/// An iota is written to the field of current XLA *and*, as a list, to the older one, which back ends of the last
+/// years read: they would ignore the new field and use all replicas, which is another program.
 pub(crate) fn encode_groups(groups: &ReplicaGroups, proto: &mut pb::HloInstructionProto) {
     if let Some(groups) = listed(groups) {
         let replica_groups = groups.into_iter().map(|replica_ids| pb::ReplicaGroup { replica_ids }).collect();
@@ -219,7 +220,7 @@ pub(crate) fn encode_groups(groups: &ReplicaGroups, proto: &mut pb::HloInstructi
     }
 }
 
-/// Takes the fields of `replica_groups`; `None` if they say it in a way that [`ReplicaGroups`] does not (a mesh).
+/// Takes the fields of `replica_groups`; `None` if they have a form that [`ReplicaGroups`] does not have (a mesh).
 pub fn take_groups(proto: &mut pb::HloInstructionProto) -> Option<ReplicaGroups> {
     if proto.mesh_axes_replica_group_list.is_some() {
         return None;
@@ -240,7 +241,7 @@ pub fn take_groups(proto: &mut pb::HloInstructionProto) -> Option<ReplicaGroups>
     })
 }
 
-/// Groups one by one; `None` where they are no small list.
+/// The groups as lists; `None` if they are too large for that.
 pub fn listed(groups: &ReplicaGroups) -> Option<Vec<Vec<i64>>> {
     match groups {
         ReplicaGroups::List(groups) => Some(groups.clone()),
@@ -252,7 +253,7 @@ pub fn listed(groups: &ReplicaGroups) -> Option<Vec<Vec<i64>>> {
     }
 }
 
-/// Devices of a reshaped and transposed iota in row-major order; `None` where that is no small list.
+/// Devices of a reshaped and transposed iota in row-major order; `None` if they are too many for a list.
 fn iota_devices(reshape_dims: &[i64], transpose_perm: &[i64]) -> Option<Vec<i64>> {
     let rank = reshape_dims.len();
     let n = reshape_dims.iter().try_fold(1i64, |n, &dim| (dim > 0).then_some(n.checked_mul(dim)?))?;

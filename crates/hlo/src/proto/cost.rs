@@ -1,18 +1,18 @@
-//! How much memory a message takes once it is read, known before any is taken.
+//! Estimates the memory that a message takes once it is decoded, before any is allocated.
 //!
-//! A field of two bytes can become a struct of two thousand, so neither a file's size nor what it holds of anything else
-//! bounds the memory it asks for. [`bytes_needed`] walks the encoding and adds up the structs that decoding will make, and
-//! what the module that is made of them takes. It takes no memory itself.
+//! A field of two bytes can become a struct of two thousand, so the size of a file does not bound the memory that it
+//! needs. [`bytes_needed`] walks the encoding and adds up the structs that decoding will create, and the memory of the
+//! resulting module. It allocates nothing itself.
 
 use super::messages::*;
 use crate::{Computation, Instruction, Shape};
 use prost::bytes::Buf;
 use prost::encoding::{WireType, decode_key, decode_varint};
 
-/// Messages deeper inside each other than this are refused by decoding; they need not be counted.
+/// The deepest nesting of messages that decoding accepts; deeper ones need not be counted.
 const MAX_DEPTH: usize = 100;
 
-/// A message whose size matters: because it is large, or because it holds such.
+/// A message whose size matters: it is large, or contains large ones.
 #[derive(Clone, Copy)]
 enum MessageKind {
     Module,
@@ -31,12 +31,12 @@ enum MessageKind {
 }
 
 impl MessageKind {
-    /// What one such takes, in the list that holds it and in the module made of it.
+    /// The memory of one such message, in its list and in the module.
     fn n_bytes(self) -> u64 {
         let n_bytes = match self {
             MessageKind::Module => 0,
             MessageKind::Computation => size_of::<HloComputationProto>() + size_of::<Computation>() + 256,
-            // Ids, order and names are looked up in tables while instructions are made.
+            // Ids, order and names are looked up in tables while instructions are created.
             MessageKind::Instruction => size_of::<HloInstructionProto>() + size_of::<Instruction>() + 256,
             MessageKind::ProgramShape => size_of::<ProgramShapeProto>(),
             MessageKind::Shape => size_of::<ShapeProto>() + size_of::<Shape>(),
@@ -50,7 +50,7 @@ impl MessageKind {
         n_bytes as u64
     }
 
-    /// What a field with a length holds: a message, or bytes that take so many times their size.
+    /// The contents of a field with a length: a message, or bytes that take this many times their size.
     fn field(self, tag: u32) -> Result<MessageKind, u64> {
         use MessageKind::*;
         Ok(match (self, tag) {
@@ -74,12 +74,12 @@ impl MessageKind {
             }
             // Lists inside lists: groups of replicas, dimensions of a window.
             (Small, 1..=5) => Small,
-            // A literal's numbers: packed in one byte each they take four or eight; those of fixed width and bytes take
-            // their own size, and again in the row-major literal.
+            // A literal's numbers: packed in one byte each they take four or eight; those of fixed width, and bytes,
+            // take their own size, and again in the row-major literal.
             (Literal, 4..=7 | 14 | 34) => return Err(12),
             (Literal, _) => return Err(3),
             (Metadata, 5) => return Err(8),
-            // Names and texts stand in the message and in the module; lists of them take a string each.
+            // Names and texts are stored in the message and in the module; lists of them take a string each.
             (Module, 13 | 22) | (ProgramShape, 3) | (Instruction, 86) => return Err(40),
             (Module | Computation | Metadata, _) | (Instruction, 1 | 2 | 11 | 28 | 43 | 63 | 72 | 79) => return Err(3),
             // Packed numbers of a byte each take eight, and grow by doubling; as text they take up to twenty.
@@ -88,9 +88,9 @@ impl MessageKind {
     }
 }
 
-/// Bytes of memory that the module in `bytes` takes while it is read, an estimate from above; `bytes` not counted.
+/// Bytes of memory that the module in `bytes` takes while it is read, an upper estimate; `bytes` not counted.
 ///
-/// What is no message counts as far as it can be read: decoding says what is wrong with it.
+/// Bytes that are not a message count as far as they can be read: decoding reports the error.
 pub(super) fn bytes_needed(bytes: &[u8], is_wrapped: bool) -> u64 {
     let mut total = 0;
     let mut bytes = bytes;
@@ -116,21 +116,22 @@ fn of_field(field: &[u8], within_kind: MessageKind, tag: u32, depth: usize) -> u
 
 fn within(mut bytes: &[u8], kind: MessageKind, depth: usize) -> u64 {
     let mut total = 0u64;
-    // What a `Small` holds may be text or packed numbers, which look like fields or not; it takes no more than this.
+    // The contents of a `Small` may be text or packed numbers, which may look like fields; they take no more than
+    // this.
     if matches!(kind, MessageKind::Small) {
         total += 24 * bytes.len() as u64;
     }
     while let Some((tag, field)) = next_field(&mut bytes) {
         total += match field {
             Some(field) => of_field(field, kind, tag, depth),
-            // A number of its own, perhaps one of a list that is not packed.
+            // A single number, perhaps of a list that is not packed.
             None => 2 * size_of::<i64>() as u64,
         };
     }
     total
 }
 
-/// The next field: its tag, and its bytes if it has a length. `None` at the end, or where no field can be read.
+/// The next field: its tag, and its bytes if it has a length. `None` at the end, or if no field can be read.
 fn next_field<'b>(bytes: &mut &'b [u8]) -> Option<(u32, Option<&'b [u8]>)> {
     let (tag, wire_type) = decode_key(bytes).ok()?;
     let n_skipped = match wire_type {
@@ -146,7 +147,7 @@ fn next_field<'b>(bytes: &mut &'b [u8]) -> Option<(u32, Option<&'b [u8]>)> {
             *bytes = rest;
             return Some((tag, Some(field)));
         }
-        // Groups, which the schema has none of.
+        // Groups, which the schema does not use.
         WireType::StartGroup | WireType::EndGroup => 0,
     };
     (bytes.len() >= n_skipped).then(|| bytes.advance(n_skipped))?;
@@ -167,7 +168,7 @@ mod tests {
         [out, bytes.to_vec()].concat()
     }
 
-    /// Two bytes that become a struct each, as often as make up a megabyte.
+    /// Two bytes that become a struct each, repeated up to a megabyte.
     #[test]
     fn small_fields_of_large_structs_are_counted() {
         const N: usize = 500_000;
@@ -189,7 +190,7 @@ mod tests {
         assert!(error.to_string().ends_with(" MiB of memory, at most 1024 may be taken for one"), "{error}");
     }
 
-    /// What real modules take is a small part of the bound.
+    /// Real modules take a small part of the bound.
     #[test]
     fn modules_of_frameworks_fit() {
         for name in ["oracle_jax/encoder_forward", "oracle_tf/resnet_block_f32"] {

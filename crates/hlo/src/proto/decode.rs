@@ -1,9 +1,9 @@
-//! `HloModuleProto` → `Module`.
+//! Decodes a `HloModuleProto` to a `Module`.
 //!
-//! Trusts nothing: any bytes give a module or an error. Computations and instructions may stand in any order and have
-//! any ids; they come out callees and operands first, and otherwise as they stood. What the IR does not model stays in
-//! [`Unmodelled::proto`](crate::Unmodelled), so that [`encode`] writes it back. Shapes are not
-//! checked against the ops: that is `hlo::verify`.
+//! The input is not trusted: any bytes result in a module or an error. Computations and instructions may be in any
+//! order and have any ids; they are sorted callees and operands first, and otherwise keep their order. Fields that the
+//! IR does not model stay in [`Unmodelled::proto`](crate::Unmodelled), so that [`encode`] writes them back. Shapes are
+//! not checked against the ops: that is `hlo::verify`.
 
 use super::messages::*;
 use super::order::dependencies_first;
@@ -17,7 +17,7 @@ use prost::Message;
 use std::collections::HashMap;
 use std::mem::take;
 
-/// Whether bytes of an `HloModuleProto` are of a module that [`from_bytes`] takes memory for.
+/// Checks that the module in the bytes of a `HloModuleProto` is small enough for [`from_bytes`].
 ///
 /// # Errors
 /// [`ProtoError::TooLarge`].
@@ -33,10 +33,10 @@ fn fits(bytes: &[u8], is_wrapped: bool) -> Result<(), ProtoError> {
 /// A module from the bytes of an `HloModuleProto`, or of an `HloProto` or `HloModuleProtoWithConfig` around one.
 ///
 /// # Errors
-/// Bytes that are none of these, a module that takes more than [`MAX_BYTES`] of memory, and whatever [`module`] refuses.
+/// The bytes are none of these, the module takes more than [`MAX_BYTES`] of memory, or [`module`] refuses it.
 pub fn from_bytes(bytes: &[u8]) -> Result<Module, ProtoError> {
-    // The wrappers hold the module as field 1, which in the module itself is the name; so a wrapper read as a module
-    // is an error or has no computations.
+    // The wrappers have the module as field 1, which in the module itself is the name; so a wrapper that is read as a
+    // module is an error or has no computations.
     let bare = fits(bytes, false).and_then(|()| Ok(HloModuleProto::decode(bytes).map_err(WireError::new)?));
     match bare {
         Ok(proto) if !proto.computations.is_empty() => module(proto),
@@ -53,8 +53,8 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Module, ProtoError> {
 /// A module from its message.
 ///
 /// # Errors
-/// A message without what every module needs, with ids that lead nowhere or in circles, with numbers or names that
-/// the schema does not know, or with literals that do not fit their shapes.
+/// The message lacks a required field, has ids that do not exist or form cycles, numbers or names that the schema does
+/// not have, or literals that do not fit their shapes.
 pub fn module(mut proto: HloModuleProto) -> Result<Module, ProtoError> {
     let name = take(&mut proto.name);
     let mut protos = take(&mut proto.computations);
@@ -121,7 +121,7 @@ fn computation_order(protos: &[HloComputationProto]) -> Result<Vec<usize>, Proto
         .map_err(|member| ProtoError::Cycle { place: protos[member].name.clone(), what: "calls" })
 }
 
-/// Where each id stands.
+/// The position of each id.
 fn positions<'a>(items: impl Iterator<Item = (i64, &'a str)> + Clone) -> Result<HashMap<i64, usize>, ProtoError> {
     let mut position = HashMap::new();
     for (at, (id, name)) in items.clone().enumerate() {
@@ -167,15 +167,15 @@ fn computation(
     Ok(computation)
 }
 
-/// Takes the computation's number out of its instructions' ids. XLA writes it above their low 32 bits, in some places
-/// and not in others: what `XlaBuilder` builds has it in `id` and `root_id`, and not in `operand_ids`.
+/// Removes the computation's number from its instructions' ids. XLA writes it above their low 32 bits, in some places
+/// and not in others: modules from `XlaBuilder` have it in `id` and `root_id`, and not in `operand_ids`.
 ///
 /// Source: XLA's `HloInstruction::CalculateLocalId`.
 fn local_ids(proto: &mut HloComputationProto, sequence: &mut Option<InstructionSequence>) {
     const N_LOCAL_BITS: u32 = 32;
     let number_of = |id: i64| id >> N_LOCAL_BITS;
     let Some(number) = proto.instructions.first().map(|instr| number_of(instr.id)) else { return };
-    // Ids of another kind stay as they are, so that no two of them become one.
+    // Other ids stay as they are, so that they remain unique.
     if number == 0 || proto.instructions.iter().any(|instr| number_of(instr.id) != number) {
         return;
     }
@@ -190,13 +190,14 @@ fn local_ids(proto: &mut HloComputationProto, sequence: &mut Option<InstructionS
     }
 }
 
-/// Parameter names of a signature, if they are not those that [`encode`] would write.
+/// Parameter names of a signature, if [`encode`] would not write the same.
 fn unusual_names(parameter_names: Vec<String>, usual: Vec<String>) -> Option<ProgramShapeProto> {
     let is_usual = parameter_names.is_empty() || parameter_names == usual;
     (!is_usual).then(|| ProgramShapeProto { parameter_names, ..ProgramShapeProto::default() })
 }
 
-/// Positions of the instructions, operands and control predecessors first: as scheduled, or as they stand if that works.
+/// Positions of the instructions, operands and control predecessors first: as scheduled, or in their own order if that
+/// works.
 fn instruction_order(
     place: &str,
     protos: &[HloInstructionProto],
@@ -248,13 +249,13 @@ fn instruction(
     if proto.opcode.is_empty() {
         return Err(ProtoError::missing(&place, "opcode"));
     }
-    // One that is newer than this build is carried; what no opcode can be is damage.
+    // An opcode newer than this build is preserved; a string that cannot be an opcode is damage.
     if !proto.opcode.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-') {
         return Err(ProtoError::NoOpcode { place, opcode: take(&mut proto.opcode) });
     }
     let shape = proto.shape.take().ok_or_else(|| ProtoError::missing(&place, "shape"))?;
     let shape = shape::decode(&shape, &place)?;
-    // Ids were resolved when the order was found.
+    // Ids were resolved when the order was determined.
     let instrs = |ids: Vec<i64>| ids.iter().filter_map(|id| new_of.get(id).copied()).collect::<Vec<InstrId>>();
     let operands = instrs(take(&mut proto.operand_ids));
     let control_predecessors = instrs(take(&mut proto.control_predecessor_ids));
@@ -273,7 +274,7 @@ fn instruction(
     let sharding = proto.sharding.take().map(|sharding| Box::new(sharding::decode(&sharding)));
     let frontend_attributes = pairs(&mut proto.frontend_attributes);
     let mut attributes = unmodelled::to_text(&op.opcode(), &proto);
-    // A field that the op has not is kept, and has no text.
+    // A field that the op does not have is preserved, and has no text.
     attributes.retain(|(name, _)| unmodelled::may_have(&op, name));
     let unmodelled = Unmodelled { attributes, proto: leftover(proto) };
     Ok(Instruction {
@@ -318,7 +319,7 @@ fn stack_frames(index: Option<StackFrameIndexProto>) -> StackFrames {
     }
 }
 
-/// What is left of a message, encoded; messages that are always written and now empty do not count.
+/// The remaining fields of a message, encoded; messages that are always written, and empty now, do not count.
 fn leftover(mut proto: HloInstructionProto) -> Vec<u8> {
     proto.metadata = proto.metadata.filter(|metadata| metadata.encoded_len() > 0);
     proto.statistics_viz = proto.statistics_viz.filter(|figures| figures.encoded_len() > 0);
@@ -367,7 +368,7 @@ fn donors(proto: &mut HloModuleProto) -> Vec<(i64, Vec<i64>)> {
     entries.into_iter().map(|entry| (entry.parameter_number, entry.parameter_shape_index)).collect()
 }
 
-/// A number above all that names end in.
+/// A number above all those at the end of names.
 fn next_name(computations: &[Computation]) -> u32 {
     let names = computations.iter().flat_map(|computation| &computation.instructions).map(|instr| &instr.name);
     let numbers = names.filter_map(|name| name.rsplit_once('.')?.1.parse::<u32>().ok());

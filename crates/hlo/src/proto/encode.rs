@@ -1,10 +1,11 @@
-//! `Module` → `HloModuleProto`, as XLA writes it.
+//! Encodes a `Module` as a `HloModuleProto`, as XLA writes it.
 //!
-//! Computations go out callees first and instructions get ids counted through the whole module, which XLA of any age
-//! accepts. Of instructions of one name in several computations all but the first get a number appended. Arrays without a
-//! layout get the row-major one. Fields that the IR does not model come from
-//! [`Unmodelled::proto`](crate::Unmodelled). A text's counts of replicas and partitions are its device assignment
-//! ([`assignment`]); its other unmodelled attributes have no field: they belong to the compile options. Nothing is verified here: run `hlo::verify` first.
+//! Computations are written callees first and instructions get ids counted through the whole module, which every
+//! version of XLA accepts. If instructions of several computations have one name, all but the first get a number
+//! appended. Arrays without a layout get the row-major one. Fields that the IR does not model come from
+//! [`Unmodelled::proto`](crate::Unmodelled). A text's counts of replicas and partitions become its device assignment
+//! ([`assignment`]); its other unmodelled attributes have no field: they belong to the compile options. Nothing is
+//! verified here: run `hlo::verify` first.
 
 use super::messages::*;
 use super::order::dependencies_first;
@@ -22,13 +23,13 @@ use std::mem::take;
 const MAY_ALIAS: i32 = 1;
 const MUST_ALIAS: i32 = 2;
 
-/// A module as the bytes of its `HloModuleProto`.
+/// Encodes a module as the bytes of its `HloModuleProto`.
 ///
 /// # Errors
-/// What [`module`] says.
+/// As [`module`].
 pub fn to_bytes(module: &Module) -> Result<Vec<u8>, ProtoError> {
-    // As `module(…).encode_to_vec()`, but an instruction's message, which takes many times its encoding, is gone before
-    // the next one is made.
+    // As `module(…).encode_to_vec()`, but an instruction's message, which takes many times its encoding, is freed
+    // before the next one is created.
     let Whole { mut proto, order, ids, fused, renamed } = whole(module)?;
     let (name, entry_name) = (take(&mut proto.name), take(&mut proto.entry_computation_name));
     let mut out =
@@ -64,7 +65,7 @@ fn instruction_field(proto: &HloInstructionProto, out: &mut Vec<u8>) {
     message::encode(INSTRUCTIONS, proto, out);
 }
 
-/// A module's message without its computations, and what these are made with.
+/// A module's message without its computations, and the data to encode these.
 struct Whole {
     proto: HloModuleProto,
     order: Vec<CompId>,
@@ -76,7 +77,7 @@ struct Whole {
 /// A module as its message.
 ///
 /// # Errors
-/// Calls that form a cycle, literals that do not fit their shapes, and attributes of foreign text that have no message.
+/// Calls form a cycle, literals do not fit their shapes, or attributes of foreign text have no field.
 pub fn module(module: &Module) -> Result<HloModuleProto, ProtoError> {
     let Whole { mut proto, order, ids, fused, renamed } = whole(module)?;
     let message = |&comp: &CompId| {
@@ -136,11 +137,11 @@ fn whole(module: &Module) -> Result<Whole, ProtoError> {
     Ok(Whole { proto, order, ids, fused, renamed })
 }
 
-/// Names that instructions have in the message in place of their own.
+/// Names that replace the instructions' own in the message.
 type Renamed = HashMap<(CompId, InstrId), String>;
 
-/// New names for the instructions that have one of another computation's: text may give a name once in each, but XLA
-/// takes none twice from a proto.
+/// New names for instructions that share one with an instruction of another computation: text may use a name once in
+/// each, but XLA refuses duplicates in a proto.
 fn renamed(module: &Module, order: &[CompId]) -> Renamed {
     let n_instructions = module.computations.iter().map(|computation| computation.instructions.len()).sum();
     let mut taken: HashSet<Cow<'_, str>, foldhash::fast::RandomState> =
@@ -164,7 +165,7 @@ fn renamed(module: &Module, order: &[CompId]) -> Renamed {
     renamed
 }
 
-/// Computations inside a fusion. A text does not mark them; a proto does, and leaves them out of the schedule.
+/// Computations inside a fusion. A text does not mark them; a proto does, and omits them from the schedule.
 fn fused_computations(module: &Module) -> BTreeSet<CompId> {
     let instrs = module.computations.iter().flat_map(|computation| &computation.instructions);
     instrs.filter(|instr| instr.op.opcode() == "fusion").flat_map(|instr| instr.op.called()).collect()
@@ -192,7 +193,7 @@ fn computation_order(module: &Module) -> Result<Vec<CompId>, ProtoError> {
     }
 }
 
-/// Numbers of computations and instructions in the message: each counts from 1 in the order of the message.
+/// Ids of computations and instructions in the message: each counts from 1 in the order of the message.
 struct Ids {
     comp: Vec<i64>,
     first_instr: Vec<i64>,
@@ -282,7 +283,7 @@ fn instruction(
     Ok(proto)
 }
 
-/// Metadata, attributes and figures: XLA writes all three messages even if they are empty.
+/// Metadata, attributes and statistics: XLA writes all three messages even if they are empty.
 fn write_metadata(instr: &Instruction, proto: &mut HloInstructionProto) {
     let metadata = proto.metadata.get_or_insert_default();
     metadata.op_type = instr.metadata.op_type.clone();
@@ -294,7 +295,7 @@ fn write_metadata(instr: &Instruction, proto: &mut HloInstructionProto) {
     proto.statistics_viz.get_or_insert_default();
 }
 
-/// The tables' message; none if they are empty.
+/// The tables' message; `None` if they are empty.
 fn stack_frame_index(frames: &StackFrames) -> Option<StackFrameIndexProto> {
     let location = |location: &hlo::FileLocation| {
         let hlo::FileLocation { file_name_id, function_name_id, line, end_line, column, end_column } = *location;
@@ -344,12 +345,12 @@ fn host_program_shape(
     Ok(shape::encode_program(&shapes, result, names))
 }
 
-/// The names XLA gives to the parameters of a module's host program shape.
+/// XLA's names for the parameters of a module's host program shape.
 pub(super) fn host_names(n: usize) -> Vec<String> {
     (0..n).map(|number| format!("p{number}")).collect()
 }
 
-/// The order in which instructions stand, for every computation that is not inside a fusion.
+/// The order of execution of every computation that is not inside a fusion.
 fn schedule(
     module: &Module,
     order: &[CompId],
@@ -358,7 +359,7 @@ fn schedule(
 ) -> Result<HloScheduleProto, ProtoError> {
     let mut schedule = HloScheduleProto::default();
     for &comp in order {
-        // Of a proto some say themselves that they are.
+        // In a proto some computations are marked as such.
         if fused.contains(&comp) || computation(module, comp, ids)?.is_fusion_computation {
             continue;
         }

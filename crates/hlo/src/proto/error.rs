@@ -1,20 +1,20 @@
-//! What the proto decoder and encoder say when a module cannot pass.
+//! The errors of decoding and encoding a module.
 
 use crate::DType;
 
-/// Why bytes are no message of a schema: the decoder's words.
+/// Why bytes are not a message of a schema: the decoder's message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WireError(String);
 
 impl WireError {
-    /// The words of whichever decoder failed.
+    /// The message of any decoder.
     pub fn new(error: impl std::fmt::Display) -> WireError {
         WireError(error.to_string())
     }
 }
 
-/// What to do about a literal without elements: TensorFlow writes such modules.
+/// Advice about a literal without elements: TensorFlow writes such modules.
 fn left_out(n_found: usize) -> &'static str {
     match n_found {
         0 => {
@@ -25,20 +25,20 @@ fn left_out(n_found: usize) -> &'static str {
     }
 }
 
-/// A module that is not one, or that holds what this crate cannot represent.
+/// The bytes are not a module, or this crate cannot represent it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtoError {
     /// The bytes are not protocol buffers of this schema.
     #[error("not an HloModuleProto: {0}")]
     Wire(#[from] WireError),
-    /// More than a machine should hold for one module.
+    /// The module would take too much memory.
     #[error("the module takes about {} MiB of memory, at most {} may be taken for one", n_bytes >> 20, super::MAX_BYTES >> 20)]
     TooLarge {
-        /// What it takes, from above.
+        /// An upper estimate of that memory.
         n_bytes: u64,
     },
-    /// A field without which the message means nothing.
+    /// A required field is missing.
     #[error("{place}: {field} is missing")]
     Missing {
         /// Computation and instruction.
@@ -46,39 +46,39 @@ pub enum ProtoError {
         /// The schema's name of the field.
         field: &'static str,
     },
-    /// An opcode that is no word.
+    /// An opcode is not a word.
     #[error("{place}: `{}` is not an opcode: expected lower-case letters, digits and `-`", opcode.escape_debug())]
     NoOpcode {
         /// Computation and instruction.
         place: String,
-        /// What the message says.
+        /// The opcode in the message.
         opcode: String,
     },
-    /// A number that the schema (as far as this crate knows it) does not give a meaning.
+    /// A number has no meaning in the schema (as far as this crate knows it).
     #[error("{place}: {field} is {number}, expected {expected}")]
     Unknown {
         /// Computation and instruction.
         place: String,
         /// The schema's name of the field.
         field: &'static str,
-        /// What it says.
+        /// The number.
         number: i64,
-        /// What it may say.
+        /// The valid numbers.
         expected: &'static str,
     },
-    /// A name that is not in the table it must come from.
+    /// A name is not in its table.
     #[error("{place}: {field} is `{name}`, expected one of {expected}")]
     UnknownName {
         /// Computation and instruction.
         place: String,
         /// The schema's name of the field.
         field: &'static str,
-        /// What it says.
+        /// The name.
         name: String,
         /// The table.
         expected: String,
     },
-    /// An id that nothing has.
+    /// An id does not exist.
     #[error("{place}: {field} names id {id}, which nothing in {scope} has")]
     DanglingId {
         /// Computation and instruction.
@@ -87,10 +87,10 @@ pub enum ProtoError {
         field: &'static str,
         /// The id.
         id: i64,
-        /// Where it was looked for.
+        /// The scope of the search.
         scope: String,
     },
-    /// An id that two things have.
+    /// Two things have the same id.
     #[error("{place}: id {id} is taken by {other}")]
     DuplicateId {
         /// The second holder.
@@ -100,27 +100,27 @@ pub enum ProtoError {
         /// The first holder.
         other: String,
     },
-    /// Instructions that wait for each other, or computations that call each other.
+    /// Instructions, or computations, depend on each other in a cycle.
     #[error("{place}: {what} form a cycle, so no order runs them")]
     Cycle {
-        /// One member.
+        /// A member of the cycle.
         place: String,
         /// `operands`, `control predecessors` or `calls`.
         what: &'static str,
     },
-    /// A literal that does not hold what its shape says.
+    /// A literal does not have the elements of its shape.
     #[error("{place}: literal of shape {shape} holds {found} elements, expected {expected}{}", left_out(*found))]
     LiteralSize {
         /// Computation and instruction.
         place: String,
         /// The declared shape.
         shape: String,
-        /// Elements found.
+        /// The number of elements in the literal.
         found: usize,
-        /// Elements the shape has.
+        /// The number of elements of the shape.
         expected: i64,
     },
-    /// A layout that is not a permutation of the array's dimensions.
+    /// A layout is not a permutation of the array's dimensions.
     #[error("{place}: layout {{{minor_to_major}}} is not a permutation of the {rank} dimensions of {shape}")]
     BadLayout {
         /// Computation and instruction.
@@ -129,39 +129,39 @@ pub enum ProtoError {
         shape: String,
         /// The layout's dimensions.
         minor_to_major: String,
-        /// How many dimensions the array has.
+        /// The number of the array's dimensions.
         rank: usize,
     },
-    /// A schedule that leaves out instructions, repeats them, or runs one before its operands.
+    /// A schedule omits instructions, repeats them, or runs one before its operands.
     #[error("{place}: the schedule is not an order of all {n_instructions} instructions that puts operands first")]
     Schedule {
         /// The computation.
         place: String,
-        /// How many instructions it has.
+        /// The number of its instructions.
         n_instructions: usize,
     },
-    /// Something XLA has and this crate does not represent.
+    /// XLA supports this, but this crate does not represent it.
     #[error("{place}: {what} is not supported")]
     Unsupported {
         /// Computation and instruction.
         place: String,
-        /// What it is.
+        /// A description of it.
         what: String,
     },
 }
 
 impl ProtoError {
-    /// A literal's byte count on the way out, in elements.
+    /// The error for a literal to encode, whose byte count is converted to elements.
     pub(super) fn literal_bytes(place: &str, shape: String, n_bytes: usize, dtype: DType, expected: i64) -> ProtoError {
         ProtoError::LiteralSize { place: place.to_string(), shape, found: n_bytes / dtype.n_bytes(), expected }
     }
 
-    /// Says where an error of an attribute happened.
+    /// Adds the place to an error of an attribute.
     pub(super) fn unknown(place: &str, field: &'static str, number: i64, expected: &'static str) -> ProtoError {
         ProtoError::Unknown { place: place.to_string(), field, number, expected }
     }
 
-    /// A missing field.
+    /// The error for a missing field.
     pub(super) fn missing(place: &str, field: &'static str) -> ProtoError {
         ProtoError::Missing { place: place.to_string(), field }
     }

@@ -1,4 +1,4 @@
-//! Literals ↔ `LiteralProto`.
+//! Converts literals to and from `LiteralProto`.
 //!
 //! A [`Literal`] is row-major; a message lists elements in the order of its layout, so other layouts are permuted.
 
@@ -8,13 +8,13 @@ use super::shape;
 use crate::Element;
 use crate::{ArrayShape, DType, Literal, Shape};
 
-/// Literals of more dimensions are refused: printing recurses once per dimension.
+/// The most dimensions of a literal: printing recurses once per dimension.
 const MAX_RANK: usize = 100;
 
 /// A literal's message.
 ///
 /// # Errors
-/// A literal whose bytes do not fit its shape.
+/// The literal's bytes do not fit its shape.
 pub fn encode(literal: &Literal, place: &str) -> Result<LiteralProto, ProtoError> {
     let mut proto = LiteralProto { shape: Some(shape::encode(&literal.shape())), ..LiteralProto::default() };
     match literal {
@@ -46,7 +46,7 @@ pub fn encode(literal: &Literal, place: &str) -> Result<LiteralProto, ProtoError
 /// A literal from its message.
 ///
 /// # Errors
-/// A message whose elements do not fit its shape, or one that holds what [`Literal`] does not.
+/// The message's elements do not fit its shape, or [`Literal`] cannot represent it.
 pub fn decode(mut proto: LiteralProto, place: &str) -> Result<Literal, ProtoError> {
     let unsupported = |what: &str| ProtoError::Unsupported { place: place.to_string(), what: what.to_string() };
     if !proto.sparse_indices.is_empty() {
@@ -88,7 +88,7 @@ pub fn decode(mut proto: LiteralProto, place: &str) -> Result<Literal, ProtoErro
     }
 }
 
-/// For each element in the order of the layout its row-major index; `None` where the two orders are one.
+/// For each element in the order of the layout its row-major index; `None` if both orders are the same.
 fn physical_order(shape: &ArrayShape, place: &str) -> Result<Option<impl Iterator<Item = usize> + use<>>, ProtoError> {
     let rank = shape.rank();
     let Some(layout) = shape.layout.as_ref().filter(|l| !l.minor_to_major.iter().rev().copied().eq(0..rank as i64))

@@ -1,9 +1,9 @@
 //! XLA's HLO messages as prost structs: field numbers and wire types, nothing else.
 //!
 //! The structs follow the schema field by field, under the schema's names, so its comments are their documentation.
-//! Enums are `i32`, because a number this crate does not know must survive. A message that nothing here looks into is
-//! declared as `bytes`, which has the same wire format: it is carried verbatim, with whatever a later schema adds.
-//! `oneof` members are separate optional fields; their wire format is the same too.
+//! Enums are `i32`, because unknown numbers must survive. A message whose contents are not used here is declared as
+//! `bytes`, which has the same wire format: it is carried verbatim, with whatever a later schema adds. `oneof` members
+//! are separate optional fields; their wire format is the same too.
 //!
 //! Source: the descriptors of `xla/service/hlo.proto` and `xla/xla_data.proto` embedded in jaxlib 0.10.2, and
 //! openxla/xla at 011b7582 for their meaning. Three fields that current XLA no longer has are kept for older modules:

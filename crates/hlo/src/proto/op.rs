@@ -1,6 +1,6 @@
-//! Ops ↔ the fields of `HloInstructionProto`: which opcode uses which field.
+//! Converts ops to and from the fields of `HloInstructionProto`: which opcode uses which field.
 //!
-//! Decoding *takes* the fields it understands, so that what is left over is exactly what the IR does not model.
+//! Decoding *takes* the fields it understands, so that the rest is exactly what the IR does not model.
 
 use super::messages::{HloInstructionProto, ParameterReplication};
 use super::{ProtoError, attributes, literal, shape};
@@ -22,7 +22,7 @@ pub fn called(op: &Op) -> Vec<CompId> {
 /// Sets the fields of an op, except for opcode, operands and called computations. `lhs` is the first operand's shape.
 ///
 /// # Errors
-/// An attribute that no message can hold.
+/// An attribute cannot be represented in a message.
 pub fn encode(op: &Op, lhs: Option<&Shape>, proto: &mut HloInstructionProto, place: &str) -> Result<(), ProtoError> {
     match op {
         Op::Parameter { number, replication } => {
@@ -108,7 +108,7 @@ pub fn encode(op: &Op, lhs: Option<&Shape>, proto: &mut HloInstructionProto, pla
     Ok(())
 }
 
-/// What an instruction's message says beside its own fields.
+/// The context of an instruction's message.
 pub struct Context<'a> {
     /// Computation and instruction, for errors.
     pub place: &'a str,
@@ -123,7 +123,7 @@ impl Context<'_> {
         ProtoError::missing(self.place, field)
     }
 
-    /// The called computations, which must be `N`.
+    /// The called computations, of which there must be `N`.
     fn calls<const N: usize>(&self) -> Result<[CompId; N], ProtoError> {
         <[CompId; N]>::try_from(self.called.as_slice()).map_err(|_| {
             let expected = if N == 1 { "1 id" } else { "2 ids" };
@@ -157,11 +157,11 @@ impl Context<'_> {
     }
 }
 
-/// Takes an op from its message. An opcode that the IR does not model, or one used in a way that it does not, becomes
-/// [`Op::Opaque`] and keeps its fields.
+/// Takes an op from its message. An opcode that the IR does not model, or uses of an opcode that it does not, become
+/// [`Op::Opaque`] and keep their fields.
 ///
 /// # Errors
-/// A modelled opcode whose message lacks what it needs.
+/// A modelled opcode's message lacks a required field.
 pub fn decode(proto: &mut HloInstructionProto, context: Context<'_>) -> Result<Op, ProtoError> {
     let opcode = take(&mut proto.opcode);
     if let Some(op) = UnaryOp::from_name(&opcode) {
@@ -299,7 +299,7 @@ fn decode_convolution(proto: &mut HloInstructionProto, cx: &Context<'_>) -> Resu
     Ok(Op::Convolution(Box::new(Convolution {
         window: attributes::decode_window(proto.window.take().unwrap_or_default()),
         dims: attributes::decode_convolution_dims(*dims),
-        // Messages older than these fields mean 1.
+        // In messages older than these fields the count is 1.
         feature_group_count: take(&mut proto.feature_group_count).max(1),
         batch_group_count: take(&mut proto.batch_group_count).max(1),
         precision: attributes::decode_precision(precision, cx.place)?,
@@ -309,7 +309,7 @@ fn decode_convolution(proto: &mut HloInstructionProto, cx: &Context<'_>) -> Resu
 fn decode_custom_call(proto: &mut HloInstructionProto, cx: Context<'_>) -> Result<Op, ProtoError> {
     let constrained = take(&mut proto.constrain_layout);
     let layouts = take(&mut proto.operand_shapes_with_layout);
-    // A constraint on no operands is not the same as none: leave it among what is not modelled.
+    // A constraint on no operands differs from no constraint: it stays among the unmodelled fields.
     proto.constrain_layout = constrained && layouts.is_empty();
     Ok(Op::CustomCall(Box::new(CustomCall {
         target: take(&mut proto.custom_call_target),

@@ -1,6 +1,6 @@
 //! Orders in which dependencies come first.
 
-/// An order of `0..n` in which each index comes after its `dependencies`, and which is `0..n` itself where that is one.
+/// An order of `0..n` in which each index comes after its `dependencies`; it is `0..n` itself if that is valid.
 ///
 /// Linear in nodes and edges, and not recursive: modules come from files.
 ///
@@ -21,7 +21,7 @@ pub(crate) fn dependencies_first<'a>(
     }
     let mut marks = vec![Mark::New; n];
     let mut order = Vec::with_capacity(n);
-    // Nodes whose dependencies are being visited, with how many were.
+    // Nodes whose dependencies are being visited, with the number of those visited.
     let mut stack: Vec<(usize, usize)> = Vec::new();
     for root in 0..n {
         if marks[root] == Mark::New {

@@ -1,8 +1,8 @@
-//! Shapes and layouts ↔ `ShapeProto` and `LayoutProto`.
+//! Converts shapes and layouts to and from `ShapeProto` and `LayoutProto`.
 //!
-//! Layout fields that [`Layout`] keeps as text ([`Layout::extra`]) are translated here: `L(n)` tail padding, `#(t)` and
-//! `*(t)` index and pointer types, `SC(d:i,j)` split configurations, `M(n)` dynamic-shape prefix; and of sparse layouts,
-//! which XLA no longer has, `D(D,C+)` levels and `P(shape)` physical shape.
+//! Layout fields that [`Layout`] keeps as text ([`Layout::extra`]) are translated here: `L(n)` tail padding, `#(t)`
+//! and `*(t)` index and pointer types, `SC(d:i,j)` split configurations, `M(n)` dynamic-shape prefix; and for sparse
+//! layouts, which XLA no longer has, `D(D,C+)` levels and `P(shape)` physical shape.
 
 use super::ProtoError;
 use super::messages::{LayoutProto, ProgramShapeProto, ShapeProto, SplitConfigProto, TileProto};
@@ -51,7 +51,7 @@ fn encode_array(array: &ArrayShape) -> ShapeProto {
 /// A shape from its message.
 ///
 /// # Errors
-/// An element type that [`Shape`] does not have, or a layout it cannot hold.
+/// An element type that [`Shape`] does not have, or a layout that it cannot represent.
 pub fn decode(proto: &ShapeProto, place: &str) -> Result<Shape, ProtoError> {
     match proto.element_type {
         TUPLE => proto.tuple_shapes.iter().map(|s| decode(s, place)).collect::<Result<_, _>>().map(Shape::Tuple),
@@ -135,7 +135,7 @@ fn encode_layout(layout: &Layout) -> LayoutProto {
     proto
 }
 
-/// How text writes a `DimLevelType`, by its number.
+/// The text forms of a `DimLevelType`, by its number.
 const LEVELS: [&str; 4] = ["D", "C", "S", "H"];
 
 /// The `key(values)` pieces of [`Layout::extra`]; a piece without key repeats the one before.
@@ -195,7 +195,7 @@ fn decode_layout(proto: &LayoutProto, place: &str) -> Result<Layout, ProtoError>
     })
 }
 
-/// The levels of a layout as text has them, dense ones too; `None` where it has none.
+/// The levels of a layout in text form, including dense ones; `None` if it has none.
 fn decode_levels(proto: &LayoutProto, place: &str) -> Result<Option<String>, ProtoError> {
     let LayoutProto { dim_level_types, dim_unique, dim_ordered, .. } = proto;
     let is_true = |flags: &[bool]| flags.iter().all(|&flag| flag);

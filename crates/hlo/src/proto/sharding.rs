@@ -1,6 +1,6 @@
-//! Shardings ↔ `OpSharding`.
+//! Converts shardings to and from `OpSharding`.
 //!
-//! A message that a structured [`Sharding`] would not give back exactly becomes [`Sharding::Raw`].
+//! A message that a structured [`Sharding`] would not restore exactly becomes [`Sharding::Raw`].
 
 use super::messages::OpSharding;
 use super::{ProtoError, WireError};
@@ -20,7 +20,7 @@ const UNREDUCED: i32 = 6;
 /// A sharding's message.
 ///
 /// # Errors
-/// A [`Sharding::Raw`] that is known only as text.
+/// A [`Sharding::Raw`] that is only known as text.
 pub fn encode(sharding: &Sharding, place: &str) -> Result<OpSharding, ProtoError> {
     let of_type = |r#type| OpSharding { r#type, ..OpSharding::default() };
     Ok(match sharding {
@@ -61,7 +61,7 @@ pub fn encode(sharding: &Sharding, place: &str) -> Result<OpSharding, ProtoError
     })
 }
 
-/// A sharding from its message: structured where that loses nothing.
+/// A sharding from its message: structured if that loses nothing.
 pub fn decode(proto: &OpSharding) -> Sharding {
     let structured = match proto.r#type {
         REPLICATED => Some(Sharding::Replicated),
@@ -85,14 +85,14 @@ pub fn decode(proto: &OpSharding) -> Sharding {
     match structured {
         Some(sharding) if encode(&sharding, "").as_ref() == Ok(proto) => sharding,
         Some(_) | None => {
-            // A text that does not say the same is none.
+            // Keep the text form only if it round-trips.
             let text = to_text(proto).filter(|text| from_text(text).as_ref() == Some(proto)).unwrap_or_default();
             Sharding::Raw { text, proto: proto.encode_to_vec() }
         }
     }
 }
 
-/// Types by the names that text has for them, alone or in `last_tile_dims`.
+/// The text names of types, alone or in `last_tile_dims`.
 const TYPES: [(&str, i32); 5] = [
     ("replicated", REPLICATED),
     ("maximal", MAXIMAL),
@@ -101,8 +101,8 @@ const TYPES: [(&str, i32); 5] = [
     ("unreduced", UNREDUCED),
 ];
 
-/// What text has between the braces for a message that [`Sharding`] has no structure for: `unknown`, subgroups of
-/// devices, and groups of values sharded alike.
+/// The text between the braces for a message that [`Sharding`] has no structure for: `unknown`, subgroups of devices,
+/// and groups of values sharded alike.
 fn to_text(proto: &OpSharding) -> Option<String> {
     let name = |r#type: i32| TYPES.iter().find(|(_, number)| *number == r#type).map(|(name, _)| *name);
     let mut text = match proto.r#type {
@@ -133,10 +133,10 @@ fn to_text(proto: &OpSharding) -> Option<String> {
     Some(text)
 }
 
-/// How a value is sharded with its group, by `shard_group_type`.
+/// The relation of a value's sharding to its group's, by `shard_group_type`.
 const GROUPS: [&str; 2] = ["shard_as", "shard_like"];
 
-/// The message of such a text; `None` for texts that are not of these forms.
+/// The message for such a text; `None` for texts of other forms.
 fn from_text(text: &str) -> Option<OpSharding> {
     let mut value = Cursor::new(text);
     let proto = read(&mut value).ok().flatten();
@@ -203,7 +203,7 @@ fn read(value: &mut Cursor<'_>) -> Read<Option<OpSharding>> {
     Ok(Some(proto))
 }
 
-/// XLA always writes a permutation; ours leaves the identity out.
+/// XLA always writes a permutation; the IR omits the identity.
 pub(super) fn encode_perm(reshape_dims: &[i64], transpose_perm: &[i64]) -> Vec<i32> {
     if transpose_perm.is_empty() {
         (0..reshape_dims.len() as i32).collect()
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(text, "devices=[1,2]<=[2] last_tile_dims={manual} shard_as 7");
         assert_eq!(encode(&Sharding::Raw { text: text.clone(), proto: Vec::new() }, ""), Ok(proto.clone()));
         assert_eq!(encode(&sharding, ""), Ok(proto));
-        // What no text says gets none.
+        // A message without a text form gets no text.
         let named = OpSharding { named_sharding: Some(vec![8, 1]), ..OpSharding::default() };
         let sharding = decode(&named);
         assert!(matches!(&sharding, Sharding::Raw { text, .. } if text.is_empty()));

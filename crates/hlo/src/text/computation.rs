@@ -1,7 +1,7 @@
-//! The second pass over HLO text: the instructions of computations, their names resolved and their values read.
+//! The second pass over HLO text: builds the instructions of computations, resolving names and reading values.
 //!
-//! Text comes in parts, and a computation may begin in one and end in another. Only of one that stands in a single part
-//! may instructions be out of order: they are put in one in which operands come first.
+//! Text comes in parts, and a computation may begin in one and end in another. Only within a single part may
+//! instructions be out of order: they are sorted so that operands come first.
 
 use super::error::ParseErrorKind;
 use super::forms::finished;
@@ -14,7 +14,7 @@ use crate::proto::order::dependencies_first;
 use crate::unmodelled::may_have;
 use crate::{CompId, Computation, DType, InstrId, Instruction, Metadata, Shape, Unmodelled};
 
-/// The instructions of a computation so far, by name, and the dtypes of their results.
+/// The instructions of a computation so far, by name, with the dtypes of their results.
 #[derive(Default)]
 struct Known<'a> {
     position: ByName<'a>,
@@ -34,13 +34,13 @@ impl<'a> Known<'a> {
     }
 }
 
-/// A computation of which all or some instructions are built.
+/// A computation, all or some of whose instructions are built.
 #[derive(Default)]
 struct Built {
     instructions: Vec<Instruction>,
-    /// The instruction that says `ROOT`.
+    /// The instruction marked `ROOT`.
     root: Option<InstrId>,
-    /// The last one in the text.
+    /// The last instruction of the text.
     last: Option<InstrId>,
     attributes: Vec<(String, String)>,
     /// The computations that it calls.
@@ -55,17 +55,17 @@ pub(super) struct Computations<'a> {
     heads: Vec<Head<'a>>,
     comp_of: ByName<'a>,
     built: Vec<Built>,
-    /// Of the last one that was built.
+    /// The instructions of the last computation that was built.
     known: Known<'a>,
     /// The highest number at the end of an instruction's name.
     highest: u32,
     later: Later,
-    /// For how many instructions room may be made before it is known that there are so many.
+    /// The most instructions for which room may be reserved before they are known to exist.
     room: usize,
 }
 
 impl<'a> Computations<'a> {
-    /// Of a module that may take so many bytes.
+    /// The computations of a module that may take `max_bytes` of memory.
     pub(super) fn within(max_bytes: usize) -> Computations<'a> {
         Computations { room: max_bytes / (4 * size_of::<Instruction>()), ..Computations::default() }
     }
@@ -99,7 +99,7 @@ impl<'a> Computations<'a> {
         }
     }
 
-    /// Builds the instructions of a part that was announced. The cursor is where the part ends.
+    /// Builds the instructions of an announced part. The cursor is where the part ends.
     pub(super) fn build(&mut self, mut cursor: Cursor<'a>, part: &mut TextPart<'a>) -> Read<()> {
         let is_last = cursor.at_end();
         let TextPart { instructions, attributes, pieces } = part;
@@ -127,13 +127,14 @@ impl<'a> Computations<'a> {
         Ok(())
     }
 
-    /// Makes room for the instructions of a computation, of which the first part has `n`: lists of hundreds of
-    /// megabytes should not be copied to grow.
+    /// Reserves room for the instructions of a computation, whose first part has `n`: lists of hundreds of megabytes
+    /// should not be copied to grow.
     fn make_room(&mut self, cursor: Cursor<'_>, head: Head<'_>, n: usize, is_whole: bool) {
         let Some(built) = self.built.last_mut() else { return };
         let mut n_expected = n;
         if !is_whole {
-            // As many as there are if the rest of the text is like this part of it; hardly any takes less than 64 bytes.
+            // As many as there are if the rest of the text is like this part; an instruction hardly ever takes less
+            // than 64 bytes.
             let n_bytes_each = ((cursor.pos - head.offset) / n.max(1)).max(64);
             n_expected = ((cursor.end - head.offset) / n_bytes_each).min(self.room).max(n);
             self.room -= n_expected.min(self.room);
@@ -185,7 +186,7 @@ impl<'a> Computations<'a> {
 }
 
 impl Built {
-    /// The one that is marked; without a mark, the last in the text.
+    /// The marked instruction; without a mark, the last in the text.
     fn root(&self) -> InstrId {
         self.root.or(self.last).unwrap_or(InstrId(0))
     }
@@ -202,7 +203,8 @@ impl Built {
         Err(Fault::new(span.start, ParseErrorKind::Expected { found, expected }))
     }
 
-    /// Adds the next instructions: `raw`, the computation's piece in a part. `dtypes` are those of the results of all so far.
+    /// Adds the next instructions: `raw`, the computation's piece in a part. `dtypes` are the results' dtypes of all
+    /// so far.
     fn add<'a>(
         &mut self,
         cursor: Cursor<'a>,
@@ -262,11 +264,11 @@ fn number_at_end(name: &str) -> Option<u32> {
     if start.ends_with('.') { digits.parse().ok() } else { None }
 }
 
-/// What must come before each instruction of a computation, by its place in the text: operands, then control
-/// predecessors, all in one list.
+/// The instructions that must come before each instruction of a computation, by place in the text: operands, then
+/// control predecessors, all in one list.
 struct Edges {
     list: Vec<usize>,
-    /// For each instruction where its operands begin, and where its control predecessors do; then the end.
+    /// For each instruction where its operands begin, and where its control predecessors begin; then the end.
     starts: Vec<(usize, usize)>,
 }
 
@@ -299,7 +301,7 @@ impl Edges {
 
     /// The order in which dependencies come first; `None` if that is the text's.
     ///
-    /// Of a computation of which only a piece is known, any other order is as bad as a cycle.
+    /// If only a piece of the computation is known, any other order is as bad as a cycle.
     fn order(&self, raw: &[RawInstruction<'_>], is_whole: bool, base: usize) -> Read<Option<Vec<usize>>> {
         if (0..raw.len()).all(|at| self.all(at).iter().all(|&dependency| dependency < base + at)) {
             return Ok(None);

@@ -1,8 +1,8 @@
-//! Where and why HLO text could not be read.
+//! The errors of reading HLO text, with their place.
 
 use std::fmt;
 
-/// Text that is not a module: where, what stands there, what was expected.
+/// Text that is not a module: where, what is there, what was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ParseError {
@@ -20,48 +20,48 @@ pub struct ParseError {
     pub caret: usize,
 }
 
-/// What is wrong with the text.
+/// The kinds of errors in the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseErrorKind {
-    /// Something else had to stand there.
+    /// Another token was expected.
     #[error("found {found}, expected {expected}")]
     Expected {
-        /// The token that stands there, quoted.
+        /// The token in the text, quoted.
         found: String,
-        /// What had to.
+        /// The expected token.
         expected: String,
     },
-    /// A name that nothing has.
+    /// A name is not defined.
     #[error("no {what} is named `{name}`{}", suggestion(.nearest))]
     UnknownName {
-        /// What kind of thing.
+        /// The kind of thing.
         what: &'static str,
         /// The name.
         name: String,
-        /// The nearest name that something has.
+        /// The most similar name.
         nearest: Option<String>,
     },
-    /// An opcode that HLO has not.
+    /// HLO does not have the opcode.
     #[error("no opcode is named `{opcode}`; help: {}", opcode_help(.nearest))]
     UnknownOpcode {
         /// The opcode.
         opcode: String,
-        /// The nearest opcode that HLO has.
+        /// The most similar opcode of HLO.
         nearest: Option<String>,
     },
-    /// A name given twice.
+    /// A name is defined twice.
     #[error("the {what} `{name}` is defined twice")]
     DuplicateName {
-        /// What kind of thing.
+        /// The kind of thing.
         what: &'static str,
         /// The name.
         name: String,
     },
-    /// Another instruction of the computation says `ROOT` already.
+    /// A second instruction of the computation is marked `ROOT`.
     #[error("a second ROOT, expected one in a computation")]
     SecondRoot,
-    /// An attribute that the op needs is not there.
+    /// An attribute that the op needs is missing.
     #[error("`{opcode}` needs the attribute `{attribute}`")]
     MissingAttribute {
         /// The op.
@@ -69,7 +69,7 @@ pub enum ParseErrorKind {
         /// The attribute.
         attribute: &'static str,
     },
-    /// An attribute that the op has not.
+    /// The op does not have the attribute.
     #[error("`{opcode}` has no attribute `{attribute}`; help: take it out, as nothing would come of it")]
     NoAttribute {
         /// The op.
@@ -77,7 +77,7 @@ pub enum ParseErrorKind {
         /// The attribute.
         attribute: String,
     },
-    /// A number that its dtype cannot hold.
+    /// A number is out of its dtype's range.
     #[error("`{token}` is not a value of {dtype}")]
     BadElement {
         /// The number.
@@ -85,32 +85,32 @@ pub enum ParseErrorKind {
         /// The dtype.
         dtype: &'static str,
     },
-    /// A constant printed without its values.
+    /// A constant was printed without its values.
     #[error("the constant's values were left out (`{{...}}`); help: print the module with large constants")]
     Elided,
-    /// Operands or calls in a circle.
+    /// Operands or calls form a cycle.
     #[error("{what} form a cycle through `{name}`")]
     Cycle {
         /// `operands` or `calls`.
         what: &'static str,
-        /// One member.
+        /// A member of the cycle.
         name: String,
     },
-    /// Deeper nesting than any real module has.
+    /// Nesting is deeper than in any real module.
     #[error("nesting is deeper than {max}")]
     TooDeep {
         /// The limit.
         max: usize,
     },
-    /// More than a machine should hold for one module.
+    /// The module would take too much memory.
     #[error("the module takes more than {} MiB of memory from here on, the most that one may", super::MAX_BYTES >> 20)]
     TooLarge,
     /// The module has no entry computation, or several.
     #[error("{n} of {n_all} computations are marked `ENTRY`, expected 1; help: {}", entry_help(*n, *n_all))]
     Entry {
-        /// How many computations say so.
+        /// The number of computations with the mark.
         n: usize,
-        /// How many there are.
+        /// The number of all computations.
         n_all: usize,
     },
 }
@@ -134,7 +134,7 @@ fn opcode_help(nearest: &Option<String>) -> String {
     }
 }
 
-/// Characters of a long line that are shown on each side of the place.
+/// The number of characters of a long line that are shown on each side of the place.
 const EXCERPT: usize = 60;
 
 impl ParseError {

@@ -1,7 +1,7 @@
-//! How values are spelled, both ways: lists, windows, paddings, slices, labels of dimensions, groups of replicas.
+//! The spelling of values, both ways: lists, windows, paddings, slices, labels of dimensions, groups of replicas.
 //!
-//! What is written as text is `…_text`; the reader of the same form has the name without it. Which op has which values is
-//! in [`super::op`].
+//! Writers are called `…_text`; the reader of the same form has the name without that. [`super::op`] says which values
+//! each op has.
 
 use super::lex::{Cursor, Read};
 use crate::ops::{ConvolutionDims, PadDim, ReplicaGroups, SliceDim, Window, WindowDim};
@@ -49,7 +49,7 @@ pub(super) fn padding_text(dims: &[PadDim]) -> String {
     })
 }
 
-/// What stands in `window={…}`; fields that are everywhere at their default are left out.
+/// The contents of `window={…}`; fields with their default everywhere are omitted.
 pub(crate) fn window_text(window: &[WindowDim]) -> String {
     let mut out = format!("size={}", joined(window, "x", |out, dim| write_display(out, &dim.size)));
     let mut put = |name: &str, is_default: fn(&WindowDim) -> bool, text: fn(&WindowDim) -> String| {
@@ -74,7 +74,7 @@ pub(crate) fn window_text(window: &[WindowDim]) -> String {
 pub(crate) fn dim_labels_text(dims: &ConvolutionDims) -> String {
     let labels = |roles: [(i64, char); 2], spatial: &[i64]| {
         let rank = roles.iter().map(|&(dim, _)| dim).chain(spatial.iter().copied()).max().unwrap_or(0) + 1;
-        // A broken module may claim any dimension; it gets as many labels as it has roles.
+        // A broken module may have any number of dimensions; it gets as many labels as it has roles.
         let rank = usize::try_from(rank).unwrap_or(0).min(2 + spatial.len());
         let mut labels = vec!["?".to_string(); rank];
         let mut set = |dim: i64, label: String| {
@@ -114,12 +114,12 @@ pub(crate) fn write_iota(out: &mut String, reshape_dims: &[i64], transpose_perm:
     }
 }
 
-/// A value must end where its reader stopped.
+/// Checks that a value ends where its reader stopped.
 pub(crate) fn finished(value: &mut Cursor<'_>) -> Read<()> {
     if value.at_end() { Ok(()) } else { Err(value.expected("the end of the value")) }
 }
 
-/// A word of a table.
+/// Reads a word of a table.
 pub(super) fn named<T: Copy>(value: &mut Cursor<'_>, all: &[T], of: impl Fn(T) -> &'static str) -> Read<T> {
     value.skip_blank();
     let start = value.pos;
@@ -183,7 +183,7 @@ fn groups(value: &mut Cursor<'_>) -> Read<Vec<Vec<i64>>> {
     value.skip_blank();
     let start = value.pos;
     let word = value.word("integers like `0_1x2_3`")?;
-    // What is made of them, the largest being dimensions of a window, stands beside them for a while.
+    // A caller may keep values made from the groups, at most a window dimension each, beside them for a while.
     let n_groups = word.bytes().filter(|&byte| byte == b'x').count() + 1;
     value.spend(n_groups * (2 * size_of::<Vec<i64>>() + 2 * size_of::<WindowDim>()) + word.len() * size_of::<i64>())?;
     let group = |text: &str| text.split('_').map(|number| number.parse().ok()).collect::<Option<Vec<i64>>>();

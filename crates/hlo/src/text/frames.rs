@@ -14,8 +14,8 @@
 //! 1 {file_location_id=1 parent_frame_id=1}
 //! ```
 //!
-//! Entries count from 1. XLA's text says of a frame's parent one more than its proto, so that the outermost frames, whose
-//! parent is 0 there, say 1 here.
+//! Entries count from 1. The parent of a frame is one more in XLA's text than in its proto, so that the outermost
+//! frames, whose parent is 0 there, have 1 here.
 
 use super::error::ParseErrorKind;
 use super::lex::{Cursor, Fault, Read};
@@ -58,14 +58,14 @@ fn table<T>(out: &mut String, title: &str, entries: &[T], text: impl Fn(&T) -> S
     out.push_str("\n\n");
 }
 
-/// Reads the tables that stand here, each at most once, in any order.
+/// Reads the tables at the cursor, each at most once, in any order.
 pub(super) fn read(cursor: &mut Cursor<'_>) -> Read<StackFrames> {
     let mut frames = StackFrames::default();
     let mut seen = Vec::new();
     loop {
         let before = *cursor;
         let title = cursor.word_or_empty();
-        // A computation may have such a name too: after it come a brace or its parameters.
+        // A computation may have such a name too: then a brace or its parameters follow.
         let is_table = matches!(title, FILE_NAMES | FUNCTION_NAMES | FILE_LOCATIONS | STACK_FRAMES)
             && !matches!(cursor.peek(), Some(b'{' | b'('));
         if !is_table {
@@ -130,7 +130,7 @@ fn location(cursor: &mut Cursor<'_>) -> Read<FileLocation> {
     Ok(FileLocation { file_name_id, function_name_id, line, end_line, column, end_column })
 }
 
-/// The numbers as a proto holds them; `start` is where they stand.
+/// The numbers as a proto stores them; `start` is their place.
 fn small<const N: usize>(mut start: Cursor<'_>, values: [i64; N]) -> Read<[i32; N]> {
     let mut small = [0; N];
     for (small, value) in small.iter_mut().zip(values) {
@@ -175,13 +175,13 @@ mod tests {
         assert_eq!(module.stack_frames.frames, frames);
         assert_eq!(module.source_text(&module.entry().instructions[0].metadata), "/src/net.py:7");
         assert_eq!(print(&module, &PrintOptions::default()), text);
-        // Without metadata nothing names a frame.
+        // Without metadata there are no references to frames.
         let bare = print(&module, &PrintOptions { metadata: false, ..PrintOptions::default() });
         assert!(!bare.contains("FileNames") && !bare.contains("stack_frame_id"), "{bare}");
         assert!(parse(&bare, "m.hlo").unwrap().stack_frames.is_empty());
     }
 
-    /// The names of the tables are no reserved words.
+    /// The names of the tables are not reserved words.
     #[test]
     fn a_computation_may_be_named_as_a_table() {
         let text = "HloModule m\n\nFileNames {\n  ROOT x = f32[] parameter(0)\n}\n\nENTRY StackFrames (x: f32[]) -> f32[] \
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Every truncation and every changed byte gives a module that prints back, or an error.
+    /// Every truncation and every changed byte results in a module that prints back, or in an error.
     #[test]
     fn broken_tables_do_not_panic() {
         let text = with(TABLES);

@@ -1,7 +1,7 @@
 //! A cursor over HLO text: words, numbers, strings, balanced values and shapes.
 //!
-//! HLO's tokens depend on where they stand (`3x3_1`, `b01f_01io->b01f`, `{1,0:T(8,128)}`), so there is no separate
-//! stream of tokens: a reader asks the cursor for what must come next. Nothing is copied.
+//! HLO's tokens depend on their context (`3x3_1`, `b01f_01io->b01f`, `{1,0:T(8,128)}`), so there is no separate stream
+//! of tokens: a reader asks the cursor for the expected token. Nothing is copied.
 
 use super::error::ParseErrorKind;
 use crate::words::nearest;
@@ -10,14 +10,14 @@ use memchr::memchr2;
 use smallvec::SmallVec;
 use std::cell::Cell;
 
-/// Shapes nested deeper than this are refused; real ones are a few deep.
+/// The deepest nesting of shapes that is accepted; real ones are a few levels deep.
 pub(crate) const MAX_DEPTH: usize = 100;
 
-/// A byte offset and what is wrong there.
+/// A byte offset and the error there.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) offset: usize,
-    /// Boxed, so that what succeeds is not slowed by the size of what fails.
+    /// Boxed, so that the size of errors does not slow the successful path.
     pub(crate) kind: Box<ParseErrorKind>,
 }
 
@@ -30,13 +30,13 @@ impl Fault {
 
 pub(crate) type Read<T> = Result<T, Fault>;
 
-/// A place in the text, and where the part that may be read ends.
+/// A position in the text, and the end of the part that may be read.
 #[derive(Clone, Copy)]
 pub(crate) struct Cursor<'a> {
     pub(crate) text: &'a str,
     pub(crate) pos: usize,
     pub(crate) end: usize,
-    /// How many more bytes of memory may be taken for what is read; no bound if `None`.
+    /// How many more bytes of memory may be taken for values; unbounded if `None`.
     left: Option<&'a Cell<usize>>,
 }
 
@@ -47,10 +47,10 @@ pub(crate) struct Span {
     pub(crate) end: usize,
 }
 
-/// A short list while it is read.
+/// A short list while it is being read.
 type Ints = SmallVec<[i64; 8]>;
 
-/// The list as it is kept, with no more memory than it needs.
+/// The list as it is stored, with no more memory than it needs.
 fn exact(ints: Ints) -> Vec<i64> {
     if ints.spilled() { ints.into_vec() } else { ints.to_vec() }
 }
@@ -59,12 +59,12 @@ pub(super) const fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'+') || byte >= 0x80
 }
 
-/// Whether a value may end, open, close or hide something at this byte.
+/// Whether a value may end at this byte, or brackets, strings or comments begin or end there.
 const fn is_value_mark(byte: u8) -> bool {
     matches!(byte, b'"' | b'/' | b'{' | b'(' | b'[' | b'}' | b')' | b']' | b',' | b'\n')
 }
 
-/// One of the two functions above, of every byte.
+/// A table of one of the two functions above, for every byte.
 macro_rules! table {
     ($of:ident) => {{
         let mut table = [false; 256];
@@ -84,15 +84,15 @@ impl<'a> Cursor<'a> {
         Cursor { text, pos: 0, end: text.len(), left: None }
     }
 
-    /// A cursor that stops when what is read takes more memory than is `left`.
+    /// A cursor that fails when values take more memory than is `left`.
     pub(crate) fn bounded(text: &'a str, left: &'a Cell<usize>) -> Cursor<'a> {
         Cursor { left: Some(left), ..Cursor::new(text) }
     }
 
-    /// Says that about so many bytes of memory are taken for what was read here.
+    /// Subtracts the estimated bytes of memory that a value here takes.
     ///
-    /// Every place that appends to a list says what an element takes, as a text of a few bytes an element can grow to
-    /// many times its size. An estimate from above is enough; the text itself is not counted.
+    /// Every place that appends to a list reports the size of an element, as a text of a few bytes per element can
+    /// grow to many times its size. An upper estimate is enough; the text itself is not counted.
     #[inline]
     pub(crate) fn spend(&self, n_bytes: usize) -> Read<()> {
         let Some(left) = self.left else { return Ok(()) };
@@ -114,7 +114,7 @@ impl<'a> Cursor<'a> {
         &self.text[span.start..span.end]
     }
 
-    /// Where a part of this text stands in it.
+    /// The offset of a part of this text.
     pub(crate) fn offset_of(&self, part: &'a str) -> usize {
         (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize)
     }
@@ -190,7 +190,7 @@ impl<'a> Cursor<'a> {
         self.expected(format!("`{mark}`"))
     }
 
-    /// A fault here: what stands here, and what had to.
+    /// An error here: the token in the text, and the expected one.
     #[cold]
     pub(crate) fn expected(&mut self, expected: impl Into<String>) -> Fault {
         self.skip_blank();
@@ -228,7 +228,7 @@ impl<'a> Cursor<'a> {
         &self.text[start..self.pos]
     }
 
-    /// A word that must be there; `what` says what it is.
+    /// A word that must be there; `what` describes it.
     pub(crate) fn word(&mut self, what: &str) -> Read<&'a str> {
         match self.word_or_empty() {
             "" => Err(self.expected(what)),
@@ -328,7 +328,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Passes a quoted string, the cursor being at its first quote. Returns whether there is a backslash in it.
+    /// Skips a quoted string, with the cursor at its first quote. Returns whether it contains a backslash.
     fn skip_string(&mut self) -> Read<bool> {
         let start = self.pos;
         let mut has_escapes = false;
@@ -345,12 +345,13 @@ impl<'a> Cursor<'a> {
         Err(self.expected("a closing quote"))
     }
 
-    /// Passes a value of unknown form: up to a comma, a closing bracket, or the end of the line outside of all brackets.
+    /// Skips a value of unknown form: up to a comma, a closing bracket, or the end of the line outside of all
+    /// brackets.
     pub(crate) fn value(&mut self) -> Read<Span> {
         self.skip_blank();
         let start = self.pos;
         let bytes = self.text.as_bytes();
-        // What must close; on the stack, as nearly every value is a few brackets deep.
+        // The expected closing brackets; on the stack, as nearly every value is a few brackets deep.
         let mut open: SmallVec<[u8; 16]> = SmallVec::new();
         loop {
             let rest = &bytes[self.pos..self.end];
@@ -389,7 +390,7 @@ impl<'a> Cursor<'a> {
         Ok(Span { start, end })
     }
 
-    /// Passes a bracketed text whose opening bracket was taken, up to and including its closing one.
+    /// Skips bracketed text whose opening bracket was read, up to and including its closing one.
     pub(crate) fn until_closed(&mut self, close: &str) -> Read<Span> {
         let start = self.pos;
         loop {
@@ -416,7 +417,7 @@ impl<'a> Cursor<'a> {
         self.shape_at(0, true)
     }
 
-    /// Passes a shape that is not kept, and takes no memory for it.
+    /// Skips a shape, and takes no memory for it.
     pub(crate) fn pass_shape(&mut self) -> Read<()> {
         let left = self.left.map(Cell::get);
         self.shape_at(0, false)?;
@@ -426,7 +427,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// With `keep` false the shape has none of its lists, as nobody will look.
+    /// Without `keep` the shape has none of its lists, as it is discarded.
     fn shape_at(&mut self, depth: usize, keep: bool) -> Read<Shape> {
         if depth > MAX_DEPTH {
             return Err(self.fault(ParseErrorKind::TooDeep { max: MAX_DEPTH }));
@@ -470,7 +471,7 @@ impl<'a> Cursor<'a> {
         self.sequence("[", "]", |cursor| {
             let is_unbounded = cursor.eat("?");
             let is_dynamic = is_unbounded || cursor.eat("<=");
-            // Flags are kept only once there is one.
+            // Flags are stored only once there is one.
             if is_dynamic {
                 array.dynamic.resize(dims.len(), false);
             }

@@ -1,4 +1,4 @@
-//! Names in one list of text, such as an instruction's attributes, of which none may come twice.
+//! The set of names in one list of text, such as an instruction's attributes, which must be unique.
 
 use std::collections::HashSet;
 
@@ -7,19 +7,19 @@ use smallvec::SmallVec;
 use super::error::ParseErrorKind;
 use super::lex::{Fault, Read};
 
-/// Among so few names looking at each is fastest.
+/// Up to this many names, a linear search is fastest.
 const N_FEW: usize = 16;
 
 /// The names so far.
 #[derive(Default)]
 pub(super) struct Names<'a> {
     few: SmallVec<[&'a str; N_FEW]>,
-    /// All of them, once there are many.
+    /// All names, once there are many.
     many: HashSet<&'a str>,
 }
 
 impl<'a> Names<'a> {
-    /// Adds a name, which stands at `offset`. An error is a name that is there already.
+    /// Adds a name, which is at `offset`. A name that is present already is an error.
     pub(super) fn insert(&mut self, name: &'a str, what: &'static str, offset: usize) -> Read<()> {
         if self.few.len() == N_FEW && self.many.is_empty() {
             self.many.extend(&self.few);

@@ -26,19 +26,19 @@ pub(super) fn general(value: f64, precision: usize) -> String {
     }
 }
 
-/// An f32 in as few digits as give it back: 6, else 9.
+/// An f32 in as few digits as round-trip: 6, else 9.
 pub(super) fn f32_text(value: f32) -> String {
     let short = general(value.into(), 6);
     if short.parse::<f32>().is_ok_and(|parsed| parsed == value) { short } else { general(value.into(), 9) }
 }
 
-/// An f64 in as few digits as give it back: 15, else 17.
+/// An f64 in as few digits as round-trip: 15, else 17.
 pub(crate) fn f64_text(value: f64) -> String {
     let short = general(value, 15);
     if short.parse::<f64>().is_ok_and(|parsed| parsed == value) { short } else { general(value, 17) }
 }
 
-/// One element of an array from its little-endian bytes, with a NaN's payload where it is not the plain one.
+/// One element of an array from its little-endian bytes, with a NaN's payload if it is not the default one.
 pub(crate) fn element(dtype: DType, bytes: &[u8]) -> String {
     struct Text<'a>(&'a [u8]);
     impl ElementVisitor for Text<'_> {
@@ -67,7 +67,7 @@ pub(crate) fn element(dtype: DType, bytes: &[u8]) -> String {
             let [real, imag] = [&bytes[..8], &bytes[8..]].map(|part| element(DType::F64, part));
             format!("({real}, {imag})")
         }
-        // `pred` and integers as Rust writes them; what is left is a float of 8 bits or less.
+        // `pred` and integers as Rust writes them; otherwise a float of 8 bits or less.
         _ => dtype.stored().visit(Text(bytes)).unwrap_or_else(|| small_float(dtype, bytes[0])),
     }
 }
@@ -84,7 +84,7 @@ fn with_payload(text: String, payload: u64, plain: u64, is_nan: bool) -> String 
     if is_nan && payload != plain { format!("{text}(0x{payload:x})") } else { text }
 }
 
-/// The shape of a format of at most 8 bits.
+/// The layout of a float format of at most 8 bits.
 pub(super) struct SmallFloat {
     /// Exponent bits.
     pub(super) exponent_bits: u32,
@@ -92,11 +92,11 @@ pub(super) struct SmallFloat {
     pub(super) fraction_bits: u32,
     /// Exponent bias.
     pub(super) bias: i32,
-    /// What the largest exponent, and negative zero, mean.
+    /// The meaning of the largest exponent, and of negative zero.
     pub(super) specials: Specials,
 }
 
-/// How a small format spends its bit patterns on infinities and NaN.
+/// The bit patterns that a small format uses for infinities and NaN.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Specials {
     /// As IEEE 754: the largest exponent is infinity or NaN.
@@ -110,7 +110,7 @@ pub(super) enum Specials {
 }
 
 impl SmallFloat {
-    /// The format of a dtype, if it is one of these. `f8e8m0fnu` is not: it has no sign.
+    /// The format of a dtype, if it is a small float. `f8e8m0fnu` is not: it has no sign.
     pub(super) fn of(dtype: DType) -> Option<SmallFloat> {
         let (exponent_bits, fraction_bits, bias, specials) = match dtype {
             DType::F8E5M2 => (5, 2, 15, Specials::Ieee),
@@ -155,7 +155,7 @@ impl SmallFloat {
         if negative && !(is_nan && self.specials == Specials::NegativeZeroIsNan) { -magnitude } else { magnitude }
     }
 
-    /// Digits that tell every value from its neighbours: ⌈1 + p log₁₀ 2⌉ of p significant bits.
+    /// The number of digits that distinguish all values: ⌈1 + p log₁₀ 2⌉ for p significant bits.
     fn digits(&self) -> usize {
         (1.0 + f64::from(self.fraction_bits + 1) * std::f64::consts::LOG10_2).ceil() as usize
     }
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(small_float(DType::F8E5M2, 0xfc), "-inf");
         assert_eq!(small_float(DType::F8E4M3FNUZ, 0x80), "nan");
         assert_eq!(small_float(DType::F4E2M1FN, 0x0f), "-6");
-        // The largest of each, as the OCP microscaling specification has them.
+        // The largest value of each, as in the OCP microscaling specification.
         assert_eq!(small_float(DType::F6E3M2FN, 0x1f), "28");
         assert_eq!(small_float(DType::F6E2M3FN, 0x3f), "-7.5");
         assert_eq!(small_float(DType::F8E8M0FNU, 127), "1");

@@ -1,4 +1,4 @@
-//! Ops as text, both ways: which opcode writes and reads which `name=value`, in XLA's order.
+//! Ops as text, both ways: the `name=value` attributes of each opcode, in XLA's order.
 
 use super::error::ParseErrorKind;
 use super::forms::*;
@@ -24,21 +24,21 @@ const API_VERSIONS: [&str; 5] = [
     "API_VERSION_TYPED_FFI",
 ];
 
-/// The API version that text leaves out.
+/// The API version that text omits.
 const API_VERSION_ORIGINAL: i32 = 1;
 
 /// Attributes of a custom call that the IR does not model, and that XLA prints before its target.
 pub(crate) const BEFORE_TARGET: [&str; 6] =
     ["window", "dim_labels", "feature_group_count", "batch_group_count", "padding_type", "operand_precision"];
 
-/// Those that it prints before the API version.
+/// Unmodelled attributes that it prints before the API version.
 pub(crate) const BEFORE_API_VERSION: [&str; 3] = ["literal", "output_to_operand_aliasing", "schedule"];
 
-/// Collects `, name=value` after an instruction's operands.
+/// Writes `, name=value` after an instruction's operands.
 pub(super) struct Attributes<'a> {
-    /// Where they go.
+    /// The output.
     pub(super) out: &'a mut String,
-    /// How the name of a computation is written.
+    /// Writes the name of a computation.
     pub(super) computation: &'a dyn Fn(CompId) -> String,
 }
 
@@ -59,7 +59,7 @@ impl Attributes<'_> {
         }
     }
 
-    /// Writes `, name=true` if it is.
+    /// Writes `, name=true` if `value` is true.
     fn put_flag(&mut self, name: &str, value: bool) {
         if value {
             self.put(name, true);
@@ -75,8 +75,8 @@ impl Attributes<'_> {
         self.put(name, format_args!("{{{names}}}"));
     }
 
-    /// Writes the attributes of an op, and the `further` ones that the IR does not model. `lhs` is the shape of its first
-    /// operand.
+    /// Writes the attributes of an op, and the `further` ones that the IR does not model. `lhs` is the shape of its
+    /// first operand.
     pub(super) fn write_op(&mut self, op: &Op, lhs: Option<&Shape>, further: &[&(String, String)]) {
         match op {
             Op::CustomCall(call) => self.custom_call(call, further),
@@ -87,7 +87,7 @@ impl Attributes<'_> {
         }
     }
 
-    /// Writes those of the further attributes whose names are asked for.
+    /// Writes the further attributes whose names are selected.
     fn put_further(&mut self, further: &[&(String, String)], is_asked: impl Fn(&str) -> bool) {
         further.iter().filter(|(name, _)| is_asked(name)).for_each(|(name, value)| self.put(name, value));
     }
@@ -161,7 +161,7 @@ impl Attributes<'_> {
                 (_, branches) => self.put_all_called("branch_computations", branches),
             },
             Op::AllReduce(all_reduce) => self.all_reduce(all_reduce),
-            // Its own attributes are among the unmodelled ones, which go before the called computations.
+            // Its own attributes are among the unmodelled ones, which come before the called computations.
             Op::Opaque(_) => {}
             Op::CustomCall(_)
             | Op::Constant(_)
@@ -395,7 +395,7 @@ pub(super) fn op(values: &mut Values<'_, '_>, raw: &RawInstruction<'_>, shape: &
     })
 }
 
-/// Attributes in which opcodes that the IR does not model name computations.
+/// Attributes that name computations, for opcodes that the IR does not model.
 const CALLED: [&str; 11] = [
     "calls",
     "to_apply",

@@ -1,9 +1,9 @@
 //! HLO text → `Module`, in both dialects.
 //!
-//! Names of instructions and computations may come before their definitions. Attributes that the IR does not model are
-//! kept verbatim, in order, and opcodes it does not model become [`Op::Opaque`](crate::Op); one that HLO does not have
-//! at all is an error. Shapes are not checked against the ops: that is `hlo::verify`. Time is linear in the text; nesting is bounded.
-//! A long text is read part by part.
+//! Names of instructions and computations may be used before their definitions. Attributes that the IR does not model
+//! are preserved verbatim, in order, and opcodes it does not model become [`Op::Opaque`](crate::Op); an opcode that
+//! HLO does not have is an error. Shapes are not checked against the ops: that is `hlo::verify`. Time is linear in the
+//! text; nesting is bounded. A long text is read part by part.
 
 use super::computation::Computations;
 use super::error::ParseError;
@@ -14,21 +14,21 @@ use super::{MAX_BYTES, frames, read_common};
 use crate::{Alias, AliasKind, CompId, Computation, EntryLayout, InstrId, Module, Shape};
 use std::cell::Cell;
 
-/// Bytes of text that are read at a time: what is made of them on the way stays in a core's cache, and its memory is
-/// used again for the next. A fuzzer's texts are short, and should be read in parts too.
+/// The number of bytes of text that are read at a time: intermediate data stay in a core's cache, and their memory is
+/// reused for the next part. A fuzzer's texts are short, and should be read in parts too.
 pub(super) const PART: usize = if cfg!(fuzzing) { 64 } else { 64 << 10 };
 
-/// Reads a module. `path` is what errors call the text.
+/// Reads a module. `path` names the text in errors.
 ///
 /// # Errors
-/// The first thing that is not HLO text, or what takes more than [`MAX_BYTES`] of memory; with line and column.
+/// The first error in the text, or a module that takes more than [`MAX_BYTES`] of memory; with line and column.
 pub fn parse(text: &str, path: &str) -> Result<Module, ParseError> {
     parse_within(text, path, MAX_BYTES)
 }
 
 /// [`parse`] with another bound than [`MAX_BYTES`].
 pub(super) fn parse_within(text: &str, path: &str, max_bytes: usize) -> Result<Module, ParseError> {
-    // What is wrong with a text, only reading all of it can say.
+    // Only reading the whole text gives the right error.
     let in_parts = if text.len() > PART { read_module(text, max_bytes, PART).ok() } else { None };
     match in_parts {
         Some(module) => Ok(module),
@@ -37,10 +37,10 @@ pub(super) fn parse_within(text: &str, path: &str, max_bytes: usize) -> Result<M
     }
 }
 
-/// Reads a module in parts of so many bytes: each part once for its instructions, then again for what they mean.
+/// Reads a module in parts of `n_bytes`: each part once for its instructions, then again for their contents.
 ///
-/// In parts only a module can be read in which operands come first, as XLA prints it: of any other, reading fails. A part
-/// that takes the whole text has no such bound.
+/// Only a module whose operands come first, as XLA prints it, can be read in parts: otherwise reading fails. A part
+/// that is the whole text does not have this restriction.
 pub(super) fn read_module(text: &str, max_bytes: usize, n_bytes: usize) -> Read<Module> {
     let left = Cell::new(max_bytes.saturating_sub(text.len()));
     let mut cursor = Cursor::bounded(text, &left);
@@ -123,7 +123,7 @@ fn alias(value: &mut Cursor<'_>) -> Read<Alias> {
     Ok(Alias { output_index, parameter_number, parameter_index, kind })
 }
 
-/// `{(f32[2]{0})->f32[]}`; `None` if it says what the entry's instructions say.
+/// `{(f32[2]{0})->f32[]}`; `None` if it is that of the entry's instructions.
 fn entry_layout(value: &mut Cursor<'_>, entry: &Computation) -> Read<Option<EntryLayout>> {
     value.expect("{")?;
     let mut parameters = Vec::new();

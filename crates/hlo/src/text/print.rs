@@ -8,15 +8,15 @@ use crate::{AliasKind, CompId, Computation, EntryLayout, InstrId, Instruction, M
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The name under which [`Unmodelled::attributes`](crate::Unmodelled) keeps metadata fields the IR has not.
+/// The name under which [`Unmodelled::attributes`](crate::Unmodelled) keeps metadata fields that the IR does not have.
 pub(crate) const METADATA: &str = "metadata";
 
-/// Attributes of a module that the IR does not model and that XLA prints elsewhere than after the entry's layout: before
-/// it, and after everything.
+/// Attributes of a module that the IR does not model and that XLA prints elsewhere than after the entry's layout:
+/// before it, and at the end.
 const ALIAS_PASSTHROUGH: &str = "alias_passthrough_params";
 const ORIGIN_RECOVERY_TABLE: &str = "origin_recovery_table";
 
-/// How a module is printed.
+/// Options for printing a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrintOptions {
     /// `%` before names of instructions and computations.
@@ -27,15 +27,16 @@ pub struct PrintOptions {
     pub operand_indices: bool,
     /// `(x: f32[]) -> f32[]` after a computation's name.
     pub program_shapes: bool,
-    /// `metadata={…}` and the source tables it names. It also says which arrays have custom VJPs: a text without it
-    /// differentiates as if none had.
+    /// `metadata={…}` and the source tables that it refers to. It also marks arrays with custom VJPs: a text without
+    /// it is differentiated as if there were none.
     pub metadata: bool,
-    /// Constants of more elements than this print as `{...}`, which no parser takes back. `None` prints all whole.
+    /// Constants of more elements than this print as `{...}`, which no parser accepts. `None` prints all of them in
+    /// full.
     pub max_constant_elements: Option<i64>,
 }
 
 impl Default for PrintOptions {
-    /// Today's dialect, everything whole: XLA's `ShortParsable`, with metadata.
+    /// Today's dialect, complete: XLA's `ShortParsable`, with metadata.
     fn default() -> PrintOptions {
         PrintOptions {
             percent: false,
@@ -49,18 +50,18 @@ impl Default for PrintOptions {
 }
 
 impl PrintOptions {
-    /// The dialect of compiled programs and of dumps, everything whole: XLA's `Default`, as it is today.
+    /// The dialect of compiled programs and of dumps, complete: XLA's `Default`, as it is today.
     pub fn dump() -> PrintOptions {
         PrintOptions { percent: true, operand_indices: true, program_shapes: true, ..PrintOptions::default() }
     }
 
-    /// The same as it was until 2025, with operands' shapes: what TensorFlow still writes before optimization.
+    /// The same as it was until 2025, with operands' shapes: TensorFlow still writes it before optimization.
     pub fn long() -> PrintOptions {
         PrintOptions { operand_shapes: true, ..PrintOptions::dump() }
     }
 }
 
-/// A whole module.
+/// Prints a whole module.
 pub fn print(module: &Module, options: &PrintOptions) -> String {
     let mut printer = Printer { module, options, out: String::new() };
     printer.header();
@@ -70,7 +71,7 @@ pub fn print(module: &Module, options: &PrintOptions) -> String {
     printer.out
 }
 
-/// One instruction, as it stands in its module.
+/// Prints one instruction.
 pub fn print_instruction(module: &Module, comp: CompId, id: InstrId, options: &PrintOptions) -> String {
     let mut printer = Printer { module, options, out: String::new() };
     let computation = module.comp(comp);
@@ -78,8 +79,8 @@ pub fn print_instruction(module: &Module, comp: CompId, id: InstrId, options: &P
     printer.out
 }
 
-/// A module's name as one word. Nothing refers to it, so a proto may have any, or none; letters that text has no room for
-/// are `_`.
+/// A module's name as one word. Nothing refers to it, so a proto may have any name, or none; characters that text does
+/// not allow become `_`.
 fn word(name: &str) -> Cow<'_, str> {
     match name {
         "" => Cow::Borrowed("_"),
@@ -245,7 +246,7 @@ impl Printer<'_> {
         let computation_name = |comp: CompId| format!("{percent}{}", module.comp(comp).name);
         let mut attributes = Attributes { out: &mut self.out, computation: &computation_name };
         let lhs = instr.operands.first().map(|&lhs| &computation.instr(lhs).shape);
-        // Further metadata goes with the metadata.
+        // Further metadata is printed with the metadata.
         let further: Vec<&(String, String)> =
             instr.unmodelled.attributes.iter().filter(|(name, _)| name != METADATA).collect();
         attributes.write_op(&instr.op, lhs, &further);
@@ -278,7 +279,7 @@ impl Printer<'_> {
         }
         let has_stack_frame = *stack_frame_id != 0;
         let further = instr.unmodelled.attributes.iter().find(|(name, _)| name == METADATA);
-        // As XLA has it, a line without any of these says nothing.
+        // XLA omits the metadata if these fields are all empty.
         if parts.is_empty() && !has_stack_frame && further.is_none() {
             return;
         }

@@ -1,4 +1,4 @@
-//! What any instruction may carry beside its op, from text: frontend attributes and metadata.
+//! Reads the attributes that any instruction may have: frontend attributes and metadata.
 
 use super::forms::small_int;
 use super::lex::{Cursor, Read};
@@ -24,9 +24,9 @@ pub(super) fn frontend_attributes(value: &mut Cursor<'_>) -> Read<Vec<(String, S
     Ok(attributes)
 }
 
-/// `{op_type="…" op_name="…" source_file="…" source_line=3 stack_frame_id=2}`. Returns what else stands there, verbatim.
+/// `{op_type="…" op_name="…" source_file="…" source_line=3 stack_frame_id=2}`. Returns further fields, verbatim.
 ///
-/// No field comes twice: XLA refuses that too.
+/// A field may not occur twice; XLA refuses that too.
 pub(super) fn metadata(value: &mut Cursor<'_>, metadata: &mut Metadata) -> Read<Vec<String>> {
     let mut rest = Vec::new();
     let mut names = Names::default();

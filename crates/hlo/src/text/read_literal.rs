@@ -35,7 +35,7 @@ pub(super) fn literal(cursor: &mut Cursor<'_>, shape: &Shape) -> Read<Literal> {
             }
             refuse_elided(*cursor)?;
             let mut reader = Reader { array, codes: Codes::of(array.dtype), bytes: Vec::new() };
-            // The text bounds the number of elements, whatever the shape claims.
+            // The text bounds the number of elements, whatever the shape says.
             let n_text = (cursor.end - cursor.pos) as i64;
             let n_elements = array.n_elements().clamp(0, n_text) as usize;
             cursor.spend(n_elements * array.dtype.n_bytes())?;
@@ -149,7 +149,7 @@ fn write_nan(out: &mut Vec<u8>, dtype: DType, negative: bool, payload: u64) -> O
     Some(())
 }
 
-/// Writes a number rounded once to its dtype; `None` if it has no such value.
+/// Writes a number rounded once to its dtype; `None` if the dtype does not have such a value.
 fn write_number(out: &mut Vec<u8>, dtype: DType, token: &str, codes: &Codes) -> Option<()> {
     let small_int = |bits: u32, signed: bool| -> Option<u8> {
         let value: i64 = token.parse().ok()?;
@@ -186,7 +186,7 @@ fn write_number(out: &mut Vec<u8>, dtype: DType, token: &str, codes: &Codes) -> 
     Some(())
 }
 
-/// The value, unless it is an infinity of which the token does not speak: a number beyond the dtype's largest.
+/// The value, unless it is an infinity and the token is a number: that is beyond the dtype's largest.
 fn in_range<T: Copy>(value: T, token: &str, is_infinite: fn(T) -> bool) -> Option<T> {
     let is_named = token.trim_start_matches(['-', '+']).starts_with(['i', 'I']);
     (is_named || !is_infinite(value)).then_some(value)
@@ -206,8 +206,8 @@ impl Codes {
         }
     }
 
-    /// The pattern nearest to a value; of two equally near the even one. `None` for a NaN or infinity it has not, and
-    /// for what is beyond the largest.
+    /// The pattern nearest to a value, ties to even. `None` for a NaN or infinity that the dtype does not have, and
+    /// for numbers beyond the largest.
     fn nearest(&self, value: f64) -> Option<u8> {
         if value.is_nan() {
             let sign_matches = |bits: u8| (bits >> 7 == 1) == value.is_sign_negative();

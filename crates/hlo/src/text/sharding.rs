@@ -39,7 +39,7 @@ pub(super) fn write(out: &mut String, sharding: &Sharding) {
     }
 }
 
-/// Whether text can say it: a message in a form that XLA's text has not is left out rather than misstated.
+/// Whether it has a text form: a message in a form that XLA's text does not have is omitted rather than misstated.
 pub(super) fn has_text(sharding: &Sharding) -> bool {
     match sharding {
         Sharding::Raw { text, proto } => !text.is_empty() || proto.is_empty(),
@@ -48,7 +48,7 @@ pub(super) fn has_text(sharding: &Sharding) -> bool {
     }
 }
 
-/// `{replicated}`, `{devices=[2,1]<=[2]}`, `{{…}, {…}}`; other forms come through as they are.
+/// `{replicated}`, `{devices=[2,1]<=[2]}`, `{{…}, {…}}`; other forms are preserved.
 pub(super) fn read(value: &mut Cursor<'_>) -> Read<Sharding> {
     read_at(value, 0)
 }
@@ -61,7 +61,7 @@ fn read_at(value: &mut Cursor<'_>, depth: usize) -> Read<Sharding> {
     if value.peek() == Some(b'{') {
         let mut elements = Vec::new();
         while !value.eat("}") {
-            // Encoded, it takes several times what it takes here.
+            // Encoded, it takes several times as much memory as here.
             value.spend(8 * size_of::<Sharding>())?;
             elements.push(read_at(value, depth + 1)?);
             value.eat(",");

@@ -1,24 +1,24 @@
-//! The first pass over HLO text: which computations and instructions there are, their names, shapes and opcodes, and
-//! where their operands and attributes stand. Names are resolved and values read by the second pass (`computation`).
+//! The first pass over HLO text: finds the computations and instructions, their names, shapes and opcodes, and where
+//! their operands and attributes are. The second pass (`computation`) resolves names and reads values.
 
 use super::error::ParseErrorKind;
 use super::lex::{Cursor, Fault, Read, Span};
 use super::names::Names;
 use crate::{Computation, Instruction, Shape};
 
-/// Bytes that a name takes beside itself: in the table of names, and in the order that is made of what has them.
+/// Bytes of memory per name, besides the text: in the table of names, and in the order of the instructions.
 const PER_NAME: usize = 160;
 
-/// What stands before the first computation.
+/// The text before the first computation.
 pub(super) struct Header<'a> {
     pub(super) name: &'a str,
     pub(super) attributes: Vec<Attribute<'a>>,
 }
 
-/// A part of the text: computations that follow each other; the first may begin in the part before, the last end in the next.
+/// A part of the text: consecutive computations; the first may begin in the part before, the last end in the next.
 ///
-/// Instructions of all of them stand in one list, attributes of everything in another, and [`Listed`] ranges cut them
-/// up: a list for each would cost more than all the rest.
+/// The instructions of all of them are in one list, the attributes of everything in another, and [`Listed`] ranges
+/// refer to them: a list for each would cost more than all the rest.
 #[derive(Default)]
 pub(super) struct TextPart<'a> {
     pub(super) instructions: Vec<RawInstruction<'a>>,
@@ -26,26 +26,26 @@ pub(super) struct TextPart<'a> {
     pub(super) pieces: Vec<Piece<'a>>,
 }
 
-/// A computation, or what of it stands in one part.
+/// A computation, or its piece in one part.
 pub(super) struct Piece<'a> {
-    /// `None` where it began in the part before.
+    /// `None` if it began in the part before.
     pub(super) head: Option<Head<'a>>,
-    /// In [`TextPart::instructions`].
+    /// Range of [`TextPart::instructions`].
     pub(super) instructions: Listed,
-    /// Which of these instructions says `ROOT`.
+    /// Which of these instructions is marked `ROOT`.
     pub(super) root: Option<usize>,
-    /// In [`TextPart::attributes`]; `None` where it goes on in the next part.
+    /// Range of [`TextPart::attributes`]; `None` if it continues in the next part.
     pub(super) attributes: Option<Listed>,
 }
 
 impl Piece<'_> {
-    /// Whether all of the computation stands in this part.
+    /// Whether the whole computation is in this part.
     pub(super) fn is_whole(&self) -> bool {
         self.head.is_some() && self.attributes.is_some()
     }
 }
 
-/// What stands before a computation's instructions.
+/// The text before a computation's instructions.
 #[derive(Clone, Copy)]
 pub(super) struct Head<'a> {
     pub(super) name: &'a str,
@@ -62,7 +62,7 @@ pub(super) struct RawInstruction<'a> {
     pub(super) shape: Shape,
     pub(super) opcode: &'a str,
     pub(super) opcode_offset: usize,
-    /// What stands between the parentheses after the opcode.
+    /// The text between the parentheses after the opcode.
     pub(super) operands: Span,
     pub(super) attributes: Listed,
 }
@@ -90,8 +90,8 @@ pub(super) fn header<'a>(cursor: &mut Cursor<'a>) -> Read<Header<'a>> {
 }
 
 impl<'a> TextPart<'a> {
-    /// Reads the next part, in place of this one: to the end of the text, or to where an instruction can begin at `stop`
-    /// or behind it.
+    /// Reads the next part, in place of this one: to the end of the text, or to the first place at or behind `stop`
+    /// where an instruction can begin.
     pub(super) fn read(&mut self, cursor: &mut Cursor<'a>, stop: usize) -> Read<()> {
         let mut is_inside = self.is_open();
         self.instructions.clear();
@@ -130,13 +130,13 @@ impl<'a> TextPart<'a> {
         Ok(())
     }
 
-    /// Whether the last computation goes on in the next part.
+    /// Whether the last computation continues in the next part.
     pub(super) fn is_open(&self) -> bool {
         self.pieces.last().is_some_and(|piece| piece.attributes.is_none())
     }
 }
 
-/// `, name=value` as often as it stands there, no name twice.
+/// Any number of `, name=value`, with unique names.
 fn attributes<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read<Listed> {
     let start = all.len();
     let mut names = Names::default();
@@ -150,7 +150,7 @@ fn attributes<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Read
             return Err(cursor.expected(format!("a value of `{name}`")));
         }
         names.insert(name, "attribute", offset)?;
-        // Name and value become strings of their own where the IR does not model them.
+        // If the IR does not model it, name and value become strings.
         let n_bytes = name.len() + value.end - value.start + size_of::<(String, String)>();
         cursor.spend(2 * (size_of::<Attribute<'_>>() + n_bytes))?;
         all.push(Attribute { name, value });
@@ -170,7 +170,7 @@ fn computation<'a>(cursor: &mut Cursor<'a>) -> Read<Head<'a>> {
     }
     let mut result = None;
     if cursor.eat("(") {
-        // The parameters repeat what the instructions say.
+        // The parameters repeat the instructions' shapes.
         cursor.until_closed(")")?;
         cursor.expect("->")?;
         cursor.skip_blank();
@@ -196,7 +196,7 @@ fn instruction<'a>(cursor: &mut Cursor<'a>, all: &mut Vec<Attribute<'a>>) -> Rea
     let shape = cursor.shape()?;
     let opcode = cursor.word("an opcode")?;
     let opcode_offset = cursor.pos - opcode.len();
-    // The instructions of a computation are counted before they are made, so their own list does not grow.
+    // The instructions of a computation are counted before they are created, so their list does not grow.
     cursor.spend(2 * size_of::<RawInstruction<'_>>() + size_of::<Instruction>() + name.len() + PER_NAME)?;
     cursor.expect("(")?;
     let operands = cursor.until_closed(")")?;

@@ -1,4 +1,4 @@
-//! Modules through the text and back, and what the parser says of broken text.
+//! Modules through the text and back, and the errors for broken text.
 
 use super::*;
 use crate::ops::samples::all_ops;
@@ -8,7 +8,7 @@ use crate::{
     Op, Shape, Sharding, TileAssignment,
 };
 
-/// A module with one instruction of each op; shapes mean nothing here.
+/// A module with one instruction of each op; shapes are arbitrary.
 fn every_op() -> Module {
     let mut module = Module::new("every_op");
     let shape = Shape::array(DType::F32, [2]).with_default_layout();
@@ -214,7 +214,7 @@ fn errors_say_where_and_what() {
             "ROOT y = pred[2]{0} compare(x, x), direction=UP",
             "m.hlo:5:48: found `UP`, expected one of EQ, NE, GE, GT, LE, LT",
         ),
-        // Beyond the largest number there is only an infinity, which has a name of its own.
+        // Beyond the largest number there is only an infinity, which has its own name.
         ("ROOT y = f32[2]{0} constant({1e39, 3})", "m.hlo:5:32: `1e39` is not a value of f32"),
         ("ROOT y = bf16[2]{0} constant({1, -4e38})", "m.hlo:5:36: `-4e38` is not a value of bf16"),
         ("ROOT y = f8e4m3fn[1]{0} constant({1000})", "m.hlo:5:37: `1000` is not a value of f8e4m3fn"),
@@ -292,7 +292,7 @@ fn nesting_is_bounded() {
     assert!(error_of(&format!("ROOT y = f32[] negate(x), sharding={braces}")).contains("expected `}`"));
 }
 
-/// Short elements that become long ones, each alone too many for the bound.
+/// Short elements that become long ones; each of these texts exceeds the bound.
 #[test]
 fn memory_is_bounded() {
     let many = |what: &str| what.repeat(2000);
@@ -327,7 +327,7 @@ fn memory_is_bounded() {
     }
 }
 
-/// Every truncation and many single-byte changes give a module or an error, and never a panic.
+/// Every truncation and many single-byte changes result in a module or an error, and never in a panic.
 #[test]
 fn broken_text_does_not_panic() {
     let mut module = every_op();
@@ -351,7 +351,7 @@ fn broken_text_does_not_panic() {
     }
 }
 
-/// Text in which an instruction seems to begin or a computation to end where none does, and in which names, dtypes and
+/// Text in which an instruction seems to begin or a computation to end where none does, and whose names, dtypes and
 /// control predecessors come from far above.
 const TREACHEROUS: &str = r#"HloModule m, frontend_attributes={a="}
   b = f32[] negate(x)"}
@@ -389,12 +389,13 @@ fn parts_of_any_size_give_the_same_module() {
     }
     for text in texts {
         let whole = in_parts(&text, usize::MAX).unwrap();
-        // Of one byte: each instruction is a part.
+        // With one byte, each instruction is a part.
         for n_bytes in [1, 40, 300, 2000, text.len() - 10] {
             let module = in_parts(&text, n_bytes).unwrap();
             assert!(module == whole, "parts of {n_bytes} bytes:\n{module:#?}\nwhole:\n{whole:#?}");
         }
-        // What fits in the memory in parts fits as a whole, but for a shape that is passed and not kept: none takes 4 KiB.
+        // A text that fits in memory in parts fits as a whole, except for a shape that is skipped and not stored:
+        // those take less than 4 KiB.
         let fits = |max_bytes: usize, n_bytes| parse::read_module(&text, max_bytes, n_bytes).is_ok();
         let (mut too_few, mut enough) = (0, MAX_BYTES);
         while enough - too_few > 1 {
@@ -405,7 +406,8 @@ fn parts_of_any_size_give_the_same_module() {
     }
 }
 
-/// What cannot be read as a whole cannot be read in parts, and what can be read in both ways gives the same module.
+/// A text that cannot be read as a whole cannot be read in parts, and one that can be read both ways results in the
+/// same module.
 #[test]
 fn parts_of_broken_text_are_refused() {
     let (mut n_good, mut n_bad) = (0, 0);
@@ -416,7 +418,7 @@ fn parts_of_broken_text_are_refused() {
         }
         (Err(_), Err(_)) => n_bad += 1,
         (Err(fault), Ok(_)) => panic!("{fault:?}:\n{text}"),
-        // A name before its definition.
+        // A name is used before its definition.
         (Ok(_), Err(_)) => {}
     };
     let text = TREACHEROUS;
@@ -445,7 +447,7 @@ fn a_text_of_many_parts_is_read() {
     let module = parse(&long_text("f32[2]{0} add(x7999, x0)"), "m.hlo").unwrap();
     assert_eq!(module.entry().instructions.len(), 8001);
     assert_eq!(module.entry().instr(module.entry().root).operands, [InstrId(7999), InstrId(0)]);
-    // Out of order: only as a whole.
+    // Out of order: can only be read as a whole.
     let text = long_text("f32[2]{0} negate(x0)").replace("x5 = f32[2]{0} negate(x4)", "x5 = f32[2]{0} negate(x7999)");
     let text = text.replace("x6 = f32[2]{0} negate(x5)", "x6 = f32[2]{0} negate(x0)");
     assert!(in_parts(&text, parse::PART).is_err());
@@ -473,7 +475,7 @@ fn a_text_of_many_parts_is_read() {
     );
 }
 
-/// Found by fuzzing: fields of metadata that the IR does not model went where no other stood beside them.
+/// Found by fuzzing: unmodelled fields of metadata were lost if there were no others.
 #[test]
 fn metadata_of_unmodelled_fields_alone_is_printed() {
     let text = "HloModule m, entry_computation_layout={(f32[])->f32[]}\n\nENTRY m {\n  ROOT x = f32[] parameter(0), \

@@ -1,4 +1,4 @@
-//! What stands in an instruction's parentheses and behind them, before anybody knows the op: names and what they mean,
+//! The contents of an instruction's parentheses and the attributes behind them, as long as the op is not known: names,
 //! operands, and attributes by name.
 
 use super::error::ParseErrorKind;
@@ -11,25 +11,25 @@ use crate::{CompId, Shape};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-/// Bytes that an operand takes in the edges of its computation, in the order that is made of them, in the instruction, and where its shape
-/// rule makes a tuple of it.
+/// Bytes of memory per operand: in the edges of its computation, in the order of the instructions, in the instruction,
+/// and in a tuple that a shape rule returns.
 pub(super) const PER_OPERAND: usize = 4 * size_of::<usize>() + size_of::<Shape>();
 
-/// How many of the instructions just above are looked at first for an operand.
+/// How many of the preceding instructions are searched first for an operand.
 const N_NEAR: usize = 4;
 
-/// Places by name. Every operand is looked up here, so the hash is a fast one.
+/// Positions by name. Every operand is looked up here, so the hash is a fast one.
 pub(super) type ByName<'a> = HashMap<&'a str, usize, foldhash::fast::RandomState>;
 
-/// What names mean where an instruction stands.
+/// The names that an instruction can refer to.
 pub(super) struct Names<'a> {
     /// Computations of the module.
     pub(super) comp_of: &'a ByName<'a>,
-    /// Where names go of computations that may begin in a later part; `None` in the last.
+    /// Records references to computations that may begin in a later part; `None` in the last part.
     pub(super) later: Option<&'a Later>,
     /// Instructions of the computation.
     pub(super) position: &'a ByName<'a>,
-    /// How many of them stand in parts of the text before this one.
+    /// The number of instructions of the computation in earlier parts of the text.
     pub(super) base: usize,
 }
 
@@ -51,7 +51,7 @@ impl<'a, 'l> Values<'a, 'l> {
         Values { cursor, raw, names, attributes }
     }
 
-    /// The attributes that nobody read, in order.
+    /// The attributes that were not read, in order.
     pub(super) fn rest(&self) -> impl Iterator<Item = &Attribute<'a>> {
         self.attributes.iter().filter(|attribute| !attribute.name.is_empty())
     }
@@ -61,7 +61,7 @@ impl<'a, 'l> Values<'a, 'l> {
         Some(self.cursor.over(attribute.value))
     }
 
-    /// Reads an attribute to its end, if it is there.
+    /// Reads an attribute completely, if it is present.
     pub(super) fn maybe<T>(&mut self, name: &str, read: impl FnOnce(&mut Cursor<'a>) -> Read<T>) -> Read<Option<T>> {
         let Some(attribute) = self.attributes.iter_mut().find(|attribute| attribute.name == name) else {
             return Ok(None);
@@ -73,7 +73,7 @@ impl<'a, 'l> Values<'a, 'l> {
         Ok(Some(result))
     }
 
-    /// Reads an attribute that must be there.
+    /// Reads a required attribute.
     pub(super) fn need<T>(&mut self, name: &'static str, read: impl FnOnce(&mut Cursor<'a>) -> Read<T>) -> Read<T> {
         self.maybe(name, read)?.ok_or_else(|| {
             let kind = ParseErrorKind::MissingAttribute { opcode: self.raw.opcode.to_string(), attribute: name };
@@ -116,7 +116,7 @@ impl<'a, 'l> Values<'a, 'l> {
         })
     }
 
-    /// The one dimension of `dimensions={n}`.
+    /// The only dimension of `dimensions={n}`.
     pub(super) fn only_dimension(&mut self) -> Read<i64> {
         self.need("dimensions", |value| {
             value.expect("{")?;
@@ -143,7 +143,7 @@ impl<'a, 'l> Values<'a, 'l> {
         let algorithms = &crate::ops::dot::ALGORITHMS;
         let algorithm = self.maybe("algorithm", |value| named(value, algorithms, |name| name))?;
         Ok(PrecisionConfig {
-            // Text leaves out what is default for all operands; XLA's parser writes it back too.
+            // Text omits the precision if it is the default for all operands; XLA's parser fills it in too.
             operand_precision: operand_precision.unwrap_or(vec![OperandPrecision::Default; 2]),
             algorithm: algorithm.map(str::to_string),
         })
@@ -173,7 +173,7 @@ pub(super) fn operands(
     Ok(())
 }
 
-/// Passes the shape that the long dialect puts before an operand.
+/// Skips the shape that the long dialect puts before an operand.
 fn skip_operand_shape(value: &mut Cursor<'_>) -> Read<()> {
     let before = *value;
     let is_shape = match value.peek() {
@@ -194,7 +194,7 @@ impl Names<'_> {
         cursor.skip_blank();
         let offset = cursor.pos;
         let name = cursor.name("an instruction's name")?;
-        // Most operands stand a few lines above, and a look there is cheaper than one into a large table.
+        // Most operands are defined a few lines above, and searching these is cheaper than a lookup in a large table.
         let near = &before[before.len().saturating_sub(N_NEAR)..];
         if let Some(at) = near.iter().rposition(|instr| instr.name == name) {
             return Ok(self.base + before.len() - near.len() + at);
@@ -227,13 +227,13 @@ fn unknown_computation(comp_of: &ByName<'_>, name: &str, offset: usize) -> Fault
     Fault::new(offset, ParseErrorKind::UnknownName { what: "computation", name: name.to_string(), nearest })
 }
 
-/// Computations that were named in the parts so far, and that begin in none of them. Each naming gets an id of its own
-/// until all parts are read.
+/// Computations that were referenced in the parts so far, and do not begin in any of them. Each reference gets a
+/// separate id until all parts are read.
 #[derive(Default)]
 pub(super) struct Later(RefCell<Vec<Span>>);
 
 impl Later {
-    /// The first of these ids; memory is bounded, so that no module has as many computations.
+    /// The first of these ids; as memory is bounded, a module cannot have as many computations.
     pub(super) const FIRST: u32 = 1 << 31;
 
     fn add(&self, name: Span) -> CompId {
@@ -242,7 +242,7 @@ impl Later {
         CompId(Later::FIRST + (names.len() - 1) as u32)
     }
 
-    /// The id that it has now.
+    /// The final id of the computation.
     pub(super) fn resolve(&self, cursor: Cursor<'_>, comp_of: &ByName<'_>, comp: CompId) -> Read<CompId> {
         let Some(at) = comp.0.checked_sub(Later::FIRST) else { return Ok(comp) };
         let span = self.0.borrow()[at as usize];

@@ -1,7 +1,7 @@
-//! What says something about an instruction and does not change what it computes: figures for viewers, where a value
-//! comes from, how accurate it has to be.
+//! Annotations of an instruction that do not change what it computes: figures for viewers, the origin of a value, the
+//! required accuracy.
 //!
-//! Each has a text form in XLA that cannot hold every message, so one is printed only if it reads back as it was.
+//! Each has a text form in XLA that cannot represent every message, so the text is only printed if it round-trips.
 //!
 //! Source: `HloInstruction::PrintExtraAttributesImpl`, `OriginalValueToString`, `ResultAccuracyToString` in XLA.
 
@@ -20,7 +20,7 @@ pub(super) const ACCURACY: &str = "result_accuracy";
 
 const HIGHEST: i32 = 1;
 
-/// The texts of those that have one.
+/// The texts of the annotations that have one.
 pub(super) fn to_text(proto: &HloInstructionProto) -> Vec<(&'static str, String)> {
     let statistics = proto.statistics_viz.as_ref().filter(|figures| **figures != StatisticsViz::default());
     let texts = [
@@ -43,7 +43,7 @@ pub(super) fn to_text(proto: &HloInstructionProto) -> Vec<(&'static str, String)
     present.filter(|(name, text)| reads_back(name, text)).collect()
 }
 
-/// Reads one of them; `false` if `name` is none.
+/// Reads one annotation; `false` if `name` is not one.
 pub(super) fn set(name: &str, value: &mut Cursor<'_>, proto: &mut HloInstructionProto) -> Read<bool> {
     match name {
         STATISTICS => proto.statistics_viz = Some(statistics(value)?),

@@ -1,4 +1,4 @@
-//! What a module's text does not say: fields of its proto that HLO text has no words for.
+//! Fields of a module's proto that HLO text cannot represent.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use crate::Module;
 use crate::ops::opcodes;
 use crate::proto::messages::{HloInstructionProto, PrecisionConfig};
 
-/// An instruction whose text leaves something out.
+/// An instruction whose text omits a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// Its computation and name.
     pub place: String,
     /// Its opcode.
     pub opcode: String,
-    /// The numbers of the fields of `HloInstructionProto` that are left out, ascending. 2 is the opcode: of an op newer
-    /// than this build, which no reader of text knows.
+    /// The numbers of the omitted fields of `HloInstructionProto`, ascending. 2 is the opcode, for an op newer than
+    /// this build, which no parser of text knows.
     pub fields: Vec<u32>,
 }
 
 /// The field `opcode`.
 const OPCODE: u32 = 2;
 
-/// The instructions of a module that came as a proto whose text, read again, means something else.
+/// The instructions of a module from a proto whose text would be read back with another meaning.
 pub fn lost_in_text(module: &Module) -> Vec<Lost> {
     let mut lost = Vec::new();
     for computation in &module.computations {
@@ -36,7 +36,7 @@ pub fn lost_in_text(module: &Module) -> Vec<Lost> {
                 continue;
             }
             let mut said = HloInstructionProto::default();
-            // An attribute that does not read back leaves its field unset, and so in the list.
+            // An attribute that cannot be read back leaves its field unset, so it is reported.
             let _ = to_proto(&opcode, &instr.unmodelled.attributes, &mut said);
             let (kept, said) = (fields(&instr.unmodelled.proto), fields(&said.encode_to_vec()));
             let defaults = defaults(&opcode, &instr.unmodelled.proto);
@@ -51,7 +51,7 @@ pub fn lost_in_text(module: &Module) -> Vec<Lost> {
     lost
 }
 
-/// The fields of a custom call in which XLA writes what it reads where there is no attribute: one group of features, one of
+/// The fields of a custom call that XLA writes with the value that means no attribute: one group of features, one of
 /// batches, and operands of the default precision.
 fn defaults(opcode: &str, unmodelled: &[u8]) -> Vec<u32> {
     let proto = match HloInstructionProto::decode(unmodelled) {
@@ -69,7 +69,7 @@ fn defaults(opcode: &str, unmodelled: &[u8]) -> Vec<u32> {
     fields.into_iter().filter_map(|(tag, is_default)| is_default.then_some(tag)).collect()
 }
 
-/// The bytes of each field of a message, those of a repeated one together.
+/// The bytes of each field of a message; those of a repeated field are concatenated.
 fn fields(mut message: &[u8]) -> BTreeMap<u32, Vec<u8>> {
     let mut fields: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
     while !message.is_empty() {

@@ -1,4 +1,4 @@
-//! Attributes of `ragged-dot`: products of groups of rows, each with a matrix of its own.
+//! Attributes of `ragged-dot`: products of groups of rows, each with a separate matrix.
 //!
 //! Source: `HloRaggedDotInstruction::PrintExtraAttributesImpl` in XLA.
 

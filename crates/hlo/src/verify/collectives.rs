@@ -1,4 +1,4 @@
-//! Collectives that the IR carries without modelling them: groups and pairs that no set of devices can be.
+//! Checks of collectives that the IR carries without modelling them: groups and pairs that no set of devices can form.
 //!
 //! Source: `CheckReplicaGroups`, `CheckDuplicatedSourceOrTarget` and `GetCollectiveOpGroupMode` in XLA.
 
@@ -18,7 +18,7 @@ pub(super) fn check(module: &Module, errors: &mut Errors<'_>) {
         for id in computation.ids() {
             let instr = computation.instr(id);
             let Op::Opaque(opaque) = &instr.op else { continue };
-            // Attributes that are not understood are reported where the module is encoded.
+            // Attributes that cannot be read are reported when the module is encoded.
             let Some(proto) = as_proto(&opaque.opcode, instr) else { continue };
             if let Err(error) = check_one(&opaque.opcode, proto) {
                 errors.instruction(comp, id, error);
@@ -31,7 +31,7 @@ fn check_one(opcode: &str, mut proto: HloInstructionProto) -> Result<(), RuleErr
     check_pairs(opcode, &proto)?;
     let (channel, is_global) = (proto.channel_id, proto.use_global_device_ids);
     let Some(groups) = take_groups(&mut proto) else { return Ok(()) };
-    // Devices outside of all its groups get zeros of a collective-broadcast.
+    // Devices outside of all groups of a collective-broadcast get zeros.
     if opcode != "collective-broadcast" {
         check_groups("collective/groups", &groups)?;
     }
@@ -42,7 +42,7 @@ fn check_one(opcode: &str, mut proto: HloInstructionProto) -> Result<(), RuleErr
     Ok(())
 }
 
-/// Who sends, sends once; who receives, receives once.
+/// Each device sends at most once and receives at most once.
 fn check_pairs(opcode: &str, proto: &HloInstructionProto) -> Result<(), RuleError> {
     // A send and its recv of one chain may repeat a device.
     if !opcode.starts_with("collective-permute") {

@@ -1,6 +1,6 @@
-//! Step one: whatever an id names exists and comes earlier, calls do not cycle, nothing nests too deep.
+//! Step one: every id refers to something that exists and comes earlier, calls do not cycle, nothing nests too deep.
 //!
-//! Nothing here recurses or indexes without looking: the module is as an importer or a fuzzer left it.
+//! Nothing here recurses, or indexes without a check: the module is as an importer or a fuzzer left it.
 
 use super::{Errors, MAX_CALL_DEPTH, MAX_TUPLE_DEPTH};
 use crate::ops::RuleError;
@@ -119,7 +119,7 @@ fn call_graph(module: &Module) -> Vec<Vec<usize>> {
     module.computations.iter().map(callees).collect()
 }
 
-/// No cycles, no call of the entry, no chain longer than [`MAX_CALL_DEPTH`]. All ids exist.
+/// Checks that there are no cycles, no calls of the entry, no chains longer than [`MAX_CALL_DEPTH`]. All ids exist.
 fn check_calls(module: &Module, errors: &mut Errors<'_>) {
     let graph = call_graph(module);
     for (comp, callees) in (0u32..).map(CompId).zip(&graph) {
@@ -128,12 +128,12 @@ fn check_calls(module: &Module, errors: &mut Errors<'_>) {
             errors.computation(comp, "ids/entry-called", message);
         }
     }
-    /// How far the depth-first walk has come with a computation.
+    /// The state of a computation in the depth-first walk.
     #[derive(Clone, Copy, PartialEq)]
     enum Mark {
         New,
         Open,
-        /// With the length of the longest chain of calls below it, itself included.
+        /// Finished, with the length of the longest chain of calls below it, itself included.
         Done(usize),
     }
     let mut marks = vec![Mark::New; graph.len()];

@@ -1,4 +1,4 @@
-//! Step two: every instruction by itself. Ids are sound by now, and shapes nest no deeper than they may.
+//! Step two: every instruction by itself. Ids are valid here, and shapes do not nest too deep.
 
 use super::Errors;
 use super::ids::comps;
@@ -12,7 +12,7 @@ pub(super) fn check(module: &Module, errors: &mut Errors<'_>) {
 }
 
 fn check_computation(module: &Module, comp: CompId, computation: &Computation, errors: &mut Errors<'_>) {
-    // A rule that reads a shape without a sane size would say again what was said where that shape stands.
+    // A rule that reads a shape without a sane size would repeat the error of that shape.
     let mut sound = Vec::with_capacity(computation.instructions.len());
     for id in computation.ids() {
         if errors.is_full() {
@@ -48,7 +48,7 @@ fn check_instruction(module: &Module, computation: &Computation, id: InstrId) ->
     Err(RuleError::new("instruction/shape", message))
 }
 
-/// Sizes fit, and layouts are layouts of their arrays.
+/// Checks that sizes are sane, and that layouts are layouts of their arrays.
 pub(super) fn check_shape(op: &str, shape: &Shape) -> Result<(), RuleError> {
     for leaf in shape.leaves() {
         let Some(array) = leaf.stored() else {
@@ -56,7 +56,7 @@ pub(super) fn check_shape(op: &str, shape: &Shape) -> Result<(), RuleError> {
         };
         check_size(op, "result", array)?;
         if array.dtype.bits() == 1 {
-            // Its literals are a fatal error there, and algebraic simplification makes literals of anything.
+            // Its literals are a fatal error there, and algebraic simplification may turn anything into a literal.
             let message = format!("shape has dtype {}, expected one of 2 bits or more: xla aborts on it", array.dtype);
             return Err(RuleError::new("shape/one-bit", message));
         }

@@ -1,7 +1,7 @@
-//! The verifier: whether a module may be printed, encoded, rewritten and handed to a compiler.
+//! The verifier: checks that a module may be printed, encoded, rewritten and passed to a compiler.
 //!
-//! [`verify`] reads any module, however broken, and says everything that is wrong with it. It checks, in this order
-//! (ids before all else: while an id is broken nothing that follows it is looked at):
+//! [`verify`] reads any module, however broken, and reports all its errors. It checks, in this order (ids before all
+//! else: if an id is broken, nothing that depends on it is checked):
 //!
 //! 1. *Ids* (`ids`): there is an entry; no computation is empty; roots, operands, control predecessors and called
 //!    computations exist; operands and control predecessors are defined earlier; calls do not cycle, nest at most
@@ -16,11 +16,11 @@
 //! 4. *Collectives* (`collectives`): those that the IR does not model have groups and pairs that devices can form.
 //!
 //! It does not check: shardings, metadata, frontend attributes and back ends' configurations; whether a custom call's
-//! target exists; how many replicas there are; what opaque ops mean (their operands and shapes are taken as declared);
+//! target exists; the number of replicas; the meaning of opaque ops (their operands and shapes are taken as declared);
 //! whether dynamic dimensions agree; whether a program fits a device.
 //!
-//! Promise: what passes can be printed, encoded and rewritten without a panic, and does not trip the checks by which
-//! XLA aborts its process.
+//! Promise: a module that passes can be printed, encoded and rewritten without a panic, and does not trip the checks
+//! by which XLA aborts its process.
 //!
 //! Source: XLA's `hlo_verifier.cc`, `HloInputOutputAliasConfig::Verify`, `HloBufferDonorConfig::Verify`.
 
@@ -33,18 +33,18 @@ mod ids;
 mod instructions;
 mod module_rules;
 
-/// How deep tuples may nest. HLO has no bound; back ends recurse over shapes, and no program comes near this one.
+/// The deepest nesting of tuples. HLO has no bound; back ends recurse over shapes, and no program comes near this one.
 pub const MAX_TUPLE_DEPTH: usize = 64;
 
-/// How deep calls may nest. HLO has no bound; back ends and passes recurse over the call graph, these on threads with
-/// stacks of 2 MiB, and no program comes near this one.
+/// The deepest nesting of calls. HLO has no bound; back ends and passes recurse over the call graph, these on threads
+/// with stacks of 2 MiB, and no program comes near this one.
 pub const MAX_CALL_DEPTH: usize = 128;
 
-/// Everything that is wrong with a module, in the order of its instructions within each of the verifier's steps.
+/// All errors of a module, in the order of its instructions within each of the verifier's steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyErrors(pub Vec<VerifyError>);
 
-/// One thing that is wrong: where, and what.
+/// One error: where, and what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifyError {
@@ -61,7 +61,7 @@ pub struct VerifyError {
 /// Checks a module; see the module's documentation for what that covers.
 ///
 /// # Errors
-/// Everything that is wrong, never only the first; of what takes more than 64 MiB to say, no more than that.
+/// All errors, never only the first; at most 64 MiB of text.
 pub fn verify(module: &Module) -> Result<(), VerifyErrors> {
     let mut errors = Errors::new(module);
     ids::check(module, &mut errors);
@@ -77,22 +77,22 @@ pub fn verify(module: &Module) -> Result<(), VerifyErrors> {
 /// mix dtypes and break other rules of a program.
 ///
 /// # Errors
-/// Everything that is wrong with them.
+/// All errors of the ids.
 pub fn verify_ids(module: &Module) -> Result<(), VerifyErrors> {
     let mut errors = Errors::new(module);
     ids::check(module, &mut errors);
     if errors.list.is_empty() { Ok(()) } else { Err(VerifyErrors(errors.list)) }
 }
 
-/// Collects errors and says where they are. Takes any ids, also those that do not exist.
+/// Collects errors with their place. Accepts any ids, also those that do not exist.
 struct Errors<'m> {
     module: &'m Module,
     list: Vec<VerifyError>,
-    /// Of text in the list.
+    /// Bytes of text in the list.
     n_bytes: usize,
 }
 
-/// Bytes of text that errors may take: names and shapes may be long, and each instruction be wrong.
+/// The most bytes of text of all errors: names and shapes may be long, and every instruction may have an error.
 const MAX_ERROR_BYTES: usize = 64 << 20;
 
 impl<'m> Errors<'m> {
@@ -100,7 +100,7 @@ impl<'m> Errors<'m> {
         Errors { module, list: Vec::new(), n_bytes: 0 }
     }
 
-    /// Whether there are so many errors that nothing more is looked at.
+    /// Whether the errors are too many to check further.
     fn is_full(&self) -> bool {
         self.n_bytes > MAX_ERROR_BYTES
     }
@@ -122,20 +122,20 @@ impl<'m> Errors<'m> {
         }
     }
 
-    /// Of the module.
+    /// Adds an error of the module.
     fn module(&mut self, rule: &'static str, message: String) {
         let error = RuleError::new(rule, message);
         self.push(VerifyError { computation: None, instruction: None, printed: None, error });
     }
 
-    /// Of a computation.
+    /// Adds an error of a computation.
     fn computation(&mut self, comp: CompId, rule: &'static str, message: String) {
         let computation = Some(self.name(comp));
         let error = RuleError::new(rule, message);
         self.push(VerifyError { computation, instruction: None, printed: None, error });
     }
 
-    /// Of an instruction.
+    /// Adds an error of an instruction.
     fn instruction(&mut self, comp: CompId, id: InstrId, error: RuleError) {
         if self.is_full() {
             return;
@@ -158,14 +158,14 @@ impl<'m> Errors<'m> {
     }
 }
 
-/// Errors printed of one module; more are counted.
+/// The most errors that are printed for one module; more are counted.
 const MAX_PRINTED_ERRORS: usize = 100;
-/// Operands printed of one instruction; more are counted.
+/// The most operands that are printed for one instruction; more are counted.
 const MAX_PRINTED_OPERANDS: usize = 8;
-/// Characters printed of one shape; more are left out.
+/// The most characters that are printed for one shape; the rest is cut.
 const MAX_PRINTED_SHAPE: usize = 160;
 
-/// `%name = shape opcode(operands)`, and where the user wrote it. Only for shapes that nest no deeper than they may.
+/// `%name = shape opcode(operands)`, and where the user wrote it. Only for shapes that do not nest too deep.
 fn print_short(module: &Module, instructions: &[Instruction], instruction: &Instruction) -> String {
     let name = |id: &InstrId| match instructions.get(id.idx()) {
         Some(operand) => format!("%{}", operand.name),

@@ -1,4 +1,4 @@
-//! Step three: what concerns more than one instruction: names, parameters, aliases, the entry layout.
+//! Step three: rules about more than one instruction: names, parameters, aliases, the entry layout.
 
 use super::Errors;
 use super::ids::comps;
@@ -21,7 +21,7 @@ pub(super) fn check(module: &Module, errors: &mut Errors<'_>) {
     }
 }
 
-/// Letters, digits, `_`, `.` and `-`: what XLA's text takes for a name.
+/// Whether a name has only letters, digits, `_`, `.` and `-`, which XLA's text allows.
 fn is_printable(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
@@ -112,7 +112,7 @@ fn check_aliases(module: &Module, errors: &mut Errors<'_>) {
     let mut outputs = BTreeSet::new();
     let mut inputs = BTreeSet::new();
     let entry = module.entry();
-    // By number: the entry's are 0, 1, …
+    // By number: the entry's parameters are 0, 1, …
     let parameters = entry.parameters();
     let buffer = |number: i64, index: &[i64]| {
         let &parameter = parameters.get(usize::try_from(number).ok()?)?;

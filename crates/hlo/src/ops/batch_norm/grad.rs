@@ -5,8 +5,8 @@ use crate::ops::UnaryOp;
 use crate::ops::grad::{Cotangent, Cotangents, Vjp, sum};
 use crate::{Emitter, InstrId, Op};
 
-/// Training: through the normalised result by `batch-norm-grad`, as TensorFlow's `FusedBatchNormGradV3`; and, where
-/// mean and variance are themselves used, `g_mean / n` and `2 g_variance (x - mean) / n` (n elements per feature).
+/// Training: through the normalised result by `batch-norm-grad`, as TensorFlow's `FusedBatchNormGradV3`; and, if mean
+/// and variance are themselves used, `g_mean / n` and `2 g_variance (x - mean) / n` (n elements per feature).
 pub(crate) fn training(vjp: &Vjp<'_>, attributes: &BatchNorm) -> Cotangents {
     let (e, x, scale) = (vjp.e, vjp.operand(0), vjp.operand(1));
     let mean = e.get_tuple_element(vjp.result, 1);
@@ -58,7 +58,7 @@ pub(crate) fn inference(vjp: &Vjp<'_>, attributes: &BatchNorm) -> Cotangents {
     })
 }
 
-/// Moves between the data and one value per feature.
+/// Converts between the data and one value per feature.
 pub(super) struct PerFeature<'a> {
     pub(super) e: &'a Emitter,
     pub(super) x: InstrId,
@@ -66,19 +66,19 @@ pub(super) struct PerFeature<'a> {
 }
 
 impl PerFeature<'_> {
-    /// Elements of the data per feature.
+    /// The number of elements of the data per feature.
     pub(super) fn n_elements(&self) -> f64 {
         let dims = self.e.dims(self.x);
         let others = dims.iter().enumerate().filter(|(axis, _)| *axis as i64 != self.feature_index);
         others.map(|(_, &size)| size as f64).product()
     }
 
-    /// `[c]` repeated to the dims of the data.
+    /// Broadcasts `[c]` to the dims of the data.
     pub(super) fn spread(&self, values: InstrId) -> InstrId {
         self.e.broadcast(values, &[self.feature_index], &self.e.dims(self.x))
     }
 
-    /// The data summed to `[c]`.
+    /// Sums the data to `[c]`.
     pub(super) fn sum(&self, values: InstrId) -> InstrId {
         let rank = self.e.dims(self.x).len() as i64;
         let others: Vec<i64> = (0..rank).filter(|&axis| axis != self.feature_index).collect();

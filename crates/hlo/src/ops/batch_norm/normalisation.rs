@@ -1,11 +1,12 @@
-//! Batch normalisation with given statistics, and its gradient, written out in other ops.
+//! Batch normalisation with given statistics, and its gradient, in terms of other ops.
 
 use super::BatchNorm;
 use super::grad::PerFeature;
 use crate::ops::UnaryOp;
 use crate::{Emitter, InstrId};
 
-/// `(x - mean) r scale + offset` with `r = 1 / sqrt(variance + epsilon)`: one number per feature for each but x.
+/// `(x - mean) r scale + offset` with `r = 1 / sqrt(variance + epsilon)`; everything except x has one number per
+/// feature.
 #[derive(Clone, Copy, Debug)]
 pub struct Normalisation {
     /// The factor, one number per feature.
@@ -14,12 +15,12 @@ pub struct Normalisation {
     pub mean: InstrId,
     /// Each feature's variance.
     pub variance: InstrId,
-    /// Which axis has the features, and epsilon.
+    /// The axis of the features, and epsilon.
     pub attributes: BatchNorm,
 }
 
 impl Normalisation {
-    /// Each step as XLA's expansion of `batch-norm-training` takes it, so that the bits are those of that op.
+    /// Each step is that of XLA's expansion of `batch-norm-training`, so the result is bitwise that of the op.
     pub fn apply(&self, e: &Emitter, x: InstrId, offset: InstrId) -> InstrId {
         let data = self.data(e, x);
         let normalised = e.mul(self.centred(&data), data.spread(self.inverse_std(e)));
@@ -33,9 +34,9 @@ impl Normalisation {
         [to_scale, data.sum(g)]
     }
 
-    /// The cotangent of x, of which mean and variance are the statistics, from that of the result and those that
-    /// [`Normalisation::parameter_cotangents`] gave: `scale r (g - to_offset / n - (x - mean) r to_scale / n)` for `n` elements
-    /// per feature. `batch-norm-grad` divides once per element instead; this multiplies, and divides nothing.
+    /// The cotangent of x, whose statistics are mean and variance, from that of the result and those from
+    /// [`Normalisation::parameter_cotangents`]: `scale r (g - to_offset / n - (x - mean) r to_scale / n)` for `n`
+    /// elements per feature. `batch-norm-grad` divides once per element; this multiplies instead.
     pub fn data_cotangent(&self, e: &Emitter, x: InstrId, g: InstrId, [to_scale, to_offset]: [InstrId; 2]) -> InstrId {
         let data = self.data(e, x);
         let (inverse_std, share) = (self.inverse_std(e), 1.0 / data.n_elements());

@@ -5,7 +5,7 @@ use crate::Op;
 use crate::ops::BinaryOp;
 use crate::ops::grad::{Combiner, Cotangent, Cotangents, Vjp, combiner};
 
-/// A sum over devices: every device's result depends on every device's operand alike, so cotangents are summed over
+/// A sum over devices: every device's result depends equally on every device's operand, so cotangents are summed over
 /// the same devices.
 pub(crate) fn all_reduce(vjp: &Vjp<'_>, attributes: &AllReduce) -> Cotangents {
     let e = vjp.e;
@@ -17,7 +17,7 @@ pub(crate) fn all_reduce(vjp: &Vjp<'_>, attributes: &AllReduce) -> Cotangents {
         .map(|idx| if n_operands == 1 { vjp.cotangent.clone() } else { vjp.cotangent.element(idx) })
         .map(|cotangent| {
             let Some(g) = cotangent.array() else { return Cotangent::Zero };
-            // A channel is one meeting of partitions: this is another one.
+            // A channel identifies one communication of partitions: this is another one.
             let channel_id = attributes.channel_id.map(|_| e.with_module(next_channel_id));
             let to_apply = e.scalar_computation(BinaryOp::Add, e.dtype(g));
             let backward = AllReduce { channel_id, to_apply, ..attributes.clone() };

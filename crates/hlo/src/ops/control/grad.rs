@@ -1,18 +1,18 @@
 //! Gradients of tuples, calls, branches and barriers.
 //!
-//! A called computation is differentiated as a computation of its own, which computes the forward values again: XLA
-//! inlines calls and finds the values shared, but a branch is evaluated twice.
+//! A called computation is differentiated as a separate computation, which recomputes the forward values: XLA inlines
+//! calls and merges the common values, but a branch is evaluated twice.
 
 use super::Conditional;
 use crate::ops::grad::{Cotangent, Cotangents, Vjp, Why};
 use crate::{CompId, DType, Emitter, InstrId, Metadata, Module, Op, Shape};
 
-/// Each element's own.
+/// Each element has its own cotangent.
 pub(crate) fn tuple(vjp: &Vjp<'_>) -> Cotangents {
     Ok((0..vjp.operands.len()).map(|idx| vjp.cotangent.element(idx)).collect())
 }
 
-/// Goes to one element of the tuple's cotangent.
+/// The cotangent goes to one element of the tuple's.
 pub(crate) fn get_tuple_element(vjp: &Vjp<'_>, index: i64) -> Cotangents {
     let mut elements = vec![Cotangent::Zero; index as usize + 1];
     elements[index as usize] = vjp.cotangent.clone();
@@ -40,16 +40,17 @@ pub(crate) fn call(vjp: &Vjp<'_>, to_apply: CompId) -> Cotangents {
     Ok(cotangents.collect())
 }
 
-/// Results of all reversed branches of one conditional together. They grow with the square of the branches.
+/// The most results of all reversed branches of one conditional together. Their number grows with the square of the
+/// branches.
 const MAX_BRANCH_RESULTS: usize = 1 << 20;
 
-/// A conditional over the branches' reverses: each gives the cotangents of its own argument, and zeros for those of
+/// A conditional over the branches' reverses: each returns the cotangents of its own argument, and zeros for those of
 /// the others.
 pub(crate) fn conditional(vjp: &Vjp<'_>, attributes: &Conditional) -> Cotangents {
     let e = vjp.e;
     let given = arrays_of(vjp.cotangent);
     let arguments = &vjp.operands[1..];
-    // Floating leaves of every wanted argument, branch by branch: the result of every reversed branch.
+    // The floating-point leaves of every wanted argument, branch by branch: the result of every reversed branch.
     let leaves: Vec<Vec<Shape>> = (arguments.iter().enumerate())
         .map(|(idx, &argument)| if vjp.wants(idx + 1) { float_leaves(&e.shape(argument)) } else { Vec::new() })
         .collect();
@@ -142,13 +143,14 @@ pub fn arrays_of(cotangent: &Cotangent) -> Vec<InstrId> {
     }
 }
 
-/// The floating arrays of a shape, depth first, without layouts.
+/// The floating-point arrays of a shape, depth first, without layouts.
 pub fn float_leaves(shape: &Shape) -> Vec<Shape> {
     let leaves = shape.leaves();
     leaves.into_iter().filter(|leaf| leaf.dtype().is_some_and(DType::is_float)).map(Shape::without_layout).collect()
 }
 
-/// A cotangent of a value of `shape` whose floating leaves are the elements of tuple `results` from `n_taken` on.
+/// A cotangent of a value of `shape` whose floating-point leaves are the elements of tuple `results` from `n_taken`
+/// on.
 fn take_leaves(e: &Emitter, results: InstrId, shape: &Shape, n_taken: &mut usize) -> Cotangent {
     match shape {
         Shape::Array(array) if array.dtype.is_float() => {

@@ -2,14 +2,14 @@
 
 use crate::ops::grad::{Cotangents, Vjp};
 
-/// Back to the operand's dtype: how the gradient of an f32 variable read as bf16 arrives in f32. From and to integers
-/// nothing flows.
+/// Converts back to the operand's dtype: so the gradient of an f32 variable that is read as bf16 is f32. Conversions
+/// from and to integers have none.
 pub(crate) fn convert(vjp: &Vjp<'_>) -> Cotangents {
     let e = vjp.e;
     vjp.each(|_| e.convert(vjp.g(), e.dtype(vjp.operand(0))))
 }
 
-/// The identity has one; bits read as another dtype are not a continuous function of the value.
+/// The identity has a gradient; bits read as another dtype are not a continuous function of the value.
 pub(crate) fn bitcast_convert(vjp: &Vjp<'_>) -> Cotangents {
     let e = vjp.e;
     if e.dtype(vjp.operand(0)) != e.dtype(vjp.result) {
@@ -19,7 +19,7 @@ pub(crate) fn bitcast_convert(vjp: &Vjp<'_>) -> Cotangents {
 }
 
 /// Straight through: the derivative of rounding is 0 almost everywhere and would stop training; a rounded value stands
-/// for the value it was rounded from, as with `convert`.
+/// for the original, as with `convert`.
 pub(crate) fn reduce_precision(vjp: &Vjp<'_>) -> Cotangents {
     vjp.each(|_| vjp.g())
 }

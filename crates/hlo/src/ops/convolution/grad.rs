@@ -17,14 +17,14 @@ use crate::ops::grad::{Cotangents, Vjp};
 use crate::ops::window::grad::{dilated, transposed_padding};
 use crate::{DType, Emitter, InstrId, Op, POISON, Shape};
 
-/// See the file's head.
+/// See the module's documentation.
 pub(crate) fn convolution(vjp: &Vjp<'_>, attributes: &Convolution) -> Cotangents {
     let at = At { e: vjp.e, g: vjp.g(), operands: [vjp.operand(0), vjp.operand(1)], result: vjp.result };
     vjp.each(|idx| at.cotangent(idx, attributes))
 }
 
-/// The cotangents of both operands of a convolution with these attributes, whichever instructions computed its `result`;
-/// [`POISON`] for those not wanted.
+/// The cotangents of both operands of a convolution with these attributes, whichever instructions computed its
+/// `result`; [`POISON`] for those that are not wanted.
 pub fn cotangents(
     e: &Emitter,
     operands: [InstrId; 2],
@@ -48,7 +48,7 @@ struct At<'a> {
 impl At<'_> {
     fn cotangent(&self, idx: usize, attributes: &Convolution) -> InstrId {
         if self.e.dims(self.g).contains(&0) {
-            // Nothing was summed; a window over nothing would have no positions.
+            // Nothing was summed, and a window over nothing would have no positions.
             return self.e.zeros_like(self.operands[idx]);
         }
         if idx == 0 { to_input(self, attributes) } else { to_kernel(self, attributes) }
@@ -94,7 +94,7 @@ fn to_input(at: &At<'_>, attributes: &Convolution) -> InstrId {
         precision: attributes.precision.clone(),
     };
     let cotangent = convolve(e, [g, kernel], backward, e.dtype(input));
-    // Batch groups came out as features of the input: each belongs to its part of the batch.
+    // Batch groups are features of this result: each belongs to its part of the batch.
     move_groups(e, cotangent, attributes.batch_group_count, dims.input_feature, dims.input_batch)
 }
 
@@ -160,7 +160,7 @@ fn flipped_kernel(e: &Emitter, kernel: InstrId, attributes: &Convolution) -> Ins
     reverse_where(e, kernel, attributes, |dim| !dim.reversal)
 }
 
-/// Reverses the kernel's spatial dimensions whose window says so; those of size 1 never need it.
+/// Reverses the kernel's spatial dimensions that `reversed` selects; those of size 1 need no reversal.
 fn reverse_where(
     e: &Emitter,
     kernel: InstrId,

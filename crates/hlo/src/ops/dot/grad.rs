@@ -9,7 +9,7 @@ use super::{DotDims, PrecisionConfig, range_and_precision, wider};
 use crate::ops::grad::{Cotangents, Vjp};
 use crate::{DType, Emitter, InstrId, Op};
 
-/// See the file's head.
+/// See the module's documentation.
 pub(crate) fn dot(vjp: &Vjp<'_>, dims: &DotDims, precision: &PrecisionConfig) -> Cotangents {
     let (e, g, lhs, rhs) = (vjp.e, vjp.g(), vjp.operand(0), vjp.operand(1));
     let n_batch = dims.lhs_batch.len() as i64;
@@ -74,8 +74,8 @@ fn mixed_dot(e: &Emitter, operands: [InstrId; 2], dims: DotDims, precision: &Pre
     e.convert(product, dtype)
 }
 
-/// Both converted to the dtype that a product of them has; of two floats of which neither holds the other's values (bf16
-/// and f16) to f32, which holds both.
+/// Both operands in the dtype of their product; for two floats neither of which represents the other's values (bf16
+/// and f16), in f32, which represents both.
 pub(crate) fn to_widest(e: &Emitter, operands: [InstrId; 2]) -> [InstrId; 2] {
     let [lhs, rhs] = operands.map(|operand| e.dtype(operand));
     let parts = [lhs, rhs].map(range_and_precision);

@@ -3,9 +3,9 @@
 //! `g` is the cotangent of the result `y`. Formulas are those of TensorFlow's gradient kernels where it has one
 //! (`TanhGrad`, `RsqrtGrad`, `SqrtGrad`, `SigmoidGrad`, `Pow`), so low-precision results round alike.
 //!
-//! Where a function has a kink, one rule holds everywhere: `abs` gives 0 at 0; `maximum` and `minimum` split the
-//! cotangent of a tie evenly, as JAX does, except that a constant operand takes all of it, so `maximum(x, 0)` has
-//! TensorFlow's ReLU gradient (0 at 0); `clamp` gives the cotangent of a value at a bound to the bound.
+//! Where a function has a kink, one rule holds everywhere: `abs` has gradient 0 at 0; `maximum` and `minimum` split
+//! the cotangent of a tie evenly, as JAX does, except that a constant operand takes all of it, so `maximum(x, 0)` has
+//! TensorFlow's ReLU gradient (0 at 0); `clamp` passes the cotangent of a value at a bound to the bound.
 
 use super::{BinaryOp, Comparison, UnaryOp};
 use crate::ops::grad::{Cotangents, Gradient, Vjp, constant_value, sum_all};
@@ -14,7 +14,7 @@ use crate::{Emitter, InstrId};
 /// Emits the cotangent of `x` from `g`, `x` and `y`.
 type Derivative = fn(e: &Emitter, g: InstrId, x: InstrId, y: InstrId) -> InstrId;
 
-/// See the table in the function.
+/// The rules of functions of one operand.
 pub(crate) fn unary(op: UnaryOp) -> Gradient<'static> {
     const STEPS: &str = "it is constant between jumps";
     const NOT_FLOAT: &str = "its result is not a floating value";
@@ -62,7 +62,7 @@ pub(crate) fn unary(op: UnaryOp) -> Gradient<'static> {
 /// Why complex values have no rules.
 pub(crate) const COMPLEX: &str = "gradients of complex values are not defined here; work on real and imaginary parts";
 
-/// `(1 - x)(1 + x)`, which keeps its digits near 1 where `1 - x²` loses them.
+/// `(1 - x)(1 + x)`, which is accurate near 1, where `1 - x²` cancels.
 fn one_minus_square(e: &Emitter, x: InstrId) -> InstrId {
     let one = e.ones_like(x);
     e.mul(e.sub(one, x), e.add(one, x))
@@ -98,7 +98,7 @@ fn divide(vjp: &Vjp<'_>) -> Cotangents {
     vjp.each(|idx| if idx == 0 { quotient } else { e.neg(e.mul(quotient, vjp.result)) })
 }
 
-/// `y = max(a, b)` (`wins` = GT) or `min(a, b)` (LT). NaN wins over everything in HLO, and has no gradient: 0.
+/// `y = max(a, b)` (`wins` = GT) or `min(a, b)` (LT). In HLO NaN wins over everything; its gradient is 0.
 fn extremum(vjp: &Vjp<'_>, wins: Comparison) -> Cotangents {
     let (e, g) = (vjp.e, vjp.g());
     let zeros = e.zeros_like(g);
@@ -106,7 +106,7 @@ fn extremum(vjp: &Vjp<'_>, wins: Comparison) -> Cotangents {
     vjp.each(|idx| {
         let (this, other) = (vjp.operand(idx), vjp.operand(1 - idx));
         if constant[1 - idx] {
-            // The result says as much as the operand, and is kept anyway: a relu's next layer reads it.
+            // The result is equivalent to the operand here, and is kept anyway: a relu's next layer reads it.
             return e.select(e.compare(wins, vjp.result, other), g, zeros);
         }
         let tie = e.compare(Comparison::Eq, this, other);

@@ -1,13 +1,13 @@
 //! Precision classes of elementwise functions.
 //!
-//! *Infer* where the result's relative error is that of the operands and one rounding more, or (`tanh`, `logistic`,
-//! `erf`) its absolute error no more than theirs. *Deny* where an operand's relative error of 2^-9 becomes an arbitrarily
-//! greater one of the result: `exp(x)` has the absolute error of `x`, `log` that of its result near 1.
+//! *Infer* if the result's relative error is that of the operands and one more rounding, or (`tanh`, `logistic`,
+//! `erf`) its absolute error no more than theirs. *Deny* if an operand's relative error of 2^-9 may become an
+//! arbitrarily greater one of the result: `exp(x)` has the absolute error of `x`, `log` that of its result near 1.
 
 use super::{BinaryOp, UnaryOp};
 use crate::ops::precision::{Amplification, Class};
 
-/// Of a function of one operand.
+/// The class of a function of one operand.
 pub(crate) fn unary(op: UnaryOp) -> Class {
     match op {
         UnaryOp::Abs | UnaryOp::Copy | UnaryOp::Negate | UnaryOp::IsFinite => Class::Clear,
@@ -48,7 +48,7 @@ pub(crate) fn amplified(op: UnaryOp) -> Amplification {
     }
 }
 
-/// Of a function of two operands.
+/// The class of a function of two operands.
 pub(crate) fn binary(op: BinaryOp) -> Class {
     match op {
         BinaryOp::Maximum | BinaryOp::Minimum => Class::Clear,

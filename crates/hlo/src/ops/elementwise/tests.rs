@@ -4,7 +4,7 @@ use super::super::testing::check;
 use super::*;
 use crate::Op;
 
-/// The dtypes an op takes, told by which of these seven it accepts as all its operands.
+/// The dtypes that an op accepts, as far as all its operands have one of these seven.
 fn accepted(op: &Op, n_operands: usize) -> Vec<DType> {
     use DType::{BF16, C64, F32, Pred, S32, U8, U64};
     let module = crate::Module::new("test");

@@ -1,6 +1,6 @@
 //! Gradients of data movement at run-time indices.
 //!
-//! A gather moves boxes that stick out back inside, a scatter drops them. So the reverse of a gather clamps its indices
+//! A gather moves out-of-range boxes back inside, a scatter drops them. So the reverse of a gather clamps its indices
 //! before it scatters, and the reverse of a scatter masks what it gathers.
 
 use super::{GatherDims, ScatterDims};
@@ -29,7 +29,7 @@ pub(crate) fn dynamic_update_slice(vjp: &Vjp<'_>) -> Cotangents {
     })
 }
 
-/// Adds the boxes of `g` up where they came from, in f32 where the dtype is narrower.
+/// Adds the boxes of `g` up at their origins, in f32 if the dtype is narrower.
 pub(crate) fn gather(vjp: &Vjp<'_>, dims: &GatherDims) -> Cotangents {
     let (e, g, operand, indices) = (vjp.e, vjp.g(), vjp.operand(0), vjp.operand(1));
     let backward = ScatterDims {
@@ -61,8 +61,8 @@ fn clamp_indices(e: &Emitter, indices: InstrId, vector_dim: i64, last_starts: &[
     e.emit(Op::Clamp, &[e.zeros_like(indices), indices, bounds], None)
 }
 
-/// `values`, one per component of an index vector, repeated to the dims of `indices`. A value the dtype cannot hold is
-/// no bound for it: it becomes the largest it can.
+/// `values`, one per component of an index vector, repeated to the dims of `indices`. A bound that the dtype cannot
+/// represent is no restriction: it becomes the dtype's largest value.
 fn per_component(e: &Emitter, indices: InstrId, vector_dim: i64, values: &[i64]) -> InstrId {
     let (dtype, dims) = (e.dtype(indices), e.dims(indices));
     let mut bytes = Vec::new();
@@ -70,7 +70,7 @@ fn per_component(e: &Emitter, indices: InstrId, vector_dim: i64, values: &[i64])
         match Literal::scalar_of(dtype, value as f64) {
             Some(Literal::Array { bytes: scalar, .. }) => bytes.extend(scalar),
             Some(Literal::Tuple(_) | Literal::Token) | None => {
-                // Indices under 8 bits have no literals here; the emitter keeps the error.
+                // Indices under 8 bits have no literals here; the emitter records the error.
                 return e.scalar(dtype, value as f64);
             }
         }
@@ -83,8 +83,8 @@ fn per_component(e: &Emitter, indices: InstrId, vector_dim: i64, values: &[i64])
     e.broadcast(e.constant(Literal::Array { shape, bytes }), &[vector_dim], &dims)
 }
 
-/// A scatter that adds is linear in both. One that replaces: the array keeps `g` where nothing was written, and, if no
-/// two updates meet, an update gets `g` from where it was written. Dropped updates get nothing.
+/// A scatter that adds is linear in both operands. One that replaces: the array gets `g` where nothing was written,
+/// and, if all updates are disjoint, an update gets `g` from its place. Dropped updates get zeros.
 pub(crate) fn scatter(vjp: &Vjp<'_>, dims: &ScatterDims, to_apply: CompId) -> Cotangents {
     let e = vjp.e;
     if vjp.operands.len() != 3 {
@@ -114,7 +114,7 @@ pub(crate) fn scatter(vjp: &Vjp<'_>, dims: &ScatterDims, to_apply: CompId) -> Co
     ])
 }
 
-/// `g` where the updates were written; zeros for those that were dropped.
+/// `g` at the places of the updates; zeros for those that were dropped.
 fn gather_updates(vjp: &Vjp<'_>, dims: &ScatterDims) -> Result<InstrId, Why> {
     let (e, g, indices, updates) = (vjp.e, vjp.g(), vjp.operand(1), vjp.operand(2));
     let (sizes, update_sizes) = (e.dims(g), e.dims(updates));

@@ -1,4 +1,4 @@
-//! Gradients of data movement at constant indices: each element's cotangent goes back where the element came from.
+//! Gradients of data movement at constant indices: each element's cotangent goes back to the element's origin.
 
 use super::{PadDim, SliceDim};
 use crate::ops::grad::{Cotangents, Vjp, sum, sum_all};
@@ -8,7 +8,8 @@ use crate::{Emitter, InstrId};
 pub(crate) fn broadcast(vjp: &Vjp<'_>, dimensions: &[i64]) -> Cotangents {
     let (e, g) = (vjp.e, vjp.g());
     let new: Vec<i64> = (0..e.dims(g).len() as i64).filter(|axis| !dimensions.contains(axis)).collect();
-    // What is left stands in ascending order of `dimensions`; operand dimension i is the one at its rank there.
+    // The remaining dimensions are in ascending order of `dimensions`; operand dimension i is the one at its rank
+    // there.
     let rank_of = |axis: i64| dimensions.iter().filter(|&&other| other < axis).count() as i64;
     let permutation: Vec<i64> = dimensions.iter().map(|&axis| rank_of(axis)).collect();
     vjp.each(|_| e.transpose(sum(e, g, &new), &permutation))
@@ -48,8 +49,8 @@ pub(crate) fn slice(vjp: &Vjp<'_>, dims: &[SliceDim]) -> Cotangents {
     vjp.each(|_| e.pad(g, e.scalar(e.dtype(g), 0.0), &pads))
 }
 
-/// The array: what is left without the padding (zeros where elements were cut off). The padding value: the sum over
-/// the padding.
+/// The array: `g` without the padding (zeros where elements were cut off). The padding value: the sum over the
+/// padding.
 pub(crate) fn pad(vjp: &Vjp<'_>, dims: &[PadDim]) -> Cotangents {
     let (e, g) = (vjp.e, vjp.g());
     let sizes = e.dims(vjp.operand(0));
@@ -64,7 +65,7 @@ pub(crate) fn pad(vjp: &Vjp<'_>, dims: &[PadDim]) -> Cotangents {
     })
 }
 
-/// Takes the padding `dims` off `g` again, to `sizes`.
+/// Removes the padding `dims` from `g`, to `sizes`.
 fn unpad(e: &Emitter, g: InstrId, zero: InstrId, dims: &[PadDim], sizes: &[i64]) -> InstrId {
     let edges: Vec<PadDim> = dims.iter().map(|dim| PadDim { low: -dim.low, high: -dim.high, interior: 0 }).collect();
     let dilated = if edges.iter().all(|edge| *edge == PadDim::default()) { g } else { e.pad(g, zero, &edges) };

@@ -36,7 +36,7 @@ fn opaque_rejects() {
     );
 }
 
-/// Found by mutation: XLA ends its process at any other shape.
+/// Found by mutation: XLA aborts for any other shape.
 #[test]
 fn ids_of_devices_are_u32() {
     for opcode in ["partition-id", "replica-id"] {

@@ -5,7 +5,7 @@ use crate::ops::movement::grad::inverse;
 use crate::ops::{BinaryOp, Comparison, PadDim, SliceDim, WindowDim};
 use crate::{CompId, DType, Emitter, InstrId, Metadata, Module, Op, Shape};
 
-/// Sums: `g` repeated. Maxima and minima: `g` shared evenly by the elements that attain it, as TensorFlow and JAX do.
+/// Sums: `g` broadcast. Maxima and minima: `g` shared evenly by the elements that attain it, as in TensorFlow and JAX.
 /// Products: `g` times the product of the other elements, without a division, so zeros are right.
 pub(crate) fn reduce(vjp: &Vjp<'_>, dimensions: &[i64], to_apply: CompId) -> Cotangents {
     if vjp.operands.len() != 2 {
@@ -58,7 +58,7 @@ fn shared_by_winners(vjp: &Vjp<'_>, dimensions: &[i64]) -> InstrId {
     let (e, g, x) = (vjp.e, vjp.g(), vjp.operand(0));
     let wins = e.compare(Comparison::Eq, x, spread(vjp, vjp.result, dimensions));
     let n_winners = sum(e, e.convert(wins, e.dtype(x)), dimensions);
-    // Where the initial value won, no element is chosen below, whatever 0 winners make of the quotient.
+    // Where the initial value won, no element is selected below, whatever the quotient with 0 winners is.
     let share = spread(vjp, e.div(g, n_winners), dimensions);
     e.select(wins, share, e.zeros_like(x))
 }
@@ -102,7 +102,7 @@ fn product_of_those_before(e: &Emitter, factors: InstrId, dims: &[i64]) -> Instr
     e.emit(Op::ReduceWindow { window, to_apply }, &[shifted, one], None)
 }
 
-/// Cotangents move back along the permutation, which sorting a counter along with the operands tells.
+/// Cotangents move back along the permutation, which is recovered by sorting a counter along with the operands.
 pub(crate) fn sort(vjp: &Vjp<'_>, dimension: i64, is_stable: bool, to_apply: CompId) -> Cotangents {
     let (e, n_operands) = (vjp.e, vjp.operands.len());
     if n_operands > 1 && !is_stable {
@@ -119,7 +119,7 @@ pub(crate) fn sort(vjp: &Vjp<'_>, dimension: i64, is_stable: bool, to_apply: Com
         .filter(|&idx| vjp.wants(idx))
         .filter_map(|idx| cotangent_of(idx).array().map(|id| (idx, id)))
         .collect();
-    // Sorted by origin, every cotangent stands where its element came from.
+    // Sorted by origin, every cotangent is at the place of its element.
     let keyed: Vec<InstrId> = [origin].into_iter().chain(moved.iter().map(|(_, id)| *id)).collect();
     let dtypes: Vec<DType> = keyed.iter().map(|&id| e.dtype(id)).collect();
     let by_origin = e.with_module_mut(|module| origin_comparator(module, &dtypes));
@@ -131,7 +131,7 @@ pub(crate) fn sort(vjp: &Vjp<'_>, dimension: i64, is_stable: bool, to_apply: Com
     Ok(cotangents)
 }
 
-/// A copy of a comparator of `n_operands` pairs that takes one pair of s32 more and ignores it.
+/// A copy of a comparator of `n_operands` pairs that takes one more pair, of s32, and ignores it.
 fn comparator_with_counter(module: &mut Module, comparator: CompId, n_operands: i64) -> CompId {
     let comp = copy_computation(module, comparator, "sort_with_counter");
     let root = module.comp(comp).root;

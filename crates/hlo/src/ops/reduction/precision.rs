@@ -1,11 +1,11 @@
-//! Precision classes of reductions and scatters: by how they combine.
+//! Precision classes of reductions and scatters, by their combiners.
 
 use crate::ops::BinaryOp;
 use crate::ops::grad::{Combiner, combiner};
 use crate::ops::precision::Class;
 use crate::{CompId, Module};
 
-/// Of `reduce` and `reduce-window` by `to_apply`.
+/// The class of `reduce` and `reduce-window`, by `to_apply`.
 pub(crate) fn reduce(module: &Module, to_apply: CompId) -> Class {
     match combiner(module, to_apply) {
         Combiner::Binary(op) => combined(op),
@@ -14,7 +14,7 @@ pub(crate) fn reduce(module: &Module, to_apply: CompId) -> Class {
     }
 }
 
-/// Of `scatter` by `to_apply`.
+/// The class of `scatter`, by `to_apply`.
 pub(crate) fn scatter(module: &Module, to_apply: CompId) -> Class {
     match combiner(module, to_apply) {
         Combiner::Second => Class::Clear,

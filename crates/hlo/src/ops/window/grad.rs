@@ -6,7 +6,7 @@ use crate::ops::grad::{comparison_computation, constant_value, sum_all};
 use crate::ops::{BinaryOp, Comparison, PadDim};
 use crate::{CompId, DType, Emitter, InstrId, Metadata, Op, Shape};
 
-/// Size of `n` elements with `dilation - 1` holes between neighbours.
+/// The size of `n` elements with `dilation - 1` holes between neighbours.
 pub(crate) fn dilated(n: i64, dilation: i64) -> i64 {
     if n == 0 { 0 } else { (n - 1) * dilation + 1 }
 }
@@ -88,7 +88,8 @@ fn window_extremum(vjp: &Vjp<'_>, window: &[WindowDim], direction: Comparison) -
     Ok(select_extremum(e, x, g, window, direction))
 }
 
-/// The sum, at each element of x, of the cotangents of the windows whose first largest (`Ge`) or least (`Le`) it is.
+/// For each element of x the sum of the cotangents of the windows whose first largest (`Ge`) or least (`Le`) element
+/// it is.
 pub fn select_extremum(e: &Emitter, x: InstrId, g: InstrId, window: &[WindowDim], direction: Comparison) -> InstrId {
     let dtype = e.dtype(x);
     let zero = e.scalar(dtype, 0.0);
@@ -97,7 +98,7 @@ pub fn select_extremum(e: &Emitter, x: InstrId, g: InstrId, window: &[WindowDim]
     e.emit(Op::SelectAndScatter { window: window.to_vec(), select, scatter }, &[x, g, zero], None)
 }
 
-/// The lowest finite value of a float type that gradients run in.
+/// The lowest finite value of a floating-point type that gradients run in.
 fn lowest(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => f64::from(half::f16::MIN),
@@ -107,8 +108,8 @@ fn lowest(dtype: DType) -> f64 {
     }
 }
 
-/// Scattering sums: linear in the source, whose cotangent is that of the element its window selected. The array that
-/// selects has none: which element is selected is constant almost everywhere.
+/// Scattering sums: linear in the source, whose cotangent is that of the element which its window selected. The array
+/// that selects has none: the selected element is constant almost everywhere.
 pub(crate) fn select_and_scatter(vjp: &Vjp<'_>, window: &[WindowDim], select: CompId, scatter: CompId) -> Cotangents {
     let e = vjp.e;
     let (select, scatter) = e.with_module(|module| (combiner(module, select), combiner(module, scatter)));

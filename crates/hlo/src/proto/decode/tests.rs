@@ -1,4 +1,4 @@
-//! What decoding accepts, and what it says of broken messages.
+//! Accepted messages, and the errors for broken ones.
 
 use super::*;
 use crate::ops::{BinaryOp, UnaryOp};
@@ -44,7 +44,7 @@ fn callees_go_first_and_any_order_comes_in() {
     assert_eq!(module.next_name, 7);
 }
 
-/// As XLA writes it of every convolution.
+/// XLA writes it for every convolution.
 #[test]
 fn an_empty_sparsity_says_nothing() {
     let with = |config: Vec<u8>| {
@@ -85,12 +85,12 @@ fn unmodelled_ops_and_fields_go_out_as_they_came() {
     let module = module(proto.clone()).unwrap();
     assert_eq!(module.entry().instr(InstrId(2)).op.opcode(), "fusion");
     assert_eq!(module.entry().instr(InstrId(2)).op.called(), [CompId(0)]);
-    // Piece by piece, the fields in the same order.
+    // Piece by piece, with the fields in the same order.
     assert_eq!(encode::to_bytes(&module).unwrap(), proto.encode_to_vec());
     assert_eq!(encode::module(&module), Ok(proto));
 }
 
-/// Fuzzing found that no groups came back as an empty list of them.
+/// Found by fuzzing: no groups came back as an empty list of them.
 #[test]
 fn an_opaque_collective_without_groups_gets_no_field_of_them() {
     for groups in [None, Some(Box::new(CollectiveDeviceListProto::default()))] {
@@ -104,7 +104,7 @@ fn an_opaque_collective_without_groups_gets_no_field_of_them() {
     }
 }
 
-/// XLA's own parser found the groups twice in what was printed of a message.
+/// XLA's parser found the groups twice in a message that was printed.
 #[test]
 fn an_all_reduce_of_a_message_is_printed_with_its_groups_once() {
     let text = "HloModule m, entry_computation_layout={(f32[2]{0})->f32[2]{0}}
@@ -239,7 +239,7 @@ fn broken_modules_say_where() {
     );
 }
 
-/// Every truncation and many single-byte changes give a module or an error, and never a panic.
+/// Every truncation and many single-byte changes result in a module or an error, and never in a panic.
 #[test]
 fn corrupt_bytes_do_not_panic() {
     let bytes = sample().encode_to_vec();

@@ -22,7 +22,7 @@ pub struct PaddingConfigDimension {
     pub interior_padding: i64,
 }
 
-/// Where an instruction comes from.
+/// The source position of an instruction.
 #[derive(Clone, PartialEq, Message)]
 pub struct OpMetadata {
     #[prost(string, tag = "1")]
@@ -209,8 +209,8 @@ pub struct StatisticsViz {
     pub statistics: Vec<Statistic>,
 }
 
-/// How a value lies over devices; `type`: 0 = replicated, 1 = maximal, 2 = tuple, 3 = other (tiled), 4 = manual,
-/// 5 = unknown, 6 = unreduced. `named_sharding` holds an encoded `NamedShardingProto`.
+/// The sharding of a value; `type`: 0 = replicated, 1 = maximal, 2 = tuple, 3 = other (tiled), 4 = manual, 5 =
+/// unknown, 6 = unreduced. `named_sharding` holds an encoded `NamedShardingProto`.
 #[derive(Clone, PartialEq, Message)]
 pub struct OpSharding {
     #[prost(int32, tag = "1")]
@@ -281,7 +281,7 @@ pub struct AxisRefProto {
     pub sub_axis_info: Option<SubAxis>,
 }
 
-/// The part of an axis that an [`AxisRefProto`] means.
+/// The part of an axis to which an [`AxisRefProto`] refers.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct SubAxis {
     #[prost(int64, tag = "1")]
@@ -393,7 +393,7 @@ pub struct OriginalArrayProto {
     pub shape_index: Vec<i64>,
 }
 
-/// Where one leaf of a value comes from.
+/// The origin of one leaf of a value.
 #[derive(Clone, PartialEq, Message)]
 pub struct OriginalValueElementProto {
     #[prost(int64, repeated, tag = "1")]
@@ -402,7 +402,7 @@ pub struct OriginalValueElementProto {
     pub original_array: Option<OriginalArrayProto>,
 }
 
-/// Where a value comes from in the module as the user wrote it.
+/// The origin of a value in the module as the user wrote it.
 #[derive(Clone, PartialEq, Message)]
 pub struct OriginalValueProto {
     #[prost(message, repeated, tag = "1")]
