@@ -78,7 +78,7 @@ fn half(bytes: &[u8], dims: &[i64], axis: usize, number: usize) -> Vec<u8> {
 /// The results of each device, of two replicas of one or two partitions each; `split` says which parameters are split.
 fn run(module: &Module, arguments: &[Argument], split: &[(String, usize)]) -> Vec<Vec<Vec<u8>>> {
     verify(module).unwrap();
-    let placement = Placement::of(module).unwrap();
+    let placement = Placement::from_module(module).unwrap();
     let n_partitions = placement.devices.partitions;
     let bytes = proto::encode::to_bytes(module).unwrap();
     let executable = client().compile(&bytes, &CompileOptions::over(&placement)).unwrap();

@@ -135,7 +135,7 @@ impl<'m> ShardedAuditor<'m> {
         }
         let measured = over_devices(&self.client, &form, &self.placement, self.literals, flush_subnormals)?;
         let mut rows = result_rows(&self.judge, taps::result_makers(self.module), &self.reference, &measured);
-        let shards = Shards::of(self.module, self.placement.devices);
+        let shards = Shards::from_module(self.module, self.placement.devices);
         let arrays = result_arrays(self.module);
         for row in &mut rows {
             let (array, index) = (arrays[row.index], row.index);
@@ -216,8 +216,8 @@ fn over_devices(
     // What the module leaves to the partitioner lies as the compiled program says, where the plugin shows it.
     let compiled = executable.compiled().optimized_program().ok().and_then(|bytes| decode::from_bytes(&bytes).ok());
     let shards = match &compiled {
-        Some(compiled) => Shards::of_compiled(module, placement.devices, compiled),
-        None => Shards::of(module, placement.devices),
+        Some(compiled) => Shards::from_compiled(module, placement.devices, compiled),
+        None => Shards::from_module(module, placement.devices),
     };
     let mut lists: Vec<Vec<Arg<'_>>> = (0..placement.devices.n()).map(|_| Vec::new()).collect();
     for (number, (input, (name, wanted))) in literals.iter().zip(leaves).enumerate() {

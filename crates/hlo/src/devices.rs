@@ -118,17 +118,17 @@ impl Placement {
     ///
     /// # Errors
     /// The module is partitioned already, its parts disagree, or its collectives may be of replicas or of partitions.
-    pub fn of(module: &Module) -> Result<Placement, PlacementError> {
+    pub fn from_module(module: &Module) -> Result<Placement, PlacementError> {
         let (replicas, partitions) = (count(module, "replica_count"), count(module, "num_partitions"));
-        let needs = Needs::of(module);
-        let or = |said: Option<usize>, need: &Option<Need>| {
-            said.or_else(|| usize::try_from(need.as_ref()?.wants).ok()).unwrap_or(1)
+        let needs = Needs::from_module(module);
+        let or = |stated: Option<usize>, need: &Option<Need>| {
+            stated.or_else(|| usize::try_from(need.as_ref()?.wants).ok()).unwrap_or(1)
         };
         let devices =
             Devices { replicas: or(replicas, &needs.replicas), partitions: or(partitions, &needs.partitions) };
         if module.is_scheduled && !devices.is_one() {
-            let said = format!("is_scheduled=true, {devices}");
-            return Err(PlacementError::Compiled { said });
+            let text = format!("is_scheduled=true, {devices}");
+            return Err(PlacementError::Compiled { said: text });
         }
         let exceeds =
             |need: Option<Need>, n: usize| need.filter(|need| usize::try_from(need.wants).is_ok_and(|wants| wants > n));
@@ -171,8 +171,8 @@ pub fn devices_of_compiled(module: &Module) -> Devices {
 }
 
 fn attribute<'a>(module: &'a Module, name: &str) -> Option<&'a str> {
-    let found = module.unmodelled.attributes.iter().find(|(attribute, _)| attribute == name);
-    found.map(|(_, value)| value.as_str())
+    let entry = module.unmodelled.attributes.iter().find(|(attribute, _)| attribute == name);
+    entry.map(|(_, value)| value.as_str())
 }
 
 fn count(module: &Module, name: &str) -> Option<usize> {
@@ -180,8 +180,8 @@ fn count(module: &Module, name: &str) -> Option<usize> {
 }
 
 /// `allow_spmd_sharding_propagation_to_output={true,false}`.
-fn flags(module: &Module, of: &str) -> Option<Vec<bool>> {
-    let text = attribute(module, &format!("allow_spmd_sharding_propagation_to_{of}"))?;
+fn flags(module: &Module, direction: &str) -> Option<Vec<bool>> {
+    let text = attribute(module, &format!("allow_spmd_sharding_propagation_to_{direction}"))?;
     let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
     inside.split(',').map(|flag| flag.trim().parse().ok()).collect()
 }
@@ -202,7 +202,7 @@ struct Needs {
 }
 
 impl Needs {
-    fn of(module: &Module) -> Needs {
+    fn from_module(module: &Module) -> Needs {
         let mut needs = Needs::default();
         if let Some(wants) = size_of_meshes(module) {
             more(&mut needs.partitions, wants, || format!("{} has a mesh", module.name));
@@ -336,7 +336,7 @@ mod tests {
         );
         let module = text::parse(&text, "m").unwrap();
         let decoded = proto::decode::from_bytes(&proto::encode::to_bytes(&module).unwrap()).unwrap();
-        [module, decoded].map(|module| Placement::of(&module).map_err(|error| error.to_string()))
+        [module, decoded].map(|module| Placement::from_module(&module).map_err(|error| error.to_string()))
     }
 
     fn counts(header: &str, body: &str) -> [Option<(usize, usize)>; 2] {

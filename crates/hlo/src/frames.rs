@@ -86,10 +86,10 @@ mod tests {
         for id in [0, 2, 3, 4, 5, 6, -1, i32::MIN, i32::MAX] {
             assert_eq!(module.source(&of_frame(id)), None, "{id}");
         }
-        let own = Metadata { source_file: "own.py".to_string(), source_line: 3, ..of_frame(1) };
-        assert_eq!(module.source(&own), Some(("own.py", 3)));
-        assert_eq!(module.source_text(&own), "own.py:3");
-        assert_eq!(module.source_text(&Metadata { source_line: 0, ..own }), "own.py");
+        let with_file = Metadata { source_file: "own.py".to_string(), source_line: 3, ..of_frame(1) };
+        assert_eq!(module.source(&with_file), Some(("own.py", 3)));
+        assert_eq!(module.source_text(&with_file), "own.py:3");
+        assert_eq!(module.source_text(&Metadata { source_line: 0, ..with_file }), "own.py");
         assert_eq!(module.source_text(&of_frame(0)), "");
     }
 }

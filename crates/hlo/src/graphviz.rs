@@ -40,7 +40,7 @@ impl Hue {
         Hue::Other,
     ];
 
-    fn of(shape: &Shape) -> Hue {
+    fn for_shape(shape: &Shape) -> Hue {
         match shape {
             Shape::Array(array) => Hue::of_dtype(array.dtype),
             // A tuple whose elements have one dtype has that colour.
@@ -150,7 +150,7 @@ impl Picture<'_, '_> {
         }
         self.line("  }");
         // Once per result: a tuple of many arrays has as many readers.
-        let results = computation.instructions.iter().map(|instr| (Hue::of(&instr.shape), short(&instr.shape)));
+        let results = computation.instructions.iter().map(|instr| (Hue::for_shape(&instr.shape), short(&instr.shape)));
         let results: Vec<(Hue, String)> = results.collect();
         for id in computation.ids() {
             self.edges(comp, computation, id, &results);
@@ -159,7 +159,7 @@ impl Picture<'_, '_> {
 
     fn node(&mut self, comp: CompId, computation: &Computation, id: InstrId) {
         let instr = computation.instr(id);
-        let hue = Hue::of(&instr.shape);
+        let hue = Hue::for_shape(&instr.shape);
         *self.seen.entry(hue).or_default() += 1;
         let (fill, line) = hue.colors();
         let mut attributes =
@@ -266,7 +266,7 @@ fn converted_from(computation: &Computation, instr: &Instruction) -> Option<Hue>
     }
     let from = &computation.instr(*instr.operands.first()?).shape;
     let is_float = |shape: &Shape| shape.dtype().is_some_and(DType::is_float);
-    (is_float(from) && is_float(&instr.shape) && from.dtype() != instr.shape.dtype()).then(|| Hue::of(from))
+    (is_float(from) && is_float(&instr.shape) && from.dtype() != instr.shape.dtype()).then(|| Hue::for_shape(from))
 }
 
 fn node_name(comp: CompId, id: InstrId) -> String {

@@ -277,13 +277,13 @@ impl Module {
     /// equal computation is reused.
     pub fn made_once(&mut self, name: &str, write: impl FnOnce(&mut Module, CompId)) -> CompId {
         let next_name = self.next_name;
-        let made = self.add_computation(name);
-        write(self, made);
+        let added = self.add_computation(name);
+        write(self, added);
         let names = std::iter::once(name.to_string()).chain((1u64..).map(|number| format!("{name}.{number}")));
         // Only computations from before it.
         let mut known = names.map_while(|name| self.names.comp_of.get(&name).copied());
-        let Some(known) = known.find(|&known| self.comp(known).computes_as(self.comp(made))) else { return made };
-        self.computations.truncate(made.idx());
+        let Some(known) = known.find(|&known| self.comp(known).computes_as(self.comp(added))) else { return added };
+        self.computations.truncate(added.idx());
         self.next_name = next_name;
         known
     }

@@ -50,7 +50,7 @@ pub enum ShardError {
 
 impl Shards {
     /// The shardings that a verified module states; arrays without one are replicated.
-    pub fn of(module: &Module, devices: Devices) -> Shards {
+    pub fn from_module(module: &Module, devices: Devices) -> Shards {
         let entry = module.entry();
         let parameters = entry.parameters().into_iter().map(|id| entry.instr(id));
         let parameters = parameters.flat_map(|instr| per_leaf(instr.sharding.as_deref(), &instr.shape)).collect();
@@ -59,18 +59,20 @@ impl Shards {
     }
 
     /// The shardings that the compiled program states, or else those of the module.
-    pub fn of_compiled(module: &Module, devices: Devices, compiled: &Module) -> Shards {
-        let said = Shards::of(module, devices);
-        let Ok(proto) = HloModuleProto::decode(compiled.unmodelled.proto.as_slice()) else { return said };
+    pub fn from_compiled(module: &Module, devices: Devices, compiled: &Module) -> Shards {
+        let stated = Shards::from_module(module, devices);
+        let Ok(proto) = HloModuleProto::decode(compiled.unmodelled.proto.as_slice()) else { return stated };
         let entry = module.entry();
         let numbered = entry.parameters().into_iter().zip(&proto.spmd_parameters_shardings);
-        let parameters: Vec<Option<Sharding>> =
-            numbered.flat_map(|(id, found)| per_leaf(Some(&sharding::decode(found)), &entry.instr(id).shape)).collect();
+        let parameters: Vec<Option<Sharding>> = numbered
+            .flat_map(|(id, encoded)| per_leaf(Some(&sharding::decode(encoded)), &entry.instr(id).shape))
+            .collect();
         let root = &entry.instr(entry.root).shape;
-        let results = proto.spmd_output_sharding.as_ref().map(|found| per_leaf(Some(&sharding::decode(found)), root));
+        let results =
+            proto.spmd_output_sharding.as_ref().map(|encoded| per_leaf(Some(&sharding::decode(encoded)), root));
         Shards {
-            parameters: if parameters.len() == said.parameters.len() { parameters } else { said.parameters },
-            results: results.unwrap_or(said.results),
+            parameters: if parameters.len() == stated.parameters.len() { parameters } else { stated.parameters },
+            results: results.unwrap_or(stated.results),
             devices,
         }
     }
@@ -196,13 +198,13 @@ mod tests {
     #[test]
     fn a_device_holds_its_part() {
         let module = parse(", num_partitions=2", "  ROOT y = f32[4,2] negate(x)\n");
-        let shards = Shards::of(&module, Devices { replicas: 2, partitions: 2 });
+        let shards = Shards::from_module(&module, Devices { replicas: 2, partitions: 2 });
         let shape = ArrayShape::new(crate::DType::F32, [4, 2]);
         let offsets = [0, 1, 2, 3].map(|device| shards.parameter(0, &shape, device).unwrap().offsets);
         assert_eq!(offsets, [[0, 0], [2, 0], [0, 0], [2, 0]]);
         assert_eq!(shards.result(0, &shape, 1).unwrap().dims, [4, 2]);
         let by_hand = parse(", num_partitions=2", "  ROOT y = f32[4,2] negate(x), sharding={manual}\n");
-        let shards = Shards::of(&by_hand, Devices { replicas: 1, partitions: 2 });
+        let shards = Shards::from_module(&by_hand, Devices { replicas: 1, partitions: 2 });
         let error = shards.result(0, &shape, 0).unwrap_err().to_string();
         assert!(
             error.starts_with("result 0 (f32[4,2]) lies over the devices in a way that is not followed"),

@@ -47,14 +47,14 @@ impl Unmodelled {
     /// The same without the parts that only say where an instruction was written, such as the columns of JAX's debug
     /// metadata: two instructions that differ only in that compute the same.
     pub fn without_metadata(&self) -> Unmodelled {
-        let mut kept = self.clone();
-        kept.attributes.retain(|(name, _)| name != METADATA);
-        if let Ok(mut message) = HloInstructionProto::decode(kept.proto.as_slice())
+        let mut stripped = self.clone();
+        stripped.attributes.retain(|(name, _)| name != METADATA);
+        if let Ok(mut message) = HloInstructionProto::decode(stripped.proto.as_slice())
             && message.metadata.take().is_some()
         {
-            kept.proto = message.encode_to_vec();
+            stripped.proto = message.encode_to_vec();
         }
-        kept
+        stripped
     }
 
     /// Whether it may change what is computed.
@@ -237,10 +237,10 @@ pub(super) enum NoMessage {
 
 /// The message of an instruction's unmodelled attributes. An instruction from a proto has the whole message, of which
 /// its text attributes are a copy; an instruction from text only has the text attributes.
-pub(super) fn message(opcode: &str, kept: &Unmodelled) -> Result<HloInstructionProto, NoMessage> {
-    let mut proto = HloInstructionProto::decode(kept.proto.as_slice()).map_err(NoMessage::Wire)?;
-    if kept.proto.is_empty() {
-        to_proto(opcode, &kept.attributes, &mut proto).map_err(NoMessage::Attribute)?;
+pub(super) fn message(opcode: &str, unmodelled: &Unmodelled) -> Result<HloInstructionProto, NoMessage> {
+    let mut proto = HloInstructionProto::decode(unmodelled.proto.as_slice()).map_err(NoMessage::Wire)?;
+    if unmodelled.proto.is_empty() {
+        to_proto(opcode, &unmodelled.attributes, &mut proto).map_err(NoMessage::Attribute)?;
     }
     Ok(proto)
 }
@@ -408,7 +408,7 @@ mod tests {
 
     /// Messages whose every field has a text, with that text.
     fn samples() -> Vec<(&'static str, HloInstructionProto, &'static str)> {
-        let of = HloInstructionProto::default;
+        let proto_with = HloInstructionProto::default;
         let groups = CollectiveDeviceListProto {
             replica_groups: vec![ReplicaGroup { replica_ids: vec![0, 1] }, ReplicaGroup { replica_ids: vec![2, 3] }],
             ..Default::default()
@@ -426,15 +426,18 @@ mod tests {
                     constrain_layout: true,
                     use_global_device_ids: true,
                     dimensions: vec![1],
-                    ..of()
+                    ..proto_with()
                 },
                 "channel_id=3, replica_groups={{0,1},{2,3}}, constrain_layout=true, use_global_device_ids=true, \
                  dimensions={1}",
             ),
-            ("all-to-all", of(), "replica_groups={}"),
+            ("all-to-all", proto_with(), "replica_groups={}"),
             (
                 "collective-permute",
-                HloInstructionProto { source_target_pairs: vec![SourceTarget { source: 0, target: 1 }], ..of() },
+                HloInstructionProto {
+                    source_target_pairs: vec![SourceTarget { source: 0, target: 1 }],
+                    ..proto_with()
+                },
                 "source_target_pairs={{0,1}}",
             ),
             (
@@ -443,24 +446,32 @@ mod tests {
                     fusion_kind: "kLoop".into(),
                     output_operand_aliasing: vec![aliasing],
                     metadata: Some(metadata),
-                    ..of()
+                    ..proto_with()
                 },
                 "output_to_operand_aliasing={{0}: (1, {})}, kind=kLoop, \
                  metadata=source_end_line=4 deduplicated_name=\"a\"",
             ),
-            ("fft", HloInstructionProto { fft_type: 2, fft_length: vec![8], ..of() }, "fft_type=RFFT, fft_length={8}"),
+            (
+                "fft",
+                HloInstructionProto { fft_type: 2, fft_length: vec![8], ..proto_with() },
+                "fft_type=RFFT, fft_length={8}",
+            ),
             (
                 "triangular-solve",
-                HloInstructionProto { triangular_solve_options: Some(triangular), ..of() },
+                HloInstructionProto { triangular_solve_options: Some(triangular), ..proto_with() },
                 "left_side=true, lower=true, unit_diagonal=true, transpose_a=TRANSPOSE",
             ),
             (
                 "cholesky",
-                HloInstructionProto { cholesky_options: Some(CholeskyOptions { lower: true }), ..of() },
+                HloInstructionProto { cholesky_options: Some(CholeskyOptions { lower: true }), ..proto_with() },
                 "lower=true",
             ),
-            ("topk", HloInstructionProto { k: 4, largest: true, ..of() }, "k=4, largest=true"),
-            ("infeed", HloInstructionProto { infeed_config: b"x\"".to_vec(), ..of() }, "infeed_config=\"x\\\"\""),
+            ("topk", HloInstructionProto { k: 4, largest: true, ..proto_with() }, "k=4, largest=true"),
+            (
+                "infeed",
+                HloInstructionProto { infeed_config: b"x\"".to_vec(), ..proto_with() },
+                "infeed_config=\"x\\\"\"",
+            ),
             (
                 "outfeed",
                 HloInstructionProto {
@@ -468,16 +479,16 @@ mod tests {
                         &Cursor::new("(f32[4,2]{0,1}, s32[])").shape().unwrap(),
                     ))),
                     outfeed_config: b"x".to_vec(),
-                    ..of()
+                    ..proto_with()
                 },
                 "outfeed_shape=(f32[4,2]{0,1}, s32[]), outfeed_config=\"x\"",
             ),
             (
                 "send",
-                HloInstructionProto { channel_id: 1, is_host_transfer: true, ..of() },
+                HloInstructionProto { channel_id: 1, is_host_transfer: true, ..proto_with() },
                 "channel_id=1, is_host_transfer=true",
             ),
-            ("rng", HloInstructionProto { distribution: 1, ..of() }, "distribution=rng_uniform"),
+            ("rng", HloInstructionProto { distribution: 1, ..proto_with() }, "distribution=rng_uniform"),
             (
                 "ragged-dot",
                 HloInstructionProto {
@@ -491,7 +502,7 @@ mod tests {
                         rhs_group_dimensions: vec![0],
                     })),
                     precision_config: Some(PrecisionConfig { operand_precision: vec![2, 0], ..Default::default() }),
-                    ..of()
+                    ..proto_with()
                 },
                 "lhs_contracting_dims={1}, rhs_contracting_dims={2}, lhs_ragged_dims={0}, rhs_group_dims={0}, \
                  operand_precision={highest,default}",
@@ -514,8 +525,8 @@ mod tests {
     #[test]
     fn what_came_from_a_proto_is_not_said_twice() {
         for (opcode, proto, _) in samples() {
-            let kept = Unmodelled { attributes: to_text(opcode, &proto), proto: proto.encode_to_vec() };
-            assert_eq!(message(opcode, &kept).unwrap(), proto, "{opcode}");
+            let unmodelled = Unmodelled { attributes: to_text(opcode, &proto), proto: proto.encode_to_vec() };
+            assert_eq!(message(opcode, &unmodelled).unwrap(), proto, "{opcode}");
         }
     }
 
@@ -530,15 +541,19 @@ mod tests {
 
     #[test]
     fn windows_and_labels_of_a_custom_call_cross_both_ways() {
-        let said = "window={size=2x2 stride=1x2 pad=0_1x0_0}, dim_labels=b01f_01io->b01f, feature_group_count=2";
+        let attribute_text =
+            "window={size=2x2 stride=1x2 pad=0_1x0_0}, dim_labels=b01f_01io->b01f, feature_group_count=2";
         let text = format!(
             "HloModule m\n\nENTRY main {{\n  x = f32[1,4,4,2]{{3,2,1,0}} parameter(0)\n  ROOT y = f32[4]{{0}} custom-call(x, x), \
-             {said}, custom_call_target=\"f\"\n}}\n"
+             {attribute_text}, custom_call_target=\"f\"\n}}\n"
         );
         let module = parse(&text, "m.hlo").unwrap();
         let decoded = decode::from_bytes(&encode::to_bytes(&module).unwrap()).unwrap();
         let printed = crate::text::print(&decoded, &crate::text::PrintOptions::default());
-        assert!(printed.contains(&format!("custom-call(x, x), {said}, custom_call_target=\"f\"")), "{printed}");
+        assert!(
+            printed.contains(&format!("custom-call(x, x), {attribute_text}, custom_call_target=\"f\"")),
+            "{printed}"
+        );
     }
 
     #[test]
@@ -559,14 +574,14 @@ mod tests {
     /// Without `outfeed_shape` an outfeed has its operand's layout, and the message states it.
     #[test]
     fn an_outfeed_crosses_both_ways() {
-        let text = |said: &str| {
+        let text = |attributes: &str| {
             format!(
                 "HloModule o\n\nENTRY main {{\n  x = f32[4]{{0}} parameter(0)\n  t = token[] after-all()\n  ROOT o = token[] \
-                 outfeed(x, t){said}\n}}\n"
+                 outfeed(x, t){attributes}\n}}\n"
             )
         };
-        for said in ["", ", outfeed_shape=f32[4]{0}"] {
-            let module = parse(&text(said), "o.hlo").unwrap();
+        for attributes in ["", ", outfeed_shape=f32[4]{0}"] {
+            let module = parse(&text(attributes), "o.hlo").unwrap();
             let decoded = decode::from_bytes(&encode::to_bytes(&module).unwrap()).unwrap();
             let printed = crate::text::print(&decoded, &crate::text::PrintOptions::default());
             assert!(printed.contains("outfeed(x, t), outfeed_shape=f32[4]{0}\n"), "{printed}");

@@ -60,8 +60,8 @@ pub fn nearest<'n>(given: &str, names: impl IntoIterator<Item = &'n str>) -> Opt
     if candidates.len() > MAX_NAMES {
         return None;
     }
-    let given = given.to_lowercase();
-    let similar = |name: &'n str| (strsim::jaro_winkler(&given, &name.to_lowercase()), name);
+    let lowercase = given.to_lowercase();
+    let similar = |name: &'n str| (strsim::jaro_winkler(&lowercase, &name.to_lowercase()), name);
     let short = candidates.into_iter().filter(|name| name.len() <= MAX_LEN).map(similar);
     // Candidates may come in any order: of equally similar ones, the alphabetically first.
     let best = short.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)));

@@ -298,7 +298,7 @@ ENTRY step {
         assert_eq!(printed.matches("sharding={devices=[1,2]<=[2]}").count(), 2, "{printed}");
         let results = "sharding={{devices=[1,2]<=[2]}, {devices=[1,2]<=[2]}, {replicated}}";
         assert!(printed.contains(results), "{printed}");
-        let placement = Placement::of(&module).unwrap();
+        let placement = Placement::from_module(&module).unwrap();
         assert_eq!((placement.devices.replicas, placement.devices.partitions), (4, 2));
         assert_eq!((placement.free_parameters, placement.free_results), (vec![false; 3], vec![false; 3]));
         // Partitioning again changes nothing.

@@ -263,7 +263,7 @@ impl Programs {
 
 /// How a module lies over cores.
 pub(super) fn placement(module: &Module, path: &Path) -> Result<Placement, StudyError> {
-    let placement = Placement::of(module).map_err(|source| StudyError::placement(path, source))?;
+    let placement = Placement::from_module(module).map_err(|source| StudyError::placement(path, source))?;
     if placement.devices.is_one()
         && let Some(collective) = collective_of_all(module)
     {

@@ -69,7 +69,7 @@ pub(super) fn compare(
         let last = |named: &Named| Some(curve(&named.run, scalar)?.points.last()?.value);
         let pairs = seeds.iter().map(|seed| last(first[seed]).zip(last(second[seed])));
         let Some(pairs) = pairs.collect::<Option<Vec<(f64, f64)>>>() else { continue };
-        let Some(paired) = Paired::of(&pairs) else {
+        let Some(paired) = Paired::from_pairs(&pairs) else {
             tracing::warn!("{scalar}: a run ended in a value that is not a number, so it is not compared");
             continue;
         };

@@ -124,7 +124,7 @@ fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Co
     let subject = ModelSubject::of_experiment(path, counted)?;
     let (batch, mesh) = (subject.batch, subject.objective.mesh);
     let module = subject.program_with(Precision::Bf16, batch, mesh, subject.tuning(target))?.module;
-    let placement = Placement::of(&module)?;
+    let placement = Placement::from_module(&module)?;
     let spinner = progress::spinner(format!("compiling {} for {target}", path.display()), context.quiet);
     let compiler = Asking::new(&context.setup()).compiler(placement);
     let compiled = compiler.compile(target, &encode::to_bytes(&module)?, batch as usize);

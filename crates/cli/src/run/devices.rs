@@ -29,7 +29,7 @@ pub(crate) fn placement(module: &Module, platform: &Platform) -> anyhow::Result<
         return Ok(Placement::default());
     }
     runs_by_itself(module)?;
-    let Placement { devices, is_shardy, .. } = Placement::of(module)?;
+    let Placement { devices, is_shardy, .. } = Placement::from_module(module)?;
     if devices.is_one() && several_devices(module).is_none() {
         bail!("the module is for one device, and {platform} has {n_devices}\nhelp: run it with `--device cpu`");
     }
@@ -46,10 +46,10 @@ pub(crate) fn placement(module: &Module, platform: &Platform) -> anyhow::Result<
 pub(super) fn shards(module: &Module, devices: Devices, executable: &Executable) -> Shards {
     let compiled = executable.compiled().optimized_program().map_err(|error| error.to_string());
     match compiled.and_then(|bytes| decode::from_bytes(&bytes).map_err(|error| error.to_string())) {
-        Ok(compiled) => Shards::of_compiled(module, devices, &compiled),
+        Ok(compiled) => Shards::from_compiled(module, devices, &compiled),
         Err(error) => {
             tracing::debug!("how the compiled program splits arrays is not known: {error}");
-            Shards::of(module, devices)
+            Shards::from_module(module, devices)
         }
     }
 }

@@ -134,7 +134,7 @@ const MAX_REPEATED: usize = 16;
 impl<'m> Writer<'m> {
     fn module_head(&mut self) {
         // A proto, and bytecode, say how many only by their shardings. Where these disagree, what is said in words stands.
-        let devices = Placement::of(self.module).map(|placement| placement.devices);
+        let devices = Placement::from_module(self.module).map(|placement| placement.devices);
         let devices = devices.unwrap_or_else(|_| devices_of_compiled(self.module));
         let Devices { replicas: n_replicas, partitions: n_partitions } = devices;
         let mut attributes =

@@ -108,14 +108,14 @@ fn problem(computation: &Computation, result: InstrId, inputs: &[InstrId], is_se
 /// The `inputs` that `result` is computed from.
 fn feeding(computation: &Computation, result: InstrId, inputs: &[InstrId]) -> BTreeSet<InstrId> {
     let mut missing: BTreeSet<InstrId> = inputs.iter().copied().collect();
-    let mut found = BTreeSet::new();
+    let mut feeding = BTreeSet::new();
     // The latest first; values earlier than all remaining inputs are skipped.
     let mut pending = BTreeSet::from([result]);
     while let (Some(id), Some(first)) = (pending.pop_last(), missing.first().copied()) {
         if missing.remove(&id) {
-            found.insert(id);
+            feeding.insert(id);
         }
         pending.extend(computation.instr(id).operands.iter().filter(|operand| **operand >= first));
     }
-    found
+    feeding
 }

@@ -41,8 +41,8 @@ pub const fn bf16_from_f32_flushed(value: f32) -> u16 {
     let bits = value.to_bits();
     let is_subnormal = bits & 0x7F80_0000 == 0;
     // A zero keeps its sign and loses nothing.
-    let kept = if is_subnormal { 0x8000 } else { 0xFFFF };
-    bf16_from_f32(value) & kept
+    let mask = if is_subnormal { 0x8000 } else { 0xFFFF };
+    bf16_from_f32(value) & mask
 }
 
 /// The bits of a bf16 to its f32, exactly; NaN comes back quiet.

@@ -266,22 +266,22 @@ impl Format {
         // The result counts units of 2^unit; subnormals all share the unit of the smallest normal number.
         let unit = leading.max(self.min_exponent()) - scale;
         let significand = u128::from(significand);
-        let kept = match unit - exponent {
+        let rounded = match unit - exponent {
             shift if shift <= 0 => significand << -shift,
             // Below half a unit; a tie (shift 64 with only the top bit set) is handled below.
             shift if shift > 64 => 0,
             shift => {
                 let half = 1u128 << (shift - 1);
                 let rest = significand & ((1u128 << shift) - 1);
-                let kept = significand >> shift;
-                let rounds_up = rest > half || rest == half && (is_inexact || kept & 1 == 1);
-                kept + u128::from(rounds_up)
+                let rounded = significand >> shift;
+                let rounds_up = rest > half || rest == half && (is_inexact || rounded & 1 == 1);
+                rounded + u128::from(rounds_up)
             }
         };
         // For a normal number `kept` includes the leading one, which adds one to the exponent field below it. A carry
         // out of the fraction goes into the exponent the same way, and out of the last exponent becomes infinity.
         let field = (leading.max(self.min_exponent()) - self.min_exponent()) as u64;
-        let magnitude = (field << self.fraction_bits) + kept as u64;
+        let magnitude = (field << self.fraction_bits) + rounded as u64;
         self.signed(negative, magnitude)
     }
 

@@ -38,7 +38,7 @@ pub struct Spread {
 
 impl Spread {
     /// The spread of two values or more.
-    fn of(values: &[f64]) -> Spread {
+    fn from_values(values: &[f64]) -> Spread {
         let n = values.len() as f64;
         // Relative to the first value, so that equal values have a deviation of exactly 0.
         let mean = values[0] + values.iter().map(|value| value - values[0]).sum::<f64>() / n;
@@ -67,19 +67,19 @@ pub struct Paired {
 
 impl Paired {
     /// The statistics of pairs; `None` for fewer than two pairs, or if a number is not finite.
-    pub fn of(pairs: &[(f64, f64)]) -> Option<Paired> {
+    pub fn from_pairs(pairs: &[(f64, f64)]) -> Option<Paired> {
         let n = pairs.len();
         if n < 2 || pairs.iter().any(|(a, b)| !(a.is_finite() && b.is_finite())) {
             return None;
         }
         let (firsts, seconds): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
         let differences: Vec<f64> = pairs.iter().map(|(a, b)| a - b).collect();
-        let difference = Spread::of(&differences);
+        let difference = Spread::from_values(&differences);
         let t = T.get(n - 2).copied().unwrap_or(Z + 2.4 / (n - 1) as f64);
         Some(Paired {
             n,
-            first: Spread::of(&firsts),
-            second: Spread::of(&seconds),
+            first: Spread::from_values(&firsts),
+            second: Spread::from_values(&seconds),
             difference,
             half_interval: t * difference.deviation / (n as f64).sqrt(),
             p_value: p_value(&differences),
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn six_of_one_sign_tell_and_five_do_not() {
         let pairs = |n: usize| (0..n).map(|i| (1.0 + i as f64, i as f64 + 0.5)).collect::<Vec<_>>();
-        let (five, six) = (Paired::of(&pairs(5)).unwrap(), Paired::of(&pairs(6)).unwrap());
+        let (five, six) = (Paired::from_pairs(&pairs(5)).unwrap(), Paired::from_pairs(&pairs(6)).unwrap());
         assert_eq!((five.p_value, five.tells()), (2.0 / 32.0, false));
         assert_eq!((six.p_value, six.tells(), six.least_p_value()), (2.0 / 64.0, true, 2.0 / 64.0));
         assert_eq!((six.difference.mean, six.difference.deviation, six.n_to_tell(0.5, 1)), (0.5, 0.0, Some(6)));
@@ -162,28 +162,28 @@ mod tests {
     /// Differences 3, −1, 1: of the eight choices of signs, those with a sum of 3 or more in magnitude are ±5 (two), ±3 (four).
     #[test]
     fn signs_are_counted() {
-        let found = Paired::of(&[(3.0, 0.0), (0.0, 1.0), (1.0, 0.0)]).unwrap();
-        assert_eq!(found.p_value, 6.0 / 8.0);
-        assert_eq!((found.difference.mean, found.difference.deviation), (1.0, 2.0));
-        assert!((found.half_interval - 4.303 * 2.0 / 3f64.sqrt()).abs() < 1e-9);
+        let paired = Paired::from_pairs(&[(3.0, 0.0), (0.0, 1.0), (1.0, 0.0)]).unwrap();
+        assert_eq!(paired.p_value, 6.0 / 8.0);
+        assert_eq!((paired.difference.mean, paired.difference.deviation), (1.0, 2.0));
+        assert!((paired.half_interval - 4.303 * 2.0 / 3f64.sqrt()).abs() < 1e-9);
         // (2.80 · 2 / 1)² is 31.4 for a known spread; for one that is estimated from three pairs, several times as
         // many.
-        let n = found.n_to_tell(1.0, 1).unwrap();
+        let n = paired.n_to_tell(1.0, 1).unwrap();
         assert!((60..200).contains(&n), "{n}");
-        assert_eq!(found.n_to_tell(0.0, 1), None);
+        assert_eq!(paired.n_to_tell(0.0, 1), None);
     }
 
     #[test]
     fn too_few_pairs_and_numbers_that_are_none_say_nothing() {
-        assert_eq!(Paired::of(&[(1.0, 2.0)]), None);
-        assert_eq!(Paired::of(&[(1.0, 2.0), (f64::NAN, 1.0)]), None);
+        assert_eq!(Paired::from_pairs(&[(1.0, 2.0)]), None);
+        assert_eq!(Paired::from_pairs(&[(1.0, 2.0), (f64::NAN, 1.0)]), None);
     }
 
     /// Many pairs: signs are drawn, and a clear difference is significant.
     #[test]
     fn many_pairs_are_drawn() {
         let pairs = |shift: f64| (0..30).map(|i| (shift + f64::from(i % 7), f64::from(i % 5))).collect::<Vec<_>>();
-        assert!(Paired::of(&pairs(9.0)).unwrap().p_value < 1e-3);
-        assert!(Paired::of(&pairs(-1.0)).unwrap().p_value > 0.5);
+        assert!(Paired::from_pairs(&pairs(9.0)).unwrap().p_value < 1e-3);
+        assert!(Paired::from_pairs(&pairs(-1.0)).unwrap().p_value > 0.5);
     }
 }

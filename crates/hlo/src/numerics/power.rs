@@ -189,9 +189,9 @@ mod tests {
                 let mean = pilot.iter().sum::<f64>() / n_pilot as f64;
                 let deviation = (pilot.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n_pilot - 1) as f64).sqrt();
                 // The power of this number of pairs for the true difference.
-                let told = |n: u64| power(usize::try_from(n).unwrap_or(usize::MAX), ratio, 0.05);
-                careful += told(n_to_tell(ratio / deviation, Some(n_pilot - 1), 0.05));
-                plain += told(n_to_tell(ratio / deviation, None, 0.05));
+                let true_power = |n: u64| power(usize::try_from(n).unwrap_or(usize::MAX), ratio, 0.05);
+                careful += true_power(n_to_tell(ratio / deviation, Some(n_pilot - 1), 0.05));
+                plain += true_power(n_to_tell(ratio / deviation, None, 0.05));
             }
             let (careful, plain) = (careful / N_PILOTS as f64, plain / N_PILOTS as f64);
             // Powers spread over 0 to 1, by 0.5 at most: three standard errors of 300 of them.

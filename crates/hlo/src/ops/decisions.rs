@@ -105,7 +105,7 @@ impl From<Class> for Decided<Class> {
 }
 
 impl<T: Copy> Decided<T> {
-    fn of(&self, module: &Module) -> T {
+    fn resolve(&self, module: &Module) -> T {
         match *self {
             Decided::Always(answer) => answer,
             Decided::By(to_apply, rule) => rule(module, to_apply),
@@ -275,7 +275,7 @@ fn decisions(op: &Op) -> Decisions {
 /// | deny | `exponential`, `log`, `power`, … (magnify relative or absolute errors), sums and products over many values, `all-reduce`, opaque ops |
 /// | deny, not spreading | `batch-norm-*` (statistics), `sort`, loops and branches (what they carry keeps its type), `reduce-precision` and bit casts |
 pub fn precision_class(module: &Module, op: &Op) -> Class {
-    decisions(op).class.of(module)
+    decisions(op).class.resolve(module)
 }
 
 /// How an op moves data.
@@ -380,7 +380,7 @@ fn product(precision: &super::PrecisionConfig) -> Class {
 /// `HandleDot`, `HandleConvolution`, `HandleReduce`, `HandleScatter` of XLA's `spmd_partitioner.cc`. Windows exchange
 /// their edges with neighbours and sum nothing, unless a window is as large as its operand and becomes a `reduce`.
 pub fn device_sum(module: &Module, op: &Op) -> DeviceSum {
-    decisions(op).device_sum.of(module)
+    decisions(op).device_sum.resolve(module)
 }
 
 fn sum_of_combiner(module: &Module, to_apply: CompId) -> DeviceSum {
@@ -557,8 +557,8 @@ mod tests {
 
     /// Every op, without attributes that ask for precision; it applies `maximum`, or the combiner in its name.
     fn every_op(module: &mut Module) -> Vec<(String, Op)> {
-        let mut of = |op: BinaryOp| module.scalar_computation(op, DType::F32);
-        let combiners = [BinaryOp::Maximum, BinaryOp::Add, BinaryOp::Multiply].map(|op| (op, of(op)));
+        let mut computation = |op: BinaryOp| module.scalar_computation(op, DType::F32);
+        let combiners = [BinaryOp::Maximum, BinaryOp::Add, BinaryOp::Multiply].map(|op| (op, computation(op)));
         let mut ops = Vec::new();
         for mut op in samples::all_ops() {
             match &mut op {
@@ -569,8 +569,8 @@ mod tests {
             let combines = matches!(op, Op::Reduce { .. } | Op::ReduceWindow { .. } | Op::Scatter { .. });
             for (combiner, comp) in combiners.iter().take(if combines { 3 } else { 1 }) {
                 op.for_each_called_mut(&mut |callee| *callee = *comp);
-                let by = if combines { format!(":{}", combiner.name()) } else { String::new() };
-                ops.push((format!("{}{by}", op.opcode()), op.clone()));
+                let suffix = if combines { format!(":{}", combiner.name()) } else { String::new() };
+                ops.push((format!("{}{suffix}", op.opcode()), op.clone()));
             }
         }
         ops

@@ -103,10 +103,10 @@ pub(super) fn dot(
     let batch = dims.lhs_batch.iter().map(|&axis| (lhs, axis as usize));
     let lhs_free = free_dims("lhs", lhs, &dims.lhs_batch, &dims.lhs_contracting)?;
     let rhs_free = free_dims("rhs", rhs, &dims.rhs_batch, &dims.rhs_contracting)?;
-    let of: Vec<(&ArrayShape, usize)> = batch.chain(lhs_free).chain(rhs_free).collect();
+    let free_axes: Vec<(&ArrayShape, usize)> = batch.chain(lhs_free).chain(rhs_free).collect();
     let dtype = result_dtype(OP, operand_dtype, declared)?;
-    let mut result = operands::result(OP, dtype, of.iter().map(|&(array, axis)| array.dims[axis]).collect())?;
-    result.dynamic = operands::dynamic_flags(of.len(), |i| of[i].0.is_dynamic(of[i].1));
+    let mut result = operands::result(OP, dtype, free_axes.iter().map(|&(array, axis)| array.dims[axis]).collect())?;
+    result.dynamic = operands::dynamic_flags(free_axes.len(), |i| free_axes[i].0.is_dynamic(free_axes[i].1));
     Ok(Shape::Array(result))
 }
 

@@ -30,10 +30,10 @@ pub(super) fn reduce(
     let op = "reduce";
     let (arrays, dtypes) = check_reduction(callees, op, to_apply, operands)?;
     let reduced = operands::axes(op, "dimensions", dimensions, arrays[0].rank())?;
-    let kept: Vec<usize> = (0..arrays[0].rank()).filter(|axis| !reduced.contains(axis)).collect();
+    let remaining: Vec<usize> = (0..arrays[0].rank()).filter(|axis| !reduced.contains(axis)).collect();
     let result = |(array, dtype): (&&ArrayShape, DType)| {
-        let mut result = operands::result(op, dtype, kept.iter().map(|&axis| array.dims[axis]).collect())?;
-        result.dynamic = operands::dynamic_flags(kept.len(), |i| array.is_dynamic(kept[i]));
+        let mut result = operands::result(op, dtype, remaining.iter().map(|&axis| array.dims[axis]).collect())?;
+        result.dynamic = operands::dynamic_flags(remaining.len(), |i| array.is_dynamic(remaining[i]));
         Ok(Shape::Array(result))
     };
     let results: Result<Vec<Shape>, RuleError> = arrays.iter().zip(dtypes).map(result).collect();

@@ -31,11 +31,11 @@ pub(super) fn encode(
     came_with: Option<Vec<u8>>,
     name: &str,
 ) -> Result<Option<Vec<u8>>, ProtoError> {
-    let said = COUNTS.map(|count_name| {
+    let stated = COUNTS.map(|count_name| {
         let (_, value) = attributes.iter().find(|(attribute, _)| attribute == count_name)?;
         count(value)
     });
-    let [replicas, partitions] = said.map(|count| count.unwrap_or(1));
+    let [replicas, partitions] = stated.map(|count| count.unwrap_or(1));
     let before = came_with.as_deref().map(counts).unwrap_or(Some([1, 1]));
     // A count that cannot be read is left for XLA to judge.
     if before.is_none_or(|before| before == [replicas, partitions]) {

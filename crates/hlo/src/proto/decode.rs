@@ -104,10 +104,10 @@ fn computation_order(protos: &[HloComputationProto]) -> Result<Vec<usize>, Proto
     let position = positions(protos.iter().map(|proto| (proto.id, proto.name.as_str())))?;
     let mut callees = Vec::with_capacity(protos.len());
     for proto in protos {
-        let mut own = Vec::new();
+        let mut called = Vec::new();
         for instr in &proto.instructions {
             for id in &instr.called_computation_ids {
-                own.push(*position.get(id).ok_or_else(|| ProtoError::DanglingId {
+                called.push(*position.get(id).ok_or_else(|| ProtoError::DanglingId {
                     place: format!("{}/{}", proto.name, instr.name),
                     field: "called_computation_ids",
                     id: *id,
@@ -115,7 +115,7 @@ fn computation_order(protos: &[HloComputationProto]) -> Result<Vec<usize>, Proto
                 })?);
             }
         }
-        callees.push(own);
+        callees.push(called);
     }
     dependencies_first(protos.len(), |comp| callees[comp].as_slice())
         .map_err(|member| ProtoError::Cycle { place: protos[member].name.clone(), what: "calls" })
@@ -206,19 +206,19 @@ fn instruction_order(
     let position = positions(protos.iter().map(|proto| (proto.id, proto.name.as_str())))?;
     let mut dependencies = Vec::with_capacity(protos.len());
     for proto in protos {
-        let mut own = Vec::with_capacity(proto.operand_ids.len() + proto.control_predecessor_ids.len());
+        let mut needed = Vec::with_capacity(proto.operand_ids.len() + proto.control_predecessor_ids.len());
         let operands = proto.operand_ids.iter().map(|id| ("operand_ids", id));
         for (field, id) in
             operands.chain(proto.control_predecessor_ids.iter().map(|id| ("control_predecessor_ids", id)))
         {
-            own.push(*position.get(id).ok_or_else(|| ProtoError::DanglingId {
+            needed.push(*position.get(id).ok_or_else(|| ProtoError::DanglingId {
                 place: format!("{place}/{}", proto.name),
                 field,
                 id: *id,
                 scope: "the computation".to_string(),
             })?);
         }
-        dependencies.push(own);
+        dependencies.push(needed);
     }
     let Some(sequence) = sequence else {
         return dependencies_first(protos.len(), |node| dependencies[node].as_slice()).map_err(|member| {
@@ -340,9 +340,9 @@ fn entry_layout(proto: &mut HloModuleProto, entry: &Computation) -> Result<Optio
     let result = signature.result.ok_or_else(|| ProtoError::missing(place, "result"))?;
     let result = decoded(&result)?;
     proto.host_program_shape = unusual_names(signature.parameter_names, encode::host_names(parameters.len()));
-    let own = |id: InstrId| entry.instr(id).shape.with_default_layout();
-    let own_parameters: Vec<Shape> = entry.parameters().into_iter().map(own).collect();
-    let is_own = own_parameters == parameters && own(entry.root) == result;
+    let instruction_shape = |id: InstrId| entry.instr(id).shape.with_default_layout();
+    let own_parameters: Vec<Shape> = entry.parameters().into_iter().map(instruction_shape).collect();
+    let is_own = own_parameters == parameters && instruction_shape(entry.root) == result;
     Ok((!is_own).then_some(EntryLayout { parameters, result }))
 }
 

@@ -261,8 +261,8 @@ fn instruction(
         }
     })?;
     if proto.outfeed_shape.is_none() && instr.op.opcode() == "outfeed" {
-        let given = instr.operands.first().and_then(|id| computation.instructions.get(id.idx()));
-        proto.outfeed_shape = given.map(|given| Box::new(shape::encode(&given.shape)));
+        let operand = instr.operands.first().and_then(|id| computation.instructions.get(id.idx()));
+        proto.outfeed_shape = operand.map(|operand| Box::new(shape::encode(&operand.shape)));
     }
     proto.name = instr.name.clone();
     proto.opcode = instr.op.opcode().into_owned();
@@ -327,8 +327,8 @@ fn signature(computation: &Computation) -> Result<(Vec<InstrId>, &Shape), ProtoE
 fn program_shape(computation: &Computation, names: Vec<String>) -> Result<ProgramShapeProto, ProtoError> {
     let (parameters, result) = signature(computation)?;
     let shapes: Vec<&Shape> = parameters.iter().map(|&id| &computation.instr(id).shape).collect();
-    let own = || parameters.iter().map(|&id| computation.instr(id).name.clone()).collect();
-    Ok(shape::encode_program(&shapes, result, if names.is_empty() { own() } else { names }))
+    let instruction_names = || parameters.iter().map(|&id| computation.instr(id).name.clone()).collect();
+    Ok(shape::encode_program(&shapes, result, if names.is_empty() { instruction_names() } else { names }))
 }
 
 fn host_program_shape(

@@ -69,9 +69,9 @@ pub fn decode(mut proto: LiteralProto, place: &str) -> Result<Literal, ProtoErro
             let width = array.dtype.n_bytes();
             let expected = array.n_elements();
             if bytes.len() as i128 != expected as i128 * width as i128 || array.dims.iter().any(|&dim| dim < 0) {
-                let found = bytes.len() / width;
+                let n_elements = bytes.len() / width;
                 let shape = array.to_string();
-                return Err(ProtoError::LiteralSize { place: place.to_string(), shape, found, expected });
+                return Err(ProtoError::LiteralSize { place: place.to_string(), shape, found: n_elements, expected });
             }
             let bytes = match physical_order(&array, place)? {
                 None => bytes,

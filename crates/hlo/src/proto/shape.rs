@@ -143,10 +143,10 @@ fn extras(extra: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut key = "";
     let mut rest = extra;
     std::iter::from_fn(move || {
-        let (own, after) = rest.split_once('(')?;
-        let own = own.trim();
-        if !own.is_empty() {
-            key = own;
+        let (piece_key, after) = rest.split_once('(')?;
+        let piece_key = piece_key.trim();
+        if !piece_key.is_empty() {
+            key = piece_key;
         }
         let mut n_open = 1;
         let end = after.find(|c| {

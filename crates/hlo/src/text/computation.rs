@@ -194,13 +194,13 @@ impl Built {
     /// Whether the shape after `->` is the root's.
     fn check_result(&self, cursor: Cursor<'_>, head: &Head<'_>) -> Read<()> {
         let (Some(span), Some(root)) = (head.result, self.instructions.get(self.root().idx())) else { return Ok(()) };
-        let said = cursor.over(span).shape()?;
-        if said.is_compatible(&root.shape) {
+        let stated = cursor.over(span).shape()?;
+        if stated.is_compatible(&root.shape) {
             return Ok(());
         }
         let expected = format!("the shape of its root %{}, {}", root.name, root.shape.without_layout());
-        let found = said.without_layout().to_string();
-        Err(Fault::new(span.start, ParseErrorKind::Expected { found, expected }))
+        let measured = stated.without_layout().to_string();
+        Err(Fault::new(span.start, ParseErrorKind::Expected { found: measured, expected }))
     }
 
     /// Adds the next instructions: `raw`, the computation's piece in a part. `dtypes` are the results' dtypes of all

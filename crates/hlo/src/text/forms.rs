@@ -120,13 +120,13 @@ pub(crate) fn finished(value: &mut Cursor<'_>) -> Read<()> {
 }
 
 /// Reads a word of a table.
-pub(super) fn named<T: Copy>(value: &mut Cursor<'_>, all: &[T], of: impl Fn(T) -> &'static str) -> Read<T> {
+pub(super) fn named<T: Copy>(value: &mut Cursor<'_>, all: &[T], name_of: impl Fn(T) -> &'static str) -> Read<T> {
     value.skip_blank();
     let start = value.pos;
     let word = value.word_or_empty();
-    all.iter().copied().find(|&item| of(item) == word).ok_or_else(|| {
+    all.iter().copied().find(|&item| name_of(item) == word).ok_or_else(|| {
         value.pos = start;
-        let names: Vec<&str> = all.iter().map(|&item| of(item)).collect();
+        let names: Vec<&str> = all.iter().map(|&item| name_of(item)).collect();
         value.expected(format!("one of {}", names.join(", ")))
     })
 }

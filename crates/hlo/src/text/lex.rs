@@ -194,7 +194,7 @@ impl<'a> Cursor<'a> {
     #[cold]
     pub(crate) fn expected(&mut self, expected: impl Into<String>) -> Fault {
         self.skip_blank();
-        let found = match self.byte(self.pos) {
+        let token = match self.byte(self.pos) {
             None if self.end == self.text.len() => "the end of the text".to_string(),
             None => "the end of the value".to_string(),
             Some(_) => {
@@ -207,7 +207,7 @@ impl<'a> Cursor<'a> {
                 format!("`{token}`")
             }
         };
-        self.fault(ParseErrorKind::Expected { found, expected: expected.into() })
+        self.fault(ParseErrorKind::Expected { found: token, expected: expected.into() })
     }
 
     pub(crate) fn fault(&self, kind: ParseErrorKind) -> Fault {

@@ -111,7 +111,7 @@ pub(super) enum Specials {
 
 impl SmallFloat {
     /// The format of a dtype, if it is a small float. `f8e8m0fnu` is not: it has no sign.
-    pub(super) fn of(dtype: DType) -> Option<SmallFloat> {
+    pub(super) fn for_dtype(dtype: DType) -> Option<SmallFloat> {
         let (exponent_bits, fraction_bits, bias, specials) = match dtype {
             DType::F8E5M2 => (5, 2, 15, Specials::Ieee),
             DType::F8E4M3 => (4, 3, 7, Specials::Ieee),
@@ -162,7 +162,7 @@ impl SmallFloat {
 }
 
 fn small_float(dtype: DType, bits: u8) -> String {
-    match SmallFloat::of(dtype) {
+    match SmallFloat::for_dtype(dtype) {
         Some(format) => {
             let value = format.value(bits);
             let payload = bits & ((1 << format.fraction_bits) - 1);

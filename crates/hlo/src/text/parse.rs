@@ -134,8 +134,8 @@ fn entry_layout(value: &mut Cursor<'_>, entry: &Computation) -> Read<Option<Entr
     value.expect("->")?;
     let result = value.shape()?.with_default_layout();
     value.expect("}")?;
-    let own = |id: InstrId| entry.instr(id).shape.with_default_layout();
-    let own_parameters: Vec<Shape> = entry.parameters().into_iter().map(own).collect();
-    let is_own = own_parameters == parameters && own(entry.root) == result;
+    let instruction_shape = |id: InstrId| entry.instr(id).shape.with_default_layout();
+    let own_parameters: Vec<Shape> = entry.parameters().into_iter().map(instruction_shape).collect();
+    let is_own = own_parameters == parameters && instruction_shape(entry.root) == result;
     Ok((!is_own).then_some(EntryLayout { parameters, result }))
 }

@@ -34,7 +34,7 @@ pub(super) fn literal(cursor: &mut Cursor<'_>, shape: &Shape) -> Read<Literal> {
                 return Err(cursor.fault(ParseErrorKind::TooDeep { max: MAX_DEPTH }));
             }
             refuse_elided(*cursor)?;
-            let mut reader = Reader { array, codes: Codes::of(array.dtype), bytes: Vec::new() };
+            let mut reader = Reader { array, codes: Codes::for_dtype(array.dtype), bytes: Vec::new() };
             // The text bounds the number of elements, whatever the shape says.
             let n_text = (cursor.end - cursor.pos) as i64;
             let n_elements = array.n_elements().clamp(0, n_text) as usize;
@@ -66,19 +66,19 @@ impl Reader<'_> {
             cursor.expected(format!("{size} elements in dimension {axis} of {array}, here {found}"))
         };
         cursor.expect("{")?;
-        let mut found = 0;
+        let mut n_read = 0;
         while cursor.peek() != Some(b'}') {
-            if found > 0 {
+            if n_read > 0 {
                 cursor.expect(",")?;
             }
-            if found == size {
+            if n_read == size {
                 return Err(expected(cursor, "are more"));
             }
             self.dimension(cursor, axis + 1)?;
-            found += 1;
+            n_read += 1;
         }
-        if found != size {
-            return Err(expected(cursor, &format!("are {found}")));
+        if n_read != size {
+            return Err(expected(cursor, &format!("are {n_read}")));
         }
         cursor.expect("}")
     }
@@ -137,7 +137,7 @@ fn write_nan(out: &mut Vec<u8>, dtype: DType, negative: bool, payload: u64) -> O
         DType::F32 => nan!(f32, u32, 23),
         DType::F64 => nan!(f64, u64, 52),
         DType::F8E5M2 | DType::F8E4M3 | DType::F8E3M4 => {
-            let format = SmallFloat::of(dtype)?;
+            let format = SmallFloat::for_dtype(dtype)?;
             if payload == 0 || payload >> format.fraction_bits != 0 {
                 return None;
             }
@@ -196,10 +196,10 @@ fn in_range<T: Copy>(value: T, token: &str, is_infinite: fn(T) -> bool) -> Optio
 struct Codes(Vec<(f64, u8)>);
 
 impl Codes {
-    fn of(dtype: DType) -> Codes {
+    fn for_dtype(dtype: DType) -> Codes {
         let n_patterns = 1u16 << dtype.bits().min(8);
         let all = || (0..n_patterns).map(|bits| bits as u8);
-        match SmallFloat::of(dtype) {
+        match SmallFloat::for_dtype(dtype) {
             Some(format) => Codes(all().map(|bits| (format.value(bits), bits)).collect()),
             None if dtype == DType::F8E8M0FNU => Codes(all().map(|bits| (scale(bits), bits)).collect()),
             None => Codes(Vec::new()),
@@ -213,8 +213,8 @@ impl Codes {
             let sign_matches = |bits: u8| (bits >> 7 == 1) == value.is_sign_negative();
             let nans = || self.0.iter().filter(|(candidate, _)| candidate.is_nan()).map(|&(_, bits)| bits);
             // The quiet NaN without payload is the middle one of its sign.
-            let own: Vec<u8> = nans().filter(|&bits| sign_matches(bits)).collect();
-            return own.get(own.len() / 2).copied().or_else(|| nans().next());
+            let same_sign: Vec<u8> = nans().filter(|&bits| sign_matches(bits)).collect();
+            return same_sign.get(same_sign.len() / 2).copied().or_else(|| nans().next());
         }
         let finite = self.0.iter().map(|&(candidate, _)| candidate.abs()).filter(|candidate| candidate.is_finite());
         if value.is_finite() && value.abs() > finite.fold(0.0, f64::max) {

@@ -187,15 +187,15 @@ fn error_of(instruction: &str) -> String {
 
 #[test]
 fn the_shape_after_the_arrow_is_the_roots() {
-    let of = |result: &str| {
+    let result_error = |result: &str| {
         let text =
             format!("HloModule m\n\nENTRY e (x: f32[2]) -> {result} {{\n  ROOT x = f32[2]{{0}} parameter(0)\n}}\n");
         parse(&text, "m.hlo").map(drop).map_err(|error| error.to_string())
     };
-    assert_eq!(of("f32[2]"), Ok(()));
-    let error = of("f32[3]").unwrap_err();
+    assert_eq!(result_error("f32[2]"), Ok(()));
+    let error = result_error("f32[3]").unwrap_err();
     assert!(error.starts_with("m.hlo:3:24: found f32[3], expected the shape of its root %x, f32[2]\n"), "{error}");
-    assert!(of("(f32[2])").unwrap_err().contains("found (f32[2]), expected the shape of its root"));
+    assert!(result_error("(f32[2])").unwrap_err().contains("found (f32[2]), expected the shape of its root"));
 }
 
 #[test]

@@ -162,8 +162,8 @@ fn tree_text(elements: &mut &[OriginalValueElementProto], index: &mut Vec<i64>) 
         let Some(OriginalArrayProto { instruction_name, shape_index }) = &first.original_array else {
             return Some("{}".to_string());
         };
-        let of = if shape_index.is_empty() { String::new() } else { format!(" {{{}}}", list(shape_index)) };
-        return Some(format!("{{\"{}\"{of}}}", escape(instruction_name)));
+        let index_text = if shape_index.is_empty() { String::new() } else { format!(" {{{}}}", list(shape_index)) };
+        return Some(format!("{{\"{}\"{index_text}}}", escape(instruction_name)));
     }
     let mut parts = Vec::new();
     while elements.first().is_some_and(|next| next.shape_index.starts_with(index)) {
@@ -217,8 +217,10 @@ mod tests {
     use super::*;
 
     fn element(shape_index: &[i64], array: Option<(&str, &[i64])>) -> OriginalValueElementProto {
-        let original_array =
-            array.map(|(name, of)| OriginalArrayProto { instruction_name: name.to_string(), shape_index: of.to_vec() });
+        let original_array = array.map(|(name, index)| OriginalArrayProto {
+            instruction_name: name.to_string(),
+            shape_index: index.to_vec(),
+        });
         OriginalValueElementProto { shape_index: shape_index.to_vec(), original_array }
     }
 
@@ -235,23 +237,23 @@ mod tests {
             statistics: vec![figure("stat-1", 33.0), figure("stat-2", 0.1)],
         };
         let tolerance = Tolerance { atol: 0.0, rtol: 0.0009765625, ulps: 2 };
-        let of = HloInstructionProto::default;
+        let empty = HloInstructionProto::default;
         let samples = [
             (
-                HloInstructionProto { statistics_viz: Some(figures), ..of() },
+                HloInstructionProto { statistics_viz: Some(figures), ..empty() },
                 "statistics={visualizing_index=1,stat-1=33,stat-2=0.1}",
             ),
             (
                 HloInstructionProto {
                     result_accuracy: Some(ResultAccuracy { mode: Some(HIGHEST), tolerance: None }),
-                    ..of()
+                    ..empty()
                 },
                 "result_accuracy={mode=highest}",
             ),
             (
                 HloInstructionProto {
                     result_accuracy: Some(ResultAccuracy { mode: None, tolerance: Some(tolerance) }),
-                    ..of()
+                    ..empty()
                 },
                 "result_accuracy={tolerance={atol=0,rtol=0.0009765625,ulps=2}}",
             ),

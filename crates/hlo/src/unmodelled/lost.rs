@@ -35,12 +35,12 @@ pub fn lost_in_text(module: &Module) -> Vec<Lost> {
             if is_read && instr.unmodelled.proto.is_empty() {
                 continue;
             }
-            let mut said = HloInstructionProto::default();
+            let mut restored = HloInstructionProto::default();
             // An attribute that cannot be read back leaves its field unset, so it is reported.
-            let _ = to_proto(&opcode, &instr.unmodelled.attributes, &mut said);
-            let (kept, said) = (fields(&instr.unmodelled.proto), fields(&said.encode_to_vec()));
+            let _ = to_proto(&opcode, &instr.unmodelled.attributes, &mut restored);
+            let (kept, restored) = (fields(&instr.unmodelled.proto), fields(&restored.encode_to_vec()));
             let defaults = defaults(&opcode, &instr.unmodelled.proto);
-            let is_lost = |tag: &u32, bytes| said.get(tag) != Some(bytes) && !defaults.contains(tag);
+            let is_lost = |tag: &u32, bytes| restored.get(tag) != Some(bytes) && !defaults.contains(tag);
             let missing = kept.iter().filter(|(tag, bytes)| is_lost(tag, bytes)).map(|(tag, _)| *tag);
             let missing: Vec<u32> = (!is_read).then_some(OPCODE).into_iter().chain(missing).collect();
             if !missing.is_empty() {

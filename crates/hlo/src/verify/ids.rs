@@ -76,15 +76,15 @@ fn too_deep(role: &str) -> String {
     format!("{role} nests tuples deeper than {MAX_TUPLE_DEPTH}, expected at most {MAX_TUPLE_DEPTH}")
 }
 
-fn broken_ids(module: &Module, instruction: &Instruction, own: u32) -> Vec<(&'static str, String)> {
+fn broken_ids(module: &Module, instruction: &Instruction, id: u32) -> Vec<(&'static str, String)> {
     let mut broken = Vec::new();
-    for (i, operand) in instruction.operands.iter().enumerate().filter(|(_, operand)| operand.0 >= own) {
-        let message = format!("operand {i} is instruction {}, expected one before this, which is {own}", operand.0);
+    for (i, operand) in instruction.operands.iter().enumerate().filter(|(_, operand)| operand.0 >= id) {
+        let message = format!("operand {i} is instruction {}, expected one before this, which is {id}", operand.0);
         broken.push(("ids/operand", message));
     }
-    for predecessor in instruction.control_predecessors.iter().filter(|predecessor| predecessor.0 >= own) {
+    for predecessor in instruction.control_predecessors.iter().filter(|predecessor| predecessor.0 >= id) {
         let message =
-            format!("control predecessor is instruction {}, expected one before this, which is {own}", predecessor.0);
+            format!("control predecessor is instruction {}, expected one before this, which is {id}", predecessor.0);
         broken.push(("ids/control-predecessor", message));
     }
     let n_computations = module.computations.len();

@@ -48,7 +48,7 @@ const MAX_BRANCH_RESULTS: usize = 1 << 20;
 /// the others.
 pub(crate) fn conditional(vjp: &Vjp<'_>, attributes: &Conditional) -> Cotangents {
     let e = vjp.e;
-    let given = arrays_of(vjp.cotangent);
+    let cotangent_arrays = arrays_of(vjp.cotangent);
     let arguments = &vjp.operands[1..];
     // The floating-point leaves of every wanted argument, branch by branch: the result of every reversed branch.
     let leaves: Vec<Vec<Shape>> = (arguments.iter().enumerate())
@@ -67,7 +67,7 @@ pub(crate) fn conditional(vjp: &Vjp<'_>, attributes: &Conditional) -> Cotangents
     let mut operands = vec![vjp.operands[0]];
     for (idx, (&branch, &argument)) in attributes.branches.iter().zip(arguments).enumerate() {
         let comp = vjp.called.vjp_computation(branch, &[vjp.wants(idx + 1)], vjp.cotangent)?;
-        let packed = e.tuple(&[&[argument], given.as_slice()].concat());
+        let packed = e.tuple(&[&[argument], cotangent_arrays.as_slice()].concat());
         branches.push(reversed_branch(e, comp, packed, &leaves, idx)?);
         operands.push(packed);
     }

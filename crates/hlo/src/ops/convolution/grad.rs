@@ -59,7 +59,7 @@ impl At<'_> {
 fn to_input(at: &At<'_>, attributes: &Convolution) -> InstrId {
     let (e, g, input) = (at.e, at.g, at.operands[0]);
     let dims = &attributes.dims;
-    let sizes = Sizes::of(at, dims);
+    let sizes = Sizes::new(at, dims);
     let window = (attributes.window.iter().enumerate())
         .map(|(axis, dim)| {
             let (padding_low, padding_high) = transposed_padding(dim, sizes.input[axis], sizes.output[axis]);
@@ -102,7 +102,7 @@ fn to_input(at: &At<'_>, attributes: &Convolution) -> InstrId {
 fn to_kernel(at: &At<'_>, attributes: &Convolution) -> InstrId {
     let (e, g, kernel) = (at.e, at.g, at.operands[1]);
     let dims = &attributes.dims;
-    let sizes = Sizes::of(at, dims);
+    let sizes = Sizes::new(at, dims);
     let window = (attributes.window.iter().enumerate())
         .map(|(axis, dim)| {
             // The last position reads the last element that some window's last element read.
@@ -146,7 +146,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(at: &At<'_>, dims: &ConvolutionDims) -> Sizes {
+    fn new(at: &At<'_>, dims: &ConvolutionDims) -> Sizes {
         let sizes = |id: InstrId, axes: &[i64]| {
             let dims = at.e.dims(id);
             axes.iter().map(|&axis| dims[axis as usize]).collect()

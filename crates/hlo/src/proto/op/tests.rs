@@ -36,15 +36,16 @@ fn bad_attributes_say_what_is_expected() {
     let error = |proto: HloInstructionProto| {
         decode(&mut proto.clone(), Context { place: "main/x", called: Vec::new(), lhs: None }).unwrap_err().to_string()
     };
-    let of = |opcode: &str| HloInstructionProto { opcode: opcode.to_string(), ..HloInstructionProto::default() };
-    assert_eq!(error(of("dot")), "main/x: dot_dimension_numbers is missing");
-    assert_eq!(error(of("iota")), "main/x: dimensions (exactly one) is missing");
+    let proto_with =
+        |opcode: &str| HloInstructionProto { opcode: opcode.to_string(), ..HloInstructionProto::default() };
+    assert_eq!(error(proto_with("dot")), "main/x: dot_dimension_numbers is missing");
+    assert_eq!(error(proto_with("iota")), "main/x: dimensions (exactly one) is missing");
     assert_eq!(
-        error(HloInstructionProto { comparison_direction: "UP".to_string(), ..of("compare") }),
+        error(HloInstructionProto { comparison_direction: "UP".to_string(), ..proto_with("compare") }),
         "main/x: comparison_direction is `UP`, expected one of EQ, NE, GE, GT, LE, LT"
     );
     assert_eq!(
-        error(HloInstructionProto { rng_algorithm: -1, ..of("rng-bit-generator") }),
+        error(HloInstructionProto { rng_algorithm: -1, ..proto_with("rng-bit-generator") }),
         "main/x: rng_algorithm is -1, expected 0, 1 or 2"
     );
 }
