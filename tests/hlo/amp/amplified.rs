@@ -1,4 +1,5 @@
-//! Programs whose results an ordinary rounding would spoil: what reads a value enlarges its error, or makes it infinite.
+//! Programs whose results an ordinary rounding would spoil: an op that reads the rounded value amplifies its error, or
+//! makes it infinite.
 //!
 //! Each runs on the CPU in f32 and lowered by the default policy, excess precision off.
 
@@ -17,8 +18,8 @@ fn both(source: &str, arguments: &[Vec<u8>]) -> [Vec<f32>; 2] {
     [module, low].map(|module| run(&module, arguments).remove(0).1)
 }
 
-/// Positions times frequencies, written as a `dot` that contracts nothing: angles of up to 2047 radians. An angle that bf16
-/// holds is 8 radians off there.
+/// Positions times frequencies, written as a `dot` that contracts nothing: angles of up to 2047 radians, whose nearest
+/// bf16 may be 8 radians off.
 #[test]
 fn angles_by_an_outer_product_are_those_of_a_multiply() {
     let source = "HloModule angles
@@ -43,7 +44,7 @@ ENTRY main {
     assert!(error < 8.0 * 2.0 * f64::powi(2.0, -9), "{error}");
 }
 
-/// A sum of 1829 ones, written as a product with a vector of ones: bf16 has 1824 and 1832.
+/// A sum of 1829 ones, written as a product with a vector of ones: the nearest bf16 numbers are 1824 and 1832.
 #[test]
 fn counts_by_a_product_are_exact() {
     let source = "HloModule lengths
@@ -60,8 +61,8 @@ ENTRY main {
     assert_eq!(low, lengths.map(|n| n as f32));
 }
 
-/// The least f32 as a mask of scores, and a row that is padding alone: bf16 rounds that number to −∞, and a softmax of nothing
-/// but −∞ is NaN.
+/// f32's least number as a mask of scores, and a row of padding only: bf16 rounds that number to −∞, and a softmax of
+/// only −∞ is NaN.
 #[test]
 fn a_mask_of_the_least_finite_number_stays_finite() {
     let source = "HloModule masked
@@ -104,8 +105,8 @@ ENTRY main {
     assert!(error < (2.0 + 16.0) * f64::powi(2.0, -9), "{error}");
 }
 
-/// Scores whose bias is up to 500, as ALiBi's over long sequences: a score that bf16 holds is up to one off there, and its
-/// exponential a factor of e.
+/// Scores whose bias is up to 500, as ALiBi's over long sequences: the nearest bf16 to a score is up to one off, which
+/// is a factor of e in its exponential.
 #[test]
 fn what_is_added_to_an_exponent_is_not_rounded() {
     let source = "HloModule biased

@@ -1,11 +1,11 @@
-//! Choices by scores that products made: in loops and branches, by searches and bits, by masks. Each program is lowered with
-//! and without the rule, and beside one that looks like it and chooses nothing.
+//! Discrete choices by scores that products computed: in loops and branches, by searches and bits, by masks. Each
+//! program is lowered with and without the rule, and beside a similar one that chooses nothing.
 
 use super::storage;
 use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, Boundary, Policy};
 
-/// The dtypes of instructions of a program that is lowered. Lowered again it stays as it is.
+/// The dtypes of instructions of a lowered program. Lowering it again changes nothing.
 pub(super) fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
     let lower = |module: &Module| amp::run(module, policy).unwrap_or_else(|error| panic!("{error}")).0;
     let print = |module: &Module| text::print(module, &Default::default());
@@ -18,7 +18,8 @@ fn lower() -> Policy {
     Policy { choices: Boundary::Lower, ..Policy::default() }
 }
 
-/// A program that makes scores of a product and computes another product of what `chosen` makes of them, which is `given`.
+/// A program that computes scores by a product, and another product of the result of `chosen`, which is called
+/// `given`.
 fn program(called: &str, chosen: &str) -> String {
     format!(
         "{called}
@@ -38,7 +39,7 @@ ENTRY main {{
     )
 }
 
-/// A loop that carries scores and chooses by what `made` makes of them, which is `key`.
+/// A loop that carries scores and chooses by the result of `made`, which is called `key`.
 fn choosing_loop(made: &str) -> String {
     let body = format!(
         "condition {{
@@ -68,7 +69,7 @@ body {{
     program(&body, chosen)
 }
 
-/// A product of the loop's.
+/// A product within the loop.
 const LOOPS_PRODUCT: &str = "unit = f32[] constant(3)
   u = f32[8,8] broadcast(unit), dimensions={}
   key = f32[32,8] dot(doubled, u), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
@@ -79,12 +80,12 @@ fn scores_that_a_loop_carries_to_a_choice_stay_f32() {
     let choosing = choosing_loop("key = f32[32,8] negate(doubled)");
     assert_eq!(dtypes(&choosing, &Policy::default(), names), ["f32", "f32"]);
     assert_eq!(dtypes(&choosing, &lower(), ["scores"]), ["bf16"]);
-    // Behind a product of the loop only that one counts.
+    // Behind a product of the loop, only that product counts.
     let multiplying = choosing_loop(LOOPS_PRODUCT);
     assert_eq!(dtypes(&multiplying, &Policy::default(), ["scores", "key"]), ["bf16", "f32"]);
 }
 
-/// A loop that reads a row of scores each step, and writes what it chose by it.
+/// A loop that reads a row of scores in each step, and writes what it chose by them.
 #[test]
 fn scores_that_a_loop_reads_slice_by_slice_stay_f32() {
     let source = |choice: &str| {
@@ -126,7 +127,7 @@ body {{
     assert_eq!(dtypes(&computing, &Policy::default(), ["scores", "all"]), ["bf16", "bf16"]);
 }
 
-/// Two branches that take scores, and of which `first` and `second` make what is given.
+/// Two branches that take scores; `first` and `second` compute their results.
 fn branches(first: &str, second: &str, dtype: &str, behind: &str) -> String {
     let called = format!(
         "first {{
@@ -157,7 +158,7 @@ fn scores_that_a_branch_takes_to_a_choice_stay_f32() {
     assert_eq!(dtypes(&computing, &Policy::default(), ["scores", "taken.0"]), ["bf16", "bf16"]);
 }
 
-/// The choice is outside, by what a branch or a loop gives.
+/// The choice is outside, by the result of a branch or a loop.
 #[test]
 fn scores_that_are_made_in_a_branch_or_a_loop_for_a_choice_outside_stay_f32() {
     let product = "dot(taken.0, weights), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
@@ -195,7 +196,7 @@ fn scores_that_are_made_in_a_branch_or_a_loop_for_a_choice_outside_stay_f32() {
     assert_eq!(dtypes(&computing, &Policy::default(), ["key"]), ["bf16"]);
 }
 
-/// Comparisons with a constant: of a mask alone, which is what the gradient of `relu` is, nothing is chosen.
+/// Comparisons with a constant: a mask alone, which is the gradient of `relu`, chooses nothing.
 #[test]
 fn comparisons_of_which_integers_are_made_are_choices() {
     let by_bits = "is = pred[32,8] compare(scores, zeros), direction=GT
@@ -204,13 +205,13 @@ fn comparisons_of_which_integers_are_made_are_choices() {
   given = f32[32,8] convert(sums)";
     assert_eq!(dtypes(&program("", by_bits), &Policy::default(), ["scores"]), ["f32"]);
     assert_eq!(dtypes(&program("", by_bits), &lower(), ["scores"]), ["bf16"]);
-    // As a binary search has it.
+    // As in a binary search.
     let by_place = "is = pred[32,8] compare(scores, zeros), direction=LE
   further = s32[32,8] iota(), iota_dimension=0
   place = s32[32,8] select(is, further, none)
   given = f32[32,8] convert(place)";
     assert_eq!(dtypes(&program("", by_place), &Policy::default(), ["scores"]), ["f32"]);
-    // With what a product of bf16 gave, which the program wrote so.
+    // With the result of a bf16 product in the program.
     let beside = |value: &str| {
         format!(
             "x.0 = bf16[32,8] convert(x)
@@ -226,7 +227,7 @@ fn comparisons_of_which_integers_are_made_are_choices() {
     let of_relu = "is = pred[32,8] compare(scores, zeros), direction=GT
   given = f32[32,8] select(is, x, zeros)";
     assert_eq!(dtypes(&program("", of_relu), &Policy::default(), ["scores"]), ["bf16"]);
-    // Whether a step is taken is one number.
+    // Whether a step is taken is a single number.
     let of_step = "one_score = f32[1,1] slice(scores), slice={[0:1], [0:1]}
   number = f32[] reshape(one_score)
   is = pred[] compare(number, zero), direction=GT
@@ -264,7 +265,7 @@ fn a_mask_of_the_maximum_is_a_choice_but_not_where_it_leads_a_cotangent_back() {
         ("given = f32[32,8] multiply(mask, x)", "f32"),
         ("given = f32[32,8] select(is, x, zeros)", "f32"),
         ("given = f32[32,8] multiply(mask, scores)", "f32"),
-        // What comes back is computed from the maximum, and shared by operands that tie.
+        // A cotangent is computed from the maximum, and shared by operands that tie.
         ("back = f32[32,8] exponential(beside)\n  given = f32[32,8] multiply(mask, back)", "bf16"),
         ("back = f32[32,8] exponential(beside)\n  given = f32[32,8] select(is, back, zeros)", "bf16"),
         (
@@ -275,7 +276,7 @@ fn a_mask_of_the_maximum_is_a_choice_but_not_where_it_leads_a_cotangent_back() {
   given = f32[32,8] multiply(share, back)",
             "bf16",
         ),
-        // It meets what is the same in every run, as where a segment's maxima are counted.
+        // The mask meets values that are the same in every run, as where a segment's maxima are counted.
         (
             "ids = s32[32,1] slice(none), slice={[0:32], [0:1]}
   counts = f32[32,8] scatter(zeros, ids, zeros), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=add
@@ -284,7 +285,7 @@ fn a_mask_of_the_maximum_is_a_choice_but_not_where_it_leads_a_cotangent_back() {
   given = f32[32,8] multiply(shared, back)",
             "bf16",
         ),
-        // Not a number: a value beside itself.
+        // A test for NaN: a value compared with itself.
         (
             "itself = pred[32,8] compare(scores, scores), direction=NE\n  given = f32[32,8] select(itself, x, zeros)",
             "bf16",
@@ -296,8 +297,8 @@ fn a_mask_of_the_maximum_is_a_choice_but_not_where_it_leads_a_cotangent_back() {
     assert_eq!(dtypes(&given, &lower(), ["scores"]), ["bf16"]);
 }
 
-/// With a loss among the results, only what leads to it is forward: a block that is computed again for its gradient looks
-/// like the program's own otherwise.
+/// With a loss among the results, only ops on the way to it are forward: a block that is rematerialised for its
+/// gradient would otherwise look like the program's own.
 #[test]
 fn a_mask_that_does_not_lead_to_the_loss_is_a_gradients() {
     let source = |loss: &str| {
@@ -312,14 +313,14 @@ fn a_mask_that_does_not_lead_to_the_loss_is_a_gradients() {
     };
     assert_eq!(dtypes(&source("y"), &Policy::default(), ["scores"]), ["f32"]);
     assert_eq!(dtypes(&source("x"), &Policy::default(), ["scores"]), ["bf16"]);
-    // A step that reports its loss and nothing else.
+    // A step that returns only its loss.
     let evaluated = source("y")
         .replace("  ROOT out = (f32[32,8], f32[]) tuple(y, loss)\n", "")
         .replace("  loss =", "  ROOT loss =");
     assert_eq!(dtypes(&evaluated, &Policy::default(), ["scores"]), ["f32"]);
 }
 
-/// What the program gives is chosen, and no product is behind the choice.
+/// The program returns the choice, with no product behind it.
 #[test]
 fn a_mask_that_chooses_among_numbers_that_the_program_gives_is_a_choice() {
     let source = |chosen: &str| {
@@ -350,8 +351,8 @@ fn a_mask_that_chooses_among_numbers_that_the_program_gives_is_a_choice() {
     assert_eq!(dtypes(&reported, &Policy::default(), ["scores"]), ["bf16"]);
 }
 
-/// A step of a loop that compares with the maximum and writes what it makes of that, `row`, to what it fills. A loss is made
-/// of what the loop gives, or of the input.
+/// A step of a loop that compares with the maximum, computes `row` from that, and writes it to the array that it
+/// fills. The loss is computed from the loop's result, or from the input.
 fn filling_loop(row: &str, loss: &str) -> String {
     format!(
         "max {{
@@ -415,7 +416,7 @@ fn a_loops_mask_is_a_choice_where_the_loop_is_on_the_way_to_the_loss_and_compute
     for (row, loss, dtype) in [
         ("multiply(mask, h)", of_loop, "f32"),
         ("multiply(mask, h)", no_loss, "f32"),
-        // A backward pass computes a block of the forward pass again.
+        // A backward pass rematerialises a block of the forward pass.
         ("multiply(mask, h)", of_input, "bf16"),
         // It is stored for the backward pass, or meets a cotangent.
         ("negate(mask)", of_loop, "bf16"),
@@ -425,7 +426,7 @@ fn a_loops_mask_is_a_choice_where_the_loop_is_on_the_way_to_the_loss_and_compute
     }
     let meeting = filling_loop("multiply(mask, h)", of_loop);
     assert_eq!(dtypes(&meeting, &lower(), ["scores"]), ["bf16"]);
-    // What the loop only keeps is the same in every run where it was before.
+    // A loop invariant is the same in every run if it was before the loop.
     let constant = meeting.replace(
         "  init = (s32[], f32[8,8], f32[4,32,8], f32[32,8]) tuple(start, w, rows, x)",
         "  half = f32[] constant(0.5)

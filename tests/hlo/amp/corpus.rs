@@ -1,5 +1,5 @@
-//! The corpus of `tests/data/corpus`: training steps as JAX exports them, and what the default policy makes of each, which
-//! is recorded in `tests/data/corpus/decisions.txt`.
+//! The corpus of `tests/data/corpus`: training steps as JAX exports them, and the decisions of the default policy on
+//! each, which are recorded in `tests/data/corpus/decisions.txt`.
 //!
 //! `BF16SCOPE_BLESS=1 cargo test --test hlo amp::corpus` writes the record; a changed decision is a line of its diff. A
 //! network whose text has the recorded digest is lowered to the same bytes, so its figures in `benches/tpu/policy.md` hold.
@@ -49,7 +49,7 @@ pub fn module_in(folder: &Path, name: &str) -> Module {
     text::parse(&source, name).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The form of a step that is bf16 by hand, of those that have one.
+/// The step written for bf16 by hand, if it has one.
 pub fn by_hand(name: &str) -> Option<Module> {
     let name = format!("{name}{BY_HAND}");
     folder().join(format!("{name}.hlo.txt.gz")).exists().then(|| module_in(&folder(), &name))
@@ -73,7 +73,7 @@ pub fn corpus() -> &'static [Lowered] {
     })
 }
 
-/// What `f` makes of each item, in no order.
+/// The results of `f` for all items, in any order.
 pub fn on_all_cores<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -95,8 +95,8 @@ pub fn text_of(module: &Module) -> String {
     text::print(module, &PrintOptions { metadata: false, ..PrintOptions::default() })
 }
 
-/// What is recorded of a step: what it stores at once at most, its casts, a digest of its text; and for each opcode how many
-/// instructions give each dtype of floats.
+/// The record of a step: the most bytes that it stores at once, its casts, a digest of its text; and for each opcode
+/// how many instructions have each floating-point dtype.
 fn record(step: &Lowered) -> String {
     let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
     let mut n = 0;
@@ -132,7 +132,7 @@ fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
 }
 
-/// Lines by the step they are of.
+/// Lines by their step.
 fn by_step(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut steps: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut step = "";

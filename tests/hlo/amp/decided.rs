@@ -1,4 +1,4 @@
-//! Forms that a policy decides for single instructions, and which other forms the report says there are.
+//! Policies that decide the forms of single instructions, and the alternatives that the report offers.
 
 use crate::run::run_bytes;
 use bf16scope::hlo::proto::encode;
@@ -6,8 +6,8 @@ use bf16scope::hlo::{Literal, Module, text};
 use bf16scope::passes::amp::{self, Decided, LoweringReport, Policy, StoredAs};
 use bf16scope::pjrt::CompileOptions;
 
-/// Between two products: a statistic is taken away (`centered`, f32 by the rules), something is added (`sum`, bf16 by the
-/// rules), and rows of a parameter are looked up, which are fewer than it has.
+/// Ops between two products: one applies a statistic (`centered`, f32 by the rules), one adds a stored array (`sum`,
+/// bf16 by the rules), and one looks up rows of a parameter, fewer than it has.
 const SOURCE: &str = "HloModule net
 
 add {
@@ -69,7 +69,7 @@ fn the_report_says_which_forms_round_no_more() {
     assert_eq!(forms("rows"), [StoredAs::Narrow]);
     assert_eq!(forms("sum"), [StoredAs::F32, StoredAs::Barrier]);
     assert_eq!(forms("next"), [StoredAs::Barrier]);
-    // The program's result, and what the sum of a statistic reads.
+    // The program's result, and the operand of a statistic's sum.
     assert!(forms("out").is_empty() && forms("total").is_empty());
 }
 
@@ -95,7 +95,7 @@ fn a_decision_is_done_and_told() {
     );
 }
 
-/// A decision is of one module: another's instruction may have the same name.
+/// A decision is for one module: another may have an instruction with the same name.
 #[test]
 fn a_decision_on_nothing_is_told() {
     let mut policy = decided("sum", StoredAs::F32);
@@ -113,8 +113,7 @@ fn a_decision_on_nothing_is_told() {
     assert!(note.contains("there is no instruction of that name"), "{note}");
 }
 
-/// What rounds at another place, or stands behind a barrier, changes no bit; nor does what stays f32 up to a product, which
-/// rounds it.
+/// Rounding elsewhere, or a barrier, changes no bit; nor does staying f32 up to a product, which rounds.
 #[test]
 fn other_forms_are_as_exact() {
     let numbers = |n: usize, seed: u32| -> Vec<f32> {

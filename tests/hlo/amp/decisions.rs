@@ -1,14 +1,14 @@
-//! The lowered program with the f32 program's decisions: which of two values is greater is decided by values that no
-//! rounding moved, and everything else is computed as lowered.
+//! Runs the lowered program with the f32 program's decisions: unrounded values decide which of two is greater, and
+//! everything else is computed as lowered.
 //!
-//! A rounding that turns a comparison, or moves the maximum of a window, moves one term of a sum by all of it, however
-//! small the rounding was. This tells such errors from those that arithmetic makes.
+//! A rounding that flips a comparison, or moves the maximum of a window, changes one term of a sum completely, however
+//! small the rounding was. This separates such errors from those of arithmetic.
 
 use bf16scope::hlo::verify::verify;
 use bf16scope::hlo::{Computation, DType, InstrId, Instruction, Metadata, Module, Op, Shape};
 
-/// Both programs in one, with the lowered one's results, and how many decisions it was given. Decisions are comparisons
-/// and the windows of `select-and-scatter`; instructions are the same where they have one name.
+/// Combines both programs, with the lowered one's results; also returns how many decisions it was given. Decisions are
+/// comparisons and the windows of `select-and-scatter`; instructions correspond by name.
 pub fn with_decisions_of(original: &Module, lowered: &Module) -> (Module, usize) {
     assert_eq!(lowered.entry.idx() + 1, lowered.computations.len(), "its callees keep their places");
     let mut both = Both { module: original.clone(), n_decisions: 0 };
@@ -64,7 +64,7 @@ impl Both {
         self.module.append(entry, Op::Convert, vec![id], shape, Metadata::default())
     }
 
-    /// What the lowered instruction scatters, to where the original one does.
+    /// Scatters the values of the lowered instruction to the places that the original selects.
     fn select_where(&mut self, original: &Instruction, lowered: Instruction) -> InstrId {
         self.n_decisions += 1;
         let dtype = lowered.shape.dtype().unwrap();

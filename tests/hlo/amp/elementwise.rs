@@ -1,11 +1,11 @@
-//! Elementwise functions of one array: here polynomials in Horner's form, as frameworks compute functions by that HLO has no op
-//! for.
+//! Elementwise functions of one array: polynomials in Horner's form, as frameworks compute functions that HLO has no
+//! op for.
 
 use super::storage::{HEAD, dtypes, parsed};
 use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, LowDType, Policy};
 
-/// A function of what a product made, by a polynomial of this degree, on the way to a second product; `head` is behind that.
+/// A polynomial of this degree of a product's result, on the way to a second product, followed by `head`.
 fn step(degree: usize, head: &str) -> String {
     let coefficients = (1..=degree).map(|nth| {
         let before = if nth == 1 { "firsts".to_string() } else { format!("sum{}", nth - 1) };
@@ -56,7 +56,7 @@ fn what_is_computed_of_one_array_is_f32() {
     let f16 = Policy { dtype: LowDType::F16, ..Policy::default() };
     assert_eq!(dtypes(&step(4, PRODUCT), &f16, ["sum2"]), ["f32"]);
 
-    // What coefficients that are learned, or another array, meet is no function of one array.
+    // With learned coefficients, or with another array, it is not a function of one array.
     let learned = step(4, PRODUCT).replace("constant(0.5)", "parameter(2)");
     assert_eq!(dtypes(&learned, &Policy::default(), ["sum4"]), ["bf16"]);
     let other = step(4, PRODUCT).replace("multiply(sum2, squares)", "multiply(sum2, x)");
@@ -66,10 +66,10 @@ fn what_is_computed_of_one_array_is_f32() {
 #[test]
 fn what_ends_a_function_is_rounded_once_where_several_read_it() {
     let source = step(4, GRADIENT);
-    // What is behind it is computed as in any layer.
+    // What follows it is computed as in any layer.
     let names = ["product", "function", "half", "by_function"];
     assert_eq!(dtypes(&source, &Policy::default(), names), ["f32", "f32", "bf16", "bf16"]);
-    // Where each reads a part of it, too.
+    // With each reading a part of it, too.
     let parts = step(
         4,
         "  upper = f32[4,8] slice(half), slice={[0:4:1], [0:8:1]}
@@ -80,7 +80,7 @@ fn what_ends_a_function_is_rounded_once_where_several_read_it() {
     );
     let names = ["half", "half.bf16", "upper", "lower"];
     assert_eq!(dtypes(&parts, &Policy::default(), names), ["f32", "bf16", "bf16", "bf16"]);
-    // A gradient by the value that a polynomial is of reads each sum of terms.
+    // The gradient with respect to the polynomial's argument reads each sum of terms.
     let sum = source.replace("multiply(gradient, function)", "multiply(gradient, sum2)");
     assert_eq!(dtypes(&sum, &Policy::default(), ["sum2", "sum2.bf16", "sum3"]), ["f32", "bf16", "f32"]);
     let sum = source.replace("multiply(gradient, function)", "multiply(gradient, sum4)");
@@ -90,7 +90,7 @@ fn what_ends_a_function_is_rounded_once_where_several_read_it() {
     assert_eq!(dtypes(&beside, &Policy::default(), names), ["f32", "f32", "bf16", "f32", "f32"]);
 }
 
-/// The gradient of a clip asks whether what it gives is what it was given. Were one rounded and the other not, it never would be.
+/// The gradient of a clip tests whether its result equals its operand. If only one were rounded, it never would.
 #[test]
 fn what_is_compared_with_what_it_is_made_of_is_not_rounded_alone() {
     let source = "ENTRY main {

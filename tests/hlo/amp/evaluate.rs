@@ -1,5 +1,5 @@
-//! What a module of few ops gives, by the meaning of each, rounded where its dtype rounds: in less time than XLA takes to
-//! compile it, so that many can be asked. It knows the ops of `programs` and of their gradients.
+//! Evaluates a module of few ops, rounding to its dtypes, in less time than XLA takes to compile it, so that many can
+//! be evaluated. It supports the ops of `programs` and of their gradients.
 
 use bf16scope::hlo::ops::indexing::{GatherDims, ScatterDims};
 use bf16scope::hlo::ops::{BinaryOp, Comparison, DotDims, UnaryOp};
@@ -38,7 +38,7 @@ fn array(literal: &Literal) -> Array {
     Array { dtype: shape.dtype, dims: shape.dims.clone(), numbers }
 }
 
-/// A number as a dtype has it. XLA computes bf16 in f32, too, and rounds what it gets.
+/// A number rounded to a dtype. XLA also computes bf16 in f32 and rounds the result.
 fn rounded(dtype: DType, x: f64) -> f64 {
     match dtype {
         DType::F32 => f64::from(x as f32),
@@ -49,7 +49,7 @@ fn rounded(dtype: DType, x: f64) -> f64 {
 }
 
 impl Array {
-    /// Each number by its index.
+    /// Computes each element from its index.
     fn of(shape: &ArrayShape, number: impl Fn(&[i64]) -> f64) -> Array {
         let numbers = indices(&shape.dims).map(|index| rounded(shape.dtype, number(&index))).collect();
         Array { dtype: shape.dtype, dims: shape.dims.clone(), numbers }
@@ -125,13 +125,13 @@ fn run(module: &Module, computation: &Computation, arguments: Vec<Vec<Array>>) -
     found.swap_remove(computation.root.idx())
 }
 
-/// An op of arrays that gives one.
+/// An op on arrays with one result.
 fn plain(module: &Module, op: &Op, shape: &ArrayShape, operands: &[&Array]) -> Array {
     let apply = |comp: CompId, a: f64, b: f64, dtype: DType| {
         let scalar = |x: f64| vec![Array { dtype, dims: Vec::new(), numbers: vec![x] }];
         run(module, module.comp(comp), vec![scalar(a), scalar(b)])[0].scalar()
     };
-    // Starts of a box, so that all of it is within.
+    // The start of a box, clamped so that all of it is within.
     let starts = |from: usize, sizes: &[i64]| -> Vec<i64> {
         let most = operands[0].dims.iter().zip(sizes).map(|(dim, size)| dim - size);
         most.enumerate().map(|(dim, most)| (operands[from + dim].scalar() as i64).clamp(0, most)).collect()
@@ -273,7 +273,7 @@ fn gathered(dims: &GatherDims, operands: &[&Array], index: &[i64]) -> Vec<i64> {
     to
 }
 
-/// Where an update goes.
+/// The place of an update.
 fn scattered(dims: &ScatterDims, operands: &[&Array], index: &[i64]) -> Vec<i64> {
     let from = start(operands[1], &part(index, &dims.update_window_dims, false), dims.index_vector_dim);
     let mut within = part(index, &dims.update_window_dims, true).into_iter();

@@ -1,11 +1,11 @@
-//! Products that ask for more than one low-precision product, by weights that come of no parameter.
+//! Products that ask for more precision than one pass, with weights that depend on no parameter.
 
 use super::storage::{HEAD, dtypes};
 use bf16scope::hlo::text;
 use bf16scope::passes::amp::{self, LowDType, Policy};
 
-/// Features that a product made are interpolated to `to` from `from`, as `jax.image.resize` writes it, and go on to a second
-/// product; `head` is behind that.
+/// A product's result is interpolated from `from` to `to`, as `jax.image.resize` writes it, and read by a second
+/// product, followed by `head`.
 fn step(from: i64, to: i64, precision: &str, head: &str) -> String {
     let scale = from as f64 / to as f64;
     format!(
@@ -58,7 +58,7 @@ fn an_interpolation_by_a_power_of_two_is_narrow_between_products_whatever_it_ask
     for (from, to) in [(4, 8), (3, 12), (6, 48), (8, 8)] {
         assert_eq!(of(&step(from, to, HIGHEST, PRODUCT), &default), "bf16", "{from} to {to}");
     }
-    // Thirds and fifths would be rounded, and so would those of an odd size's halves.
+    // Thirds and fifths would be rounded, and so would the weights of an odd size's halves.
     for (from, to) in [(4, 12), (2, 10), (3, 5)] {
         assert_eq!(of(&step(from, to, HIGHEST, PRODUCT), &default), "f32", "{from} to {to}");
         assert_eq!(of(&step(from, to, "", PRODUCT), &default), "bf16", "{from} to {to}");
@@ -68,7 +68,7 @@ fn an_interpolation_by_a_power_of_two_is_narrow_between_products_whatever_it_ask
     assert_eq!(of(&step(2, 1 << 10, HIGHEST, PRODUCT), &f16), "f16");
     assert_eq!(of(&step(2, 1 << 10, HIGHEST, PRODUCT), &default), "f32");
 
-    // A sum by ones is exact and no average; and what is taken away from another is none either.
+    // A sum by ones is exact but not an average; nor is a difference.
     let ones = step(4, 8, HIGHEST, PRODUCT).replace("select(is_some, shares, zeros)", "select(is_some, ones, zeros)");
     assert_eq!(of(&ones, &default), "f32");
     let signs = step(2, 2, HIGHEST, PRODUCT).replace("select(is_some, shares, zeros)", "constant({{2,2},{-1,-1}})");
@@ -87,7 +87,7 @@ fn an_interpolation_of_what_a_loss_reads_is_f32_where_it_asks_for_it() {
   loss = f32[] reduce(squares, zero), dimensions={0,1}, to_apply=add";
     let product = PRODUCT.replace("ROOT ", "");
     assert_eq!(of(&format!("{squares}\n{product}\n  ROOT all = (f32[], f32[8,8]) tuple(loss, out)")), "f32");
-    // In a branch, what is given may be a loss outside.
+    // The result of a branch may be a loss outside.
     let branch = |head: &str| {
         let taken = "taken = (f32[8,8], f32[8,8]) parameter(0)
   x = f32[8,8] get-tuple-element(taken), index=0";
@@ -108,15 +108,15 @@ ENTRY main {
     };
     assert_eq!(branch(PRODUCT), "bf16");
     assert_eq!(branch(&format!("{product}\n  ROOT both = f32[8,8] add(out, resized)")), "f32");
-    // What decides by it does so by the product before it, too.
+    // A choice by it is also a choice by the product before it.
     let decides = "  chosen = s32[8,8] convert(resized)
   numbers = f32[8,8] convert(chosen)
   ROOT out = f32[8,8] dot(numbers, resized), lhs_contracting_dims={0}, rhs_contracting_dims={0}";
     let both = dtypes(&step(4, 8, HIGHEST, decides), &Policy::default(), ["features", "resized"]);
     assert_eq!(both, ["f32", "f32"]);
-    // What no product reads is no step on the way to one.
+    // Without a product behind it, it is not on a way between products.
     assert_eq!(of("  ROOT out = f32[8,8] negate(resized)"), "f32");
-    // What a parameter is multiplied with is not known.
+    // The value of a parameter is not known.
     let parameter = step(4, 8, HIGHEST, PRODUCT)
         .replace("weights = f32[4,8] select(is_some, shares, zeros)", "weights = f32[4,8] parameter(2)");
     assert_eq!(dtypes(&parameter, &Policy::default(), ["resized"]), ["f32"]);

@@ -1,4 +1,4 @@
-//! Bodies that each device runs on its part, as JAX's `shard_map` writes them: Shardy aborts where a cast stands between such a
+//! Bodies that run on each device, as JAX's `shard_map` writes them: Shardy aborts if a cast stands between such a
 //! body and its borders.
 
 use bf16scope::hlo::ops::decisions::is_body_border;

@@ -8,15 +8,15 @@ use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, Accumulate, Boundary, Policy, Reach};
 use std::collections::BTreeSet;
 
-/// How far from f32's results those of a lowered program may be.
+/// How far the results of a lowered program may be from f32's.
 #[derive(Clone, Copy, Debug)]
 enum Bound {
-    /// As far as another order of its sums: 2^-23 for each of up to 2^9 terms.
+    /// As far as sums in another order differ: 2^-23 for each of up to 2^9 terms.
     F32,
-    /// So many roundings of 2^-9 in a row, of the largest number of a result.
+    /// This many successive roundings of 2^-9, relative to the largest element of a result.
     Roundings(u32),
-    /// Twice as far as where products alone read bf16 and give f32: what lies between two products is rounded once more there,
-    /// where it is stored.
+    /// Twice as far as with only products in bf16 with f32 results: values between two products are rounded once more
+    /// here, where they are stored.
     Products,
 }
 

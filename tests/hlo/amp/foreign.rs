@@ -1,4 +1,4 @@
-//! The modules that JAX and TensorFlow made: what is lowered, what is not, and how far results move.
+//! Modules from JAX and TensorFlow: what is lowered, what is not, and how far results move.
 
 use crate::amp::decisions::with_decisions_of;
 use crate::amp::oracle::{self, Recorded};
@@ -27,8 +27,8 @@ fn named<'r>(report: &'r LoweringReport, opcode: &str, dtype: &str) -> Vec<&'r s
     found.map(|d| &d.instruction[..]).collect()
 }
 
-/// Every preset on every module: `run` verifies what it gives; parameters and results keep their types where the policy
-/// says so; doing it again gives the same bytes.
+/// Every preset on every module: `run` verifies its result; parameters and results keep their types if the policy says
+/// so; lowering again gives the same bytes.
 #[test]
 fn every_preset_lowers_every_module() {
     for preset in amp::presets::NAMES {
@@ -47,7 +47,7 @@ fn every_preset_lowers_every_module() {
     }
 }
 
-/// A second run finds every product narrow and changes none.
+/// Lowering a second time finds every product narrow and changes none.
 #[test]
 fn lowering_twice_lowers_no_more_products() {
     for name in ALL {
@@ -114,18 +114,18 @@ fn moves(measured: &[f32], expected: &[f32]) -> Vec<f64> {
     measured.iter().zip(expected).map(|(x, y)| (f64::from(*x) - f64::from(*y)).abs() / scale).collect()
 }
 
-/// Which outputs have an element that moved further than the goal.
+/// The outputs with an element that moved further than the goal.
 fn beyond(results: &[(usize, Vec<f64>)]) -> Vec<usize> {
     results.iter().filter(|(_, moves)| moves.iter().any(|x| *x > GOAL)).map(|(idx, _)| *idx).collect()
 }
 
-/// Element by element, what moves further than 2 % of its output's scale does so because something was *decided*
-/// otherwise: the sign of a unit, the largest of a window, or by Adam, which divides a gradient by its own size.
+/// Elements that move further than 2 % of their output's scale do so because a *decision* differs: the sign of a unit,
+/// the largest of a window, or in Adam, which divides a gradient by its own size.
 ///
-/// Of the 27 outputs 16 are within 2 % in every element; the furthest of the others moves by 6.4 % (a hidden unit's
-/// first moment, in which two examples switched the unit on). Given the f32 program's comparisons and windows, and
-/// nothing else of it, the lowered program is within 1.1 % in every element but those of one weight matrix after Adam.
-/// That the selections themselves are made in bf16 plays no part: with `deny: [select-and-scatter,
+/// 16 of the 27 outputs are within 2 % in every element; the furthest of the others moves by 6.4 % (a hidden unit's
+/// first moment, in which two examples switched the unit on). With the f32 program's comparisons and windows, and
+/// nothing else of it, the lowered program is within 1.1 % in every element except those of one weight matrix after
+/// Adam. The dtype of the selections themselves does not matter: with `deny: [select-and-scatter,
 /// "reduce-window:maximum"]` and `accumulate: f32` no figure changes by a tenth. The operands of the products before
 /// them are rounded, and have to be.
 #[test]
@@ -162,7 +162,7 @@ fn what_moves_further_was_decided_otherwise() {
     }
 }
 
-/// What must stay f32, by name, in JAX's training step of an mlp with Adam.
+/// The instructions that must stay f32, by name, in JAX's training step of an mlp with Adam.
 #[test]
 fn losses_and_optimizers_stay_f32() {
     let (_, _, report) = lower("oracle_jax/mlp_adam_step", "default");
@@ -217,7 +217,7 @@ fn softmaxes_and_layer_norms_are_computed_in_f32() {
     for name in named(&report, "reduce", "bf16") {
         assert!(name.starts_with("reduce_max"), "{name}");
     }
-    // Each lies within a GELU.
+    // Each is within a GELU.
     assert_eq!(named(&report, "tanh", "f32").len(), 2);
     assert_eq!(named(&report, "dot", "f32"), Vec::<&str>::new());
 }

@@ -1,5 +1,5 @@
-//! What the user says of a program instead of leaving it to a guess, and what the pass says back: losses, parameters that hold
-//! data, and roundings that a policy asks for and that will hurt.
+//! Facts about a program that the user states instead of leaving them to a guess, and what the report says: losses,
+//! parameters that hold data, and roundings that a policy asks for and that will hurt.
 
 use bf16scope::hlo::{DType, Module, text};
 use bf16scope::passes::amp::{self, Boundary, LoweringReport, Policy, keys};
@@ -48,7 +48,7 @@ fn a_loss_is_guessed_or_given() {
     let (module, report) = lowered(SUMS, &Policy::default());
     assert_eq!(taken(&report), [(0, "loss", false)]);
     assert_eq!((dtype(&module, "squares"), dtype(&module, "bent")), (DType::F32, DType::BF16));
-    // An array may be given, too: what leads to it is f32 as what leads to a loss is, through a sum as well.
+    // An array may be named as a loss, too: ops on the way to it are f32, also through a sum.
     let given = Policy { losses: Some(vec![0, 1]), ..Policy::default() };
     let (module, report) = lowered(SUMS, &given);
     assert_eq!(taken(&report), [(0, "loss", true), (1, "sums", true)]);
@@ -87,7 +87,7 @@ ENTRY main {
     assert!(report.explain("angles")[0].rule.starts_with("it multiplies positions, counts, constants or masks alone"));
 }
 
-/// Scores of a router, whose choice a policy may round: the report says so, and what would leave them.
+/// Scores of a router, whose choice a policy may round: the report says so, and how to keep them f32.
 #[test]
 fn a_rounding_that_will_hurt_is_named_where_the_policy_asks_for_it() {
     let source = "HloModule router
@@ -121,12 +121,12 @@ ENTRY main {
         "the policy rounds %scores (dot), although a discrete choice that the program goes on with depends on it (%sorted)\n\
          help: `choices: keep` in a policy leaves all scores f32, --keep 'scores' this one"
     );
-    // Kept by its name it does not hurt.
+    // If it is kept by name, it does not hurt.
     let kept = Policy { keep: vec!["scores".to_string()], ..policy };
     assert_eq!(lowered(source, &kept).1.hurts, []);
 }
 
-/// docs/GUIDE.md and docs/policy.schema.json say of a policy's keys what the table of the pass says.
+/// docs/GUIDE.md and docs/policy.schema.json agree with the pass's table of a policy's keys.
 #[test]
 fn the_pages_have_the_keys_of_a_policy() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");

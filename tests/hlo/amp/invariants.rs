@@ -1,14 +1,14 @@
-//! What holds of lowering whatever it decides: over the corpus, over random programs and over their gradients.
+//! Invariants of lowering, whatever it decides: over the corpus, over random programs and over their gradients.
 //!
 //! - Lowering twice changes nothing.
-//! - An op that is added to `allow` raises no other value to f32.
+//! - Adding an op to `allow` raises no other value to f32.
 //! - No more bytes are stored at once than in f32.
 //! - A value has at most one cast to each dtype.
 //! - A program whose results are finite in f32 has finite results.
-//! - No way through a program has more roundings than the form by hand has on any way to the same result.
-//! - Each reason that the report may give is given for a committed module that a framework made.
+//! - No way through a program has more roundings than the hand-written bf16 form has on any way to the same result.
+//! - Each reason that the report may state is stated for a committed module from a framework.
 //!
-//! What does not hold yet is in `known_failures.txt`. `ci/long` asks it of 10,000 programs.
+//! Known failures are in `known_failures.txt`. `ci/long` tests 10,000 programs.
 
 use super::corpus::{Lowered, by_hand, corpus, on_all_cores, text_of};
 use super::evaluate::evaluate;
@@ -62,10 +62,10 @@ fn random(seed: u64) -> Module {
     if seed.is_multiple_of(2) { small(seed) } else { differentiated(seed) }
 }
 
-/// What is wrong with a module, its lowered form and the report, if anything.
+/// A rule: describes how a module, its lowered form and the report break it, if they do.
 type Asked = dyn Fn(&Module, &Module, &LoweringReport) -> Option<String> + Sync;
 
-/// Asks a rule of the corpus and of random programs; gives what fails.
+/// Tests a rule on the corpus and on random programs; returns the failures.
 pub(super) fn failures(
     steps: &[&Lowered],
     seeds: Range<u64>,
@@ -106,7 +106,7 @@ fn difference(old: &str, new: &str) -> Option<String> {
     (old != new).then(|| format!("line {} is `{}`, lowered again `{}`", n + 1, line(old), line(new)))
 }
 
-/// What lowering a lowered module changes.
+/// The change by lowering a lowered module.
 fn changes_twice(_: &Module, low: &Module, _: &LoweringReport) -> Option<String> {
     difference(&text_of(low), &text_of(&lowered(low, &Policy::default()).0))
 }
@@ -142,7 +142,7 @@ fn narrow(report: &LoweringReport) -> BTreeMap<&str, usize> {
     narrow
 }
 
-/// A value that is f32 once an op that it is not of is added to `allow`; `n_ops` of the module's ops are tried.
+/// A value that becomes f32 when another op is added to `allow`; `n_ops` of the module's ops are tried.
 fn raised(module: &Module, report: &LoweringReport, n_ops: usize) -> Option<String> {
     let before = narrow(report);
     let mut ops = BTreeMap::new();
@@ -203,7 +203,7 @@ fn large(literal: Literal, draws: &mut Draws) -> Literal {
     Literal::from_elements(literal.shape().dims(), &elements)
 }
 
-/// Of random programs those that are finite in f32 and not when they are lowered; and how many are finite.
+/// The random programs that are finite in f32 but not when they are lowered; and how many are finite.
 fn not_finite(seeds: Range<u64>) -> (BTreeMap<String, String>, usize) {
     let is_finite = |results: &[Literal]| {
         let floats = results.iter().filter_map(Literal::elements::<f32>);
@@ -238,18 +238,18 @@ fn what_is_finite_stays_finite() {
     judge("finite", &failing);
 }
 
-/// For each result the most values that are rounded on a way to it, loops gone through twice; and for each value inside
-/// whether bf16 has it, so that a cast rounds nothing.
+/// For each result the most rounded values on a way to it, with loops run twice; and for each value inside whether
+/// bf16 represents it, so that a cast rounds nothing.
 fn most_rounded(module: &Module) -> Vec<usize> {
     let entry = module.entry();
     let leaves = |id: InstrId| entry.instr(id).shape.leaves();
-    // What is given narrow was rounded by the caller.
+    // A narrow operand was rounded by the caller.
     let of = |leaf: &bf16scope::hlo::Shape| Way { n: usize::from(is_low(leaf.dtype())), is_low: is_low(leaf.dtype()) };
     let arguments = entry.parameters().into_iter().map(|id| leaves(id).into_iter().map(&of).collect()).collect();
     ways(module, entry, arguments).into_iter().map(|way| way.n).collect()
 }
 
-/// The most roundings on the ways to a value, and whether bf16 has its numbers.
+/// The most roundings on the ways to a value, and whether bf16 represents its elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Way {
     n: usize,
@@ -284,7 +284,7 @@ fn ways(module: &Module, computation: &Computation, arguments: Vec<Vec<Way>>) ->
                 branches.reduce(|a, b| a.into_iter().zip(b).map(|(a, b)| most(a, b)).collect()).unwrap_or_default()
             }
             op => {
-                // Indices, masks and sizes say which numbers are taken, and are none of them.
+                // Indices, masks and sizes select elements, but are not among them.
                 let is_float = |nth: &usize| {
                     let shape = &computation.instr(instr.operands[*nth]).shape;
                     shape.leaves().iter().any(|leaf| leaf.dtype().is_some_and(DType::is_float))
@@ -303,7 +303,7 @@ fn ways(module: &Module, computation: &Computation, arguments: Vec<Vec<Way>>) ->
     found[computation.root.idx()].clone()
 }
 
-/// Whether an op gives only numbers that it reads, or their negatives.
+/// Whether an op only returns elements of its operands, or their negatives.
 fn keeps_numbers(module: &Module, op: &Op) -> bool {
     if let Op::Reduce { .. } | Op::ReduceWindow { .. } = op {
         let root = op.called().first().map(|&comp| module.comp(comp)).map(|callee| &callee.instr(callee.root).op);
@@ -332,13 +332,13 @@ fn keeps_numbers(module: &Module, op: &Op) -> bool {
     is_order || moves
 }
 
-/// The whole module in bf16, as the coarsest form by hand has it.
+/// The whole module in bf16: the coarsest hand-written form.
 fn whole_in_bf16(module: &Module) -> Module {
     let source = text_of(module).replace("f32[", "bf16[");
     text::parse(&source, "by_hand.hlo").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A result on whose ways there are more roundings than by hand.
+/// A result with more roundings on its ways than in the hand-written form.
 fn rounds_more(low: &Module, hand: &Module) -> Option<String> {
     let (low, hand) = (most_rounded(low), most_rounded(hand));
     assert_eq!(low.len(), hand.len(), "the form by hand gives as many results");
@@ -356,7 +356,7 @@ fn no_way_has_more_roundings_than_by_hand() {
     judge("roundings", &failing);
 }
 
-/// Each reason of a report is given for a module that a framework made, by some preset.
+/// Each reason of a report is stated for a module from a framework, by some preset.
 #[test]
 fn each_reason_is_reached_by_a_real_module() {
     let mut reached: BTreeSet<String> = BTreeSet::new();
@@ -383,7 +383,7 @@ fn each_reason_is_reached_by_a_real_module() {
 mod long {
     use super::*;
 
-    /// Of 10,000 programs as many fail as of those that are listed, which are the first.
+    /// As many of 10,000 programs fail as are listed, and those that are listed are the first.
     #[cfg_attr(feature = "long-tests", test)]
     fn what_holds_of_few_programs_holds_of_ten_thousand() {
         let rules: [(&str, &Asked); 4] = [

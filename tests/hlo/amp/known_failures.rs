@@ -1,19 +1,19 @@
-//! What does not hold yet: the one list of failures that are known, `known_failures.txt`. A test of many cases gives those
-//! that fail here, and fails itself where the list says anything else: where a case fails that is not listed, and where one
-//! that is listed does not fail any more. So the list can only be shortened.
+//! The list of known failures, `known_failures.txt`. A test of many cases passes its failures here, and fails itself
+//! if they differ from the list: if a case fails that is not listed, or a listed one does not fail any more. So the
+//! list can only become shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 const LIST: &str = include_str!("known_failures.txt");
 
-/// The cases of a rule that are listed: lines are a rule and its cases.
+/// The listed cases of a rule: a line has a rule and its cases.
 fn listed(rule: &str) -> BTreeSet<&'static str> {
     let lines = LIST.lines().filter(|line| !line.starts_with('#'));
     let words = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
     words.filter(|words| words.first() == Some(&rule)).flat_map(|words| words[1..].to_vec()).collect()
 }
 
-/// Judges the failures of a rule, each with what was measured.
+/// Compares the failures of a rule, each with what was measured, to the list.
 pub fn judge(rule: &str, failing: &BTreeMap<String, String>) {
     let listed = listed(rule);
     let new = failing.iter().filter(|(case, _)| !listed.contains(&case[..]));

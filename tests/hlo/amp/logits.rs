@@ -1,12 +1,13 @@
-//! Logits that are as large as any parameter or larger: which are rounded, and with them the sum that is their bias's gradient.
+//! Logits that are as large as any parameter or larger: which are rounded, together with the sum that is their bias's
+//! gradient.
 
 use super::oracle::run;
 use bf16scope::hlo::{DType, Module, text};
 use bf16scope::passes::amp::{self, Boundary, Decided, LowDType, Policy, StoredAs};
 use expect_test::expect;
 
-/// A step of `n` rows: a product and a bias make logits of 16 words, the loss looks up one of each row, and the bias's
-/// gradient is the sum over all rows of what a second product reads.
+/// A step with `n` rows: a product and a bias compute logits of 16 words, the loss looks up one per row, and the
+/// bias's gradient is the sum over all rows of an array that a second product reads.
 fn step(n: i64, bias: &str) -> Module {
     let source = format!(
         "HloModule step
@@ -99,7 +100,7 @@ fn logits_as_large_as_parameters_are_rounded_and_their_bias_summed_so() {
     }
 }
 
-/// Not those that are smaller than a parameter, not without a sum for a bias, not in f16, not where the policy keeps them.
+/// Not if they are smaller than a parameter, without a sum for a bias, in f16, or if the policy keeps them.
 #[test]
 fn other_logits_stay_f32() {
     let default = Policy::default();
@@ -127,7 +128,7 @@ fn other_logits_stay_f32() {
     }
 }
 
-/// They are looked up in f32, and may be in bf16: the same numbers, as they are rounded already.
+/// The lookup reads f32, and could read bf16: the numbers are the same, as they are rounded already.
 #[test]
 fn rounded_logits_may_be_looked_up_as_they_are() {
     let forms = |n: i64| {
@@ -149,7 +150,7 @@ fn rounded_logits_may_be_looked_up_as_they_are() {
     assert_eq!(run(&narrow, &arguments), run(&lowered(&module, &Policy::default()), &arguments));
 }
 
-/// As many rows as words: the sum over words is another.
+/// As many rows as words: the sum over words is a different one.
 #[test]
 fn of_square_logits_the_sum_over_rows_is_the_biass() {
     let both = "  of_rows = f32[16] reduce(gradients, zero), dimensions={1}, to_apply=add

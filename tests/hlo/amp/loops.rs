@@ -1,4 +1,4 @@
-//! What loops fill, read and carry, between products: see `passes::amp::loops`.
+//! Arrays that loops fill, read and carry, between products: see `passes::amp::loops`.
 
 use super::storage::dtypes;
 use bf16scope::passes::amp::{Boundary, Policy};
@@ -60,19 +60,19 @@ fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
     assert_eq!(dtypes(&last, &Policy::default(), names), narrow);
     let kept = Policy { loops: Boundary::Keep, ..Policy::default() };
     assert_eq!(dtypes(source, &kept, ["xs", "ys", "filled", "all"]), ["f32"; 4]);
-    // What a step begins with is what the step before it computed.
+    // The state at the beginning of a step is that at the end of the step before.
     let begins = source.replace("reshape(next)", "reshape(h)");
     assert_eq!(
         dtypes(&begins, &Policy::default(), ["h", "next", "ys", "filled", "all"]),
         ["f32", "f32", "bf16", "bf16", "bf16"]
     );
-    // What a loop fills and the program gives as it is keeps its type.
+    // An array that a loop fills and the program returns directly keeps its type.
     let given = source.replace(
         "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
         "ROOT y = f32[16,4,8] negate(all)",
     );
     assert_eq!(dtypes(&given, &Policy::default(), ["filled", "all"]), ["f32", "f32"]);
-    // What it fills is moved, and read by another slice by slice.
+    // The filled array is moved, and another loop reads it slice by slice.
     let two = source.replace(
         "ROOT y = f32[16,4,8] dot(all, kernel), lhs_contracting_dims={2}, rhs_contracting_dims={0}",
         "moved = f32[4,16,8] transpose(all), dimensions={1,0,2}
@@ -86,7 +86,7 @@ fn arrays_that_loops_fill_and_read_slice_by_slice_are_narrow() {
     assert_eq!(dtypes(&two, &Policy::default(), ["moved", "back", "read", "all.2"]), ["bf16"; 4]);
 }
 
-/// As CTC sums up likelihoods: an error of 2^-9 of a logarithm of -100 is a fifth of what its exponential gives.
+/// CTC sums up likelihoods: an error of 2^-9 in a logarithm of -100 is an error of a fifth in its exponential.
 #[test]
 fn arrays_of_a_loop_that_computes_in_logarithms_stay_f32() {
     let product = "dot(h, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}";
@@ -97,7 +97,7 @@ fn arrays_of_a_loop_that_computes_in_logarithms_stay_f32() {
     assert_eq!(of("exponential(h)"), ["bf16"; 4]);
 }
 
-/// A loop over `LAYERS` layers, which multiply what is carried by other weights each, before a product.
+/// A loop over `LAYERS` layers, each of which multiplies the state by its own weights, before a product.
 const LAYERS: &str = "condition {
   state.0 = (s32[], f32[4,8], f32[LAYERS,8,8], f32[4,8]) parameter(0)
   i.0 = s32[] get-tuple-element(state.0), index=0
@@ -148,7 +148,7 @@ fn layers(n: usize, factors: &str, first: &str, given: &str) -> String {
     source.replace("FIRST", first).replace("GIVEN", given)
 }
 
-/// What a network carries from layer to layer is rounded between them, written as a loop or not.
+/// The state of a network between layers is rounded, whether it is written as a loop or not.
 #[test]
 fn what_a_loop_over_layers_carries_between_products_is_narrow() {
     let network = layers(12, "h, w", "first", "last");
@@ -174,8 +174,8 @@ fn what_a_loop_over_layers_carries_between_products_is_narrow() {
     }
 }
 
-/// A loop over time that multiplies what it carries by weights that it is given whole. What it reads slice by slice is an
-/// input, which it multiplies, too, for the gradient of those weights.
+/// A loop over time that multiplies its state by a loop invariant, the weights. The array that it reads slice by slice
+/// is an input, which it also multiplies, for the gradient of those weights.
 fn over_time() -> String {
     let source = layers(12, "h, kept", "first", "last");
     let source = source.replace("f32[12,8,8], f32[4,8])", "f32[12,8,8], f32[4,8], f32[8,8])");
@@ -185,8 +185,8 @@ fn over_time() -> String {
     source.replace("weights, summed)", "weights, summed, kept)").replace("stack, sum0)", "stack, sum0, kernel)")
 }
 
-/// A branch that fills an array in a loop and one that looks rows up, which an exponential in f32 reads as well. A product
-/// reads what they give: the call that stores it does so in bf16, and is a reader like others.
+/// A branch that fills an array in a loop and one that looks up rows, which an exponential in f32 reads as well. A
+/// product reads their results: the call that stores them does so in bf16, and is a reader like others.
 #[test]
 fn what_a_branch_gives_narrow_counts_as_read_narrow() {
     let (called, _) = SCAN.split_once("ENTRY").unwrap();

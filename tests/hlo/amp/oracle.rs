@@ -1,4 +1,4 @@
-//! The modules that JAX and TensorFlow made, with the arguments and results that they recorded, and runs of them.
+//! The modules from JAX and TensorFlow, with recorded arguments and results, and runs of them.
 
 use crate::run::run_bytes;
 use bf16scope::hlo::proto::{decode, encode};
@@ -81,7 +81,7 @@ impl Recorded {
     }
 }
 
-/// Runs a module without excess precision; gives its results that are f32, by index.
+/// Runs a module without excess precision; returns its f32 results, by index.
 pub fn run(module: &Module, arguments: &[Vec<u8>]) -> Vec<(usize, Vec<f32>)> {
     let entry = module.entry();
     let shapes = entry.parameters().into_iter().map(|id| entry.instr(id).shape.as_array().unwrap().clone());
@@ -100,7 +100,7 @@ pub fn greatest_difference(measured: &[f32], expected: &[f32]) -> f32 {
     differences.inspect(|x| assert!(!x.is_nan())).fold(0.0, f32::max)
 }
 
-/// The root of the mean square difference, relative to the largest magnitude of what is expected.
+/// The root of the mean square difference, relative to the largest expected magnitude.
 pub fn error_of_scale(measured: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(measured.len(), expected.len());
     let squares = measured.iter().zip(expected).map(|(x, y)| (f64::from(*x) - f64::from(*y)).powi(2));

@@ -1,4 +1,4 @@
-//! Modules for several partitions: what devices sum is f32, and everything else is lowered as for one.
+//! Modules for several partitions: sums over devices are f32, and everything else is lowered as for one.
 
 use crate::amp::corpus::corpus;
 use crate::amp::known_failures::judge;
@@ -19,7 +19,7 @@ fn lowered(source: &str, policy: &Policy) -> (Module, LoweringReport) {
     amp::run(&parse(source), policy).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What each instruction of an opcode reads and gives: `bf16 bf16 -> f32`.
+/// The dtypes of operands and results of each instruction of an opcode: `bf16 bf16 -> f32`.
 fn dtypes(module: &Module, opcode: &str) -> Vec<String> {
     let computations = module.computations.iter();
     let all = computations.flat_map(|comp| comp.instructions.iter().map(move |instr| (comp, instr)));
@@ -37,7 +37,7 @@ fn dots_read_bf16_and_give_f32_where_devices_may_sum() {
     let (sums, activations) = ("bf16 bf16 -> f32", "bf16 bf16 -> bf16");
     assert_eq!(dtypes(&module, "dot"), [activations, sums, activations, sums, sums]);
     assert_eq!((report.totals["dot"].lowered, report.totals["dot"].kept), (5, 0));
-    // A gradient goes to its update as the devices summed it; what the next layer reads is rounded behind the sum.
+    // A gradient goes to its update as the devices summed it; the next layer's operand is rounded behind the sum.
     let entry = module.entry();
     let readers = |name: &str| -> Vec<String> {
         let id = entry.ids().find(|&id| entry.instr(id).name == name).unwrap();
@@ -49,7 +49,7 @@ fn dots_read_bf16_and_give_f32_where_devices_may_sum() {
     for gradient in ["dot_general.7", "dot_general.9"] {
         assert_eq!(readers(gradient), ["f32 transpose"], "{gradient}");
     }
-    // Another product reads these behind a fused op, so they are sums that are rounded anyway, as a network written in bf16 has them.
+    // Another product reads these behind a fused op, so the sums are rounded anyway, as in a network written in bf16.
     for (activation, reader) in [("dot_general.5", "bf16 tanh"), ("dot_general.8", "bf16 multiply")] {
         assert_eq!(readers(activation), [reader], "{activation}");
     }
@@ -74,7 +74,7 @@ fn sums_as_computed_and_modules_of_one_device_are_lowered_as_ever() {
     assert_eq!(report.explain("dot_general.9")[0].rule, "its op is always lowered");
 }
 
-/// Under every policy that lowers dots at all, and by whatever says that there are several partitions.
+/// Under every policy that lowers dots at all, and for every way of stating that there are several partitions.
 #[test]
 fn every_policy_sums_in_f32() {
     let all = [NAMES.as_slice(), &["jmp:params=bf16,compute=bf16,output=bf16"]].concat();
@@ -83,7 +83,7 @@ fn every_policy_sums_in_f32() {
         let (module, _) = lowered(EIGHT, &policy);
         let (dots, sums) = (dtypes(&module, "dot"), dtypes(&module, "reduce"));
         assert_eq!(dots.len(), 5, "{name}");
-        // Gradients of weights, which go to an update; what another product reads may be rounded before the sum.
+        // Gradients of weights go to an update; operands of another product may be rounded before the sum.
         let gradients = [&dots[1], &dots[3], &dots[4]];
         assert!(
             gradients.into_iter().chain(&sums).all(|dtypes| dtypes.ends_with("-> f32")),
@@ -136,7 +136,7 @@ ENTRY main {
 }
 ";
 
-/// Sums that have one dtype for what they read and give stay f32, though the policy lists them; maxima do not.
+/// Sums with one dtype for operands and result stay f32, though the policy lists them; maxima do not.
 #[test]
 fn sums_of_one_dtype_stay_f32() {
     let scatter = "  e = f32[9,16]{1,0} scatter(t, i, m), update_window_dims={1}, inserted_window_dims={0}, \
@@ -157,7 +157,7 @@ fn sums_of_one_dtype_stay_f32() {
     for opcode in ["convolution", "reduce", "all-reduce", "scatter"] {
         assert!(dtypes(&module, opcode).iter().all(|it| it.ends_with("-> bf16")), "{opcode}");
     }
-    // An all-reduce sums over devices whether a partitioner comes or not.
+    // An all-reduce sums over devices whether there is a partitioner or not.
     let (module, _) =
         lowered(&source.replace(", num_partitions=8", ", replica_count=8"), &Policy::preset("O3").unwrap());
     assert_eq!(dtypes(&module, "all-reduce"), ["f32 -> f32"]);
@@ -166,12 +166,12 @@ fn sums_of_one_dtype_stay_f32() {
     assert!(module.entry().instructions.iter().any(|instr| is_all_reduce(&instr.op)));
 }
 
-/// Opcodes of what stands next to the borders of `shard_map`: Shardy aborts the process where it is no call of the body.
+/// Opcodes next to the borders of `shard_map`: Shardy aborts the process if it is not a call of the body.
 fn beside_borders(module: &Module) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for computation in &module.computations {
         let is_border = |op: &Op, name: &str| matches!(op, Op::CustomCall(call) if call.target == name);
-        // Through elements of tuples, up to what makes them.
+        // Through elements of tuples, to the producer.
         let maker = |mut id: bf16scope::hlo::InstrId| {
             while let Op::GetTupleElement { .. } = computation.instr(id).op {
                 id = computation.instr(id).operands[0];

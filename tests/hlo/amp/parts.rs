@@ -1,11 +1,11 @@
-//! Sums of what is put together of parts, which are written part by part, and of what is copied to other lanes.
+//! Sums of concatenations, which are written part by part, and of arrays that are copied to other lanes.
 
 use super::storage::{HEAD, dtypes};
 use bf16scope::hlo::text;
 use bf16scope::passes::amp::{self, Boundary, Policy};
 
-/// The gradient of one product's three thirds, and of its bias. The three are put together along an axis of their own for each
-/// op that reads them, so each is summed where it is made.
+/// The gradient of one product's three thirds, and of its bias. The three are concatenated separately for each op that
+/// reads them, so each is summed where it is computed.
 #[test]
 fn a_sum_of_a_concatenation_is_one_of_its_parts() {
     let source = |axis: i64, all: &str, shape: &str, over: &str| {
@@ -45,7 +45,7 @@ fn a_sum_of_a_concatenation_is_one_of_its_parts() {
   all = f32[4,8,1,48] concatenate(pair, one)",
     );
     assert_eq!(shapes(&lanes, Boundary::Lower), [vec![1, 32], vec![1, 16]]);
-    // A product that reads what it transposed, as of a layer that was written for one example.
+    // With a product that reads the transposed array, as in a layer that was written for one example.
     let turned = "turned = f32[48,4,8] transpose(flat), dimensions={2,0,1}";
     let product = "lhs_contracting_dims={2}, rhs_contracting_dims={0}";
     let by_example = of_bias.replace(
@@ -56,11 +56,11 @@ fn a_sum_of_a_concatenation_is_one_of_its_parts() {
     );
     assert!(by_example.contains("turned"));
     assert_eq!(shapes(&by_example, Boundary::Lower), [vec![2, 16], vec![1, 16]]);
-    // Over the rows of each part alone: these are put together again along the axis that was the third.
+    // Over the rows of each part alone: the sums are concatenated along the axis that was the third.
     assert_eq!(shapes(&source(2, "4,8,3,16", "4,48", "1"), Boundary::Lower), [vec![4, 2, 16], vec![4, 1, 16]]);
     // A sum of all parts at once.
     assert_eq!(shapes(&source(2, "4,8,3,16", "4,8", "2"), Boundary::Lower), [vec![4, 8]]);
-    // What was taken apart by indices is put together of parts that zeros pad: along the last axis, along another, and
+    // The gradient of an array that was sliced is a sum of zero-padded parts: along the last axis, along another, and
     // transposed behind that.
     let padded = lanes.replace(
         "all = f32[4,8,1,48] concatenate(pair, one), dimensions={3}",
@@ -86,7 +86,7 @@ fn a_sum_of_a_concatenation_is_one_of_its_parts() {
     );
     let turned = turned.replace("reduce(flat,", "reduce(flat.back,").replace("dot(flat,", "dot(flat.back,");
     assert_eq!(shapes(&turned, Boundary::Lower), [vec![2, 16], vec![1, 16]]);
-    // Zeros along what is summed over.
+    // Zeros along the summed axis.
     let rows =
         padded.replace("f32[48] reduce(flat, zero), dimensions={0,1}", "f32[4,8] reduce(flat, zero), dimensions={2}");
     assert_eq!(shapes(&rows.replace("f32[48]) tuple", "f32[4,8]) tuple"), Boundary::Lower), [vec![4, 8]]);

@@ -1,12 +1,12 @@
 //! Random programs with gathers, branches, loops forwards and back, concatenates and several dtypes.
 //!
-//! A bound on what each op can make of its operands is carried along, forwards for values and backwards for cotangents, so
-//! that programs are found all of whose numbers are integers of at most 256.
+//! A bound on the result of each op is carried along, forward for values and backward for cotangents, so that all
+//! numbers of a program are integers of at most 256.
 
 use bf16scope::hlo::Literal;
 use std::fmt::Write as _;
 
-/// The largest integer below which each is a bf16.
+/// The largest integer up to which bf16 represents all integers.
 const MAX: u64 = 256;
 /// Rows and columns of a value.
 const N: usize = 8;
@@ -33,8 +33,8 @@ impl Draws {
     }
 }
 
-/// One step: its opcode's text, the values it reads, with how often each of their numbers is read by the step's at most, and
-/// the largest magnitude that it gives.
+/// One step: its opcode's text, the values it reads, with how often the step reads each of their elements at most, and
+/// the largest magnitude of its result.
 struct Step {
     reads: Vec<(usize, u64)>,
     /// The weight that it reads, and the largest magnitude that it multiplies it by, over all rows.
@@ -52,13 +52,13 @@ pub struct Program {
 /// How a program is written.
 #[derive(Clone, Copy)]
 pub struct Form {
-    /// The loop keeps what each step begins with, rather than what it ends with.
+    /// The loop stores the state at the beginning of each step, rather than at the end.
     pub keeps_before: bool,
-    /// Each step of the loops multiplies by weights of its own, as layers do.
+    /// Each step of the loops multiplies by its own weights, as layers do.
     pub is_over_layers: bool,
     /// The loop back sums products of states and cotangents, which no small integers bound.
     pub sums_products: bool,
-    /// Every difference is a sum: on the sizes of arguments it gives a bound on each sum of sizes.
+    /// Every difference is replaced by a sum: with the magnitudes of the arguments it bounds each sum of magnitudes.
     pub is_majorant: bool,
 }
 
@@ -176,11 +176,11 @@ const TAIL: &str = "  layers = f32[3,8,8] concatenate(layer0, layer1, layer2), d
   dlayers = f32[3,8,8] dot(dxs.2, w0), lhs_contracting_dims={2}, rhs_contracting_dims={0}
 ";
 
-/// Of the parameters that are values.
+/// The bound for parameters that are values.
 const BOUND: u64 = 2;
 
 impl Program {
-    /// A program that `draws` decide.
+    /// A program that `draws` determine.
     pub fn new(draws: &mut Draws) -> Program {
         let given = || Step { reads: Vec::new(), weight: None, bound: BOUND };
         let ids = [(); 2].map(|()| [(); N].map(|()| draws.below(N)));
@@ -192,7 +192,7 @@ impl Program {
         program
     }
 
-    /// Adds a step, unless what it gives may be too large.
+    /// Adds a step, unless its result may be too large.
     fn add(&mut self, draws: &mut Draws) {
         let n = self.steps.len();
         // Late values more often, so that programs are deep.
@@ -279,7 +279,7 @@ impl Program {
         }
     }
 
-    /// Whether no cotangent is too large, nor what the loops at the end compute.
+    /// Whether no cotangent, and no result of the loops at the end, is too large.
     pub fn is_exact(&self) -> bool {
         let mut of_values = vec![0u64; self.steps.len()];
         let mut of_weights = [0u64; 2];
@@ -296,8 +296,8 @@ impl Program {
         of_values.iter().chain(&of_weights).all(|&bound| bound <= MAX) && looped <= MAX
     }
 
-    /// Its text: a loss, the last value, the same in integers, what a loop makes of the last three, and what a loop back makes
-    /// of the states that the first kept, as JAX differentiates a `scan`.
+    /// Its text: a loss, the last value, the same in integers, a loop's result from the last three, and a backward
+    /// loop's result from the states that the first loop stored, as JAX differentiates a `scan`.
     pub fn text(&self, form: Form) -> String {
         let last = self.steps.len() - 1;
         let mut tail = format!(

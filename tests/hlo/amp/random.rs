@@ -1,4 +1,4 @@
-//! Random modules: lowered, they verify, compile, and give results within a bound that is carried along for each.
+//! Random modules: lowered, they verify, compile, and their results are within a bound that is computed for each.
 //!
 //! A module is a list of steps (see `modules`). The same list is evaluated here in f64 with a bound on the error
 //! that lowering may make: every operand and every result of every op may have been rounded to bf16 (a relative 2^-9
@@ -31,7 +31,7 @@ impl Bounded {
         Bounded { error, ..self.clone() }
     }
 
-    /// Each element a function of elements of operands: its value, and its error given theirs.
+    /// Computes each element: its value, and its error, from those of the operands.
     fn of(f: impl Fn(usize) -> (f64, f64)) -> Bounded {
         let pairs: [(f64, f64); N] = std::array::from_fn(f);
         Bounded { value: pairs.map(|(value, _)| value), error: pairs.map(|(_, error)| error) }.rounded()
@@ -109,7 +109,7 @@ fn evaluate(steps: &[Step], parameters: &[[f64; N]]) -> Vec<Bounded> {
             }
             Step::Tuple(_, b) => at(b),
             Step::Barrier(a) => at(a),
-            // The program rounds here; whatever it rounds may have moved.
+            // The program rounds here; its operand may have moved.
             Step::Round(a) => at(a).rounded(),
         };
         values.push(value);

@@ -1,17 +1,17 @@
 //! Random programs (`programs`), differentiated here, lowered, and run beside themselves in f32.
 //!
-//! Some have only integers of at most 256 as their numbers: parameters are small integers, and weights have one 1 or -1 in
-//! each row and column. bf16 has eight bits of precision, so each such integer is one of its numbers, and a sum of them is
-//! exact in whatever order. So no cast rounds anything, and every bit of every result must be f32's: whatever else lowering
-//! changed, from a gather's rows to a branch that was taken, shows.
+//! Some have only integers of at most 256 as their numbers: parameters are small integers, and weights have one 1 or
+//! -1 in each row and column. bf16 has eight bits of precision, so it represents each such integer, and a sum of them
+//! is exact in whatever order. So no cast rounds anything, and every bit of every result must be f32's: any other
+//! change by lowering, from a gather's rows to the branch that was taken, shows.
 //!
-//! The others have any numbers. What the lowered program's own casts and bf16 ops may do is counted ([`roundings`]), and
-//! each number of each result must be within the bound that follows: all of these programs are sums of products, a term of c
-//! roundings is at most (1 + 2^-8)^c - 1 of its size away from the true one, and the sum of the terms' sizes is what the same
-//! program gives of the arguments' sizes, with every difference a sum.
+//! The others have arbitrary numbers. The lowered program's own casts and bf16 ops are counted ([`roundings`]), and
+//! each element of each result must be within the resulting bound: all of these programs are sums of products, a term
+//! with c roundings is at most (1 + 2^-8)^c - 1 of its size away from the true one, and the sum of the terms' sizes is
+//! the same program's result for the arguments' sizes, with every difference replaced by a sum.
 //!
-//! Of each the lowered form verifies, gives the dtypes that it gave, has no cast that changes nothing, and stores no more at
-//! once than in f32 ([`stored`]).
+//! For each, the lowered form verifies, keeps the dtypes of its results, has no cast that changes nothing, and stores
+//! no more at once than in f32 ([`stored`]).
 
 use crate::amp::evaluate::evaluate;
 use crate::amp::programs::{Draws, Form, Program};
@@ -25,13 +25,13 @@ use bf16scope::passes::grad;
 use bf16scope::pjrt::CompileOptions;
 use std::ops::Range;
 
-/// What was found, over all programs.
+/// The findings over all programs.
 #[derive(Default)]
 struct Found {
     n_exact: usize,
     n_rounded: usize,
     n_lowered: usize,
-    /// Those whose loops carry what is narrow.
+    /// Programs whose loops carry narrow arrays.
     n_carried: usize,
     /// The largest error, divided by its bound.
     most: f64,
@@ -50,7 +50,7 @@ fn by_xla(module: &Module, arguments: &[Literal]) -> Vec<Literal> {
     run_bytes(&encode::to_bytes(module).unwrap(), &CompileOptions::default(), arguments)
 }
 
-/// Makes the programs of these seeds, lowers them and judges what they say and give.
+/// Builds the programs of these seeds, lowers them and checks them and their results.
 fn run(seeds: Range<u64>, results: impl Fn(u64, &Module, &[Literal]) -> Vec<Literal>) -> Found {
     let mut found = Found::default();
     for seed in seeds {
@@ -92,7 +92,7 @@ fn run(seeds: Range<u64>, results: impl Fn(u64, &Module, &[Literal]) -> Vec<Lite
                 let [Some(measured), Some(expected), Some(sizes)] =
                     [measured, expected, sizes].map(Literal::elements::<f32>)
                 else {
-                    // Integers that were made of numbers jump.
+                    // Integers that were computed from floats jump.
                     continue;
                 };
                 // Both were rounded, and so were the sums of sizes.
@@ -112,7 +112,7 @@ fn run(seeds: Range<u64>, results: impl Fn(u64, &Module, &[Literal]) -> Vec<Lite
     found
 }
 
-/// The sizes of floating numbers, and what else there is.
+/// The sizes of floating-point numbers; other arguments are unchanged.
 fn sizes(argument: &Literal) -> Literal {
     let Some(elements) = argument.elements::<f32>() else { return argument.clone() };
     Literal::from_elements(argument.shape().dims(), &elements.into_iter().map(f32::abs).collect::<Vec<_>>())
@@ -138,7 +138,7 @@ fn differentiated_programs_are_as_near_to_f32_as_their_casts_allow() {
     assert!(found.n_exact >= 8 && found.n_rounded >= 8, "{} exact, {} rounded", found.n_exact, found.n_rounded);
     assert!(found.n_lowered > 480, "only {} instructions were lowered in all", found.n_lowered);
     assert!(found.n_carried >= 8, "the loops of only {} carry bf16", found.n_carried);
-    // A bound that nothing comes near would see nothing.
+    // If nothing came near the bound, the test would be blind.
     assert!(found.most > 0.05, "the largest error was {} of its bound", found.most);
 }
 
@@ -161,7 +161,8 @@ fn what_is_evaluated_here_is_what_xla_computes() {
 mod long {
     use super::*;
 
-    /// What many give is evaluated here, as XLA takes a quarter of a second for each; on programs of the other test both agree.
+    /// Programs are evaluated here, as XLA takes a quarter of a second for each; for programs of the other test both
+    /// agree.
     /// `BF16SCOPE_PROGRAMS=2000..4000` runs a part.
     ///
     /// 10,000 programs.

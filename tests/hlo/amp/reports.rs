@@ -1,6 +1,7 @@
-//! Programs of `tests/data/reports`, each of a kind that users of bf16 report as wrong: lowered by the default policy and run
-//! on the CPU, excess precision off, they are as near to f32 as the same program with the roundings of a form by hand
-//! (`tests/data/reports/make.py` derives the bounds). Those that are not yet are in `known_failures.txt`.
+//! Programs of `tests/data/reports`, each of a kind that users of bf16 report as wrong: lowered by the default policy
+//! and run on the CPU, excess precision off, they are as near to f32 as the same program with the roundings of a
+//! hand-written form (`tests/data/reports/make.py` derives the bounds). Those that are not yet are in
+//! `known_failures.txt`.
 
 use super::corpus::{module_in, names_in};
 use super::known_failures::judge;
@@ -19,11 +20,11 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/reports")
 }
 
-/// What is recorded of a program.
+/// The recording of a program.
 struct Recorded {
     arguments: Vec<Literal>,
     expected: Vec<Literal>,
-    /// How far the norm of each result's difference may be, as a share of the result's.
+    /// The bound on the norm of each result's error, relative to the result's norm.
     bounds: Vec<f64>,
 }
 
@@ -51,7 +52,7 @@ fn literal(npz: &mut NpzReader<File>, name: &str) -> Literal {
     Literal::from_elements(dims(array.shape()), &array.iter().copied().collect::<Vec<i32>>())
 }
 
-/// The worst that is wrong with what a module gives, if anything.
+/// The largest violation by a module's results, if any.
 fn wrong(module: &Module, recorded: &Recorded) -> Option<String> {
     let results = run_bytes(&encode::to_bytes(module).unwrap(), &CompileOptions::default(), &recorded.arguments);
     assert_eq!(results.len(), recorded.expected.len());

@@ -1,10 +1,10 @@
-//! What is rounded of a loss, a loop's f32 state and their gradients, as it is stored: one small module for each rule.
+//! Rounding of losses, a loop's f32 state and their gradients where they are stored: one small module for each rule.
 
 use super::storage::{HEAD, dtypes, parsed};
 use bf16scope::hlo::text;
 use bf16scope::passes::amp::{self, Boundary, Policy};
 
-/// A loss reads what a product makes, and so does a layer: the gradients of both meet.
+/// A loss and a layer read a product's result: the gradients of both meet.
 #[test]
 fn a_gradient_of_the_loss_is_rounded_where_it_meets_one_of_a_layer() {
     let source = |op: &str, of_layer: &str| {
@@ -32,18 +32,18 @@ fn a_gradient_of_the_loss_is_rounded_where_it_meets_one_of_a_layer() {
     };
     let whole = "of_layer = f32[16,32] dot(layer, v), lhs_contracting_dims={1}, rhs_contracting_dims={1}";
     assert_eq!(met("add", whole), "bf16");
-    // TensorFlow's lists deny what is computed of denied ops up to the next product.
+    // TensorFlow's lists deny what is computed from denied ops up to the next product.
     assert_eq!(dtypes(&source("add", whole), &Policy::preset("tf_amp").unwrap(), ["met"]), ["f32"]);
-    // What scales a gradient of the loss is no gradient.
+    // A scale of the loss's gradient is not a gradient.
     assert_eq!(met("multiply", whole), "f32");
-    // Nor is a number for each row one of the array.
+    // A number for each row is not an array of the same size.
     let row = "ones = f32[32] parameter(3)
   a_row = f32[16] dot(layer, ones), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   of_layer = f32[16,32] broadcast(a_row), dimensions={0}";
     assert_eq!(met("add", row), "f32");
 }
 
-/// A layer whose numbers the loss reads, too.
+/// A layer's result that the loss reads, too.
 #[test]
 fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
     let source = |layer: &str, read: &str| {
@@ -94,11 +94,11 @@ fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
   logarithm = f32[16,32] broadcast(logarithms), dimensions={0}
   layer = f32[16,32] subtract(sum, logarithm)";
     assert!(reads_f32(&source(likelihoods, "layer"), &Policy::default()));
-    // What an autoencoder is given is what it shall give.
+    // The input of an autoencoder is also its expected output.
     let data = "data = f32[16,32] parameter(4)
   layer = f32[16,32] add(data, biases)";
     assert!(reads_f32(&source(data, "layer"), &Policy::default()));
-    // The next layer reads another number.
+    // The next layer reads another value.
     assert!(reads_f32(&source(sum, "y"), &Policy::default()));
     // A norm reads it several times, in f32.
     let norm = "layer = f32[16,32] add(y, biases)
@@ -107,7 +107,7 @@ fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
   total = f32[16,32] broadcast(totals), dimensions={0}
   centered = f32[16,32] subtract(layer, total)";
     assert!(!reads_f32(&source(norm, "centered"), &Policy::default()));
-    // What is dropped out is decided by random bits.
+    // Random bits decide what is dropped out.
     let dropped = "bits = u32[16,32] parameter(4)
   random = f32[16,32] bitcast-convert(bits)
   none = f32[] constant(0)
@@ -118,7 +118,7 @@ fn the_loss_reads_of_a_layer_what_the_next_one_reads() {
     assert!(!reads_f32(&source(dropped, "layer"), &Policy::default()));
 }
 
-/// Gates of a recurrent network, of which its f32 state is made.
+/// Gates of a recurrent network, from which its f32 state is computed.
 #[test]
 fn gates_that_are_taken_apart_in_a_loop_are_rounded() {
     let source = |taken_apart: &str| {
@@ -161,7 +161,7 @@ ENTRY main {{
   b = f32[16,32] slice(gates), slice={[0:16], [32:64]}";
     let default = Policy::default();
     assert_eq!(dtypes(&source(parts), &default, ["gates", "gates.bf16", "a", "next"]), ["f32", "bf16", "bf16", "f32"]);
-    // One part is made alone.
+    // One part is computed alone.
     let part = "  a = f32[16,32] slice(gates), slice={[0:16], [0:32]}
   b = f32[16,32] negate(a)";
     assert_eq!(dtypes(&source(part), &default, ["gates", "a", "next"]), ["f32", "f32", "f32"]);
@@ -171,7 +171,7 @@ ENTRY main {{
     );
 }
 
-/// A residual layer between two products, whose loss is one number, with other numbers that a program reports.
+/// A residual layer between two products, with a scalar loss, and other scalars that a program reports.
 fn step(numbers: &str, more: &str) -> String {
     format!(
         "ENTRY main {{
@@ -202,7 +202,7 @@ fn step(numbers: &str, more: &str) -> String {
     )
 }
 
-/// What is logged beside a loss is none.
+/// A logged scalar beside a loss is not a loss.
 #[test]
 fn a_measure_of_gradients_updates_or_layers_is_no_loss() {
     let lowered = |numbers: &str, more: &str| {
@@ -226,16 +226,16 @@ fn a_measure_of_gradients_updates_or_layers_is_no_loss() {
     let size = "size = f32[16,32] abs(layer)
   sum = f32[] reduce(size, zero), dimensions={0,1}, to_apply=add";
     assert_eq!(lowered(", loss, sum", size), all);
-    // Where nothing else is given, the gradients may be of it.
+    // Without another scalar, the gradients may be those of it.
     let alone = lowered(", norm", &norm("of_bias", "32", "0"));
     assert_ne!(alone, all);
-    // A penalty whose gradient a program adds starts gradients, as what it is computed from leads to no other loss.
+    // A penalty whose gradient a program adds starts gradients, as its operand leads to no other loss.
     let penalty = "square = f32[16,32] multiply(of_second, of_second)
   penalty = f32[] reduce(square, zero), dimensions={0,1}, to_apply=add";
     assert_eq!(lowered(", loss, penalty", penalty), ["bf16", "bf16", "bf16"]);
 }
 
-/// Of what is split, as the gradient of a concatenation, one part goes to a product and one is added to.
+/// An array is split, as the gradient of a concatenation: one part goes to a product and one is added to.
 #[test]
 fn what_a_product_reads_a_part_of_is_stored() {
     let source = "ENTRY main {
@@ -265,7 +265,7 @@ fn what_a_product_reads_a_part_of_is_stored() {
     assert_eq!(dtypes(&alone, &Policy::default(), ["met"]), ["f32"]);
 }
 
-/// Two steps of an optimizer that makes a matrix orthogonal by products; `x` is divided by a norm before.
+/// Two steps of an optimizer that orthogonalises a matrix by products; `x` is divided by a norm before.
 #[test]
 fn what_leads_to_an_update_and_is_read_by_a_product_is_rounded_once() {
     let source = "ENTRY main {

@@ -1,4 +1,4 @@
-//! What may be said of a module without running it: how often its results were rounded, and how much it stores.
+//! Static properties of a module: how often its results were rounded, and how much it stores.
 
 use bf16scope::hlo::ops::decisions::is_map;
 use bf16scope::hlo::ops::{BinaryOp, UnaryOp};
@@ -57,7 +57,7 @@ fn of_computation(module: &Module, computation: &Computation, arguments: Vec<Vec
     found[computation.root.idx()].clone()
 }
 
-/// How often an instruction rounds a term itself.
+/// How often an instruction itself rounds a term.
 fn own(computation: &Computation, instr: &Instruction) -> f64 {
     let n_elements = |id: InstrId| computation.instr(id).shape.as_array().map_or(1, |array| array.n_elements());
     let given = instr.shape.as_array().unwrap();
@@ -86,10 +86,11 @@ fn own(computation: &Computation, instr: &Instruction) -> f64 {
     n_terms as f64 * if given.dtype == DType::BF16 { 1.0 } else { UNITS_OF_F32 }
 }
 
-/// Bytes that are stored at once at most while a module runs in its order, besides its parameters.
+/// The most bytes that are stored at once while a module runs in its order, besides its parameters.
 ///
-/// What a fusion may compute where it is read is not stored, and keeps what it reads until then: maps, casts, and what takes
-/// or repeats parts. All else is, from where it is computed to where it is read last.
+/// Ops that a fusion may compute in their consumer are not stored, and keep their operands live until then:
+/// elementwise ops, casts, and ops that take or repeat parts. Everything else is stored, from where it is computed to
+/// where it is last read.
 pub fn stored(module: &Module) -> i64 {
     peak(module, module.entry())
 }
@@ -141,7 +142,7 @@ fn is_fused(op: &Op) -> bool {
     moves || is_map(op)
 }
 
-/// A cast that changes nothing: to f32 and back, or to what it is of.
+/// A cast that changes nothing: to f32 and back, or to the operand's own dtype.
 pub fn idle_cast(module: &Module) -> Option<String> {
     module.computations.iter().find_map(|computation| {
         let dtype = |id: InstrId| computation.instr(id).shape.dtype();

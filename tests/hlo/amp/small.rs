@@ -144,7 +144,8 @@ fn a_value_is_cast_once_and_small_things_before_they_grow() {
     );
 }
 
-/// A norm is f32 from the mean on, and rounded where it is added to what is stored; so is what only a sum reads.
+/// A norm is f32 from the mean on, and rounded where it is added to a stored array; so is a value that only a sum
+/// reads.
 #[test]
 fn what_need_not_be_stored_is_not_rounded() {
     let emit = |e: &Emitter| {
@@ -154,7 +155,7 @@ fn what_need_not_be_stored_is_not_rounded() {
         let columns = |x: InstrId| e.broadcast(x, &[1], &[4, 4]);
         let stored = dot(e, x, w);
         let mean = e.mul_scalar(e.reduce_sum(stored, &[1]), 0.25);
-        // Both rows read the last op of the norm: one to add it, one to go on with it.
+        // Both rows read the last op of the norm: one to add it, one to continue it.
         let norm = e.add(e.mul(e.sub(stored, rows(mean)), columns(scale)), columns(bias));
         let added = e.add(norm, stored);
         let summed = e.mul(added, stored);
@@ -413,7 +414,7 @@ fn a_product_with_integers_is_left() {
     let policy = Policy { reach: Reach::All, ..Policy::default() };
     let (lowered, report) = amp::run(&module, &policy).unwrap();
     assert_eq!((report.totals["dot"].lowered, report.totals["dot"].kept), (1, 1));
-    // 257 is no number of bf16, and what counts further would not be either.
+    // bf16 does not represent 257, and an iota that goes further would not be exact either.
     assert!(
         !show(&lowered).contains("s32[4,4] convert") && show(&lowered).contains("f32[4,4] dot("),
         "{}",
@@ -480,7 +481,7 @@ fn masks_stay_finite() {
     }
 }
 
-/// A large constant that only narrow ops read is stored narrow; one that is also read in f32 is there once, and cast.
+/// A large constant that only narrow ops read is stored narrow; one that is also read in f32 is stored once, and cast.
 #[test]
 fn large_constants_are_stored_in_the_cheaper_dtype() {
     let stored = |is_read_wide: bool| {
@@ -501,7 +502,7 @@ fn large_constants_are_stored_in_the_cheaper_dtype() {
     assert_eq!(stored(true), ["f32[32,32]"]);
 }
 
-/// What nobody knows is given what it was, and what a barrier holds back is cast on its own side.
+/// An unknown op gets its original dtypes, and the operand of a barrier is cast behind it.
 #[test]
 fn unknown_ops_and_barriers_are_respected() {
     let emit = |e: &Emitter| {
@@ -558,7 +559,7 @@ fn tuples_are_taken_apart_where_types_must_be_kept() {
         let called = e.emit(Op::Call { to_apply: pair }, &[product], None);
         let inner = e.get_tuple_element(called, 0);
         dot(e, e.get_tuple_element(inner, 1), x);
-        // What the call itself gave, whose types must stay though all in it is narrow, and a part of it.
+        // The call's own result, whose types must stay though its elements are narrow, and a part of it.
         let held = e.emit(Op::OptimizationBarrier, &[called], None);
         e.get_tuple_element(held, 0);
     });
@@ -610,8 +611,8 @@ fn broken_modules_and_policies_are_errors() {
     assert!(error.starts_with("the module does not verify, so it was not lowered:\n"), "{error}");
 }
 
-/// A branch of effects alone gives an empty tuple: it is a node without a value, which is nobody's operand. It stands last, so
-/// there is no value of another node behind it.
+/// A branch that only has effects returns an empty tuple: it is a node without a value, which no op reads. It stands
+/// last, so there is no value of another node behind it.
 #[test]
 fn a_conditional_that_gives_nothing_stays() {
     let source = "HloModule m\n\nthen {\n  a = f32[4,4] parameter(0)\n  ROOT b = () tuple()\n}\n\nelse {\n  c = f32[4,4] \

@@ -1,10 +1,11 @@
-//! What is stored between products, by whom it is read: one small module for each rule. Each is lowered with the rule and
-//! without it, where a policy can leave it out.
+//! Values that are stored between products, and their readers: one small module for each rule. Each is lowered with
+//! the rule and without it, if a policy can turn it off.
 
 use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, Boundary, LowDType, Policy};
 
-/// What every module below begins with: reductions, and two products of which the second reads what the rule is about.
+/// The beginning of every module below: reductions, and two products, of which the second reads the value that the
+/// rule is about.
 pub(super) const HEAD: &str = "HloModule storage
 
 add {
@@ -15,7 +16,7 @@ add {
 
 ";
 
-/// The dtypes in which instructions of these names are made in the lowered module.
+/// The dtypes of instructions of these names in the lowered module.
 pub(super) fn dtypes<const N: usize>(source: &str, policy: &Policy, names: [&str; N]) -> [String; N] {
     dtypes_of(&format!("{HEAD}{source}"), policy, names)
 }
@@ -38,7 +39,7 @@ fn moved(boundary: Boundary) -> Policy {
     Policy { moved: boundary, ..Policy::default() }
 }
 
-/// Features of nodes, which a product made, gathered for the edges; the edges' product and an exponential read them.
+/// Features of nodes, from a product, gathered for the edges; the edges' product and an exponential read them.
 #[test]
 fn what_a_gather_gives_between_products_is_narrow_whoever_reads_it() {
     let source = "ENTRY main {
@@ -56,7 +57,7 @@ fn what_a_gather_gives_between_products_is_narrow_whoever_reads_it() {
     assert_eq!(dtypes(source, &moved(Boundary::Keep), ["ends"]), ["f32"]);
 }
 
-/// `tanh(u)`, rounded, beside a sum that is no stored value: their concatenate is stored.
+/// `tanh(u)`, rounded, beside a sum that is not stored: their concatenate is stored.
 #[test]
 fn a_concatenate_along_lanes_rounds_what_was_not_rounded_before() {
     let source = |axis: i64, dims: &str| {
@@ -101,7 +102,7 @@ fn a_lookup_with_readers_of_both_kinds_rounds_the_rows_once() {
   ROOT out = (f32[16,8], f32[16,128]) tuple(y, sizes)
 }
 ";
-    // The table is looked up as it is; what was found is rounded.
+    // The lookup reads the table in its own dtype; its result is rounded.
     assert_eq!(dtypes(source, &moved(Boundary::Lower), ["found", "found.bf16", "rows"]), ["f32", "bf16", "bf16"]);
     assert_eq!(dtypes(source, &moved(Boundary::Keep), ["found", "rows"]), ["f32", "f32"]);
 }
@@ -143,12 +144,12 @@ fn is_for_the_loss(source: &str) -> bool {
 fn an_updated_parameter_of_one_number_is_no_loss() {
     let with_loss = format!("{HEAD}{}", one_output("(f32[], f32[1], f32[8,8]) tuple(loss, updated, other)"));
     assert!(!is_for_the_loss(&with_loss));
-    // Where nothing else could be the loss, it is.
+    // If no other result can be the loss, it is.
     let alone = format!("{HEAD}{}", one_output("(f32[1], f32[8,8]) tuple(updated, other)"));
     assert!(is_for_the_loss(&alone));
 }
 
-/// A number that takes a parameter's place is none, however it is computed; what stands before it may be the loss.
+/// A scalar that is aliased to a parameter is not a loss, however it is computed; the scalar before it may be one.
 #[test]
 fn an_aliased_result_of_one_number_is_no_loss_wherever_it_stands() {
     let entry = one_output("(f32[], f32[1], f32[8,8]) tuple(loss, as_bias, other)");
@@ -157,7 +158,8 @@ fn an_aliased_result_of_one_number_is_no_loss_wherever_it_stands() {
     assert!(!is_for_the_loss(&format!("{head}{entry}")));
 }
 
-/// Two branches of a network between two products: one multiplies, the other gives what it takes; a row of sums is f32.
+/// Two branches of a network between two products: one multiplies, the other returns its operand; a row of sums is
+/// f32.
 const BRANCHES: &str = "multiplied {
   taken.0 = (f32[32,8], f32[8,8], f32[32]) parameter(0)
   x.0 = f32[32,8] get-tuple-element(taken.0), index=0
@@ -204,7 +206,7 @@ fn what_branches_take_and_give_between_products_is_narrow() {
     assert_eq!(dtypes(BRANCHES, &keep, ["x.0", "x.1", "chosen"]), ["f32", "f32", "f32"]);
 }
 
-/// A router: the two largest of its scores say which of the experts' outputs are used.
+/// A router: the two largest of its scores select the experts whose outputs are used.
 fn router(of_choice: &str) -> String {
     format!(
         "ENTRY main {{
@@ -237,7 +239,8 @@ fn products_that_decide_what_is_computed_next_stay_f32() {
     assert_eq!(dtypes(&reported, &Policy::default(), ["scores"]), ["bf16"]);
 }
 
-/// The exponential of a softmax, which compilers for a v4 and later store: rounded once, but not where its order decides.
+/// The exponential of a softmax, which compilers for a v4 and later materialise: rounded once, but not if a choice
+/// depends on its order.
 #[test]
 fn an_exponential_that_a_sum_reads_is_rounded_once_unless_a_choice_depends_on_it() {
     let softmax = "  zero = f32[] constant(0)
@@ -256,14 +259,14 @@ fn an_exponential_that_a_sum_reads_is_rounded_once_unless_a_choice_depends_on_it
     };
     assert!(!is_rounded(&choosing, &Policy::default()));
     assert!(!is_rounded(&choosing.replace("topk(sharp)", "topk(powers)"), &Policy::default()));
-    // A product reads the softmax, and nothing is chosen.
+    // A product reads the softmax, and there is no choice.
     let best = choosing.find("  best = ").unwrap()..choosing.find("  given = ").unwrap();
     let attending = choosing.replace(&choosing[best], "").replace("multiply(used, sharp)", "negate(sharp)");
     assert!(is_rounded(&attending, &Policy::default()));
     assert!(!is_rounded(&attending, &moved(Boundary::Keep)));
 }
 
-/// A number of a row of a table of bf16 is made of a score; a product of bf16 reads the row, or a loop the number.
+/// An element of a row of a bf16 table is computed from a score; a bf16 product reads the row, or a loop the element.
 #[test]
 fn scores_that_become_integers_stay_f32_where_a_product_of_any_dtype_or_a_loop_reads_them() {
     let chosen = |computed: &str| {
@@ -304,7 +307,7 @@ ENTRY main {{
     }
 }
 
-/// What a loop's step chooses may go to a product outside.
+/// The choice of a loop's step may reach a product outside.
 #[test]
 fn scores_of_a_loops_step_stay_f32_where_the_loop_carries_the_choice() {
     let source = "condition {
@@ -360,8 +363,8 @@ fn a_sigmoid_that_is_written_out_is_lowered_as_logistic_is() {
     assert_eq!(dtypes(&source("1"), &island, ["exp"]), ["f32"]);
 }
 
-/// A sum over windows is stored and no statistic, so what adds another stored value to it is rounded for the product that
-/// reads it. Of few numbers, as a pool's gradient, it is bf16 itself; of many it is f32.
+/// A sum over windows is stored and is not a statistic, so an op that adds another stored value to it is rounded for
+/// the product that reads it. A sum of few numbers, as a pool's gradient, is bf16 itself; one of many is f32.
 #[test]
 fn a_sum_over_windows_of_a_part_is_stored() {
     let source = |size: usize, given: usize| {
@@ -391,7 +394,7 @@ fn a_sum_over_windows_of_a_part_is_stored() {
     assert_eq!(dtypes(&source(9, 4), &f16, names), ["f16", "f32", "f16"]);
 }
 
-/// A norm's end, which only an average pool reads, is rounded for it: no fusion makes what windows read.
+/// A norm's end that only an average pool reads is rounded for it: producers are not fused into windows.
 #[test]
 fn what_a_pool_reads_is_rounded() {
     let source = "ENTRY main {
@@ -416,8 +419,8 @@ fn what_a_pool_reads_is_rounded() {
     assert_eq!(dtypes(source, &Policy::default(), names), ["f32", "bf16", "bf16"]);
 }
 
-/// The gradient of a norm's input by its variance, 2 · x · v, where v is a sum that the norm's scale was applied to: it is
-/// computed in f32, as it is not stored, and rounded where it is added.
+/// The gradient of a norm's input through its variance, 2 · x · v, where v is a sum to which the norm's scale was
+/// applied: it is computed in f32, as it is not stored, and rounded where it is added.
 #[test]
 fn a_statistic_stays_one_where_a_scale_was_applied_to_it() {
     let source = "ENTRY main {
@@ -444,7 +447,7 @@ fn a_statistic_stays_one_where_a_scale_was_applied_to_it() {
     assert_eq!(dtypes(source, &Policy::default(), names), ["f32", "f32", "f32", "bf16"]);
 }
 
-/// A product of two streams that a sum reads is not stored, so it is f32; what nothing comes of stores nothing either.
+/// A product of two streams that a sum reads is not stored, so it is f32; a dead value is not stored either.
 #[test]
 fn dead_code_stores_nothing() {
     let source = |also: &str| {
@@ -472,7 +475,7 @@ fn dead_code_stores_nothing() {
     assert_eq!(dtypes(&unread, &Policy::default(), ["weighed"]), ["f32"]);
 }
 
-/// Scores, scaled, of which a softmax reads the maximum of each row and the exponentials.
+/// Scaled scores, of which a softmax reads the maximum of each row and the exponentials.
 #[test]
 fn what_scales_one_stored_array_for_a_softmax_is_f32() {
     let source = |also_read_by: &str| {
@@ -507,7 +510,7 @@ ENTRY main {{
     assert_eq!(dtypes(&source("y"), &unstored(Boundary::Lower), ["scores", "scaled"]), ["bf16", "bf16"]);
     // A product reads it, so it is stored.
     assert_eq!(dtypes(&source("scaled"), &unstored(Boundary::Keep), ["scaled"]), ["bf16"]);
-    // What is added to a product on its way to an exponential is added in f32: its rounding would be of the size of the sum.
+    // An addition to a product on its way to an exponential is in f32: its rounding would be relative to the sum.
     let added = |other: &str, scores: &str| {
         let sum = format!(
             "  content = f32[16,16] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
@@ -526,8 +529,8 @@ ENTRY main {{
     assert_eq!(added("", "add(content, content)"), ["f32", "f32"]);
 }
 
-/// A residual's gradient, to which norms add what they give: a gate scales it for a product, so it is stored. It is rounded
-/// there, once, and the next norm's part is added to what was stored.
+/// A residual's gradient, to which norms add their results: a gate scales it for a product, so it is stored. It is
+/// rounded there, once, and the next norm's part is added to the stored value.
 #[test]
 fn a_residuals_gradient_is_rounded_where_a_gate_scales_it_for_a_product() {
     let source = |scaled: &str| {
@@ -559,8 +562,8 @@ fn a_residuals_gradient_is_rounded_where_a_gate_scales_it_for_a_product() {
     assert_eq!(dtypes(&source("first"), &Policy::default(), ["gradient", "met", "next"]), ["f32", "f32", "f32"]);
 }
 
-/// Of an angle that comes of a product a TPU's compiler computes the f32 sine again in each fusion that reads it. The angles of
-/// positions come of none.
+/// If an angle comes from a product, a TPU's compiler recomputes the f32 sine in each fusion that reads it. The angles
+/// of positions do not come from a product.
 #[test]
 fn sines_between_products_are_narrow_and_those_of_positions_are_not() {
     let network = |angle: &str| {
@@ -581,8 +584,8 @@ fn sines_between_products_are_narrow_and_those_of_positions_are_not() {
     assert_eq!(dtypes(&network("product"), &denied, ["wave"]), ["f32"]);
 }
 
-/// A layer that is computed again reads its weights behind a barrier, and products read them in bf16: those of a parameter
-/// are cast behind it, where nothing keeps the cast, and what was computed is stored as it is read.
+/// A rematerialised layer reads its weights behind a barrier, and products read them in bf16: a parameter is cast
+/// behind the barrier, where the cast is not kept, and a computed weight is stored as it is read.
 #[test]
 fn a_parameter_is_held_back_as_it_is() {
     let source = "ENTRY main {
@@ -598,7 +601,7 @@ fn a_parameter_is_held_back_as_it_is() {
     assert_eq!(dtypes(source, &Policy::default(), ["weights", "made"]), ["f32", "bf16"]);
 }
 
-/// The result of a padded convolution as groups of channels; without padding the reshape stays narrow.
+/// The result of a padded convolution, reshaped to groups of channels; without padding the reshape stays narrow.
 #[test]
 fn rows_and_columns_of_a_padded_convolution_are_merged_in_the_dtype_of_their_readers() {
     let source = |padding: &str, groups: &str| {

@@ -6,8 +6,8 @@ use bf16scope::hlo::{Module, text};
 use bf16scope::passes::amp::{self, Boundary, LowDType, LoweringReport, Policy};
 use expect_test::{Expect, expect};
 
-/// A step of a network that looks up `n` rows of a table: their product with weights, whose squares are the loss, and an
-/// update of the table by the gradient, `update`.
+/// A step of a network that looks up `n` rows of a table: the loss is the sum of squares of their product with
+/// weights, and `update` updates the table by the gradient.
 fn step(header: &str, [rows, width, n]: [i64; 3], update: &str) -> Module {
     let source = format!(
         "HloModule step{header}
@@ -51,7 +51,7 @@ fn lowered(module: &Module, policy: &Policy) -> (Module, LoweringReport) {
     amp::run(module, policy).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What the lookup reads, and what the sum of rows gives.
+/// The op that the lookup reads, and the dtype of the sum of rows.
 fn tables(module: &Module) -> (String, String) {
     let entry = module.entry();
     let of = |name: &str| entry.instructions.iter().find(|instr| instr.name == name).unwrap();
@@ -102,12 +102,12 @@ fn only_tables_whose_rows_leave_tiles_half_empty_are_touched() {
     check(&default, [300, 96, 40], "opt-barrier", "bf16");
     check(&default, [300, 128, 40], "parameter", "f32");
     check(&default, [300, 256, 40], "parameter", "f32");
-    // Two tiles a row, of which one is half empty.
+    // Two tiles per row, one of them half empty.
     check(&default, [300, 192, 40], "opt-barrier", "bf16");
-    // Transposed they take as much.
+    // Transposed they take as much memory.
     check(&default, [300, 127, 40], "parameter", "f32");
     check(&default, [64, 64, 40], "parameter", "f32");
-    // As many rows as there are, and more, for which the table is cast as a whole.
+    // As many rows as the table has, and more, for which the table is cast as a whole.
     check(&default, [300, 64, 300], "opt-barrier", "bf16");
     check(&default, [300, 64, 301], "convert", "f32");
 }
@@ -152,8 +152,8 @@ fn what_else_reads_a_table_and_its_gradient_decides() {
     assert_eq!(with(in_f32), is("parameter", "f32"));
 }
 
-/// Two gradients that come through layers, of shape `dims`, and what is computed of them, `update`, is added to a table of
-/// rows of this width.
+/// Two gradients that come through layers, of shape `dims`; `update` computes from them the rows that are added to a
+/// table of this width.
 fn rows_of_sums(width: i64, dims: &str, update: &str) -> String {
     let weights = dims.split(',').next_back().unwrap();
     let n = dims.split(',').next().unwrap();
@@ -187,10 +187,10 @@ fn what_is_added_to_narrow_rows_is_rounded_behind_the_last_product() {
     let default = Policy::default();
     let copied = |width: i64| format!("  rows = f32[40,{width}] copy(both)");
     assert_eq!(both(64, "40,64", &copied(64), &default), "bf16");
-    // Rows that fill tiles are added as they are made.
+    // Rows that fill tiles are added in their own dtype.
     assert_eq!(both(128, "40,128", &copied(128), &default), "f32");
     assert_eq!(both(64, "40,64", &copied(64), &Policy { tables: Boundary::Keep, ..Policy::default() }), "f32");
-    // Where a statistic is applied to them, it is in the same fusion; but not if they are copied to other lanes first.
+    // If a statistic is applied to them, it is in the same fusion; but not if they are copied to other lanes first.
     let applied = "  rows = f32[40,64] add(both, sizes)";
     assert_eq!(both(64, "40,64", applied, &default), "f32");
     let reshaped = "  narrow = f32[40,64] reshape(both)\n  rows = f32[40,64] add(narrow, sizes)";
@@ -199,9 +199,8 @@ fn what_is_added_to_narrow_rows_is_rounded_behind_the_last_product() {
     assert_eq!(both(64, "40,64", same_lanes, &default), "f32");
 }
 
-/// With the sum in f32, nothing of what is computed changes.
-/// Rows that a norm reads in f32, and a product too, are rounded as they are looked up, without a barrier; lowered again, they
-/// stay so.
+/// If the sum is f32, no computed value changes. Rows that a norm reads in f32, and a product too, are rounded where
+/// they are looked up, without a barrier; lowering again does not change that.
 #[test]
 fn rows_that_are_read_in_f32_are_looked_up_without_a_barrier_however_often_a_module_is_lowered() {
     let sizes = [300, 64, 40];
@@ -251,7 +250,7 @@ fn a_barrier_changes_no_bit() {
     assert!(behind.iter().any(|(_, values)| values.iter().any(|value| *value != 0.0)));
 }
 
-/// Two lookups of one table, whose gradients are added, and their rows put together of what one fusion makes.
+/// Two lookups of one table, whose gradients are added, with rows that one fusion computes.
 #[test]
 fn rows_of_two_lookups_are_summed_in_bf16() {
     let sizes = [300, 64, 40];
@@ -281,16 +280,16 @@ fn rows_of_two_lookups_are_summed_in_bf16() {
   many = s32[280,1] concatenate(ids, ids, ids, ids, ids, ids, ids), dimensions={0}";
     let of_many = sum(many).replace("scatter(zeros, ids, others)", "scatter(zeros, many, much)");
     assert_eq!(two(&of_many), ["f32"; 3]);
-    // Made of a sum over all rows, in f32.
+    // Computed from a sum over all rows, in f32.
     let summed = "made = f32[40,64] dot(squares, weights), lhs_contracting_dims={1}, rhs_contracting_dims={1}
   total = f32[64] reduce(made, zero), dimensions={0}, to_apply=add
   mean = f32[40,64] broadcast(total), dimensions={1}
   others = f32[40,64] add(made, mean)";
     assert_eq!(two(&sum(summed)), ["bf16"; 3]);
-    // Not computed from a product: data.
+    // Data, which is not computed from a product.
     let data = "others = f32[40,64] broadcast(zero), dimensions={}";
     assert_eq!(two(&sum(data)), ["f32"; 3]);
-    // A norm's numbers, of which one fusion makes both parts that are added as rows.
+    // A norm's result: one fusion computes both parts that are added as rows.
     let norm = "made = f32[40,64] dot(squares, weights), lhs_contracting_dims={1}, rhs_contracting_dims={1}
   total = f32[64] reduce(made, zero), dimensions={0}, to_apply=add
   mean = f32[40,64] broadcast(total), dimensions={1}

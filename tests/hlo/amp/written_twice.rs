@@ -1,5 +1,5 @@
-//! Products of a program that writes its ops twice are decided as if it wrote them once: otherwise a compiler, which computes
-//! equal expressions once, would find two.
+//! A program that writes its ops twice gets the same decisions as one that writes them once: if the decisions on two equal
+//! expressions differed, they would no longer be equal, and a compiler could not merge them.
 
 use super::corpus::{Lowered, corpus};
 use super::invariants::{failures, lowered};
@@ -10,8 +10,8 @@ use bf16scope::hlo::{DType, InstrId, Instruction, Module, Op, text};
 use bf16scope::passes::amp::{self, Decision, LoweringReport, Policy};
 use std::collections::BTreeMap;
 
-/// The module with each op of its entry that is a function of its operands written twice: readers read the one and the other
-/// by turns.
+/// The module with each op of its entry that is a function of its operands written twice; readers alternate between
+/// the two.
 fn written_twice(module: &Module) -> Module {
     let mut twice = module.clone();
     let entry = &mut twice.computations[module.entry.idx()];
@@ -56,7 +56,7 @@ fn dtypes(report: &LoweringReport) -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// A product that is decided otherwise where each op is written twice.
+/// A product whose decision changes when each op is written twice.
 fn decides_otherwise(module: &Module, report: &LoweringReport) -> Option<String> {
     let (once, twice) = (dtypes(report), dtypes(&lowered(&written_twice(module), &Policy::default()).1));
     let (name, now) = twice.iter().find(|(name, now)| once.get(*name) != Some(now))?;
@@ -69,7 +69,7 @@ fn products_that_are_written_twice_are_decided_once() {
     judge("written twice", &failures(&steps, 0..200, |module, _, report| decides_otherwise(module, report)));
 }
 
-/// One call is read by a product, the other, alone, is a result that would keep its f32 sum.
+/// A product reads one call; the other call alone is a result that would keep its f32 sum.
 #[test]
 fn two_calls_of_equal_functions_are_one_expression() {
     let source = "shift.1 {
