@@ -256,7 +256,7 @@ fn a_damaged_entry_changes_no_result_and_ends_no_run() {
         }
         assert_eq!(fs::read(place.path("precious")).unwrap(), b"a file of the user's", "{number}: {kind:?}");
         let irregular = place.entries().into_iter().find(|path| !fs::symlink_metadata(path).unwrap().is_file());
-        // What a text's own does not look at stays until it does.
+        // An irregular file of a text's entry stays until that file is looked at.
         if let Some(path) = irregular.filter(|path| path.extension().is_some_and(|ending| ending != "ids")) {
             panic!("{number}: {kind:?} is left: {}", path.display());
         }
@@ -266,7 +266,7 @@ fn a_damaged_entry_changes_no_result_and_ends_no_run() {
 /// Harms an entry, beside another one, in a place.
 pub(super) type Harm = fn(&Path, &Path, &Place);
 
-/// What is done to an entry, by name: each place of a flip and of a cut, and every kind of file in its place.
+/// The damages of an entry, by name: each position of a flipped bit and of a cut, and every kind of file in its place.
 pub(super) fn harms() -> Vec<(&'static str, Harm)> {
     fn rewritten(path: &Path, change: impl Fn(&mut Vec<u8>)) {
         let mut bytes = fs::read(path).unwrap();
@@ -334,7 +334,7 @@ fn every_kind_of_entry_is_made_again_whatever_is_done_to_it() {
         assert_eq!(place.hash(name), *expected);
         let entries = place.entries();
         assert!(!entries.is_empty(), "{name}");
-        // Another file of the cache, where there is none: a copy that nobody asks for.
+        // An additional file in the cache: a copy that no entry refers to.
         let beside = place.path("cache/beside");
         for entry in &entries {
             for (what, harm) in harms() {
@@ -347,7 +347,7 @@ fn every_kind_of_entry_is_made_again_whatever_is_done_to_it() {
                 assert_eq!(place.hash(name), *expected, "{name}: {}: {what}", entry.display());
                 let found = fs::symlink_metadata(entry).unwrap();
                 assert!(found.is_file(), "{name}: {}: {what} is left", entry.display());
-                // A folder that holds something is nobody's to remove.
+                // A folder that is not empty must not be removed.
                 if what == "a folder with a file" {
                     let aside = PathBuf::from(format!("{}.aside0", entry.display()));
                     assert_eq!(fs::read(aside.join("file")).unwrap(), b"a file");

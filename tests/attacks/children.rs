@@ -254,11 +254,11 @@ fn a_library_has_the_same_and_its_own_limits() {
     let negated: Vec<f32> =
         negate(&client).unwrap().chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect();
     assert_eq!(negated, [-1.0, 2.0, -0.5]);
-    // What a plugin refuses comes back in its own form.
+    // An error of a plugin comes back in its own form.
     let error =
         compile(&client, &NEGATE.replace("negate(x)", "custom-call(x), custom_call_target=\"nobody\"")).unwrap_err();
     assert!(error.call() == Some("PJRT_Client_Compile"), "{error:?}");
-    // What ends the child is said once, and then that it ended.
+    // The reason why the child ended is reported once, and then that it ended.
     let error = compile(&client, SLICE_TO_DYNAMIC).unwrap_err();
     assert!(
         error.to_string().starts_with("compiling `slice`: the child process ended with signal 6, SIGABRT"),
@@ -279,7 +279,7 @@ fn an_array_in_a_file_is_checked_and_read() {
     file.write_all(&[7; 12]).unwrap();
     let error = client.buffer_from_file(&file, DType::F32, &[4], 0).unwrap_err().to_string();
     assert_eq!(error, "f32[4] on the host: measured 12 bytes, expected 16");
-    // Others may change it, so a child is given a copy. What is sealed goes as it is: python/tests/test_work.py.
+    // Others may change the file, so a child gets a copy. A sealed file is passed directly: python/tests/test_work.py.
     for client in [client, Client::cpu().unwrap()] {
         let x = client.buffer_from_file(&file, DType::F32, &[3], 0).unwrap();
         assert_eq!(x.to_host().unwrap(), [7; 12]);
@@ -366,7 +366,7 @@ fn a_child_ends_with_its_parent_in_the_middle_of_a_run() {
     parent.wait().unwrap();
     let began = Instant::now();
     while is_there(child) {
-        // Whoever adopts it collects it; until then it has ended all the same.
+        // The process that adopts it collects it; it has ended before that.
         let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
         if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')) {
             break;

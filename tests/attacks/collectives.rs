@@ -1,8 +1,8 @@
-//! Modules that want more devices than there are, or wait for somebody who is not there.
+//! Modules that need more devices than there are, or wait for a peer that does not exist.
 
 use super::binary::bf16scope;
 
-/// What `run` and `audit` say of a module whose entry has these instructions after `x`, an `f32[4]`.
+/// The output of `run` and `audit` for a module whose entry has these instructions after `x`, an `f32[4]`.
 fn refusals(header: &str, body: &str) -> [String; 2] {
     let folder = tempfile::tempdir().unwrap();
     let text = format!(

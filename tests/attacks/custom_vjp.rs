@@ -47,7 +47,7 @@ fn made_of(g: &Graph, tensor: &Tensor) -> String {
 
 #[test]
 fn a_rule_on_an_identity_is_a_rule_on_a_value_of_its_own() {
-    // The cast is none in f32: the rule was attached to h itself, and the gradient was zeros.
+    // In f32 there is no cast: the rule was attached to h itself, and the gradient was zeros.
     let triple = |e: &Emitter, g: InstrId| vec![e.mul_scalar(g, 3.0)];
     for same in [|h: &Tensor| h.cast(DType::F32), |h: &Tensor| h.reshape([3]), |h: &Tensor| h.transpose(&[0])] {
         let (g, gradient) = gradient_of_x(|_, h| same(h).with_custom_vjp(&[h], triple)).unwrap();

@@ -76,7 +76,7 @@ fn a_folder_of_modules_may_hold_none_that_blocks() {
     assert!(error.contains("cannot read modules/a.txt\n  caused by: not a regular file but a FIFO"), "{error}");
 }
 
-/// What a shell makes of `<(…)` and `|` has a writer, and ends.
+/// A pipe from a shell's `<(…)` and `|` has a writer, and ends.
 #[test]
 fn a_pipe_that_is_open_already_is_read() {
     let folder = Folder::new();
@@ -238,7 +238,7 @@ fn arrays_that_claim_more_than_there_is_are_refused() {
     let path = folder.path("a.npz");
     let mut npz = NpzWriter::create(&path).unwrap();
     npz.add("x", &Header::of(DType::F32, vec![1 << 61]), &[0; 8]).unwrap();
-    // Of no elements, in Fortran's order, of sizes whose product is beyond 2^64.
+    // Arrays without elements, in Fortran order, with sizes whose product is beyond 2^64.
     let empty = Header { is_fortran: true, ..Header::of(DType::F32, vec![1 << 62, 1 << 62, 0]) };
     npz.add("empty", &empty, &[]).unwrap();
     npz.finish().unwrap();

@@ -95,7 +95,7 @@ fn what_is_wrong_is_named_by_file_row_and_column_and_left_out_if_asked() {
         let output = place.train(&["--checkpoint", "run.safetensors"]).output().unwrap();
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{stderr}");
-        // Whoever is the first to read a file is told that it was unpacked.
+        // The first run that reads a file reports that it was unpacked.
         let is_said = |line: &&str| !line.starts_with("bf16scope: warning: files whose records");
         stderr.split_inclusive('\n').filter(is_said).collect::<String>()
     };
@@ -125,7 +125,7 @@ fn what_is_wrong_is_named_by_file_row_and_column_and_left_out_if_asked() {
     assert!(output.status.success(), "{stderr}");
     assert!(stderr.contains("left out, 1 of at most 1: odd.parquet, row 1: column `class` is null"), "{stderr}");
 
-    // What is in the files, and an experiment's rows.
+    // The columns of the files, and an experiment's rows.
     let output = place.run(&["data", "shapes-0.parquet", "shapes-1.parquet"]);
     let stdout = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{stdout}{}", text(&output.stderr));
@@ -139,7 +139,7 @@ fn what_is_wrong_is_named_by_file_row_and_column_and_left_out_if_asked() {
         stdout.contains("4 broken:\n  odd.parquet, row 3: column `tokens`: null at place 1 of its list"),
         "{stdout}"
     );
-    // Of others: what `data` says of features holds for them.
+    // For other kinds: the features of `data` describe them.
     place.write(&odd("on_error: {skip: 1}, ").replace("odd.parquet", "nowhere.parquet"));
     let args = ["predict", "e.yaml", "--checkpoint", "run.safetensors", "--inputs", "odd.parquet", "--json"];
     let output = place.run(&args);

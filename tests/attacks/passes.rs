@@ -129,7 +129,7 @@ fn wait(computation: &mut Computation, from: usize, waits: &[(usize, usize)]) {
     }
 }
 
-/// A module of which nothing more is known than that it verifies.
+/// A module of which only the verifier's rules are known to hold.
 fn disordered(steps: &[Step], disorder: &Disorder) -> Module {
     let mut module = modules::build(steps);
     let entry = module.entry;
@@ -150,7 +150,7 @@ fn disordered(steps: &[Step], disorder: &Disorder) -> Module {
     module
 }
 
-/// What each result of the entry is as a function of the parameters: equal numbers are equal values, to the last bit.
+/// Each result of the entry as a function of the parameters: equal numbers are equal values, to the last bit.
 /// Barriers, tuples and their elements are only other names; a conversion of an exact conversion is that of its operand.
 fn values(module: &Module, numbers: &mut BTreeMap<String, usize>) -> Vec<usize> {
     let entry = module.entry();
@@ -195,7 +195,7 @@ fn values(module: &Module, numbers: &mut BTreeMap<String, usize>) -> Vec<usize> 
     of[entry.root.idx()].clone()
 }
 
-/// All passes on a random module: each ends, gives a module that verifies, and changes no value.
+/// All passes on a random module: each ends, returns a module that verifies, and changes no value.
 fn all_passes(steps: &[Step], disorder: &Disorder) -> usize {
     let module = disordered(steps, disorder);
     let numbers = &mut BTreeMap::new();
@@ -301,7 +301,7 @@ ENTRY step {
 }
 ";
 
-/// Everything that can be said of an instruction, on every one that is an array.
+/// Sets every attribute of instructions, on every one that is an array.
 fn annotate(module: &mut Module) {
     for instr in module.computations.iter_mut().flat_map(|computation| &mut computation.instructions) {
         if instr.shape.as_array().is_none() {
@@ -339,7 +339,7 @@ fn copies<'m>(module: &'m Module, name: &str) -> Vec<&'m Instruction> {
     all.filter(|instr| instr.frontend_attributes.iter().any(|(_, mark)| mark == name)).collect()
 }
 
-/// Every instruction of `names` is there at least as often as said, and all of it came along.
+/// Every instruction of `names` is present at least as often as stated, with all its attributes.
 fn check_copies(pass: &str, original: &Module, given: &Module, expected: &[(&str, usize)]) {
     verify(given).unwrap_or_else(|errors| panic!("{pass}: {errors}"));
     let all: Vec<&Instruction> =
@@ -356,7 +356,7 @@ fn check_copies(pass: &str, original: &Module, given: &Module, expected: &[(&str
             assert_eq!(copy.metadata.source_file, "mark.py", "{pass}: {name}");
         }
     }
-    // What a pass makes of an array of these lies over devices as it does. (Gradients are other arrays.)
+    // An array that a pass computes from these is sharded as they are. (Gradients are other arrays.)
     let is_made =
         |instr: &&Instruction| instr.metadata.op_type == "Mark" && !instr.metadata.op_name.contains("gradient/");
     for instr in given.entry().instructions.iter().filter(is_made) {

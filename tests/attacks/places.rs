@@ -38,7 +38,7 @@ fn a_second_run_on_the_same_checkpoint_says_so_and_stops() {
         text(&output.stderr)
     );
 
-    // Killed, it leaves its lock, which nobody holds, and perhaps half a checkpoint.
+    // Killed, it leaves its lock file, which is not locked, and perhaps half a checkpoint.
     kill("KILL", &child);
     child.wait().unwrap();
     assert!(tiny.path(".run.safetensors.lock").exists());

@@ -60,7 +60,7 @@ impl Shapes {
         std::fs::write(self.path(name), bytes).unwrap();
     }
 
-    /// What is said of an experiment that cannot be trained.
+    /// The error for an experiment that cannot be trained.
     fn refused(&self) -> String {
         let output = self.train(&["--checkpoint", "run.safetensors"]);
         let stderr = text(&output.stderr);
@@ -126,7 +126,7 @@ fn damaged_records_end_the_run_or_are_left_out_and_counted() {
     let output = shapes.train(&["--epochs", "1", "--checkpoint", "run.safetensors"]);
     let stderr = text(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    // Each is said once: the training's, and the test's.
+    // Each is reported once: the training's, and the test's.
     let said = |name: &str| stderr.matches(&format!("left out, 1 of at most 1: {name}")).count();
     assert_eq!((said("shapes-00000-of-00003, record 0"), said("shapes-00002-of-00003, record ")), (1, 1), "{stderr}");
 
@@ -195,7 +195,7 @@ fn what_is_broken_is_counted_by_name_before_it_ends_a_run() {
     shapes.write("", &FEATURES.replace(", offset: -1", ""), "batch: 4");
     let (code, stdout, stderr) = data(&["shapes.yaml"]);
     assert_eq!(code, Some(1), "{stderr}");
-    // Of 27 for training nine have the class 3, which there is not; and the first is damaged.
+    // Nine of 27 examples for training have the class 3, which does not exist; and the first is damaged.
     for part in [
         "training: 27 examples, all of them looked at",
         "labels: 2 values, 8 to 9 examples each: 1: 47.1 %, 2: 52.9 %",
@@ -411,7 +411,7 @@ fn a_tar_without_its_end_is_told() {
     let (code, stderr) = data("padding.tar", &whole[..end - 3]);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains(&format!(": the file ends after {} bytes, within the record", end - 3)), "{stderr}");
-    // Nobody reads what stands behind the end.
+    // Data behind the end mark is not read.
     let (code, stderr) = data("junk.tar", &[&whole[..], b"junk"].concat());
     let n_bytes = whole.len();
     assert_eq!(code, Some(0), "{stderr}");
@@ -458,7 +458,7 @@ fn a_file_that_an_experiment_describes_is_told_so() {
     }
 }
 
-/// The last images of a folder are those of its last classes, and files that are no images are said to be passed over.
+/// The last images of a folder are those of its last classes, and files that are not images are reported as skipped.
 #[test]
 fn what_a_folder_leaves_out_is_told() {
     let folder = tempfile::tempdir().unwrap();

@@ -51,7 +51,7 @@ fn what_may_change_is_said_with_both_values() {
          bf16scope: going on from run.safetensors after step 8\n"
     );
     assert_eq!((output.status.code(), tiny.steps()), (Some(0), 12));
-    // What it was changed to is what the checkpoint has from then on.
+    // The checkpoint has the changed value from then on.
     let output = tiny.train(&["--resume", "--epochs", "2"]);
     assert_eq!(text(&output.stderr), "bf16scope: run.safetensors has 3 epochs, --epochs 2 asks for no more\n");
     assert_eq!((output.status.code(), tiny.steps()), (Some(0), 12));

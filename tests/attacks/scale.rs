@@ -37,7 +37,7 @@ fn sum(e: &Emitter, x: InstrId) -> InstrId {
     e.reduce(BinaryOp::Add, x, &[0])
 }
 
-/// Through printing and reading, both ways, and every pass that takes a module; gives the gradients' module.
+/// Prints and reads a module, both ways, and runs every pass that takes a module; returns the gradients' module.
 fn through_everything(module: &Module) -> Module {
     let text = print(module, &PrintOptions::default());
     let read = parse(&text, "main").unwrap();
@@ -60,7 +60,7 @@ fn n_instructions(module: &Module) -> usize {
     module.computations.iter().map(|computation| computation.instructions.len()).sum()
 }
 
-/// A chain of computations of which each calls the next so many times.
+/// A chain of computations, each of which calls the next this many times.
 fn calls(n_levels: usize, n_calls: usize) -> Module {
     let mut module = Module::new("main");
     let mut next = None;
@@ -252,7 +252,7 @@ fn processor_seconds() -> Option<f64> {
     figures.split(' ').next()?.parse::<f64>().ok().map(|nanoseconds| nanoseconds * 1e-9)
 }
 
-/// What is linear takes a fraction of this in a debug build, and what is quadratic many times as long.
+/// Linear work takes a fraction of this in a debug build, and quadratic work many times as long.
 #[track_caller]
 fn within_seconds<R>(limit: f64, run: impl FnOnce() -> R) -> R {
     let before = processor_seconds();

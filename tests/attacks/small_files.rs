@@ -9,7 +9,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-/// What is expected of a file: so many arrays, or an error that has this part.
+/// The expected result for a file: this many arrays, or an error with this text.
 enum Expected {
     Arrays(usize),
     Refused(&'static str),
@@ -41,7 +41,7 @@ fn zip(members: &[(&str, Vec<u8>)], is_packed: bool) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// The archive's only member under so many names, each of which is unpacked anew.
+/// The archive's only member under many names, each of which is unpacked again.
 fn shared(whole: &[u8], n: usize) -> Vec<u8> {
     let end = whole.len() - 22;
     let at = u32::from_le_bytes(whole[end + 16..end + 20].try_into().unwrap()) as usize;
@@ -78,7 +78,7 @@ fn text(value: &str) -> Vec<u8> {
     [&b"X"[..], &(value.len() as u32).to_le_bytes(), value.as_bytes()].concat()
 }
 
-/// Opens a dict, gives it the key `a` and, behind the value, ends.
+/// Opens a dict, sets its key `a` and, behind the value, ends.
 fn dict(value: &[u8]) -> Vec<u8> {
     torch(&[&b"\x80\x02}"[..], &text("a"), value, b"s."].concat())
 }

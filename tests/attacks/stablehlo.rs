@@ -1,5 +1,5 @@
 //! StableHLO that was changed at random, through the one door: no panic here and no hang, whatever XLA's converter does.
-//! What is read without the converter is a program to the converter too, with the same arguments and results.
+//! A program that is read without the converter is also valid for the converter, with the same arguments and results.
 //!
 //! `BF16SCOPE_MUTATIONS=2000` asks for so many cases; each is its number.
 
@@ -24,7 +24,7 @@ fn changed_stablehlo_is_read_or_refused() {
     let names =
         ["mlp.mlir", "many.mlir", "sharded.mlir", "mlp.generic.mlir", "mlp.mlirbc", "mlp.vhlo.mlirbc", "sharded.jax"];
     let seeds: Vec<Vec<u8>> = names.iter().map(|name| std::fs::read(folder.join(name)).unwrap()).collect();
-    // What is converted here is worth no place in the user's cache.
+    // Conversions of this test must not fill the user's cache.
     let cache = tempfile::tempdir().unwrap();
     let library = locate(PluginSpec::cpu(), &Setup::from_env()).unwrap().path;
     let plugins = library.parent().and_then(Path::parent).unwrap();
@@ -73,7 +73,7 @@ fn cases() -> std::ops::Range<u64> {
     }
 }
 
-/// What a module takes and gives, and which of it may share memory.
+/// The arguments and results of a module, and which of them may share memory.
 fn signature(module: &Module) -> (Vec<Shape>, Shape, usize) {
     let entry = module.entry();
     let parameters = entry.parameters().into_iter().map(|id| entry.instr(id).shape.without_layout());

@@ -1,4 +1,4 @@
-//! `train` when nobody reads what it says, or cannot; and the exit codes of a clean stop.
+//! `train` when its output is not read, or cannot be; and the exit codes of a clean stop.
 
 use super::binary;
 use bf16scope::train::checkpoint::Checkpoint;
@@ -21,7 +21,7 @@ impl Tiny {
         tiny
     }
 
-    /// Rows in the order that `place` gives.
+    /// Rows in the order of `place`.
     pub fn write_data(&self, place: impl Fn(usize) -> usize) {
         let row = |row: usize| format!("{},{},{},{},{}\n", row % 7, row % 5, row % 3, row % 11, row % 2);
         std::fs::write(self.path("rows.csv"), (0..40).map(|idx| row(place(idx))).collect::<String>()).unwrap();

@@ -1,4 +1,4 @@
-//! What files and arguments may do to a terminal, and how errors reach programs.
+//! What files and arguments may write to a terminal, and how programs get errors.
 
 use crate::door::{Ended, Folder};
 
@@ -38,7 +38,7 @@ fn no_control_character_of_a_file_or_an_argument_reaches_the_terminal() {
     shown(&folder, &["emit", &format!("absent{bad}")]);
     shown(&folder, &["explain-cast", "m.txt", &bad]);
     shown(&folder, &["lower", "m.txt", "-o", &format!("{bad}/x")]);
-    // Arguments that are none.
+    // Invalid arguments.
     harmless(&folder, &[&bad]);
     harmless(&folder, &["bits", "1", "--as", &bad]);
     // Names in a module, in both dialects of text and in what was parsed.

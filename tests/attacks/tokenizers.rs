@@ -60,7 +60,7 @@ fn text(id: &str) -> Json {
     json!({"Sequence": {"id": id, "type_id": 0}})
 }
 
-/// Parts that are refused: what is said of each.
+/// Unsupported parts, each with its error.
 fn refused() -> Vec<(&'static str, &'static str, Json, &'static str)> {
     let special = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
     vec![

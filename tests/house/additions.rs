@@ -1,5 +1,5 @@
-//! How many files an addition touches: a layer, a kind of model, a TPU, a command, a preset of policies. An op, an optimizer, a source, a loss and
-//! a metric are asked beside the guide, in `house.rs`.
+//! How many files an addition touches: a layer, a kind of model, a TPU, a command, a preset of policies. The test for
+//! an op, an optimizer, a source, a loss and a metric is beside the guide, in `house.rs`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ fn a_tpu_is_added_in_one_file() {
     assert_eq!(writing("v5e"), files(&["crates/tpu/src/target.rs"]));
 }
 
-/// Beside the file of the command itself.
+/// Besides the file of the command itself.
 #[test]
 fn a_command_is_added_in_one_more_file() {
     assert_eq!(knowing(&["ExplainCast", "explain_cast"]), files(&["crates/cli/src/lib.rs"]));

@@ -1,8 +1,8 @@
-//! Files of a crate that import each other: what is declared in one of them for both belongs in a file of its own.
+//! Files of a crate that import each other: an item that both need belongs in a third file.
 //!
-//! A file imports another if it names what is declared there, by `use` or by a path, through re-exports too. A module may
-//! declare for those below it what they share, and name them; so what a child names of its parents does not count, but a
-//! circle through a parent and its child does (`remote` → `remote/store` → `unpack` → `remote`).
+//! A file imports another if it names an item declared there, by `use` or by a path, also through re-exports. A module
+//! may declare shared items for its children and name the children; so a child's references to its parents do not
+//! count, but a circle through a parent and its child does (`remote` → `remote/store` → `unpack` → `remote`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,17 +10,17 @@ use std::path::Path;
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 
-/// The names that lead from the crate to a module.
+/// The path from the crate to a module.
 type ModulePath = Vec<String>;
 
 /// A module that has a file.
 #[derive(Default)]
 struct Module {
-    /// What it declares, apart from modules.
+    /// The items that it declares, except modules.
     declared: BTreeSet<String>,
-    /// What it imports, by the name that it has here.
+    /// The items that it imports, by their local names.
     imports: BTreeMap<String, ModulePath>,
-    /// Modules of which it imports everything.
+    /// Modules from which it imports everything.
     globs: Vec<ModulePath>,
     /// Paths in its code.
     paths: BTreeSet<ModulePath>,
@@ -40,7 +40,7 @@ fn no_files_of_a_crate_import_each_other() {
     }
 }
 
-/// Of `capi/client.rs` `capi` and `client`.
+/// The module path of a file: `capi` and `client` for `capi/client.rs`.
 fn module_path(path: &Path) -> ModulePath {
     let names = path.with_extension("");
     let mut names: ModulePath = names.iter().map(|name| name.to_str().unwrap().to_string()).collect();
@@ -70,7 +70,7 @@ impl Module {
                 TokenTree::Ident(name) if name == "use" => {
                     let end = (i..tokens.len()).find(|&at| is(at, ';')).unwrap_or(i);
                     let item: TokenStream = tokens[i..=end].iter().cloned().collect();
-                    // `use` may also be of generics, which import nothing.
+                    // `use` may also be part of precise captures, which import nothing.
                     if let Ok(item) = syn::parse2::<syn::ItemUse>(item) {
                         self.import(&item.tree, Vec::new());
                         i = end;
@@ -85,7 +85,7 @@ impl Module {
                         }
                         i += 3;
                     }
-                    // A name alone is imported, or of the file.
+                    // A single name is imported, or local to the file.
                     if path.len() > 1 {
                         self.paths.insert(path);
                     }
@@ -116,7 +116,7 @@ impl Module {
     }
 }
 
-/// The name of what an item declares.
+/// The name that an item declares.
 fn declared(item: &syn::Item) -> Option<String> {
     Some(match item {
         syn::Item::Const(item) => item.ident.to_string(),
@@ -132,8 +132,8 @@ fn declared(item: &syn::Item) -> Option<String> {
     })
 }
 
-/// The module that declares what `path` names in `here`: nothing if that is outside the crate. `n` bounds how many imports are
-/// followed.
+/// The module that declares the item that `path` names in `here`; `None` if it is outside the crate. `n` bounds how
+/// many imports are followed.
 fn home(modules: &BTreeMap<ModulePath, Module>, here: &ModulePath, path: &[String], n: usize) -> Option<ModulePath> {
     let mut at = here.clone();
     for (number, name) in path.iter().enumerate() {
@@ -156,7 +156,8 @@ fn home(modules: &BTreeMap<ModulePath, Module>, here: &ModulePath, path: &[Strin
                     let there = home(modules, &at, glob, n - 1)?;
                     modules.get(&there)?.declared.contains(name).then_some(there)
                 });
-                // What a macro declares is of the file that invokes it, if somebody else names it there.
+                // An item that a macro declares belongs to the file that invokes the macro, if another file names it
+                // there.
                 return of_glob.or((number > 0).then_some(at));
             }
         }
@@ -164,7 +165,7 @@ fn home(modules: &BTreeMap<ModulePath, Module>, here: &ModulePath, path: &[Strin
     Some(at)
 }
 
-/// For each module those of its crate that it imports, apart from its parents.
+/// For each module the modules of its crate that it imports, except its parents.
 fn named(modules: &BTreeMap<ModulePath, Module>) -> BTreeMap<&ModulePath, BTreeSet<ModulePath>> {
     const N_IMPORTS: usize = 8;
     let mut named: BTreeMap<&ModulePath, BTreeSet<ModulePath>> = BTreeMap::new();
@@ -200,7 +201,8 @@ fn circles(modules: &BTreeMap<ModulePath, Module>) -> Vec<String> {
     modules.keys().filter_map(|path| circle(&path)).collect::<BTreeSet<String>>().into_iter().collect()
 }
 
-/// Two files that import each other are found, by `use`, by a path and through a re-export; a module and its child are not.
+/// Two files that import each other are detected, by `use`, by a path and through a re-export; a module and its child
+/// are not.
 #[test]
 fn circles_are_seen() {
     let of = |files: &[(&str, &str)]| {

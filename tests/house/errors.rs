@@ -1,4 +1,4 @@
-//! A variant of an error that nothing makes is a promise that nobody keeps.
+//! Every variant of an error must be constructed somewhere.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -8,13 +8,13 @@ use quote::ToTokens;
 
 use super::{check, source_files, without_tests};
 
-/// Names of errors that are enums: what a room says is wrong, and the kinds of that.
+/// Names of errors that are enums: the error types of rooms, and their kinds.
 fn is_error(name: &syn::Ident) -> bool {
     ["Error", "ErrorKind", "Fault"].iter().any(|end| name.to_string().ends_with(end))
 }
 
-/// Collects what tokens make, as `Enum::Variant`: what stands in an expression, neither in a pattern nor beside `==`. `own` is
-/// what `Self` is.
+/// Collects the variants that tokens construct, as `Enum::Variant`: those in an expression, neither in a pattern nor
+/// beside `==`. `own` is the type `Self`.
 fn variants_made(tokens: TokenStream, own: &str, made: &mut BTreeSet<String>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is = |at: usize, c: char| matches!(tokens.get(at), Some(TokenTree::Punct(punct)) if punct.as_char() == c);
@@ -26,7 +26,7 @@ fn variants_made(tokens: TokenStream, own: &str, made: &mut BTreeSet<String>) {
     let mut is_pattern = vec![false; tokens.len()];
     for at in 0..tokens.len() {
         if is_arrow(at) {
-            // Back to the arm's begin: behind a comma, or behind the block of the arm before.
+            // Back to the beginning of the arm: behind a comma, or behind the block of the arm before.
             let is_block = |at: usize| matches!(&tokens[at], TokenTree::Group(_)) && at >= 2 && is_arrow(at - 2);
             let begin = (0..at).rev().find(|&at| is(at, ',') || is_block(at)).map_or(0, |at| at + 1);
             is_pattern[begin..at].fill(true);
@@ -65,7 +65,7 @@ fn variants_made(tokens: TokenStream, own: &str, made: &mut BTreeSet<String>) {
     }
 }
 
-/// Variants of the errors in some files that none of them makes.
+/// Variants of the errors in some files that none of them constructs.
 fn never_made(files: &[(PathBuf, String)]) -> Vec<String> {
     let (mut made, mut defined) = (BTreeSet::new(), Vec::new());
     for (path, text) in files {
@@ -75,7 +75,7 @@ fn never_made(files: &[(PathBuf, String)]) -> Vec<String> {
         for item in &file.items {
             let syn::Item::Enum(item) = item else { continue };
             for variant in item.variants.iter().filter(|_| is_error(&item.ident)) {
-                // `?` makes these.
+                // `?` constructs these.
                 let has_from =
                     |field: &syn::Field| field.attrs.iter().any(|attribute| attribute.path().is_ident("from"));
                 if !variant.fields.iter().any(has_from) {

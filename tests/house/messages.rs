@@ -1,9 +1,9 @@
-//! A message that no test reads may say anything. Of the crates whose errors are a kind, a place and a sentence, every sentence
-//! is in a test.
+//! Every message of an error is read by a test. In the crates whose errors are a kind, a place and a sentence, every
+//! sentence is in a test.
 //!
-//! A sentence is a string of several words in an `#[error]` attribute, or in a function that makes an error. It counts as read
-//! if all parts of it that are always the same stand in strings of tests. That the test compares the whole message is for
-//! review.
+//! A sentence is a string of several words in an `#[error]` attribute, or in a function that constructs an error. It
+//! counts as read if all its constant parts are in strings of tests. Reviews check that the test compares the whole
+//! message.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use super::{check, rust_files, without_tests};
 /// Crates whose every message is in a test.
 const CRATES: [&str; 4] = ["crates/passes/src", "crates/pjrt/src", "crates/study/src", "crates/train/src"];
 
-/// The errors of these crates that are made where the fault is found.
+/// The errors of these crates that are constructed where the fault is detected.
 const ERRORS: [&str; 4] = ["PassError", "PjrtError", "StudyError", "TrainError"];
 
-/// What is no message: what a log says, and what a bug of ours says.
+/// Strings that are not messages: those of logs, and those about bugs of ours.
 const NO_MESSAGES: [&str; 10] = [
     "debug",
     "info",
@@ -33,7 +33,7 @@ const NO_MESSAGES: [&str; 10] = [
     "unreachable",
 ];
 
-/// Words from which a string is a sentence.
+/// The fewest words that make a string a sentence.
 const N_WORDS: usize = 3;
 
 /// A name or a mark.
@@ -54,7 +54,7 @@ fn string(token: &TokenTree) -> Option<String> {
     }
 }
 
-/// Collects strings, but for those of `NO_MESSAGES` and of attributes, which are comments.
+/// Collects strings, except those of `NO_MESSAGES` and of attributes, which are comments.
 fn strings(tokens: TokenStream, all: &mut Vec<String>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     for (at, token) in tokens.iter().enumerate() {
@@ -69,8 +69,8 @@ fn strings(tokens: TokenStream, all: &mut Vec<String>) {
     }
 }
 
-/// Whether an error is made there: `PjrtError::new`, `TrainError::of_key`, but not `TrainError::from`; or by a function of the
-/// file that gives one.
+/// Whether an error is constructed there: by `PjrtError::new` or `TrainError::of_key`, but not by `TrainError::from`;
+/// or by a function of the file that returns one.
 fn makes_an_error(tokens: TokenStream, makers: &BTreeSet<String>) -> bool {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let text = |at: usize| tokens.get(at).map(word).unwrap_or_default();
@@ -101,8 +101,8 @@ fn functions(file: &syn::File) -> Vec<(&syn::Signature, &syn::Block)> {
     all
 }
 
-/// What is always the same in a sentence: what stands between two values, or between a value and a line's end, where that is
-/// of several words.
+/// The constant parts of a sentence: the texts between two values, or between a value and a line's end, if they have
+/// several words.
 fn fixed_parts(sentence: &str) -> Vec<String> {
     let (mut parts, mut depth) = (vec![String::new()], 0);
     let plain = sentence.replace("{{", "\u{1}").replace("}}", "\u{2}");
@@ -168,7 +168,7 @@ fn modules_of_tests(tokens: TokenStream, all: &mut Vec<TokenStream>) {
     }
 }
 
-/// Strings of tests: of whole files, and of the test modules of others.
+/// Strings of tests: those of whole files, and of the test modules of others.
 fn strings_of_tests() -> String {
     let mut all = Vec::new();
     let is_of_tests =
@@ -182,7 +182,7 @@ fn strings_of_tests() -> String {
         }
         bodies.into_iter().for_each(|body| strings(body, &mut all));
     }
-    // Where a test writes values, any value stands.
+    // Where a test writes values, any value matches.
     all.join("\n").replace("{{", "{").replace("}}", "}")
 }
 

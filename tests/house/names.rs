@@ -1,11 +1,11 @@
-//! Names of types say whose they are: a bare `Kind` or `Row` is the name of something else in the next room.
+//! Names of types say which room they belong to: a bare `Kind` or `Row` would clash with that of another room.
 
 use super::{check, source_files, without_tests};
 
-/// Names that several rooms wanted once.
+/// Names that several rooms have used.
 const BARE: [&str; 5] = ["Kind", "Part", "Plan", "Report", "Row"];
 
-/// Types of a file, in its modules too, that have such a name. One that a function declares for itself is nobody else's.
+/// Types of a file, including its modules, that have such a name. A type that is local to a function does not count.
 fn bare(items: &[syn::Item]) -> Vec<String> {
     let name = |item: &syn::Item| match item {
         syn::Item::Enum(item) => Some(item.ident.to_string()),
@@ -37,7 +37,7 @@ fn types_say_whose_they_are() {
         without_tests(&mut file.items);
         bare(&file.items).into_iter().map(move |name| format!("{}: {name}", path.display())).collect::<Vec<_>>()
     });
-    // A question in one call is a verb, beside `Fit`, `Compare` and `Explain`.
+    // A verb, for a question in one call, like `Fit`, `Compare` and `Explain`.
     let found = found.filter(|found| found != "crates/study/src/one_call.rs: Plan");
     check(found.collect(), "a type's name says whose it is: `FitRow`, `PageKind`, not `Row`, `Kind`");
 }

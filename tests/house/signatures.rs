@@ -1,4 +1,5 @@
-//! Public signatures name our own types, so that a new major version of a dependency is no breaking change of ours.
+//! Public signatures name only our own types, so that a new major version of a dependency is not a breaking change of
+//! ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,22 +8,22 @@ use quote::ToTokens;
 
 use super::{check, dependencies, is_public, room, source_files, without_tests};
 
-/// Crates whose types may stand in public signatures, and where; nowhere else is a place.
+/// The crates whose types may be in public signatures, with the files that are allowed to.
 const FOREIGN: [(&str, &[&str]); 4] = [
     // bf16 and f16 as values.
     ("half", &["crates/"]),
     // Traits that configurations and reports implement.
     ("serde", &["crates/"]),
-    // With the feature of its name: views and arrays of that crate.
+    // With the feature of that name: views and arrays of the crate.
     ("ndarray", &["crates/hlo/src/array/ndarray.rs"]),
-    // With the feature of its name: what this converts is xla-rs's.
+    // With the feature of that name: it converts types of xla-rs.
     ("xla", &["crates/pjrt/src/interop/xla.rs", "crates/pjrt/src/xla/"]),
 ];
 
-/// What a file's public items name in their signatures, as far as one file shows it.
+/// The crates that a file's public items name in their signatures, as far as the file shows it.
 #[derive(Default)]
 struct Signatures {
-    /// For each name that the file imports the crate it is from.
+    /// For each imported name the crate that it comes from.
     imported: BTreeMap<String, String>,
     /// Lines and crates.
     foreign: Vec<(usize, String)>,
@@ -74,7 +75,8 @@ impl Signatures {
         }
     }
 
-    /// Of a trait's implementation the trait's arguments (`From<…>`) count, of its own methods the public ones.
+    /// In the implementation of a trait, the trait's arguments (`From<…>`) count; of inherent methods, the public
+    /// ones.
     fn implementation(&mut self, item: &syn::ItemImpl) {
         match &item.trait_ {
             Some((_, path, _)) => {
@@ -103,12 +105,12 @@ impl Signatures {
     }
 
     fn insert(&mut self, name: &syn::Ident, root: Option<&str>) -> Option<String> {
-        // A trait imported `as _` has no name to be named by.
+        // A trait imported `as _` has no name.
         let root = root.filter(|_| *name != "_").map_or_else(|| name.to_string(), str::to_string);
         self.crates.contains(&root).then(|| self.imported.insert(name.to_string(), root))?
     }
 
-    /// Notes the crates that a piece of a signature names, with the lines.
+    /// Records the crates that a part of a signature names, with the lines.
     fn look(&mut self, tokens: &impl ToTokens) {
         self.stream(tokens.to_token_stream());
     }
@@ -119,7 +121,7 @@ impl Signatures {
         for (i, token) in tokens.iter().enumerate() {
             match token {
                 TokenTree::Group(group) => self.stream(group.stream()),
-                // Only the first name of a path says where it leads.
+                // Only the first name of a path identifies the crate.
                 TokenTree::Ident(name) if !(i >= 2 && is_colon(i - 1) && is_colon(i - 2)) => {
                     let leads_on = is_colon(i + 1) && is_colon(i + 2);
                     let text = name.to_string();

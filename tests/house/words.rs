@@ -1,10 +1,11 @@
-//! Words that a search finds: pages, helps, messages and comments say what papers, XLA and JAX say, and not a dialect of ours.
+//! Words that a search finds: pages, help texts, messages and comments use the terms of papers, XLA and JAX, not a
+//! private dialect.
 
 use std::path::Path;
 
 use super::{check, source_files};
 
-/// What this project has said in words of its own, and what it says instead.
+/// Private words of this project, with the terms that replace them.
 const WORDS: [(&str, &str); 23] = [
     ("lies in parts", "is sharded"),
     ("lie in parts", "are sharded"),
@@ -31,7 +32,7 @@ const WORDS: [(&str, &str); 23] = [
     ("board eats", "board consumes"),
 ];
 
-/// Phrases of `WORDS` in a text, each as words of their own.
+/// Phrases of `WORDS` in a text, as whole words.
 fn found_in(text: &str) -> Vec<String> {
     let text = text.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
     let is_letter = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
@@ -43,13 +44,13 @@ fn found_in(text: &str) -> Vec<String> {
     WORDS.iter().filter(|(phrase, _)| holds(phrase)).map(|(phrase, say)| format!("`{phrase}`: say {say}")).collect()
 }
 
-/// What of Rust people read: comments, and texts. A name in braces is code's.
+/// The parts of Rust code that people read: comments and strings. A name in braces is code.
 fn prose(text: &str) -> String {
     let mut prose = String::new();
     for line in text.lines() {
         match line.trim_start().strip_prefix("//") {
             Some(comment) => prose += comment.trim_start_matches(['/', '!']),
-            // Of `a "text" b` the text.
+            // The text in `a "text" b`.
             None => line.split('"').skip(1).step_by(2).for_each(|text| {
                 prose += text;
                 prose.push('\n');

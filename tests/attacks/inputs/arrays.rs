@@ -1,4 +1,4 @@
-//! Archives of arrays: headers that say what is not so, and archives that are none.
+//! Archives of arrays: headers that are wrong, and files that are not archives.
 
 use std::io::Write as _;
 use std::panic::catch_unwind;

@@ -1,4 +1,4 @@
-//! Experiments: each value of the examples replaced by what it must not be, and documents that are none.
+//! Experiments: each value of the examples replaced by an invalid one, and files that are not documents.
 
 use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use bf16scope::graph::Precision;
 use bf16scope::train::program;
 use bf16scope::tuning::Tuning;
 
-/// What stands where another value is expected.
+/// Values that replace a value of another type.
 const VALUES: [&str; 24] = [
     "-1",
     "0",
@@ -152,7 +152,7 @@ train:
 ",
 ];
 
-/// What is refused, and why, or that a program comes of it.
+/// The error of an experiment, or that its program can be built.
 fn outcome(text: &str) -> Result<(), String> {
     let experiment: Experiment =
         document::from_str("e.yaml", text).map_err(|error: ConfigError| format!("read: {error}"))?;

@@ -1,4 +1,4 @@
-//! Policies: lists that contradict each other, values that are none, and documents that are no policy.
+//! Policies: lists that contradict each other, invalid values, and documents that are not policies.
 
 use std::panic::catch_unwind;
 

@@ -12,7 +12,8 @@ use bf16scope::pjrt::{Arg, ChildError, ChildSpec, Client, CompileOptions, Limits
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-/// What a module may take in the child. None takes more than a second of a processor, but there may be many to share it.
+/// The processor time that a module may take in the child. None takes more than a second, but many processes may share
+/// the processor.
 const LIMITS: Limits = Limits { timeout: Some(Duration::from_secs(60)), memory: Some(2 << 30) };
 /// Arguments above this many bytes are not drawn.
 const MAX_ARGUMENTS: i64 = 16 << 20;
@@ -32,7 +33,8 @@ pub enum Outcome {
     NotVerified,
     /// An attribute of its text has no place in a proto.
     NotEncoded,
-    /// A proto carries an opcode that this build has not, which a text cannot; it is said to be lost there.
+    /// A proto may have an opcode that this build does not have, which a text cannot represent; it is reported as lost
+    /// there.
     NewOpcode,
     /// It wants several devices, or would wait for what never comes.
     NotAlone,
@@ -51,7 +53,7 @@ pub enum Outcome {
 pub struct Road {
     client: Option<Client>,
     setup: Setup,
-    /// What was compiled last: as read, or as lowered.
+    /// The module that was compiled last: as read, or as lowered.
     pub compiled: Vec<u8>,
     /// Children started.
     pub n_children: usize,
@@ -128,7 +130,7 @@ impl Road {
     }
 }
 
-/// Everything that is done to a module before it is compiled. What verifies once does so ever after.
+/// The steps of a module before it is compiled. A module that verifies must verify after each step.
 fn prepare(random: &mut SmallRng, source: &Source) -> Result<Module, Outcome> {
     let module = read(source)?;
     if let Err(errors) = verify(&module) {
@@ -149,7 +151,7 @@ fn prepare(random: &mut SmallRng, source: &Source) -> Result<Module, Outcome> {
             Err(error) => panic!("not read back: {error}"),
         };
         verify(&again).unwrap_or_else(|errors| panic!("what was printed is broken: {errors}"));
-        // What text says of an op that is not modelled, a proto may have no field for: an error with words.
+        // A proto may have no field for a text attribute of an unmodelled op: that is an error with a message.
         let encoded = match encode::to_bytes(&again) {
             Ok(encoded) => encoded,
             Err(ProtoError::Unsupported { .. }) => return Err(Outcome::NotEncoded),

@@ -98,7 +98,7 @@ impl Seeds {
 /// The modules of `zoo.hlo`, which come first in [`Seeds`].
 const N_ZOO: usize = 25;
 
-/// What became of all cases.
+/// The outcomes of all cases.
 #[derive(Default)]
 struct Table {
     outcomes: BTreeMap<Outcome, (u64, u64)>,

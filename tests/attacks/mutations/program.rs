@@ -6,7 +6,7 @@ use crate::door::Folder;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-/// Of these, each starts the program twice.
+/// The seeds of the cases; each case starts the program twice.
 const CASES: std::ops::Range<u64> = 1_000_000..1_000_012;
 
 #[test]
@@ -14,7 +14,7 @@ fn the_program_ends_with_a_code_that_means_something() {
     let seeds = Seeds::read();
     let folder = Folder::new();
     let n_asked = std::env::var("BF16SCOPE_MUTATIONS").ok().and_then(|asked| asked.parse::<u64>().ok());
-    // Of a long run, a part: a program that starts takes longer than a module.
+    // Only a part of a long run: starting a program takes longer than a module.
     let cases = CASES.start..n_asked.map_or(CASES.end, |asked| CASES.start + asked / 50);
     let mut counts = std::collections::BTreeMap::<(&str, Option<i32>), u32>::new();
     for case in cases {

@@ -38,7 +38,7 @@ const DTYPES: [&str; 22] = [
     "c64", "c128", "f8e4m3fn", "f8e5m2", "token",
 ];
 
-/// Words of attributes, of which any may stand where another stood.
+/// Words of attributes, which may replace each other.
 const WORDS: [&str; 26] = [
     "true",
     "false",
@@ -103,7 +103,7 @@ fn place(random: &mut SmallRng, tokens: &[&str], is_one: impl Fn(&str) -> bool) 
     (!places.is_empty()).then(|| places[random.random_range(0..places.len())])
 }
 
-/// Changes the text once; `other` gives lines that do not belong here.
+/// Changes the text once; `other` supplies lines that do not belong there.
 pub fn mutate(random: &mut SmallRng, text: &str, other: &str) -> String {
     // More of what may leave a module than of what seldom does.
     let changed = match random.random_range(0..30) {

@@ -106,7 +106,7 @@ pub fn mutate(random: &mut SmallRng, bytes: &[u8]) -> Vec<u8> {
 fn of_field(random: &mut SmallRng, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut fields = fields(bytes)?;
     let at = random.random_range(0..fields.len());
-    // What can be a message mostly is one, and its fields are of more interest than itself.
+    // A field that can be a message usually is one, and its fields are more interesting than itself.
     if let Field::Bytes(_, held) = &mut fields[at]
         && random.random_bool(0.9)
         && let Some(changed) = of_field(random, held)

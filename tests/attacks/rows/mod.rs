@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 pub struct Row {
     /// Which door.
     pub area: &'static str,
-    /// What is wrong with it.
+    /// The error in it.
     pub name: String,
     /// Its name in the folder.
     pub file: &'static str,
     pub bytes: Vec<u8>,
-    /// What is read, in a few words, or the error.
+    /// A short description of what is read, or the error.
     pub read: fn(&Path) -> Result<String, String>,
 }
 
@@ -47,7 +47,7 @@ fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// None panics, none takes memory without an end, and each says what it said.
+/// A reader must not panic, must not take unbounded memory, and must describe every file as before.
 #[test]
 fn every_row_says_what_it_said() {
     let folder = tempfile::tempdir().unwrap();
