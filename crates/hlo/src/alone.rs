@@ -35,7 +35,7 @@ pub enum NotAlone {
         instruction: String,
         /// Its opcode.
         opcode: String,
-        /// What it waits for.
+        /// The peer that it waits for.
         waits_for: &'static str,
     },
 }

@@ -149,12 +149,12 @@ impl PassError {
         self.0.place.as_ref()
     }
 
-    /// What was measured, and what was expected.
+    /// The sentence: measured and expected values.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// What to do, if there is advice.
+    /// Advice on how to fix it, if there is any.
     pub fn help(&self) -> Option<&str> {
         Some(self.0.help.as_str()).filter(|help| !help.is_empty())
     }

@@ -299,7 +299,7 @@ fn gradient_metadata(instr: &Instruction) -> Metadata {
     Metadata { op_name: format!("gradient/{name}"), op_type, ..instr.metadata.clone() }
 }
 
-/// What to differentiate in a whole module.
+/// The loss and the variables of a whole module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The element of the entry's result tuple that is the loss; 0 if the result is not a tuple.

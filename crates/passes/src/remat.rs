@@ -43,12 +43,12 @@ pub struct RematReport {
     pub residuals: Vec<(String, String)>,
 }
 
-/// What the backward pass of a whole module rematerialises.
+/// The values that the backward pass of a whole module rematerialises.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The number of the entry's instructions, from the first, that are the forward pass.
     pub n_forward: usize,
-    /// What is rematerialised.
+    /// The choice of rematerialised values.
     pub remat: Remat,
 }
 

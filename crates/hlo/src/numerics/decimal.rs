@@ -49,7 +49,7 @@ pub enum ParseNumberError {
     /// Not a decimal number, `inf` or `nan`.
     #[error("`{text}` is not a number; expected a decimal such as 1.125, -3e-5, inf or nan")]
     NotANumber {
-        /// What was typed.
+        /// The typed text.
         text: String,
     },
     /// Longer than any float's exact value.
@@ -61,7 +61,7 @@ pub enum ParseNumberError {
     /// A power of ten far outside every format.
     #[error("the exponent in `{text}` is out of range; expected at most {MAX_EXPONENT} either way")]
     ExponentOutOfRange {
-        /// What was typed.
+        /// The typed text.
         text: String,
     },
 }

@@ -10,7 +10,7 @@ pub struct RuleError {
     pub rule: &'static str,
     /// Measured and expected values in one sentence, lower case, no final stop.
     pub message: String,
-    /// What to do about it, if the message does not make that plain.
+    /// Advice on how to fix it, if the message does not make that plain.
     pub help: Option<String>,
 }
 

@@ -12,7 +12,7 @@ pub struct ParseError {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// The kind of error.
     pub kind: Box<ParseErrorKind>,
     /// The line, or the part of a long one around the place.
     pub excerpt: String,

@@ -54,7 +54,7 @@ pub struct VerifyError {
     pub instruction: Option<String>,
     /// The instruction in short, if it is about one: `%name = shape opcode(operands)`.
     pub printed: Option<String>,
-    /// What is wrong.
+    /// The broken rule.
     pub error: RuleError,
 }
 

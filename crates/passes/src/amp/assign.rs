@@ -131,7 +131,7 @@ struct Assigner<'g> {
     /// For each node whether it moves data that a compiler materialises.
     moved: Vec<bool>,
     ends: Ends,
-    /// What is f32 for its consumers.
+    /// The nodes and values that are f32 for their consumers.
     needs: &'g Needs,
     /// For each node whether it is a product whose f32 sum is kept.
     keeps_sum: Vec<bool>,

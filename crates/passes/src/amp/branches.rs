@@ -1,4 +1,4 @@
-//! What the branches of a `conditional` return, and what that is computed from.
+//! The results of a `conditional`'s branches, and the values from which they are computed.
 //!
 //! A back end materialises the operands and results of a branch, as a branch is a program of its own. Between products
 //! both are rounded for that, as any other materialised value is. JAX's backward pass of a `cond` returns from each

@@ -18,7 +18,7 @@ const MAX_ALIKE: usize = 8;
 /// The most sums that are followed below a sum.
 const MAX_DEPTH: u32 = 4;
 
-/// What cancels in a region.
+/// The products that cancel in a region.
 #[derive(Default)]
 pub(super) struct Cancellations {
     /// Products that cancel and the ops between, each with the sum in which it cancels.

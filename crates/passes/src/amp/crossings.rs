@@ -19,11 +19,11 @@ use std::collections::BTreeMap;
 pub(super) struct Around<'a> {
     /// Its graph.
     pub graph: &'a Dataflow<'a>,
-    /// What its nodes lead to.
+    /// The ends of the network to which its nodes lead.
     pub ends: &'a Ends,
     /// For each node the product that it is computed from, unless a denied op is between.
     pub below: &'a [Option<NodeId>],
-    /// What is f32 for its consumers.
+    /// The nodes and values that are f32 for their consumers.
     pub needs: &'a Needs,
     /// For each node whether a product is computed from its result.
     pub leads_to_product: Vec<bool>,
@@ -80,7 +80,7 @@ impl Around<'_> {
         }
     }
 
-    /// What the region's `conditional`s take and give in the narrow dtype.
+    /// Decides which operands and results of the region's `conditional`s are narrow.
     pub(super) fn narrow_branches(&self, branches: &BTreeMap<NodeId, Vec<Branch>>, out: &mut Assignment) {
         let graph = self.graph;
         for (&node, branches) in branches {

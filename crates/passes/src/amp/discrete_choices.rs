@@ -28,7 +28,7 @@ use bf16scope_hlo::ops::precision::{Choice, Class};
 use bf16scope_hlo::{DType, Op};
 use std::collections::BTreeMap;
 
-/// What a region, or an op that runs regions, knows of its surroundings. An empty list says nothing.
+/// The surroundings of a region, or of an op that runs regions. An empty list says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RegionContext {
     /// For each operand whether it is computed from a product.
@@ -59,7 +59,7 @@ pub(super) struct Choices {
     pub of_regions: BTreeMap<NodeId, (Vec<bool>, Vec<bool>)>,
 }
 
-/// What an op that runs regions does with values.
+/// The flow of values through an op that runs regions.
 #[derive(Clone, Debug)]
 pub(super) struct Through {
     /// For each result whether it is computed from products.

@@ -83,7 +83,7 @@ pub enum Rounds {
     Listed,
 }
 
-/// What else is narrow.
+/// Further values that are narrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Narrow {

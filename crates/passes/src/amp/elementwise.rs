@@ -13,7 +13,7 @@ use bf16scope_hlo::Op;
 use bf16scope_hlo::ops::decisions::is_map;
 use bf16scope_hlo::ops::precision::Class;
 
-/// What a value is an elementwise function of.
+/// The array of which a value is an elementwise function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// Constants only.

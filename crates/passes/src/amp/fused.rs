@@ -36,7 +36,7 @@ use bf16scope_hlo::ops::precision::Class;
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use std::collections::BTreeSet;
 
-/// What is known of a value.
+/// The facts about a value.
 #[derive(Clone, Copy, Default)]
 struct Facts {
     /// It has to be materialised.

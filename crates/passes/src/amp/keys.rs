@@ -33,7 +33,7 @@ pub struct Key {
     pub values: Values,
     /// Its value if neither the document nor its preset has it.
     pub default: &'static str,
-    /// What it means, for the table.
+    /// Its meaning, for the table.
     pub meaning: &'static str,
 }
 

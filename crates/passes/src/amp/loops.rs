@@ -1,4 +1,4 @@
-//! What loops store: arrays that they fill slice by slice, and arrays that they read slice by slice.
+//! Arrays that loops store: those that they fill slice by slice, and arrays that they read slice by slice.
 //!
 //! A loop carries its state in the types of its operands, and a value that is carried from step to step stays f32, as
 //! its error would be carried, too. But a loop that JAX's `scan` generates also carries other arrays. Those that it
@@ -52,7 +52,7 @@ impl Use {
     pub(super) const AS_IT_IS: Use = Use::Carried { is_between: false };
 }
 
-/// What a loop does with its state.
+/// The use that a loop makes of its state.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Loop {
     /// How it uses each array of the state.

@@ -22,7 +22,7 @@ use bf16scope_hlo::ops::decisions::{amplification, calls_regions, is_map};
 use bf16scope_hlo::ops::precision::{Amplification, Class};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a region needs in f32.
+/// The nodes and values that a region needs in f32.
 #[derive(Debug)]
 pub(super) struct Needs {
     /// For each node the need that makes it f32, and the consumer that has this need.

@@ -24,7 +24,7 @@ use bf16scope_hlo::{Instruction, Module, Op};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What to lower, and how far. See the module's documentation for each key.
+/// A policy: which values to lower, and how far. [`KEYS`](super::keys::KEYS) describes the keys of its document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The narrow dtype.
@@ -112,7 +112,7 @@ impl LowDType {
     }
 }
 
-/// What happens to f32 at the module's boundary.
+/// The treatment of f32 at the module's boundary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Boundary {
@@ -232,7 +232,7 @@ pub enum PolicyError {
     Jmp {
         /// The preset's text.
         text: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// Two decisions are on one instruction.
@@ -243,7 +243,7 @@ pub enum PolicyError {
     NoSuchNumber {
         /// The key.
         key: &'static str,
-        /// What it numbers: results or parameters.
+        /// The kind of thing that it numbers: results or parameters.
         what: &'static str,
         /// The number.
         number: usize,

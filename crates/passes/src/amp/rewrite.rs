@@ -232,7 +232,7 @@ impl<'m> Rewriter<'m> {
         callees
     }
 
-    /// What crosses the border of each region that an op runs.
+    /// The crossing of each region that an op runs.
     fn of_callees(&self, op: &Op, crossing: &Crossing) -> Vec<Crossing> {
         let called = op.called();
         if crossing.taken.is_empty() || matches!(op, Op::While { .. }) {

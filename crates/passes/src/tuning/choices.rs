@@ -19,7 +19,7 @@ pub struct Choice {
     pub was: Option<&'static str>,
     /// Whether it keeps results bitwise the same.
     pub effect: Effect,
-    /// What differs, and by how much.
+    /// The difference in results, and its size.
     pub about: &'static str,
 }
 

@@ -71,7 +71,7 @@ impl Tuning {
         Tuning::default()
     }
 
-    /// What pays off with the TPU compiler: measured with ResNet-50 and BERT-base on v2 and v3 (`benches/tpu`), and
+    /// The tuning that pays off with the TPU compiler: measured with ResNet-50 and BERT-base on v2 and v3 (`benches/tpu`), and
     /// assumed for later TPUs, which were not measured.
     pub fn tpu() -> Tuning {
         Tuning {

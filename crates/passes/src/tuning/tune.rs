@@ -18,7 +18,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tune {
-    /// What pays off on the target.
+    /// The tuning that pays off on the target.
     #[default]
     Auto,
     /// No tuning, on any target.
@@ -71,7 +71,7 @@ pub struct LayerRematKeys {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Base {
-    /// What pays off on the target.
+    /// The tuning that pays off on the target.
     #[default]
     Auto,
     /// [`Tuning::none`].
