@@ -1,4 +1,4 @@
-//! What was found by attacking bf16scope from outside, each attack kept as a test: bad files, killed runs, modules that
+//! Attacks on bf16scope from outside, each kept as a test: bad files, killed runs, modules that
 //! make XLA abort, and whatever once went wrong without a word. One file for each thing attacked.
 
 #[path = "../support/binary.rs"]

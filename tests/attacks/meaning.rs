@@ -444,7 +444,7 @@ fn small_files_take_little() {
     assert_eq!(n, 28);
 }
 
-/// What may become of an entry of a cache.
+/// The possible states of a damaged cache entry.
 #[test]
 fn an_entry_of_a_cache_is_what_was_kept_or_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What files and arguments may write to a terminal, and how programs get errors.
+//! Output of names from files and arguments to a terminal, and how programs get errors.
 
 use crate::door::{Ended, Folder};
 

@@ -11,9 +11,9 @@ use bf16scope::passes::grad;
 use bf16scope::pjrt::CompileOptions;
 use half::bf16;
 
-/// No product here sums more than this many numbers.
+/// The most numbers that a product here sums.
 const MOST_SUMMED: f64 = 64.0;
-/// Products of parts that are added at most.
+/// The most products of parts that are added.
 const MOST_PARTS: f64 = 6.0;
 
 /// A dot or convolution: its operands' dims, its result's, and its attributes.
@@ -74,7 +74,7 @@ const CONVOLUTIONS: [Case; 8] = [
     case("2,4,10", "4,8,5", "2,8,6", "window={size=5}, dim_labels=bf0_io0->bf0"),
 ];
 
-/// The cases under a precision each; every pair of precisions comes by.
+/// The cases, each under one precision; every pair of precisions occurs.
 fn modules() -> Vec<Module> {
     let names = ["default", "high", "highest"];
     let pairs: Vec<String> =
@@ -100,7 +100,7 @@ fn module(case: &Case, opcode: &str, precision: &str) -> Module {
     parse(&text, "m.txt").unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// The modules of single products that reverse mode makes of a strided, padded convolution.
+/// The modules of single products that reverse mode generates for a strided, padded convolution.
 fn gradients() -> Vec<Module> {
     let text = "HloModule m\n\nENTRY m {\n  x = f32[2,7,7,3] parameter(0)\n  w = f32[3,3,3,5] parameter(1)\n  \
                 y = f32[2,4,4,5] convolution(x, w), window={size=3x3 stride=2x2 pad=1_1x1_1}, \
@@ -127,7 +127,7 @@ fn differentiate(module: &Module) -> Module {
     e.finish().unwrap()
 }
 
-/// One product of a module, on operands of its own.
+/// One product of a module, with its operands.
 fn alone(module: &Module, id: InstrId) -> Module {
     let instr = module.entry().instr(id);
     let mut alone = Module::new("alone");
@@ -194,7 +194,7 @@ fn in_f64(module: &Module, values: [&[f64]; 2]) -> Vec<f64> {
     execute(&wide, &inputs).elements::<f64>().unwrap()
 }
 
-/// Parts of bf16 as the documentation says, written a second time: subnormal numbers are zeros.
+/// Parts of bf16 as documented, implemented a second time: subnormal numbers are zeros.
 fn parts(values: &[f32], n: usize) -> Vec<Vec<f64>> {
     let flush = |x: f32| if x.is_subnormal() { 0.0 * x } else { x };
     let mut rest: Vec<f32> = values.to_vec();
@@ -222,7 +222,7 @@ fn n_parts(module: &Module) -> [usize; 2] {
     }
 }
 
-/// What the module gives in a TPU's arithmetic, summed in f64, and for each element the sum of its products' magnitudes.
+/// The module's result in a TPU's arithmetic, summed in f64, and for each element the sum of its products' magnitudes.
 fn reference(module: &Module, values: [&[f32]; 2]) -> (Vec<f64>, Vec<f64>) {
     let [l, r] = n_parts(module);
     let (lhs, rhs) = (parts(values[0], l), parts(values[1], r));
@@ -268,8 +268,8 @@ fn products_are_those_of_the_parts_within_the_order_of_sums() {
     }
 }
 
-/// Integers of so many bits that the parts hold them, whose sums f32 holds: of 64 products of 500 · 500 at most. Of two
-/// operands in two parts the product of both low ones is not taken: there one operand has none.
+/// Integers of so many bits that the parts represent them, and f32 their sums: of at most 64 products of 500 · 500. If
+/// both operands are in two parts, the product of both low parts is omitted: there one operand has no low part.
 #[test]
 fn integers_are_exact_to_the_bit() {
     for module in modules().iter().chain(&gradients()) {
@@ -311,7 +311,7 @@ fn what_is_a_tpus_already_stays_byte_for_byte() {
     }
 }
 
-/// JAX's debug columns are no meaning: a product that has them is rewritten as any other.
+/// JAX's debug columns have no meaning: a product that has them is rewritten like any other.
 #[test]
 fn a_product_with_debug_columns_is_rewritten() {
     let step = |columns: &str| {
@@ -327,7 +327,7 @@ fn a_product_with_debug_columns_is_rewritten() {
     }
 }
 
-/// Products in loops and branches too; and what is not known of a TPU is left, and said.
+/// Products in loops and branches too; those whose arithmetic on a TPU is not known are left, and reported.
 #[test]
 fn products_in_called_computations_are_rewritten_and_others_are_said() {
     let text = "HloModule m\n\nbody {\n  s = (f32[4,4], s32[]) parameter(0)\n  x = f32[4,4] get-tuple-element(s), index=0\n  \

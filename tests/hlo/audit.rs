@@ -1,4 +1,4 @@
-//! Audits of modules whose born errors are known exactly, of what TensorFlow and JAX made, and of bad input.
+//! Audits of modules whose born errors are known exactly, of modules from TensorFlow and JAX, and of bad input.
 
 use crate::run;
 use crate::run::client;
@@ -36,7 +36,7 @@ fn audit(module: &Module, inputs: &[Literal], policy: &Policy) -> Audit {
     audit_with(module, inputs, policy, Config::default())
 }
 
-/// Of what TensorFlow made by the default policy, which several tests look at.
+/// The audit of TensorFlow's modules under the default policy, which several tests read.
 static MLP: LazyLock<Audit> = LazyLock::new(|| audit_of("oracle_tf/mlp_f32"));
 static RESNET_BLOCK: LazyLock<Audit> = LazyLock::new(|| audit_of("oracle_tf/resnet_block_f32"));
 
@@ -82,7 +82,7 @@ ENTRY main {
     let found = audit(&module, &arrays, &Policy::default());
     assert_eq!(found.skipped, []);
     let sum = row(&found, "of_bias");
-    // What it adds was rounded before; it rounds nothing itself, but adds in another order.
+    // Its operands were rounded before; it rounds nothing itself, but adds in another order.
     assert!(sum.errors.scaled > 1e-5 && sum.born.scaled < sum.errors.scaled / 8.0, "{sum:#?}");
 }
 
@@ -102,7 +102,7 @@ fn a_sum_that_bf16_does_not_hold() {
     assert_eq!(found.results[0].instruction, "sum");
 }
 
-/// A difference in f32 of a product in bf16, 256 for 257, and 250: off by a seventh, of which nothing is born at it.
+/// An f32 difference of a bf16 product, 256 for 257, and 250: off by a seventh, none of which is born at it.
 #[test]
 fn a_difference_of_nearly_equal_numbers_enlarges_what_it_reads() {
     let body = |more: &str| {
@@ -119,10 +119,10 @@ fn a_difference_of_nearly_equal_numbers_enlarges_what_it_reads() {
     assert_eq!((difference.grown, row(&found, "product").grown), (1.0 / 7.0 - 1.0 / 257.0, 0.0));
     assert_eq!(found.by_born()[0].instruction, "product");
     assert_eq!(found.worst_first()[0].instruction, "difference");
-    // The only reader has less of it than the product had.
+    // Its only reader has less of the error than the product had.
     let found = of("difference = f32[1] subtract(product, y)\n  ROOT sum = f32[1] add(difference, x)", 250.0);
     assert_eq!((row(&found, "difference").grown, found.worst_first()[0].instruction.as_str()), (0.0, "product"));
-    // A ten-thousandth of which bf16 makes -1: nor is it known to f32, whose rounding is enlarged as much.
+    // A ten-thousandth that bf16 turns into -1: f32 does not know it either, as its rounding is amplified as much.
     let found = of("ROOT difference = f32[1] subtract(product, y)", 256.9999);
     assert!(row(&found, "difference").errors.scaled > 1e3, "{found:#?}");
     assert_eq!(row(&found, "difference").grown, 0.0);
@@ -133,7 +133,7 @@ fn a_difference_of_nearly_equal_numbers_enlarges_what_it_reads() {
     assert_eq!((chosen.errors.scaled, chosen.grown), (256.0 / 257.0, 0.0));
 }
 
-/// e to 16 for e to 16 + 1/16: a relative error of 1/257 is one of 1 - e^(-1/16), which lies between 1/17 and 1/16.
+/// e to 16 instead of e to 16 + 1/16: a relative error of 1/257 becomes 1 - e^(-1/16), which is between 1/17 and 1/16.
 #[test]
 fn an_exponential_of_a_large_number_enlarges_what_it_reads() {
     let module = parse(
@@ -151,7 +151,7 @@ fn an_exponential_of_a_large_number_enlarges_what_it_reads() {
     );
 }
 
-/// What a kept instruction hands on was not born at it.
+/// An error that a kept instruction passes on was not born at it.
 #[test]
 fn error_is_handed_down_and_stays_where_it_was_born() {
     let module = parse(
@@ -167,7 +167,7 @@ fn error_is_handed_down_and_stays_where_it_was_born() {
     assert_eq!(found.error(), 3.0 / 771.0);
 }
 
-/// The difference of two numbers that bf16 does not tell apart is all error, and it is the subtraction's.
+/// The difference of two numbers that bf16 cannot distinguish is all error, and is attributed to the subtraction.
 #[test]
 fn catastrophic_cancellation() {
     let module = parse(
@@ -301,7 +301,7 @@ fn born_errors_of_real_modules_are_those_of_rounding() {
     }
 }
 
-/// The results are measured in the modules as they are: what two plain runs differ by.
+/// The errors of results are measured in the unmodified modules: they are those of two plain runs.
 #[test]
 fn results_are_those_of_plain_runs() {
     let step = audit_of("oracle_jax/mlp_adam_step");
@@ -333,7 +333,7 @@ fn results_are_those_of_plain_runs() {
 }
 
 /// 256 + 1 rounds, its difference from 256 cancels, and the product of that with 1.001 rounds by a thousandth: the
-/// difference needs both it and the sum kept, whatever is born where, and the exact sum needs nothing.
+/// difference needs both it and the sum to be kept, wherever errors are born, and the exact sum needs nothing.
 #[test]
 fn a_search_finds_a_minimal_list() {
     let module = parse(
@@ -370,7 +370,7 @@ fn a_search_finds_a_minimal_list() {
     }
 }
 
-/// Where the parameters themselves are rounded, keeping instructions does not help, and the search says so.
+/// If the parameters themselves are rounded, keeping instructions does not help, and the search reports that.
 #[test]
 fn a_search_says_what_cannot_be_reached() {
     let module = parse("ENTRY m {\n  x = f32[1] parameter(0)\n  ROOT twice = f32[1] add(x, x)\n}\n");
@@ -417,7 +417,7 @@ fn opaque() -> Opaque {
     }
 }
 
-/// A module that a framework made, with the inputs on which it was recorded.
+/// A module from a framework, with the inputs with which it was recorded.
 fn recorded(name: &str) -> (Module, Vec<Literal>) {
     let module = oracle::module(name);
     let npz = name.trim_end_matches("_f32");

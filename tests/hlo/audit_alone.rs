@@ -1,8 +1,8 @@
-//! Audits beside the same figures made instruction by instruction, each from runs of the whole module up to it.
+//! Audits beside the same figures computed instruction by instruction, each from runs of the whole module up to it.
 //!
-//! All numbers are integers small enough for f32 to hold every product and sum, so f32 arithmetic is exact, in any order
-//! and however a compiler fuses it; what remains is where bf16 rounds, and that the program says. So figures are equal,
-//! not close.
+//! All numbers are integers small enough for f32 to represent every product and sum, so f32 arithmetic is exact, in
+//! any order and however a compiler fuses it; the only roundings are those to bf16 that the program states. So figures
+//! are equal, not close.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use half::bf16;
 
 use crate::run;
 
-/// A convolution, a product, reductions, a call, a loop, both ways of a conditional, and what only moves values.
+/// A convolution, a product, reductions, a call, a loop, both ways of a conditional, and data movement.
 const MODULE: &str = "HloModule m
 
 sum {
@@ -100,7 +100,7 @@ ENTRY m {
 ";
 
 fn module() -> Module {
-    // What needs lines of its own: a part, a reversal, and a mask.
+    // Ops with further attributes: a slice, a reversal, and a mask.
     let text = MODULE
         .replace("  joined =", "  turned_less = f32[3,3] slice(turned), slice={[0:3], [2:5]}\n  joined =")
         .replace(
@@ -132,7 +132,7 @@ fn in_dtype(literal: &Literal, dtype: DType) -> Literal {
     }
 }
 
-/// A module with its inputs, and what came of runs up to this and that instruction.
+/// A module with its inputs, and the results of runs up to each instruction.
 struct Runs<'m> {
     module: &'m Module,
     inputs: Vec<Literal>,
@@ -161,7 +161,7 @@ fn find(module: &Module, name: &str) -> Option<InstrId> {
     module.entry().ids().find(|&id| module.entry().instr(id).name == name)
 }
 
-/// An instruction of the lowered entry on what it reads, made of the f32 module's values.
+/// An instruction of the lowered entry applied to its operands, computed from the f32 module's values.
 fn born(reference: &Runs<'_>, lowered: &Runs<'_>, id: InstrId) -> Vec<Literal> {
     let (runs, lowered) = (lowered, lowered.module);
     let instr = lowered.entry().instr(id);
@@ -170,7 +170,7 @@ fn born(reference: &Runs<'_>, lowered: &Runs<'_>, id: InstrId) -> Vec<Literal> {
     alone.computations[entry.idx()].instructions.clear();
     let (mut arguments, mut operands) = (Vec::new(), Vec::new());
     for &operand in &instr.operands {
-        // A cast that lowering inserted: the value before it. A constant in another dtype: itself.
+        // A cast that lowering inserted stands for the value before it; a constant in another dtype for itself.
         let mut source = operand;
         let in_f32 = |id: InstrId| find(reference.module, &lowered.entry().instr(id).name);
         while in_f32(source).is_none() && lowered.entry().instr(source).op == Op::Convert {
@@ -236,7 +236,7 @@ fn an_audit_finds_what_instruction_by_instruction_is_found() {
         assert_eq!(row.born, errors(&reference, &made), "{}", row.instruction);
         *n_born.entry(&row.opcode).or_default() += usize::from(row.born.max_abs > 0.0);
     }
-    // So that equality says something: errors are born at each kind of instruction that the policy lowers.
+    // To give equality a meaning, errors are born at each kind of instruction that the policy lowers.
     for opcode in ["convolution", "dot", "add", "call", "while", "conditional"] {
         assert!(n_born[opcode] > 0, "nothing is born at a {opcode}: {n_born:?}");
     }

@@ -1,4 +1,5 @@
-//! What an audit judges: not noise, not an optimizer's first signs, and what was chosen.
+//! The results that an audit judges: not noise, not the signs of an optimizer's first step, and those that the user
+//! selects.
 
 use crate::run::client;
 
@@ -24,7 +25,7 @@ fn audit(module: &Module, inputs: &[Literal], choice: &ResultChoice) -> Audit {
     auditor.audit(&allow(&["add", "subtract", "multiply"])).unwrap()
 }
 
-/// `a + b − a − b` is 0 but for roundings: in f32 2^-25 or so, in f64 less, in bf16 2^-9. No figure of it says anything.
+/// `a + b − a − b` is 0 except for roundings: in f32 2^-25 or so, in f64 less, in bf16 2^-9. Its figures mean nothing.
 #[test]
 fn what_f32_does_not_know_is_noise() {
     let module = parse(
@@ -63,7 +64,7 @@ fn the_first_signs_of_an_optimizer_are_judged_by_its_gradient() {
     assert!(new.errors.unwrap().scaled > 0.5, "{new:#?}");
     assert_eq!((g.judgement, g.judged), (Judgement::Judged, Some(found.error())));
     assert!(found.error() < 0.02, "{g:#?}");
-    // Where nothing else is asked about, it is judged.
+    // It is judged if no other result is selected.
     let alone = ResultChoice { only: vec!["new".to_string()], ..ResultChoice::default() };
     let found = audit(&module, &inputs, &alone);
     assert_eq!(
@@ -142,7 +143,7 @@ fn a_search_ends_at_its_bound_and_says_when_nothing_is_left() {
     assert_eq!((whole.end, whole.is_reached, whole.error), (SearchEnd::NothingLeft, true, 0.0));
 }
 
-/// A sum of 257 is 256 in bf16, and no longer more than 256: with that sum in f32 everything is decided as in f32.
+/// A sum of 257 is 256 in bf16, and no longer more than 256: with that sum in f32 every decision is that of f32.
 #[test]
 fn a_comparison_that_one_sum_decides_is_mended_by_that_sum() {
     let module = parse(
@@ -169,8 +170,9 @@ fn a_comparison_that_one_sum_decides_is_mended_by_that_sum() {
     assert_eq!(auditor.decisions(&search.policy).unwrap(), None);
 }
 
-/// Five sums of 1 to 256 in a row, of which bf16 keeps none: with the last three in f32 the result is 259 and not 261, so what is
-/// compared with 260.5 is decided otherwise yet. A list that holds the budget because that makes no difference is not taken.
+/// Five successive sums of 1 to 256, none of which bf16 changes: with the last three in f32 the result is 259 and not
+/// 261, so a comparison with 260.5 still differs. The search does not take a list that meets the budget only because
+/// that makes no difference.
 #[test]
 fn what_a_few_instructions_do_not_decide_keeps_nothing() {
     let sums: String = (1..=5).map(|n| format!("  x{n} = f32[2] add(x{}, b)\n", n - 1)).collect();
@@ -224,8 +226,8 @@ fn a_module_that_takes_a_tuple_is_searched_too() {
     assert!(search.is_reached && search.decisions.is_none() && search.keep.contains(&"s".to_string()), "{search:#?}");
 }
 
-/// Each of eight results rounds by itself, so each sum has to be kept, which is no matter of a few instructions. They are
-/// kept where that is asked for.
+/// Each of eight results rounds by itself, so each sum has to be kept, which a few instructions cannot do. They are
+/// kept if that is requested.
 #[test]
 fn an_error_that_is_born_everywhere_keeps_nothing() {
     let sums: String =

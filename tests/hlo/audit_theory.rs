@@ -1,5 +1,5 @@
-//! Gradients that are zero in theory: f32 gives rounding there, of which cancellation makes some an exact zero. No audit
-//! judges them, nor the moments and the variables that are made of them; what is beside them is judged.
+//! Gradients that are zero in theory: in f32 they are rounding errors, some of which cancel to an exact zero. An audit
+//! does not judge them, nor the moments and variables computed from them; it judges the others.
 
 use crate::run::client;
 
@@ -35,8 +35,8 @@ const CLIPPED: &str = "optimizer: adam, learning_rate: 0.001, clip: {kind: globa
 const LAMB: &str = "optimizer: lamb, learning_rate: 0.001";
 const RMSPROP: &str = "optimizer: {kind: rmsprop, momentum: 0.9, epsilon: 0.001}, learning_rate: 0.001";
 
-/// A bias before a normalisation that subtracts the mean, whatever is linear between; a key's bias, which adds one number to all
-/// scores of a query; the queries and keys of one position, whose softmax is 1.
+/// A bias before a normalisation that subtracts the mean, with only linear ops between; a key's bias, which adds one
+/// number to all scores of a query; the queries and keys of a single position, whose softmax is 1.
 const NETWORKS: [Network; 12] = [
     Network {
         name: "a dense layer before a batch norm",
@@ -191,8 +191,8 @@ fn with_seed(step: &StepInF32, seed: u64) -> Vec<Literal> {
     step.inputs.iter().enumerate().map(redrawn).collect()
 }
 
-/// A seed of the first step of every other network, and of the others one of the fourth, whose state holds the noise of three
-/// steps in bf16.
+/// One seed of the first step for every other network, and one of the fourth step for the others, whose state has the
+/// noise of three steps in bf16.
 #[test]
 fn what_is_zero_in_theory_is_not_judged() {
     none_is_judged(1, |number| if number % 2 == 0 { &[0] } else { &[3] });
@@ -310,7 +310,7 @@ fn what_relus_of_a_transformer_decide_otherwise_keeps_nothing() {
     at_most_three_are_kept(&SEARCHED[0], 1, false);
 }
 
-/// That nothing of what is zero in theory is judged, and most of the rest is; the largest error.
+/// Checks that no result that is zero in theory is judged, and that most others are; returns the largest error.
 fn check(network: &Network, rows: &[ResultRow], which: &str) -> f64 {
     let is_zero = |row: &&ResultRow| {
         let variable = row.name.strip_prefix("gradient/").unwrap_or(&row.name);
@@ -323,7 +323,7 @@ fn check(network: &Network, rows: &[ResultRow], which: &str) -> f64 {
     let zeros: Vec<&ResultRow> = rows.iter().filter(is_zero).collect();
     assert!(zeros.len() >= 2 * network.zero.len(), "{}: {rows:#?}", network.name);
     for row in zeros {
-        // What is the same to the last bit may be judged: it is right whatever its scale.
+        // A result that is bitwise the same may be judged: it is right at any scale.
         let is_judged = row.judgement == Judgement::Judged && row.n_differing > 0;
         assert!(!is_judged, "{}, {which}: {row:#?}", network.name);
     }

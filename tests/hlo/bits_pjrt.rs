@@ -96,7 +96,7 @@ fn integers_below_a_byte_keep_their_sign() {
         let results = program.execute(vec![Arg::Keep(&x)]).unwrap();
         assert_eq!(results[0].to_host().unwrap(), bytes, "{name}");
         assert_eq!(results[1].to_vec::<i32>().unwrap(), values.map(i32::from), "{name}");
-        // What went to the device comes back, too.
+        // Arrays on the device are read back unchanged, too.
         assert_eq!(x.to_host().unwrap(), bytes, "{name}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the IR does not model, or models only to carry it, crosses from text to proto and back unharmed.
+//! Attributes that the IR does not model, or only carries, survive the conversion from text to proto and back.
 
 use bf16scope::hlo::proto::messages::{HloModuleProto, PaddingConfig, PrecisionConfig, Window, WindowDimension};
 use bf16scope::hlo::proto::{decode, encode};
@@ -17,7 +17,7 @@ fn printed(module: &Module) -> String {
     text::print(module, &PrintOptions::default())
 }
 
-/// The text, the text that came out of its proto, and that proto.
+/// The text, the text from its proto, and that proto.
 fn through_proto(text: &str) -> (String, String, HloModuleProto) {
     let module = read(text);
     let bytes = encode::to_bytes(&module).unwrap();
@@ -26,7 +26,7 @@ fn through_proto(text: &str) -> (String, String, HloModuleProto) {
     (printed(&module), printed(&again), HloModuleProto::decode(bytes.as_slice()).unwrap())
 }
 
-/// A text that is printed, and comes out of its proto, as it stands.
+/// A text that prints, and comes back from its proto, unchanged.
 fn check(text: &str) -> HloModuleProto {
     let (own, of_proto, proto) = through_proto(text);
     assert_eq!(own, text);
@@ -75,7 +75,7 @@ fn buffers_cross() {
     }
 }
 
-/// What compilers and partitioners write beside the op itself.
+/// Attributes that compilers and partitioners write besides the op's own.
 #[test]
 fn annotations_cross() {
     check(&custom_call("f32[2,4]{1,0}", ", origin={{\"x\"}}"));
@@ -99,7 +99,7 @@ fn layouts_cross() {
     }
 }
 
-/// A sharding that text has no form for is left out of it, and kept in the proto.
+/// A sharding without a text form is omitted from the text, and kept in the proto.
 #[test]
 fn a_sharding_without_a_text_is_not_misstated() {
     let mut proto = check(&custom_call("f32[2]{0}", ", sharding={replicated}"));
@@ -130,13 +130,13 @@ fn what_text_leaves_out_is_known() {
     let module = decode::from_bytes(&proto.encode_to_vec()).unwrap();
     assert_eq!(lost_in_text(&module), []);
     assert!(printed(&module).contains("window={size=3"), "{}", printed(&module));
-    // And the padding of a convolution, for which HLO text has no words there.
+    // The same for the padding of a convolution, which HLO text cannot represent there.
     proto.computations[0].instructions[1].padding_config = Some(PaddingConfig::default());
     let module = decode::from_bytes(&proto.encode_to_vec()).unwrap();
     let lost = Lost { place: "m/%y".to_string(), opcode: "custom-call".to_string(), fields: vec![21] };
     assert_eq!(lost_in_text(&module), [lost]);
     assert_eq!(encode::to_bytes(&module).unwrap(), proto.encode_to_vec());
-    // A kind of transform that this build has no name for was printed as `fft_type=`, which no reader takes.
+    // A kind of transform that this build has no name for was printed as `fft_type=`, which no parser accepts.
     let (_, _, mut proto) = through_proto(
         "HloModule m\n\nENTRY m {\n  x = c64[8]{0} parameter(0)\n  ROOT y = c64[8]{0} fft(x), fft_type=FFT, fft_length={8}\n}\n",
     );
@@ -144,7 +144,7 @@ fn what_text_leaves_out_is_known() {
     let module = decode::from_bytes(&proto.encode_to_vec()).unwrap();
     assert!(!printed(&module).contains("fft_type") && text::parse(&printed(&module), "m.hlo").is_ok());
     assert_eq!(lost_in_text(&module)[0].opcode, "fft");
-    // A proto carries an op that is newer than this build; what is printed of it is not read back.
+    // A proto may have an op that is newer than this build; its text cannot be read back.
     let (_, _, mut proto) = through_proto(&custom_call("f32[3]{0}", ""));
     proto.computations[0].instructions[1].opcode = "frobnicate".to_string();
     let lost = &lost_in_text(&decode::from_bytes(&proto.encode_to_vec()).unwrap())[0];

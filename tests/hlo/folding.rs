@@ -1,4 +1,5 @@
-//! XLA's CPU compiler folds constants to what the program says, whatever order the elements lie in: see `pjrt::folding`.
+//! XLA's CPU compiler must fold constants to the program's values, whatever the layout of their elements is: see
+//! `pjrt::folding`.
 
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::{Literal, text, verify};
@@ -12,7 +13,7 @@ fn results(source: &str) -> Vec<Literal> {
     run_bytes(&encode::to_bytes(&module).unwrap(), &CompileOptions::default(), &[])
 }
 
-/// Operands that lie column by column, and a result that lies row by row: XLA's evaluator copied the elements in the
+/// Operands in column-major layout, and a result in row-major layout: XLA's evaluator copied the elements in the
 /// operands' order (1, 4, 2, 5, 3, 6).
 #[test]
 fn constants_that_lie_otherwise_keep_their_elements() {

@@ -1,4 +1,4 @@
-//! Modules that JAX and TensorFlow made come in and go out unharmed.
+//! Modules from JAX and TensorFlow are read and written without a change.
 
 use bf16scope::hlo::Op;
 use bf16scope::hlo::proto::messages::HloModuleProto;
@@ -25,7 +25,7 @@ fn oracles(extension: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Whatever field of a message we did not declare would be missing from its bytes. JAX's modules have at most one entry
+/// A field of a message that we did not declare would be missing from its bytes. JAX's modules have at most one entry
 /// in each map and come back identical; in TensorFlow's, C++ wrote maps in hash order, where ours are sorted.
 #[test]
 fn messages_lose_no_byte() {

@@ -1,6 +1,6 @@
-//! Modules that JAX and TensorFlow made go through text and proto, in every direction, and still compute the same bits.
+//! Modules from JAX and TensorFlow go through text and proto, in every direction, and still compute the same bits.
 //!
-//! `tests/hlo/foreign_modules.rs` compares what they say; this file compares what the CPU plugin makes of them.
+//! `tests/hlo/foreign_modules.rs` compares the modules; this file compares the results of the CPU plugin.
 
 use crate::run;
 
@@ -50,7 +50,7 @@ fn callers_first(text: &str) -> String {
     blocks.join("\n\n")
 }
 
-/// A module's protos after each of the ways it can come and go.
+/// A module's protos after each way of reading and writing it.
 fn journeys(oracle: (&str, &str)) -> Vec<(&'static str, Vec<u8>)> {
     let original = std::fs::read(path(oracle, "pb")).unwrap();
     let written = std::fs::read_to_string(path(oracle, "txt")).unwrap();
@@ -69,7 +69,7 @@ fn journeys(oracle: (&str, &str)) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// After the first passage nothing changes any more: what a module is, its text and its proto are one.
+/// After the first conversion nothing changes any more: the module, its text and its proto agree.
 #[test]
 fn text_and_proto_are_stable() {
     for oracle in ORACLES {

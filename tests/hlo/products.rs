@@ -1,4 +1,5 @@
-//! Products of bf16 arrays that give f32, of which XLA's CPU compiler leaves some without what runs them: see `pjrt::cpu`.
+//! Products of bf16 arrays with f32 results: XLA's CPU compiler leaves some that its runtime does not implement: see
+//! `pjrt::cpu`.
 
 use bf16scope::hlo::proto::encode;
 use bf16scope::hlo::{Literal, text};
@@ -7,7 +8,7 @@ use half::bf16;
 
 use crate::run::{f32s, run_bytes};
 
-/// Small integers, of which all products and sums are exact.
+/// Small integers, whose products and sums are all exact.
 fn integers(n: usize, step: usize) -> Vec<f32> {
     (0..n).map(|at| ((at * step + at / 11) % 7) as f32 - 3.0).collect()
 }

@@ -27,7 +27,7 @@ fn callers_first(text: &str) -> String {
     blocks.join("\n\n")
 }
 
-/// Sends a module on every way between text and proto, and gives the programs that differ in their bytes.
+/// Converts a module in every way between text and proto, and returns the programs that differ in their bytes.
 ///
 /// The first passage puts callees first and writes out what a text or message leaves to be understood (layouts, the
 /// precision of operands); after it nothing changes any more.
@@ -51,7 +51,7 @@ fn programs(built: &Module) -> Vec<Vec<u8>> {
     programs
 }
 
-/// Bits of the results of programs, which must be the same of all.
+/// The bits of the programs' results, which must all be the same.
 fn results(programs: &[Vec<u8>], arguments: &[Literal]) -> Vec<Literal> {
     let mut results = programs.iter().map(|bytes| run::run_bytes(bytes, &CompileOptions::default(), arguments));
     let first = results.next().unwrap();

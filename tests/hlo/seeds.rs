@@ -1,4 +1,4 @@
-//! How many seeds tell a difference: docs/SEEDS.md says what the code does.
+//! How many seeds detect a difference: docs/SEEDS.md agrees with the code.
 
 use bf16scope::numerics::power::n_to_tell;
 

@@ -1,4 +1,4 @@
-//! StableHLO, both ways: what JAX writes is read in every form, and what is written computes the same.
+//! StableHLO, both ways: JAX's programs are read in every form, and written programs compute the same.
 //!
 //! Bits are compared on one plugin, with excess precision off: XLA's converter may name and order things otherwise, and
 //! what is computed stays.
@@ -82,7 +82,7 @@ fn bits(literals: &[Literal]) -> Vec<&[u8]> {
     bytes.collect()
 }
 
-/// What is read without XLA's converter is what the converter makes of it: the same aliases, and the same bits.
+/// A module that is read without XLA's converter has the same aliases and computes the same bits as the converter's.
 fn is_read_here_as_by_xla(text: &str, name: &str) {
     let here = stablehlo::read(text, name).unwrap_or_else(|| panic!("{name} is not read without the converter"));
     verify(&here).unwrap_or_else(|errors| panic!("{name}: {errors}"));
@@ -98,8 +98,8 @@ fn is_read_here_as_by_xla(text: &str, name: &str) {
     }
 }
 
-/// What JAX writes where it differentiates `einsum("ij,jk->ik", x, w, preferred_element_type=f32)` of bf16 arrays: read
-/// here and by the converter, printed as text and proto and as StableHLO.
+/// JAX's derivative of `einsum("ij,jk->ik", x, w, preferred_element_type=f32)` of bf16 arrays: read here and by the
+/// converter, printed as text and proto and as StableHLO.
 #[test]
 fn products_of_two_dtypes_come_and_go_in_every_form() {
     let mlir = "module @jit_f {\n  func.func public @main(%arg0: tensor<2x3xf32>, %arg1: tensor<4x3xbf16>) -> \
@@ -119,7 +119,7 @@ fn products_of_two_dtypes_come_and_go_in_every_form() {
     assert_eq!(results(&read(written.as_bytes(), "written.mlir").unwrap()), expected);
 }
 
-/// A module may be called what no symbol of MLIR's is.
+/// A module may have a name that is not a valid symbol in MLIR.
 #[test]
 fn names_become_symbols_that_mlir_reads() {
     for (name, symbol) in
@@ -163,7 +163,7 @@ fn names_locations_and_donations_survive() {
         assert!(dot.metadata.op_name.contains("hidden"), "{form}: {}", dot.metadata.op_name);
         assert!(dot.metadata.op_name.ends_with("dot_general"), "{form}: {}", dot.metadata.op_name);
     }
-    // Without locations of its own a text is located in itself.
+    // A text without locations is its own location.
     let module = read_file("mlp.mlir");
     let dot = module.entry().instructions.iter().find(|instr| matches!(instr.op, Op::Dot { .. })).unwrap();
     assert_eq!((dot.metadata.source_file.as_str(), dot.metadata.source_line), ("mlp.mlir", 3));
@@ -186,7 +186,7 @@ fn shardings_survive_being_written() {
     let modules = FORMS.map(|form| (form, read_file(&format!("sharded.{form}"))));
     for (form, module) in modules.into_iter().chain([("hlo.pb", proto(&data("sharded.hlo.pb")))]) {
         let written = stablehlo::write(&module).unwrap_or_else(|error| panic!("{form}: {error}"));
-        // Of bytecode and protos only the shardings say how many.
+        // In bytecode and protos only the shardings show the number of devices.
         assert!(written.text.contains("mhlo.num_partitions = 8 : i32"), "{form}: {}", written.text);
         let back = read(written.text.as_bytes(), "back.mlir").unwrap_or_else(|error| panic!("{form}: {error}"));
         let shardings = |module: &Module| -> Vec<String> {
@@ -224,7 +224,7 @@ ENTRY main {
 }
 ";
 
-/// A small module of each op, what the models are, what JAX and TensorFlow export.
+/// A small module of each op, the example models, and modules that JAX and TensorFlow export.
 fn modules() -> Vec<Module> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let zoo = include_str!("../attacks/mutations/zoo.hlo").split("HloModule ").filter(|text| !text.trim().is_empty());
@@ -240,7 +240,8 @@ fn modules() -> Vec<Module> {
     modules
 }
 
-/// Ops of the small modules that StableHLO has not, or that one device cannot run: each is refused with its name.
+/// Ops of the small modules that StableHLO does not have, or that one device cannot run: each is refused with its
+/// name.
 #[test]
 fn what_is_written_is_read_and_computes_the_same() {
     let (mut n_written, mut refused) = (0, Vec::new());
@@ -318,7 +319,7 @@ fn what_has_no_hlo_is_said_with_its_line() {
     assert!(!error.is_empty());
 }
 
-/// What a custom call says of layouts, of memory and to its back end is XLA's again after both ways.
+/// A custom call's layouts, memory spaces and back-end config are XLA's again after both conversions.
 #[test]
 fn a_custom_call_keeps_its_words() {
     let module = text::parse(
@@ -350,7 +351,7 @@ fn must_alias_is_said_to_become_may_alias() {
     assert!(written.lost.is_empty(), "{:?}", written.lost);
 }
 
-/// What `run` gives of a file of tests/data/stablehlo, with random inputs that are the same for the same shapes.
+/// The results of `run` for a file of tests/data/stablehlo, with random inputs that only depend on the shapes.
 fn results_of(file: &str, dims: &[&str]) -> Result<Vec<u8>, String> {
     let folder = tempfile::tempdir().unwrap();
     let outputs = folder.path().join("out.npz");
@@ -374,7 +375,7 @@ fn symbolic_sizes_that_are_given_make_the_static_program() {
     for file in ["symbolic.mlirbc", "symbolic.jax"] {
         assert!(results_of(file, &["b=3"]).unwrap() == results_of("symbolic_3.mlir", &[]).unwrap(), "{file}");
     }
-    // By place: the second is the labels', which is told by the first.
+    // By position: the second is the labels', which the first determines.
     assert!(results_of("symbolic.mlir", &["3:0=3"]).unwrap() == results_of("symbolic_3.mlir", &[]).unwrap());
 }
 
@@ -391,7 +392,7 @@ fn symbolic_sizes_that_do_not_fit_are_said() {
     assert!(error.contains("Found inconsistency between dimension size args[2].shape[0] (= 4)"), "{error}");
     let error = refused(&["b=3", "c=4"]);
     assert!(error.contains("no symbolic dimension is called `c`"), "{error}");
-    // JAX's flag is a word of every export: one that is static goes on to the converter, for ops that only that knows.
+    // JAX's flag is in every export: a static one is passed on to the converter, for ops that only that knows.
     let error = results_of("platforms.jax", &["b=3"]).unwrap_err();
     assert!(error.contains("has no symbolic dimension, and --dim gives sizes to those"), "{error}");
     let text = "module @m attributes {jax.uses_shape_polymorphism = false} {\n  func.func public @main(%a: tensor<2xf32>) -> \

@@ -49,7 +49,7 @@ fn over_devices(op: &str) -> Module {
     module
 }
 
-/// What the one collective of a module says, without names of other things; sorted.
+/// The attributes of a module's only collective, without names of other instructions; sorted.
 fn said(module: &Module, opcode: &str) -> Vec<String> {
     let text = text::print(module, &text::PrintOptions::default());
     let (_, rest) = text.split_once(&format!(" {opcode}(")).unwrap_or_else(|| panic!("no {opcode}:\n{text}"));
@@ -61,7 +61,7 @@ fn said(module: &Module, opcode: &str) -> Vec<String> {
     all
 }
 
-/// Every op over devices is written, and XLA's converter makes the same of it: in groups, channels and flags.
+/// Every op over devices is written, and XLA's converter reads the same: in groups, channels and flags.
 #[test]
 fn collectives_come_back_as_they_were() {
     for (op, other) in COLLECTIVES {

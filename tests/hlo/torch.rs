@@ -1,5 +1,5 @@
-//! What torch_xla writes: read in every form, and run beside what torch computed. Numbers are whole or halves, so sums are
-//! exact in any order, and every bit is compared (tests/data/torch/make.py).
+//! Modules from torch_xla: read in every form, and run beside torch's own results. Numbers are whole or halves, so
+//! sums are exact in any order, and every bit is compared (tests/data/torch/make.py).
 
 use bf16scope::foreign::{self, FileKind};
 use bf16scope::hlo::proto::encode;
@@ -69,7 +69,7 @@ fn what_torch_writes_computes_what_torch_does() {
     }
 }
 
-/// Of HLO text also the print; torch_xla's is of the older, long kind.
+/// For HLO text also the print; torch_xla's is in the older, long dialect.
 #[test]
 fn hlo_text_of_torch_is_printed_to_the_same_module() {
     let module = read("step.hlo");

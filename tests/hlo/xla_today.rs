@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
-/// What writers there are, and what of each: `docs/FORMATS.md` has a row for each of these.
+/// The writers of modules, and the forms of each: `docs/FORMATS.md` has a row for each of these.
 const WRITERS: [&str; 10] = [
     "jax_cpu_step",
     "jax_cpu_many",
@@ -55,7 +55,7 @@ fn proto_of(stage: &str) -> Vec<u8> {
     bytes(&format!("{stage}.pb"))
 }
 
-/// The dialect of a text: of XLA's `Default` today, of the same with operands' shapes, or of `ShortParsable`.
+/// The dialect of a text: XLA's `Default` today, the same with operands' shapes, or `ShortParsable`.
 fn dialect(text: &str) -> PrintOptions {
     let metadata = text.contains("metadata={");
     match (text.contains("ENTRY %"), text.contains("dot(f32[")) {
@@ -90,7 +90,8 @@ const OF_OPTIONS: [&str; 5] = [
     "replica_count",
 ];
 
-/// The module of a text without what its proto does not say. Of counts of devices a proto says as many as its device assignment has.
+/// The module of a text without the parts that its proto does not have. A proto has the counts of devices of its
+/// device assignment.
 fn without_options(mut module: Module, proto: &Module) -> Module {
     let is_said = |attribute: &(String, String)| proto.unmodelled.attributes.contains(attribute);
     module.unmodelled.attributes.retain(|it| is_said(it) || !OF_OPTIONS.contains(&it.0.as_str()));
@@ -113,8 +114,8 @@ fn protos_print_as_xla_printed_them() {
         let text = text_of(&stage);
         let expected = without_options(text::parse(&text, &stage).unwrap(), &module);
         let options = dialect(&text);
-        // A text has computations in the module's order, a proto has them callees first, and sometimes more that nobody
-        // calls.
+        // A text has computations in the module's order, a proto has them callees first, and sometimes further ones
+        // without a caller.
         let found = text::print(&module, &options);
         let found: BTreeSet<&str> = found.split("\n\n").map(str::trim).collect();
         for block in text::print(&expected, &options).split("\n\n").map(str::trim) {
@@ -147,10 +148,11 @@ fn protos_come_back_from_their_texts() {
     }
 }
 
-/// The field of an instruction's metadata: sizes of code and working set, which the TPU compiler writes, have no text.
+/// The field of an instruction's metadata without a text form: sizes of code and working set, which the TPU compiler
+/// writes.
 const METADATA: u32 = 7;
 
-/// Fields by opcode that a text never says: defaults that XLA writes and does not print.
+/// Fields, by opcode, that a text never has: defaults that XLA writes and does not print.
 const NO_TEXT: [(&str, u32); 1] = [("convolution", 98)];
 
 /// The fields in which two messages differ.
@@ -182,7 +184,7 @@ fn without_what_has_no_text(mut module: HloModuleProto) -> HloModuleProto {
     module
 }
 
-/// A message without what a compilation adds to a module, for which text has no words.
+/// A message without the parts that a compilation adds to a module, which text cannot represent.
 fn without_compilation(module: HloModuleProto) -> HloModuleProto {
     HloModuleProto {
         id: 0,
@@ -217,7 +219,7 @@ fn messages_lose_no_byte() {
     }
 }
 
-/// Before optimization a module is a program: it keeps the verifier's rules.
+/// Before optimization a module is a program: it passes the verifier.
 #[test]
 fn programs_verify() {
     for stage in stages().filter(|stage| stage.ends_with(".before")) {
@@ -311,7 +313,7 @@ fn a_name_may_stand_in_several_computations() {
     assert_eq!(of_all(&message), ["x", "y", "x.2", "y.1", "x.3", "y.2", "x.1", "out"]);
     let found = run::run_bytes(&bytes, &CompileOptions::default(), &[Literal::scalar(0.0f32)]);
     assert_eq!(found, [Literal::scalar(1.0f32)]);
-    // What XLA says where they are not renamed.
+    // XLA's error if they are not renamed.
     for name in ["x", "y"] {
         let mut twice = message.clone();
         let instructions = twice.computations.iter_mut().flat_map(|computation| &mut computation.instructions);

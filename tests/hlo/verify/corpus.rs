@@ -1,4 +1,4 @@
-//! Broken modules, one rule each, with what the verifier says of them.
+//! Broken modules, one rule each, with the verifier's messages.
 
 use crate::verify::build::*;
 use bf16scope::hlo::ops::*;
@@ -23,7 +23,7 @@ fn at<'m>(module: &'m mut Module, name: &str) -> &'m mut Instruction {
     instructions.find(|instruction| instruction.name == name).expect(name)
 }
 
-/// An op that takes and gives anything.
+/// An op with arbitrary operands and results.
 fn any_call() -> Op {
     Op::CustomCall(Box::new(CustomCall { target: "any".into(), ..CustomCall::default() }))
 }
@@ -109,7 +109,7 @@ fn calls() {
 
 #[test]
 fn a_chain_of_calls_that_is_too_long_is_one_error() {
-    // Callees first, as decoders leave them, so that each is walked by itself.
+    // Callees first, as decoders leave them, so that each is visited separately.
     let mut module = small();
     let mut callee = computation(&mut module, "first");
     add(&mut module, callee, "first_one", Op::Constant(Literal::scalar(0f32)), &[], "f32[]");

@@ -1,6 +1,6 @@
-//! A valid module, corrupted at random: the verifier answers, whatever it is given.
+//! A valid module, corrupted at random: the verifier returns for any input.
 //!
-//! That it also finds what is broken is the corpus' matter. Here a panic, an overflow or an endless loop is a failure.
+//! The corpus tests that errors are detected. Here a panic, an overflow or an endless loop is a failure.
 
 use crate::verify::build::{rich, shape};
 use bf16scope::hlo::ops::*;
@@ -113,7 +113,7 @@ fn corrupt_shape(shape: &mut Shape, part: usize, value: i64) {
     }
 }
 
-/// What is not a number: lists get shorter or longer, literals lose bytes.
+/// Corrupts data other than numbers: lists get shorter or longer, literals lose bytes.
 fn corrupt_rest(op: &mut Op, value: i64) {
     match op {
         Op::Constant(Literal::Array { shape, bytes }) => {

@@ -1,5 +1,5 @@
-//! The verifier as a black box: a corpus of broken modules with whole messages, and random corruptions;
-//! and what XLA itself and its users' modules say.
+//! The verifier as a black box: a corpus of broken modules with whole messages, and random corruptions; and
+//! comparisons with XLA itself and with its users' modules.
 //!
 //! `UPDATE_EXPECT=1 cargo test --test hlo verify::` rewrites the messages.
 

@@ -1,4 +1,4 @@
-//! What the verifier accepts, XLA's compiler for the CPU accepts; and what XLA made, the verifier accepts.
+//! Modules that the verifier accepts compile with XLA's compiler for the CPU; and modules from XLA pass the verifier.
 
 use crate::run::quick;
 use crate::verify::build::*;
@@ -55,7 +55,7 @@ fn applying(op: impl FnOnce(CompId) -> Op, operands: &[&str], result: &str) -> M
     module
 }
 
-/// Corners of the rules: what is unusual and still accepted.
+/// Corners of the rules: unusual but valid.
 pub fn corners() -> Vec<(&'static str, Module)> {
     let matmul = || dot(&[], &[], &[1], &[0]);
     let mut window = vec![WindowDim::of_size(2); 2];
@@ -228,10 +228,10 @@ pub fn corners() -> Vec<(&'static str, Module)> {
     list
 }
 
-/// Functions that are HLO, and that this CPU compiler says it does not implement.
+/// Functions of HLO for which this CPU compiler reports that it does not implement them.
 const CPU_LACKS: &[&str] = &["acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh"];
 
-/// The ops that move and make data.
+/// Ops that move or create data.
 fn movement() -> Vec<(&'static str, Module)> {
     let gather = GatherDims {
         offset_dims: vec![1],
@@ -282,7 +282,7 @@ fn movement() -> Vec<(&'static str, Module)> {
     let unary = UnaryOp::ALL.iter().filter(|op| !CPU_LACKS.contains(&op.name())).map(|&op| (op.name(), Op::Unary(op)));
     let binary = BinaryOp::ALL.iter().map(|&op| (op.name(), Op::Binary(op)));
     for (name, op) in unary.chain(binary) {
-        // Of the dtypes that the op takes, the first.
+        // The first dtype that the op accepts.
         let valid = ["f32[6]", "s32[6]", "c64[6]"].into_iter().find_map(|operand| {
             let mut module = single(op.clone(), &vec![operand; n_operands(&op)], operand);
             infer_last(&mut module).ok().map(|()| module)
@@ -319,8 +319,8 @@ pub fn needs_f16c(module: &Module) -> bool {
     !crate::run::has_f16() && instructions.into_iter().any(|instruction| any(&instruction.shape))
 }
 
-/// Whether this module has a `reduce-window` of single elements whose negative padding takes some away: XLA makes an `add` of
-/// the whole operand of it, and ends its process over the shapes.
+/// Whether this module has a `reduce-window` of single elements whose negative padding removes some: XLA turns it into
+/// an `add` of the whole operand, and aborts because of the shapes.
 fn crops_windows_of_one(module: &Module) -> bool {
     let mut instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
     instructions.any(|instr| match &instr.op {
@@ -347,7 +347,7 @@ fn xla_compiles_the_corners() {
     assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
 
-/// A module's only result, of operands that count from -2.
+/// A module's only result, for operands that count from -2.
 fn computed(module: &Module) -> Vec<Literal> {
     let entry = module.entry();
     let arguments: Vec<Literal> = entry.parameters().iter().map(|&id| counting(&entry.instr(id).shape)).collect();
@@ -406,7 +406,7 @@ fn dots_of_two_dtypes_compute_what_those_of_converted_operands_do() {
     }
 }
 
-/// The gradients of both operands of a product, as it stands or of operands that are converted to f32 first.
+/// The gradients of both operands of a product, as written or with operands that are converted to f32 first.
 fn gradients_of_dot(lhs: &str, rhs: &str, is_converted: bool) -> Module {
     let e = Emitter::new(Module::new("main"), CompId(0));
     let operands = [e.parameter(0, &shape(&format!("{lhs}[2,3]"))), e.parameter(1, &shape(&format!("{rhs}[3,5]")))];
@@ -470,7 +470,7 @@ fn nudge(module: &mut Module, (part, value): (usize, i64)) {
     }
 }
 
-/// Gives the last instruction the shape that its rule says.
+/// Sets the last instruction's shape to that of its rule.
 fn infer_last(module: &mut Module) -> Result<(), RuleError> {
     let instructions = &module.computations[0].instructions;
     let last = instructions.len() - 1;

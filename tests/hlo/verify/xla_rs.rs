@@ -1,5 +1,5 @@
-//! The corners of every op on xla-rs: XLA's own parser reads them as they were, and what runs on the plugin runs on
-//! xla-rs's client to the same bits.
+//! The corners of every op on xla-rs: XLA's own parser reads them unchanged, and those that run on the plugin run on
+//! xla-rs's client with the same bits.
 
 use crate::verify::xla::corners;
 use bf16scope::hlo::proto::{decode, encode};
@@ -38,7 +38,7 @@ fn xlas_parser_reads_the_corners_in_both_dialects() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Small numbers in every dtype: 0, 1 and 2 in turn, which all of them hold but `pred`.
+/// Small numbers in every dtype: 0, 1 and 2 in turn, which all dtypes except `pred` represent.
 fn argument(shape: &ArrayShape) -> Vec<u8> {
     let n_elements = shape.dims.iter().product::<i64>();
     let mut bytes = Vec::new();
@@ -52,7 +52,7 @@ fn argument(shape: &ArrayShape) -> Vec<u8> {
     bytes
 }
 
-/// The result's bytes; `None` where the device has no such dtype or op and says so.
+/// The result's bytes; `None` if the device reports that it does not have the dtype or op.
 fn run(client: &Client, module: &Module) -> Result<Vec<Vec<u8>>, PjrtError> {
     let executable = client.compile(&encode::to_bytes(module).unwrap(), &CompileOptions::default())?;
     let mut arguments = Vec::new();
@@ -87,6 +87,6 @@ fn xla_rs_gives_the_plugins_bits_in_the_corners() {
         }
     }
     assert!(wrong.is_empty(), "{n_same} same, {n_lacking} lacking, {} wrong:\n{}", wrong.len(), wrong.join("\n"));
-    // One is a dot of a dtype of which xla-rs has no arrays.
+    // One is a dot of a dtype for which xla-rs has no arrays.
     assert_eq!((n_same, n_lacking), (123, 1));
 }

@@ -1,4 +1,4 @@
-//! Arrays that loops store: those that they fill slice by slice, and arrays that they read slice by slice.
+//! Arrays that loops store: those that they fill slice by slice, and those that they read slice by slice.
 //!
 //! A loop carries its state in the types of its operands, and a value that is carried from step to step stays f32, as
 //! its error would be carried, too. But a loop that JAX's `scan` generates also carries other arrays. Those that it
