@@ -205,19 +205,22 @@ fn circles(modules: &BTreeMap<ModulePath, Module>) -> Vec<String> {
 /// are not.
 #[test]
 fn circles_are_seen() {
-    let of = |files: &[(&str, &str)]| {
+    let circles_of = |files: &[(&str, &str)]| {
         circles(&files.iter().map(|(path, text)| (module_path(Path::new(path)), Module::read(text))).collect())
     };
     let room = ("room/mod.rs", "mod a; mod b; pub use b::B;");
     let b = ("room/b.rs", "use super::a::A; pub struct B(A);");
-    assert_eq!(of(&[room, ("room/a.rs", "use super::B; pub struct A; fn f(_: B) {}"), b]), ["room/a ↔ room/b"]);
-    assert_eq!(of(&[room, ("room/a.rs", "pub struct A; fn f(_: crate::room::b::B) {}"), b]), ["room/a ↔ room/b"]);
-    assert_eq!(of(&[room, ("room/a.rs", "pub struct A;"), b]), [""; 0]);
+    assert_eq!(circles_of(&[room, ("room/a.rs", "use super::B; pub struct A; fn f(_: B) {}"), b]), ["room/a ↔ room/b"]);
+    assert_eq!(
+        circles_of(&[room, ("room/a.rs", "pub struct A; fn f(_: crate::room::b::B) {}"), b]),
+        ["room/a ↔ room/b"]
+    );
+    assert_eq!(circles_of(&[room, ("room/a.rs", "pub struct A;"), b]), [""; 0]);
     let parent = ("room/mod.rs", "mod a; pub struct P; fn f() { a::g(P) }");
-    assert_eq!(of(&[parent, ("room/a.rs", "use super::P; pub fn g(_: P) {}")]), [""; 0]);
+    assert_eq!(circles_of(&[parent, ("room/a.rs", "use super::P; pub fn g(_: P) {}")]), [""; 0]);
     let child = ("room/a/inner.rs", "use crate::room::b::B; use super::A; pub struct C(B, A);");
     let uses_child = ("room/a.rs", "mod inner; pub use inner::C; pub struct A;");
-    assert_eq!(of(&[room, uses_child, child, b]), ["room/a ↔ room/a/inner ↔ room/b"]);
+    assert_eq!(circles_of(&[room, uses_child, child, b]), ["room/a ↔ room/a/inner ↔ room/b"]);
     let test = ("room/a.rs", "pub struct A; #[cfg(test)] mod tests { use super::super::B; }");
-    assert_eq!(of(&[room, test, b]), [""; 0]);
+    assert_eq!(circles_of(&[room, test, b]), [""; 0]);
 }

@@ -36,13 +36,13 @@ fn variants_made(tokens: TokenStream, own: &str, made: &mut BTreeSet<String>) {
             is_pattern[at..end].fill(true);
         }
     }
-    let mut own = own.to_string();
+    let mut self_type = own.to_string();
     for at in 0..tokens.len() {
         if name(at).as_deref() == Some("impl") {
             let ahead = (at + 1..tokens.len()).take_while(|&at| !matches!(&tokens[at], TokenTree::Group(_)));
             let ahead: Vec<String> = ahead.filter_map(name).collect();
             let from = ahead.iter().position(|name| name == "for").map_or(0, |at| at + 1);
-            own = ahead.get(from).cloned().unwrap_or_default();
+            self_type = ahead.get(from).cloned().unwrap_or_default();
         }
         if is_pattern[at] {
             continue;
@@ -51,14 +51,14 @@ fn variants_made(tokens: TokenStream, own: &str, made: &mut BTreeSet<String>) {
             TokenTree::Group(group) if at >= 2 && is(at - 1, '!') && name(at - 2).as_deref() == Some("matches") => {
                 let inner = group.stream().into_iter();
                 let asked = inner.take_while(|token| !matches!(token, TokenTree::Punct(mark) if mark.as_char() == ','));
-                variants_made(asked.collect(), &own, made);
+                variants_made(asked.collect(), &self_type, made);
             }
-            TokenTree::Group(group) => variants_made(group.stream(), &own, made),
-            TokenTree::Ident(of) if is(at + 1, ':') && is(at + 2, ':') => {
+            TokenTree::Group(group) => variants_made(group.stream(), &self_type, made),
+            TokenTree::Ident(enum_name) if is(at + 1, ':') && is(at + 2, ':') => {
                 let begin = (0..at).rev().find(|&at| !is(at, ':') && name(at).is_none()).map_or(0, |at| at + 1);
                 let is_compared = begin >= 2 && is(begin - 1, '=') && (is(begin - 2, '=') || is(begin - 2, '!'));
-                let of = if of == "Self" { own.clone() } else { of.to_string() };
-                made.extend(name(at + 3).filter(|_| !is_compared).map(|variant| format!("{of}::{variant}")));
+                let enum_name = if enum_name == "Self" { self_type.clone() } else { enum_name.to_string() };
+                made.extend(name(at + 3).filter(|_| !is_compared).map(|variant| format!("{enum_name}::{variant}")));
             }
             TokenTree::Ident(_) | TokenTree::Punct(_) | TokenTree::Literal(_) => {}
         }

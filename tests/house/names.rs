@@ -32,12 +32,12 @@ fn bare_names_are_seen() {
 
 #[test]
 fn types_say_whose_they_are() {
-    let found = source_files().into_iter().flat_map(|(path, text)| {
+    let names = source_files().into_iter().flat_map(|(path, text)| {
         let mut file = syn::parse_file(&text).unwrap();
         without_tests(&mut file.items);
         bare(&file.items).into_iter().map(move |name| format!("{}: {name}", path.display())).collect::<Vec<_>>()
     });
     // A verb, for a question in one call, like `Fit`, `Compare` and `Explain`.
-    let found = found.filter(|found| found != "crates/study/src/one_call.rs: Plan");
-    check(found.collect(), "a type's name says whose it is: `FitRow`, `PageKind`, not `Row`, `Kind`");
+    let names = names.filter(|names| names != "crates/study/src/one_call.rs: Plan");
+    check(names.collect(), "a type's name says whose it is: `FitRow`, `PageKind`, not `Row`, `Kind`");
 }

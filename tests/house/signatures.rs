@@ -31,7 +31,7 @@ struct Signatures {
 }
 
 impl Signatures {
-    fn of(text: &str, crates: &BTreeSet<String>) -> Vec<(usize, String)> {
+    fn read(text: &str, crates: &BTreeSet<String>) -> Vec<(usize, String)> {
         let mut file = syn::parse_file(text).unwrap();
         without_tests(&mut file.items);
         let mut signatures = Signatures { crates: crates.clone(), ..Signatures::default() };
@@ -140,7 +140,7 @@ impl Signatures {
 #[test]
 fn signatures_are_read() {
     let crates = BTreeSet::from(["zip".to_string(), "num_bigint".to_string()]);
-    let found = Signatures::of(
+    let names = Signatures::read(
         r"
         use num_bigint::{BigInt, BigUint as Whole};
         pub fn a(x: &Whole) {}
@@ -155,28 +155,28 @@ fn signatures_are_read() {
         ",
         &crates,
     );
-    let found: Vec<(usize, &str)> = found.iter().map(|(line, name)| (*line, name.as_str())).collect();
+    let names: Vec<(usize, &str)> = names.iter().map(|(line, name)| (*line, name.as_str())).collect();
     let (zip, num) = ("zip", "num_bigint");
-    assert_eq!(found, [(3, num), (5, zip), (6, num), (7, zip), (8, num)]);
+    assert_eq!(names, [(3, num), (5, zip), (6, num), (7, zip), (8, num)]);
 }
 
 #[test]
 fn public_signatures_name_no_foreign_crate() {
     let crates = dependencies();
     assert!(crates.contains("serde_yaml") && crates.contains("num_bigint"), "{crates:?}");
-    let mut found = Vec::new();
+    let mut foreign = Vec::new();
     for (path, text) in source_files() {
         // Nothing depends on the program.
         if ["cli", "report"].contains(&room(&path).as_str()) {
             continue;
         }
         let shown = path.display().to_string();
-        for (line, name) in Signatures::of(&text, &crates) {
+        for (line, name) in Signatures::read(&text, &crates) {
             let may = FOREIGN.iter().find(|(allowed, _)| *allowed == name).map_or(&[][..], |(_, places)| places);
             if !may.iter().any(|place| shown.starts_with(place)) {
-                found.push(format!("{shown}:{line}: {name}"));
+                foreign.push(format!("{shown}:{line}: {name}"));
             }
         }
     }
-    check(found, "public signatures name our own types: wrap or hide those of other crates");
+    check(foreign, "public signatures name our own types: wrap or hide those of other crates");
 }

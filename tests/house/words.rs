@@ -79,13 +79,13 @@ fn pages_and_messages_use_the_fields_words() {
             .map(|name| format!("docs/{name}")),
     );
     assert!(pages.len() > 15, "{pages:?}");
-    let mut found = Vec::new();
+    let mut phrases = Vec::new();
     for page in pages {
         let text = std::fs::read_to_string(root.join(&page)).unwrap();
-        found.extend(found_in(&text).into_iter().map(|said| format!("{page}: {said}")));
+        phrases.extend(found_in(&text).into_iter().map(|phrase| format!("{page}: {phrase}")));
     }
     for (path, text) in source_files() {
-        found.extend(found_in(&prose(&text)).into_iter().map(|said| format!("{}: {said}", path.display())));
+        phrases.extend(found_in(&prose(&text)).into_iter().map(|phrase| format!("{}: {phrase}", path.display())));
     }
-    check(found, "words that a search finds");
+    check(phrases, "words that a search finds");
 }
