@@ -1,8 +1,8 @@
-//! How fast an epoch of batches is made of arrays in memory, beside the plain cast of the same numbers.
+//! Throughput of an epoch of batches from arrays in memory, beside the plain cast of the same numbers.
 //!
-//! `cargo bench -p bf16scope-data --bench batch`. The baseline casts as many f32 to bf16, in their order and in one piece for each batch,
-//! into new memory as a batch's is; so what is left is what finding, shuffling, checking and naming examples costs. The
-//! last lines are shares of the baseline's speed.
+//! `cargo bench -p bf16scope-data --bench batch`. The baseline casts the same number of f32 to bf16, in order and in
+//! one piece per batch, into newly allocated memory like a batch's; the difference is the cost of finding, shuffling,
+//! checking and naming examples. The last lines are shares of the baseline's speed.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -14,13 +14,13 @@ use bf16scope_hlo::DType;
 use bf16scope_hlo::element::are_finite;
 use criterion::{Criterion, Throughput};
 
-/// CIFAR's images, and a batch that a core takes of them.
+/// CIFAR's image shape, and the batch size of one core.
 const DIMS: [i64; 3] = [32, 32, 3];
 const N_EXAMPLES: usize = 10_000;
 const BATCH: usize = 250;
 const N_VALUES: usize = 32 * 32 * 3;
 
-/// A name and what is timed.
+/// A case's name and the code that is timed.
 type Case<'a> = (&'static str, Box<dyn Fn() + 'a>);
 
 fn source(dtype: DType, images: Vec<u8>) -> Arrays {
@@ -64,12 +64,12 @@ fn bench(criterion: &mut Criterion) {
             }),
         ),
         (
-            // What the check of every number costs: the loader makes it of what it has cast.
+            // The cost of checking every number: the loader checks the numbers that it has just cast.
             "plain cast, and whether all are finite",
             Box::new(|| {
                 for values in floats.chunks(BATCH * N_VALUES) {
                     let mut bytes = vec![0; 2 * values.len()];
-                    // As an example of the loader: cast, then looked at, while it is in the cache.
+                    // As the loader treats an example: cast it, then check it while it is in the cache.
                     for (values, bytes) in values.chunks(N_VALUES).zip(bytes.chunks_mut(2 * N_VALUES)) {
                         to_bf16(black_box(values), bytes);
                         assert!(are_finite(DType::BF16, bytes), "whole numbers of a byte");

@@ -1,7 +1,7 @@
 //! How fast 256 MiB of f32 become bf16 or f16 on one thread as the loader casts them, beside copying the same bytes.
 //!
-//! `cargo bench -p bf16scope-data --bench cast`; the last lines say each cast's share of memcpy's bandwidth, input bytes by input
-//! bytes, and what handing a batch of images over with the examples last takes beside copying it.
+//! `cargo bench -p bf16scope-data --bench cast`; the last lines give each cast's share of memcpy's bandwidth, by input
+//! bytes, and the time to transpose a batch of images to examples-last beside copying it.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -17,16 +17,16 @@ use half::slice::HalfFloatSliceExt;
 /// 256 MiB.
 const N_VALUES: usize = 64 << 20;
 
-/// A name and what is timed.
+/// A case's name and the code that is timed.
 type Case<'a> = (&'static str, Box<dyn FnMut() + 'a>);
 
 fn bench(criterion: &mut Criterion) {
-    // Not constant, and in every page: finite values of many magnitudes.
+    // Not constant, and touching every page: finite values of many magnitudes.
     let src: Vec<f32> =
         (0..N_VALUES as u32).map(|idx| f32::from_bits(idx.wrapping_mul(0x9E37_79B9) & 0xBFFF_FFFF)).collect();
     let src_bytes: Vec<u8> = src.iter().flat_map(|value| value.to_le_bytes()).collect();
     let mut copy = vec![1f32; N_VALUES];
-    // The casts of ours take turns on it.
+    // Our casts share this buffer in turns.
     let bytes = RefCell::new(vec![1u8; 2 * N_VALUES]);
     let mut halves = vec![half::bf16::ONE; N_VALUES];
 
@@ -69,7 +69,7 @@ fn bench(criterion: &mut Criterion) {
     }
 }
 
-/// A batch of images in bf16, copied and turned in turns.
+/// A batch of images in bf16, copied and transposed alternately.
 fn hand_over() {
     const N_IMAGES: usize = 128;
     let batch: Vec<u8> = (0..N_IMAGES * 224 * 224 * 3 * 2).map(|idx| (idx * 31) as u8).collect();

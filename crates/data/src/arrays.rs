@@ -1,6 +1,6 @@
 //! Examples in memory: what the readers of CSV, `.npz` and IDX files return.
 //!
-//! The elements stay as the file has them, so that 60,000 images of bytes take 45 MiB and not four times that;
+//! Elements keep the file's dtype, so 60,000 images of bytes take 45 MiB instead of four times that;
 //! [`Loader`](super::Loader) casts them batch by batch.
 
 use std::borrow::Cow;
@@ -12,27 +12,27 @@ use crate::error::{DataError, DataErrorKind};
 use bf16scope_hlo::{Array, ArrayShape, Shape};
 use sha2::{Digest, Sha256};
 
-/// Bytes of one array at most that a reader takes into memory: what bounds it when a small compressed file unpacks to
-/// something huge.
+/// Upper bound on the bytes of one array that a reader takes into memory: it limits a small compressed file that
+/// unpacks to something huge.
 pub(super) const MAX_BYTES: u64 = 16 << 30;
 
 /// Named arrays of the same number of examples.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrays {
-    /// Where they are from, for errors.
+    /// The files that the arrays were read from, for errors.
     files: Vec<PathBuf>,
     infos: Vec<ArrayInfo>,
-    /// For each array the elements of all examples.
+    /// For each array, the elements of all examples.
     bytes: Vec<Vec<u8>>,
     n_examples: u64,
     /// The first example's number in the file.
     first: u64,
-    /// Where a file has lines: each example whose line is not the one after the example before, and its line.
+    /// For files with lines: each example that is not on the line after the previous example's, and its line.
     lines: Vec<(u64, u64)>,
 }
 
 impl Arrays {
-    /// Arrays that a program has, by name: the first axis of each counts the examples.
+    /// Builds the source from a program's own arrays, by name; the first axis of each counts the examples.
     ///
     /// ```
     /// use bf16scope_data::Arrays;
@@ -45,7 +45,7 @@ impl Arrays {
     /// ```
     ///
     /// # Errors
-    /// As [`Arrays::new`]; an array without axes, or whose bytes are not those of its shape.
+    /// Those of [`Arrays::new`]; an array without axes, or whose bytes do not match its shape.
     pub fn from_arrays<N: Into<String>>(arrays: impl IntoIterator<Item = (N, Array)>) -> Result<Arrays, DataError> {
         let file = Path::new("memory");
         let with_info = |(name, Array { shape, bytes }): (N, Array)| {
@@ -68,10 +68,10 @@ impl Arrays {
         Arrays::new(file, arrays.into_iter().map(with_info).collect::<Result<_, _>>()?)
     }
 
-    /// One of the arrays, all examples of it.
+    /// One array, with all its examples.
     ///
     /// # Errors
-    /// No array of this name.
+    /// No array has this name.
     pub fn array(&self, name: &str) -> Result<Array, DataError> {
         let idx = self.find(name)?;
         let ArrayInfo { dtype, dims, .. } = &self.infos[idx];
@@ -79,12 +79,12 @@ impl Arrays {
         Ok(Array { shape: ArrayShape::new(*dtype, dims), bytes: self.bytes[idx].clone() })
     }
 
-    /// Arrays with the bytes of all examples after one another, row-major, little-endian. `file` is where they are from
+    /// Arrays with the bytes of all examples one after another, row-major, little-endian. `file` is where they are from
     /// and appears in errors.
     ///
     /// # Errors
-    /// No arrays, or no examples; two arrays of one name; dims that make no example; bytes that are not whole examples;
-    /// arrays of different numbers of examples.
+    /// No arrays, or no examples; two arrays with the same name; invalid dims; bytes that are not a whole number of
+    /// examples; arrays with different numbers of examples.
     pub fn new(file: impl AsRef<Path>, arrays: Vec<(ArrayInfo, Vec<u8>)>) -> Result<Arrays, DataError> {
         let file = file.as_ref();
         let mut n_examples: Option<(u64, &str)> = None;
@@ -118,10 +118,10 @@ impl Arrays {
         Ok(Arrays { files: vec![file.to_owned()], infos, bytes, n_examples, first: 0, lines: Vec::new() })
     }
 
-    /// The same arrays and those of `other`, example by example: labels that stand in a file of their own.
+    /// Adds the arrays of `other`, example by example: for labels that are in a separate file.
     ///
     /// # Errors
-    /// Another number of examples; an array of a name that is there already.
+    /// `other` has another number of examples, or an array whose name is taken.
     pub fn join(self, other: Arrays) -> Result<Arrays, DataError> {
         let file = other.files[0].clone();
         let Arrays { mut files, mut infos, mut bytes, n_examples, first, lines } = self;
@@ -142,10 +142,10 @@ impl Arrays {
         Ok(Arrays { files, infos, bytes, n_examples, first, lines })
     }
 
-    /// The same arrays; numbers of `name` are multiplied with `scale` where they are cast.
+    /// The same arrays; the numbers of `name` are multiplied by `scale` when they are cast.
     ///
     /// # Errors
-    /// No array of this name; a scale that is no number, infinite or 0.
+    /// No array has this name; the scale is NaN, infinite or 0.
     pub fn scaled(mut self, name: &str, scale: f32) -> Result<Arrays, DataError> {
         let idx = self.find(name)?;
         if !scale.is_finite() || scale == 0.0 {
@@ -155,10 +155,10 @@ impl Arrays {
         Ok(self)
     }
 
-    /// The same arrays; each example of `name` has these dims: `[28, 28, 1]` where the file says `[28, 28]`.
+    /// The same arrays; each example of `name` gets these dims: `[28, 28, 1]` where the file says `[28, 28]`.
     ///
     /// # Errors
-    /// No array of this name; dims of another number of elements.
+    /// No array has this name; the dims have another number of elements.
     pub fn reshaped(mut self, name: &str, dims: impl Into<Vec<i64>>) -> Result<Arrays, DataError> {
         let (idx, dims) = (self.find(name)?, dims.into());
         if n_elements(&dims).is_none() || n_elements(&dims) != n_elements(&self.infos[idx].dims) {
@@ -168,7 +168,7 @@ impl Arrays {
         Ok(self)
     }
 
-    /// The same arrays in the dims of their features.
+    /// The same arrays, reshaped to the dims of their features.
     pub(super) fn shaped_as(self, features: &[Feature]) -> Result<Arrays, DataError> {
         features.iter().try_fold(self, |arrays, feature| arrays.reshaped(&feature.name, &feature.dims[..]))
     }
@@ -199,7 +199,8 @@ impl Arrays {
         Ok((self, test))
     }
 
-    /// The file has one example a line, but for these: examples whose line is not that after the example before.
+    /// Records the examples that are not on the line after the previous example's; the file has one example per line
+    /// otherwise.
     pub(super) fn with_lines(self, lines: Vec<(u64, u64)>) -> Arrays {
         Arrays { lines, ..self }
     }
@@ -427,7 +428,7 @@ mod tests {
         assert_eq!(changed(&|arrays| arrays.infos[0].scale = 0.5), (false, [true, false]));
         assert_eq!(changed(&|arrays| arrays.infos[1].dtype = DType::U16), (false, [false, true]));
         assert_eq!(changed(&|arrays| *arrays = arrays.clone().split_tail(1).unwrap().0), (true, [true, true]));
-        // How a file is called and where its lines are is nothing to the examples.
+        // The file's name and its line numbers do not enter the fingerprint.
         assert_eq!(changed(&|arrays| arrays.files[0] = "b.npz".into()), (false, [false, false]));
     }
 }

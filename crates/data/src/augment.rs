@@ -1,7 +1,7 @@
-//! Augmentation: training's examples, each changed a little at random; images with their masks, and two examples mixed.
+//! Augmentation: random changes of training examples; images with their masks, and mixing of two examples.
 //!
-//! All that is random is drawn from the example's [`Draw`], a function of seed, epoch and index: a run that is resumed sees
-//! what it would have seen. Evaluation sees examples as they are.
+//! Every random choice is drawn from the example's [`Draw`], a function of seed, epoch and index, so a resumed run sees
+//! the same images as an uninterrupted one. Evaluation sees examples unchanged.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,21 +18,21 @@ use super::source::{ArrayInfo, Elements, Fingerprint, Reading, Skipped, Source, 
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use bf16scope_hlo::DType;
 
-/// How examples are changed. Geometry first, then colour, then what is erased, then what is mixed.
+/// How examples are changed: first geometry, then colour, then erasing, then mixing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Augment {
-    /// Arrays that are moved with the images, nearest pixel by nearest pixel: masks.
+    /// Arrays that are moved with the images by nearest-neighbour sampling: masks.
     pub masks: Vec<String>,
-    /// Half of the images are mirrored left and right.
+    /// Mirrors half of the images left to right.
     pub flip: bool,
-    /// Half of the images are mirrored top and bottom.
+    /// Mirrors half of the images top to bottom.
     pub flip_vertical: bool,
-    /// Degrees by which images are turned at most, either way.
+    /// The largest rotation in degrees, either way.
     pub rotation: f32,
-    /// The share of height and width by which they are moved at most, either way.
+    /// The largest translation, as a share of height and width, either way.
     pub translation: f32,
-    /// The share by which they are enlarged or made smaller at most.
+    /// The largest zoom in or out, as a share.
     pub zoom: f32,
     /// Pixels are multiplied by a factor drawn from `1 ± brightness`.
     pub brightness: f32,
@@ -40,11 +40,12 @@ pub struct Augment {
     pub contrast: f32,
     /// Differences of a colour from its grey are multiplied by a factor drawn from `1 ± saturation`.
     pub saturation: f32,
-    /// The share of images of which a rectangle becomes 0.
+    /// The share of images in which a random rectangle is set to 0.
     pub erasing: f32,
-    /// The `α` of Beta(α, α), by which two examples and their labels are blended. 0 is not at all.
+    /// The `α` of Beta(α, α), by which two examples and their labels are blended. 0 turns it off.
     pub mixup: f32,
-    /// The `α` by which a rectangle of another example takes its place, and its share of the label. 0 is not at all.
+    /// The `α` of Beta(α, α), which draws how large a rectangle of another example is pasted in, and its share of the
+    /// label. 0 turns it off.
     pub cutmix: f32,
 }
 
@@ -91,7 +92,7 @@ impl Augment {
 enum Role {
     Image,
     Mask,
-    /// Labels that are blended where examples are.
+    /// Labels, which are blended when examples are.
     Label,
     Other,
 }
@@ -106,12 +107,12 @@ pub struct Augmented {
 }
 
 impl Augmented {
-    /// The examples of a source, changed so in training. Images are features of `[height, width, channels]` that the network
-    /// computes with.
+    /// Wraps a source so that its training examples are augmented. Images are features of `[height, width, channels]`
+    /// that the network computes with.
     ///
     /// # Errors
-    /// No image; a mask that is not there, or of another height or width; examples that are to be mixed and whose labels are
-    /// no distributions.
+    /// There is no image; a mask is missing, or has another height or width; examples are to be mixed and their labels
+    /// are not distributions.
     pub fn new(source: Box<dyn Source>, features: &[Feature], augment: Augment) -> Result<Augmented, DataError> {
         let wrong = |found: String, help: &str| {
             Err(DataError::new(DataErrorKind::Request, DataPlace::Nowhere, found).help(help))
@@ -149,14 +150,14 @@ impl Augmented {
             }
             let is_changed = *role == Role::Image || augment.mixes() && *role == Role::Label;
             if is_changed {
-                // Pixels become numbers where they are changed.
+                // Augmented pixels are numbers in f32.
                 (info.dtype, info.scale) = (DType::F32, 1.0);
             }
         }
         Ok(Augmented { source, augment, infos, roles })
     }
 
-    /// The arrays of an example as f32 where they are changed, else as bytes.
+    /// The arrays of an example: as f32 those that are augmented, as bytes the others.
     fn arrays_of(&self, index: u64, draw: Option<Draw>) -> Result<(Vec<Array>, Option<Spent>), DataError> {
         let own = self.source.arrays();
         let mut bytes: Vec<Vec<u8>> = vec![Vec::new(); own.len()];
@@ -183,7 +184,7 @@ impl Augmented {
     }
 }
 
-/// An array of an example on its way.
+/// An array of an example while it is augmented.
 #[derive(Clone, Debug)]
 enum Array {
     F32(Vec<f32>),
@@ -233,7 +234,7 @@ impl Source for Augmented {
         self.source.place(index)
     }
 
-    /// Examples that are changed otherwise are others.
+    /// Another augmentation gives another fingerprint.
     fn fingerprint(&self) -> Fingerprint {
         let mut fingerprint = self.source.fingerprint();
         let augment = serde_json::to_string(&self.augment).expect("numbers and names have a JSON form");
@@ -325,7 +326,7 @@ impl Augmented {
     /// Blends an example with another, or puts a rectangle of the other into it.
     fn mix(&self, arrays: &mut [Array], others: &[Array], random: &mut SplitMix64) {
         let augment = &self.augment;
-        // Where both are asked for, either is as likely.
+        // With both mixup and cutmix, each is chosen with probability 1/2.
         let cuts = match (augment.mixup > 0.0, augment.cutmix > 0.0) {
             (true, true) => random.below(2) == 0,
             (_, cuts) => cuts,
@@ -343,7 +344,8 @@ impl Augmented {
                 pixels.iter_mut().zip(other).for_each(|(own, other)| *own = share * *own + (1.0 - share) * other);
                 continue;
             }
-            // A rectangle of 1 − share of the image, around a place that may be near its edge; what is inside counts.
+            // A rectangle of 1 − share of the image, centred at a place that may be near the edge; only the part inside
+            // the image counts.
             let side = (1.0 - share).sqrt();
             let [rows, columns] = [0, 1].map(|axis| {
                 let (n, middle) = (size[axis] as f32, place[axis] * size[axis] as f32);
@@ -376,7 +378,7 @@ impl Geometry {
         ]
     }
 
-    /// Between the four nearest pixels; beyond the edge is 0.
+    /// Bilinear interpolation of the four nearest pixels; 0 beyond the edge.
     fn bilinear(&self, pixels: &[f32], size: [usize; 3]) -> Vec<f32> {
         let [height, width, channels] = size;
         let at = |row: i64, column: i64, channel: usize| match (0..height as i64).contains(&row)
@@ -401,7 +403,7 @@ impl Geometry {
         out
     }
 
-    /// The nearest pixel, `n` values wide; beyond the edge is 0, the background.
+    /// The nearest pixel, `n` values wide; 0, the background, beyond the edge.
     fn nearest<T: Copy + Default>(&self, values: &[T], size: [usize; 3], n: usize) -> Vec<T> {
         let [height, width, _] = size;
         let mut out = Vec::with_capacity(values.len());
@@ -419,7 +421,8 @@ impl Geometry {
     }
 }
 
-/// Multiplies pixels, their distances from the image's mean, and those from their grey.
+/// Scales pixels (brightness), their differences from the image's mean (contrast), and those from their grey
+/// (saturation).
 fn colours(pixels: &mut [f32], channels: usize, (brightness, contrast, saturation): (f32, f32, f32)) {
     if brightness != 1.0 {
         pixels.iter_mut().for_each(|pixel| *pixel *= brightness);
@@ -437,7 +440,7 @@ fn colours(pixels: &mut [f32], channels: usize, (brightness, contrast, saturatio
     }
 }
 
-/// Top, left, height and width of what is erased, from four shares.
+/// Top, left, height and width of the erased rectangle, from four shares.
 fn erased([area, aspect, top, left]: [f32; 4], [height, width, _]: [usize; 3]) -> [usize; 4] {
     let area = (ERASED[0] + area * (ERASED[1] - ERASED[0])) * (height * width) as f32;
     let aspect = ERASED_ASPECT.powf(2.0 * aspect - 1.0);
@@ -452,7 +455,7 @@ fn beta(alpha: f32, random: &mut SplitMix64) -> f32 {
     let alpha = f64::from(alpha);
     let mut share = || f64::from(random.share()).max(1e-12);
     if alpha <= 1.0 {
-        // At most one try in four fails; after a thousand something else is wrong.
+        // At most one try in four fails; a thousand failures in a row are a bug.
         for _ in 0..1000 {
             let (x, y) = (share().powf(1.0 / alpha), share().powf(1.0 / alpha));
             if x + y <= 1.0 && x + y > 0.0 {
@@ -477,7 +480,7 @@ fn beta(alpha: f32, random: &mut SplitMix64) -> f32 {
     (x / (x + y)) as f32
 }
 
-/// Numbers as f32; of dtypes without numbers none.
+/// Numbers as f32; empty for dtypes without numbers.
 fn f32s(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f32> {
     numbers(dtype, bytes).into_iter().flatten().map(|number| number as f32)
 }
@@ -486,7 +489,7 @@ fn is_image(dims: &[i64]) -> bool {
     matches!(dims, [height, width, channels] if *height > 1 && *width > 1 && *channels <= 4)
 }
 
-/// Height, width and channels; of a mask without channels 1.
+/// Height, width and channels; a mask without a channel axis has 1.
 fn size_of(dims: &[i64]) -> Option<[usize; 3]> {
     match *dims {
         [height, width] => Some([height as usize, width as usize, 1]),
@@ -592,7 +595,7 @@ mod tests {
             let [image, _, label] = &example(&mixed, 2, Some(draw))[..] else { panic!() };
             let sum: f32 = label.iter().sum();
             assert!((sum - 1.0).abs() <= 4.0 * f32::EPSILON, "{label:?}");
-            // Each pixel is its place, and 35 times the number of the image, blended as labels are.
+            // Each pixel is its place plus 35 times the number of the image, blended as labels are.
             let of_labels: f32 = label.iter().zip(0..8u8).map(|(share, i)| share * 35.0 * f32::from(i)).sum();
             assert!(
                 image
@@ -626,7 +629,8 @@ mod tests {
         assert_eq!(size_of(&[5, 7]), Some([5, 7, 1]).filter(|size| *size == SIZE));
     }
 
-    /// Beta(α, α) has the mean 1/2 and the variance 1/(4(2α + 1)); of 4,000 draws the mean is within 5 deviations of a mean.
+    /// Beta(α, α) has the mean 1/2 and the variance 1/(4(2α + 1)); the mean of 4,000 draws is within 5 standard
+    /// deviations of it.
     #[test]
     fn shares_have_the_mean_and_variance_of_beta() {
         for alpha in [0.2f32, 1.0, 4.0] {

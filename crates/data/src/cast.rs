@@ -1,12 +1,12 @@
-//! The elements of one example, from those of a source into their place in a batch.
+//! Converts the elements of one example from a source into their place in a batch.
 //!
-//! Three things are done with elements: they are copied, cast to what the network computes in, or made integers of another
-//! width. Values are converted as [`bf16scope_hlo::element`] and [`bf16scope_hlo::numerics::bf16`] say; here is only the
-//! loop around it. All bytes are little-endian, of sources and of batches.
+//! Elements are copied, cast to the network's compute dtype, or converted to integers of another width.
+//! [`bf16scope_hlo::element`] and [`bf16scope_hlo::numerics::bf16`] define how values are converted; this file has only
+//! the loop around them. All bytes, in sources and in batches, are little-endian.
 //!
-//! A batch that is cast before it is copied to the device is half as many bytes. Plain loops, compiled to vector code, are
-//! within reach of memcpy (`benches/README.md`), so nothing here is `unsafe`. The processor's own `vcvtneps2bf16` would not
-//! do: it takes subnormal inputs for zeros.
+//! A batch that is cast before it is copied to the device has half as many bytes. Plain loops, compiled to vector code,
+//! come close to memcpy (`benches/README.md`), so nothing here is `unsafe`. The processor's own `vcvtneps2bf16` is not
+//! an option: it treats subnormal inputs as zeros.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -22,19 +22,19 @@ const CHUNK: usize = 1024;
 /// How an array's elements become those of a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Conversion {
-    /// They are as they should be.
+    /// The bytes are copied unchanged.
     Copy,
-    /// Numbers to f32, times `scale` in f32, to `to`: f32, bf16 or f16, each time to nearest, ties to even; overflow to
-    /// infinity, NaN stays NaN, subnormals are kept.
+    /// Numbers to f32, times `scale` in f32, then to `to` (f32, bf16 or f16), rounding each time to nearest, ties to
+    /// even; overflow gives infinity, NaN stays NaN, subnormals are kept.
     Cast {
         /// The array's dtype: one of [`CASTABLE`].
         from: DType,
-        /// What each number is multiplied with.
+        /// The factor for each number.
         scale: f32,
         /// f32, bf16 or f16.
         to: DType,
     },
-    /// Integers to another width; values were checked.
+    /// Integers to another width; the values were range-checked before.
     Integers {
         /// The array's dtype.
         from: DType,
@@ -44,10 +44,11 @@ pub enum Conversion {
 }
 
 impl Conversion {
-    /// Converts whole elements into `dst`, which holds as many. Those that come as f32 are of an array of f32.
+    /// Converts whole elements into `dst`, which holds the same number of elements. Elements given as f32 must belong
+    /// to an array of f32.
     ///
     /// # Panics
-    /// For dtypes that the conversion does not have: a bug of the caller.
+    /// For dtypes that the conversion does not support: a bug of the caller.
     pub fn run(self, src: Elements<'_>, dst: &mut [u8]) {
         match (self, src) {
             (Conversion::Copy, Elements::Bytes(src)) => dst.copy_from_slice(src),
@@ -73,7 +74,7 @@ impl Conversion {
     }
 }
 
-/// Dtypes whose numbers are cast to what a network computes in.
+/// Dtypes whose numbers can be cast to a network's compute dtype.
 pub const CASTABLE: &[DType] = &[
     DType::U8,
     DType::S8,
@@ -89,7 +90,7 @@ pub const CASTABLE: &[DType] = &[
     DType::F64,
 ];
 
-/// Whether integers of this dtype are converted to other widths.
+/// Whether integers of this dtype can be converted to other widths.
 pub(super) fn is_whole(dtype: DType) -> bool {
     dtype.is_integer() && dtype.bits() >= 8
 }
@@ -113,7 +114,7 @@ pub(super) fn numbers(dtype: DType, bytes: &[u8]) -> Option<Numbers<'_, f64>> {
     CASTABLE.contains(&dtype).then(|| f64s(dtype, bytes)).flatten()
 }
 
-/// [`cast()`] of the bytes of elements of any dtype.
+/// [`cast()`] over the bytes of elements of any dtype.
 struct Cast<'a> {
     src: &'a [u8],
     dst: &'a mut [u8],
@@ -129,8 +130,8 @@ impl ElementVisitor for Cast<'_> {
     }
 }
 
-/// Numbers are multiplied only where they have a scale: by 1 it would change nothing, and a processor may take a hundred
-/// cycles for a product of a subnormal.
+/// Multiplies only if the scale is not 1: a product by 1 changes nothing, and a processor may take a hundred cycles to
+/// multiply a subnormal.
 #[inline(always)]
 fn cast<S: Copy>(src: &[S], dst: &mut [u8], scale: f32, to: DType, read: impl Fn(S) -> f32) {
     match scale {
@@ -139,7 +140,7 @@ fn cast<S: Copy>(src: &[S], dst: &mut [u8], scale: f32, to: DType, read: impl Fn
     }
 }
 
-/// Inlined with `read`, the loops for f32 and bf16 become vector code.
+/// With `read` inlined, the loops for f32 and bf16 become vector code.
 #[inline(always)]
 fn store<S: Copy>(src: &[S], dst: &mut [u8], to: DType, read: impl Fn(S) -> f32) {
     match to {
@@ -154,7 +155,7 @@ fn store<S: Copy>(src: &[S], dst: &mut [u8], to: DType, read: impl Fn(S) -> f32)
             }
         }
         DType::F16 => {
-            // `half` has the processor's instruction for slices.
+            // `half` uses the processor's instruction for slices.
             let (mut floats, mut halves) = ([0f32; CHUNK], [f16::ZERO; CHUNK]);
             for (src, dst) in src.chunks(CHUNK).zip(dst.as_chunks_mut::<2>().0.chunks_mut(CHUNK)) {
                 let (floats, halves) = (&mut floats[..src.len()], &mut halves[..src.len()]);
@@ -212,7 +213,7 @@ mod tests {
         let values = |of: fn(u16) -> f32| (0..=u16::MAX).map(of).collect::<Vec<_>>();
         check_casts(DType::U16, &all, &values(f32::from));
         check_casts(DType::S16, &all, &values(|bits| f32::from(bits as i16)));
-        // NaN's payload is anybody's; that it stays one is not.
+        // NaN payloads are unspecified; NaN itself must stay NaN.
         let finite: Vec<u16> = (0..=u16::MAX).filter(|&bits| !f16::from_bits(bits).is_nan()).collect();
         let bytes: Vec<u8> = finite.iter().copied().flat_map(u16::to_le_bytes).collect();
         check_casts(DType::F16, &bytes, &finite.iter().map(|&bits| f16::from_bits(bits).to_f32()).collect::<Vec<_>>());
@@ -225,7 +226,7 @@ mod tests {
         );
     }
 
-    /// Where f32 must round: ties to even, and the one number above 2^24 that decides.
+    /// Values that f32 must round: ties to even, and the one number above 2^24 that decides.
     #[test]
     fn wide_numbers_round_once_to_f32() {
         let integers: [(i64, f32); 7] = [
@@ -267,8 +268,8 @@ mod tests {
         assert_eq!(bounds(DType::S64), (i64::MIN.into(), i64::MAX.into()));
     }
 
-    /// Every upper half of an f32 with the lower halves that decide rounding, so every exponent, subnormal, NaN and tie, in both
-    /// forms in which a source gives them; and short slices, at every alignment.
+    /// Every upper half of an f32 with the lower halves that decide rounding (so every exponent, subnormal, NaN and
+    /// tie), in both forms that a source may give; and short slices, at every alignment.
     #[test]
     fn slices_convert_as_single_values() {
         let lower = [0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF];

@@ -1,4 +1,4 @@
-//! What the examples of a source are as a program gets them: ranges, classes, and which of them are broken.
+//! Statistics of a source's examples as a program gets them: ranges, classes, and which examples are broken.
 
 use std::collections::BTreeMap;
 
@@ -10,52 +10,52 @@ use super::source::Source;
 use crate::error::DataError;
 use bf16scope_hlo::DType;
 
-/// Distinct whole numbers that are counted of a feature; of more only the range is kept.
+/// Up to this many distinct whole numbers of a feature are counted; beyond that only the range is kept.
 const MAX_DISTINCT: usize = 10_000;
-/// Broken examples that are kept by name.
+/// At most this many broken examples are listed by name.
 const MAX_NAMED: usize = 20;
 
-/// What some examples of a source are.
+/// Statistics over some examples of a source.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Census {
-    /// Examples that there are.
+    /// Examples in the source.
     pub n_examples: u64,
-    /// Examples that were looked at.
+    /// Examples that were read.
     pub n_read: u64,
-    /// What they hold, in the order of the features.
+    /// The statistics of each feature, in the order of the features.
     pub features: Vec<Figures>,
-    /// How many cannot be read, or are not what features take.
+    /// Examples that cannot be read, or do not fit the features.
     pub n_broken: u64,
-    /// What is wrong with the first of them, with their places.
+    /// The errors of the first broken examples, with their places.
     pub broken: Vec<String>,
 }
 
-/// The numbers of a feature, as its program gets them.
+/// Statistics of a feature's numbers, as its program gets them.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Figures {
     /// The feature.
     pub name: String,
-    /// What its numbers are in the batch.
+    /// Its dtype in the batch.
     pub dtype: DType,
     /// Dims of one example.
     pub dims: Vec<i64>,
-    /// The least and the largest number; none where they are not looked at: complex numbers, floats of 8 bits.
+    /// The least and the greatest number; `None` for complex numbers and floats of 8 bits, which are not examined.
     pub range: Option<[f64; 2]>,
     /// Their mean.
     pub mean: f64,
-    /// The root of the mean square of their distances from it.
+    /// The standard deviation.
     pub deviation: f64,
-    /// Of whole numbers, one in each example, and of rows of zeros with one 1 in labels: how often each class comes; none where
-    /// there are too many.
+    /// How often each class occurs, for a single whole number per example and for one-hot labels; empty if there are
+    /// too many classes.
     pub counts: BTreeMap<i64, u64>,
 }
 
 /// Sums over the numbers of an example.
 struct Sums {
     n: u64,
-    /// Mean, and sum of squares of distances from it.
+    /// The mean, and the sum of squared differences from it.
     mean: f64,
     squares: f64,
     range: Option<[f64; 2]>,
@@ -63,11 +63,11 @@ struct Sums {
 }
 
 impl Census {
-    /// Looks at up to `limit` examples of `source`, from the first to the last in equal steps, as evaluation reads them, each
-    /// feature in `compute` where it is cast.
+    /// Reads up to `limit` examples of `source` in evaluation mode, from the first to the last in equal steps, with
+    /// `compute` as the dtype of features that are cast.
     ///
     /// # Errors
-    /// As of [`Loader::new`]. What is wrong with an example is counted.
+    /// Those of [`Loader::new`]. A broken example is counted, not an error.
     pub fn of(source: &dyn Source, features: &[Feature], compute: DType, limit: u64) -> Result<Census, DataError> {
         let loader = Loader::new(source, features, compute, 1, 0)?;
         let n_examples = source.n_examples();
@@ -165,7 +165,7 @@ mod tests {
             Feature::exact("z", DType::F32, [2]).label().probability(),
         ];
         let census = Census::of(&source, &features, DType::BF16, 100).unwrap();
-        // The third example has a class that there is not, and counts for nothing else.
+        // The third example has a class out of range, and is counted only as broken.
         assert_eq!((census.n_examples, census.n_read, census.n_broken), (4, 4, 1));
         assert_eq!(census.broken, ["a, example 2: number 0 of `y` is 7; expected a whole number from 0 to 1"]);
         let [x, y, z] = &census.features[..] else { panic!("{census:?}") };

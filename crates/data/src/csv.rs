@@ -1,9 +1,8 @@
-//! CSV files: one example a line, the numbers of its features with commas between, its labels last.
+//! CSV files: one example per line, the numbers of its features separated by commas, its labels last.
 //!
-//! No header; a number may have quotes around it, which hold no comma or line end; lines without text are passed over; gzip
-//! or not is told by the first bytes, not by the name.
-//! The whole file is read into memory, up to a bound. The crate `csv` takes rows apart; it bounds nothing, so `Lines` counts
-//! the text on its way there.
+//! There is no header; a number may be quoted, without a comma or line end in the quotes; empty lines are skipped; gzip
+//! is recognised by the first bytes, not by the name. The whole file is read into memory, up to a bound. The crate
+//! `csv` splits rows; it has no limits, so `Lines` counts the text before it gets there.
 
 use std::error::Error;
 use std::io::{self, BufRead, BufReader, Read};
@@ -19,27 +18,27 @@ use crate::error::{COPY_AGAIN, DataError, DataErrorKind, DataPlace};
 use bf16scope_files as files;
 use bf16scope_hlo::DType;
 
-/// What one file may take: what bounds memory and time when another file is named by mistake, or a small one unpacks
-/// to something huge.
+/// Limits for one file: they bound memory and time when a wrong file is named, or a small one unpacks to something
+/// huge.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// Text, in bytes, after decompression.
+    /// Bytes of text after decompression.
     text: u64,
     /// Text of one row, in bytes.
     row: u64,
-    /// Columns of one row beyond those expected, which are counted before the row is an error.
+    /// Columns of a row beyond the expected ones that are still counted before the row is rejected.
     columns: usize,
-    /// Empty lines after one another: a small gzip file may hold billions.
+    /// Consecutive empty lines: a small gzip file may hold billions.
     empty_lines: u64,
 }
 
 const LIMITS: Limits = Limits { text: 4 << 30, row: 64 << 20, columns: 1 << 16, empty_lines: 1 << 20 };
 
-/// Spreadsheets put one at the start of a CSV file, and a file made of several has more.
+/// Spreadsheets put one at the start of a CSV file, and a file concatenated from several has more.
 const BYTE_ORDER_MARK: char = '\u{FEFF}';
 
-/// Reads examples of these features: in each line first those that are no labels, in the order given, then the labels;
-/// each row-major.
+/// Reads examples of these features: in each line first the features that are not labels, in the given order, then the
+/// labels; each row-major.
 ///
 /// ```no_run
 /// use bf16scope_data::{Feature, csv};
@@ -59,15 +58,15 @@ pub fn read(path: impl AsRef<Path>, features: &[Feature]) -> Result<Arrays, Data
     read_scaled(path, features, 1.0)
 }
 
-/// [`read`], and features that are cast and no labels are multiplied with `scale` as they are read.
+/// Like [`read`], but features that are cast and are not labels are multiplied by `scale` as they are read.
 ///
 /// # Types
-/// What is to be cast is read as f32, each product with `scale` rounded once; features of f32, f64, `pred` and integers
-/// of 8 to 64 bits as they are.
+/// Features that are cast are read as f32, each product with `scale` rounded once; features of f32, f64, `pred` and
+/// integers of 8 to 64 bits keep their dtype.
 ///
 /// # Errors
-/// A file that cannot be opened, unpacked or held in memory; a header; a row with more or fewer columns; a column that is
-/// not a number of its feature, with its line and place.
+/// A file that cannot be opened, unpacked or held in memory; a header; a row with more or fewer columns; a column that
+/// is not a number of its feature, with its line and place.
 pub fn read_scaled(path: impl AsRef<Path>, features: &[Feature], scale: f32) -> Result<Arrays, DataError> {
     let path = path.as_ref();
     let open_error = |source| DataError::open(path, source);
@@ -77,7 +76,7 @@ pub fn read_scaled(path: impl AsRef<Path>, features: &[Feature], scale: f32) -> 
     if is_gzip { read_rows(MultiGzDecoder::new(file), row, LIMITS) } else { read_rows(file, row, LIMITS) }
 }
 
-/// What a row holds, and what was read of it.
+/// The layout of a row, and the values read so far.
 struct CsvRow<'a> {
     path: &'a Path,
     columns: Vec<Columns>,
@@ -92,7 +91,7 @@ struct Columns {
     bytes: Vec<u8>,
 }
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy)]
 enum Cell {
     F32 { scale: Option<f32> },
@@ -200,7 +199,7 @@ impl Columns {
         Ok(Columns { info, n, cell, bytes: Vec::new() })
     }
 
-    /// Why a column is not taken.
+    /// The error for a column that cannot be parsed.
     fn value_error(&self, place: (&Path, u64), column: usize, text: &str) -> DataError {
         let (feature, value) = (self.info.name.clone(), text.to_string());
         let (found, help) = match (self.cell, text.parse::<f32>()) {
@@ -216,7 +215,7 @@ impl Columns {
         DataError::new(DataErrorKind::Value { feature, value }, place, found).help(help)
     }
 
-    /// Appends one number; `false` if the text is none that may stand here.
+    /// Appends one number; `false` if the text is not a valid one.
     fn push(&mut self, text: &str) -> bool {
         match self.cell {
             Cell::F32 { scale } => match text.parse::<f32>().map(|value| scale.map_or(value, |scale| value * scale)) {
@@ -270,7 +269,7 @@ fn read_rows(reader: impl Read, mut row: CsvRow<'_>, limits: Limits) -> Result<A
             Ok(false) => break,
             Err(error) => return Err(reader.get_ref().explain(error, &row)),
         }
-        // What is there is a line end after every row.
+        // There is a line end after every row.
         let line = reader.position().line() - 1;
         if record.len() == 1 && record[0].trim_ascii().is_empty() {
             continue;
@@ -288,12 +287,13 @@ fn read_rows(reader: impl Read, mut row: CsvRow<'_>, limits: Limits) -> Result<A
     Ok(Arrays::new(row.path, arrays)?.with_lines(lines))
 }
 
-/// That a line is not text, or that the file ends in it: a disk error or a damaged gzip stream.
+/// The error for a line that is not text, or a file that ends in the middle of it: a disk error or a damaged gzip
+/// stream.
 fn unread(path: &Path, line: u64, cause: impl Into<Box<dyn Error + Send + Sync>>) -> DataError {
     DataError::new(DataErrorKind::Read, (path, line), "cannot read on from here").because(cause)
 }
 
-/// Text that passes through as long as it stays within its limits, and ends with a line end.
+/// Passes text through as long as it is within its limits, and makes it end with a line end.
 struct Lines<R> {
     inner: R,
     limits: Limits,
@@ -302,13 +302,13 @@ struct Lines<R> {
     line: u64,
     row_bytes: u64,
     row_commas: usize,
-    /// Whether the line has nothing but blanks so far.
+    /// Whether the line has only blanks so far.
     is_empty: bool,
     n_empty: u64,
     beyond: Option<Beyond>,
 }
 
-/// A limit that text went beyond.
+/// The limit that the text exceeded.
 #[derive(Clone, Copy)]
 enum Beyond {
     Text,
@@ -433,7 +433,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Reads bytes from a file called `rows.csv`; an error comes back as its message, without the folder.
+    /// Reads bytes as a file named `rows.csv`; an error comes back as its message, without the folder.
     fn read_as(bytes: &[u8], features: &[Feature], scale: f32) -> Result<Arrays, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
@@ -477,7 +477,7 @@ mod tests {
                 assert_eq!(arrays.arrays()[1], ArrayInfo::new("label", DType::S32, []));
             }
         }
-        // Two gzip members after one another are one stream.
+        // Two concatenated gzip members are one stream.
         let two = [gzip(b"1,2,2\n"), gzip(b"-4,0.5,0\n")].concat();
         assert_eq!(rows(&read_as(&two, &features(), 0.5).unwrap()), expected);
     }
@@ -551,7 +551,7 @@ mod tests {
         let text: String = (0..200).map(|idx| format!("{},{},{}\n", idx * 37 % 101, idx * 53 % 97, idx % 3)).collect();
         let whole = gzip(text.as_bytes());
         assert_eq!(read_as(&whole, &features(), 0.5).unwrap().n_examples(), 200);
-        // Anything cut off must be noticed, the trailing checksum included.
+        // Any truncation must be noticed, the trailing checksum included.
         for n_bytes in 3..whole.len() {
             let message = message(&whole[..n_bytes]);
             assert!(

@@ -1,6 +1,6 @@
-//! What can be wrong with data: a place, a kind, what was found and what to do about it.
+//! Errors in data: a place, a kind, a sentence with the measured and expected values, and a remedy.
 //!
-//! The sentence is written where the fault is found. What a program can act on is in the place and in the kind.
+//! The sentence is written where the error is found. Programs can act on the place and the kind.
 
 use std::error::Error;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use bf16scope_hlo::words::{listed, nearest};
 
-/// What is wrong with the data: where, what was found, what was expected, and what to do.
+/// An error in data: where it is, what was measured, what was expected, and what to do.
 ///
 /// ```
 /// use bf16scope_data::{DataErrorKind, csv};
@@ -26,18 +26,18 @@ struct Parts {
     kind: DataErrorKind,
     place: DataPlace,
     found: String,
-    /// Empty where there is nothing to say.
+    /// Empty if there is no advice.
     help: String,
-    /// Whether it ended what it was found in because no example may be left out.
+    /// Whether reading stopped because no (further) example may be skipped.
     is_stop: bool,
     cause: Option<Box<dyn Error + Send + Sync>>,
 }
 
-/// Where data are wrong.
+/// The place of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DataPlace {
-    /// Nowhere in a file: what was asked for is wrong, or a part is, of which only the caller knows where it is.
+    /// No place in a file: the request itself is wrong, or only the caller knows which file the faulty part belongs to.
     Nowhere,
     /// An argument, by its name.
     Argument(&'static str),
@@ -45,38 +45,38 @@ pub enum DataPlace {
     File(PathBuf),
     /// A line of a file, from 1.
     Line(PathBuf, u64),
-    /// A record or an example, as its source names it, or the name of an object of a store.
+    /// A record or an example, by its source's name for it, or the name of an object in a store.
     Example(String),
 }
 
-/// What kind of thing is wrong with data.
+/// The kind of a data error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DataErrorKind {
-    /// A file, a folder or an object of a store that cannot be found, opened or read, or not by this build.
+    /// A file, a folder or an object in a store cannot be found, opened or read, or this build cannot read it.
     Read,
-    /// A file that cannot be written, in the cache or elsewhere.
+    /// A file cannot be written, in the cache or elsewhere.
     Write,
-    /// Another kind of file than is read.
+    /// The file has another format than expected.
     Format,
-    /// A file that is damaged, ends early, or has changed since it was opened.
+    /// The file is damaged, truncated, or has changed since it was opened.
     Damaged,
-    /// More than is read, unpacked or kept.
+    /// Larger than the limit for reading, unpacking or keeping.
     TooLarge,
-    /// A row with more or fewer columns than its features have.
+    /// The row has more or fewer columns than its features.
     Columns,
-    /// A value that its feature does not take.
+    /// A value that its feature does not accept.
     Value {
         /// The feature.
         feature: String,
         /// The value, as text.
         value: String,
     },
-    /// Something that is asked for and is not there: an array, a field, an example.
+    /// Something requested does not exist: an array, a field, an example.
     Missing,
-    /// Something that is there, and not of the type or the size that is asked for.
+    /// Something exists, but with another type or size than requested.
     Mismatch,
-    /// The request cannot be met: a batch of more examples than there are, a shift beyond the image.
+    /// The request cannot be met: a batch larger than the source, a shift beyond the image.
     Request,
 }
 
@@ -86,19 +86,19 @@ impl DataError {
         DataError(Box::new(Parts { kind, place, found, help: String::new(), is_stop: false, cause: None }))
     }
 
-    /// The same error, with what to do.
+    /// The same error with a remedy.
     pub(crate) fn help(mut self, help: impl Into<String>) -> DataError {
         self.0.help = help.into();
         self
     }
 
-    /// The same error, with what caused it.
+    /// The same error with its cause.
     pub(crate) fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> DataError {
         self.0.cause = Some(cause.into());
         self
     }
 
-    /// The same error, at this place if it has none: of a part, where it is known what it is a part of.
+    /// The same error with this place, unless it has one: for an error in a part, once the whole is known.
     pub(crate) fn or_at(mut self, place: impl Into<DataPlace>) -> DataError {
         if self.0.place == DataPlace::Nowhere {
             self.0.place = place.into();
@@ -106,18 +106,18 @@ impl DataError {
         self
     }
 
-    /// The same error, which ends what it was found in because no example may be left out.
+    /// Marks that reading stopped because no (further) example may be skipped.
     pub(super) fn stop(mut self) -> DataError {
         self.0.is_stop = true;
         self
     }
 
-    /// An example that its source cannot read: for sources that are written elsewhere.
+    /// The error for an example that its source cannot read: for sources outside this crate.
     pub fn unreadable(place: impl Into<DataPlace>, cause: impl Into<Box<dyn Error + Send + Sync>>) -> DataError {
         DataError::new(DataErrorKind::Read, place, "the example cannot be read").because(cause)
     }
 
-    /// That no example has this number; `place` says which.
+    /// The error for an example number beyond the last; `place` names it.
     pub fn no_example(place: impl Into<DataPlace>, n_examples: u64) -> DataError {
         let found = format!("there is no such example; expected one of {n_examples}, from 0");
         DataError::new(DataErrorKind::Missing, place, found)
@@ -133,8 +133,7 @@ impl DataError {
         &self.0.place
     }
 
-    /// Of an error that ended what it was found in because no example may be left out: what is wrong, without how examples
-    /// are left out.
+    /// If reading stopped because no example may be skipped: the message, without the advice on skipping examples.
     pub fn stopped(&self) -> Option<String> {
         self.0.is_stop.then(|| self.alone())
     }
@@ -150,7 +149,7 @@ impl DataError {
     }
 }
 
-// What many readers say.
+// Errors that many readers share.
 impl DataError {
     pub(super) fn open(path: &Path, cause: io::Error) -> DataError {
         DataError::new(DataErrorKind::Read, path, "cannot open the data file").because(cause)
@@ -169,31 +168,31 @@ impl DataError {
         DataError::new(DataErrorKind::Missing, path, found)
     }
 
-    /// A record, or a part of one, that is not read into memory.
+    /// A record, or a part of one, is too large to read into memory.
     pub(super) fn too_long(place: impl Into<DataPlace>, measured: u64, limit: u64) -> DataError {
         let found = format!("{measured} bytes; expected at most {limit} in a record");
         DataError::new(DataErrorKind::TooLarge, place, found)
     }
 
-    /// An array that is not read into memory.
+    /// An array is too large to read into memory.
     pub(super) fn array_too_large(path: &Path, name: &str, measured: u64, limit: u64) -> DataError {
         let found =
             format!("array `{name}` has {measured} bytes; expected at most {limit}: a data set that fits in memory");
         DataError::new(DataErrorKind::TooLarge, path, found)
     }
 
-    /// A feature of a record, or a field of a text, of another kind.
+    /// A feature of a record, or a field of a text, has another kind.
     pub(super) fn mismatch(place: impl Into<DataPlace>, what: &str, measured: &str, expected: &str) -> DataError {
         DataError::new(DataErrorKind::Mismatch, place, format!("{what} is {measured}; expected {expected}"))
     }
 
-    /// An array of other dims than asked for.
+    /// An array has other dims than requested.
     pub(super) fn other_dims(place: impl Into<DataPlace>, name: &str, measured: &[i64], expected: &[i64]) -> DataError {
         let found = format!("array `{name}` has dims {measured:?} in each example; expected {expected:?}");
         DataError::new(DataErrorKind::Mismatch, place, found)
     }
 
-    /// A scale that makes nothing of numbers.
+    /// A scale that is 0, infinite or NaN.
     pub(super) fn scale(path: &Path, name: &str, scale: f32) -> DataError {
         let found = format!("array `{name}` cannot be multiplied with {scale}; expected a finite scale other than 0");
         DataError::new(DataErrorKind::Request, path, found)
@@ -213,14 +212,14 @@ impl DataError {
         DataError::new(DataErrorKind::Request, DataPlace::Argument("batch"), found)
     }
 
-    /// A part of `n_examples` that would be empty; `why` follows.
+    /// A part of `n_examples` would be empty; `why` follows.
     pub(super) fn split(n_test: u64, n_examples: impl fmt::Display, why: &str) -> DataError {
         let found =
             format!("cannot keep {n_test} examples for testing; {n_examples}, and one must be left to train on{why}");
         DataError::new(DataErrorKind::Request, DataPlace::Argument("n_test"), found)
     }
 
-    /// That there is no array `name` at `place`, with what there is and what may be meant.
+    /// There is no array `name` at `place`; lists those that exist and suggests a similar name.
     pub(super) fn no_array(place: impl Into<DataPlace>, name: &str, names: &[String]) -> DataError {
         let nearest = nearest(name, names.iter().map(String::as_str));
         let help = nearest.map_or("name one of these".to_string(), |name| format!("did you mean `{name}`?"));
@@ -288,8 +287,8 @@ impl From<&str> for DataPlace {
     }
 }
 
-/// Names listed at most: an archive may have thousands.
+/// The largest number of names in a list: an archive may have thousands.
 pub(super) const MAX_LISTED: usize = 20;
 
-/// What is to be done about a file that is damaged.
+/// The remedy for a damaged file.
 pub(super) const COPY_AGAIN: &str = "copy or download the file again";

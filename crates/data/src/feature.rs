@@ -1,7 +1,7 @@
-//! What a network wants to be given: names, dims and dtypes of the arrays of one example.
+//! Input features of a network: names, dims and dtypes of the arrays of one example.
 //!
-//! A feature says nothing of files. [`Loader`](super::Loader) finds the array of its name in a
-//! [`Source`](super::Source) and makes it what the feature says.
+//! A feature does not refer to files. [`Loader`](super::Loader) finds the array with its name in a
+//! [`Source`](super::Source) and converts it.
 
 use std::ops::RangeInclusive;
 
@@ -9,38 +9,38 @@ use bf16scope_hlo::DType;
 use bf16scope_hlo::element::{f64s, integers};
 use serde::{Deserialize, Serialize};
 
-/// What one example holds under one name.
+/// One named array of every example, as the network takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
     /// The name of the array in the source, and of the input of the program.
     pub name: String,
-    /// Dimensions of one example, without the batch; none for one number.
+    /// Dimensions of one example, without the batch axis; empty for a scalar.
     pub dims: Vec<i64>,
-    /// The dtype that the program is given.
+    /// The dtype in the program.
     pub dtype: FeatureDType,
-    /// Whether it is what the network learns to say, and therefore absent when it predicts.
+    /// Whether it is a label, which predictions do not need.
     pub is_label: bool,
-    /// Of integers: how many values there are, from 0. The host checks it, for a program that gathers beyond its table
-    /// reads the last row and says nothing.
+    /// For integers: the number of valid values, from 0. The host checks it, because a program that gathers beyond its
+    /// table silently reads the last row.
     pub n_values: Option<i64>,
-    /// Whether each number is a probability, from 0 to 1, as cross entropies of logits want their labels. The host checks it,
-    /// for such a loss has no least value elsewhere, and trains to nothing without a word.
+    /// Whether each number is a probability, from 0 to 1, as cross entropies of logits expect of labels. The host
+    /// checks it, because outside that range such a loss has no minimum and training silently diverges.
     pub is_probability: bool,
-    /// Whether each number is the weight of an example or of a position, 0 or more. The host checks it, for a loss with a weight
-    /// below 0 has no least value: training would make it as great as it can.
+    /// Whether each number is the weight of an example or of a position, 0 or more. The host checks it, because a loss
+    /// with a negative weight has no minimum: training would make that example's loss as large as it can.
     pub is_weight: bool,
-    /// What it is drawn from where the source has no array of its name: anew for every example of every epoch, and always the
-    /// same in what has no epochs.
+    /// The distribution to draw from if the source has no array of this name: new numbers for every example of every
+    /// epoch, and always the same numbers outside of epochs.
     pub random: Option<Random>,
 }
 
-/// Numbers that the host draws for a feature.
+/// Distributions from which the host draws a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Random {
-    /// Of mean 0 and standard deviation 1.
+    /// Normal, with mean 0 and standard deviation 1.
     Normal,
-    /// From -1 up to but not including 1, all as likely.
+    /// Uniform in [-1, 1).
     Uniform,
 }
 
@@ -49,12 +49,12 @@ pub enum Random {
 pub enum FeatureDType {
     /// Float: numbers of any width, cast on the host to what the network computes in.
     Compute,
-    /// This one, whatever the network computes in.
+    /// This dtype, whatever the network computes in.
     Exact(DType),
 }
 
 impl Feature {
-    /// Numbers that are cast to what the network computes in: images, measurements.
+    /// Numbers that are cast to the network's compute dtype: images, measurements.
     pub fn compute(name: &str, dims: impl Into<Vec<i64>>) -> Feature {
         Feature {
             name: name.to_string(),
@@ -73,22 +73,22 @@ impl Feature {
         Feature { dtype: FeatureDType::Exact(dtype), ..Feature::compute(name, dims) }
     }
 
-    /// The same feature as a label, which is absent when the network predicts.
+    /// Makes it a label, which predictions do not need.
     pub fn label(self) -> Feature {
         Feature { is_label: true, ..self }
     }
 
-    /// The same feature, of integers `0..n`.
+    /// The same feature, with integers in `0..n`.
     pub fn below(self, n: i64) -> Feature {
         Feature { n_values: Some(n), ..self }
     }
 
-    /// The same feature, of numbers from 0 to 1.
+    /// The same feature, with numbers from 0 to 1.
     pub fn probability(self) -> Feature {
         Feature { is_probability: true, ..self }
     }
 
-    /// The same feature, of numbers from 0 on.
+    /// The same feature, with numbers of at least 0.
     pub fn weight(self) -> Feature {
         Feature { is_weight: true, ..self }
     }
@@ -98,7 +98,7 @@ impl Feature {
         Feature { random: Some(random), ..self }
     }
 
-    /// The dtype that the program is given if the network computes in `compute`.
+    /// The dtype in the program if the network computes in `compute`.
     pub fn dtype_in(&self, compute: DType) -> DType {
         match self.dtype {
             FeatureDType::Compute => compute,
@@ -106,9 +106,9 @@ impl Feature {
         }
     }
 
-    /// The first number of a batch's array of `dtype` that is beyond [`n_values`](Feature::n_values), or no probability where
-    /// [`is_probability`](Feature::is_probability). A batch of [`Loader`](super::Loader) has none, for it asks the same of what it
-    /// reads; one that a program made itself may.
+    /// The first number in a batch's array of `dtype` that is beyond [`n_values`](Feature::n_values), or not a
+    /// probability where [`is_probability`](Feature::is_probability) is set. Batches of [`Loader`](super::Loader) have
+    /// been checked; a batch that a program made itself may contain one.
     pub fn first_outside(&self, dtype: DType, bytes: &[u8]) -> Option<Outside> {
         if let Some(n) = self.n_values
             && let Some((element, value)) = first_outside(dtype, bytes, 0..=i128::from(n) - 1)
@@ -120,20 +120,20 @@ impl Feature {
         Some(Outside { element, value: (value as f32).to_string(), expected: "from 0 to 1".to_string() })
     }
 
-    /// How many numbers one example holds; `None` where the dims make no array or one that no memory holds.
+    /// How many numbers one example holds; `None` if the dims are invalid or the array would exceed any memory.
     pub(super) fn n_elements(&self) -> Option<usize> {
         n_elements(&self.dims)
     }
 }
 
-/// A number of an array that a feature does not take.
+/// A number of an array that its feature does not accept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outside {
     /// Its place among the array's elements, from 0.
     pub element: usize,
     /// The number.
     pub value: String,
-    /// The numbers that the feature takes: `from 0 to 9`.
+    /// The numbers that the feature accepts: `from 0 to 9`.
     pub expected: String,
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn first_outside(dtype: DType, bytes: &[u8], range: RangeInclusive<i1
     integers(dtype, bytes)?.enumerate().find(|(_, value)| !range.contains(value))
 }
 
-/// The first of the little-endian numbers of `dtype` that, times `scale` in f32, is no probability, and its place.
+/// The first of the little-endian numbers of `dtype` that, times `scale` in f32, is not a probability, and its place.
 pub(crate) fn first_improbable(dtype: DType, bytes: &[u8], scale: f32) -> Option<(usize, f64)> {
     f64s(dtype, bytes)?.enumerate().find(|(_, value)| !(0.0..=1.0).contains(&(*value as f32 * scale)))
 }
@@ -153,7 +153,7 @@ pub(super) fn n_elements(dims: &[i64]) -> Option<usize> {
     (count > 0 && count <= isize::MAX as usize / 16).then_some(count)
 }
 
-/// Whether a feature is whole numbers.
+/// Whether a feature has whole numbers.
 pub(crate) fn is_whole(feature: &Feature) -> bool {
     matches!(feature.dtype, FeatureDType::Exact(dtype) if !dtype.is_float())
 }

@@ -1,14 +1,14 @@
-//! Running what others' crates make of bytes from outside: a panic there is an error of the file, and says nothing on standard
-//! error.
+//! Runs third-party parsers on untrusted bytes: a panic there becomes an error of the file, and prints nothing on
+//! standard error.
 //!
-//! What is known to make them panic is refused before ([`super::text::tokenizer`], [`super::records`]); this is for what is not
-//! known yet.
+//! Input that is known to make them panic is refused earlier ([`super::text::tokenizer`], [`super::records`]); this
+//! covers the panics that are not known yet.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// That a crate panicked.
+/// The third-party code panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("what reads it has a bug that it shows")]
 pub(super) struct Panicked;
@@ -17,7 +17,7 @@ thread_local! {
     static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `run`. A panic in it is not reported: the hook that was set before is asked for those of others only.
+/// Runs `run` and catches a panic in it without printing it; the previous panic hook still handles panics elsewhere.
 pub(super) fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, Panicked> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -29,7 +29,7 @@ pub(super) fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, Panicked> {
         }));
     });
     let was = IS_GUARDED.replace(true);
-    // Nothing that it leaves half done is used again: each caller drops what it ran on, or has it by shared reference.
+    // No half-finished state is used again: each caller drops the values that it passed in, or shares them read-only.
     let done = catch_unwind(AssertUnwindSafe(run));
     IS_GUARDED.set(was);
     done.map_err(|_| Panicked)

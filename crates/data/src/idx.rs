@@ -1,4 +1,4 @@
-//! IDX files: one array of numbers, as MNIST's images and labels are stored, plain or gzip.
+//! IDX files: one array of numbers, the format of MNIST's images and labels, plain or gzip.
 //!
 //! The first axis counts examples. Elements keep their dtype, so that images of bytes stay bytes.
 //!
@@ -16,7 +16,7 @@ use crate::error::{COPY_AGAIN, DataError, DataErrorKind};
 use bf16scope_files as files;
 use bf16scope_hlo::DType;
 
-/// Reads examples of these features: from the first file the first feature, and so on, each in the feature's dims.
+/// Reads examples of these features: the first feature from the first file, and so on, each in the feature's dims.
 ///
 /// ```no_run
 /// use bf16scope_data::{Feature, idx};
@@ -29,8 +29,8 @@ use bf16scope_hlo::DType;
 /// ```
 ///
 /// # Errors
-/// As [`read_arrays`]; more or fewer files than features; an array whose examples have another number of elements than the
-/// feature.
+/// Those of [`read_arrays`]; more or fewer files than features; an array whose examples have another number of elements
+/// than the feature.
 pub fn read(files: impl IntoIterator<Item = impl AsRef<Path>>, features: &[Feature]) -> Result<Arrays, DataError> {
     let files: Vec<_> = files.into_iter().collect();
     if files.len() != features.len() {
@@ -43,11 +43,11 @@ pub fn read(files: impl IntoIterator<Item = impl AsRef<Path>>, features: &[Featu
     read_arrays(&named)?.shaped_as(features)
 }
 
-/// Reads one array from each file: the feature that it is for, and its path.
+/// Reads one array from each file, given the feature's name and the path.
 ///
 /// # Errors
-/// A file that cannot be opened or unpacked, that is no IDX file, or that has fewer or more bytes than its header says;
-/// files of different numbers of examples.
+/// A file that cannot be opened or unpacked, that is not an IDX file, or that has fewer or more bytes than its header
+/// says; files with different numbers of examples.
 pub fn read_arrays(files: &[(&str, &Path)]) -> Result<Arrays, DataError> {
     let mut arrays = files.iter().map(|(name, path)| read_one(name, path));
     match arrays.next() {
@@ -114,7 +114,7 @@ fn read_array(name: &str, path: &Path, mut reader: impl Read) -> Result<(ArrayIn
     if expected > MAX_BYTES {
         return Err(DataError::array_too_large(path, name, expected, MAX_BYTES));
     }
-    // One byte more: it must not be there, and asking for it checks the checksum of gzip.
+    // Asks for one byte more than expected: it must not exist, and asking makes gzip verify its checksum.
     let mut bytes = take(expected + 1)?;
     if bytes.len() as u64 != expected {
         return Err(size(bytes.len() as u64, expected));
@@ -143,7 +143,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Reads bytes from a file called `x.idx`; an error comes back as its message, without the folder.
+    /// Reads bytes as a file named `x.idx`; an error comes back as its message, without the folder.
     fn read_as(bytes: &[u8]) -> Result<Arrays, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.idx");
@@ -237,7 +237,7 @@ mod tests {
         );
         check(&idx(8, &[0, 3], &[]), "x.idx: no examples; expected one at least");
         check(&idx(8, &[3, 0], &[]), "feature dimensions [0] do not make an example; expected positive ones");
-        // What a damaged header claims costs no memory.
+        // A damaged header's claims cost no memory.
         check(
             &idx(8, &[u32::MAX; 255], &[0; 9]),
             "x.idx: array `x` has 18446744073709551615 bytes; expected at most 17179869184: a data set that fits in memory",
@@ -250,7 +250,7 @@ mod tests {
         let file = idx(8, &[600], &elements);
         let whole = gzip(&file);
         assert_eq!(read_as(&whole).unwrap().n_examples(), 600);
-        // Anything cut off or changed must be noticed, the trailing checksum included.
+        // Any truncation or change must be noticed, the trailing checksum included.
         for n_bytes in 3..whole.len() {
             let message = read_as(&whole[..n_bytes]).unwrap_err();
             assert!(message.contains("; copy or download the file again"), "{n_bytes}: {message}");

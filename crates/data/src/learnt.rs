@@ -13,15 +13,15 @@ pub struct Learnt(pub BTreeMap<String, LearntColumn>);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LearntColumn {
-    /// Its mean, and the standard deviation around it.
+    /// The mean and the standard deviation.
     Scale {
         /// The mean.
         mean: f64,
-        /// The deviation; 1 where all numbers are equal.
+        /// The standard deviation; 1 if all numbers are equal.
         std: f64,
     },
-    /// Its categories, in order.
+    /// The categories, in order.
     Categories(Vec<String>),
-    /// Its words, of number 2 first.
+    /// The words; the first has number 2.
     Words(Vec<String>),
 }

@@ -1,9 +1,10 @@
-//! Data on its way into a program: reading, shuffling, batching, casting on the host.
+//! The input pipeline: reading, shuffling, batching, and casting on the host.
 //!
-//! A [`Source`] holds examples, by index: named arrays. A [`Feature`] says what a network wants under such a name. A
-//! [`Loader`] makes batches of the two, in the order of an [`Order`]. [`csv`], [`idx`] and [`npz`] read files into
-//! [`Arrays`], the source in memory. What does not fit there stays on the disk: a [`Pipeline`] reads [`records`] by number
-//! (TFRecord, tar and Parquet files, folders of images) and transforms them, and [`text`] is tokenized once.
+//! A [`Source`] holds examples by index; an example is a set of named arrays. A [`Feature`] describes an array that a
+//! network takes. A [`Loader`] makes batches of a source's examples for given features, in the order of an [`Order`].
+//! [`csv`], [`idx`] and [`npz`] read files into [`Arrays`], the source in memory. Larger data stay on disk: a
+//! [`Pipeline`] reads [`records`] by number (TFRecord, tar and Parquet files, folders of images) and transforms them,
+//! and [`text`] is tokenized once.
 //!
 //! ```
 //! use bf16scope_data::{Arrays, Feature, Loader};
@@ -27,7 +28,8 @@
 //! # }
 //! ```
 //!
-//! Knows [`bf16scope_hlo::DType`] and the conversions of [`bf16scope_hlo::numerics`]; knows nothing of graphs, devices or training.
+//! Depends on [`bf16scope_hlo::DType`] and the conversions of [`bf16scope_hlo::numerics`]; does not know graphs,
+//! devices or training.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! Batches of named arrays: shuffled for training, in order for evaluation, cast to what the program computes in.
+//! Batches of named arrays: shuffled for training, in order for evaluation, cast to the program's compute dtype.
 //!
-//! What a batch holds is a function of seed, epoch and step alone, so a run that resumes anywhere sees the batches it
-//! would have seen. [`Loader::ahead`] makes them by threads, one batch ahead. What puts them on a device is its caller's.
+//! The content of a batch is a function of seed, epoch and step alone, so a run that resumes anywhere sees the same
+//! batches as an uninterrupted one. [`Loader::ahead`] makes them in threads, one batch ahead. The caller puts them on a
+//! device.
 
 mod ahead;
 mod column;
@@ -24,7 +25,7 @@ use bf16scope_hlo::{ArrayError, ArrayShape, DType, Element, array};
 use column::Column;
 use smallvec::{SmallVec, smallvec};
 
-/// A way to cut a source into batches of one size.
+/// Cuts a source into batches of one size.
 #[derive(Clone, Debug)]
 pub struct Loader<'a> {
     source: &'a dyn Source,
@@ -33,25 +34,25 @@ pub struct Loader<'a> {
     host: Host,
     seed: u64,
     draws: DrawVersion,
-    /// Pixels by which images are shifted at most.
+    /// The largest shift of images, in pixels.
     max_shift: usize,
     n_workers: usize,
-    /// What an example took in the last batch, in nanoseconds; 0 before the first.
+    /// The time per example in the last batch, in nanoseconds; 0 before the first.
     example_nanos: Arc<AtomicU64>,
-    /// Whether the source may leave examples out.
+    /// Whether skipping examples is forbidden.
     is_strict: bool,
 }
 
-/// Which of the hosts that share a training.
+/// This host's number among the hosts that share a training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Host {
     number: u64,
     n_hosts: u64,
 }
 
-/// Examples that are looked at before training where reading each would take long.
+/// Examples that are checked before training if reading each would take long.
 const N_SAMPLED: u64 = 16;
-/// Examples that are tried in the place of one that is left out: where as many in a row are bad, something else is wrong.
+/// Candidates tried to replace a skipped example: if this many in a row are bad, something else is wrong.
 const MAX_TRIES: u64 = 1000;
 
 /// One array of a batch, as bytes for a device.
@@ -59,19 +60,19 @@ const MAX_TRIES: u64 = 1000;
 pub struct NamedArray {
     /// The feature's name.
     pub name: String,
-    /// What the bytes are.
+    /// The dtype of the bytes.
     pub dtype: DType,
-    /// `[batch, …]`, then the feature's dims.
+    /// `[batch, …]`, followed by the feature's dims.
     pub dims: Vec<i64>,
     /// Row-major, little-endian.
     pub bytes: Vec<u8>,
 }
 
 impl NamedArray {
-    /// Its elements, row-major, as [`bf16scope_hlo::Array::to_vec`] gives them.
+    /// Its elements, row-major, like [`bf16scope_hlo::Array::to_vec`].
     ///
     /// # Errors
-    /// Elements of another type.
+    /// The elements have another type.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, ArrayError> {
         array::elements(&ArrayShape::new(self.dtype, &self.dims[..]), &self.bytes)
     }
@@ -80,27 +81,27 @@ impl NamedArray {
 /// One batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// One for each feature, in the order in which the loader was given them.
+    /// One for each feature, in the loader's order.
     pub arrays: Vec<NamedArray>,
-    /// How many examples are real; those after them are padding: zeros, for the caller to leave out.
+    /// How many examples are real; the rest is padding with zeros, for the caller to ignore.
     pub n_valid: usize,
 }
 
 impl<'a> Loader<'a> {
-    /// Batches of `batch` examples, in which floats to be cast are `compute`.
+    /// Batches of `batch` examples, in which floats that are cast have dtype `compute`.
     ///
-    /// Features are matched to the source's arrays by name; arrays that no feature names are left out.
+    /// Features are matched to the source's arrays by name; arrays without a feature are left out.
     ///
     /// # Types
     /// A feature that is cast takes floats of 16 to 64 bits and integers of 8 to 64: each number becomes an f32, is
-    /// multiplied with the array's scale in f32, and becomes f32, bf16 or f16, each time rounded to nearest, ties to
-    /// even; subnormals are kept. A feature of an exact dtype takes that dtype, or what has the same value in it:
-    /// integers those of any width, f32 integers up to 2²⁴ and floats of 16 bits. `pred`, which is NumPy's bool, is 0 and
-    /// 1 wherever a number is wanted. Floats never become integers.
+    /// multiplied by the array's scale in f32, and becomes f32, bf16 or f16, each time rounded to nearest, ties to
+    /// even; subnormals are kept. A feature of an exact dtype takes that dtype, or a dtype whose values it represents
+    /// exactly: integers of any width for integers, integers up to 2²⁴ and floats of 16 bits for f32. `pred`, which is
+    /// NumPy's bool, counts as 0 and 1 wherever a number is expected. Floats never become integers.
     ///
     /// # Errors
-    /// A feature that the source lacks, of other dims, or of a dtype that does not become the feature's; two features of
-    /// one name; a batch of nothing or of more than there is; a `compute` that is neither f32, bf16 nor f16.
+    /// A feature that the source lacks, with other dims, or with a dtype that cannot be converted; two features with
+    /// the same name; an empty batch or one larger than the source; a `compute` other than f32, bf16 and f16.
     pub fn new(
         source: &'a dyn Source,
         features: &[Feature],
@@ -150,11 +151,12 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// The batches of host `number` of `n_hosts`, counted from 0, which share an epoch: each reads its own examples and no
-    /// others, and the batches of all of them, one after the other, are those that one host makes `n_hosts` times as large.
+    /// The batches of host `number` of `n_hosts`, counted from 0. Hosts share an epoch: each reads only its own
+    /// examples, and concatenating the batches of all hosts gives the batch that one host would make `n_hosts` times as
+    /// large.
     ///
     /// # Errors
-    /// A number that is not below `n_hosts`; a batch of all hosts that is of more examples than there are.
+    /// `number` is not below `n_hosts`; the global batch is larger than the source.
     pub fn of_host(self, number: u32, n_hosts: u32) -> Result<Loader<'a>, DataError> {
         if number >= n_hosts {
             return Err(DataError::request(format!(
@@ -169,38 +171,39 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Examples of a batch of all hosts.
+    /// Examples of a global batch.
     fn batch_of_all(&self) -> u64 {
         self.batch as u64 * self.host.n_hosts
     }
 
-    /// Where the examples of this host begin in the batch `step` of all hosts.
+    /// Where this host's examples begin in the global batch `step`.
     fn first(&self, step: u64) -> u64 {
         step * self.batch_of_all() + self.host.number * self.batch as u64
     }
 
-    /// The same batches, made by so many threads ahead of who takes them; 0 is the caller's own, when it asks.
+    /// The same batches, made ahead by this many threads; with 0 the caller's own thread makes each when it is
+    /// requested.
     pub fn with_workers(self, n_workers: usize) -> Self {
         Loader { n_workers, ..self }
     }
 
-    /// Batches of a run that began with this version of draws.
+    /// Batches for a run that began with this version of draws.
     pub fn drawing(self, draws: DrawVersion) -> Self {
         Loader { draws, ..self }
     }
 
-    /// The same batches, of which no example is left out: who counts on their order, as a prediction does, has an error
-    /// instead.
+    /// The same batches, but a bad example is an error and not skipped: for callers that rely on the order, such as
+    /// predictions.
     pub fn strict(self) -> Self {
         Loader { is_strict: true, ..self }
     }
 
-    /// The same batches, but in epochs of training images are shifted at random by up to `n_pixels` each way, half of
-    /// them not at all; what comes in at the border is 0. Images are the features that are cast and have dims
-    /// `[height, width, channels]`; all those of an example are shifted alike.
+    /// The same batches, but training epochs shift images at random by up to `n_pixels` each way; half of them stay in
+    /// place. Pixels that enter at the border are 0. Images are the features that are cast and have dims `[height,
+    /// width, channels]`; all images of an example are shifted alike.
     ///
     /// # Errors
-    /// No feature is an image; one would be shifted out of itself.
+    /// No feature is an image, or the shift is as large as an image.
     pub fn shifted(self, n_pixels: u32) -> Result<Loader<'a>, DataError> {
         let max_shift = n_pixels as usize;
         if max_shift == 0 {
@@ -229,30 +232,30 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// How many whole batches an epoch has: what [`Loader::epoch`] yields.
+    /// The number of whole batches in an epoch: the length of [`Loader::epoch`].
     pub fn n_steps(&self) -> u64 {
         self.source.n_examples() / self.batch_of_all()
     }
 
-    /// One epoch of training: every example at most once, in the epoch's [`Order`]. The examples that do not fill a last
-    /// batch are left out; other epochs leave out others. To resume within an epoch, `skip` the steps already done:
+    /// One epoch of training: every example at most once, in the epoch's [`Order`]. Examples that do not fill a last
+    /// batch are left out, different ones in each epoch. To resume within an epoch, `skip` the steps already done:
     /// nothing is read for them.
     ///
     /// # Errors
-    /// An item is an error where the source cannot read, or where integers or probabilities are beyond their range.
+    /// An item is an error if the source cannot read, or if integers or probabilities are out of range.
     pub fn epoch(&self, epoch: u64) -> impl ExactSizeIterator<Item = Result<Batch, DataError>> {
         let order = self.order(epoch);
         let build = move |step: u64| self.steps_of(epoch, &order, step, 1, &AtomicBool::new(false));
         Steps { range: 0..self.n_steps(), build }
     }
 
-    /// `n` batches of an epoch as one, from the batch `step` on, counted from 0.
+    /// `n` consecutive batches of an epoch as one, starting with batch `step`, counted from 0.
     ///
     /// # Errors
-    /// As [`Loader::epoch`].
+    /// Those of [`Loader::epoch`].
     ///
     /// # Panics
-    /// Where the epoch has fewer batches.
+    /// If the epoch has fewer batches.
     pub fn steps(&self, epoch: u64, step: u64, n: u32) -> Result<Batch, DataError> {
         assert!(step + u64::from(n) <= self.n_steps(), "{n} batches from {step} on, of {}", self.n_steps());
         self.steps_of(epoch, &self.order(epoch), step, n, &AtomicBool::new(false))
@@ -271,7 +274,7 @@ impl<'a> Loader<'a> {
     /// Every example once, in order, for evaluation; the last batch is padded with zeros and says how many are real.
     ///
     /// # Errors
-    /// As [`Loader::epoch`].
+    /// Those of [`Loader::epoch`].
     pub fn in_order(&self) -> impl ExactSizeIterator<Item = Result<Batch, DataError>> {
         let build = move |step: u64| self.in_order_of(step, &AtomicBool::new(false));
         Steps { range: 0..self.n_steps_in_order(), build }
@@ -281,7 +284,7 @@ impl<'a> Loader<'a> {
         self.source.n_examples().div_ceil(self.batch_of_all())
     }
 
-    /// What [`Loader::ahead`] is asked for the batches of [`Loader::in_order`].
+    /// The requests to [`Loader::ahead`] for the batches of [`Loader::in_order`].
     pub fn asks_in_order(&self) -> impl Iterator<Item = Ask> + Send + use<> {
         (0..self.n_steps_in_order()).map(|step| Ask::InOrder { step })
     }
@@ -289,24 +292,25 @@ impl<'a> Loader<'a> {
     fn in_order_of(&self, step: u64, is_over: &AtomicBool) -> Result<Batch, DataError> {
         let (n_examples, batch) = (self.source.n_examples(), self.batch as u64);
         let start = self.first(step);
-        // Of the last batch of all, a host may have none.
+        // A host may have no examples in the last batch.
         let n_valid = n_examples.saturating_sub(start).min(batch) as usize;
         self.collect(self.batch, n_valid, None, |slot| start + slot, is_over)
     }
 
-    /// Reads every example once; of a source whose reading is costly some, from the first to the last, as evaluation does. What
-    /// is looked at here is looked at again in every batch.
+    /// Checks every example once, or, if reading is costly, a sample from the first to the last, in evaluation mode.
+    /// Every batch repeats these checks.
     ///
     /// # Errors
-    /// The first that cannot be read; integers beyond their range, and probabilities beyond 0 and 1; floats that are no finite numbers, or that the cast
-    /// makes infinite; bytes of `pred` other than 0 and 1. Floats of 8 bits and complex numbers are not looked at.
+    /// The first example that cannot be read; integers and probabilities out of range; floats that are not finite, or
+    /// that the cast makes infinite; bytes of `pred` other than 0 and 1. Floats of 8 bits and complex numbers are not
+    /// checked.
     pub fn check(&self) -> Result<(), DataError> {
         let mut scratch: Vec<NamedArray> = self.columns.iter().map(|column| column.zeros(1)).collect();
         let mut place: Vec<&mut [u8]> = scratch.iter_mut().map(|array| &mut array.bytes[..]).collect();
         let n_examples = self.source.n_examples();
         let n = if self.source.reading().is_costly { n_examples.min(N_SAMPLED) } else { n_examples };
         for number in 0..n {
-            // From the first to the last, in equal steps; wide, for there may be 2^64 of them.
+            // From the first to the last in equal steps; in u128, because there may be 2^64 examples.
             let index = match n == n_examples {
                 true => number,
                 false => (u128::from(number) * u128::from(n_examples - 1) / u128::from(n - 1)) as u64,
@@ -316,8 +320,8 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// A batch of `n_slots` that begins with the examples `index_of(0..n_valid)`, drawn and shifted as in `epoch` if there is
-    /// one. In training an example that is left out is replaced by the next one that is not; else it is missing.
+    /// A batch of `n_slots` that begins with the examples `index_of(0..n_valid)`, drawn and shifted as in `epoch` if
+    /// given. In training, a skipped example is replaced by the next good one; otherwise its place is dropped.
     fn collect(
         &self,
         n_slots: usize,
@@ -343,7 +347,7 @@ impl<'a> Loader<'a> {
             let mut index = index_of(slot as u64);
             let mut n_tries = 0;
             while let Err(error) = self.fill(index, epoch, &mut place) {
-                // Whatever of it was there already.
+                // Clears the part of it that was already written.
                 place.iter_mut().for_each(|bytes| bytes.fill(0));
                 n_tries += 1;
                 if n_tries >= n_examples.min(MAX_TRIES) {
@@ -377,10 +381,11 @@ impl<'a> Loader<'a> {
         let draw = epoch.map(|epoch| Draw::of_version(self.draws, self.seed, epoch, index));
         let place = || self.source.place(index);
         let offset = epoch.and_then(|epoch| shift::offset(self.max_shift, self.seed, epoch, index));
-        // Whole: what is moved out is looked at too, so that an example is right or wrong in every epoch.
+        // The whole image, so that pixels shifted out are checked too and an example is valid or invalid in every
+        // epoch.
         let moved = |column: &Column| offset.zip(column.image()).map(|_| vec![0; column.dst_bytes()]);
         let mut whole: SmallVec<[Option<Vec<u8>>; 8]> = self.columns.iter().map(moved).collect();
-        // Elements of each array that are there.
+        // Elements of each array that have arrived.
         let mut done: SmallVec<[usize; 8]> = smallvec![0; self.columns.len()];
         self.source.give(index, draw, &mut |array, src| {
             let Some(number) = self.columns.iter().position(|column| column.array == Some(array)) else {
@@ -398,7 +403,7 @@ impl<'a> Loader<'a> {
             *done += n_elements;
             Ok(())
         })?;
-        // What has no epochs draws the same in every run.
+        // Without an epoch the draw is the same in every run.
         let draw = draw.unwrap_or_else(|| Draw::without_epoch(0, index));
         for (number, column) in self.columns.iter().enumerate() {
             if let (None, Some(random)) = (column.array, column.feature.random) {
@@ -418,7 +423,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Leaves an example out, if the source may.
+    /// Skips an example if the source allows it.
     fn skip(&self, index: u64, error: DataError) -> Result<(), DataError> {
         match self.source.skipped().filter(|_| !self.is_strict) {
             Some(skipped) => skipped.add(index, error),
@@ -427,7 +432,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// An iterator over steps that builds only those it yields: what is skipped is arithmetic.
+/// An iterator over steps that builds only those it yields: skipping is arithmetic.
 struct Steps<F> {
     range: Range<u64>,
     build: F,

@@ -1,17 +1,17 @@
-//! Looking at some of many examples, by several threads, and taking what was seen in their order.
+//! Reads a sample of examples in several threads, and processes the results in order.
 
 use std::thread;
 
-/// Examples that a thread looks at before what was seen is taken: what bounds memory.
+/// Examples that a thread reads before the results are taken: it bounds memory.
 const N_EACH: usize = 8;
 
-/// Calls `look` for up to `limit` of `n` numbers, from the first to the last in equal steps, in as many threads as there are
-/// cores, and `take` for what each gives, in their order.
+/// Calls `look` for up to `limit` of `n` numbers, from the first to the last in equal steps, in as many threads as
+/// there are cores, and `take` with each result, in order.
 pub(super) fn look<T: Send>(n: u64, limit: u64, look: impl Fn(u64) -> T + Sync, mut take: impl FnMut(T)) {
     let n_seen = limit.min(n);
     let index_of = |number: u64| match n_seen == n || n_seen == 1 {
         true => number,
-        // Wide, for there may be 2^64 of them.
+        // In u128, because there may be 2^64 of them.
         false => (u128::from(number) * u128::from(n - 1) / u128::from(n_seen - 1)) as u64,
     };
     let n_threads = thread::available_parallelism().map_or(1, |n| n.get());
@@ -31,7 +31,7 @@ pub(super) fn look<T: Send>(n: u64, limit: u64, look: impl Fn(u64) -> T + Sync, 
     }
 }
 
-/// The least and the largest of some values.
+/// Extends a range of least and greatest value by one value.
 pub(super) fn widen<T: PartialOrd + Copy>(range: &mut Option<[T; 2]>, value: T) {
     let [least, greatest] = range.unwrap_or([value, value]);
     *range = Some([if value < least { value } else { least }, if value > greatest { value } else { greatest }]);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// as some mirrors have them.
 ///
 /// # Errors
-/// A file that is not there, or is not right.
+/// A file that is missing or damaged.
 pub fn read(directory: impl AsRef<Path>) -> Result<(Arrays, Arrays), DataError> {
     let directory = directory.as_ref();
     let part = |prefix: &str| {
@@ -22,7 +22,7 @@ pub fn read(directory: impl AsRef<Path>) -> Result<(Arrays, Arrays), DataError> 
     Ok((part("train")?, part("t10k")?))
 }
 
-/// The name that is there, else the published one: its absence is for the reader to say.
+/// The name that exists, otherwise the published one: the reader reports its absence.
 fn file(directory: &Path, start: &str, end: &str) -> PathBuf {
     let names = ["-", "."].map(|joint| format!("{start}{joint}{end}"));
     let found = names.iter().flat_map(|name| [name.clone(), format!("{name}.gz")]).map(|name| directory.join(name));

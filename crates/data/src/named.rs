@@ -1,4 +1,4 @@
-//! A source with what is known of it beside its examples: names of classes, and what was learnt to make it.
+//! A source with additional metadata: class names, and the statistics learnt to build it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use super::random::Draw;
 use super::source::{ArrayInfo, Fingerprint, Reading, Skipped, Source, Spent, Take};
 use crate::error::DataError;
 
-/// A source whose classes have names, or that was made by what was learnt.
+/// A source with class names, or with the statistics that encoded it.
 #[derive(Debug)]
 pub struct Named {
     /// The examples.
     pub source: Box<dyn Source>,
-    /// Names of classes by array, in the place of the source's own.
+    /// Names of classes by array; they replace the source's own.
     pub classes: BTreeMap<String, Vec<String>>,
     /// The statistics and vocabularies learnt.
     pub learnt: Option<Learnt>,

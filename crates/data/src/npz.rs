@@ -1,11 +1,11 @@
 //! `.npz` archives: named arrays, as `numpy.savez` and `numpy.savez_compressed` write them.
 //!
-//! An [`Entry`] shows its [`Header`] before any element is read, so that a caller who knows what must come never
-//! allocates what a damaged file claims. What an array's elements mean to a program is the caller's business; [`read`]
-//! takes whole arrays as examples.
+//! An [`Entry`] shows its [`Header`] before any element is read, so a caller that knows what to expect never allocates
+//! what a damaged file claims. The caller decides what an array's elements mean; [`read`] takes whole arrays as
+//! examples.
 //!
-//! Headers are read by hand: crates for that allocate what a header claims, and want to know an element's type when they are
-//! compiled (docs/DEPENDENCIES.md).
+//! Headers are parsed by hand: crates for that allocate what a header claims, and need an element's type at compile
+//! time (docs/DEPENDENCIES.md).
 //!
 //! Source: NumPy's `numpy.savez`: a zip archive with one `.npy` file for each array.
 
@@ -29,30 +29,30 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 use crate::error::{DataError, DataErrorKind};
 use bf16scope_files::{self as files, Replacement, ZipError};
 
-/// An archive that is being read.
+/// An archive open for reading.
 #[derive(Debug)]
 pub struct NpzReader {
     path: PathBuf,
-    /// Of the file.
+    /// The file's size in bytes.
     n_bytes: u64,
     zip: ZipArchive<BufReader<File>>,
     /// Where each array is.
     index: BTreeMap<String, usize>,
 }
 
-/// An array of which the header was read.
+/// An array whose header was read.
 pub struct Entry<'a> {
-    /// What its bytes mean.
+    /// The type and dims of its elements.
     pub header: Header,
     path: &'a Path,
     name: &'a str,
-    /// What it is packed in at most.
+    /// Upper bound on its packed size in bytes.
     n_packed: u64,
     file: ZipFile<'a, BufReader<File>>,
 }
 
-/// What is wrong with an archive whose directory begins at `start`, and what was expected: a member that is there twice, of
-/// which readers know the last alone; members that share bytes, each of which is unpacked anew.
+/// Checks an archive whose directory begins at `start`: a member that occurs twice, of which readers see only the last,
+/// or members that share bytes, each of which would be unpacked separately. Returns the fault and the expectation.
 pub(crate) fn flaw(file: File, start: u64) -> io::Result<Option<String>> {
     let mut seen = BTreeSet::new();
     let directory = directory(file, start)?;
@@ -68,7 +68,7 @@ pub(crate) fn flaw(file: File, start: u64) -> io::Result<Option<String>> {
 
 const SHARED: &str = "members of the archive share bytes: it may be a decompression bomb";
 
-/// The first name that comes twice.
+/// The first name that occurs twice.
 fn twice(names: Vec<Vec<u8>>) -> Option<String> {
     let mut seen = BTreeSet::new();
     let arrays = names.into_iter().map(|name| {
@@ -78,19 +78,20 @@ fn twice(names: Vec<Vec<u8>>) -> Option<String> {
     arrays.into_iter().find(|name| !seen.insert(name.clone()))
 }
 
-/// What the central directory of a zip archive says.
+/// The entries of a zip archive's central directory.
 #[derive(Default)]
 struct Directory {
-    /// The names of the members, each as often as it is there.
+    /// The names of the members, as often as they occur.
     names: Vec<Vec<u8>>,
-    /// Where the archive ends, where that could be followed.
+    /// Where the archive ends, if that could be determined.
     end: Option<u64>,
-    /// Where members begin, and how many packed bytes they have. Those beyond 4 GiB stand elsewhere, and are left out.
+    /// Where members begin, and their packed sizes in bytes. Members beyond 4 GiB have these elsewhere, and are left
+    /// out.
     places: Vec<(u32, u32)>,
 }
 
 impl Directory {
-    /// Whether members begin at one place, or one within another.
+    /// Whether two members begin at the same place, or one within another.
     fn has_shared_bytes(&self) -> bool {
         let mut places = self.places.clone();
         places.sort_unstable();
@@ -101,12 +102,12 @@ impl Directory {
     }
 }
 
-/// Bytes before those of a member: its local header without a name. (APPNOTE.TXT of PKWARE, 4.3.7.)
+/// Bytes before a member's data: its local header without a name. (APPNOTE.TXT of PKWARE, 4.3.7.)
 const LEAST_MEMBER: u64 = 30;
 
-/// Reads the central directory that begins at `start`. (APPNOTE.TXT of PKWARE, 4.3.12: a signature, 24 bytes on the lengths of
-/// name, extra field and comment, 46 bytes on the name. Behind it, 4.3.14 to 4.3.16: the end of 64 bits, which says how long
-/// it is at byte 4, and its locator of 20 bytes, where there are any; then the end, of 22 bytes and a comment.)
+/// Reads the central directory that begins at `start`. (APPNOTE.TXT of PKWARE, 4.3.12: a signature, the lengths of
+/// name, extra field and comment from byte 24, the name from byte 46. Then, 4.3.14 to 4.3.16: the zip64 end record,
+/// whose length is at byte 4, and its locator of 20 bytes, if present; then the end record, of 22 bytes and a comment.)
 fn directory(file: File, start: u64) -> io::Result<Directory> {
     let mut file = BufReader::new(file);
     let mut at = file.seek(SeekFrom::Start(start))?;
@@ -141,7 +142,7 @@ fn directory(file: File, start: u64) -> io::Result<Directory> {
     }
 }
 
-/// Reads what there is of so many bytes.
+/// Reads up to this many bytes, fewer at the end of the file.
 fn read_up_to(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
     let mut n_read = 0;
     while n_read < bytes.len() {
@@ -157,7 +158,7 @@ impl NpzReader {
     /// Opens an archive and reads its directory.
     ///
     /// # Errors
-    /// A file that cannot be opened, or that is no archive.
+    /// A file that cannot be opened, or is not an archive.
     pub fn open(path: impl AsRef<Path>) -> Result<NpzReader, DataError> {
         let path = path.as_ref();
         let open_error = |cause| DataError::new(DataErrorKind::Read, path, "cannot open the archive").because(cause);
@@ -180,7 +181,7 @@ impl NpzReader {
             let found = format!("array `{name}` is there twice; expected once");
             return Err(DataError::new(DataErrorKind::Damaged, path, found).help("leave one out"));
         }
-        // Readers of zip archives look for the end, and pass over what stands before the archive, such as another one.
+        // Zip readers search for the end record and ignore bytes before the archive, such as another archive.
         let (before, behind) = (zip.offset(), n_bytes.saturating_sub(end.unwrap_or(n_bytes)));
         if let Some((n, side)) = [(before, "before"), (behind, "behind")].into_iter().find(|(n, _)| *n > 0) {
             let found = format!("{n} bytes {side} the archive belong to no array; expected none");
@@ -217,13 +218,13 @@ impl NpzReader {
         let mut file = self.zip.by_index(idx).map_err(|error| damaged(path, error))?;
         let of_array = format!("{}: array `{name}`", path.display());
         let header = Header::read(&mut file).map_err(|error| error.or_at(of_array))?;
-        // An archive may say of a member what it likes.
+        // An archive may claim any size for a member.
         let n_packed = file.compressed_size().min(n_bytes);
         Ok(Some(Entry { header, path, name, n_packed, file }))
     }
 }
 
-/// What a file is that the zip reader does not take, by how it begins.
+/// The error for a file that is not a zip archive, by its first bytes.
 fn not_an_archive(path: &Path, start: &[u8], error: zip::result::ZipError) -> DataError {
     let (found, help) = match start {
         b"\x93NUMPY" => {
@@ -247,12 +248,12 @@ fn unwritten(path: &Path, cause: io::Error) -> DataError {
 }
 
 impl Entry<'_> {
-    /// The elements, little-endian and row-major, whatever the file has.
+    /// The elements, little-endian and row-major, whatever order the file has.
     ///
     /// # Errors
-    /// A damaged archive; more or fewer bytes than the header says. Memory follows what the file holds, not what its
-    /// header claims; an array of more than a gigabyte ([`files::UNPACKED_WITHOUT_QUESTION`]) that unpacks to more than
-    /// [`files::MAX_UNPACKED_RATIO`] times its packed bytes is refused before anything is unpacked.
+    /// A damaged archive; more or fewer bytes than the header says. Memory follows the bytes in the file, not the
+    /// claims of its header; an array of more than a gigabyte ([`files::UNPACKED_WITHOUT_QUESTION`]) that unpacks to
+    /// more than [`files::MAX_UNPACKED_RATIO`] times its packed bytes is refused before anything is unpacked.
     pub fn read(self) -> Result<Vec<u8>, DataError> {
         let Entry { header, path, name, n_packed, file } = self;
         let expected = header.n_bytes();
@@ -267,7 +268,7 @@ impl Entry<'_> {
             let help = "if it is not, save it unpacked: numpy.savez, without _compressed";
             return Err(DataError::new(DataErrorKind::TooLarge, path, found).help(help));
         }
-        // One byte more: it must not be there, and asking for it checks the archive's checksum.
+        // Asks for one byte more than expected: it must not exist, and asking verifies the archive's checksum.
         let wrong = |found: String| {
             let found = format!("array `{name}`{found}");
             DataError::new(DataErrorKind::Damaged, path, found).help("the file is damaged, copy it again")
@@ -284,7 +285,7 @@ impl Entry<'_> {
             let width = if header.kind == 'c' { header.width / 2 } else { header.width };
             bytes.chunks_exact_mut(width).for_each(<[u8]>::reverse);
         }
-        // Of no elements there is no order, and their sizes may be beyond all bounds.
+        // An empty array has no order, and its dims may be arbitrarily large.
         if header.is_fortran && header.dims.len() > 1 && !bytes.is_empty() {
             bytes = row_major(&bytes, &header);
         }
@@ -292,7 +293,7 @@ impl Entry<'_> {
     }
 }
 
-/// Elements that stand with the first axis fastest, put with the last axis fastest.
+/// Converts column-major elements to row-major.
 fn row_major(bytes: &[u8], header: &Header) -> Vec<u8> {
     let dims: Vec<usize> = header.dims.iter().map(|&dim| dim as usize).collect();
     let strides: Vec<usize> = dims
@@ -319,22 +320,23 @@ fn row_major(bytes: &[u8], header: &Header) -> Vec<u8> {
     out
 }
 
-/// Whether an array of this name can be a file of an archive that is unpacked into a folder, and stay in that folder.
+/// Whether an array of this name can be a member of an archive without leaving the folder that the archive is unpacked
+/// into.
 pub fn is_member_name(name: &str) -> bool {
     !name.contains(['\\', '\0']) && name.split('/').all(|part| !["", ".", ".."].contains(&part))
 }
 
-/// An archive that is being written, beside the file that it will become.
+/// An archive open for writing, beside the file that it will replace.
 pub struct NpzWriter {
     path: PathBuf,
     zip: ZipWriter<UntilFull<BufWriter<Replacement>>>,
 }
 
 impl NpzWriter {
-    /// Begins an archive. What is at `path` stays as it is until [`finish`](NpzWriter::finish).
+    /// Begins an archive. A file at `path` is unchanged until [`finish`](NpzWriter::finish).
     ///
     /// # Errors
-    /// A folder that cannot be written to.
+    /// The folder is not writable.
     pub fn create(path: impl AsRef<Path>) -> Result<NpzWriter, DataError> {
         let path = path.as_ref();
         let file = Replacement::begin(path).map_err(|cause| unwritten(path, cause))?;
@@ -344,7 +346,7 @@ impl NpzWriter {
     /// Writes an array whose bytes are as `header` says.
     ///
     /// # Errors
-    /// A name that is no [`is_member_name`]; what the system says, such as that the disk is full.
+    /// A name that [`is_member_name`] rejects; an error of the operating system, such as a full disk.
     pub fn add(&mut self, name: &str, header: &Header, bytes: &[u8]) -> Result<(), DataError> {
         if !is_member_name(name) {
             let message =
@@ -352,7 +354,7 @@ impl NpzWriter {
             let error = DataError::new(DataErrorKind::Write, self.path.as_path(), message);
             return Err(error.help("name it without `..`, without a backslash, and without / at an end"));
         }
-        // Sizes above 4 GiB need the larger form of a zip entry. No time is recorded: equal arrays make equal files.
+        // Sizes above 4 GiB need the zip64 form of an entry. No time is recorded, so equal arrays make equal files.
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .large_file(bytes.len() >= (u32::MAX >> 1) as usize)
@@ -365,10 +367,10 @@ impl NpzWriter {
         write().map_err(|cause| unwritten(&self.path, cause))
     }
 
-    /// Puts the whole archive in its place.
+    /// Moves the complete archive into place.
     ///
     /// # Errors
-    /// What the system says; then what was at the path is unchanged.
+    /// An error of the operating system; the file at the path is then unchanged.
     pub fn finish(self) -> Result<(), DataError> {
         let NpzWriter { path, zip } = self;
         let persist = || -> io::Result<()> {
@@ -411,7 +413,7 @@ mod tests {
         assert!(npz.entry("c").unwrap().is_none());
     }
 
-    /// Of two members of one name a reader of zip archives takes the last.
+    /// If two members have the same name, a zip reader takes the last.
     #[test]
     fn an_array_that_is_there_twice_is_said() {
         let header = || Header::of(DType::U8, vec![]);
@@ -427,7 +429,7 @@ mod tests {
         assert!(error.ends_with("a.npz: array `x` is there twice; expected once\nhelp: leave one out"), "{error}");
     }
 
-    /// What is written there would be written outside of the folder that it is unpacked in.
+    /// Such a name would be written outside of the folder that the archive is unpacked into.
     #[test]
     fn names_that_leave_the_archive_are_refused() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! The order of an epoch: a permutation of the examples that takes no memory.
 //!
-//! Where an example stands is computed, so a billion of them are shuffled as fully as a thousand, and a run that
-//! resumes asks for the position where it stopped.
+//! The example at a position is computed, so a billion examples are shuffled as fully as a thousand, and a resumed run
+//! continues at the position where it stopped.
 //!
 //! Source: Luby and Rackoff, "How to construct pseudorandom permutations from pseudorandom functions", SIAM J. Comput.
 //! 1988, for the balanced Feistel network; Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002, for
@@ -9,16 +9,16 @@
 
 use super::random::SplitMix64;
 
-/// Which order [`Order`] is: a checkpoint that was made under another one does not see the same batches again. 1 was
-/// Fisher and Yates's shuffle.
+/// The version of [`Order`]'s permutation: a checkpoint made under another version does not see the same batches again.
+/// Version 1 was a Fisher-Yates shuffle.
 pub const ORDER_VERSION: u32 = 2;
 
-/// Rounds at most: those of halves of one bit.
+/// The largest number of rounds: for halves of one bit.
 const MAX_ROUNDS: usize = 24;
 
 /// The order of one epoch: a permutation of `0..n` that only seed and epoch decide.
 ///
-/// It never changes within an [`ORDER_VERSION`]: a checkpoint that is resumed years later must see the order it saw.
+/// It never changes within an [`ORDER_VERSION`]: a checkpoint that is resumed years later must see the same order.
 #[derive(Clone, Debug)]
 pub struct Order {
     n: u64,
@@ -27,37 +27,38 @@ pub struct Order {
     /// A key for each round.
     keys: [u64; MAX_ROUNDS],
     n_rounds: usize,
-    /// 1 where the first two numbers change places before the network.
+    /// 1 if the first two numbers are swapped before the network.
     swap: u64,
 }
 
 impl Order {
     /// The order of `n` examples.
     pub fn new(n: u64, seed: u64, epoch: u64) -> Order {
-        // The least even number of bits that holds every index: at most four times as many numbers as examples.
+        // The least even number of bits that holds every index: the domain has at most four times as many numbers as
+        // there are examples.
         let half = (u64::BITS - n.saturating_sub(1).leading_zeros()).div_ceil(2).max(1);
-        // Four rounds are enough for halves of many bits. Those of few have few round functions to choose from: enough
-        // rounds that 24 random bits enter at least.
+        // Four rounds are enough for halves of many bits. Short halves have few round functions to choose from, so
+        // there are enough rounds to use at least 24 random bits.
         let n_rounds = MAX_ROUNDS.div_ceil(half as usize).max(8);
         // Mixed twice, so that neighbouring seeds and epochs give unrelated keys.
         let mut random = SplitMix64(SplitMix64(seed).next() ^ SplitMix64(!epoch).next());
         let mut keys = [0; MAX_ROUNDS];
         keys[..n_rounds].fill_with(|| random.next());
         // A round on halves of two bits or more is an even permutation, whatever its key: without a swap in half of all
-        // cases, half of the orders of sixteen examples would never come.
+        // cases, half of the orders of sixteen examples could never occur.
         let swap = random.next() & 1;
         Order { n, half, keys, n_rounds, swap }
     }
 
-    /// The example that stands at `position`.
+    /// The example at `position`.
     ///
     /// # Panics
     /// If `position` is not below `n`; that is a bug of the caller.
     pub fn at(&self, position: u64) -> u64 {
         assert!(position < self.n, "position {position} of {} examples", self.n);
         let mut index = self.permute(position);
-        // Numbers beyond the last example are walked over: the cycle that `position` is on comes back below `n`, at
-        // `position` itself if nowhere before.
+        // Cycle walking: numbers beyond the last example are mapped again until one is below `n`. The cycle of
+        // `position` contains such a number, at the latest `position` itself.
         while index >= self.n {
             index = self.permute(index);
         }
@@ -96,8 +97,8 @@ mod tests {
         df + 2.0 * (df * X).sqrt() + 2.0 * X
     }
 
-    /// Expectations from a separate implementation. If this changes, resumed runs see other batches than they saw: do
-    /// not bless it.
+    /// Expectations from a separate implementation. If this changes, resumed runs see other batches than before: do not
+    /// bless it.
     ///
     /// ```python
     /// M = 2**64 - 1
@@ -187,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Of few examples every order comes as often as any other: 6 of three, 720 of six.
+    /// For few examples every order occurs equally often: 6 orders of three, 720 of six.
     #[test]
     fn whole_orders_are_uniform() {
         const N_SEEDS: u64 = 12_000;
@@ -204,10 +205,10 @@ mod tests {
         }
     }
 
-    /// Where examples stand in two orders that have nothing to do with each other has a correlation of mean 0 and
-    /// variance 1/(n-1) (Spearman). The mean of `n_pairs` is within six standard deviations, which a normal variable
-    /// leaves with a probability of 2e-9. Likewise for examples that follow one another within an epoch, whose
-    /// correlation has mean -1/(n-1), far within the bound, and a variance of no more than twice that.
+    /// The places of examples in two independent orders have a correlation with mean 0 and variance 1/(n-1) (Spearman).
+    /// The mean of `n_pairs` is within six standard deviations, which a normal variable exceeds with a probability of
+    /// 2e-9. Likewise for neighbouring examples within an epoch, whose correlation has mean -1/(n-1), far within the
+    /// bound, and a variance of no more than twice that.
     #[test]
     fn epochs_and_neighbours_are_uncorrelated() {
         for n in [1024u64, 1797] {

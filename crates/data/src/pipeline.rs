@@ -1,8 +1,8 @@
-//! Examples on disk as the arrays that a network takes: what each feature is made of, and how.
+//! Examples on disk as arrays for a network: which field each feature is made from, and how.
 //!
-//! A [`Pipeline`] is the [`Source`] over [`Records`]: it reads a record, takes each feature's value out of it and transforms
-//! it. A transform is a pure function of the value and, in training, of a [`Draw`]; evaluation draws nothing. The cast to what
-//! the network computes in is [`Loader`](super::Loader)'s, last, into the batch's own memory.
+//! A [`Pipeline`] is the [`Source`] over [`Records`]: it reads a record, extracts each feature's value and transforms
+//! it. A transform is a pure function of the value and, in training, of a [`Draw`]; evaluation draws nothing.
+//! [`Loader`](super::Loader) does the cast to the compute dtype, last, into the batch's own memory.
 
 mod spec;
 mod tensor;
@@ -26,21 +26,21 @@ use bf16scope_hlo::DType;
 use bf16scope_hlo::words::{listed, nearest};
 use sha2::{Digest, Sha256};
 
-/// Records that are tried, where some may be left out, for one that says of which kinds values are.
+/// If records may be skipped: how many are tried to find one that shows the kinds of values.
 const MAX_FIRST: u64 = 1000;
-/// Bytes of pixels beyond which an image's memory is given back, and not kept for the next.
+/// A pixel buffer larger than this is freed after use instead of being reused for the next image.
 const MAX_KEPT: usize = 1 << 24;
 
-/// How a pipeline is read. Nothing of it changes what an example is.
+/// How a pipeline reads. Options do not change the content of examples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Threads that read and transform, one batch ahead; 0 is the caller's own.
+    /// Threads that read and transform, one batch ahead; 0 uses the caller's own thread.
     pub n_workers: usize,
-    /// How many examples that cannot be read may be left out.
+    /// How many unreadable examples may be skipped.
     pub n_skipped_max: u64,
 }
 
-/// A feature, how it is made, and the table that it is made by, if there is one.
+/// A feature, its spec, and its table of word vectors, if any.
 #[derive(Clone, Debug)]
 struct Made {
     feature: Feature,
@@ -58,27 +58,27 @@ impl Made {
 /// Class names of image folders.
 const LABELS: &str = "labels";
 
-/// Records, as the arrays of features.
+/// Records, as arrays of features.
 #[derive(Clone, Debug)]
 pub struct Pipeline {
     records: Arc<dyn Records>,
-    /// The records that are examples of this source.
+    /// The first record of this source's examples.
     first: u64,
     n_examples: u64,
     features: Vec<Made>,
     infos: Vec<ArrayInfo>,
     n_workers: usize,
     skipped: Arc<Skipped>,
-    /// As many as threads have read at a time.
+    /// As many as there were threads reading at once.
     scratch: Arc<Mutex<Vec<Scratch>>>,
 }
 
 impl Pipeline {
-    /// The arrays of `features`, each made as the spec of its name says, or by the default one. The first record says of which
-    /// kinds values are; where records may be left out, the first that is whole.
+    /// The arrays of `features`, each made as the spec of its name says, or by the default one. The first record shows
+    /// the kinds of values; if records may be skipped, the first intact one does.
     ///
     /// # Errors
-    /// A first record that cannot be read, or lacks a feature.
+    /// The first record cannot be read, or lacks a feature.
     pub fn new(
         records: Arc<dyn Records>,
         features: &[Feature],
@@ -102,10 +102,10 @@ impl Pipeline {
         Ok(pipeline)
     }
 
-    /// The same features, made of other records; what was scaled is scaled.
+    /// The same features from other records; scales are kept.
     ///
     /// # Errors
-    /// As [`new`](Pipeline::new).
+    /// Those of [`new`](Pipeline::new).
     pub fn over(&self, records: Arc<dyn Records>) -> Result<Pipeline, DataError> {
         let skipped = Arc::new(Skipped::new(self.skipped.limit()));
         let n_examples = records.n_records();
@@ -117,17 +117,17 @@ impl Pipeline {
         Ok(pipeline)
     }
 
-    /// Finds what the arrays are, by the first record.
+    /// Determines the arrays' dtypes and dims from the first record.
     fn find_infos(&mut self) -> Result<(), DataError> {
         let first = self.infos_of(0);
-        // Where some may be left out, the first that is whole; of a data set without one the first's error.
+        // If records may be skipped, the first intact one; if none is intact, the error of the first.
         let n_tried = self.n_examples.min(self.skipped.limit().saturating_add(1)).min(MAX_FIRST);
         let other = || (1..n_tried).find_map(|index| self.infos_of(index).ok());
         self.infos = first.or_else(|error| other().ok_or(error))?;
         Ok(())
     }
 
-    /// What the arrays are, by a record.
+    /// The arrays' dtypes and dims, from one record.
     fn infos_of(&self, index: u64) -> Result<Vec<ArrayInfo>, DataError> {
         let values = self.values(index)?;
         let info = |made: &Made| {
@@ -141,7 +141,7 @@ impl Pipeline {
         self.features.iter().map(info).collect()
     }
 
-    /// The same arrays; numbers of `name` are multiplied with `scale` where they are cast.
+    /// The same arrays; the numbers of `name` are multiplied by `scale` when they are cast.
     pub fn scaled(mut self, name: &str, scale: f32) -> Pipeline {
         self.infos.iter_mut().filter(|info| info.name == name).for_each(|info| info.scale = scale);
         self
@@ -176,7 +176,7 @@ impl Pipeline {
         match values.get(key) {
             Some(value) => Ok(value),
             None => {
-                // Only now the names are wanted.
+                // All values are needed only now, for the names.
                 let all = self.records.values(self.first + index, None)?;
                 let found = format!("there is no feature `{key}`; it has {}", listed(all.keys(), MAX_LISTED));
                 let help = nearest(key, all.keys().map(String::as_str))
@@ -188,12 +188,12 @@ impl Pipeline {
         }
     }
 
-    /// That a feature's value is not what its use asks for.
+    /// The error for a value that does not match its feature's use.
     fn mismatch(&self, index: u64, made: &Made, measured: &str, expected: &str) -> DataError {
         DataError::mismatch(self.place(index), &format!("feature `{}`", made.key()), measured, expected)
     }
 
-    /// Gives `take` a feature's bytes.
+    /// Passes a feature's bytes to `take`.
     fn array(
         &self,
         (index, draw): (u64, Option<Draw>),
@@ -227,7 +227,7 @@ impl Pipeline {
         }
     }
 
-    /// Of strings of bytes: words, numbers as they are, or an image.
+    /// An array from byte strings: words, raw numbers, or an image.
     fn array_of_bytes(
         &self,
         (index, draw): (u64, Option<Draw>),
@@ -284,14 +284,14 @@ fn shown(value: &Value) -> String {
     format!("{} of {}", counted(value.len()), value.kind())
 }
 
-/// The number of the class that a text names; or the text, as far as it is one.
+/// The number of the class with this name; otherwise the text, as far as it is readable.
 fn class_of(classes: &[String], text: &[u8]) -> Result<i64, String> {
     let Ok(text) = str::from_utf8(text) else { return Err("bytes that are not UTF-8".to_string()) };
     let found = classes.iter().position(|class| class == text.trim());
     found.map(|class| class as i64).ok_or_else(|| format!("`{}`", text.trim().chars().take(40).collect::<String>()))
 }
 
-/// Zeros, and 1 at a class; or the class, and what is expected of it.
+/// A one-hot row; or the class that is out of range, and the expectation.
 fn one_hot(value: i64, offset: i64, n_classes: usize) -> Result<Vec<f32>, (i64, String)> {
     let class = value.checked_add(offset).and_then(|class| usize::try_from(class).ok());
     let Some(class) = class.filter(|class| *class < n_classes) else {
@@ -301,14 +301,14 @@ fn one_hot(value: i64, offset: i64, n_classes: usize) -> Result<Vec<f32>, (i64, 
     Ok((0..n_classes).map(|idx| f32::from(u8::from(idx == class))).collect())
 }
 
-/// Whole numbers with `offset` added; or one that it cannot be added to, and what is expected of it.
+/// Whole numbers with `offset` added; or the number that overflows, and the expectation.
 fn counted_from(values: &[i64], offset: i64) -> Result<Vec<[u8; 8]>, (i64, String)> {
     let refused = |value| (value, format!("a number that {offset} can be added to"));
     let add = |&value: &i64| value.checked_add(offset).map(i64::to_le_bytes).ok_or_else(|| refused(value));
     values.iter().map(add).collect()
 }
 
-/// What a feature wants, where it is not made of values of this kind.
+/// The expectation of the feature for an error, if values of this kind do not fit it.
 fn misfit(made: &Made, value: &Value) -> Option<String> {
     let Made { feature, spec, table } = made;
     let what = match (is_whole(feature), &feature.dims[..]) {
@@ -333,7 +333,7 @@ fn misfit(made: &Made, value: &Value) -> Option<String> {
     }
 }
 
-/// Whether bytes may be a class's name: a short line of text.
+/// Whether bytes can be a class name: a short line of text.
 fn is_name(bytes: &[u8]) -> bool {
     let text = str::from_utf8(bytes).unwrap_or_default();
     (1..=100).contains(&text.len()) && !text.contains(char::is_control)
@@ -343,7 +343,7 @@ fn counted(n: usize) -> String {
     if n == 1 { "1 value".to_string() } else { format!("{n} values") }
 }
 
-/// What a value becomes.
+/// The dtype that a value is converted to.
 fn dtype(made: &Made, value: &Value) -> DType {
     let spec = &made.spec;
     match (value, spec.raw) {
@@ -413,7 +413,7 @@ impl Source for Pipeline {
         let hash = |(made, info): (&Made, &ArrayInfo)| {
             let mut spec = made.spec.clone();
             if let (Some(words), Some(table)) = (&mut spec.word_vectors, &made.table) {
-                // What is in the table, wherever it lies.
+                // The fingerprint covers the table's content, not its path.
                 (words.table, words.vocabulary) = (table.fingerprint().into(), None);
             }
             let spec = serde_json::to_string(&spec).expect("a spec is numbers and names");
@@ -463,7 +463,7 @@ mod tests {
         }
     }
 
-    /// What becomes of bytes: the array's dtype and bytes, or why there is none.
+    /// The array's dtype and bytes, or the reason why there is none.
     fn made(feature: &Feature, spec: FeatureSpec, bytes: &[u8]) -> Result<(DType, Vec<u8>), String> {
         let records = One([(feature.name.clone(), Value::Bytes(vec![bytes.to_vec()]))].into());
         let specs = [(feature.name.clone(), spec)].into();
@@ -481,7 +481,7 @@ mod tests {
         let content: Vec<u8> = [1.0f32, -2.0, 3.5, 0.0].iter().flat_map(|value| value.to_le_bytes()).collect();
         let bytes = tensor::tests::serialized(1, &[2, 2], &content);
         assert_eq!(made(&x, spec(), &bytes), Ok((DType::F32, content.clone())));
-        // Dims of 1 are no other order of elements.
+        // Dims of 1 do not change the order of elements.
         assert_eq!(made(&Feature::compute("x", [2, 2, 1]), spec(), &bytes), Ok((DType::F32, content)));
         let labels = tensor::tests::serialized(9, &[], &7i64.to_le_bytes());
         let label = Feature::exact("y", DType::S32, []).label();
@@ -494,7 +494,7 @@ mod tests {
             made(&x, spec(), b"\xff\xd8\xff").unwrap_err().split(": feature").nth(1).unwrap().split(" is ").next(),
             Some(" `x`")
         );
-        // Without the key it is said which is meant.
+        // Without the key, the message names the right one.
         assert_eq!(
             made(&x, FeatureSpec::default(), &bytes).unwrap_err(),
             "a, record 0: feature `x` is 1 value of bytes; expected numbers [2, 2]: these are bytes of `tf.io.serialize_tensor`, \

@@ -1,4 +1,4 @@
-//! The numbers behind orders, shifts and transforms: a generator whose stream is fixed for good.
+//! Random numbers for orders, shifts and transforms: a generator whose stream never changes.
 
 use std::f64::consts::TAU;
 
@@ -16,34 +16,34 @@ impl SplitMix64 {
         mixed ^ mixed >> 31
     }
 
-    /// A number from 0 up to but not including 1, of 24 random bits: as many as f32 has.
+    /// A number in [0, 1), of 24 random bits: f32's precision.
     pub(super) fn share(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u32 << 24) as f32
     }
 
-    /// A number below `bound`. Its bias is below `bound / 2^64`, which no data set can show.
+    /// A number below `bound`. Its bias is below `bound / 2^64`, too small to show in any data set.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }
 
-/// How seed, epoch and example become the numbers that transforms draw. A checkpoint holds the version that its run began
-/// with, and a run that is resumed goes on with that.
+/// How seed, epoch and example become the numbers that transforms draw. A checkpoint holds the version that its run
+/// began with, and a resumed run keeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DrawVersion {
-    /// Seed and epoch were mixed alike: epoch 1 of seed 0 drew what epoch 0 of seed 1 drew.
+    /// Seed and epoch were mixed alike: epoch 1 of seed 0 drew the same numbers as epoch 0 of seed 1.
     V1,
-    /// Each is mixed into what came before it, so that no two change places.
+    /// Each is mixed into the previous state, so exchanging two of them changes the stream.
     #[default]
     V2,
 }
 
-/// The number of [`DrawVersion::V2`], which this build begins runs with. See also
+/// The number of [`DrawVersion::V2`], with which this build begins runs. See also
 /// [`ORDER_VERSION`](super::ORDER_VERSION).
 pub const DRAW_VERSION: u32 = 2;
 
 impl DrawVersion {
-    /// The version of this number, if this build knows it.
+    /// The version with this number, if this build knows it.
     pub fn of(number: u32) -> Option<DrawVersion> {
         match number {
             1 => Some(DrawVersion::V1),
@@ -61,11 +61,13 @@ impl DrawVersion {
     }
 }
 
-/// What an example's transforms draw from: fixed by seed, epoch and the example's number, whoever asks, when and how often.
+/// The random state of an example's transforms: it depends only on seed, epoch and the example's number, not on who
+/// draws, when or how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw(u64);
 
-/// What an example draws numbers for. They never change: a run that is resumed must draw what it would have drawn.
+/// Purposes for which an example draws numbers. Their values never change: a resumed run must draw the same numbers as
+/// an uninterrupted one.
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
     Crop = 1,
@@ -80,16 +82,16 @@ pub(super) enum Purpose {
     Feature = 10,
 }
 
-/// Where the mixing of [`DrawVersion::V2`] begins: any number that neither orders nor shifts begin with.
+/// The initial state of [`DrawVersion::V2`]: an arbitrary number that differs from those of orders and shifts.
 const START: u64 = u64::from_le_bytes(*b"bf16draw");
 
 impl Draw {
-    /// That of an example in an epoch.
+    /// The draw of an example in an epoch.
     pub fn new(seed: u64, epoch: u64, example: u64) -> Draw {
         Draw::of_version(DrawVersion::V2, seed, epoch, example)
     }
 
-    /// As [`new`](Draw::new), in a run that began with this version.
+    /// Like [`new`](Draw::new), in a run that began with this version.
     pub fn of_version(version: DrawVersion, seed: u64, epoch: u64, example: u64) -> Draw {
         match version {
             DrawVersion::V1 => {
@@ -102,23 +104,24 @@ impl Draw {
         }
     }
 
-    /// That of what has no epochs: an example that is evaluated, a token that is generated. The numbers are those of epoch 0
-    /// of the first version, which evaluations of older runs drew.
+    /// The draw outside of epochs: for an evaluated example or a generated token. The numbers are those of epoch 0 of
+    /// the first version, which evaluations of older runs drew.
     pub fn without_epoch(seed: u64, example: u64) -> Draw {
         Draw::of_version(DrawVersion::V1, seed, 0, example)
     }
 
-    /// A number from 0 up to but not including 1, of 53 random bits: for what is drawn once for an example.
+    /// A number in [0, 1), of 53 random bits: for choices made once per example.
     pub fn share(self) -> f64 {
         (self.stream(Purpose::Share).next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// That of the example that another one is mixed with.
+    /// The draw that chooses the example to mix with.
     pub(super) fn of_partner(self) -> Draw {
         Draw(self.stream(Purpose::Partner).next())
     }
 
-    /// The numbers of a feature, unrelated to those of other features. Normal ones are Box and Muller's (1958), in f64.
+    /// The numbers of a feature, independent of those of other features. Normal ones use the Box-Muller transform
+    /// (1958), in f64.
     pub(super) fn feature(self, name: &str, random: Random, n: usize) -> Vec<f32> {
         let start = self.stream(Purpose::Feature).next();
         let mut stream = SplitMix64(name.bytes().fold(start, |state, byte| SplitMix64(state ^ u64::from(byte)).next()));
@@ -132,7 +135,7 @@ impl Draw {
         }
     }
 
-    /// The numbers for one purpose, unrelated to those for others: how often a crop was tried changes no flip.
+    /// The stream for one purpose, independent of the others: the number of crop attempts does not change the flip.
     pub(super) fn stream(self, purpose: Purpose) -> SplitMix64 {
         SplitMix64(SplitMix64(self.0 ^ purpose as u64).next())
     }
@@ -142,8 +145,8 @@ impl Draw {
 mod tests {
     use super::*;
 
-    /// What each purpose draws never changes within a version: a run that is resumed must draw what it would have drawn.
-    /// Expectations from a separate implementation in Python:
+    /// The draws of each purpose never change within a version: a resumed run must draw the same numbers as an
+    /// uninterrupted one. Expectations from a separate implementation in Python:
     ///
     /// ```python
     /// M, G = 2**64 - 1, 0x9E3779B97F4A7C15
@@ -183,7 +186,7 @@ mod tests {
         assert_eq!((DrawVersion::of(0), DrawVersion::of(3)), (None, None));
     }
 
-    /// Until version 2, (0, 1, ·) drew what (1, 0, ·) drew and every (k, k, ·) was one stream, so that three seeds shared
+    /// Before version 2, (0, 1, ·) drew the same as (1, 0, ·) and every (k, k, ·) was one stream, so three seeds shared
     /// their crops, flips and masks.
     #[test]
     fn seed_epoch_and_example_do_not_change_places() {

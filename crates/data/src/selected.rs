@@ -1,4 +1,4 @@
-//! Some examples of a source, in an order of their own: parts of a data set that was shuffled, or cut class by class.
+//! A subset of a source's examples in a chosen order: parts of a data set that was shuffled, or split class by class.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,24 +15,24 @@ use sha2::{Digest, Sha256};
 pub struct Selected {
     source: Arc<dyn Source>,
     indices: Vec<u64>,
-    /// Each part counts its own.
+    /// Each part counts its own skipped examples.
     skipped: Option<Skipped>,
 }
 
 impl Selected {
-    /// The examples of these numbers, in this order. Numbers that the source has not are errors where they are read.
+    /// The examples with these numbers, in this order. Numbers beyond the source's last are errors when they are read.
     pub fn new(source: Arc<dyn Source>, indices: Vec<u64>) -> Selected {
         let skipped = source.skipped().map(|skipped| Skipped::new(skipped.limit()));
         Selected { source, indices, skipped }
     }
 
-    /// The numbers that its examples have in the source.
+    /// The examples' numbers in the source.
     pub fn indices(&self) -> &[u64] {
         &self.indices
     }
 
     fn inner(&self, index: u64) -> u64 {
-        // One that is not there is the source's to refuse.
+        // The source refuses a number that does not exist.
         self.indices.get(index as usize).copied().unwrap_or(u64::MAX)
     }
 }
@@ -86,9 +86,9 @@ impl Source for Selected {
     }
 }
 
-/// Cuts `0..n` into consecutive parts of `sizes` examples, the first of which is for training: in order, or shuffled by a
-/// seed; and where classes are said, one for each example, with each class's share in every part as near as whole examples
-/// come. The numbers in each part are in ascending order unless they are shuffled.
+/// Cuts `0..n` into consecutive parts of `sizes` examples, the first of which is for training: in order, or shuffled by
+/// a seed. With `classes`, one for each example, every part has each class's share as nearly as whole examples allow.
+/// The numbers in each part are in ascending order unless they are shuffled.
 ///
 /// The sizes add up to `n`.
 pub fn parts(n: u64, sizes: &[u64], seed: Option<u64>, classes: Option<&[i64]>) -> Vec<Vec<u64>> {
@@ -100,7 +100,7 @@ pub fn parts(n: u64, sizes: &[u64], seed: Option<u64>, classes: Option<&[i64]>) 
         let mut rest = order.into_iter();
         return sizes.iter().map(|&size| rest.by_ref().take(size as usize).collect()).collect();
     };
-    // Example by example to the part that is furthest behind its share of the class, and of the whole where classes tie.
+    // Each example goes to the part that is furthest behind its share of the class, or of the whole if classes tie.
     let mut members: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
     order.iter().for_each(|&index| members.entry(classes[index as usize]).or_default().push(index));
     let mut part_of = vec![0usize; n as usize];
@@ -120,8 +120,8 @@ pub fn parts(n: u64, sizes: &[u64], seed: Option<u64>, classes: Option<&[i64]>) 
     parts
 }
 
-/// How many of `n` examples each part is given, which has `left` places of `n_left`: by largest remainder, so that nothing is
-/// left over and no part has more than its places.
+/// How many of `n` examples each part gets, given `left` free places of `n_left`: by largest remainder, so that nothing
+/// is left over and no part exceeds its places.
 fn shares(n: u64, left: &[u64], n_left: u64) -> Vec<u64> {
     let exact = |part: usize| u128::from(n) * u128::from(left[part]);
     let mut shares: Vec<u64> = (0..left.len()).map(|part| (exact(part) / u128::from(n_left.max(1))) as u64).collect();
@@ -140,10 +140,10 @@ fn shares(n: u64, left: &[u64], n_left: u64) -> Vec<u64> {
     shares
 }
 
-/// Where the numbers of a shuffle begin: any number that neither orders, shifts nor draws begin with.
+/// The initial state of a shuffle: an arbitrary number that differs from those of orders, shifts and draws.
 const START: u64 = u64::from_le_bytes(*b"bf16part");
 
-/// Fisher and Yates' shuffle.
+/// Fisher-Yates shuffle.
 fn shuffle(order: &mut [u64], seed: u64) {
     let mut random = SplitMix64(SplitMix64(START ^ seed).next());
     for last in (1..order.len()).rev() {
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn each_part_has_each_classs_share() {
-        // 90 of class 0 and then 10 of class 1, as a sorted file has them.
+        // 90 of class 0, then 10 of class 1, as in a sorted file.
         let classes: Vec<i64> = (0..100).map(|i| i64::from(i >= 90)).collect();
         let parts = parts(100, &[80, 20], Some(0), Some(&classes));
         let n_ones = |part: &[u64]| part.iter().filter(|&&index| index >= 90).count();

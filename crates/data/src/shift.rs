@@ -1,11 +1,11 @@
-//! Shifting images at random, so that a network learns what does not depend on where exactly a thing stands.
+//! Random shifts of images, so that a network learns translation invariance.
 //!
-//! Which way an example is shifted is a function of seed, epoch and the example's number alone, as the order is.
+//! The shift is a function of seed, epoch and the example's number alone, like the order.
 
 use super::random::SplitMix64;
 
-/// How far the images of an example are moved in this epoch, by up to `max` pixels down and right; `None` for half of
-/// them, which stay.
+/// The shift of an example's images in this epoch, by up to `max` pixels down and right; `None` for half of them, which
+/// stay in place.
 pub(super) fn offset(max: usize, seed: u64, epoch: u64, example: u64) -> Option<(isize, isize)> {
     // Mixed at each stage, so that neighbouring numbers give unrelated streams.
     let stream = SplitMix64(SplitMix64(seed).next() ^ SplitMix64(!epoch).next()).next();
@@ -17,8 +17,8 @@ pub(super) fn offset(max: usize, seed: u64, epoch: u64, example: u64) -> Option<
     Some((one(), one()))
 }
 
-/// What moving an image `[height, width, channels]` copies: runs of elements, each with its start in the image, its
-/// start in the result and its length. What no run comes to is 0.
+/// The copies that shift an image `[height, width, channels]`: runs of elements, each with its start in the image, its
+/// start in the result and its length. Elements that no run covers are 0.
 pub(super) fn runs(
     [height, width, channels]: [usize; 3],
     (down, right): (isize, isize),
@@ -55,8 +55,8 @@ mod tests {
         assert_eq!(moved((0, -5)), [0.0; 12]);
     }
 
-    /// Expectations from a separate implementation in Python. If this changes, resumed runs see other images than they saw:
-    /// do not bless it.
+    /// Expectations from a separate implementation in Python. If this changes, resumed runs see other images than
+    /// before: do not bless it.
     #[test]
     fn shifts_never_change() {
         let first = |seed, epoch| [0, 1, 2, 3].map(|example| offset(2, seed, epoch, example));

@@ -1,8 +1,8 @@
-//! Where examples come from: named arrays, read by index.
+//! Sources of examples: named arrays, read by index.
 //!
-//! Access by index is what makes order, resumption and parts for several hosts exact: which examples a batch holds is
-//! arithmetic, and no reader has a position. [`Arrays`](super::Arrays) is the source in memory. Casting, shuffling and
-//! batches are [`Loader`](super::Loader)'s.
+//! Access by index makes order, resumption and sharding over hosts exact: the examples of a batch are arithmetic, and
+//! no reader has a position. [`Arrays`](super::Arrays) is the source in memory. [`Loader`](super::Loader) casts,
+//! shuffles and batches.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,19 +18,19 @@ use serde::{Deserialize, Serialize};
 /// One array of every example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayInfo {
-    /// What features call it.
+    /// The name by which features refer to it.
     pub name: String,
-    /// What its bytes are.
+    /// The dtype of its bytes.
     pub dtype: DType,
-    /// Dimensions of one example; none for one number.
+    /// Dimensions of one example; empty for a scalar.
     pub dims: Vec<i64>,
-    /// What its numbers are multiplied with, in f32, where they are cast to what a network computes in: 1/255 for
-    /// intensities that are kept as u8. Has no meaning for features of an exact dtype.
+    /// The factor, in f32, for numbers that are cast to a network's compute dtype: 1/255 for intensities that are kept
+    /// as u8. It has no meaning for features of an exact dtype.
     pub scale: f32,
 }
 
 impl ArrayInfo {
-    /// An array whose numbers are taken as they are.
+    /// An array without scaling.
     pub fn new(name: &str, dtype: DType, dims: impl Into<Vec<i64>>) -> ArrayInfo {
         ArrayInfo { name: name.to_string(), dtype, dims: dims.into(), scale: 1.0 }
     }
@@ -38,28 +38,29 @@ impl ArrayInfo {
 
 /// Examples by index.
 pub trait Source: Send + Sync + std::fmt::Debug {
-    /// How many examples there are.
+    /// The number of examples.
     fn n_examples(&self) -> u64;
 
-    /// What every example holds.
+    /// The arrays of every example.
     fn arrays(&self) -> &[ArrayInfo];
 
-    /// The bytes of example `index` as evaluation has it, one slice for each of [`arrays`](Source::arrays), in that order;
-    /// row-major, little-endian. Sources in memory lend.
+    /// The bytes of example `index` in evaluation mode, one slice for each of [`arrays`](Source::arrays), in that
+    /// order; row-major, little-endian. Sources in memory return borrowed slices.
     ///
     /// # Errors
-    /// The errors of the file's reader; [`DataErrorKind::Missing`] from [`n_examples`](Source::n_examples) on. A source of
-    /// somebody else's has [`DataError::unreadable`].
+    /// The errors of the file's reader; [`DataErrorKind::Missing`] from [`n_examples`](Source::n_examples) on. A source
+    /// outside this crate uses [`DataError::unreadable`].
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError>;
 
-    /// Gives `take` the elements of example `index` piece by piece: of each array from the first to the last, in pieces of whole
-    /// elements. So nothing but the pieces is in memory before it is in its batch. With a draw the example is training's, and
-    /// all that is random about it is drawn from there. Says how long the stages took, where the source knows.
+    /// Passes the elements of example `index` to `take` piece by piece: each array from the first element to the last,
+    /// in pieces of whole elements, so only a piece is in memory before it is in its batch. With a draw, the example is
+    /// for training, and all randomness comes from the draw. Returns how long the stages took, if the source measures
+    /// it.
     ///
-    /// Default: each array in one piece, as [`read`](Source::read) has it; nothing is random.
+    /// Default: each array in one piece, from [`read`](Source::read), without randomness.
     ///
     /// # Errors
-    /// As [`read`](Source::read), and those of `take`.
+    /// Those of [`read`](Source::read), and those of `take`.
     fn give(&self, index: u64, draw: Option<Draw>, take: &mut Take<'_>) -> Result<Option<Spent>, DataError> {
         let _ = draw;
         let example = self.read(index)?;
@@ -67,47 +68,47 @@ pub trait Source: Send + Sync + std::fmt::Debug {
         Ok(None)
     }
 
-    /// Where example `index` stands, for errors: `digits.csv.gz:17`, `train.npz, example 16`.
+    /// The place of example `index`, for errors: `digits.csv.gz:17`, `train.npz, example 16`.
     fn place(&self, index: u64) -> String;
 
-    /// What tells these examples from others.
+    /// The fingerprint of these examples.
     fn fingerprint(&self) -> Fingerprint;
 
-    /// How a loader reads it. Default: as it reads memory.
+    /// How a loader should read it. Default: as from memory.
     fn reading(&self) -> Reading {
         Reading::default()
     }
 
-    /// Names of the classes of labels, by array, of class 0 first. Default none are known.
+    /// Names of the classes of labels, by array, starting with class 0. Default: none known.
     fn classes(&self) -> BTreeMap<String, Vec<String>> {
         BTreeMap::new()
     }
 
-    /// Statistics and vocabularies learnt to encode a table's rows. Default none.
+    /// Statistics and vocabularies learnt to encode a table's rows. Default: none.
     fn learnt(&self) -> Option<&Learnt> {
         None
     }
 
-    /// Where examples that are left out are counted. Default nowhere: what is wrong with one is an error.
+    /// The counter of skipped examples. Default: none, so a bad example is an error.
     fn skipped(&self) -> Option<&Skipped> {
         None
     }
 }
 
-/// What takes the next elements of an array, which is named by its number among [`Source::arrays`].
+/// Callback that takes the next elements of an array, identified by its index in [`Source::arrays`].
 pub type Take<'a> = dyn FnMut(usize, Elements<'_>) -> Result<(), DataError> + 'a;
 
-/// Whole elements of an array: numbers that were computed are given as they are, and become bytes once, in a batch's dtype.
+/// Whole elements of an array: computed numbers are passed as f32, and become bytes once, in a batch's dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Elements<'a> {
-    /// Of any dtype, little-endian.
+    /// Bytes of any dtype, little-endian.
     Bytes(&'a [u8]),
-    /// Of an array of f32.
+    /// Numbers of an f32 array.
     F32s(&'a [f32]),
 }
 
 impl<'a> Elements<'a> {
-    /// How many bytes they are.
+    /// Their size in bytes.
     pub fn n_bytes(self) -> usize {
         match self {
             Elements::Bytes(bytes) => bytes.len(),
@@ -115,7 +116,7 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// They as little-endian bytes.
+    /// The elements as little-endian bytes.
     pub fn bytes(self) -> Cow<'a, [u8]> {
         match self {
             Elements::Bytes(bytes) => bytes.into(),
@@ -124,29 +125,29 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// What an example's stages take, by the clock.
+/// Wall-clock time of an example's stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Reading the record and finding its features.
     pub read: Duration,
     /// Decoding images.
     pub decode: Duration,
-    /// All that follows.
+    /// Everything after decoding.
     pub transform: Duration,
 }
 
-/// How a loader reads a source. Nothing of it changes what a batch holds.
+/// How a loader reads a source. It does not change the content of batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// Threads that read and transform examples, one batch ahead of who takes them; 0 where the caller's own thread does, when
-    /// it asks: of memory.
+    /// Threads that read and transform examples, one batch ahead of the consumer; 0, for sources in memory, if the
+    /// caller's own thread reads on request.
     pub n_workers: usize,
-    /// Whether reading an example costs so much that they are not all looked at before training.
+    /// Whether reading an example is so costly that only a sample is checked before training.
     pub is_costly: bool,
 }
 
-/// The examples of a source that are left out because they cannot be read or no feature takes them: each is replaced by the
-/// next one in training, and missing in an evaluation.
+/// Counts a source's skipped examples, which cannot be read or do not fit their features: each is replaced by the next
+/// one in training, and missing in an evaluation.
 #[derive(Debug)]
 pub struct Skipped {
     limit: u64,
@@ -154,25 +155,25 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// None so far, of at most `limit`.
+    /// An empty counter with this limit.
     pub fn new(limit: u64) -> Skipped {
         Skipped { limit, examples: Mutex::default() }
     }
 
-    /// How many there may be.
+    /// The largest number of skipped examples.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// How many there are, each counted once.
+    /// The number of skipped examples, each counted once.
     pub fn n(&self) -> u64 {
         self.examples.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
     }
 
-    /// Leaves an example out for what is wrong with it, which is said once.
+    /// Skips an example; its error is logged once.
     ///
     /// # Errors
-    /// More than the limit; where that is 0, `error` and how such examples are left out.
+    /// More than the limit; if that is 0, `error` and how to skip such examples.
     pub fn add(&self, index: u64, error: DataError) -> Result<(), DataError> {
         let limit = self.limit;
         if limit == 0 {
@@ -192,11 +193,11 @@ impl Skipped {
     }
 }
 
-/// The identity of examples in their order, array by array, so that it shows which changed.
+/// Identifies examples and their order, array by array, so that it shows which array changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
-    /// How many examples there are.
+    /// The number of examples.
     pub n_examples: u64,
-    /// For each array SHA-256 of its dtype, dims, scale and bytes.
+    /// For each array, the SHA-256 of its dtype, dims, scale and bytes.
     pub arrays: BTreeMap<String, String>,
 }

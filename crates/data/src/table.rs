@@ -1,8 +1,8 @@
 //! Tables: CSV files with a header, whose columns are numbers, categories or text.
 //!
-//! The encoding of a column may be learnt from the training rows: a mean and a deviation, categories, a vocabulary.
-//! That is kept ([`Learnt`]), so that other rows become what those became. Cells may be in quotes, with commas and line ends
-//! in them. The whole file is read into memory, up to a bound.
+//! The encoding of a column may be learnt from the training rows: a mean and a deviation, categories, a vocabulary. It
+//! is stored ([`Learnt`]), so that other rows are encoded in the same way. Cells may be quoted, with commas and line
+//! ends in them. The whole file is read into memory, up to a bound.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
@@ -20,14 +20,14 @@ use bf16scope_files as files;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::words::{listed, nearest};
 
-/// Bytes of text at most, after decompression.
+/// The largest size of the text in bytes, after decompression.
 const MAX_TEXT: u64 = 4 << 30;
 /// Names or categories that a message lists.
 const N_LISTED: usize = 12;
-/// Categories that are learnt of one column at most: more are not categories.
+/// The largest number of categories learnt for a column: a column with more is not categorical.
 const MAX_CATEGORIES: usize = 100_000;
 
-/// A column, and what it becomes.
+/// A column and its encoding.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Column {
     /// Its name in the header.
@@ -44,20 +44,21 @@ pub enum ColumnKind {
     /// Numbers, as they are.
     #[default]
     Number,
-    /// Numbers, less the mean and over the standard deviation of the rows that are trained on.
+    /// Numbers, standardised by the mean and standard deviation of the training rows.
     Normalized,
-    /// Names, in this order; without names those of the rows that are trained on, sorted. A row of the network's input has
-    /// a 1 at its category's place; whole numbers and labels are the place.
+    /// Names, in this order; without names, those in the training rows, sorted. A network's input row is one-hot; whole
+    /// numbers and labels are the category's index.
     Categories {
-        /// The names. Of none they are learnt.
+        /// The names. If empty, they are learnt.
         names: Vec<String>,
-        /// Whether any other name is one more category, the last, and not an error.
+        /// Whether unknown names are one more category, the last, instead of an error.
         has_other: bool,
     },
-    /// Text, as the numbers of its words: 0 is padding, 1 a word that is not known, and from 2 on the words of the rows that
-    /// are trained on, the most frequent first, so many in all. Keras' `TextVectorization`: lower-case, without punctuation.
+    /// Text, as the numbers of its words: 0 is padding, 1 an unknown word, and from 2 on the words of the training
+    /// rows, the most frequent first, up to `max_tokens`. This is Keras' `TextVectorization`: lower-case, without
+    /// punctuation.
     Words {
-        /// How many numbers there are, 0 and 1 included.
+        /// The size of the vocabulary, 0 and 1 included.
         max_tokens: usize,
     },
 }
@@ -68,9 +69,9 @@ pub enum Missing {
     /// It is an error.
     #[default]
     Error,
-    /// This number.
+    /// A constant.
     Number(f64),
-    /// The mean of the rows that are trained on.
+    /// The mean of the training rows.
     Mean,
 }
 
@@ -87,17 +88,18 @@ pub struct Table {
 /// The columns of each feature of a task.
 pub type Columns = BTreeMap<String, Vec<Column>>;
 
-/// The columns of a feature: those that are said, or the one of its name.
+/// The columns of a feature: the specified ones, or the column of its name.
 fn columns_of(columns: &Columns, feature: &Feature) -> Vec<Column> {
     let own = || vec![Column { name: feature.name.clone(), ..Column::default() }];
     columns.get(&feature.name).cloned().unwrap_or_else(own)
 }
 
 impl Table {
-    /// Reads a file, plain or gzip, whose first line names the columns, with this text between two cells.
+    /// Reads a file, plain or gzip, whose first line names the columns, with this delimiter between cells.
     ///
     /// # Errors
-    /// A file that cannot be read or held in memory; no header, or one with a name twice; a row with more or fewer cells.
+    /// A file that cannot be read or held in memory; a missing header, or one with a duplicate name; a row with more or
+    /// fewer cells.
     pub fn read(path: impl AsRef<Path>, delimiter: u8) -> Result<Table, DataError> {
         let path = path.as_ref();
         let open_error = |source| DataError::open(path, source);
@@ -158,15 +160,15 @@ impl Table {
         }
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn n_rows(&self) -> u64 {
         self.rows.len() as u64
     }
 
-    /// A number for each row that tells its cell in a column from others: of equal cells the same.
+    /// A number for each row that identifies the value of its cell in a column: equal cells have equal numbers.
     ///
     /// # Errors
-    /// A column that is not there.
+    /// The column does not exist.
     pub fn groups(&self, column: &str) -> Result<Vec<i64>, DataError> {
         let at = self.place_of(column)?;
         let names: BTreeSet<&str> = self.rows.iter().map(|row| &row[at]).collect();
@@ -184,7 +186,7 @@ impl Table {
         })
     }
 
-    /// The number in a cell; nothing of an empty one.
+    /// The number in a cell; `None` if it is empty.
     fn number(&self, row: usize, at: usize) -> Result<Option<f64>, DataError> {
         let text = &self.rows[row][at];
         if is_missing(text) {
@@ -208,11 +210,11 @@ impl Table {
         DataError::new(kind, (&*self.path, self.lines[row]), found)
     }
 
-    /// Learns what the columns of these features ask for, from the rows that are trained on.
+    /// Learns the encodings of these features' columns from the training rows.
     ///
     /// # Errors
-    /// A column that is not there; cells that are no numbers; a column without any number, or with more categories than
-    /// there are examples of.
+    /// A column that does not exist; cells that are not numbers; a column without any number, or with more categories
+    /// than the limit.
     pub fn learn(&self, columns: &Columns, features: &[Feature], rows: &[u64]) -> Result<Learnt, DataError> {
         let mut learnt = BTreeMap::new();
         for feature in features {
@@ -274,7 +276,7 @@ impl Table {
         Ok(names.into_iter().map(str::to_string).collect())
     }
 
-    /// The most frequent words; of equally frequent ones the last by name first, as Keras has them.
+    /// The most frequent words; equally frequent ones in reverse alphabetical order, like Keras.
     fn vocabulary(&self, at: usize, rows: &[u64], max_tokens: usize) -> Vec<String> {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         for &row in rows {
@@ -287,11 +289,11 @@ impl Table {
         counts.into_iter().map(|(word, _)| word).take(max_tokens.saturating_sub(2)).collect()
     }
 
-    /// Makes the features of these rows, in this order.
+    /// Builds the features from these rows, in this order.
     ///
     /// # Errors
-    /// A column that is not there, or of which nothing is learnt; a cell that is not what its column is; columns that do not
-    /// make as many numbers as the feature has.
+    /// A column that does not exist, or whose encoding was not learnt; a cell that does not match its column; columns
+    /// that give another number of values than the feature has.
     pub fn arrays(
         &self,
         columns: &Columns,
@@ -370,14 +372,14 @@ pub fn class_names(columns: &Columns, features: &[Feature], learnt: &Learnt) -> 
     features.iter().filter(|feature| feature.is_label).filter_map(names).collect()
 }
 
-/// Makes numbers of the cells of a column.
+/// Encodes the cells of a column as numbers.
 struct Maker<'a> {
     column: Column,
     at: usize,
     known: Option<&'a LearntColumn>,
-    /// Numbers that a cell becomes.
+    /// Numbers per cell.
     width: usize,
-    /// Whether a category is its place, and not a row of zeros and a 1.
+    /// Whether a category is encoded as its index and not one-hot.
     is_place: bool,
     n_values: Option<i64>,
     is_whole: bool,
@@ -536,7 +538,7 @@ mod tests {
         arrays.array(name).unwrap().to_vec::<f32>().unwrap()
     }
 
-    /// From three rows: ages 30, 50, 40 have mean 40 and deviation √(200/3); fares 1.5 and 2.5 the mean 2.
+    /// From three rows: ages 30, 50, 40 have mean 40 and deviation √(200/3); fares 1.5 and 2.5 have mean 2.
     #[test]
     fn what_is_learnt_is_of_the_rows_that_are_trained_on() {
         let (_folder, table) = table(PEOPLE);
@@ -568,11 +570,11 @@ mod tests {
         assert_eq!(names["label"], ["Oslo", "Rome", "Bern"]);
         let json = serde_json::to_string(&learnt).unwrap();
         assert_eq!(serde_json::from_str::<Learnt>(&json).unwrap(), learnt);
-        // A quoted cell has its comma.
+        // A quoted cell keeps its comma.
         assert_eq!(&table.rows[0][0], "Doe, Jo");
     }
 
-    /// As Keras' `TextVectorization(max_tokens=5, output_sequence_length=4)` over these three texts.
+    /// Like Keras' `TextVectorization(max_tokens=5, output_sequence_length=4)` on these three texts.
     #[test]
     fn words_are_numbered_by_how_often_they_come() {
         let (_folder, table) = table("text,y\nThe cat. The dog!,1\na cat,0\nthe end,0\n");

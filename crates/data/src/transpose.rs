@@ -1,9 +1,9 @@
 //! Batches with the examples last, as TensorFlow's `transpose_input` hands images to a TPU: HWCN.
 
-/// Elements that are moved together: a block of so many by so many stays in the first-level cache.
+/// The block size in elements of each side: such a block stays in the first-level cache.
 const BLOCK: usize = 32;
 
-/// `n` examples, one after the other, as the first elements of all, then the second ones, in one array.
+/// Transposes `n` consecutive examples: the first elements of all examples, then the second ones, and so on.
 ///
 /// # Shapes
 /// `[n, m]` to `[m, n]`; elements of `width` bytes.

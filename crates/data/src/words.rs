@@ -1,10 +1,11 @@
-//! Word vectors: a table with a row for each word, and text as rows or row numbers of it.
+//! Word vectors: a table with a row for each word, and text as its rows or row numbers.
 //!
-//! A table is a text, as GloVe (`word v1 … vn`), word2vec and fastText (the same below a line with both sizes) give it, or a
-//! `.npy` array of two axes with a file of its words, one a line. Text is cut into words as Keras' `TextVectorization` does by
-//! default: lower-case, without punctuation, at whitespace. A word that the table lacks is left out.
+//! A table is a text file in the format of GloVe (`word v1 … vn`), or of word2vec and fastText (the same below a line
+//! with both sizes), or a `.npy` array of two axes with a file of its words, one per line. Text is cut into words as
+//! Keras' `TextVectorization` does by default: lower-case, without punctuation, at whitespace. A word that the table
+//! lacks is left out.
 //!
-//! By hand, for what a text becomes is most of it, and no reader of tables has that (docs/DEPENDENCIES.md).
+//! Written by hand: most of the code encodes text, which no crate that reads such tables does (docs/DEPENDENCIES.md).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,30 +22,30 @@ use super::npz::Header;
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use bf16scope_files as files;
 
-/// Bytes of a table's numbers in memory at most: 2,200,000 words of 300 take 2.6 GB.
+/// The largest size of a table's numbers in memory, in bytes: 2,200,000 words of 300 take 2.6 GB.
 const MAX_BYTES: u64 = 8 << 30;
-/// Bytes of a line at most.
+/// The largest size of a line, in bytes.
 const MAX_LINE: u64 = 1 << 20;
-/// ASCII's punctuation as Keras strips it: all of it.
+/// Keras strips all of ASCII's punctuation.
 fn is_punctuation(letter: char) -> bool {
     letter.is_ascii_punctuation()
 }
 
-/// What makes word vectors, or numbers of words, of a text: `word_vectors` of a feature.
+/// Encodes text as word vectors or word numbers: `word_vectors` of a feature.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WordVectors {
     /// The table: a text of words and their vectors, or `.npy`.
     pub table: PathBuf,
-    /// Of `.npy`: the file of its words, one a line, in the order of its rows.
+    /// For `.npy`: the file of its words, one per line, in the order of its rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vocabulary: Option<PathBuf>,
-    /// How text is changed before it is cut at whitespace. Default as in Keras.
+    /// How text is normalised before it is cut at whitespace. Default as in Keras.
     #[serde(default)]
     pub standardize: Standardize,
 }
 
-/// Keras' names of how text is changed first.
+/// Normalisations of text, by Keras' names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standardize {
@@ -53,7 +54,7 @@ pub enum Standardize {
     LowerAndStripPunctuation,
     /// Lower-case.
     Lower,
-    /// Not at all.
+    /// Unchanged.
     None,
 }
 
@@ -76,8 +77,8 @@ impl WordTable {
     /// Reads a table.
     ///
     /// # Errors
-    /// A file that cannot be read; a line with another number of numbers than the first, or with something else; as many
-    /// words as there are not rows.
+    /// A file that cannot be read; a line with another number of values than the first, or with something else; another
+    /// number of words than rows.
     pub fn read(options: &WordVectors) -> Result<WordTable, DataError> {
         let _span = tracing::info_span!("word vectors").entered();
         let path = &options.table;
@@ -108,10 +109,10 @@ impl WordTable {
         Ok(table)
     }
 
-    /// Reads the table that a feature is made by.
+    /// Reads the table of a feature.
     ///
     /// # Errors
-    /// As [`read`](WordTable::read); vectors of other lengths than the feature's, more words than it takes numbers.
+    /// Those of [`read`](WordTable::read); vectors of another length than the feature's, more words than its dims take.
     pub(super) fn of_feature(options: &WordVectors, feature: &Feature) -> Result<WordTable, DataError> {
         let table = WordTable::read(options)?;
         let wrong = |found: String, expected: String| Err(wrong(&options.table, &found, &expected));
@@ -132,7 +133,7 @@ impl WordTable {
         }
     }
 
-    /// The little-endian bytes of what a feature is of a text: f32, or s64 of whole numbers.
+    /// A text encoded for a feature, as little-endian bytes: f32 vectors, or word numbers as s64.
     pub(super) fn array(&self, text: &str, feature: &Feature) -> Vec<u8> {
         match feature.dims[..] {
             [n_words] if is_whole(feature) => {
@@ -143,27 +144,27 @@ impl WordTable {
         }
     }
 
-    /// Rows of the table, those of words that came before among them.
+    /// Rows of the table, including those of duplicate words.
     fn n_rows(&self) -> usize {
         self.numbers.len() / self.width.max(1)
     }
 
-    /// How many words there are.
+    /// The number of words.
     pub fn n_words(&self) -> usize {
         self.rows.len()
     }
 
-    /// Numbers of a vector.
+    /// The length of a vector.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// What tells this table from others: SHA-256 in hexadecimal.
+    /// Identifies the table's content: SHA-256 in hexadecimal.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// The rows of a text's words, in their order, without those that the table lacks.
+    /// The rows of a text's words, in order, without words that the table lacks.
     pub fn rows_of(&self, text: &str) -> Vec<u32> {
         let text = match self.standardize {
             Standardize::None => std::borrow::Cow::Borrowed(text),
@@ -185,7 +186,7 @@ impl WordTable {
         out
     }
 
-    /// The mean of the vectors of a text's words, in f32, in their order; zeros where the table has none of them.
+    /// The mean of the vectors of a text's words, added in f32, in order; zeros if the table has none of them.
     pub fn mean(&self, text: &str) -> Vec<f32> {
         let (rows, mut sum) = (self.rows_of(text), vec![0.0; self.width]);
         for row in &rows {
@@ -196,7 +197,7 @@ impl WordTable {
         sum
     }
 
-    /// The numbers of a text's first `n_words` words, from 1, the number of the table's first row; then 0.
+    /// The numbers of a text's first `n_words` words, starting at 1 for the table's first row; then 0.
     pub fn ids(&self, text: &str, n_words: usize) -> Vec<i64> {
         let mut out: Vec<i64> = self.rows_of(text).into_iter().take(n_words).map(|row| i64::from(row) + 1).collect();
         out.resize(n_words, 0);
@@ -262,7 +263,7 @@ impl WordTable {
         }
     }
 
-    /// Gives a word its row; of two equal words the first one counts.
+    /// Assigns a row to a word; the first of two equal words counts.
     fn add(&mut self, word: &str, line: u64, start: usize) {
         let row = (start / self.width) as u32;
         if let Some(first) = self.rows.get(word) {
@@ -272,7 +273,7 @@ impl WordTable {
         self.rows.insert(word.into(), row);
     }
 
-    /// Reads the numbers of an array; returns how many rows it has.
+    /// Reads the numbers of an array; returns its number of rows.
     fn read_npy(&mut self, path: &Path) -> Result<usize, DataError> {
         let wrong = |found: String| {
             let expected = "an array of two axes, a row for each word, of floats of 16, 32 or 64 bits, in C order";
@@ -350,7 +351,7 @@ fn opened(path: &Path, what: &str) -> Result<File, DataError> {
     files::open(path).map_err(failed)
 }
 
-/// Lines of a file of text, and how many there were.
+/// The lines of a text file, and their count.
 struct Lines {
     file: BufReader<File>,
     path: PathBuf,
@@ -367,7 +368,7 @@ impl Lines {
         wrong((&*self.path, self.n.max(1)), &found, expected)
     }
 
-    /// The next line, without what ends it.
+    /// The next line, without its line end.
     fn next(&mut self) -> Result<Option<String>, DataError> {
         let mut bytes = Vec::new();
         let read = (&mut self.file).take(MAX_LINE).read_until(b'\n', &mut bytes);

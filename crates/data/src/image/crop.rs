@@ -1,7 +1,7 @@
-//! Which part of an image is taken: the centre, or a random window.
+//! Which part of an image is used: the centre, or a random window.
 //!
-//! Both are those of TensorFlow's ResNet recipe, number by number: TensorFlow computes in f32 and rounds ties to even, and so
-//! do these. Only the generator is ours.
+//! Both follow TensorFlow's ResNet recipe number by number: TensorFlow computes in f32 and rounds ties to even, and so
+//! does this. Only the random generator is ours.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,13 +21,13 @@ pub struct Window {
 }
 
 impl Window {
-    /// All of an image.
+    /// The whole image.
     pub fn whole(height: usize, width: usize) -> Window {
         Window { y: 0, x: 0, height, width }
     }
 }
 
-/// The centre of an image, as evaluation takes it.
+/// A crop at the image's centre, for evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CenterCrop {
@@ -42,8 +42,8 @@ impl Default for CenterCrop {
 }
 
 impl CenterCrop {
-    /// The window of an image of `[height, width]` that becomes one of `size`. Where `size` is no square, it is the largest
-    /// window of that aspect ratio, less the padding.
+    /// The window in an image of `[height, width]` that is resized to `size`. If `size` is not square, it is the
+    /// largest window of that aspect ratio, less the padding.
     ///
     /// # Source
     /// `_decode_and_center_crop` of TensorFlow's `resnet_preprocessing.py`.
@@ -53,7 +53,7 @@ impl CenterCrop {
         let aspect = (out_width / out_height) as f32;
         let whole_height = (height as f32).min(width as f32 / aspect);
         let whole_width = (width as f32).min(height as f32 * aspect);
-        // `as` cuts off, as the cast to int32 does.
+        // `as` truncates, like the cast to int32.
         let side = |whole: f32, limit: usize| ((ratio * whole) as usize).clamp(1, limit);
         let (crop_height, crop_width) = (side(whole_height, height), side(whole_width, width));
         Window {
@@ -65,7 +65,7 @@ impl CenterCrop {
     }
 }
 
-/// A random window of an image, as training takes it.
+/// A random window of an image, for training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomResizedCrop {
@@ -73,9 +73,9 @@ pub struct RandomResizedCrop {
     pub area_range: [f32; 2],
     /// The least and the largest width by height. Default `[3/4, 4/3]`.
     pub aspect_ratio_range: [f32; 2],
-    /// Windows of a smaller share are drawn again, whatever `area_range` says. Default 0.1.
+    /// Windows with a smaller share are drawn again, whatever `area_range` says. Default 0.1.
     pub min_object_covered: f32,
-    /// So often it is tried; then the centre is taken. Default 10.
+    /// The number of attempts before falling back to the centre. Default 10.
     pub max_attempts: u32,
 }
 
@@ -91,7 +91,7 @@ impl Default for RandomResizedCrop {
 }
 
 impl RandomResizedCrop {
-    /// What is wrong with the options, if something is: the option, what it is and what it may be.
+    /// The first invalid option: its name, its value and the values it accepts.
     pub fn fault(&self) -> Option<(&'static str, String, &'static str)> {
         let [least, greatest] = self.area_range;
         if !(0.0 < least && least <= greatest && greatest <= 1.0) {
@@ -112,8 +112,8 @@ impl RandomResizedCrop {
         None
     }
 
-    /// The window of an image of `[height, width]`; `None` where no try gave one, or where it is the whole image: then the
-    /// recipe takes the centre.
+    /// The window in an image of `[height, width]`; `None` if no attempt succeeded or the window is the whole image:
+    /// the recipe then takes the centre.
     ///
     /// # Source
     /// `SampleDistortedBoundingBoxV2` of TensorFlow with one box around the whole image, and `_decode_and_random_crop` of
@@ -132,8 +132,8 @@ impl RandomResizedCrop {
         None
     }
 
-    /// A window of this aspect ratio whose height is uniform among those that the range of areas and the image allow, at a
-    /// uniform place.
+    /// A window with this aspect ratio, whose height is uniform among those that the range of areas and the image
+    /// allow, at a uniform place.
     fn once(&self, height: i64, width: i64, aspect: f32, random: &mut SplitMix64) -> Option<Window> {
         let whole = |share: f32| share * width as f32 * height as f32;
         let (min_area, max_area) = (whole(self.area_range[0]), whole(self.area_range[1]));
@@ -141,7 +141,7 @@ impl RandomResizedCrop {
         let height_of = |area: f32| (area / aspect).sqrt().round_ties_even() as i64;
         let mut greatest = height_of(max_area);
         if width_of(greatest) > width {
-            // The largest height whose width, rounded, is not beyond the image; TensorFlow's `float kEps`, in f64.
+            // The largest height whose width, rounded, fits the image; TensorFlow's `float kEps`, in f64.
             greatest = ((width as f64 + 0.5 - f64::from(1e-7f32)) / f64::from(aspect)) as i64;
             greatest -= i64::from(width_of(greatest) > width);
         }
@@ -151,7 +151,7 @@ impl RandomResizedCrop {
             rows += random.below((greatest - rows + 1) as u64) as i64;
         }
         let mut columns = width_of(rows);
-        // Rounding may have left the range: one row more is tried, then one less.
+        // Rounding may have left the range: try one row more, then one less.
         if ((rows * columns) as f32) < min_area {
             rows += 1;
             columns = width_of(rows);
@@ -165,7 +165,7 @@ impl RandomResizedCrop {
         if !fits || area < min_area || area > max_area {
             return None;
         }
-        // As TensorFlow draws it, the last place never comes.
+        // TensorFlow's draw never chooses the last place.
         let mut place = |size: i64, whole: i64| match size < whole {
             true => random.below((whole - size) as u64) as usize,
             false => 0,
@@ -201,8 +201,8 @@ mod tests {
                 && window(1, 2, 3) != window(1, 3, 3)
                 && window(1, 2, 3) != window(2, 2, 3)
         );
-        // It never changes: a run that is resumed must draw what it would have drawn. As a separate implementation in Python
-        // and NumPy gives it.
+        // This never changes: a resumed run must draw the same windows as an uninterrupted one. From a separate
+        // implementation in Python and NumPy.
         let expected = [[75, 8, 97, 128], [154, 88, 130, 101], [181, 27, 74, 94], [205, 104, 91, 85]];
         let places = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (7, 3, 1_234_567)];
         for ((seed, epoch, example), [y, x, height, width]) in places.into_iter().zip(expected) {
@@ -210,9 +210,9 @@ mod tests {
         }
         let old = Draw::of_version(DrawVersion::V1, 0, 0, 0);
         assert_eq!(crop.window([300, 200], old), Some(Window { y: 66, x: 11, height: 134, width: 176 }));
-        // Where none fits there is none: a row of pixels has no window of 4 by 3.
+        // An image of one row has no window of 4 by 3.
         assert_eq!(crop.window([1, 100], Draw::new(0, 0, 0)), None);
-        // The whole image is for the recipe's centre crop.
+        // The whole image is left to the recipe's centre crop.
         let whole = RandomResizedCrop {
             area_range: [1.0, 1.0],
             aspect_ratio_range: [1.0, 1.0],

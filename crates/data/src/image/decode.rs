@@ -1,10 +1,10 @@
 //! Encoded images to pixels: JPEG to the bit as libjpeg-turbo decodes it (`islow` or `ifast`, fancy upsampling), and PNG.
 //!
-//! A header says how large an image is, and is looked at before anything is allocated: a file of a kilobyte may claim
-//! 20,000 × 20,000 pixels. Which of the two it is the first bytes say, not a name: ImageNet has a PNG called `.JPEG`.
+//! The header with the image's size is checked before anything is allocated: a file of a kilobyte may claim 20,000 ×
+//! 20,000 pixels. The first bytes decide the format, not the name: ImageNet has a PNG called `.JPEG`.
 //!
-//! Grey becomes colour and colour grey where the network asks for it, by the luma of JFIF; 16 bits become 8, the upper
-//! ones; transparency is left out; CMYK becomes RGB as TensorFlow makes it so.
+//! Grey becomes colour and colour grey as the network requires, by the luma of JFIF; 16 bits are truncated to the upper
+//! 8; transparency is dropped; CMYK becomes RGB as in TensorFlow.
 
 use std::fmt::Display;
 use std::io::Cursor;
@@ -17,11 +17,11 @@ use super::{Image, Window};
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use crate::guard::guarded;
 
-/// Pixels of an image at most: 8,192 × 8,192.
+/// The largest number of pixels in an image: 8,192 × 8,192.
 pub const MAX_PIXELS: u64 = 1 << 26;
-/// Memory that the decoder of JPEG may estimate for an image: progressive ones keep every coefficient.
+/// The largest memory that the JPEG decoder may estimate for an image: progressive ones keep every coefficient.
 const MAX_MEMORY: u64 = 1 << 30;
-/// Scans of a progressive JPEG at most. Encoders make ten.
+/// The largest number of scans in a progressive JPEG. Encoders make ten.
 const MAX_SCANS: usize = 500;
 
 fn beginning(n_bytes: usize, found: &[u8]) -> String {
@@ -38,11 +38,11 @@ fn beginning(n_bytes: usize, found: &[u8]) -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DctMethod {
-    /// The inverse transform in 13 bits of fraction (`islow`): what Pillow, torchvision and OpenCV take by default.
+    /// The inverse transform in 13 bits of fraction (`islow`): the default of Pillow, torchvision and OpenCV.
     #[default]
     IntegerAccurate,
-    /// In 8 bits of fraction (`ifast`): what TensorFlow takes where nobody says otherwise. Pixels differ from the accurate ones
-    /// by some units of 255.
+    /// In 8 bits of fraction (`ifast`): TensorFlow's default. Pixels differ from the accurate ones by a few units of
+    /// 255.
     IntegerFast,
 }
 
@@ -72,7 +72,7 @@ fn format(bytes: &[u8]) -> Result<Format, DataError> {
     }
 }
 
-/// `JPEG` or `PNG`, by the first bytes; `None` for what is neither.
+/// `JPEG` or `PNG`, by the first bytes; `None` for other formats.
 pub fn format_name(bytes: &[u8]) -> Option<&'static str> {
     match format(bytes).ok()? {
         Format::Jpeg => Some("JPEG"),
@@ -80,7 +80,7 @@ pub fn format_name(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// What is wrong with an image, of which only the caller knows where it is.
+/// An error in an image whose file only the caller knows.
 fn wrong(kind: DataErrorKind, found: String) -> DataError {
     DataError::new(kind, DataPlace::Nowhere, found)
 }
@@ -107,7 +107,7 @@ fn checked(height: u64, width: u64) -> Result<(usize, usize), DataError> {
 /// Height, width and channels of an encoded image, from its header.
 ///
 /// # Errors
-/// What is neither JPEG nor PNG, or damaged up to there; more than [`MAX_PIXELS`].
+/// Neither JPEG nor PNG, or a damaged header; more than [`MAX_PIXELS`].
 pub fn size(bytes: &[u8]) -> Result<[usize; 3], DataError> {
     match format(bytes)? {
         Format::Jpeg => {
@@ -125,22 +125,22 @@ pub fn size(bytes: &[u8]) -> Result<[usize; 3], DataError> {
     }
 }
 
-/// What decoding needs beside the bytes: kept from one image to the next, most of it is allocated once.
+/// Working memory for decoding: reused from image to image, so most of it is allocated once.
 #[derive(Clone, Debug, Default)]
 pub struct Buffers {
-    /// A JPEG with another height in its header.
+    /// A copy of a JPEG with another height in its header.
     jpeg: Vec<u8>,
-    /// Of the next image.
+    /// The next image's pixels.
     pub pixels: Vec<u8>,
 }
 
 /// The pixels of an encoded image, in `channels` channels: 1 or 3.
 ///
 /// # Errors
-/// What is neither JPEG nor PNG, or damaged; more than [`MAX_PIXELS`].
+/// Neither JPEG nor PNG, or damaged; more than [`MAX_PIXELS`].
 ///
 /// # Panics
-/// For another number of channels; that is a bug of the caller.
+/// For another number of channels: a bug of the caller.
 ///
 /// # Source
 /// TensorFlow's `decode_jpeg` with that `dct_method`, and `decode_png`; CMYK as its `jpeg_mem.cc`.
@@ -149,14 +149,14 @@ pub fn decode(bytes: &[u8], channels: usize, dct: DctMethod) -> Result<Image, Da
     Ok(decode_window(bytes, channels, dct, whole, &mut Buffers::default())?.0)
 }
 
-/// As [`decode`], but what is not in a window of the image may be missing: rows below it. `window` is asked for it with the
-/// whole image's height and width.
+/// Like [`decode`], but rows below a window of the image may be missing. `window` is called with the whole image's
+/// height and width.
 ///
 /// # Errors
-/// As [`decode`]; what is damaged below the window may not be noticed.
+/// Those of [`decode`]; damage below the window may go unnoticed.
 ///
 /// # Panics
-/// As [`decode`].
+/// Those of [`decode`].
 pub fn decode_window(
     bytes: &[u8],
     channels: usize,
@@ -216,7 +216,7 @@ fn decode_jpeg(
         None => (bytes, height),
     };
     let image = pixels_of(decoder_of(bytes, dct)?, bytes, channels, pixels)?;
-    // A damaged file may have two frames, of which the decoder took the other one.
+    // A damaged file may have two frames; the decoder may have used the other one.
     match [image.height, image.width] == [rows, width] {
         true => Ok((image, window)),
         false => Err(jpeg(format_args!("it is {} × {} pixels and {rows} × {width}", image.height, image.width))),
@@ -245,7 +245,7 @@ fn pixels_of(
             return Err(wrong(DataErrorKind::Format, found).help(help));
         }
     };
-    // The decoder takes the upper bits of more for 8.
+    // The decoder would silently keep the upper 8 bits of a wider sample.
     if header.precision != 8 {
         return Err(jpeg(format_args!("it has {} bits a sample, and 8 are decoded", header.precision)));
     }
@@ -253,7 +253,7 @@ fn pixels_of(
     let n_bytes = height * width * format.bytes_per_pixel();
     pixels.try_reserve(n_bytes.saturating_sub(pixels.len())).map_err(jpeg)?;
     pixels.resize(n_bytes, 0);
-    // A panic of the decoder would be an error of this image, and not the end of the run.
+    // A panic in the decoder becomes an error of this image instead of ending the run.
     let decoded = guarded(|| decoder.decode_image_into(pixels));
     let decoded = decoded.map_err(|_| jpeg("its decoder has a bug that this image shows"))?.map_err(jpeg)?;
     if (decoded.height, decoded.width, decoded.bytes_written) != (height, width, n_bytes) {
@@ -267,7 +267,7 @@ fn pixels_of(
     Ok(Image { height, width, channels, pixels })
 }
 
-/// As TensorFlow: Adobe's files have the CMYK channels inverted.
+/// As in TensorFlow: Adobe's files have inverted CMYK channels.
 fn rgb_of_cmyk(cmyk: &[u8], is_inverted: bool) -> Vec<u8> {
     let light = |ink: u8| u16::from(if is_inverted { ink } else { 255 - ink });
     let rgb = |[c, m, y, k]: &[u8; 4]| [c, m, y].map(|&ink| (light(*k) * light(ink) / 255) as u8);
@@ -333,7 +333,7 @@ mod tests {
         bytes
     }
 
-    /// A header that claims so many pixels, in a file of a kilobyte.
+    /// Headers that claim this many pixels in a file of a kilobyte.
     fn bombs(height: u16, width: u16) -> [Vec<u8>; 2] {
         let mut jpeg = a_jpeg();
         let sof = jpeg.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
@@ -348,7 +348,7 @@ mod tests {
         [jpeg, png]
     }
 
-    /// Its upper bits were taken for all.
+    /// The decoder took its upper bits for the whole sample.
     #[test]
     fn a_jpeg_of_12_bits_is_refused() {
         let mut jpeg = a_jpeg();
@@ -369,15 +369,15 @@ mod tests {
                 assert_eq!(error.to_string(), "an image of 20000 × 20000 pixels; expected at most 67108864 pixels");
             }
         }
-        // As many as there may be: then the pixels are missing.
+        // The largest size allowed: only the pixels are missing.
         for bomb in bombs(8192, 8192) {
             assert_eq!(size(&bomb).unwrap()[..2], [8192, 8192]);
             assert!(decode(&bomb, 1, DCT).unwrap_err().to_string().contains(" image cannot be decoded: "));
         }
     }
 
-    /// Every window of small images, and what of their whole is in it: of each way to sample colours, with and without
-    /// restarts, progressive, grey.
+    /// Every window of small images against the same rows of the whole image: for each chroma subsampling, with and
+    /// without restarts, progressive, grey.
     #[test]
     fn a_windows_pixels_are_those_of_the_whole() {
         let (height, width) = (61, 37);
@@ -408,7 +408,7 @@ mod tests {
         assert!(n_shorter > 300, "{n_shorter} of all were decoded in part");
     }
 
-    /// Each way that mutations of images found, and one that makes pixels: of the wrong places.
+    /// Each case that mutating images found, and one that would decode to wrong pixels.
     #[test]
     fn inks_sampled_as_the_decoder_does_not_take_them_are_refused() {
         let pixels: Vec<u8> = (0..24 * 17 * 4).map(|i| (i * 7 % 251) as u8).collect();
@@ -431,7 +431,7 @@ mod tests {
     fn colours_that_nobody_knows_are_refused() {
         let mut two = a_jpeg();
         let sof = two.windows(2).position(|marker| marker == [0xff, 0xc0]).unwrap();
-        // The frame and its scan without their third component.
+        // The frame and its scan without the third component.
         two[sof + 3] = 14;
         two[sof + 9] = 2;
         two.drain(sof + 16..sof + 19);

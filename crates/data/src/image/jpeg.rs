@@ -1,11 +1,11 @@
-//! JPEG files by their segments: what stands before the pixels, and where rows that nobody wants begin.
+//! JPEG segments: the headers before the pixels, and how to cut off rows that are not needed.
 //!
-//! Decoding is the decoder's. This is what it does not offer: a file of one scan holds its rows from the top to the bottom, so
-//! whoever wants a window needs none of those below it. A file that says it is that much shorter is decoded to the same pixels.
+//! The decoder lacks this: a file of one scan stores its rows from top to bottom, so a window needs no rows below it. A
+//! copy of the file whose header claims that smaller height decodes to the same pixels.
 
 use std::ops::Range;
 
-/// Segments up to and with the first one of pixels: their markers, and where what is in them stands.
+/// Segments up to and including the first one of pixels: their markers, and where their contents are.
 pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)> {
     let mut at = 2;
     std::iter::from_fn(move || {
@@ -20,7 +20,7 @@ pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)>
                     let &[high, low] = bytes.get(at + 2..)?.first_chunk()?;
                     let end = at + 2 + usize::from(u16::from_be_bytes([high, low])).max(2);
                     let inner = at + 4..end;
-                    // After the pixels' own header nothing has a length.
+                    // After the scan header there are no more lengths.
                     at = if marker == 0xda { bytes.len() } else { end };
                     return Some((marker, inner));
                 }
@@ -29,14 +29,14 @@ pub(super) fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, Range<usize>)>
     })
 }
 
-/// Whether Adobe's segment says that the CMYK channels are inverted.
+/// Whether Adobe's segment marks the CMYK channels as inverted.
 pub(super) fn has_adobe_marker(bytes: &[u8]) -> bool {
     segments(bytes).any(|(marker, inner)| marker == 0xee && bytes[inner.start..].starts_with(b"Adobe"))
 }
 
-/// Version 0.9.0 of the decoder takes the first of four components and the last to be of full size, and the two between to be
-/// alike and so many whole times smaller. Of other files, which no encoder is known to write, it would make other pixels, or
-/// index beyond a row.
+/// Version 0.9.0 of the decoder assumes that the first and last of four components have full size, and that the two
+/// between are alike and smaller by a whole factor. It would decode other files, which no known encoder writes, to
+/// wrong pixels, or index beyond a row.
 pub(super) fn check_inks(factors: &[[u8; 2]]) -> Result<(), String> {
     let &[first, second, third, fourth] = factors else { return Ok(()) };
     let divides = |axis: usize| second[axis] != 0 && first[axis] % second[axis] == 0;
@@ -58,21 +58,20 @@ pub(super) fn check_inks(factors: &[[u8; 2]]) -> Result<(), String> {
 pub(super) struct OneScan {
     pub height: usize,
     pub width: usize,
-    /// Where the height stands.
+    /// Where the height is stored.
     height_at: usize,
-    /// Rows of the blocks that are coded together.
+    /// Rows of an MCU.
     block: usize,
-    /// Rows of the image for one of the coarsest colours.
+    /// Image rows per row of the most subsampled component.
     sampling: usize,
 }
 
-/// After the end's marker: some writers fill a sector.
+/// The largest padding after the end marker: some writers fill a sector.
 const MAX_PADDING: usize = 16;
 
 impl OneScan {
-    /// `None` where rows are coded in another way (progressive, arithmetic, a scan for each colour), where the headers are
-    /// not understood, and where the file does not end as one does that is whole: then what the decoder says of all of it is
-    /// wanted.
+    /// `None` if rows are coded in another way (progressive, arithmetic, a scan for each component), if the headers are
+    /// not understood, and if the file does not end like an intact one: then the decoder has to see all of it.
     pub fn of(bytes: &[u8]) -> Option<OneScan> {
         let tail = &bytes[bytes.len().saturating_sub(2 + MAX_PADDING)..];
         tail.windows(2).find(|two| *two == [0xff, 0xd9])?;
@@ -81,7 +80,7 @@ impl OneScan {
             let start = inner.start;
             let inner = bytes.get(inner)?;
             match marker {
-                // Baseline, and its extension to more tables.
+                // Baseline, and extended sequential with more tables.
                 0xc0 | 0xc1 => {
                     let &[8, h1, h0, w1, w0, n, ref components @ ..] = inner else { return None };
                     let of_component = components.as_chunks::<3>().0;
@@ -96,8 +95,8 @@ impl OneScan {
                     let one = OneScan { height, width, height_at: start + 1, block: 8 * sampling, sampling };
                     frame = Some((one, n));
                 }
-                // Other ways to code, but not the tables of Huffman codes (c4), what is kept free (c8) and arithmetic
-                // conditioning (cc), which stand between 0xc0 and 0xcf too.
+                // Other codings; not the Huffman tables (c4), the reserved marker (c8) and arithmetic conditioning
+                // (cc), which are between 0xc0 and 0xcf too.
                 0xc2 | 0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => return None,
                 0xda => return frame.filter(|(_, n)| inner.first() == Some(n)).map(|(one, _)| one),
                 _ => {}
@@ -106,14 +105,14 @@ impl OneScan {
         None
     }
 
-    /// The height to say where no row from `end` on is wanted; `None` where there is nothing to leave out. Colours between two
-    /// coarse ones are made of both, so the row after the last one is decoded too.
+    /// The height to claim if no row from `end` on is needed; `None` if nothing can be cut. Chroma rows are
+    /// interpolated, so one row beyond the last is decoded too.
     pub fn cut(&self, end: usize) -> Option<usize> {
         let height = (end + self.sampling).next_multiple_of(self.block);
         (height < self.height).then_some(height)
     }
 
-    /// The file with that height, in `into`.
+    /// Writes the file with that height to `into`.
     pub fn write(&self, bytes: &[u8], height: usize, into: &mut Vec<u8>) {
         into.clear();
         into.extend_from_slice(bytes);
@@ -143,7 +142,7 @@ mod tests {
         assert_eq!(OneScan::of(&fine).unwrap().cut(15), Some(16));
         let grey = compress(&pixels(1, 500), 50, 30, PixelFormat::Grayscale, 90, Subsampling::S444).unwrap();
         assert_eq!(OneScan::of(&grey).map(|one| one.height), Some(30));
-        // The end's marker is missing, stands before some padding, or before too much of it.
+        // The end marker is missing, followed by some padding, or by too much of it.
         assert_eq!(OneScan::of(&plain[..plain.len() - 2]), None);
         assert_eq!(OneScan::of(&[&plain[..], &[0; MAX_PADDING]].concat()), Some(one));
         assert_eq!(OneScan::of(&[&plain[..], &[0; MAX_PADDING + 1]].concat()), None);

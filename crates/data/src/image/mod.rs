@@ -1,6 +1,6 @@
 //! Images: decoded, cropped and resized as TensorFlow's ResNet recipe does it, on the host.
 //!
-//! Each step is a pure function of its arguments; what is random is drawn from a stream that the caller has made of seed,
+//! Each step is a pure function of its arguments; randomness comes from a stream that the caller derives from seed,
 //! epoch and example.
 
 pub mod crop;

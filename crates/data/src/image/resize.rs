@@ -1,10 +1,10 @@
 //! Resizing as TensorFlow 1 computes it, in f32 and in its order: rows first, then columns.
 //!
-//! TensorFlow's default, which `tf.image.resize_bicubic` of the recipes has, samples at `x · scale`, without the shift by
-//! half a pixel that every other library makes; `half_pixel_centers` asks for that shift, as `tf.image.resize` of
-//! TensorFlow 2 does (without its antialiasing). Bicubic has a table of 1,024 steps and Keys's kernel with A = −0.75, and
-//! −0.5 with the shift; there weights beyond the border are left out, else the border's pixel counts for them. Results may
-//! be below 0 and above 255: TensorFlow does not clamp them either.
+//! TensorFlow's default, which `tf.image.resize_bicubic` of the recipes uses, samples at `x · scale`, without the shift
+//! by half a pixel that every other library makes; `half_pixel_centers` adds that shift, like `tf.image.resize` of
+//! TensorFlow 2 (without its antialiasing). Bicubic uses a table of 1,024 steps and Keys's kernel with A = −0.75, and
+//! −0.5 with the shift; with the shift, weights beyond the border are dropped, otherwise they go to the border's pixel.
+//! Results may be below 0 and above 255: TensorFlow does not clamp them either.
 //!
 //! Source: TensorFlow's `resize_bicubic_op.cc`, `resize_bilinear_op.cc` and `image_resizer_state.h`.
 
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Image, Window};
 
-/// How an image is made another size.
+/// The interpolation for resizing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resize {
-    /// A mean of four pixels, by distance.
+    /// The weighted mean of four pixels, by distance.
     Bilinear,
-    /// Of sixteen.
+    /// The weighted sum of sixteen.
     Bicubic,
 }
 
@@ -33,7 +33,7 @@ type Table = Vec<[f32; 2]>;
 static LEGACY: LazyLock<Table> = LazyLock::new(|| table(-0.75));
 static KEYS: LazyLock<Table> = LazyLock::new(|| table(-0.5));
 
-/// In f64 where TensorFlow's C++ is, and f32 where that is.
+/// In f64 and f32 exactly as TensorFlow's C++.
 fn table(a: f64) -> Table {
     let entry = |i: usize| {
         let near = (i as f64 / STEPS as f64) as f32;
@@ -46,14 +46,14 @@ fn table(a: f64) -> Table {
     (0..=STEPS).map(entry).collect()
 }
 
-/// The pixels that one of the result is made of, along an axis, with their weights.
+/// The source pixels of one result pixel along an axis, with their weights.
 #[derive(Clone, Copy, Debug)]
 struct Cubic {
     idx: [usize; 4],
     weights: [f32; 4],
 }
 
-/// The pixel below and above a place, and how far it is from the one below.
+/// The pixels below and above a place, and the distance from the one below.
 #[derive(Clone, Copy, Debug)]
 struct Linear {
     lower: usize,
@@ -109,45 +109,45 @@ fn linear_taps(n_in: usize, n_out: usize, is_half_pixel: bool) -> impl Iterator<
     (0..n_out).map(taps)
 }
 
-/// Of an image which part is resized, to what, and how.
+/// A window to resize, the resulting size, and the interpolation.
 #[derive(Clone, Copy, Debug)]
 pub struct Resizing {
-    /// How; `None` leaves the window's pixels as they are.
+    /// The interpolation; `None` keeps the window's pixels.
     pub how: Option<Resize>,
-    /// The part.
+    /// The window in the image.
     pub window: Window,
     /// `[height, width]` of the result.
     pub size: [usize; 2],
     /// Whether pixels are sampled at their centres.
     pub is_half_pixel: bool,
-    /// Whether the result is mirrored, left and right.
+    /// Whether the result is mirrored left to right.
     pub is_flipped: bool,
 }
 
-/// What resizing needs beside the image: kept from one to the next, it is allocated once.
+/// Working memory for resizing: reused from image to image, it is allocated once.
 #[derive(Clone, Debug, Default)]
 pub struct Scratch {
     cubic: Vec<Cubic>,
     linear: Vec<Linear>,
-    /// The four rows that the next row of the result is made of, one for each number modulo four, and which they are.
+    /// The four source rows of the next result row, indexed by row number modulo four, and their row numbers.
     rows: [Vec<f32>; 4],
     held: [Option<usize>; 4],
     mixed: Vec<f32>,
     out: Vec<f32>,
 }
 
-/// Beyond a row, so that a pixel of three channels is read and written as four numbers.
+/// Spare elements after a row, so that a pixel of three channels can be read and written as four numbers.
 const SPARE: usize = 1;
 
 impl Resizing {
-    /// Gives the rows of the result to `take`, from the first to the last: numbers in f32, `[width, channels]`.
+    /// Passes the rows of the result to `take`, from the first to the last: numbers in f32, `[width, channels]`.
     ///
     /// # Errors
     /// Those of `take`.
     ///
     /// # Panics
-    /// For a window that is not within the image or, without a way to resize, is not of `size`; and for no pixels. Those are
-    /// bugs of the caller.
+    /// For a window outside the image or, without interpolation, not of `size`; and for an empty image. These are bugs
+    /// of the caller.
     pub fn rows<E>(
         &self,
         image: &Image,
@@ -224,7 +224,7 @@ impl Resizing {
     }
 }
 
-/// One row of the result before its columns are: a sum of four rows.
+/// One row of the result before interpolating columns: a weighted sum of four rows.
 fn mix(rows: [&[f32]; 4], [w0, w1, w2, w3]: [f32; 4], mixed: &mut [f32]) {
     let [r0, r1, r2, r3] = rows;
     for ((((mixed, p0), p1), p2), p3) in mixed.iter_mut().zip(r0).zip(r1).zip(r2).zip(r3) {
@@ -232,8 +232,8 @@ fn mix(rows: [&[f32]; 4], [w0, w1, w2, w3]: [f32; 4], mixed: &mut [f32]) {
     }
 }
 
-/// The columns of a row of pixels of three channels, each read and written with what stands beside it: four numbers are one
-/// instruction. The one too many is overwritten by the next pixel.
+/// The columns of a row of pixels of three channels, each read and written together with one neighbouring number: four
+/// numbers are one instruction. The extra number is overwritten by the next pixel.
 fn across_three(columns: &[Cubic], mixed: &[f32], out: &mut [f32]) {
     for (number, Cubic { idx, weights: [w0, w1, w2, w3] }) in columns.iter().enumerate() {
         let four = |x: usize| mixed[3 * x..].first_chunk::<4>().expect("a row has a number to spare");
@@ -252,7 +252,7 @@ fn across(columns: &[Cubic], mixed: &[f32], out: &mut [f32], channels: usize) {
     }
 }
 
-/// A row's numbers between its pixels.
+/// Interpolates a row's numbers between its pixels.
 fn between(columns: &[Linear], row: &[u8], out: &mut Vec<f32>, channels: usize) {
     out.clear();
     for &Linear { lower, upper, share } in columns {

@@ -1,8 +1,8 @@
-//! Batches made ahead of who takes them, by threads.
+//! Makes batches ahead of their consumer, in threads.
 //!
-//! A batch is cut into its examples' places; each worker takes the next place and fills it. What a place holds is a function of
-//! its example, so how many workers there are, and which of them comes first, changes nothing. While a batch is used the next
-//! one is made and put where it will be used, and no more: two batches are in memory.
+//! A batch is cut into the places of its examples; each worker takes the next place and fills it. The content of a
+//! place is a function of its example, so the number and order of the workers change nothing. While a batch is used,
+//! only the next one is made, in the memory where it will be used: two batches are in memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -13,32 +13,32 @@ use std::time::{Duration, Instant};
 use super::{Batch, Loader};
 use crate::error::DataError;
 
-/// A batch that takes fewer nanoseconds is made by one worker: to start another takes about as long.
+/// A batch that takes fewer nanoseconds than this is made by one worker: starting another takes about as long.
 const WORTH_A_WORKER: u64 = 100_000;
-/// Examples that a worker takes at once take about so many, so that workers seldom wait for each other to take some.
+/// A worker takes enough examples at once to be busy for about this long, so that workers seldom wait for each other.
 const WORTH_A_LOOK: u64 = 20_000;
 
-/// Which batch.
+/// A request for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// As [`Loader::steps`].
+    /// See [`Loader::steps`].
     Steps {
         /// The epoch.
         epoch: u64,
         /// The first batch, from 0.
         step: u64,
-        /// How many, as one.
+        /// How many consecutive batches to join into one.
         n: u32,
     },
     /// One of [`Loader::in_order`].
     InOrder {
-        /// Which, from 0.
+        /// The batch's number, from 0.
         step: u64,
     },
 }
 
-/// Gives batches, or what was made of them, in the order in which they were asked for; an item is an error as in
-/// [`Loader::epoch`], or where it could not be put.
+/// Gives batches, or what `put` made of them, in the order of the requests; an item is an error as in
+/// [`Loader::epoch`], or if `put` failed.
 #[derive(Debug)]
 pub struct Supply<'s, P = Batch, E = DataError> {
     from: Feed<'s, P, E>,
@@ -46,7 +46,7 @@ pub struct Supply<'s, P = Batch, E = DataError> {
 }
 
 enum Feed<'s, P, E> {
-    /// Nobody reads ahead: the batch is made when it is taken.
+    /// Without read-ahead: the batch is made when it is taken.
     Here(&'s mut dyn FnMut() -> Option<Result<P, E>>),
     Threads(Receiver<Result<P, E>>),
 }
@@ -72,15 +72,15 @@ impl<P, E> Iterator for Supply<'_, P, E> {
 }
 
 impl<P, E> Supply<'_, P, E> {
-    /// How long batches were waited for, all in all.
+    /// The total time spent waiting for batches.
     pub fn waited(&self) -> Duration {
         self.waited
     }
 }
 
 impl Loader<'_> {
-    /// Runs `take`, which is given the batches of `asks`. Where the source asks for workers, they make the next batch while
-    /// `take` works on one; else each is made when it is taken.
+    /// Runs `take` with the batches of `asks`. If the source wants workers, they make the next batch while `take` works
+    /// on one; otherwise each batch is made when it is taken.
     pub fn ahead<T>(
         &self,
         asks: impl IntoIterator<Item = Ask, IntoIter: Send>,
@@ -89,7 +89,8 @@ impl Loader<'_> {
         self.put_ahead(asks, |_, batch| Ok(batch), take)
     }
 
-    /// As [`Loader::ahead`], but `take` is given what `put` makes of each batch, ahead too: its place on a device.
+    /// Like [`Loader::ahead`], but `take` gets the result of `put` for each batch, such as its buffer on a device;
+    /// `put` runs ahead too.
     pub fn put_ahead<P: Send, E: Send + std::convert::From<DataError>, T>(
         &self,
         asks: impl IntoIterator<Item = Ask, IntoIter: Send>,
@@ -105,7 +106,7 @@ impl Loader<'_> {
         }
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            // Without room: the batch that is ready waits in the hands of its maker.
+            // A channel without capacity: the finished batch waits with its producer.
             let (sender, receiver) = sync_channel(0);
             let flag = &is_over;
             let _over = Over(flag);
@@ -128,8 +129,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Calls `fill` for each of `n` items: here, or in so many workers, where that is worth their start. Of several errors the
-    /// first item's is given.
+    /// Calls `fill` for each of `n` items, on this thread or on this many workers if starting them is worth it. Of
+    /// several errors, the first item's is returned.
     pub(super) fn each<I: Send>(
         &self,
         n: usize,
@@ -163,7 +164,7 @@ impl Loader<'_> {
                     }
                     if let Err(error) = fill(item) {
                         let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                        // Items are taken in order: whatever comes before this one is being filled already.
+                        // Items are taken in order, so every item before this one is already being filled.
                         if failed.as_ref().is_none_or(|(other, _)| idx < *other) {
                             *failed = Some((idx, error));
                         }
@@ -191,7 +192,7 @@ fn nanos(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Says that nobody takes batches any more when it goes, by a panic too.
+/// Signals when dropped, even by a panic, that no more batches will be taken.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -210,7 +211,7 @@ mod tests {
     use std::path::Path;
     use std::sync::mpsc::{Sender, channel};
 
-    /// Examples that say when they are read, of which 3 and 7 cannot be if some may be left out.
+    /// Examples that record when they are read; 3 and 7 cannot be read if skipping is allowed.
     #[derive(Debug)]
     struct Told {
         arrays: Arrays,
@@ -273,7 +274,7 @@ mod tests {
                 let mut n_read = 0;
                 for step in 0..6 {
                     batches.next().unwrap().unwrap();
-                    // Nobody asks for another one meanwhile.
+                    // Meanwhile no other batch is requested.
                     while n_read < 12.min(2 * (step + 2)) {
                         reads.recv_timeout(Duration::from_secs(120)).expect("the next batch is read by now");
                         n_read += 1;

@@ -1,4 +1,4 @@
-//! One array of the batches: from the bytes of examples to its place there, checked and cast.
+//! One array of the batches: checks and casts the bytes of examples into their place.
 
 use std::fmt::Display;
 
@@ -13,11 +13,11 @@ use crate::source::{ArrayInfo, Elements, Source};
 use bf16scope_hlo::DType;
 use bf16scope_hlo::element::{are_finite, f64s};
 
-/// A feature and the array that it is made of.
+/// A feature and the array that it is read from.
 #[derive(Clone, Debug)]
 pub(super) struct Column {
     pub feature: Feature,
-    /// Its index among the source's arrays; none of a feature that is drawn.
+    /// Its index among the source's arrays; `None` for a drawn feature.
     pub array: Option<usize>,
     /// The array's dtype and scale.
     pub from: DType,
@@ -26,9 +26,9 @@ pub(super) struct Column {
     pub to: DType,
     pub n_elements: usize,
     pub conversion: Conversion,
-    /// Integers beyond are an error.
+    /// Integers outside this range are an error.
     range: Option<(i128, i128)>,
-    /// Whether some number is not finite in the batch.
+    /// Whether a number may become non-finite in the batch.
     can_be_lost: bool,
 }
 
@@ -56,7 +56,7 @@ impl Column {
             let found = format!("array `{name}` is {given}, which does not become {to}; expected {expected}");
             DataError::new(DataErrorKind::Mismatch, source.place(0), found).help(in_numpy(&name, to))
         };
-        // One of `pred` is a byte of 0 or 1, a number like others.
+        // An element of `pred` is a byte of 0 or 1, a number like others.
         let is_truth = given == DType::Pred && to != DType::Pred;
         let from = if is_truth { DType::U8 } else { given };
         let conversion = match feature.dtype {
@@ -101,7 +101,7 @@ impl Column {
         }
     }
 
-    /// Its dims, if it can be shifted.
+    /// Its dims, if it is an image that can be shifted.
     pub fn image(&self) -> Option<[usize; 3]> {
         let &[height, width, channels] = self.feature.dims.as_slice() else { return None };
         let is_cast = self.feature.dtype == FeatureDType::Compute && self.feature.random.is_none();
@@ -117,7 +117,7 @@ impl Column {
         DataError::new(DataErrorKind::Mismatch, place(), found)
     }
 
-    /// What a number is times the scale, in words.
+    /// A number times the scale, in words.
     fn scaled(&self, value: f64) -> String {
         match self.scale {
             1.0 => String::new(),
@@ -125,13 +125,13 @@ impl Column {
         }
     }
 
-    /// Whether all values of the array's dtype are taken as far as [`check_range`](Column::check_range) looks.
+    /// Whether [`check_range`](Column::check_range) accepts every value of the array's dtype.
     fn takes_any(&self) -> bool {
         let Feature { is_probability, is_weight, .. } = self.feature;
         !is_probability && !is_weight && self.range.is_none() && self.from != DType::Pred
     }
 
-    /// Of whole elements, before which `n_before` others stand.
+    /// Checks whole elements that come after `n_before` others.
     fn check_range(&self, src: &[u8], n_before: usize, place: impl Fn() -> String) -> Result<(), DataError> {
         let fault = |element: usize, value: &dyn Display, why: &dyn Display| {
             Err(self.number_error(place(), n_before + element, value, why))
@@ -165,7 +165,7 @@ impl Column {
         Ok(())
     }
 
-    /// Puts whole elements, before which `n_before` others stand, into their place: checked, cast, and checked again.
+    /// Checks whole elements that come after `n_before` others, casts them into their place, and checks the result.
     pub fn fill(
         &self,
         src: Elements<'_>,
@@ -176,7 +176,7 @@ impl Column {
         let bytes;
         let src = match src {
             Elements::F32s(_) if self.from != DType::F32 => {
-                // A source that calls the array something else.
+                // The source passed elements of another dtype than it declared.
                 bytes = src.bytes();
                 Elements::Bytes(&bytes)
             }
@@ -186,14 +186,14 @@ impl Column {
             self.check_range(&src.bytes(), n_before, &place)?;
         }
         self.conversion.run(src, dst);
-        // What is not finite was not before the cast, or is not after it: the program's own bytes tell of both.
+        // A non-finite number was non-finite before the cast, or became so by it: the batch's bytes show both.
         match self.can_be_lost && !are_finite(self.to, dst) {
             true => Err(self.lost(&src.bytes(), dst, n_before, place())),
             false => Ok(()),
         }
     }
 
-    /// What is wrong with the first number that is not finite in the batch.
+    /// The error for the first non-finite number in the batch.
     fn lost(&self, src: &[u8], dst: &[u8], n_before: usize, place: String) -> DataError {
         let width = self.to.n_bytes();
         let element = dst.chunks_exact(width).position(|bytes| !are_finite(self.to, bytes)).unwrap_or_default();
@@ -212,14 +212,15 @@ impl Column {
         self.number_error(place, element, format_args!("{value:e}"), why).help(help)
     }
 
-    /// That the feature does not take a number of it, from 0, row-major; `why` follows the number.
+    /// The error for a number that the feature does not accept, at an element index from 0, row-major; `why` follows
+    /// the number.
     fn number_error(&self, place: String, element: usize, value: impl Display, why: impl Display) -> DataError {
         let (feature, value) = (self.feature.name.clone(), value.to_string());
         let found = format!("number {element} of `{feature}` is {value}{why}");
         DataError::new(DataErrorKind::Value { feature, value }, place, found)
     }
 
-    /// Copies an image of the batch's dtype into `dst`, which is zeros, moved by so many pixels.
+    /// Copies an image of the batch's dtype into `dst`, which is zeros, shifted by this many pixels.
     pub fn copy_moved(&self, whole: &[u8], dst: &mut [u8], dims: [usize; 3], offset: (isize, isize)) {
         let width = self.to.n_bytes();
         for (from, to, len) in shift::runs(dims, offset) {
@@ -228,7 +229,7 @@ impl Column {
     }
 }
 
-/// The largest number of a float that is cast to, in f32.
+/// The largest finite number of a float dtype, in f32.
 fn greatest(dtype: DType) -> f32 {
     match dtype {
         DType::BF16 => bf16::MAX.to_f32(),
@@ -237,8 +238,9 @@ fn greatest(dtype: DType) -> f32 {
     }
 }
 
-/// Whether what becomes of a number of `from` can be no finite one, as far as finiteness is looked at: floats of 16 to 64 bits,
-/// and integers whose outermost ones the cast makes infinite. Rounding is monotone: where those stay, all do.
+/// Whether casting a number of `from` may give a non-finite one, for dtypes whose finiteness is checked: floats of 16
+/// to 64 bits, and integers whose extremes overflow in the cast. Rounding is monotone: if the extremes stay finite, all
+/// values do.
 fn can_be_lost(from: DType, scale: f32, to: DType) -> bool {
     if !matches!(to, DType::BF16 | DType::F16 | DType::F32 | DType::F64) {
         return false;
@@ -247,7 +249,7 @@ fn can_be_lost(from: DType, scale: f32, to: DType) -> bool {
     !(is_whole(from) && [least, most].iter().all(|&value| (value as f32 * scale).abs() <= greatest(to)))
 }
 
-/// Which integers a feature takes, where its array may hold others.
+/// The integers that a feature accepts, if its array may hold others.
 fn range(feature: &Feature, from: DType, to: DType) -> Result<Option<(i128, i128)>, DataError> {
     let (mut least, mut greatest) = bounds(to);
     if let Some(n) = feature.n_values {
@@ -262,14 +264,14 @@ fn range(feature: &Feature, from: DType, to: DType) -> Result<Option<(i128, i128
     }
     let (from_least, from_greatest) = bounds(from);
     if to == DType::F32 {
-        // Integers up to here are f32 numbers, each of them.
+        // Every integer up to this one is exact in f32.
         (least, greatest) = (-(1 << 24), 1 << 24);
     }
     let is_needed = (is_whole(to) || to == DType::F32) && is_whole(from) && feature.dtype != FeatureDType::Compute;
     Ok((is_needed && (from_least < least || from_greatest > greatest)).then_some((least, greatest)))
 }
 
-/// How an array is made one of `wanted` before it is saved, where NumPy has that.
+/// How to convert an array to `wanted` in NumPy before saving it, if NumPy has that dtype.
 fn in_numpy(name: &str, wanted: DType) -> String {
     let name_of = match wanted {
         DType::S8 | DType::S16 | DType::S32 | DType::S64 => format!("int{}", wanted.bits()),

@@ -1,4 +1,4 @@
-//! The loader on small sources, and beside an implementation that does one number after another.
+//! The loader on small sources, compared with a reference implementation that handles one number after another.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -74,8 +74,8 @@ fn arrays_come_in_the_order_of_the_features() {
     assert_eq!(floats(x)[..4], [4.0, -4.0 / 3.0, 5.0, -5.0 / 3.0]);
 }
 
-/// What each host reads in an epoch, from the order of `order`'s implementation in Python: `order(10, 7, 3)` is 7, 6, 2, 3, 5,
-/// 9, 0, 1, 4, 8. If this changes, a slice that is resumed reads other examples than it did: do not bless it.
+/// The examples that each host reads in an epoch, from a Python implementation of `order`: `order(10, 7, 3)` is 7, 6,
+/// 2, 3, 5, 9, 0, 1, 4, 8. If this changes, a resumed slice reads other examples than before: do not bless it.
 #[test]
 fn the_share_of_a_host_never_changes() {
     let source = source();
@@ -105,7 +105,7 @@ fn hosts_together_make_the_batches_of_one() {
                 let of_hosts: Vec<Batch> = hosts.iter().map(|host| host.steps(epoch, step, 1).unwrap()).collect();
                 assert_eq!(joined(&of_hosts), joined(&[whole.steps(epoch, step, 1).unwrap()]), "{n} hosts");
             }
-            // Of two steps as one each host has its part of the first, then of the second.
+            // When two steps are joined, each host has its part of the first, then of the second.
             let both: Vec<Batch> = hosts.iter().map(|host| host.steps(epoch, 0, 2).unwrap()).collect();
             for (host, both) in hosts.iter().zip(both) {
                 let one_by_one: Vec<Batch> = all(host.epoch(epoch));
@@ -116,7 +116,7 @@ fn hosts_together_make_the_batches_of_one() {
                 }
             }
         }
-        // Ten examples: of the third batch of four, the first half.
+        // Ten examples: the third batch of four is half full.
         let of_hosts: Vec<Vec<Batch>> = hosts.iter().map(|host| all(host.in_order())).collect();
         for (step, of_one) in whole.in_order().enumerate() {
             let of_step: Vec<Batch> = of_hosts.iter().map(|batches| batches[step].clone()).collect();
@@ -167,7 +167,7 @@ fn evaluation_pads_its_last_batch() {
     assert_eq!(whole.iter().map(|batch| batch.n_valid).collect::<Vec<_>>(), [5, 5]);
 }
 
-/// Examples that are too many and too large to be.
+/// More examples, of a larger size, than can exist.
 #[derive(Debug)]
 struct Huge(Vec<ArrayInfo>);
 
@@ -207,7 +207,7 @@ fn sizes_beyond_memory_are_refused() {
     assert!(error.ends_with(", `array19` and 5 more\nhelp: name one of these"), "{error}");
 }
 
-/// Counts what is read of it.
+/// Counts the examples that are read.
 #[derive(Debug)]
 struct Counted(Arrays, AtomicU64);
 
@@ -223,7 +223,7 @@ impl Source for Counted {
     fn read(&self, index: u64) -> Result<Vec<Cow<'_, [u8]>>, DataError> {
         self.1.fetch_add(1, Ordering::Relaxed);
         match index {
-            // What a source of somebody else's may do wrong.
+            // Faults of a foreign source.
             9 => Ok(vec![Cow::Owned(vec![0; 3])]),
             8 => Err(DataError::unreadable(self.place(8), "the disk is on fire")),
             index => self.0.read(index),
@@ -408,7 +408,7 @@ fn features_that_do_not_fit_are_refused() {
     );
 }
 
-/// What NumPy calls bool, and integers where f32 is wanted: same numbers, another dtype.
+/// NumPy's bool, and integers for an f32 feature: same numbers, another dtype.
 #[test]
 fn truths_and_integers_are_numbers() {
     let masks = one(DType::Pred, &[[1u8], [0]]);
@@ -455,7 +455,7 @@ fn probabilities_are_from_0_to_1() {
         label(),
         Err("a.npz, example 0: number 1 of `x` is 2; expected a probability, from 0 to 1"),
     );
-    // What a network reads may be what it is to say again.
+    // An autoencoder's input is also its label.
     let image = one(DType::U8, &[[0], [255]]);
     check(&image.clone().scaled("x", 1.0 / 255.0).unwrap(), x().probability(), Ok(()));
     check(
@@ -467,7 +467,7 @@ fn probabilities_are_from_0_to_1() {
     );
 }
 
-/// A loss with a weight below 0 has no least value.
+/// A loss with a negative weight has no minimum.
 #[test]
 fn weights_are_not_below_0() {
     let weights = || Feature::exact("x", DType::F32, [2]).label().weight();
@@ -486,7 +486,7 @@ fn weights_are_not_below_0() {
     check(&one(DType::S8, &[[1], [0xFF]]), Err(&format!("a.npz, example 0: number 1 of `x` is -1; {said}")));
 }
 
-/// A source that is read from the disk, of which some examples may be left out.
+/// A source that is read from disk and allows skipping.
 #[derive(Debug)]
 struct OnDisk(Arrays, Skipped);
 
@@ -527,8 +527,8 @@ impl Source for OnDisk {
     }
 }
 
-/// Of files only some examples are looked at before training. The others were not, and a NaN ended the run as a loss that is
-/// no number, or was trained on where it was to be left out.
+/// Only a sample of examples in files is checked before training. A NaN in another one used to end the run as a
+/// non-finite loss, or was trained on although it should have been skipped.
 #[test]
 fn numbers_that_are_lost_are_found_where_they_become_a_batch() {
     const N: usize = 400;
@@ -581,7 +581,7 @@ fn numbers_that_are_lost_are_found_where_they_become_a_batch() {
                 let said = error.unwrap().stopped().expect("on_error is said");
                 assert!(said.starts_with(&expected), "{said}, expected {expected}");
             }
-            // Left out, it is: another is in its place, and an evaluation is one shorter.
+            // With skipping allowed, another example takes its place, and an evaluation is one example shorter.
             let lenient = source(dtype, value, bad, 1);
             let loader = Loader::new(&lenient, &features, compute, 8, 3).unwrap().shifted(shift).unwrap();
             let all_finite = |batch: &Batch| {
@@ -596,14 +596,14 @@ fn numbers_that_are_lost_are_found_where_they_become_a_batch() {
             assert_eq!(lenient.1.n(), 1);
         }
     }
-    // Two of `pred` is none.
+    // A byte of 2 is not a valid `pred`.
     let bits = source(DType::Pred, &|value| vec![if value == 2.5 { 2 } else { value as u8 % 2 }], 2.5, 0);
     let loader = Loader::new(&bits, &[exact(DType::Pred)], DType::F32, 8, 3).unwrap();
     loader.check().unwrap();
     assert!(loader.epoch(0).any(|batch| batch.is_err()));
 }
 
-/// One example in `place`s of each of `values`.
+/// One example in `place`s for each of `values`.
 fn one<const N: usize>(dtype: DType, values: &[[u8; N]]) -> Arrays {
     let bytes = values.as_flattened().to_vec();
     Arrays::new(Path::new("a.npz"), vec![(ArrayInfo::new("x", dtype, [2]), bytes)]).unwrap()
@@ -686,7 +686,7 @@ fn integers_stay_in_their_range() {
     assert_eq!(same.check().map_err(|error| error.to_string()), Ok(()));
 }
 
-/// What a batch should be, number by number.
+/// The expected batch, number by number.
 fn naive(source: &Arrays, features: &[Feature], compute: DType, indices: &[u64], batch: usize) -> Vec<NamedArray> {
     let array = |feature: &Feature| {
         let at = source.arrays().iter().position(|info| info.name == feature.name).unwrap();
@@ -714,7 +714,7 @@ fn naive(source: &Arrays, features: &[Feature], compute: DType, indices: &[u64],
     features.iter().map(array).collect()
 }
 
-/// Whether a number is not finite, as the largest are after the cast: then there is no batch.
+/// Whether a number is not finite, like the largest ones after the cast: the loader then refuses the batch.
 fn is_lost(array: &NamedArray) -> bool {
     let n = array.bytes.len() / array.dtype.n_bytes();
     (0..n).any(|at| number(array.dtype, &array.bytes, at).is_some_and(|value| !value.is_finite()))
@@ -734,7 +734,7 @@ proptest! {
         noise: [u8; 32],
     ) {
         let n_bytes = n * dims.iter().product::<i64>() as usize * from.n_bytes();
-        // Every other byte of floats is below 0x40, so that none is NaN: its payload is anybody's.
+        // Every other byte of floats is below 0x40, so that none is NaN, whose payload is unspecified.
         let byte = |idx: usize| {
             let byte = noise[idx % 32] ^ (idx as u8).wrapping_mul(37);
             if from.is_float() && idx % from.n_bytes() == from.n_bytes() - 1 { byte & 0xBF } else { byte }

@@ -1,4 +1,4 @@
-//! Arrays of an archive as a source of examples: their first axis counts them.
+//! Arrays of an archive as a source of examples: their first axis counts the examples.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use crate::error::DataError;
 use crate::feature::Feature;
 use crate::source::ArrayInfo;
 
-/// Reads examples of these features: the array of each feature's name, in the feature's dims. Other arrays are not looked at.
+/// Reads examples of these features: the array with each feature's name, in the feature's dims. Other arrays are
+/// ignored.
 ///
 /// ```no_run
 /// use bf16scope_data::{Feature, npz};
@@ -20,24 +21,25 @@ use crate::source::ArrayInfo;
 /// ```
 ///
 /// # Types
-/// As [`read_arrays`].
+/// Those of [`read_arrays`].
 ///
 /// # Errors
-/// As [`read_arrays`]; an array whose examples have another number of elements than the feature.
+/// Those of [`read_arrays`]; an array whose examples have another number of elements than the feature.
 pub fn read(path: impl AsRef<Path>, features: &[Feature]) -> Result<Arrays, DataError> {
     let names: Vec<(&str, &str)> = features.iter().map(|feature| (&*feature.name, &*feature.name)).collect();
     read_arrays(path, &names)?.shaped_as(features)
 }
 
-/// Reads arrays of an archive: the feature that each is for, and its name in the archive. Others are not looked at.
+/// Reads arrays of an archive, given pairs of a feature's name and its array's name in the archive. Other arrays are
+/// ignored.
 ///
 /// # Types
 /// NumPy's bool, integers, floats of 16 to 64 bits and complex numbers, in either byte order and either order of axes.
-/// Two bytes that NumPy does not interpret are bf16, as `ml_dtypes` stores it.
+/// A void type of two bytes is bf16, as `ml_dtypes` stores it.
 ///
 /// # Errors
-/// A file that cannot be opened, or a damaged one; an array that it does not have, of objects, texts or other types, or
-/// without axes; arrays of different numbers of examples.
+/// A file that cannot be opened, or is damaged; an array that is missing, that holds objects, texts or other types, or
+/// that has no axes; arrays with different numbers of examples.
 pub fn read_arrays(path: impl AsRef<Path>, arrays: &[(&str, &str)]) -> Result<Arrays, DataError> {
     let path = path.as_ref();
     let mut npz = NpzReader::open(path)?;
@@ -71,7 +73,7 @@ mod tests {
     use bf16scope_hlo::DType;
     use ndarray::{Array, ArrayD, Ix1};
 
-    /// NumPy says `[3, 2, 2]` of what a network takes as `[2, 2, 1]`.
+    /// The file says `[3, 2, 2]`, the network takes `[2, 2, 1]`.
     #[test]
     fn features_are_read_in_their_dims() {
         let folder = tempfile::tempdir().unwrap();
@@ -101,7 +103,7 @@ mod tests {
             .map_err(|error| error.to_string().replace(&format!("{}/", folder.path().display()), ""))
     }
 
-    /// An archive that somebody else's code wrote, compressed.
+    /// An archive written by other software, compressed.
     #[test]
     fn arrays_are_examples() {
         let folder = tempfile::tempdir().unwrap();

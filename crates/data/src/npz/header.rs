@@ -1,4 +1,4 @@
-//! The header of a `.npy` file: element type, order and dims. Values are read and written by the archive (`npz`).
+//! The header of a `.npy` file: element type, order and dims. `npz` reads and writes the values.
 //!
 //! Source: NumPy's `numpy.lib.format`, versions 1.0 to 3.0 of the format.
 
@@ -8,18 +8,18 @@ use std::io::Read;
 use crate::error::{DataError, DataErrorKind, DataPlace};
 use bf16scope_hlo::DType;
 
-/// What any `.npy` file begins with.
+/// The first bytes of any `.npy` file.
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// Headers above this are refused. A header is a line of a hundred characters; NumPy itself stops at 10,000.
+/// Larger headers are refused. A header is a line of a hundred characters; NumPy itself stops at 10,000.
 const MAX_BYTES: usize = 16 << 10;
-/// Data begins at a multiple of this.
+/// The data begin at a multiple of this.
 const ALIGNMENT: usize = 64;
 
-/// What the bytes of an array mean.
+/// The element type and dims of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// NumPy's kind of element: `b`ool, `i`nt, `u`nsigned, `f`loat, `c`omplex, or `V` for bytes that it does not
-    /// interpret, which is how `ml_dtypes` stores bf16.
+    /// NumPy's kind of element: `b`ool, `i`nt, `u`nsigned, `f`loat, `c`omplex, or `V` (void), which is how `ml_dtypes`
+    /// stores bf16.
     pub kind: char,
     /// Bytes of an element.
     pub width: usize,
@@ -32,8 +32,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header under which elements of `dtype` are written: what NumPy has of it, else raw bits as unsigned integers.
-    /// Types under a byte take one, as they do in literals.
+    /// The header for writing elements of `dtype`: NumPy's own type if it has one, otherwise raw bits as unsigned
+    /// integers. Types under a byte take one, as in literals.
     pub fn of(dtype: DType, dims: Vec<i64>) -> Header {
         let (kind, width) = match dtype {
             DType::Pred => ('b', 1),
@@ -59,16 +59,17 @@ impl Header {
         Header { kind, width, is_big_endian: false, is_fortran: false, dims }
     }
 
-    /// As [`of`](Header::of), but that bf16 is what NumPy does not interpret: `ml_dtypes` stores it so, and so it is read again.
+    /// Like [`of`](Header::of), but bf16 becomes a void type of two bytes, as `ml_dtypes` stores it and as readers here
+    /// take it back.
     pub fn stored(dtype: DType, dims: Vec<i64>) -> Header {
         let header = Header::of(dtype, dims);
         if dtype == DType::BF16 { Header { kind: 'V', ..header } } else { header }
     }
 
-    /// What the elements are to HLO; `None` of those that NumPy does not interpret, but for two bytes, which are bf16.
+    /// The HLO dtype of the elements; `None` for void types other than two bytes, which are bf16.
     pub fn dtype(&self) -> Option<DType> {
         match (self.kind, self.width) {
-            // Of one byte there are seven floats, and the file does not say which.
+            // One byte could be any of seven floats; the file does not say which.
             ('V', 2) => Some(DType::BF16),
             (kind, width) => {
                 const ALL: [DType; 14] = [
@@ -95,13 +96,13 @@ impl Header {
         }
     }
 
-    /// Bytes of the array, saturating: a damaged header may claim more than fits.
+    /// The array's size in bytes, saturating: a damaged header may claim more than fits.
     pub fn n_bytes(&self) -> u64 {
         let sizes = self.dims.iter().map(|&dim| dim.unsigned_abs());
         sizes.fold(self.width as u64, u64::saturating_mul)
     }
 
-    /// As it stands at the head of a file: version 1.0 where the line is short enough, else 2.0.
+    /// The header's bytes: version 1.0 if the line is short enough, else 2.0.
     pub fn to_bytes(&self) -> Vec<u8> {
         let order = if self.is_big_endian { '>' } else { '<' };
         let order = if self.width == 1 { '|' } else { order };
@@ -135,7 +136,7 @@ impl Header {
     /// Reads a header and leaves the reader at the first element.
     ///
     /// # Errors
-    /// Bytes that are no header, elements that are no numbers.
+    /// The bytes are not a header, or the elements are not numbers.
     pub fn read(reader: &mut impl Read) -> Result<Header, DataError> {
         let cut =
             |cause| wrong(DataErrorKind::Damaged, "the array ends within its header, or is damaged").because(cause);
@@ -197,10 +198,10 @@ impl fmt::Display for Header {
 /// The keys of a header, each once.
 const KEYS: [&str; 3] = ["descr", "fortran_order", "shape"];
 
-/// The values of the line, a Python dictionary: of each key, if it is there.
+/// The values in the line, a Python dictionary, one for each of [`KEYS`] if present.
 ///
 /// # Errors
-/// A line that is no dictionary of these keys alone, each once at most.
+/// The line is not a dictionary, has another key, or has a key twice.
 fn members(line: &str) -> Result<[Option<&str>; 3], DataError> {
     let line = line.trim();
     let start: String = line.chars().take(32).collect();
@@ -225,8 +226,8 @@ fn members(line: &str) -> Result<[Option<&str>; 3], DataError> {
     Ok(found)
 }
 
-/// What stands between the commas of a line that are in no brackets and no quotes; nothing behind the last of them. `None` of
-/// brackets or quotes that do not close.
+/// Splits a line at the commas outside of brackets and quotes; a trailing comma adds nothing. `None` if brackets or
+/// quotes do not close.
 fn parts(line: &str) -> Option<Vec<&str>> {
     let (mut parts, mut start) = (Vec::new(), 0);
     let (mut depth, mut quote) = (0usize, None);
@@ -248,7 +249,7 @@ fn parts(line: &str) -> Option<Vec<&str>> {
     (depth == 0 && quote.is_none()).then_some(parts)
 }
 
-/// `'descr'` and `'<f4'` of `'descr': '<f4'`.
+/// Splits `'descr': '<f4'` into `'descr'` and `'<f4'`.
 fn key_and_value(member: &str) -> Option<(&str, &str)> {
     let quote = member.chars().next().filter(|first| matches!(first, '\'' | '"'))?;
     let (key, rest) = member[1..].split_once(quote)?;
@@ -261,7 +262,7 @@ fn bad(field: &'static str, found: Option<&str>, expected: &'static str) -> Data
     wrong(DataErrorKind::Format, format!("the header says {field}: {found}, expected {expected}"))
 }
 
-/// What is wrong with a header, whose array only the caller knows.
+/// An error in a header; only the caller knows the array.
 fn wrong(kind: DataErrorKind, found: impl Into<String>) -> DataError {
     DataError::new(kind, DataPlace::Nowhere, found)
 }
@@ -289,7 +290,7 @@ fn unquoted(value: &str) -> Option<&str> {
     ['\'', '"'].iter().find_map(|&quote| value.strip_prefix(quote)?.strip_suffix(quote))
 }
 
-/// The error of a type that NumPy has, and no network reads.
+/// The error for a NumPy type that no network reads.
 fn not_numbers(rest: Option<&str>) -> Option<DataError> {
     let rest = rest?;
     if rest.starts_with('[') {
@@ -392,7 +393,8 @@ mod tests {
             read("{'descr': '<f4', 'fortran_order': False, 'shape': (-2,), }"),
             "the header says shape: `(-2,)`, expected a tuple of sizes"
         );
-        // Of two values of a key NumPy takes the last and others the first; and no writer says more than these three.
+        // For a duplicate key, NumPy takes the last value and others take the first; no writer emits more than these
+        // three keys.
         let refused = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), ";
         for (more, expected) in [
             ("'descr': '<i4'}", "the header has the key `descr` twice, expected it once"),

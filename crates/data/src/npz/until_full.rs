@@ -1,28 +1,28 @@
-//! A writer that fails once. `zip`'s writer tries again to end its archive when it is dropped, and prints on standard error
-//! where that fails too; the first error is the caller's, who says it once.
+//! A writer that fails only once. When `zip`'s writer is dropped, it tries again to finish its archive, and prints to
+//! standard error if that fails too; the first error has gone to the caller, who reports it once.
 
 use std::io::{self, Seek, SeekFrom, Write};
 
-/// Writes until something cannot be written, and from then on takes everything and writes nothing.
+/// Writes until a write fails; from then on it accepts everything and writes nothing.
 #[derive(Debug)]
 pub struct UntilFull<W> {
     inner: W,
     has_failed: bool,
-    /// Where the next byte goes, or would go; and the end.
+    /// The position of the next byte, real or pretended; and the end.
     at: u64,
     end: u64,
 }
 
 impl<W: Write + Seek> UntilFull<W> {
-    /// Of a writer that is at its beginning.
+    /// Wraps a writer that is at its beginning.
     pub fn new(inner: W) -> UntilFull<W> {
         UntilFull { inner, has_failed: false, at: 0, end: 0 }
     }
 
-    /// The writer, where all was written.
+    /// The writer, if everything was written.
     ///
     /// # Errors
-    /// Where something was not: the caller was told what the system said.
+    /// A write failed: the caller has already received the system's error.
     pub fn whole(self) -> io::Result<W> {
         match self.has_failed {
             true => Err(io::Error::other("an earlier part could not be written")),
@@ -31,7 +31,7 @@ impl<W: Write + Seek> UntilFull<W> {
     }
 
     fn noted<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
-        // Who asks again after an interruption gets it.
+        // An interrupted write may be retried.
         self.has_failed |= result.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::Interrupted);
         result
     }
@@ -84,7 +84,7 @@ mod tests {
     use zip::ZipWriter;
     use zip::write::SimpleFileOptions;
 
-    /// A disk with room for so many bytes.
+    /// A disk with room for this many bytes.
     struct Disk {
         bytes: Cursor<Vec<u8>>,
         room: usize,
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// Its drop ends the archive as `finish` does, and prints what `finish` would give.
+    /// Its drop finishes the archive like `finish`, and prints the error that `finish` would return.
     #[test]
     fn an_archive_that_met_a_full_disk_ends_without_another_error() {
         for room in [0, 10, 100, 1100] {

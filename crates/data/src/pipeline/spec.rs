@@ -1,4 +1,4 @@
-//! How a feature is made of a value: what may be asked of it, and an image's way.
+//! How a feature is made from a value: the available options, and the processing of images.
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +12,22 @@ use crate::random::{Draw, Purpose};
 use crate::words::WordVectors;
 use bf16scope_hlo::DType;
 
-/// What a feature is made of, and how: the `features` of `data`, by name.
+/// The source and the transforms of a feature: the `features` of `data`, by name.
 ///
-/// Bytes are an encoded image, unless `raw` says otherwise: decoded to the feature's channels, cropped, resized to its height
-/// and width, flipped, normalised. Whole numbers and floats are taken as they are.
+/// Bytes are an encoded image, unless `raw` says otherwise: decoded to the feature's channels, cropped, resized to its
+/// height and width, flipped, normalised. Whole numbers and floats are used unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FeatureSpec {
-    /// Its name in the records. Default the feature's.
+    /// The key in the records. Default: the feature's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Bytes are elements of this dtype, little-endian, as `tf.io.decode_raw` reads them; or `tensor`, what
-    /// `tf.io.serialize_tensor` wrote.
+    /// Bytes are elements of this dtype, little-endian, as `tf.io.decode_raw` reads them; or `tensor`, the output of
+    /// `tf.io.serialize_tensor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raw: Option<RawType>,
-    /// Bytes are text, and what its words are in a table: vectors, or for whole numbers their numbers from 1.
+    /// Bytes are text, encoded by a table of word vectors: as vectors, or as word numbers from 1 if the feature has
+    /// integers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub word_vectors: Option<WordVectors>,
     /// JPEG images: how blocks become pixels. Default `integer_accurate`; TensorFlow's own default is `integer_fast`.
@@ -35,36 +36,39 @@ pub struct FeatureSpec {
     /// Images in training: a random window. Evaluation takes the centre, and so does training where no window is found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub random_resized_crop: Option<RandomResizedCrop>,
-    /// Images: the centre, as evaluation takes it. Default with `random_resized_crop` that of the recipe, else the whole image.
+    /// Images: the centre crop, for evaluation. Default: the recipe's with `random_resized_crop`, otherwise the whole
+    /// image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub center_crop: Option<CenterCrop>,
-    /// Images: how the window is made the feature's height and width. Default not at all: then it must be.
+    /// Images: how the window is resized to the feature's height and width. Default: no resizing; the window must have
+    /// that size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resize: Option<Resize>,
-    /// Of `resize`: whether pixels are sampled at their centres, as TensorFlow 2 does, and not as TensorFlow 1. Default false.
+    /// For `resize`: whether pixels are sampled at their centres, as in TensorFlow 2 and not as in TensorFlow 1.
+    /// Default false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub half_pixel_centers: bool,
-    /// Images in training: half of them are mirrored, left and right. Default false.
+    /// Images in training: half of them are mirrored left to right. Default false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub random_flip: bool,
-    /// Images: what is subtracted from each channel. Default nothing.
+    /// Images: subtracted from each channel. Default 0.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mean: Vec<f32>,
-    /// Images: what each channel is divided by, after that. Default 1.
+    /// Images: divides each channel, after `mean` is subtracted. Default 1.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub std: Vec<f32>,
-    /// Whole numbers: what is added to each. −1 makes labels from 1 to 1,000 those from 0 to 999. Default 0.
+    /// Whole numbers: added to each. −1 turns labels from 1 to 1,000 into 0 to 999. Default 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub offset: i64,
-    /// Text: the names of classes, of class 0 first; a name becomes its number.
+    /// Text: the names of the classes, starting with class 0; a name becomes its number.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<String>,
-    /// A whole number: it becomes a row of zeros with a 1 at its place. Default false.
+    /// A whole number: it becomes a one-hot row. Default false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub one_hot: bool,
 }
 
-/// What is the default is not recorded, so a run that began before it could be said goes on.
+/// The default is not recorded, so a run that began before the option existed can go on.
 fn is_accurate(value: &Option<DctMethod>) -> bool {
     value.unwrap_or_default() == DctMethod::IntegerAccurate
 }
@@ -73,7 +77,7 @@ fn is_zero(value: &i64) -> bool {
     *value == 0
 }
 
-/// Elements of bytes as they are.
+/// The dtype of raw bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)]
@@ -88,12 +92,12 @@ pub enum RawType {
     Bf16,
     F32,
     F64,
-    /// What `tf.io.serialize_tensor` wrote, which says its dtype and dims itself.
+    /// The output of `tf.io.serialize_tensor`, which contains its dtype and dims.
     Tensor,
 }
 
 impl RawType {
-    /// What the elements of these bytes are; none of bytes that are no tensor.
+    /// The dtype of the elements; `None` if the bytes are not a tensor.
     pub(super) fn dtype(self, bytes: &[u8]) -> Option<DType> {
         Some(match self {
             RawType::U8 => DType::U8,
@@ -112,8 +116,7 @@ impl RawType {
 }
 
 impl FeatureSpec {
-    /// What is wrong with the options for this feature, if something is: the keys that lead there, what is wrong, and what may
-    /// be.
+    /// The first option that does not fit this feature: the path of keys, the fault, and the accepted values.
     pub fn fault(&self, feature: &Feature) -> Option<(Vec<&'static str>, String, String)> {
         let fault = |key: &'static str, measured: String, expected: String| Some((vec![key], measured, expected));
         if let Some((option, measured, expected)) = self.random_resized_crop.as_ref().and_then(RandomResizedCrop::fault)
@@ -196,7 +199,7 @@ impl FeatureSpec {
         None
     }
 
-    /// An option that only images have.
+    /// The first set option that applies only to images.
     fn of_images(&self) -> Option<&'static str> {
         [
             ("dct_method", self.dct_method.is_some()),
@@ -211,13 +214,13 @@ impl FeatureSpec {
         .find_map(|(key, is_set)| is_set.then_some(key))
     }
 
-    /// The image of these bytes as the network takes it: `[height, width, channels]` in f32.
+    /// The image as the network takes it: `[height, width, channels]` in f32.
     ///
     /// # Errors
-    /// An image that cannot be decoded, or is of other sizes where nothing resizes it.
+    /// An image that cannot be decoded, or that has another size and no `resize`.
     ///
     /// # Panics
-    /// For dims that are no image's.
+    /// For dims that are not an image's.
     pub fn image(&self, bytes: &[u8], dims: &[i64], draw: Option<Draw>) -> Result<Vec<f32>, DataError> {
         let mut pixels = Vec::new();
         self.rows(bytes, dims, draw, &mut Scratch::default(), |row| {
@@ -262,7 +265,7 @@ impl FeatureSpec {
         let resizing = Resizing { how: self.resize, window, size, is_half_pixel: self.half_pixel_centers, is_flipped };
         let is_normalised = !self.mean.is_empty() || !self.std.is_empty();
         if is_normalised {
-            // As long as a row, so that a row is subtracted from and divided as one.
+            // As long as a row, so that a whole row is normalised at once.
             let fill = |row: &mut Vec<f32>, numbers: &[f32], default| {
                 row.clear();
                 row.extend((0..size[1] * channels).map(|idx| numbers.get(idx % channels).copied().unwrap_or(default)));
@@ -283,19 +286,19 @@ impl FeatureSpec {
     }
 }
 
-/// Whether an image is flipped: half of them are.
+/// Whether to flip an image: true for half of them.
 fn flips(draw: Draw) -> bool {
     draw.stream(Purpose::Flip).below(2) == 0
 }
 
-/// What an image needs on its way: kept by a pipeline from one to the next.
+/// Working memory for an image, which a pipeline reuses for the next.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub buffers: Buffers,
     pub resize: resize::Scratch,
     pub mean: Vec<f32>,
     pub std: Vec<f32>,
-    /// How long decoding took, all in all.
+    /// The total decoding time.
     pub decoding: Duration,
 }
 
@@ -308,8 +311,8 @@ pub(super) fn is_image(dims: &[i64]) -> bool {
 mod tests {
     use super::*;
 
-    /// Expectations from a separate implementation in Python. If this changes, resumed runs see other images than they saw:
-    /// do not bless it.
+    /// Expectations from a separate implementation in Python. If this changes, resumed runs see other images than
+    /// before: do not bless it.
     #[test]
     fn flips_never_change() {
         let first = |seed, epoch| -> String {

@@ -7,7 +7,7 @@ use prost::bytes::Bytes;
 
 use bf16scope_hlo::DType;
 
-/// `tensorflow.TensorProto`, of which elements that stand one by one are only counted.
+/// `tensorflow.TensorProto`; fields that list elements singly are only counted, except in scalars.
 #[derive(Clone, PartialEq, Message)]
 struct TensorProto {
     #[prost(int32, tag = "1")]
@@ -26,7 +26,7 @@ struct TensorProto {
     int64_val: Vec<i64>,
 }
 
-/// What a [`TensorProto`] begins with.
+/// The first fields of a [`TensorProto`].
 #[derive(Clone, PartialEq, Message)]
 struct Head {
     #[prost(int32, tag = "1")]
@@ -49,7 +49,7 @@ struct Dim {
     size: i64,
 }
 
-/// `tensorflow.DataType`, and what it is to HLO: a truth is a byte.
+/// `tensorflow.DataType` and the HLO dtype; a bool is a byte.
 const DTYPES: [(i32, DType); 13] = [
     (1, DType::F32),
     (2, DType::F64),
@@ -66,10 +66,10 @@ const DTYPES: [(i32, DType); 13] = [
     (23, DType::U64),
 ];
 
-/// Dims of a tensor at most.
+/// The largest rank of a tensor.
 const MAX_RANK: usize = 254;
 
-/// A tensor: its elements are little-endian, row-major.
+/// A tensor with little-endian, row-major elements.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tensor {
     pub dtype: DType,
@@ -86,7 +86,8 @@ impl std::fmt::Display for Tensor {
 }
 
 impl Tensor {
-    /// The dtype alone, without a copy of the elements; `None` of what is no tensor of numbers, by its first fields.
+    /// The dtype alone, without a copy of the elements; `None` if the first fields are not those of a tensor of
+    /// numbers.
     pub fn dtype_of(bytes: &[u8]) -> Option<DType> {
         let Head { dtype, tensor_shape: Some(_) } = Head::decode(bytes).ok()? else { return None };
         DTYPES.iter().find(|(number, _)| *number == dtype).map(|(_, dtype)| *dtype)
@@ -95,7 +96,7 @@ impl Tensor {
     /// Reads the bytes of a serialized tensor of numbers.
     ///
     /// # Errors
-    /// What is no tensor, or one of other elements; elements that are more or fewer than its dims say.
+    /// The bytes are not a tensor of numbers, or have more or fewer elements than its dims say.
     pub fn read(bytes: &[u8]) -> Result<Tensor, String> {
         let proto = TensorProto::decode(Bytes::copy_from_slice(bytes)).map_err(|error| error.to_string())?;
         let known = DTYPES.iter().find(|(number, _)| *number == proto.dtype);
@@ -113,7 +114,7 @@ impl Tensor {
         let bytes = match (dtype, proto.tensor_content.is_empty()) {
             (_, false) => proto.tensor_content,
             (_, true) if one_by_one == 0 => Bytes::new(),
-            // A scalar that `tf.make_tensor_proto` wrote.
+            // A scalar written by `tf.make_tensor_proto`.
             (DType::F32, _) => proto.float_val.iter().flat_map(|value| value.to_le_bytes()).collect(),
             (DType::F64, _) => proto.double_val.iter().flat_map(|value| value.to_le_bytes()).collect(),
             (DType::S32, _) => proto.int_val.iter().flat_map(|value| value.to_le_bytes()).collect(),
@@ -130,7 +131,7 @@ impl Tensor {
         }
     }
 
-    /// Whether its dims are these, but for those of 1.
+    /// Whether its dims equal these, ignoring dims of 1.
     pub fn has_dims(&self, dims: &[i64]) -> bool {
         let over_one = |dims: &[i64]| dims.iter().copied().filter(|dim| *dim != 1).collect::<Vec<i64>>();
         over_one(&self.dims) == over_one(dims)
@@ -155,7 +156,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_tensorflow_wrote_is_read() {
-        // `tf.io.serialize_tensor(tf.constant([[1.0, -2.0]]))` of TensorFlow 2.
+        // `tf.io.serialize_tensor(tf.constant([[1.0, -2.0]]))` in TensorFlow 2.
         let bytes = b"\x08\x01\x12\x08\x12\x02\x08\x01\x12\x02\x08\x02\x22\x08\x00\x00\x80\x3f\x00\x00\x00\xc0";
         let tensor = Tensor::read(bytes).unwrap();
         assert_eq!((tensor.to_string().as_str(), &tensor.bytes[..]), ("f32[1,2]", &bytes[14..]));

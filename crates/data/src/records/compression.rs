@@ -1,14 +1,14 @@
-//! What files are packed with.
+//! Compression formats of files.
 
 use std::path::Path;
 
-/// Unpacked bytes for each compressed one at most, once a certain number have come out. Deflate makes up to 1,032 of one, of
-/// zeros; images are compressed already, numbers and text give 2 to 20.
+/// The largest ratio of unpacked to compressed bytes, checked after a certain number of bytes. Deflate reaches 1,032
+/// for zeros; images are compressed already, numbers and text have a ratio of 2 to 20.
 const MAX_RATIO: u64 = 200;
-/// The same of Parquet, which writes a column of equal values in some bytes, and where names stand once and not in each row.
+/// The same for Parquet, which stores a column of equal values in a few bytes, and names once and not in each row.
 const MAX_RATIO_PARQUET: u64 = 2000;
 
-/// What a whole file is, of which records are made.
+/// The format of a whole file that contains records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Compression {
     Gzip,
@@ -20,11 +20,11 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// By the first bytes of a file.
+    /// Recognises the format by the first bytes of a file.
     pub(super) fn of(head: &[u8]) -> Option<Compression> {
         match head {
             [0x1f, 0x8b, 0x08, ..] => Some(Compression::Gzip),
-            // RFC 8878: a frame, or one that is skipped.
+            // RFC 8878: a frame, or a skippable frame.
             #[cfg(feature = "records")]
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Compression::Zstd),
             // RFC 1950: deflate with a window of up to 32 KiB, and a check of the two bytes.
@@ -44,7 +44,7 @@ impl Compression {
         }
     }
 
-    /// How somebody unpacks it by hand, where that is one command.
+    /// The command that unpacks it by hand, if there is a single one.
     pub(super) fn by_hand(self, path: &Path) -> Option<String> {
         let path = path.display();
         match self {
@@ -57,8 +57,8 @@ impl Compression {
         }
     }
 
-    /// What tells its records in the cache from those that another reading of the same file makes. It changes with what a
-    /// row becomes.
+    /// Distinguishes its records in the cache from those of other readers of the same file. It changes when the
+    /// conversion of rows changes.
     pub(super) fn form(self) -> &'static str {
         match self {
             Compression::Gzip | Compression::Zlib | Compression::Zstd => "-2",

@@ -1,17 +1,17 @@
 //! `tf.train.Example`: named lists of bytes, whole numbers or floats; and `tf.train.SequenceExample`, whose feature lists become
 //! one list each: the values of all steps, one step after the other.
 //!
-//! Source: TensorFlow's `core/example/example.proto` and `feature.proto`. Only the features that are asked for are
-//! decoded: the others stay bytes of the record.
+//! Source: TensorFlow's `core/example/example.proto` and `feature.proto`. Only the requested features are decoded: the
+//! others stay bytes of the record.
 
 use prost::Message;
 use prost::bytes::Bytes;
 
 use super::{Value, Values};
 
-/// Features of an example at most: what bounds memory where a damaged record claims millions of empty ones.
+/// The largest number of features in an example: it bounds memory if a damaged record claims millions of empty ones.
 const MAX_FEATURES: usize = 1 << 16;
-/// Steps of a feature list at most, for the same reason.
+/// The largest number of steps in a feature list, for the same reason.
 const MAX_STEPS: usize = 1 << 22;
 
 /// `tensorflow.Example`.
@@ -19,7 +19,7 @@ const MAX_STEPS: usize = 1 << 22;
 struct Example {
     #[prost(bytes = "bytes", tag = "1")]
     features: Bytes,
-    /// Of a `SequenceExample`, whose `context` stands where an `Example` has its features.
+    /// Present in a `SequenceExample`, whose `context` has the field number of an `Example`'s features.
     #[prost(bytes = "bytes", tag = "2")]
     feature_lists: Bytes,
 }
@@ -31,7 +31,7 @@ struct FeatureList {
     feature: Vec<Bytes>,
 }
 
-/// `tensorflow.Features`, of whose entries only the number is wanted.
+/// `tensorflow.Features`, only to count the entries.
 #[derive(Clone, PartialEq, Message)]
 struct Count {
     #[prost(message, repeated, tag = "1")]
@@ -53,7 +53,7 @@ struct Entry {
     value: Bytes,
 }
 
-/// `tensorflow.Feature`. Of its `oneof` one field at most is there.
+/// `tensorflow.Feature`: at most one field of its `oneof` is present.
 #[derive(Clone, PartialEq, Message)]
 struct Feature {
     #[prost(message, optional, tag = "1")]
@@ -82,11 +82,11 @@ struct Int64List {
     value: Vec<i64>,
 }
 
-/// The features of a record that `keys` asks for, all of them where that is `None`. A feature of no kind is left out, as a
-/// missing one.
+/// The features of a record that `keys` selects, or all of them if it is `None`. A feature without a kind counts as
+/// missing.
 ///
 /// # Errors
-/// What the reader of messages says; more features than any example has.
+/// Errors of the message reader; more features than any example has.
 pub(crate) fn parse(record: Vec<u8>, keys: Option<&[&str]>) -> Result<Values, String> {
     let said = |error: prost::DecodeError| error.to_string();
     let Example { features, feature_lists } = Example::decode(Bytes::from(record)).map_err(said)?;
@@ -100,7 +100,7 @@ pub(crate) fn parse(record: Vec<u8>, keys: Option<&[&str]>) -> Result<Values, St
     };
     let mut values = Values::new();
     for Entry { key, value } in entries(features)? {
-        // The last of two with one key counts, as in every map of protocol buffers.
+        // The last of two entries with one key counts, as in every map of protocol buffers.
         if let Some(value) = value_of(&key, value)? {
             values.insert(key, value);
         }
@@ -120,7 +120,7 @@ pub(crate) fn parse(record: Vec<u8>, keys: Option<&[&str]>) -> Result<Values, St
     Ok(values)
 }
 
-/// The values of a feature; none of one of no kind.
+/// The values of a feature; `None` if it has no kind.
 fn value_of(key: &str, feature: Bytes) -> Result<Option<Value>, String> {
     let feature = Feature::decode(feature).map_err(|error| format!("feature `{key}`: {error}"))?;
     Ok(Some(match feature {
@@ -132,7 +132,8 @@ fn value_of(key: &str, feature: Bytes) -> Result<Option<Value>, String> {
     }))
 }
 
-/// The values of all steps of a feature list. Every step has as many, or its first and the others would be mixed up.
+/// The concatenated values of all steps of a feature list. All steps must have the same length, otherwise their
+/// boundaries would be lost.
 fn joined(key: &str, list: Bytes) -> Result<Option<Value>, String> {
     let said = |error: prost::DecodeError| format!("feature list `{key}`: {error}");
     let n_steps = Count::decode(list.clone()).map_err(said)?.feature.len();
@@ -202,7 +203,7 @@ mod tests {
         assert_eq!(parse(Vec::new(), None).unwrap(), Values::new());
     }
 
-    /// A `SequenceExample` of the context that an example has, and of feature lists: steps, each a feature.
+    /// A `SequenceExample` with the context of an example, and with feature lists: steps, each a feature.
     fn sequence(context: &Values, lists: &[(&str, Vec<Value>)]) -> Vec<u8> {
         let features = |value: &Value| {
             let one = Values::from([(String::new(), value.clone())]);
@@ -254,9 +255,9 @@ mod tests {
         for end in 1..bytes.len() {
             n_refused += usize::from(parse(bytes[..end].to_vec(), None).is_err());
         }
-        // The length at the front covers all there is.
+        // The length at the front covers the whole record.
         assert_eq!(n_refused, bytes.len() - 1);
-        // Each of two bytes: a key and an empty message.
+        // Each takes two bytes: a key and an empty message.
         let features = [0x0a, 0].repeat(MAX_FEATURES + 1);
         let example = Example { features: features.into(), ..Example::default() }.encode_to_vec();
         assert_eq!(parse(example, None).unwrap_err(), "65537 features; expected at most 65536");

@@ -1,7 +1,7 @@
 //! A folder of images with a folder for each class.
 //!
-//! The classes are the folders in the order of their names, the first one is 0. Each file is an example: `images`, its bytes,
-//! and `labels`.
+//! The classes are the folders in the order of their names, starting with 0. Each file is an example with `images`, its
+//! bytes, and `labels`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use crate::error::{DataError, DataErrorKind};
 use bf16scope_files as files;
 use sha2::{Digest, Sha256};
 
-/// Bytes of an image file at most.
+/// The largest size of an image file, in bytes.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
-/// Files that are images, by the ends of their names.
+/// File name extensions of images.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
 /// The images of a folder.
@@ -26,8 +26,8 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Lists the images below `folder`: files of `folder/CLASS`, whose names end with `.jpg`, `.jpeg` or `.png` in lower or
-    /// upper case. Files and folders whose names begin with a dot are passed over.
+    /// Lists the images below `folder`: files in `folder/CLASS` whose names end with `.jpg`, `.jpeg` or `.png` in lower
+    /// or upper case. Files and folders whose names begin with a dot are ignored.
     ///
     /// # Errors
     /// A folder that cannot be listed; no classes; a class without images.
@@ -88,13 +88,13 @@ impl ImageFolder {
     }
 }
 
-/// Whether the name is an image's.
+/// Whether the file name is an image's.
 pub(super) fn is_image(path: &Path) -> bool {
     let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
     ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
 }
 
-/// What a folder holds, by name.
+/// The entries of a folder, by name.
 pub(super) fn listed(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataError> {
     let failed = |cause| DataError::new(DataErrorKind::Read, folder, "cannot list the folder").because(cause);
     let mut found = Vec::new();

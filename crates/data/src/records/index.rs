@@ -1,7 +1,7 @@
-//! Where each record of a TFRecord file begins, found by hopping over lengths and remembered.
+//! Where each record of a TFRecord file begins, found by hopping over lengths, and cached.
 //!
-//! The bytes of records are not read. What identifies them is their lengths and the checksums that the file has of them,
-//! which stand beside the lengths; whoever reads a record checks its bytes against them.
+//! Opening does not read the bytes of records. Their lengths and the checksums that the file stores beside the lengths
+//! identify them; reading a record verifies its bytes against the checksum.
 
 use std::io::{BufReader, Read as _};
 use std::path::Path;
@@ -14,14 +14,14 @@ use bf16scope_files::Records as Kept;
 use bf16scope_files::framing::{self, FOOT, HEAD};
 use sha2::{Digest, Sha256};
 
-/// Beyond this the oldest indexes are forgotten: 8 bytes a record.
+/// Above this size of the cache the oldest indexes are removed; a record takes 8 bytes.
 const MAX_CACHE: u64 = 1 << 30;
-/// Indexes of fewer records are made again each time: that takes some milliseconds.
+/// Smaller indexes are not cached: making one takes a few milliseconds.
 const MIN_KEPT: usize = 1000;
-/// What an index in the cache begins with: it changes with the format.
+/// The first bytes of an index in the cache; changes with the format.
 const MAGIC: &[u8; 8] = b"tfridx2\n";
 
-/// The indexes that are kept below a cache directory.
+/// The indexes kept below a cache directory.
 pub fn indexes(cache_dir: &Path) -> Kept {
     Kept::new(cache_dir.join("indexes"), "index", MAX_CACHE)
 }
@@ -29,20 +29,20 @@ pub fn indexes(cache_dir: &Path) -> Kept {
 /// The records of some files.
 #[derive(Debug, PartialEq)]
 pub(super) struct Index {
-    /// For each file where its records begin, and then where the last one ends.
+    /// For each file, where its records begin, followed by the end of the last one.
     pub(super) files: Vec<Vec<u64>>,
-    /// SHA-256 of all lengths and checksums, in their order.
+    /// SHA-256 of all lengths and checksums, in order.
     pub(super) fingerprint: String,
 }
 
-/// Where a record stands, for people.
+/// The place of a record, for messages.
 pub(super) fn place(path: &Path, record: usize) -> String {
     format!("{}, record {record}", path.display())
 }
 
 impl Index {
-    /// The index of these files: that of the cache where there is one, else made, and kept there. A cache that cannot be
-    /// read or written to costs time, and nothing else.
+    /// The index of these files, from the cache or newly made and cached. A cache that cannot be read or written only
+    /// costs time.
     pub(super) fn of(shards: &Shards, cache: Option<&Path>) -> Result<Index, DataError> {
         let kept = cache.map(indexes);
         let key = key(&shards.shards);
@@ -81,7 +81,7 @@ impl Index {
         out
     }
 
-    /// `None` for what does not fit the files.
+    /// `None` if the bytes do not fit the files.
     fn from_bytes(bytes: &[u8], shards: &[Shard]) -> Option<Index> {
         let rest = bytes.strip_prefix(MAGIC)?;
         let (fingerprint, mut rest) = rest.split_at_checked(64)?;
@@ -102,9 +102,10 @@ impl Index {
     }
 }
 
-/// A file that ends after `measured` bytes, within what begins `at` a byte and needs `expected`.
+/// The error for a file that ends after `measured` bytes, inside a part that begins at byte `at` and needs `expected`
+/// bytes.
 pub(super) fn cut(place: String, at: u64, measured: u64, expected: u64) -> DataError {
-    // What is cut in its first record may be no such file at all.
+    // A file cut in its first record may not be a TFRecord file at all.
     let kind = if at == 0 { DataErrorKind::Format } else { DataErrorKind::Damaged };
     let found = format!("the file ends after {measured} bytes, within the record; expected {expected} at least");
     DataError::new(kind, format!("{place}, at byte {at}"), found).help(COPY_AGAIN)
@@ -201,7 +202,7 @@ mod tests {
         let longer = shard(&path, &[&whole[..], &framed(b"four")].concat());
         let other = Index::of(&longer, Some(&cache)).unwrap();
         assert!(other.fingerprint != index.fingerprint && other.files[0].len() == MIN_KEPT + 2);
-        // A record of other bytes: its checksum tells.
+        // A record with other bytes has another checksum.
         let other = shard(&path, &[&framed(b"One"), &whole[19..]].concat());
         assert_ne!(Index::of(&other, None).unwrap().fingerprint, index.fingerprint);
     }
@@ -236,7 +237,7 @@ mod tests {
             "a, record 0, at byte 0: the checksum of its length does not agree; expected a TFRecord file: this may be another \
              kind of file\nhelp: copy or download the file again"
         );
-        // A length of its own checksum that no memory holds.
+        // A length with a valid checksum that no memory holds.
         let length = (MAX_RECORD + 1).to_le_bytes();
         let head = [&length[..], &framing::masked_crc(&length).to_le_bytes()].concat();
         let sparse = fs::File::create(&path).unwrap();

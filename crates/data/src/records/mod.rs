@@ -1,7 +1,7 @@
-//! Examples on disk that are not read into memory: TFRecord files, WebDataset's tars, Parquet files and folders of images.
+//! Examples read from disk one at a time: TFRecord files, WebDataset's tars, Parquet files and folders of images.
 //!
-//! Each kind is [`Records`]: how many there are, and the named values of one, read by number from any thread. What a
-//! program is given is made of them by transforms ([`super::Pipeline`]).
+//! Each format implements [`Records`]: the number of records, and the named values of one, read by number from any
+//! thread. [`super::Pipeline`] transforms them into a program's inputs.
 
 mod compression;
 mod example;
@@ -39,13 +39,13 @@ pub use tfrecord::TfRecords;
 pub use unpack::unpacked;
 pub use webdataset::Tars;
 
-/// Bytes of a record at most: an image or a page, never a whole data set.
+/// The largest size of a record in bytes: an image or a page, never a whole data set.
 pub(super) const MAX_RECORD: u64 = 256 << 20;
 
-/// What an example holds under one name, as its file has it.
+/// A named value of an example, as stored in its file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Strings of bytes: encoded images, text.
+    /// Byte strings: encoded images, text.
     Bytes(Vec<Vec<u8>>),
     /// Whole numbers.
     Ints(Vec<i64>),
@@ -54,7 +54,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The kind in TensorFlow's words, for tables and messages.
+    /// TensorFlow's name of the kind, for tables and messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::Bytes(_) => "bytes",
@@ -63,7 +63,7 @@ impl Value {
         }
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         match self {
             Value::Bytes(values) => values.len(),
@@ -72,7 +72,7 @@ impl Value {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -83,38 +83,39 @@ pub type Values = BTreeMap<String, Value>;
 
 /// Examples on disk, by number.
 pub trait Records: Send + Sync + std::fmt::Debug {
-    /// How many there are.
+    /// The number of records.
     fn n_records(&self) -> u64;
 
-    /// The values of record `index`: those of `keys` that it has, all of them where that is `None`.
+    /// The values of record `index` that `keys` selects, or all of them if it is `None`.
     ///
     /// # Errors
     /// A record that cannot be read, with its place.
     fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError>;
 
-    /// Where record `index` stands: `train-00000, record 17`.
+    /// The place of record `index`: `train-00000, record 17`.
     fn place(&self, index: u64) -> String;
 
-    /// What tells these records from others, in their order: SHA-256 in hexadecimal.
+    /// Identifies these records and their order: SHA-256 in hexadecimal.
     fn fingerprint(&self) -> &str;
 
-    /// Whether the values of this name are images, whatever their bytes are. Default: that is not known.
+    /// Whether the values with this key are images, whatever their bytes are. Default: unknown, `false`.
     fn is_image(&self, key: &str) -> bool {
         let _ = key;
         false
     }
 
-    /// Names of classes, where the files have them: of label 0 first.
+    /// Names of classes, starting with label 0, if the files contain them.
     fn classes(&self) -> &[String] {
         &[]
     }
 }
 
-/// The records of files or patterns of names, relative to `folder`, of the kind that their names say: one directory of images, tars
-/// (`.tar`, packed or not), Parquet files (`.parquet`), else TFRecords. `cache` is as in [`TfRecords::open`].
+/// Opens files or patterns of names, relative to `folder`, in the format that their names indicate: one directory of
+/// images, tars (`.tar`, compressed or not), Parquet files (`.parquet`), otherwise TFRecords. `cache` is as in
+/// [`TfRecords::open`].
 ///
 /// # Errors
-/// Those of the kind.
+/// Those of the format.
 pub fn open(
     folder: impl AsRef<Path>,
     patterns: &[impl AsRef<str>],
@@ -124,10 +125,10 @@ pub fn open(
     open_in(folder, patterns, &cache.into())
 }
 
-/// The same, where somebody may be told how far fetching is.
+/// The same, with a callback for download progress.
 ///
 /// # Errors
-/// As there.
+/// Those of [`open`].
 pub fn open_in(
     folder: impl AsRef<Path>,
     patterns: &[impl AsRef<str>],
@@ -152,7 +153,7 @@ pub fn open_in(
     }
 }
 
-/// A file whose examples only an experiment describes, under `key`.
+/// The error for a file that has to be described in an experiment, under `key`.
 fn described(path: &Path, key: &str) -> DataError {
     let help = format!(
         "an experiment tells it of this one: `data: {{{key}: {}}}` in a YAML file, whose other keys are in docs/EXPERIMENTS.md",
@@ -162,7 +163,7 @@ fn described(path: &Path, key: &str) -> DataError {
     DataError::new(DataErrorKind::Format, path, found).help(help)
 }
 
-/// The key of `data` under which an experiment describes files of such a name.
+/// The key of `data` that describes files with such a name in an experiment.
 fn key_of(name: &str) -> Option<&'static str> {
     let ending = Path::new(name.trim_end_matches(".gz")).extension()?.to_str()?;
     Some(match ending {
@@ -174,13 +175,13 @@ fn key_of(name: &str) -> Option<&'static str> {
     })
 }
 
-/// A pattern that is none.
+/// The error for an invalid pattern.
 fn no_pattern(pattern: &str, error: &glob::PatternError) -> DataError {
     let found = format!("`{pattern}` is not a pattern of file names: {}; expected one such as train-*", error.msg);
     DataError::new(DataErrorKind::Read, DataPlace::Nowhere, found)
 }
 
-/// A pattern that no file matches.
+/// The error for a pattern that no file matches.
 fn no_files(pattern: String) -> DataError {
     let found = "no file has such a name; expected one at least";
     DataError::new(DataErrorKind::Read, pattern, found)

@@ -1,4 +1,4 @@
-//! In the place of Parquet's reader where the feature `records` is off: it refuses every file, and names the feature.
+//! Replaces Parquet's reader if the feature `records` is off: it refuses every file, and names the feature.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use super::{Records, Values};
 use crate::error::{DataError, DataErrorKind};
 use bf16scope_files::Cache;
 
-/// The rows of Parquet files, of which this build reads none: the feature `records` is off.
+/// Parquet files, which this build cannot read: the feature `records` is off.
 #[derive(Debug)]
 pub enum Parquet {}
 
@@ -47,7 +47,7 @@ impl Records for Parquet {
     }
 }
 
-/// In the place of what gives the rows of a file.
+/// Replaces the reader of a file's rows.
 pub(super) mod rows {
     use super::{DataError, File, Path, refused};
 

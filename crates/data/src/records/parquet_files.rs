@@ -1,9 +1,9 @@
 //! Parquet files, unpacked once into the cache and read there by number.
 //!
-//! A Parquet file has its columns one after the other, in pages of many rows: no row is read from it alone. So each file is
-//! rewritten as records of `tf.train.Example`s, one a row, and from there on is what a TFRecord file is: indexed, checked by
-//! checksums, read by number from any thread. Footers, levels and values are the crate `parquet`'s; pages are read and
-//! unpacked here ([`pages`]).
+//! A Parquet file stores its columns one after the other, in pages of many rows, so a single row cannot be read
+//! efficiently. Each file is therefore rewritten as one `tf.train.Example` per row, and is then handled like a TFRecord
+//! file: indexed, verified by checksums, read by number from any thread. The crate `parquet` parses footers, levels and
+//! values; pages are read and unpacked here ([`pages`]).
 //!
 //! Source: `parquet.thrift` and `Encodings.md` of Apache Parquet.
 
@@ -29,7 +29,7 @@ use bf16scope_files::{self as files, Cache};
 #[derive(Debug)]
 pub struct Parquet {
     rows: TfRecords,
-    /// For each file its columns.
+    /// The columns of each file.
     columns: Vec<Arc<[Column]>>,
     said: Said,
 }
@@ -38,15 +38,15 @@ impl Parquet {
     /// The rows of `files`, in this order. They are unpacked into the cache once.
     ///
     /// # Errors
-    /// A file that cannot be opened or unpacked, or is no Parquet file; no row at all; no cache.
+    /// A file that cannot be opened or unpacked, or is not a Parquet file; no rows; no cache.
     pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Parquet, DataError> {
         Parquet::open_in(files, &cache.into())
     }
 
-    /// The same, where somebody may be told how far fetching is.
+    /// The same, with a callback for download progress.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Parquet::open`].
     pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<Parquet, DataError> {
         let rows = TfRecords::open_as(files, cache, |_| Some(Compression::Parquet))?;
         let (mut columns, mut said): (Vec<Arc<[Column]>>, _) = (Vec::new(), None);
@@ -54,14 +54,14 @@ impl Parquet {
             let file = files::open(rows.whole(idx)).map_err(|cause| DataError::open(path, cause))?;
             let (footer, own) = footer(&file, path)?;
             said.get_or_insert_with(|| schema::said(footer.file_metadata()));
-            // Files of one data set have the same columns, which are kept once.
+            // Files of one data set usually have the same columns, which are stored once.
             let same = columns.last().filter(|last| ***last == *own).cloned();
             columns.push(same.unwrap_or_else(|| own.into()));
         }
         Ok(Parquet { rows, columns, said: said.unwrap_or_default() })
     }
 
-    /// What is wrong with a column of this name in a row that has no value there, if the file has such a column.
+    /// Why a row has no value in the column of this name, if the file has the column.
     fn fault(&self, index: u64, key: &str, values: &Values) -> Option<DataError> {
         let column = self.columns[self.rows.find(index).0].iter().find(|column| column.name == key)?;
         let what = format!("column `{key}`");

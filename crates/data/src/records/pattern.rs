@@ -1,16 +1,16 @@
-//! Names of files by pattern.
+//! File names from patterns.
 
 use super::shard::url;
 use super::{no_files, no_pattern, remote};
 use crate::error::DataError;
 use std::path::{Path, PathBuf};
 
-/// The files that `patterns` name, each relative to `folder`: names, or patterns with `*`, `?` and `[…]`, whose files are
-/// in the order of their names; or URLs of objects of stores (`gs://`, `s3://`, `http://`, `https://`), with patterns where
-/// a store can list. A file that several name comes once.
+/// The files that `patterns` name, each relative to `folder`: names, or patterns with `*`, `?` and `[…]`, whose files
+/// are in the order of their names; or URLs of objects of stores (`gs://`, `s3://`, `http://`, `https://`), with
+/// patterns if the store can list. A file that several patterns match is returned once.
 ///
 /// # Errors
-/// A pattern that is none, or that no file matches; a URL where this build, or this run, fetches none.
+/// An invalid pattern, or one that no file matches; a URL that this build or this run may not fetch.
 pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, DataError> {
     let mut files: Vec<PathBuf> = Vec::new();
     for pattern in patterns {
@@ -32,7 +32,7 @@ pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>
 
 /// The files that a pattern matches, in the order of their names.
 fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
-    // The folder's own name may hold a `[`.
+    // The folder's own name may contain a `[`.
     let whole = match Path::new(pattern).is_absolute() {
         true => pattern.to_string(),
         false => {

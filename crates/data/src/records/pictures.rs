@@ -1,4 +1,4 @@
-//! Image files as they are: one example each, and nothing else known of them.
+//! Image files without labels: one example each.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::error::DataError;
 use bf16scope_files as files;
 use sha2::{Digest, Sha256};
 
-/// Image files, in the order given. Whatever value is asked for is the image's bytes.
+/// Image files, in the given order. Whatever key is requested, the value is the image's bytes.
 #[derive(Debug)]
 pub struct Pictures {
     files: Vec<PathBuf>,
@@ -16,7 +16,7 @@ pub struct Pictures {
 }
 
 impl Pictures {
-    /// One file, or those of a folder whose names end with `.jpg`, `.jpeg` or `.png`, in the order of their names.
+    /// One file, or the files of a folder whose names end with `.jpg`, `.jpeg` or `.png`, in the order of their names.
     ///
     /// # Errors
     /// A folder that cannot be listed, or has no such file.
@@ -42,7 +42,7 @@ impl Pictures {
         Ok(Pictures { files, fingerprint })
     }
 
-    /// Whether the name is an image's.
+    /// Whether the file name is an image's.
     pub fn is_named_so(path: &Path) -> bool {
         is_image(path)
     }

@@ -1,7 +1,7 @@
-//! Objects of stores, by URL: each is brought whole into the cache, and then read as a file is.
+//! Objects of stores, by URL: each is downloaded whole into the cache, and then read like a file.
 //!
-//! An object is known by its URL, its size and what the store says of its version, which is asked at each opening. So what
-//! is made of an object (indexes, unpacked files, fingerprints) is never that of an older one. The stores themselves are
+//! An object is identified by its URL, its size and the store's version of it, which is requested at each opening, so
+//! derived data (indexes, unpacked files, fingerprints) are never those of an older version. The stores themselves are
 //! behind the feature `object-store` ([`store`]).
 
 #[cfg(feature = "object-store")]
@@ -19,10 +19,10 @@ use crate::error::{DataError, DataErrorKind};
 use bf16scope_files::OnBytes;
 use bf16scope_files::{self as files, Cache, Records as Kept};
 
-/// What is kept of objects at most, as of unpacked files; beyond it those that were not used for longest go.
+/// The largest size of the cached objects, as for unpacked files; above it, the least recently used ones are removed.
 const MAX_OBJECTS: u64 = 64 << 30;
 
-/// The objects that are kept below a cache directory.
+/// The objects kept below a cache directory.
 pub fn objects(cache_dir: &Path) -> Kept {
     Kept::new(cache_dir.join("objects"), "object", MAX_OBJECTS)
 }
@@ -36,7 +36,7 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// Takes a URL apart, if it may be fetched at all: names are shown and kept, so none may hold a secret.
+    /// Splits a URL, unless it may contain a secret: names are printed and stored.
     fn of(url: &str) -> Result<Parts<'_>, DataError> {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
         let (host, name) = rest.split_once('/').unwrap_or((rest, ""));
@@ -57,7 +57,7 @@ impl Parts<'_> {
     }
 }
 
-/// That an object is not fetched.
+/// The error for an object that may not be fetched.
 fn refused(url: &str, found: &str, help: &str) -> DataError {
     DataError::new(DataErrorKind::Read, url, found).help(help)
 }
@@ -68,7 +68,7 @@ fn no_feature(url: &str) -> DataError {
     DataError::new(DataErrorKind::Read, url, found).help(help)
 }
 
-/// Takes a URL apart, if this build and this run may fetch it.
+/// Splits a URL that this build and this run may fetch.
 fn allowed(url: &str) -> Result<Parts<'_>, DataError> {
     let parts = Parts::of(url)?;
     match () {
@@ -81,7 +81,7 @@ fn allowed(url: &str) -> Result<Parts<'_>, DataError> {
     }
 }
 
-/// The objects that a pattern matches, in the order of their names; a URL without `*`, `?` and `[` is itself.
+/// The objects that a pattern matches, in the order of their names; a URL without `*`, `?` and `[` matches itself.
 pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     let parts = allowed(pattern)?;
     if !parts.name.contains(['*', '?', '[']) {
@@ -94,7 +94,7 @@ pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     }
     let matcher = glob::Pattern::new(parts.name).map_err(|error| no_pattern(pattern, &error))?;
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::default() };
-    // A store lists what begins with a folder's name.
+    // A store lists by the prefix of a folder's name.
     let literal = parts.name.split(['*', '?', '[']).next().unwrap_or_default();
     let folder = literal.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut names = list(pattern, parts, folder)?;
@@ -108,7 +108,7 @@ pub(super) fn matching(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     }
 }
 
-/// Files as they are on the disk, and objects as they are in the cache, where those that are not there yet are brought.
+/// Files on disk unchanged, and objects as files in the cache, downloaded if they are not there yet.
 ///
 /// # Errors
 /// A file that cannot be opened, an object that cannot be fetched.
@@ -133,13 +133,13 @@ pub(super) fn shards(files: &[PathBuf], cache: &Cache) -> Result<Vec<Shard>, Dat
     files.iter().map(shard).collect()
 }
 
-/// Fetches an object once more, to where it was.
+/// Downloads an object again, to the same place.
 ///
 /// # Errors
-/// One that cannot be fetched, or is another one by now.
+/// The object cannot be fetched, or has changed.
 pub(super) fn again(shard: &Shard, cache: &Cache) -> Result<(), DataError> {
     if let Some(fetched) = &shard.fetched {
-        // Where it cannot be removed it is replaced.
+        // If it cannot be removed, it is replaced.
         drop(std::fs::remove_file(&fetched.path));
     }
     let now = shards(std::slice::from_ref(&shard.path), cache)?.remove(0);
@@ -150,7 +150,7 @@ pub(super) fn again(shard: &Shard, cache: &Cache) -> Result<(), DataError> {
     }
 }
 
-/// The local files of some names: an object's in the cache, a file itself.
+/// The local files for some names: for an object its file in the cache, otherwise the file itself.
 ///
 /// # Errors
 /// An object that cannot be fetched.
@@ -159,7 +159,7 @@ pub fn local(files: Vec<PathBuf>, cache: &Cache) -> Result<Vec<PathBuf>, DataErr
         false => Ok(files),
         true => {
             let shards = shards(&files, cache)?;
-            // Whoever reads them knows nothing of sums, so they are looked at whole.
+            // The readers of these files do not verify the cache's checksums, so the files are verified here, whole.
             for shard in &shards {
                 if let Some(fetched) = &shard.fetched
                     && let Err(error) = fetched.sums.check(&fetched.path)
@@ -173,12 +173,12 @@ pub fn local(files: Vec<PathBuf>, cache: &Cache) -> Result<Vec<PathBuf>, DataErr
     }
 }
 
-/// As [`local`], of one name, which is relative to `folder` unless it is a URL.
+/// Like [`local`], for one name, relative to `folder` unless it is a URL.
 ///
 /// # Errors
 /// An object that cannot be fetched.
 pub fn at(folder: &Path, file: &Path, cache: &Cache) -> Result<PathBuf, DataError> {
-    // A URL that is joined to a folder would begin with it.
+    // Joining a URL to a folder would put the folder in front.
     let file = if url(file).is_some() { file.to_path_buf() } else { folder.join(file) };
     Ok(local(vec![file], cache)?.remove(0))
 }
@@ -186,7 +186,7 @@ pub fn at(folder: &Path, file: &Path, cache: &Cache) -> Result<PathBuf, DataErro
 /// A folder of files, relative to another.
 ///
 /// # Errors
-/// A URL: a store has no folders that could be read as these are.
+/// The name is a URL: a store has no folders that could be read like this.
 pub fn directory(folder: &Path, directory: &Path) -> Result<PathBuf, DataError> {
     match url(directory) {
         Some(url) => {
@@ -197,13 +197,13 @@ pub fn directory(folder: &Path, directory: &Path) -> Result<PathBuf, DataError> 
     }
 }
 
-/// Never called: [`allowed`] refuses every URL of a build without the feature.
+/// Never called: [`allowed`] refuses every URL in a build without the feature.
 #[cfg(not(feature = "object-store"))]
 fn fetch(urls: &[(&str, Parts<'_>)], _: &Kept, _: u64, _: &OnBytes) -> Result<Vec<Shard>, DataError> {
     Err(no_feature(urls[0].0))
 }
 
-/// As [`fetch`].
+/// Never called, like [`fetch`].
 #[cfg(not(feature = "object-store"))]
 fn list(url: &str, _: Parts<'_>, _: &str) -> Result<Vec<String>, DataError> {
     Err(no_feature(url))

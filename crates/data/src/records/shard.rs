@@ -1,4 +1,4 @@
-//! A file of a data set: what tells it from others, and where its bytes are.
+//! A file of a data set: its identity, and where its bytes are.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -11,23 +11,23 @@ use crate::error::DataError;
 use bf16scope_files::{self as files, Sums};
 use sha2::{Digest, Sha256};
 
-/// A file as it is on the disk.
+/// A file on disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Shard {
     pub(crate) path: PathBuf,
     pub(crate) n_bytes: u64,
-    /// When it was changed: nanoseconds since 1970; of an object what tells this version of it from others.
+    /// Its modification time in nanoseconds since 1970; for an object, a number that identifies its version.
     pub(super) changed: u128,
-    /// What tells it from a file of the same size and time that was put in its place: inode, and when that was changed, which no
-    /// program sets back. Of an object nothing.
+    /// Distinguishes it from a replacement with the same size and modification time: the inode, and the inode's change
+    /// time, which no program can set back. Zeros for an object.
     pub(super) state: [u64; 3],
-    /// Where it is, if it is an object of a store.
+    /// Where it was downloaded to, if it is an object of a store.
     pub(super) fetched: Option<Cached>,
-    /// Where its bytes are, if it is compressed.
+    /// Where it was unpacked to, if it is compressed.
     pub(super) unpacked: Option<(Cached, Compression)>,
 }
 
-/// A file in the cache. Its bytes are checked where they are read, and it is made again when it is damaged or gone.
+/// A file in the cache. Its bytes are verified when they are read, and it is made again if it is damaged or missing.
 #[derive(Clone, Debug)]
 pub(super) struct Cached {
     pub(super) path: PathBuf,
@@ -47,27 +47,27 @@ impl Shard {
         Ok(Shard { path: path.to_path_buf(), n_bytes, changed, state, fetched: None, unpacked: None })
     }
 
-    /// Whether it is as it was. A file that only got another name or other permissions is.
+    /// Whether it is unchanged. A new name or new permissions do not count as a change.
     pub(super) fn is_as(&self, before: &Shard) -> bool {
         self.n_bytes == before.n_bytes && self.changed == before.changed
     }
 
-    /// Its file in the cache, if that is what is read.
+    /// Its file in the cache, if that is the file to read.
     pub(super) fn cached(&self) -> Option<&Cached> {
         self.unpacked.as_ref().map(|(cached, _)| cached).or(self.fetched.as_ref())
     }
 
-    /// The file that is read.
+    /// The file to read.
     pub(super) fn stored(&self) -> &Path {
         self.cached().map_or(&self.path, |cached| &cached.path)
     }
 
-    /// The file as it was before it was unpacked.
+    /// The file before unpacking.
     pub(super) fn whole(&self) -> &Path {
         self.fetched.as_ref().map_or(&self.path, |cached| &cached.path)
     }
 
-    /// How many bytes the one that is read has.
+    /// The size of the file to read.
     pub(super) fn stored_bytes(&self) -> u64 {
         self.cached().map_or(self.n_bytes, |cached| cached.sums.n_bytes())
     }
@@ -84,7 +84,7 @@ fn state(_: &Metadata) -> [u64; 3] {
     [0; 3]
 }
 
-/// The name in a cache of what is made of files: of their names, sizes, times and inodes.
+/// The cache key for data derived from files: a hash of their names, sizes, times and inodes.
 pub(crate) fn key(shards: &[Shard]) -> String {
     let mut hash = Sha256::new();
     for Shard { path, n_bytes, changed, state, .. } in shards {
@@ -102,7 +102,8 @@ pub(crate) fn key(shards: &[Shard]) -> String {
     bf16scope_files::hex(hash.finalize())
 }
 
-/// The sums of a file that is in the cache under `key`, and is now used. One that is damaged is said, and made again.
+/// The checksums of a file that is in the cache under `key`; marks it as used. A damaged file is reported, and made
+/// again.
 pub(super) fn found(path: &Path, key: &str) -> Option<Sums> {
     match Sums::find(path, key) {
         Ok(sums) => {
@@ -119,7 +120,7 @@ pub(super) fn found(path: &Path, key: &str) -> Option<Sums> {
     }
 }
 
-/// The URL that a name is, if it is one.
+/// The URL in a name, if it is one.
 pub(crate) fn url(name: &Path) -> Option<&str> {
     let schemes = ["gs://", "s3://", "http://", "https://"];
     name.to_str().filter(|name| schemes.iter().any(|scheme| name.starts_with(scheme)))

@@ -1,7 +1,7 @@
-//! The files of a data set: reading at any place of any of them.
+//! The files of a data set: reads at any offset of any file.
 //!
-//! An object of a store is read where it was brought to ([`super::remote`]), a file that is compressed where it was unpacked
-//! ([`super::unpack`]); both are named as they were given.
+//! An object of a store is read from its downloaded copy ([`super::remote`]), a compressed file from its unpacked copy
+//! ([`super::unpack`]); messages name both as the user did.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -16,10 +16,10 @@ use super::{remote, unpack};
 use crate::error::DataError;
 use bf16scope_files::{self as files, Cache, Sums, read_exact_at};
 
-/// Files that are open at a time: a data set of a thousand must not use up what a process may open.
+/// The largest number of files open at a time: a data set of a thousand must not exhaust the process's limit.
 pub(super) const MAX_OPEN: usize = 64;
 
-/// Files of which some are kept open.
+/// The files of a data set, some of which are kept open.
 #[derive(Debug)]
 pub(super) struct Shards {
     pub(super) shards: Vec<Shard>,
@@ -27,13 +27,13 @@ pub(super) struct Shards {
     open: Mutex<Open>,
 }
 
-/// Files that are open, with their numbers. The one that was not used for longest is in front.
+/// Open files, with their numbers, the least recently used first.
 type Open = VecDeque<(usize, Arc<Opened>)>;
 
 #[derive(Debug)]
 struct Opened {
     file: File,
-    /// Of a file of the cache.
+    /// Checksums, for a file in the cache.
     sums: Option<Arc<Sums>>,
 }
 
@@ -47,8 +47,8 @@ impl Opened {
 }
 
 impl Shards {
-    /// The files as they are on the disk, or in the cache; those that `compression` finds compressed, by their first bytes, are unpacked into
-    /// the cache, where they are not there yet.
+    /// The files on disk or in the cache; those that `compression` recognises as compressed, by their first bytes, are
+    /// unpacked into the cache unless they are there already.
     ///
     /// # Errors
     /// A file that cannot be opened, or unpacked.
@@ -62,11 +62,11 @@ impl Shards {
         Ok(Shards { shards, cache: cache.clone(), open: Mutex::default() })
     }
 
-    /// Fills `into` with the bytes of a file from `at` on, for a record at `place`. A file of the cache that is damaged or gone
-    /// is made again.
+    /// Fills `into` with the bytes of a file from `at` on, for a record at `place`. A file in the cache that is damaged
+    /// or missing is made again.
     ///
     /// # Errors
-    /// A file that cannot be opened or read, or is another one than when the shards were made.
+    /// A file that cannot be opened or read, or that has changed since the shards were made.
     pub(super) fn read_exact_at(
         &self,
         file_idx: usize,
@@ -82,7 +82,7 @@ impl Shards {
         read.map_err(|cause| DataError::read(place(), cause))
     }
 
-    /// The bytes of a file, one after the other.
+    /// The bytes of a file, sequentially.
     ///
     /// # Errors
     /// A file that cannot be opened.
@@ -109,7 +109,7 @@ impl Shards {
         }
         let shard = &self.shards[file_idx];
         let file = match open_file(shard) {
-            // Another run made room, or somebody cleared the cache.
+            // Another run made room, or the cache was cleared.
             Err(error) if shard.cached().is_some() => {
                 again(shard, &self.cache, &error)?;
                 open_file(shard)
@@ -127,11 +127,11 @@ impl Shards {
         Ok(push(&mut open, file_idx, Opened { file, sums }))
     }
 
-    /// The file in the place of one that could not be read for `why`.
+    /// The replacement of a file that could not be read because of `why`.
     fn again(&self, file_idx: usize, failed: &Arc<Opened>, why: &dyn Display) -> Result<Arc<Opened>, DataError> {
         let mut open = self.lock();
         if let Some(at) = open.iter().position(|(other, _)| *other == file_idx) {
-            // Another thread made it again meanwhile.
+            // Another thread has already replaced it.
             if !Arc::ptr_eq(&open[at].1, failed) {
                 return Ok(Arc::clone(&open[at].1));
             }
@@ -143,7 +143,7 @@ impl Shards {
         Ok(push(&mut open, file_idx, Opened { file, sums: failed.sums.clone() }))
     }
 
-    /// How many files are open.
+    /// The number of open files.
     #[cfg(test)]
     pub(super) fn n_open(&self) -> usize {
         self.open.lock().unwrap().len()
@@ -164,7 +164,7 @@ fn push(open: &mut Open, file_idx: usize, opened: Opened) -> Arc<Opened> {
     opened
 }
 
-/// Opens what is read of a shard. Of a file in the cache nothing but a regular file is opened.
+/// Opens the file to read for a shard. In the cache, only a regular file is opened.
 fn open_file(shard: &Shard) -> io::Result<File> {
     if shard.cached().is_some() && !std::fs::symlink_metadata(shard.stored())?.is_file() {
         return Err(io::Error::other(files::Damage::Kind));
@@ -172,7 +172,7 @@ fn open_file(shard: &Shard) -> io::Result<File> {
     files::open(shard.stored())
 }
 
-/// Makes a file of the cache again: fetches it, unpacks it, or both.
+/// Makes a file in the cache again: downloads it, unpacks it, or both.
 fn again(shard: &Shard, cache: &Cache, why: &dyn Display) -> Result<(), DataError> {
     tracing::warn!("{}: {why}; it is made again of {}", shard.stored().display(), shard.path.display());
     match &shard.unpacked {
@@ -181,11 +181,11 @@ fn again(shard: &Shard, cache: &Cache, why: &dyn Display) -> Result<(), DataErro
     }
 }
 
-/// The bytes of a file in their order.
+/// Reads a file sequentially.
 pub(super) enum Reader<'s> {
-    /// One of the user's.
+    /// A user's file.
     Plain(File),
-    /// One in the cache, which is made again where it is damaged.
+    /// A file in the cache, which is made again if it is damaged.
     Cached { shards: &'s Shards, file_idx: usize, at: u64 },
 }
 

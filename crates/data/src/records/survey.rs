@@ -1,4 +1,4 @@
-//! What records hold: their features, kinds, sizes and classes, and which of them are broken.
+//! Statistics of records: their features, kinds, sizes and classes, and which of them are broken.
 
 use std::collections::BTreeMap;
 
@@ -7,54 +7,54 @@ use crate::image;
 use crate::look::{look, widen};
 use crate::pipeline::Tensor;
 
-/// Distinct whole numbers that are counted of a feature; of more only the range is kept.
+/// Up to this many distinct whole numbers of a feature are counted; beyond that only the range is kept.
 const MAX_DISTINCT: usize = 10_000;
-/// Broken records that are kept by name.
+/// At most this many broken records are listed by name.
 const MAX_NAMED: usize = 20;
 
-/// What some records hold.
+/// Statistics over some records.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Survey {
-    /// Records that there are.
+    /// Records in the data set.
     pub n_records: u64,
-    /// Records that were looked at.
+    /// Records that were read.
     pub n_read: u64,
-    /// What they hold, by name.
+    /// The statistics of each feature, by name.
     pub features: BTreeMap<String, Held>,
-    /// How many are broken.
+    /// How many records are broken.
     pub n_broken: u64,
-    /// What is wrong with the first of them, with their places.
+    /// The errors of the first broken records, with their places.
     pub broken: Vec<String>,
 }
 
-/// What records hold under one name.
+/// Statistics of the values with one name.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Held {
-    /// TensorFlow's name of each kind, with how many records have it: `bytes`, `int64` or `float`.
+    /// TensorFlow's name of each kind, with the number of records that have it: `bytes`, `int64` or `float`.
     pub kinds: BTreeMap<&'static str, u64>,
     /// The least and the largest number of values in a record.
     pub n_values: Option<[usize; 2]>,
-    /// Of bytes: the least and the largest length.
+    /// For bytes: the least and the largest length.
     pub n_bytes: Option<[usize; 2]>,
-    /// Of images: formats, with how many there are of each.
+    /// For images: the number of images in each format.
     pub images: BTreeMap<&'static str, u64>,
-    /// Where there are images: how many values are neither JPEG nor PNG.
+    /// If there are images: how many values are neither JPEG nor PNG.
     pub n_no_image: u64,
-    /// Of images: the least and the largest height.
+    /// For images: the least and the largest height.
     pub heights: Option<[usize; 2]>,
-    /// Of images: the least and the largest width.
+    /// For images: the least and the largest width.
     pub widths: Option<[usize; 2]>,
-    /// Of tensors that TensorFlow serialized: dtype and dims, with how many there are of each; of many the first.
+    /// For tensors serialized by TensorFlow: dtype and dims, with their counts; only the first if there are many.
     pub tensors: BTreeMap<String, u64>,
-    /// Of numbers: the least and the largest.
+    /// For numbers: the least and the largest.
     pub range: Option<[f64; 2]>,
-    /// Of whole numbers, one in each record: how often each comes; none where there are too many.
+    /// For a single whole number per record: how often each occurs; empty if there are too many.
     pub counts: BTreeMap<i64, u64>,
 }
 
-/// What was seen of a value: what it holds, whether it is no image, and what is wrong with it.
+/// The statistics of one value, whether it is not an image, and its fault.
 struct Seen {
     key: String,
     held: Held,
@@ -63,8 +63,8 @@ struct Seen {
 }
 
 impl Survey {
-    /// Looks at up to `limit` records, from the first to the last in equal steps. Images are decoded. Where a feature has
-    /// images, what is neither JPEG nor PNG is broken.
+    /// Reads up to `limit` records, from the first to the last in equal steps, and decodes images. In a feature with
+    /// images, a value that is neither JPEG nor PNG is broken.
     pub fn of(records: &dyn Records, limit: u64) -> Survey {
         let n_records = records.n_records();
         let mut survey = Survey { n_records, n_read: limit.min(n_records), ..Survey::default() };
@@ -78,7 +78,7 @@ impl Survey {
             };
             Ok(values.into_iter().map(seen).collect())
         };
-        // What is no image is broken only where others are, which is known in the end.
+        // A value that is not an image is broken only if other values are images, which is known at the end.
         let mut others: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
         look(n_records, limit, seen, |seen| match seen {
             Err(error) => survey.add_broken(error),
@@ -123,7 +123,7 @@ impl Survey {
 }
 
 impl Held {
-    /// What a value holds, and what is wrong with it as an image.
+    /// The statistics of a value, and its fault as an image.
     fn of(value: &Value) -> (Held, Option<String>) {
         let mut held = Held { kinds: [(value.kind(), 1)].into(), ..Held::default() };
         widen(&mut held.n_values, value.len());
@@ -174,7 +174,7 @@ impl Held {
         both(&mut self.widths, other.widths);
         both(&mut self.range, other.range);
         for (value, n) in &other.counts {
-            // One more than are kept says that there are too many.
+            // One more than the limit shows that there are too many.
             if self.counts.len() <= MAX_DISTINCT || self.counts.contains_key(value) {
                 *self.counts.entry(*value).or_default() += n;
             }
@@ -222,7 +222,7 @@ mod tests {
         };
         let records = Fixed(vec![record(1, b"text"), None, record(2, b"\xff\xd8\xff"), record(1, b"")]);
         let survey = Survey::of(&records, 100);
-        // Where there is one image, what is none is broken too.
+        // As soon as one value is an image, the others must be images too.
         assert_eq!((survey.n_records, survey.n_read, survey.n_broken), (4, 4, 4));
         assert_eq!(
             survey.broken[2..],
@@ -240,7 +240,7 @@ mod tests {
         let image = &survey.features["image"];
         assert_eq!((image.n_bytes, image.images.clone()), (Some([0, 4]), [("JPEG", 1)].into()));
         assert_eq!(image.n_no_image, 2);
-        // Some of them: the first and the last are among them.
+        // A sample includes the first and the last record.
         let survey = Survey::of(&records, 2);
         assert_eq!((survey.n_read, survey.n_broken, survey.features["label"].counts.clone()), (2, 0, [(1, 2)].into()));
         assert_eq!(survey.features["image"].n_no_image, 0, "text is not a broken image");

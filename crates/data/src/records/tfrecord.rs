@@ -1,7 +1,7 @@
 //! TFRecord files of `tf.train.Example`s, read by number.
 //!
-//! Opening makes or finds an [`Index`]: 8 bytes of memory for a record. Reading a record reads its bytes alone, in one call
-//! of the system, from any thread; files are kept open, so many at most.
+//! Opening makes an [`Index`] or finds it in the cache: 8 bytes of memory per record. Reading a record reads only its
+//! bytes, in one system call, from any thread; a limited number of files is kept open.
 
 use super::compression::Compression;
 use super::index::{Index, place};
@@ -17,37 +17,37 @@ use std::path::{Path, PathBuf};
 pub struct TfRecords {
     shards: Shards,
     index: Index,
-    /// For each file the number of its first record among all.
+    /// For each file, the number of its first record among all.
     firsts: Vec<u64>,
     n_records: u64,
 }
 
-/// Files without one record.
+/// The error for files without any record.
 pub(super) fn no_records(files: &[PathBuf]) -> DataError {
     let first = files.first().cloned().unwrap_or_default();
     DataError::empty(&first, "no records; expected one at least")
 }
 
 impl TfRecords {
-    /// The records of `files`, in this order. `cache` is the folder in which indexes are kept, so that the next run finds
-    /// them; without it the files are gone through each time. Files of gzip or zlib are unpacked into it once.
+    /// The records of `files`, in this order. `cache` is the folder in which indexes are kept for the next run; without
+    /// it the files are scanned each time. Files of gzip or zlib are unpacked into it once.
     ///
     /// # Errors
-    /// A file that cannot be opened, cannot be unpacked, is no TFRecord file or is cut; no record at all.
+    /// A file that cannot be opened, cannot be unpacked, is not a TFRecord file or is truncated; no records.
     pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<TfRecords, DataError> {
         TfRecords::open_in(files, &cache.into())
     }
 
-    /// The same, where somebody may be told how far fetching is.
+    /// The same, with a callback for download progress.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`TfRecords::open`].
     pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<TfRecords, DataError> {
         TfRecords::open_as(files, cache, compression)
     }
 
-    /// As [`open`](TfRecords::open); `compression` says by its first bytes what a file's records are made of, if it has them
-    /// in another form.
+    /// Like [`open`](TfRecords::open); `compression` recognises a file that has its records in another form, by its
+    /// first bytes.
     pub(super) fn open_as(
         files: &[PathBuf],
         cache: &Cache,
@@ -68,15 +68,15 @@ impl TfRecords {
         Ok(TfRecords { shards, index, firsts, n_records })
     }
 
-    /// As [`files`](super::files).
+    /// Like [`files`](super::files).
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`files`](super::files).
     pub fn files(folder: &Path, patterns: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, DataError> {
         super::files(folder, patterns)
     }
 
-    /// The bytes of record `index`, whose checksum is right.
+    /// The bytes of record `index`, with verified checksum.
     ///
     /// # Errors
     /// A record that cannot be read or is damaged; a file that has changed.
@@ -112,18 +112,18 @@ impl TfRecords {
 
     /// The file of a record, and its number there.
     pub(super) fn find(&self, index: u64) -> (usize, usize) {
-        // Of files without records the last one begins where a file with some does.
+        // The last of several files with the same first number is the one that has the record: the others are empty.
         let file_idx = self.firsts.partition_point(|&first| first <= index).saturating_sub(1);
         (file_idx, (index - self.firsts[file_idx]) as usize)
     }
 
-    /// A file as it was before it was unpacked.
+    /// A file before unpacking.
     #[cfg(feature = "records")]
     pub(super) fn whole(&self, file_idx: usize) -> &Path {
         self.shards.shards[file_idx].whole()
     }
 
-    /// A file, as it was named.
+    /// A file, by the user's name.
     #[cfg(feature = "records")]
     pub(super) fn path(&self, file_idx: usize) -> &Path {
         &self.shards.shards[file_idx].path
@@ -152,7 +152,7 @@ impl Records for TfRecords {
     }
 }
 
-/// How a file is compressed that does not begin with a record.
+/// The compression of a file that does not begin with a record.
 fn compression(head: &[u8]) -> Option<Compression> {
     let is_record = head.first_chunk().is_some_and(|head| framing::length(head).1);
     if is_record { None } else { Compression::of(head) }
@@ -165,7 +165,7 @@ mod tests {
     use bf16scope_files::framing::framed;
     use std::fs;
 
-    /// Files of so many records each, of which each says its number.
+    /// Files with these numbers of records; each record contains its number.
     fn files(folder: &Path, counts: &[usize]) -> Vec<PathBuf> {
         let mut number = 0..;
         let file = |(idx, n): (usize, &usize)| {

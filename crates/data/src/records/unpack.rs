@@ -1,7 +1,7 @@
-//! Compressed files and Parquet's, unpacked once into the cache, so that any record of theirs is read by number.
+//! Compressed files and Parquet files, unpacked once into the cache, so that their records can be read by number.
 //!
-//! What comes out is written to the disk and never held in memory. Two bounds keep a decompression bomb from filling
-//! the disk: how many bytes are kept unpacked, and how many times more of them there may be than of the compressed ones.
+//! The output is written to disk and never held in memory. Two bounds keep a decompression bomb from filling the disk:
+//! the total size of the unpacked files, and the ratio of unpacked to compressed bytes.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -20,17 +20,17 @@ use super::shard::{Cached, Shard, found, key};
 use crate::error::{COPY_AGAIN, DataError, DataErrorKind};
 use bf16scope_files::{self as files, Cache, Records as Kept, Replacement, Summing, Sums};
 
-/// What is kept unpacked at most; beyond it the files that were not used for longest go.
+/// The largest total size of unpacked files; above it, the least recently used ones are removed.
 const MAX_UNPACKED: u64 = 64 << 30;
-/// Bytes that come out before the ratio is looked at.
+/// Output bytes before the ratio is checked.
 const MIN_JUDGED: u64 = 64 << 20;
 
-/// The files that are kept unpacked below a cache directory.
+/// The unpacked files kept below a cache directory.
 pub fn unpacked(cache_dir: &Path) -> Kept {
     Kept::new(cache_dir.join("unpacked"), "records", MAX_UNPACKED)
 }
 
-/// Finds or makes the unpacked form of the files that are compressed.
+/// Finds or makes the unpacked form of each compressed file.
 pub(super) fn unpack(
     shards: &mut [Shard],
     cache: &Cache,
@@ -64,7 +64,8 @@ pub(super) fn unpack(
     room.fill(shards, &packed, cache)
 }
 
-/// Unpacks a file once more, to where it was: what a run uses may be damaged, or removed by whoever makes room.
+/// Unpacks a file again, to the same place: the copy that a run uses may be damaged, or removed by another process that
+/// makes room.
 pub(super) fn again(shard: &Shard, to: &Cached, kind: Compression, cache: &Cache) -> Result<(), DataError> {
     let changed = || DataError::changed(&shard.path);
     match &shard.fetched {
@@ -113,7 +114,7 @@ impl Room {
             let path = self.kept.path(&name);
             self.kept.check(&name).map_err(|error| DataError::open(&shard.path, error.into()))?;
             let sums = match found(&path, &name) {
-                // A cache that belongs to somebody else may still be read.
+                // Another user's cache may still be readable.
                 Some(sums) if sums.n_bytes() <= left => sums,
                 Some(_) => return Err(too_large(&shard.path, kind, self.limit)),
                 None => {
@@ -131,7 +132,7 @@ impl Room {
             left -= sums.n_bytes();
             shard.unpacked = Some((Cached { path, sums: Arc::new(sums) }, kind));
             own.insert(name);
-            // None of this data set's goes to make room for another one.
+            // Never removes a file of this data set to make room for another one of it.
             if let Err(error) = self.kept.make_room(&own) {
                 tracing::warn!("{}: {error}; what is unpacked there stays", self.kept.dir().display());
             }
@@ -146,7 +147,7 @@ impl Room {
         Ok(())
     }
 
-    /// Unpacks a file to where the cache has `key`.
+    /// Unpacks a file to the cache's path for `key`.
     fn unpack(&self, shard: &Shard, kind: Compression, key: &str, left: u64) -> Result<Sums, DataError> {
         let (path, to) = (&shard.path, &self.kept.path(key));
         let cannot_keep = |cause| {
@@ -193,10 +194,10 @@ impl Room {
     }
 }
 
-/// Takes bytes that came out of a file, and how many of its own were read for them and those before.
+/// Takes unpacked bytes, and the number of compressed bytes read so far.
 type Take<'a> = dyn FnMut(&[u8], u64) -> Result<(), DataError> + 'a;
 
-/// Gives `take` what comes out of a compressed file, and how many of its bytes were read for that.
+/// Passes the output of a compressed file to `take`, with the number of compressed bytes read so far.
 fn stream<R: Read>(
     file: File,
     path: &Path,
@@ -237,7 +238,7 @@ fn too_large(path: &Path, kind: Compression, limit: u64) -> DataError {
     DataError::new(DataErrorKind::TooLarge, path, found).help(help)
 }
 
-/// A zlib stream that is the whole file. The decoder alone would leave what stands after it unread, and unsaid.
+/// A zlib stream that is the whole file. The decoder alone would silently ignore bytes after its end.
 struct Zlib(flate2::bufread::ZlibDecoder<BufReader<Counted>>);
 
 impl Zlib {
@@ -257,7 +258,7 @@ impl Read for Zlib {
     }
 }
 
-/// A file of which it is known how much was read.
+/// A file that counts the bytes read from it.
 struct Counted {
     file: File,
     n_bytes: Rc<Cell<u64>>,
@@ -320,7 +321,7 @@ mod tests {
     fn compressed_files_are_unpacked_once_and_read_by_number() {
         let place = Place::new();
         let records = |from: u32| -> Vec<u8> { (from..from + 3).flat_map(|n| framed(&n.to_le_bytes())).collect() };
-        // Of two members, as `cat a.gz b.gz` makes them.
+        // A file of two gzip members, like `cat a.gz b.gz`.
         let two = [gzip(&records(0)), gzip(&records(3))].concat();
         let files = [place.file("a.gz", &two), place.file("b", &records(6)), place.file("c", &zlib(&records(9)))];
         let open = || TfRecords::open(&files, Some(&place.cache())).unwrap();
@@ -336,7 +337,7 @@ mod tests {
         let kept = unpacked(&place.cache());
         let n_bytes = (records(0).len() * 3) as u64;
         assert_eq!(kept.size().unwrap(), (2, n_bytes));
-        // The same again, of the cache: what is in it is not made again.
+        // The second time the file in the cache is used, not made again.
         let mut of_cache: Vec<PathBuf> = fs::read_dir(kept.dir()).unwrap().map(|entry| entry.unwrap().path()).collect();
         of_cache.sort();
         let inode = |path: &PathBuf| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
@@ -344,11 +345,11 @@ mod tests {
         let again = open();
         check(&again);
         assert_eq!(of_cache.iter().map(inode).collect::<Vec<_>>(), before);
-        // What a checkpoint remembers does not depend on how the files are stored.
+        // A checkpoint's fingerprint does not depend on how the files are stored.
         let plain =
             [place.file("p", &[records(0), records(3)].concat()), files[1].clone(), place.file("q", &records(9))];
         assert_eq!(TfRecords::open(&plain, None).unwrap().fingerprint(), opened.fingerprint());
-        // Another file of the same name is unpacked anew.
+        // A new file with the same name is unpacked again.
         fs::write(&files[0], gzip(&[records(20), records(23)].concat())).unwrap();
         assert_eq!(open().bytes(0).unwrap(), 20u32.to_le_bytes());
     }
@@ -372,7 +373,7 @@ mod tests {
     #[test]
     fn a_damaged_or_cut_stream_is_said_with_its_file_and_leaves_nothing() {
         let place = Place::new();
-        // What does not compress, so that damage has no place where nothing depends on it.
+        // Incompressible bytes, so that damage anywhere is noticed.
         let noise: Vec<u8> = (0..40_000u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect();
         let whole = gzip(&framed(&noise));
         for end in [17, whole.len() / 2, whole.len() - 1] {
@@ -388,12 +389,12 @@ mod tests {
         damaged[at] ^= 1;
         assert!(place.refused(&place.file("a", &damaged)).starts_with("a: the gzip stream is damaged"));
         assert_eq!(unpacked(&place.cache()).size().unwrap(), (0, 0));
-        // What is no file of records inside is said as of any other file, by the name that was given.
+        // An unpacked file that has no records gets the usual error, under the user's name for the file.
         let error = place.refused(&place.file("a", &gzip(b"x,y\n1.0,2.0\n3.0,4.0")));
         assert!(error.starts_with("a, record 0, at byte 0: the checksum of its length does not agree"), "{error}");
     }
 
-    /// What stood after a stream was left out without a word. Of gzip, files are joined by `cat`, and all are read.
+    /// Bytes after a stream used to be ignored silently. Gzip files can be joined by `cat`, and all members are read.
     #[test]
     fn what_stands_after_a_stream_is_read_or_said() {
         let place = Place::new();
@@ -414,7 +415,7 @@ mod tests {
     #[test]
     fn a_bomb_is_refused() {
         let place = Place::new();
-        // A gigabyte of zeros would come out of a megabyte.
+        // A megabyte would unpack to a gigabyte of zeros.
         let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         for _ in 0..80 {
             out.write_all(&vec![0; 1 << 20]).unwrap();

@@ -1,10 +1,10 @@
-//! WebDataset: tar files in which the files of one example stand after one another, with one name and an ending each:
+//! WebDataset: tar files in which the files of one example are consecutive and share a name, with one extension each:
 //! `n01/0007.jpg`, `n01/0007.cls`, `n01/0007.json`.
 //!
-//! Opening hops over the headers, each of which has a checksum, and remembers where each file lies: some 100 bytes of memory
-//! for an example. The bytes of files have no checksum in a tar. An example's values are named by their endings. Endings that
-//! WebDataset reads as whole numbers (`cls`, `index`, …) are; of `json` come its members too, as `json.NAME`; all else is
-//! bytes.
+//! Opening hops over the headers, which have checksums, and remembers the offset of each file: about 100 bytes of
+//! memory per example. A tar has no checksums for the contents of files. An example's values are named by the
+//! extensions. Extensions that WebDataset reads as whole numbers (`cls`, `index`, …) give numbers; `json` also gives
+//! its members, as `json.NAME`; everything else is bytes.
 //!
 //! Source: WebDataset's `tariterators.py` (`base_plus_ext`, `group_by_keys`) and `autodecode.py`. The headers are read by the
 //! crate `tar`.
@@ -30,15 +30,15 @@ use super::{Records, Value, Values};
 use crate::error::{COPY_AGAIN, DataError, DataErrorKind};
 use bf16scope_files::Cache;
 
-/// Bytes of a header, and of what files are filled up to.
+/// The size of a header, and the unit to which files are padded.
 const BLOCK: u64 = 512;
-/// Bytes of a name at most, where a header of its own holds one.
+/// The largest size of a name that has its own header.
 const MAX_NAME: u64 = 64 << 10;
-/// Bytes behind a tar's end that are looked at: tars are filled up to some 10 KiB, and to a MiB at most.
+/// Bytes after a tar's end that are checked: tars are padded to some 10 KiB, and at most to a MiB.
 const MAX_BEHIND: u64 = 64 << 20;
-/// Endings whose files are a whole number in text.
+/// Extensions of files that hold a whole number as text.
 const NUMBERS: [&str; 7] = ["cls", "cls2", "class", "count", "index", "inx", "id"];
-/// Endings of JSON.
+/// Extensions of JSON files.
 const JSON: [&str; 2] = ["json", "jsn"];
 
 /// The examples of tar files, one file after the other.
@@ -51,14 +51,14 @@ pub struct Tars {
     /// The names of all samples, one after the other.
     names: String,
     endings: Vec<String>,
-    /// The number of each ending, and the last example that has a file of it: found at once, of however many.
+    /// The number of each extension, and the last example that has such a file: a hash lookup, however many there are.
     known: HashMap<String, (usize, usize)>,
     fingerprint: String,
-    /// Whether it was said that members of JSON are passed over.
+    /// Whether ignored members of JSON were reported.
     has_passed_over: AtomicBool,
 }
 
-/// What the files of an example are, up to where the next one's begin.
+/// An example's range of fields, up to the beginning of the next example's.
 #[derive(Debug)]
 struct Sample {
     shard: usize,
@@ -75,21 +75,22 @@ struct Field {
 }
 
 impl Tars {
-    /// The examples of `files`, in this order. Tars of gzip are unpacked once, into the folder `cache`.
+    /// The examples of `files`, in this order. Gzipped tars are unpacked once, into the folder `cache`.
     ///
     /// # Errors
-    /// A file that cannot be opened or unpacked, is no tar, or is cut; two files of one name and ending; no example at all.
+    /// A file that cannot be opened or unpacked, is not a tar, or is truncated; two files with the same name and
+    /// extension; no examples.
     pub fn open(files: &[PathBuf], cache: Option<&Path>) -> Result<Tars, DataError> {
         Tars::open_in(files, &cache.into())
     }
 
-    /// The same, where somebody may be told how far fetching is.
+    /// The same, with a callback for download progress.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Tars::open`].
     pub fn open_in(files: &[PathBuf], cache: &Cache) -> Result<Tars, DataError> {
         let _span = tracing::info_span!("index").entered();
-        // The two bytes of zlib may begin the name of a tar's first file.
+        // The two bytes of zlib's header may also begin the name of a tar's first file.
         let compression = |head: &[u8]| Compression::of(head).filter(|kind| *kind != Compression::Zlib);
         let shards = Arc::new(Shards::of(files, cache, compression)?);
         let mut tars = Tars {
@@ -117,7 +118,7 @@ impl Tars {
         Ok(tars)
     }
 
-    /// Finds the examples of a tar; returns how many entries are neither files nor folders.
+    /// Finds the examples of a tar; returns the number of entries that are neither files nor folders.
     fn hop(&mut self, shard_idx: usize, hash: &mut Sha256) -> Result<u64, DataError> {
         let shard = self.shards.shards[shard_idx].clone();
         let n_bytes = shard.stored_bytes();
@@ -125,7 +126,7 @@ impl Tars {
         let mut archive = tar::Archive::new(BufReader::with_capacity(4096, shards.reader(shard_idx)?));
         let (mut at, mut n_other) = (0, 0);
         let mut begun = Begun::new();
-        // A name that a header of its own gives to the entry after it.
+        // A long name, which has its own header before the entry's.
         let mut given: Option<Vec<u8>> = None;
         let first = self.samples.len();
         for entry in archive.entries_with_seek().map_err(|cause| no_header(&shard, 0, &cause))?.raw(true) {
@@ -134,7 +135,7 @@ impl Tars {
             let end = start.saturating_add(size);
             let kind = entry.header().entry_type();
             at = end.next_multiple_of(BLOCK);
-            // What fills up the last block of a file is a part of it.
+            // The padding of a file's last block belongs to the file.
             if at > n_bytes {
                 return Err(cut(shard.path.display().to_string(), entry.raw_header_position(), n_bytes, at));
             }
@@ -158,7 +159,7 @@ impl Tars {
             }
             self.add((shard_idx, first), (name, &ending), (start, size), &shard, &mut begun)?;
         }
-        // Two blocks of zeros say that it ends there. Writers that leave them out write tars that are read everywhere.
+        // Two blocks of zeros mark the end. Tars without them are common, and every reader accepts them.
         if at == n_bytes && n_bytes > 0 {
             let name = self.samples.last().map(|sample| &self.names[sample.name..]).unwrap_or_default();
             tracing::warn!(
@@ -171,8 +172,8 @@ impl Tars {
         Ok(n_other)
     }
 
-    /// Behind the mark of a tar's end there are zeros. Another tar there is an error: every reader stops before it. Of other
-    /// bytes a warning is enough.
+    /// After the end of a tar there should be only zeros. Another tar there is an error: every reader stops before it.
+    /// Other bytes cause a warning.
     fn nothing_behind(&self, shard_idx: usize, end: u64) -> Result<(), DataError> {
         let shard = &self.shards.shards[shard_idx];
         let (mut at, n_bytes) = (end, shard.stored_bytes());
@@ -184,7 +185,7 @@ impl Tars {
                 at += part.len() as u64;
                 continue;
             };
-            // A header begins at a multiple of its length.
+            // A header begins at a multiple of the block size.
             let start = place - place % BLOCK as usize;
             let place = at + start as u64;
             if part[start..].first_chunk().is_some_and(is_header) {
@@ -205,7 +206,7 @@ impl Tars {
         Ok(())
     }
 
-    /// Adds a file to the example of its name, or begins one; `first` is the first example of the tar.
+    /// Adds a file to the example with its name, or begins a new one; `first` is the first example of the tar.
     fn add(
         &mut self,
         (shard_idx, first): (usize, usize),
@@ -276,7 +277,7 @@ impl Tars {
         Ok(bytes)
     }
 
-    /// What a file holds, as its ending says.
+    /// The content of a file, parsed according to its extension.
     fn value(&self, index: u64, field: &Field) -> Result<Value, DataError> {
         let bytes = self.bytes(index, field)?;
         let ending = self.ending(field);
@@ -294,7 +295,7 @@ impl Tars {
         }
     }
 
-    /// The members of a file of JSON, by `ENDING.NAME`; of those that cannot be features, what they are.
+    /// The members of a JSON file, as `EXTENSION.NAME`; for a member that cannot be a feature, its type.
     fn members(&self, index: u64, field: &Field) -> Result<json::Features, DataError> {
         let (bytes, ending) = (self.bytes(index, field)?, self.ending(field));
         json::features(ending, &bytes).map_err(|error| {
@@ -302,7 +303,7 @@ impl Tars {
         })
     }
 
-    /// Says once that a member of JSON is passed over.
+    /// Reports, once, that a member of JSON is ignored.
     fn passes_over(&self, index: u64, member: &str, found: &str) {
         if !self.has_passed_over.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -314,7 +315,7 @@ impl Tars {
     }
 }
 
-/// The examples of a tar that have begun, by the hashes of their names.
+/// The examples of a tar so far, by the hashes of their names.
 type Begun = HashMap<u64, Vec<usize>>;
 
 fn hash_of(name: &str) -> u64 {
@@ -323,8 +324,8 @@ fn hash_of(name: &str) -> u64 {
     hasher.finish()
 }
 
-/// That the files of an example do not stand one after the other, as readers of WebDataset want them: each run of them would be
-/// an example of its own.
+/// The error for an example whose files are not consecutive, as readers of WebDataset require: each run of them would
+/// become a separate example.
 fn apart(shard: &Shard, name: &str, ending: &str) -> DataError {
     let path = shard.path.display();
     let found = format!(
@@ -345,10 +346,10 @@ fn is_header(block: &[u8; BLOCK as usize]) -> bool {
     said.and_then(|said| u32::from_str_radix(said, 8).ok()) == Some(sum)
 }
 
-/// That there is no header at a byte of a tar.
+/// The error for a missing header at an offset in a tar.
 fn no_header(shard: &Shard, at: u64, cause: &io::Error) -> DataError {
     let n_bytes = shard.stored_bytes();
-    // A file that is none may be shorter than a header, and its bytes are no text to show.
+    // A file that is not a tar may be shorter than a header, and its bytes are not printable.
     if at > 0 && (1..BLOCK).contains(&n_bytes.saturating_sub(at)) {
         return cut(shard.path.display().to_string(), at, n_bytes, at + BLOCK);
     }
@@ -358,7 +359,7 @@ fn no_header(shard: &Shard, at: u64, cause: &io::Error) -> DataError {
     error.help(COPY_AGAIN).because(shown(cause))
 }
 
-/// The name that a header of its own gives to the entry after it.
+/// The long name that a header of its own gives to the next entry.
 fn given_name<R: Read>(entry: &mut tar::Entry<'_, R>, shard: &Shard) -> Result<Option<Vec<u8>>, DataError> {
     let (start, size) = (entry.raw_file_position(), entry.size());
     let too_long = |what: &str, measured: u64, limit: u64| {
@@ -377,7 +378,7 @@ fn given_name<R: Read>(entry: &mut tar::Entry<'_, R>, shard: &Shard) -> Result<O
         let pair = pair.map_err(|cause| no_header(shard, start, &cause))?;
         match pair.key_bytes() {
             b"path" => given = Some(pair.value_bytes().to_vec()),
-            // Only files beyond 8 GiB need it, and those are no examples.
+            // Only files beyond 8 GiB need it; those are not examples.
             b"size" => {
                 let measured = pair.value().ok().and_then(|size| size.parse().ok()).unwrap_or(u64::MAX);
                 return Err(too_long("file", measured, MAX_RECORD));
@@ -388,13 +389,13 @@ fn given_name<R: Read>(entry: &mut tar::Entry<'_, R>, shard: &Shard) -> Result<O
     Ok(given)
 }
 
-/// The last of several endings, which says what a file is: of `seg.png` it is `png`.
+/// The last of several extensions, which determines the type: `png` for `seg.png`.
 fn kind_of(ending: &str) -> &str {
     ending.rsplit('.').next().unwrap_or(ending)
 }
 
-/// A path's name and its endings, which begin at the first dot of what follows the last `/`; `None` for what has no ending or
-/// is hidden, and for what WebDataset keeps to itself: `__NAME__`.
+/// Splits a path into its name and its extensions, which begin at the first dot after the last `/`; `None` for files
+/// without an extension, hidden files, and WebDataset's reserved names, `__NAME__`.
 fn split(path: &str) -> Option<(&str, String)> {
     let path = path.strip_prefix("./").unwrap_or(path);
     let file = path.rfind('/').map_or(0, |at| at + 1);
@@ -403,7 +404,7 @@ fn split(path: &str) -> Option<(&str, String)> {
     (dot > file && dot + 1 < path.len() && !is_own).then(|| (&path[..dot], path[dot + 1..].to_lowercase()))
 }
 
-/// What the reader says, which may quote the file's bytes.
+/// The reader's message, which may quote bytes of the file.
 fn shown(error: &io::Error) -> String {
     error.to_string().chars().take(100).flat_map(char::escape_debug).collect()
 }
@@ -413,7 +414,7 @@ impl Records for Tars {
         self.samples.len() as u64
     }
 
-    /// A key may be several endings, of which the first that the example has is taken: `jpg;jpeg;png`.
+    /// A key may list several extensions, `jpg;jpeg;png`; the first that the example has is used.
     fn values(&self, index: u64, keys: Option<&[&str]>) -> Result<Values, DataError> {
         let mut values = Values::new();
         let fields = self.fields(index);
@@ -479,7 +480,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A tar of files with what they hold.
+    /// A tar of these files.
     fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
         let mut out = tar::Builder::new(Vec::new());
         for (name, bytes) in files {
@@ -502,7 +503,7 @@ mod tests {
         Tars::open(&files, None).map_err(|error| error.to_string().replace(&format!("{}/", folder.display()), ""))
     }
 
-    /// As `tar --zstd` writes it, which calls the program `zstd`.
+    /// Like the output of `tar --zstd`, which calls the program `zstd`.
     #[cfg(feature = "records")]
     #[test]
     fn a_tar_of_zstandard_is_read_as_the_tar_in_it() {
@@ -593,7 +594,7 @@ mod tests {
             "a-0.tar, at byte 3072: the file ends after 3584 bytes, within the record; expected 4608 at least\n\
              help: copy or download the file again"
         );
-        // Within what fills up a block, and within a header.
+        // Truncated within a block's padding, and within a header.
         for (n_bytes, said) in [
             (5 * 512 + 1024 + 700, "4284 bytes, within the record; expected 4608"),
             (600, "600 bytes, within the record; expected 1024"),
@@ -616,7 +617,7 @@ mod tests {
             refused(tar(&[("a.jpg", b"1"), ("a.JPG", b"2")])),
             "a-0.tar: two files are called `a.jpg`; expected one of each name and ending"
         );
-        // Each run would be an example: two of one, and none of them whole.
+        // Each run would be an example: two for one name, and neither complete.
         let apart = [("./a.jpg", &b"1"[..]), ("./b.jpg", b"2"), ("./a.cls", b"3"), ("./b.cls", b"4")];
         assert_eq!(
             refused(tar(&apart)),
@@ -628,7 +629,7 @@ mod tests {
         sorted.sort();
         assert_eq!(opened(folder.path(), &[tar(&sorted)]).unwrap().n_records(), 2);
         assert_eq!(refused(tar(&[("notes", b"1")])), "a-0.tar: no records; expected one at least");
-        // Readers stop at the end of the first: `cat a.tar b.tar`.
+        // Readers stop at the end of the first tar in `cat a.tar b.tar`.
         let another = |fill: usize| [&whole[..], &vec![0; fill], &tar(&[("b.cls", b"1")])].concat();
         for fill in [0, 512, 70_144, 1 << 20] {
             let at = whole.len() + fill;
@@ -641,7 +642,7 @@ mod tests {
             );
         }
         assert!(opened(folder.path(), &[[&whole[..], &[0; 9216]].concat()]).is_ok());
-        // A file that claims more than a record may have is not read into memory.
+        // A file that claims more than the limit of a record is not read into memory.
         let mut header = tar::Header::new_gnu();
         header.set_path("a.jpg").unwrap();
         header.set_size(MAX_RECORD + 1);
@@ -654,7 +655,7 @@ mod tests {
             error.ends_with("sparse.tar: a.jpg: 268435457 bytes; expected at most 268435456 in a record"),
             "{error}"
         );
-        // Mutated tars are read or refused.
+        // Mutated tars are either read or refused.
         let mut n_refused = 0;
         for at in (0..whole.len()).step_by(7) {
             let mut mutated = whole.clone();

@@ -1,5 +1,5 @@
-//! A Zstandard file as a stream of its bytes: frames one after the other, and frames that are skipped, as `zstd` and `pzstd`
-//! write them. A frame's checksum is not verified: what is in it has its own, or a tar's headers have.
+//! Reads a Zstandard file as a stream: consecutive frames and skippable frames, as `zstd` and `pzstd` write them. A
+//! frame's checksum is not verified: records, and a tar's headers, have their own.
 //!
 //! Source: RFC 8878.
 
@@ -8,14 +8,14 @@ use std::io::{self, BufRead as _, BufReader, Read};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Bytes that are decoded at a time, about: a block has 128 KiB at most.
+/// About how many bytes are decoded at a time: a block has 128 KiB at most.
 const AT_ONCE: usize = 128 << 10;
 
-/// What comes out of the frames of a file.
+/// The decompressed bytes of a file's frames.
 pub(super) struct Zstd<R> {
     packed: BufReader<R>,
     frame: FrameDecoder,
-    /// Whether a frame has begun and its bytes were not all read.
+    /// Whether a frame has begun and is not finished.
     is_open: bool,
 }
 

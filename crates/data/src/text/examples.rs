@@ -17,7 +17,7 @@ use crate::random::Draw;
 use crate::source::{ArrayInfo, Elements, Fingerprint, Reading, Source, Spent, Take};
 use bf16scope_hlo::DType;
 
-/// Text as a [`Source`]; [`Options`] says which arrays it has.
+/// Text as a [`Source`]; [`Options`] determines its arrays.
 #[derive(Clone, Debug)]
 pub struct TextExamples {
     inner: Arc<Inner>,
@@ -35,7 +35,7 @@ struct Inner {
     pad: i32,
     mask: Option<Rule>,
     infos: Vec<ArrayInfo>,
-    /// Of packs: the text that each begins with, and the first of its ids.
+    /// For packs: each pack's first text, and the index of the first id in it.
     packs: Vec<(u64, u64)>,
     greatest_id: u32,
     fingerprint: String,
@@ -48,13 +48,13 @@ enum Shape {
     Single,
 }
 
-/// An example on its way.
+/// An example under construction.
 #[derive(Debug, Default)]
 struct Example {
     tokens: Vec<i32>,
     segments: Vec<i32>,
     positions: Vec<i32>,
-    /// The token that follows, and 0 where none does.
+    /// The following token, and 0 if there is none.
     next: Vec<i32>,
     has_next: Vec<bool>,
     label: u64,
@@ -67,7 +67,7 @@ impl Example {
         self.positions.push(position as i32);
     }
 
-    /// Makes the tokens from `start` on a text of their own.
+    /// Marks the tokens from `start` on as one text.
     fn end_text(&mut self, start: usize) {
         self.next.extend(&self.tokens[start + 1..]);
         self.next.push(0);
@@ -77,7 +77,7 @@ impl Example {
 }
 
 impl Options {
-    /// What files of text hold, `is_json` or not; `label` says whether a label is a whole number.
+    /// The format of text files, with `is_json` for JSON lines; `is_whole` says whether a label is a whole number.
     pub fn format(&self, is_json: bool, is_whole: bool) -> Format {
         let by = self.by.unwrap_or(if self.window.is_some() { By::File } else { By::Line });
         match (is_json, by) {
@@ -91,10 +91,10 @@ impl Options {
         }
     }
 
-    /// The id of the separator, if there is one.
+    /// The separator's id, if there is a separator.
     ///
     /// # Errors
-    /// A token that the tokenizer does not have.
+    /// The tokenizer does not have the token.
     pub fn separator_id(&self, tokenizer: &Tokenizer) -> Result<Option<u32>, DataError> {
         self.separator
             .as_ref()
@@ -111,10 +111,11 @@ fn id(tokenizer: &Tokenizer, token: &str, purpose: &'static str, help: &'static 
 }
 
 impl TextExamples {
-    /// The examples of `texts`, whose ids are made now unless the cache has them.
+    /// The examples of `texts`; tokenizes them now unless the cache has their ids.
     ///
     /// # Errors
-    /// Files that cannot be read or are no text; tokens that the tokenizer does not have; less text than one example needs.
+    /// Files that cannot be read or are not text; tokens that the tokenizer does not have; less text than one example
+    /// needs.
     pub fn new(texts: &Texts, tokenizer: &Tokenizer, options: &Options) -> Result<TextExamples, DataError> {
         let (shape, length) = match (options.window, options.pack, options.max_length) {
             (Some(Length(n)), _, _) => (Shape::Window { stride: options.stride.unwrap_or(Length(n)).0 }, n),
@@ -192,12 +193,12 @@ impl TextExamples {
         Ok(TextExamples { inner: Arc::new(inner), first: 0, n_examples })
     }
 
-    /// The largest id that an example may hold.
+    /// The largest id that may occur in an example.
     pub fn greatest_id(&self) -> u32 {
         self.inner.greatest_id
     }
 
-    /// How many ids the texts have.
+    /// The number of ids in the texts.
     pub fn n_tokens(&self) -> u64 {
         self.inner.ids.header.n_tokens
     }
@@ -226,7 +227,7 @@ impl TextExamples {
         Ok((TextExamples { n_examples: n_train, ..self }, test))
     }
 
-    /// The same arrays under other names: `NAME` under that of `pairs` whose second is `NAME`.
+    /// The same arrays under other names: each pair is the new name, and the present one.
     pub fn renamed(mut self, pairs: &[(String, String)]) -> TextExamples {
         let Some(inner) = Arc::get_mut(&mut self.inner) else { return self };
         let own = inner.infos.clone();
@@ -239,7 +240,7 @@ impl TextExamples {
     }
 }
 
-/// Less text than one example needs.
+/// The error for less text than one example needs.
 fn short(path: &Path, measured: u64, expected: u64, what: &str) -> DataError {
     let error = DataError::empty(path, &format!("{measured} tokens; expected {expected} at least: {what}"));
     error.help("shorten it, or name more text")
@@ -268,7 +269,7 @@ fn infos(shape: Shape, length: i64, label: Option<LabelType>, is_masked: bool) -
 }
 
 impl Inner {
-    /// Where packs begin: the next text goes into the pack if it fits, else into the next one.
+    /// Where packs begin: a text goes into the current pack if it fits, else it starts the next one.
     fn pack(&self) -> std::io::Result<Vec<(u64, u64)>> {
         let mut packs = Vec::new();
         let mut at = (0, 0);
@@ -279,8 +280,8 @@ impl Inner {
         Ok(packs)
     }
 
-    /// Calls `take` for the texts of the pack that begins at a text and an id of it, with the record and the range of its ids;
-    /// gives where the next pack begins.
+    /// Calls `take` for each text of the pack that begins at a text and an id index, with the record and the range of
+    /// its ids; returns where the next pack begins.
     fn pieces(
         &self,
         (mut number, mut offset): (u64, u64),
@@ -298,7 +299,7 @@ impl Inner {
             }
             take(&record, begin, begin + n)?;
             left -= n + around;
-            // A text that is cut goes on in the next piece.
+            // A text that was cut continues in the next piece.
             (number, offset) = if begin + n < end { (number, offset + n) } else { (number + 1, 0) };
         }
         Ok((number, offset))
@@ -407,15 +408,15 @@ impl Inner {
     }
 }
 
-/// How much of texts of these lengths is kept where only `n_max` ids fit: of a pair the longer one is cut first, as Hugging
-/// Face's `longest_first` does.
+/// How many ids of texts with these lengths to keep if only `n_max` fit: of a pair, the longer one is cut first, like
+/// Hugging Face's `longest_first`.
 fn truncated(lengths: &[usize], n_max: usize) -> Vec<usize> {
     let &[first, second] = lengths else { return lengths.iter().map(|&n| n.min(n_max)).collect() };
     if first + second <= n_max {
         return lengths.to_vec();
     }
     let (short, half) = (first.min(second), n_max / 2);
-    // Of two that are both too long the second has the odd one, unless the first is the longer.
+    // If both texts of a pair are too long, the second gets the odd id, unless the first is the longer.
     let short = short.min(half);
     match first > second {
         true => vec![n_max - short, short],

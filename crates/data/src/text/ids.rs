@@ -1,7 +1,7 @@
 //! The ids of texts in a file: written once, in order, then read by range from any thread.
 //!
-//! After the ids stands a table of records (where the ids of each text end, and where the text stood), then a header in JSON,
-//! its length, a CRC-32C of all that and a mark. Nothing of it is kept in memory.
+//! After the ids come a table of records (where the ids of each text end, and the text's place), a header in JSON, its
+//! length, a CRC-32C of everything before it and a magic number. Nothing of it is kept in memory.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -12,57 +12,57 @@ use sha2::{Digest, Sha256};
 
 use bf16scope_files::{self as files, Records as Kept, Replacement, read_exact_at};
 
-/// Bytes that the ids of all data sets may take in the cache, and those of one data set anywhere.
+/// The largest size of the ids of all data sets in the cache, and of one data set anywhere.
 pub(super) const MAX_BYTES: u64 = 16 << 30;
-/// What a file of ids ends with: it changes with the format.
+/// The last bytes of a file of ids; changes with the format.
 const MAGIC: &[u8; 8] = b"txtids2\n";
 const TAIL: u64 = 8 + 4 + 8;
 const MAX_HEADER: u64 = 1 << 16;
 const BLOCK: usize = 1 << 16;
 
-/// The ids of texts that are kept below a cache directory.
+/// The ids of texts kept below a cache directory.
 pub fn token_ids(cache_dir: &Path) -> Kept {
     Kept::new(cache_dir.join("tokens"), "ids", MAX_BYTES)
 }
 
-/// What a file of ids holds.
+/// The header of a file of ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Header {
     /// Bytes of an id.
     pub width: u64,
     pub n_tokens: u64,
     pub n_records: u64,
-    /// Texts of a record: one or two.
+    /// Texts per record: one or two.
     pub n_fields: u64,
-    /// What labels are, if there are any.
+    /// The type of the labels, if there are any.
     pub label: Option<LabelType>,
     pub greatest_id: u32,
-    /// Records that were left out.
+    /// Skipped records.
     pub n_skipped: u64,
     /// SHA-256 of ids and records.
     pub fingerprint: String,
-    /// Under which the cache has it: no file stands for another.
+    /// Its key in the cache: one file cannot be mistaken for another.
     pub key: String,
 }
 
-/// What the labels of records are.
+/// The type of the labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum LabelType {
     Int,
     Float,
 }
 
-/// A text, or two, of a data set.
+/// A text of a data set, or a pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     /// Where its ids begin.
     pub start: u64,
-    /// Where those of each text end.
+    /// Where the ids of each text end.
     pub ends: Vec<u64>,
     /// The file's number, and the line from 1; 0 for a whole file.
     pub file: u64,
     pub line: u64,
-    /// The bits of an `i64` or an `f64`.
+    /// The label: the bits of an `i64` or an `f64`.
     pub label: u64,
 }
 
@@ -79,7 +79,7 @@ impl Header {
     }
 }
 
-/// Bytes of an id below `vocabulary`.
+/// Bytes per id for ids below `vocabulary`.
 pub(super) fn width(vocabulary: u32) -> u64 {
     match vocabulary {
         0..=0x100 => 1,
@@ -123,7 +123,7 @@ impl Write for Out {
 }
 
 impl Writer {
-    /// Writes to the cache's file of `key`; without a cache to one without a name, which is gone with the process.
+    /// Writes to the cache's file for `key`; without a cache, to an unnamed temporary file.
     pub fn new(kept: Option<(&Kept, &str)>, header: Header) -> io::Result<Writer> {
         let (out, table) = match kept {
             Some((kept, key)) => {
@@ -136,7 +136,7 @@ impl Writer {
         Ok(Writer { header, out: BufWriter::new(out), table: BufWriter::new(table), n_tokens: 0 })
     }
 
-    /// Ids so far.
+    /// The number of ids so far.
     pub fn n_tokens(&self) -> u64 {
         self.n_tokens
     }
@@ -152,7 +152,7 @@ impl Writer {
         ids.iter().try_for_each(|id| self.out.write_all(&id.to_le_bytes()[..width]))
     }
 
-    /// A record whose texts end at `ends`.
+    /// Ends a record, with its texts' ends in `ends`.
     pub fn record(&mut self, record: &Record) -> io::Result<()> {
         self.header.n_records += 1;
         for end in &record.ends {
@@ -190,7 +190,7 @@ impl Writer {
         crc = crc32c::crc32c_append(crc, &tail);
         tail.extend(crc.to_le_bytes());
         tail.extend(MAGIC);
-        // Reading may have moved where a descriptor of the same file writes.
+        // Reading may have moved the file position that is shared with the writer.
         match &mut out {
             Out::Kept(file) => file.seek(SeekFrom::End(0)).map(drop)?,
             Out::Unnamed(file) => file.seek(SeekFrom::End(0)).map(drop)?,
@@ -216,7 +216,7 @@ fn each_block(file: &File, n_bytes: u64, mut take: impl FnMut(&[u8])) -> io::Res
     Ok(())
 }
 
-/// Ids that were written, by range.
+/// A finished file of ids, read by range.
 #[derive(Debug)]
 pub(super) struct Ids {
     file: File,
@@ -224,8 +224,8 @@ pub(super) struct Ids {
 }
 
 impl Ids {
-    /// Those that the cache has under `key`; `None` for what is not there, or damaged, which is said: every byte is looked at
-    /// once. They stay open, so that nobody takes them away while they are used.
+    /// The ids in the cache under `key`; `None` if they are missing, or damaged, which is reported: every byte is
+    /// verified once. The file stays open, so it cannot disappear while it is used.
     pub fn find(path: &Path, key: &str) -> Option<Ids> {
         let found = std::fs::symlink_metadata(path).ok()?;
         let ids = Ids::open(path).filter(|ids| found.is_file() && ids.header.key == key);
@@ -257,7 +257,7 @@ impl Ids {
         (measured == crc).then_some(Ids { file, header })
     }
 
-    /// The ids from `start` on, as many as `ids` takes.
+    /// Reads the ids from `start` on, as many as `ids` holds.
     pub fn read(&self, start: u64, ids: &mut [i32]) -> io::Result<()> {
         let width = self.header.width as usize;
         let mut bytes = vec![0; ids.len() * width];
@@ -274,7 +274,7 @@ impl Ids {
     pub fn record(&self, index: u64) -> io::Result<Record> {
         let (n_fields, row) = (self.header.n_fields as usize, self.header.row());
         let table = self.header.n_tokens * self.header.width;
-        // With the row before it, whose last end is where this one begins.
+        // Together with the previous row, whose last end is where this record begins.
         let n_rows = if index == 0 { 1 } else { 2 };
         let mut bytes = vec![0; (n_rows * row) as usize];
         read_exact_at(&self.file, &mut bytes, table + (index + 1 - n_rows) * row)?;

@@ -1,21 +1,21 @@
-//! Masked-LM masking as BERT's: some tokens are replaced, and the network names those that stood there.
+//! Masked-LM masking as in BERT: some tokens are replaced, and the network predicts the originals.
 
 use serde::{Deserialize, Serialize};
 
 use crate::random::{Draw, Purpose};
 
-/// Which tokens are masked, and by what.
+/// Which tokens are masked, and how.
 ///
-/// Of `n` tokens `share · n` are chosen, rounded to nearest, one at least, never special ones. Each becomes the token
-/// `token` with a probability of 0.8, a random one that is not special with 0.1, and stays as it is with 0.1.
+/// `share · n` of `n` tokens are chosen, rounded to nearest, at least one, never special ones. Each becomes the token
+/// `token` with a probability of 0.8, a random token that is not special with 0.1, and stays unchanged with 0.1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Mask {
-    /// The share of tokens that are chosen. Default 0.15.
+    /// The share of tokens to choose. Default 0.15.
     pub share: f64,
-    /// The token that stands for a masked one. Default `[MASK]`.
+    /// The token that replaces a masked one. Default `[MASK]`.
     pub token: String,
-    /// How many of an example are chosen at most. Default no limit.
+    /// The largest number of chosen tokens per example. Default no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
 }
@@ -31,22 +31,22 @@ impl Default for Mask {
 pub(super) struct Rule {
     pub share: f64,
     pub max: usize,
-    /// What stands for a masked token.
+    /// The id that replaces a masked token.
     pub mask: i32,
-    /// Ids are below it.
+    /// All ids are below this.
     pub vocabulary: u32,
     /// Ids of special tokens, sorted.
     pub special: Vec<u32>,
 }
 
 impl Rule {
-    /// Replaces tokens of an example of `n` real ones; gives which positions were chosen, in their order.
+    /// Replaces tokens of an example with `n` real ones; returns the chosen positions in ascending order.
     pub fn run(&self, tokens: &mut [i32], n: usize, draw: Draw) -> Vec<usize> {
         let is_special = |id: i32| self.special.binary_search(&(id as u32)).is_ok();
         let mut candidates: Vec<usize> = (0..n).filter(|&at| !is_special(tokens[at])).collect();
         let wanted = ((n as f64 * self.share).round_ties_even() as usize).max(1).min(self.max).min(candidates.len());
         let mut random = draw.stream(Purpose::Mask);
-        // Fisher and Yates' shuffle, as far as it is needed.
+        // A partial Fisher-Yates shuffle.
         for at in 0..wanted {
             let other = at + random.below((candidates.len() - at) as u64) as usize;
             candidates.swap(at, other);
@@ -78,10 +78,11 @@ mod tests {
         Rule { share: 0.15, max: usize::MAX, mask: 4, vocabulary, special: vec![0, 2, 3, 4] }
     }
 
-    /// 10^4 examples of 40 tokens, two of them special: 6 of the others are chosen. What is drawn n times with a probability p
-    /// each, independently, deviates from n p by more than 5 √(n p (1 − p)) once in 1.7 million times (the normal
-    /// distribution's tail, which the binomial one of such n meets); some 60 such numbers are looked at. Chosen positions of an example
-    /// exclude one another, which only makes a position's count no less regular: 0 or 1 each example, with p = 6 / 38.
+    /// 10^4 examples of 40 tokens, two of them special: 6 of the others are chosen. A count of n independent draws with
+    /// probability p deviates from n p by more than 5 √(n p (1 − p)) once in 1.7 million times (the tail of the normal
+    /// distribution, a good approximation for such n); about 60 such counts are checked. The chosen positions of an
+    /// example exclude one another, which only makes a position's count more regular: 0 or 1 per example, with p = 6 /
+    /// 38.
     #[test]
     fn positions_and_replacements_come_as_often_as_bert_says() {
         let (rule, n_examples, n) = (rule(30), 10_000u64, 40);
@@ -92,7 +93,7 @@ mod tests {
         let mut by_position = vec![0; n];
         let (mut masked, mut random, mut kept, mut words) = (0, 0, 0, vec![0; 30]);
         for index in 0..n_examples {
-            // The word 29 everywhere: what becomes of it tells what was drawn.
+            // The word 29 everywhere, so that each result shows what was drawn.
             let mut tokens = vec![29; n];
             (tokens[0], tokens[n - 1]) = (2, 3);
             let chosen = rule.run(&mut tokens, n, Draw::new(1, 2, index));
@@ -111,7 +112,7 @@ mod tests {
                 by_position[at] += 1;
                 match tokens[at] {
                     4 => masked += 1,
-                    // By chance a random word is the one that stood there, once in 26 times.
+                    // A random word equals the original by chance once in 26 times.
                     29 => kept += 1,
                     word => {
                         random += 1;
@@ -134,8 +135,8 @@ mod tests {
         }
     }
 
-    /// Expectations from a separate implementation in Python. If this changes, resumed runs see other masks than they saw: do
-    /// not bless it.
+    /// Expectations from a separate implementation in Python. If this changes, resumed runs see other masks than
+    /// before: do not bless it.
     #[test]
     fn masks_never_change() {
         let run = |seed, epoch| {
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(run(&rule, 0, 3), run(&rule, 0, 3));
         assert!(run(&rule, 0, 3) != run(&rule, 1, 3) && run(&rule, 0, 3) != run(&rule, 0, 4));
         assert_eq!(run(&Rule { max: 2, ..rule.clone() }, 0, 0).0.len(), 2);
-        // One at least, and none where all are special; padding is never chosen.
+        // At least one token, none if all are special; padding is never chosen.
         let mut few = vec![2, 9, 3, 0, 0, 0, 0];
         assert_eq!(rule.run(&mut few, 3, Draw::new(0, 0, 0)), [1]);
         let mut none = vec![2, 3, 0];

@@ -1,8 +1,9 @@
-//! Text as examples of ids: files of text or JSON lines, tokenized once, then windows, packs or single texts by number.
+//! Text as examples of ids: text or JSON-lines files, tokenized once, then served as windows, packs or single texts by
+//! number.
 //!
-//! [`Texts`] says which text, [`Tokenizer`] what makes ids of it, [`Options`] what an example is. The ids are written to a file
-//! of the cache once, in order, and read from there by range; so any example is read by number, from any thread, and memory
-//! does not grow with the text.
+//! [`Texts`] selects the text, [`Tokenizer`] converts it to ids, [`Options`] shapes the examples. The ids are written
+//! once, in order, to a file in the cache, and read from there by range; so any example is read by number, from any
+//! thread, and memory does not grow with the text.
 
 mod examples;
 mod ids;
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 /// How text becomes examples: the `tokens` of `data`.
 ///
-/// One of `window`, `pack` and `max_length` says what an example is, and so which arrays it has:
+/// One of `window`, `pack` and `max_length` selects the kind of examples, and thereby their arrays:
 ///
 /// | | arrays |
 /// | --- | --- |
@@ -32,43 +33,43 @@ use serde::{Deserialize, Serialize};
 /// | `pack: n` | the same, and `segments` (from 1; 0 is padding), `positions` (from 0 in each text) and `weights` (`f32[n]`, 0 where no label is) |
 /// | `max_length: n` | `tokens`, `segments` (0, and 1 in a second text), `weights` (1 of tokens, 0 of padding); `labels`: the field `label`, else tokens that follow |
 ///
-/// With `mask` some of `tokens` are replaced, `labels` are the tokens as they were, and `weights` 1 where one was chosen.
+/// With `mask` some of `tokens` are replaced, `labels` are the original tokens, and `weights` are 1 at the chosen ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
     /// `bytes`, or a file: `tokenizer.json` or BERT's `vocab.txt`.
     pub tokenizer: String,
-    /// Of `vocab.txt`: whether text is made lower-case, without accents. Default true.
+    /// For `vocab.txt`: whether text is made lower-case, without accents. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lowercase: Option<bool>,
-    /// What a text is. Default a file for windows, else a line.
+    /// The unit of text. Default: a file for windows, otherwise a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<By>,
-    /// Of JSON lines: the field of the text, or of two. Default `text`.
+    /// For JSON lines: the field of the text, or the two of a pair. Default `text`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub field: Option<Fields>,
-    /// Of JSON lines: the field of the label.
+    /// For JSON lines: the field of the label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// What labels that are strings stand for: that of label 0 first.
+    /// The names of labels that are strings, starting with label 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<String>,
-    /// Tokens of an example, whatever texts they are of.
+    /// Tokens of an example that crosses the boundaries of texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Length>,
     /// Tokens from one window to the next. Default `window`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stride: Option<Length>,
-    /// Tokens of an example that holds as many texts as fit.
+    /// Tokens of an example that packs as many texts as fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pack: Option<Length>,
-    /// Tokens of an example that holds one text, or a pair: longer ones are cut, shorter ones padded.
+    /// Tokens of an example with one text, or a pair: longer ones are truncated, shorter ones padded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_length: Option<Length>,
     /// The token after each text, in windows and packs. Default none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub separator: Option<String>,
-    /// The token that fills an example. Default `[PAD]`, `<pad>` or, where the tokenizer has neither, id 0.
+    /// The padding token. Default `[PAD]`, `<pad>` or, if the tokenizer has neither, id 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pad: Option<String>,
     /// Masked-LM masking.
@@ -76,13 +77,13 @@ pub struct Options {
     pub mask: Option<Mask>,
 }
 
-/// What a text is.
+/// The unit of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
     /// A file.
     File,
-    /// A line that is not empty.
+    /// A non-empty line.
     Line,
 }
 

@@ -1,4 +1,5 @@
-//! The one place that names the crate `tokenizers`: feature `text`. Without it there is no model, and [`Model::read`] says so.
+//! The only code that uses the crate `tokenizers`: feature `text`. Without the feature, [`Model::read`] is an error
+//! that says so.
 
 #[cfg(feature = "text")]
 mod bounded;
@@ -8,7 +9,7 @@ pub(super) use with::Model;
 #[cfg(not(feature = "text"))]
 pub(super) use without::Model;
 
-/// What a tokenizer makes of a whole text: ids, and the segment of each.
+/// A tokenizer's output for a whole text: ids, and the segment of each.
 pub(super) type Framed = (Vec<u32>, Vec<u32>);
 
 #[cfg(feature = "text")]
@@ -19,14 +20,14 @@ mod with {
     use super::bounded::{self, Decoders, Normalizers};
     use crate::guard::guarded;
 
-    /// The crate's tokenizer, of which what makes text longer has bounds.
+    /// The crate's tokenizer, with bounds on the steps that make text longer.
     type Bounded = TokenizerImpl<ModelWrapper, Normalizers, PreTokenizerWrapper, PostProcessorWrapper, Decoders>;
 
-    /// What a `tokenizer.json` describes.
+    /// The tokenizer that a `tokenizer.json` describes.
     #[derive(Debug)]
     pub struct Model(Box<Bounded>);
 
-    /// What the crate says, or what a bound refused, or that it panicked.
+    /// The result of a call into the crate: an error may be its own, a bound's, or a panic.
     fn asked<T>(ask: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
         let answer = guarded(|| ask().map_err(|error| error.to_string()));
         match bounded::refused() {
@@ -41,7 +42,7 @@ mod with {
             Ok(Model(Box::new(model)))
         }
 
-        /// The largest id, if there is any.
+        /// The largest id; `None` if there are none.
         pub fn greatest(&self) -> Option<u32> {
             self.0.get_vocab(true).into_values().max()
         }
@@ -50,7 +51,7 @@ mod with {
             self.0.token_to_id(token)
         }
 
-        /// Ids of tokens that stand for no text, ascending.
+        /// Ids of tokens that do not stand for text, ascending.
         pub fn special_ids(&self) -> Vec<u32> {
             let tokens = self.0.get_added_tokens_decoder();
             let mut ids: Vec<u32> = tokens.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
@@ -58,13 +59,13 @@ mod with {
             ids
         }
 
-        /// The ids of a text alone.
+        /// The ids of a text, without special tokens.
         pub fn ids(&self, text: &str) -> Result<Vec<u32>, String> {
             let encoding = asked(|| self.0.encode_fast(text, false))?;
             Ok(encoding.get_ids().to_vec())
         }
 
-        /// One text, or two, with what the tokenizer puts around them.
+        /// The ids of one text, or a pair, with the special tokens that the tokenizer adds.
         pub fn framed(&self, text: &str, second: Option<&str>) -> Result<Framed, String> {
             let encoding = asked(|| match second {
                 Some(second) => self.0.encode((text, second), true),
@@ -83,7 +84,7 @@ mod with {
 mod without {
     use super::Framed;
 
-    /// None: the feature `text` is off.
+    /// Uninhabited: the feature `text` is off.
     #[derive(Debug)]
     pub enum Model {}
 

@@ -1,7 +1,7 @@
-//! Files of text, tokenized once: read in pieces, by threads, written in order.
+//! Tokenizes files of text once: read in pieces, by threads, written in order.
 //!
-//! What comes out is a function of the files and the tokenizer alone; it is kept in the cache under their names, sizes, times
-//! and contents, and found there by the next run.
+//! The result is a function of the files and the tokenizer alone; the cache keeps it under their names, sizes, times
+//! and contents for the next run.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -24,52 +24,52 @@ use crate::source::Skipped;
 use bf16scope_files::{self as files, Cache, Records as Kept};
 use bf16scope_hlo::words::listed;
 
-/// Bytes that a worker takes at a time, where the text can be cut.
+/// Bytes that a worker takes at a time, if the text can be cut.
 const PIECE: usize = 1 << 18;
-/// Bytes of a line, or of a file that cannot be cut.
+/// The largest size of a line, or of a file that cannot be cut.
 const MAX_TEXT: usize = 32 << 20;
-/// Smaller texts are tokenized again each time: that takes some milliseconds.
+/// Smaller texts are not cached: tokenizing them takes a few milliseconds.
 const MIN_KEPT: u64 = 1 << 20;
-/// Ids of the same text may be others by another version of what makes them.
+/// A new version of the tokenizing code may give other ids for the same text.
 const VERSION: &str = "2 tokenizers-0.23";
 
-/// What a file of text holds.
+/// The format of a text file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Format {
     /// One text.
     Whole,
-    /// A text a line; empty lines are none.
+    /// One text per line; empty lines are ignored.
     Lines,
-    /// A JSON object a line.
+    /// A JSON object per line.
     JsonLines {
-        /// Its texts: one field, or two.
+        /// The fields of its texts: one, or two.
         fields: Vec<String>,
-        /// Its label, and whether that is a whole number.
+        /// The field of its label, and whether that is a whole number.
         label: Option<(String, bool)>,
-        /// What labels that are strings stand for: that of label 0 first.
+        /// The names of labels that are strings, starting with label 0.
         classes: Vec<String>,
     },
 }
 
-/// Which text is tokenized, and how.
+/// The text to tokenize, and how.
 #[derive(Clone, Debug)]
 pub struct Texts {
     /// The files, in this order.
     pub files: Vec<PathBuf>,
-    /// What they hold.
+    /// Their format.
     pub format: Format,
-    /// Stands after each text.
+    /// The id after each text.
     pub separator: Option<u32>,
-    /// Threads that work at it.
+    /// Worker threads.
     pub n_workers: usize,
-    /// How many texts that are not right may be left out.
+    /// The largest number of invalid texts to skip.
     pub n_skipped_max: u64,
-    /// Where ids are kept, and who is told how far the work is.
+    /// Where ids are cached, and the progress callback.
     pub cache: Cache,
 }
 
 impl Texts {
-    /// Their ids: those of the cache where they are there.
+    /// Their ids, from the cache if possible.
     pub(super) fn ids(&self, tokenizer: &Tokenizer) -> Result<Ids, DataError> {
         let _span = tracing::info_span!("tokenize").entered();
         let mut shards = Vec::new();
@@ -78,7 +78,7 @@ impl Texts {
             if shard.n_bytes == 0 {
                 return Err(DataError::empty(path, "the file is empty; expected text"));
             }
-            // Text takes its place on the disk; a hole of a tebibyte takes none, and hours to read.
+            // A sparse file may have a hole of a tebibyte, which takes no space on disk and hours to read.
             if let Some(n_stored) = files::stored_of_hollow(path) {
                 let found =
                     format!("the file has {} bytes, and {n_stored} are stored: the rest are holes", shard.n_bytes);
@@ -186,7 +186,7 @@ impl Texts {
         (self.format == Format::Whole).then(|| tokenizer.cuts())
     }
 
-    /// What becomes of pieces, in their order.
+    /// Tokenizes pieces, in order.
     fn work(&self, pieces: &[Piece], encoders: &[Mutex<Encoder<'_>>]) -> Vec<Made> {
         let next = AtomicUsize::new(0);
         let made: Vec<Mutex<Made>> = pieces.iter().map(|_| Mutex::default()).collect();
@@ -294,7 +294,7 @@ impl Texts {
     }
 }
 
-/// The bits of a label, or what is expected.
+/// The bits of a label, or a description of what is expected.
 fn label_bits(value: &Json, is_whole: bool, classes: &[String]) -> Result<u64, String> {
     let whole = match value {
         Json::Bool(value) => Some(i64::from(*value)),
@@ -317,7 +317,7 @@ fn label_bits(value: &Json, is_whole: bool, classes: &[String]) -> Result<u64, S
     }
 }
 
-/// What is wrong with the JSON of a line, whose place among the lines is said beside it.
+/// A message for invalid JSON in a line; the caller reports the line's number.
 fn of_one_line(error: &serde_json::Error) -> String {
     error.to_string().replace(" at line 1 column ", " at column ")
 }
@@ -359,7 +359,7 @@ fn encode(
     encoder.encode(text, ids).map_err(refused)
 }
 
-/// Ids that cannot be kept on the disk.
+/// The error for ids that cannot be stored on disk.
 pub(super) fn not_kept(place: impl Into<DataPlace>, cause: std::io::Error) -> DataError {
     DataError::new(DataErrorKind::Write, place, "cannot keep the ids of the text").because(cause)
 }
@@ -376,14 +376,14 @@ fn no_field<'n>(place: String, field: &str, names: impl Iterator<Item = &'n Stri
     DataError::new(DataErrorKind::Missing, place, found).help(help)
 }
 
-/// What becomes of a piece: ids, and what ends in it.
+/// The result for a piece: its ids, and the records that end in it.
 #[derive(Debug, Default)]
 struct Made {
     ids: Vec<u32>,
     items: Vec<Result<Record, DataError>>,
 }
 
-/// Part of a file: whole lines, or what can be taken on its own.
+/// Part of a file: whole lines, or a range that can be tokenized separately.
 #[derive(Debug)]
 struct Piece {
     file: usize,
@@ -399,7 +399,7 @@ struct Piece {
 /// The files, in pieces.
 struct Pieces<'t> {
     texts: &'t Texts,
-    /// Of texts that are whole files.
+    /// Where texts can be cut, if a text is a whole file.
     cuts: Option<Cuts>,
     file: usize,
     open: Option<Open>,

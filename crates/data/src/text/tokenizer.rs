@@ -1,4 +1,4 @@
-//! From text to ids and back: the tokenizers of Hugging Face's files, WordPiece from BERT's `vocab.txt`, and bytes.
+//! Converts text to ids and back: tokenizers in Hugging Face's format, WordPiece from BERT's `vocab.txt`, and bytes.
 
 pub(super) mod checked;
 
@@ -13,21 +13,21 @@ use super::model::Model;
 use crate::error::{DataError, DataErrorKind};
 use bf16scope_files as files;
 
-/// Bytes of a tokenizer's file at most: the largest published have some 30 MB.
+/// The largest size of a tokenizer's file: the largest published ones have some 30 MB.
 const MAX_FILE: u64 = 256 << 20;
-/// Pieces of text that an [`Encoder`] remembers, and bytes of one at most.
+/// The number of pieces of text that an [`Encoder`] remembers, and the largest size of one.
 const MAX_KNOWN: usize = 1 << 17;
 const MAX_PIECE: usize = 64;
 const EXPECTED: &str = "a `tokenizer.json` of Hugging Face's tokenizers, or BERT's `vocab.txt`, one token a line";
 
-/// What makes ids of text.
+/// Converts text to ids.
 #[derive(Debug)]
 pub struct Tokenizer {
     name: String,
     kind: TokenizerKind,
     /// One more than the largest id.
     vocabulary: u32,
-    /// SHA-256 of what it is made of.
+    /// SHA-256 of its definition.
     fingerprint: String,
 }
 
@@ -42,42 +42,42 @@ enum TokenizerKind {
 pub(super) enum Cuts {
     /// Anywhere.
     Everywhere,
-    /// At spaces, tabs and ends of lines, which themselves make no ids: a pre-tokenizer splits there, and looks at nothing
-    /// beyond. (Of other whitespace in ASCII BERT's normalizer removes some, and joins what it parted.)
+    /// At spaces, tabs and ends of lines, which make no ids themselves: a pre-tokenizer splits there, without looking
+    /// further. (BERT's normalizer removes some other ASCII whitespace, and so joins the text around it.)
     AtSpaces,
-    /// Before a single space between two words, as GPT-2's pattern does; where the flag says so, before and after a single
-    /// line feed too. The pattern looks ahead only over whitespace, and never back.
+    /// Before a single space between two words, as GPT-2's pattern splits; with the flag, also before and after a
+    /// single line feed. The pattern looks ahead only over whitespace, and never back.
     BeforeSpaces {
-        /// Whether a piece may begin with a word: no space is put before it.
+        /// Whether a piece may begin with a word: the tokenizer does not prepend a space.
         and_lines: bool,
     },
     /// Nowhere: the ids may depend on the whole text.
     Nowhere,
 }
 
-/// What stands around the ids of one text, or of two.
+/// The special tokens around the ids of one text, or a pair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
-    /// Ids before, between and after the texts, each with its segment; of one text there is nothing between.
+    /// Ids before, between and after the texts, each with its segment; for one text nothing is between.
     pub around: [Vec<(u32, u32)>; 3],
     /// The segment of each text.
     pub segments: [u32; 2],
 }
 
 impl Frame {
-    /// Ids that are added.
+    /// The number of added ids.
     pub fn len(&self) -> usize {
         self.around.iter().map(Vec::len).sum()
     }
 
-    /// Whether nothing is.
+    /// Whether no ids are added.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Tokenizer {
-    /// Bytes as they are: 256 ids.
+    /// Raw bytes: 256 ids.
     pub fn bytes() -> Tokenizer {
         Tokenizer {
             name: "bytes".to_string(),
@@ -87,12 +87,12 @@ impl Tokenizer {
         }
     }
 
-    /// Reads `tokenizer.json`, or a `vocab.txt` as BERT ships it (by the name's end, `.txt`): then `lowercase` says whether text
-    /// is made lower-case and accents are left out, as for BERT's uncased models.
+    /// Reads `tokenizer.json`, or BERT's `vocab.txt` (recognised by `.txt`): `lowercase` then says whether to make text
+    /// lower-case and to strip accents, as BERT's uncased models do.
     ///
     /// # Errors
-    /// A file that cannot be read, or is none of the two; one that draws ids at random; one that the crate that runs it cannot
-    /// run.
+    /// A file that cannot be read, or is neither of the two; a tokenizer that draws ids at random; one that the crate
+    /// cannot run.
     pub fn read(path: impl AsRef<Path>, lowercase: bool) -> Result<Tokenizer, DataError> {
         let path = path.as_ref();
         if !cfg!(feature = "text") {
@@ -121,7 +121,7 @@ impl Tokenizer {
         let cuts = cuts(&json);
         let mut whole = if is_vocabulary { json.to_string().into_bytes() } else { bytes };
         let fingerprint = bf16scope_files::hex(Sha256::digest(&whole));
-        // Lengths are the experiment's to say.
+        // The experiment sets the lengths.
         let said: Vec<&str> = ["truncation", "padding"].into_iter().filter(|key| !json[*key].is_null()).collect();
         if !said.is_empty() {
             tracing::warn!(
@@ -151,17 +151,17 @@ impl Tokenizer {
         &self.name
     }
 
-    /// Ids are below it.
+    /// All ids are below this.
     pub fn vocabulary(&self) -> u32 {
         self.vocabulary
     }
 
-    /// What tells it from others.
+    /// Identifies it by content.
     pub fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Whether it takes bytes that are not UTF-8.
+    /// Whether it accepts bytes that are not UTF-8.
     pub fn takes_bytes(&self) -> bool {
         matches!(self.kind, TokenizerKind::Bytes)
     }
@@ -173,7 +173,7 @@ impl Tokenizer {
         }
     }
 
-    /// The id of a token, as it is written in the vocabulary.
+    /// The id of a token, spelled as in the vocabulary.
     pub fn id(&self, token: &str) -> Option<u32> {
         match &self.kind {
             TokenizerKind::Bytes => None,
@@ -181,7 +181,7 @@ impl Tokenizer {
         }
     }
 
-    /// Ids of tokens that stand for no text, such as `[CLS]`.
+    /// Ids of tokens that do not stand for text, such as `[CLS]`.
     pub fn special_ids(&self) -> Vec<u32> {
         match &self.kind {
             TokenizerKind::Bytes => Vec::new(),
@@ -189,17 +189,17 @@ impl Tokenizer {
         }
     }
 
-    /// The ids of a whole text, without those around it.
+    /// The ids of a whole text, without special tokens around it.
     ///
     /// # Errors
-    /// What the tokenizer says: a model without an unknown token, of a text with one.
+    /// The tokenizer's error, for example an unknown token in a model without one for that.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         let mut ids = Vec::new();
         Encoder::new(self).encode(text.as_bytes(), &mut ids)?;
         Ok(ids)
     }
 
-    /// The text of ids: where they end within a character, with U+FFFD in its place.
+    /// The text of ids; U+FFFD replaces a character that is cut at the end.
     pub fn decode(&self, ids: &[u32]) -> String {
         match &self.kind {
             TokenizerKind::Bytes => {
@@ -210,7 +210,7 @@ impl Tokenizer {
         }
     }
 
-    /// What the tokenizer puts around one text, or two: found by asking it.
+    /// The special tokens around one text, or a pair: found by encoding samples.
     pub fn frame(&self, n_texts: usize) -> Frame {
         let none = Frame::default();
         let TokenizerKind::Model(model, _) = &self.kind else { return none };
@@ -239,7 +239,7 @@ fn no_tokenizer(path: &Path, found: &str, expected: &str) -> DataError {
     DataError::new(DataErrorKind::Format, path, format!("{found}; expected {expected}"))
 }
 
-/// A tokenizer at work in a thread: it remembers the ids of pieces, for most words of a text came before.
+/// A tokenizer for one thread: it caches the ids of pieces, because most words of a text repeat.
 #[derive(Debug)]
 pub struct Encoder<'t> {
     tokenizer: &'t Tokenizer,
@@ -247,7 +247,7 @@ pub struct Encoder<'t> {
 }
 
 impl<'t> Encoder<'t> {
-    /// One that remembers nothing yet.
+    /// An empty cache over `tokenizer`.
     pub fn new(tokenizer: &'t Tokenizer) -> Encoder<'t> {
         Encoder { tokenizer, known: HashMap::default() }
     }
@@ -256,10 +256,10 @@ impl<'t> Encoder<'t> {
         self.tokenizer.takes_bytes()
     }
 
-    /// Adds the ids of `text`, which is UTF-8 unless the tokenizer takes bytes, without those around it.
+    /// Adds the ids of `text`, which is UTF-8 unless the tokenizer takes bytes, without special tokens around it.
     ///
     /// # Errors
-    /// As of [`Tokenizer::encode`].
+    /// Those of [`Tokenizer::encode`].
     pub fn encode(&mut self, text: &[u8], ids: &mut Vec<u32>) -> Result<(), String> {
         let (model, cuts) = match &self.tokenizer.kind {
             TokenizerKind::Bytes => {
@@ -301,7 +301,7 @@ impl<'t> Encoder<'t> {
 }
 
 impl Cuts {
-    /// How long the first piece of a text is, which is not empty.
+    /// The length of the first piece of a non-empty text.
     fn first_piece(self, text: &[u8]) -> usize {
         let end = match self {
             Cuts::Everywhere | Cuts::Nowhere => None,
@@ -314,13 +314,14 @@ impl Cuts {
         end.unwrap_or(text.len())
     }
 
-    /// The last place up to which a text, more of which may come, can be taken on its own: 0 where there is none.
+    /// The last place at which the beginning of a text, to which more may come, can be cut off and tokenized: 0 if
+    /// there is none.
     pub(super) fn last(self, text: &[u8]) -> usize {
         let at = match self {
             Cuts::Everywhere => return text.len(),
             Cuts::Nowhere => None,
             Cuts::AtSpaces => text.iter().rposition(|&byte| is_space(byte)),
-            // The last byte may be the first of a character that is not all there.
+            // The last byte may begin an incomplete character.
             Cuts::BeforeSpaces { and_lines } => {
                 (1..text.len().saturating_sub(4)).rev().find(|&at| is_cut(text, at, and_lines))
             }
@@ -333,9 +334,9 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-/// Whether GPT-2's pattern has a boundary before byte `at`, whatever else the text holds.
+/// Whether GPT-2's pattern has a boundary before byte `at`, whatever the rest of the text is.
 fn is_cut(text: &[u8], at: usize, and_lines: bool) -> bool {
-    // A word may end and begin with any character that is no whitespace; of others than ASCII nothing is said.
+    // A word may begin and end with any character except whitespace; only ASCII is considered.
     let is_word = |at: usize| text.get(at).is_some_and(|byte| byte.is_ascii_graphic());
     match text[at] {
         b' ' => is_word(at - 1) && is_word(at + 1),
@@ -344,7 +345,7 @@ fn is_cut(text: &[u8], at: usize, and_lines: bool) -> bool {
     }
 }
 
-/// Where the texts of a tokenizer may be cut, as far as that is known of its parts.
+/// Where a tokenizer allows cuts, as far as its components are known.
 fn cuts(json: &Json) -> Cuts {
     let added = json["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
     let looks_around = |token: &Json| {
@@ -366,7 +367,7 @@ fn cuts(json: &Json) -> Cuts {
     }
 }
 
-/// BERT's WordPiece over a vocabulary of one token a line, as Hugging Face's `BertTokenizerFast` has it.
+/// BERT's WordPiece over a vocabulary with one token per line, like Hugging Face's `BertTokenizerFast`.
 fn word_piece(text: &str, lowercase: bool) -> Result<Json, String> {
     let mut vocabulary = serde_json::Map::new();
     for (id, token) in text.lines().enumerate() {
@@ -398,7 +399,7 @@ fn word_piece(text: &str, lowercase: bool) -> Result<Json, String> {
     }))
 }
 
-/// The path of a tokenizer as an experiment in `folder` names it; `None` for `bytes`.
+/// The path of a tokenizer that an experiment in `folder` names; `None` for `bytes`.
 pub fn path_of(folder: &Path, written: &str) -> Option<PathBuf> {
     (written != "bytes").then(|| folder.join(written))
 }

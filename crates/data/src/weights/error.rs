@@ -1,13 +1,13 @@
-//! What can be wrong with a file of weights: where, what was found, what was expected, and what to do.
+//! Errors in files of weights: where, what was measured, what was expected, and what to do.
 //!
-//! The sentence is written where the fault is found. What a program can act on is in the kind, the file and the offset.
+//! The sentence is written where the error is found. Programs can act on the kind, the file and the offset.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a file of weights.
+/// An error in a file of weights.
 ///
 /// ```
 /// use bf16scope_data::weights::{self, WeightsErrorKind};
@@ -25,32 +25,32 @@ struct Parts {
     path: PathBuf,
     at: Option<u64>,
     found: String,
-    /// Empty where there is nothing to say.
+    /// Empty if there is no advice.
     help: String,
     cause: Option<Box<dyn Error + Send + Sync>>,
 }
 
-/// What kind of thing is wrong.
+/// The kind of an error in a file of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WeightsErrorKind {
-    /// A file that cannot be opened or read.
+    /// The file cannot be opened or read.
     Read,
-    /// A file that cannot be written.
+    /// The file cannot be written.
     Write,
-    /// Another kind of file.
+    /// The file has another format.
     Format,
-    /// A file of weights in a form that is not read.
+    /// The file has weights in an unsupported form.
     Unsupported,
-    /// A file that ends early, or whose bytes are not those that were written.
+    /// The file is truncated, or its bytes are not those that were written.
     Damaged,
-    /// More than is read.
+    /// Larger than the limit.
     TooLarge,
-    /// A file that belongs to this one and is not there.
+    /// Another file that belongs to this one is missing.
     NoShard,
-    /// No array has this name, or several have.
+    /// No array has this name, or several have it.
     NoArray,
-    /// An array that is there and cannot be given, or written, in the form that is asked for.
+    /// The array exists but cannot be converted to, or written in, the requested form.
     DType,
 }
 
@@ -60,19 +60,19 @@ impl WeightsError {
         WeightsError(Box::new(Parts { kind, path, at: None, found, help: String::new(), cause: None }))
     }
 
-    /// The same error, at this byte of the file.
+    /// The same error with a byte offset in the file.
     pub(super) fn at(mut self, at: u64) -> WeightsError {
         self.0.at = Some(at);
         self
     }
 
-    /// The same error, with what to do.
+    /// The same error with a remedy.
     pub(super) fn help(mut self, help: impl Into<String>) -> WeightsError {
         self.0.help = help.into();
         self
     }
 
-    /// The same error, with what caused it.
+    /// The same error with its cause.
     pub(super) fn because(mut self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> WeightsError {
         self.0.cause = Some(cause.into());
         self
@@ -98,7 +98,7 @@ impl WeightsError {
         WeightsError::new(WeightsErrorKind::Unsupported, path, found)
     }
 
-    /// Bytes that are not those that were written.
+    /// The bytes are not those that were written.
     pub(super) fn damaged(path: &Path, at: u64, found: impl Into<String>) -> WeightsError {
         WeightsError::new(WeightsErrorKind::Damaged, path, found).at(at).help("the file is damaged: copy it again")
     }
@@ -124,7 +124,7 @@ impl WeightsError {
         &self.0.path
     }
 
-    /// The byte of the file at which it was found, where there is one.
+    /// The byte offset of the error in the file, if known.
     pub fn offset(&self) -> Option<u64> {
         self.0.at
     }

@@ -1,10 +1,10 @@
-//! Files of named arrays, as other frameworks keep weights: opened, read array by array, and written.
+//! Files of named arrays, in the formats in which frameworks store weights: opened, read array by array, and written.
 //!
-//! [`open`] tells the format by what a file holds, never by its name alone, and reads what is in it, not the arrays.
-//! [`WeightsFile::read`] gives one array whole, [`WeightsFile::look`] passes one through in flat memory.
-//! [`write_each`] writes arrays as they are given. Which array is which variable of a model is not known here.
+//! [`open`] recognises the format by the file's content, never by its name alone, and reads the list of arrays without
+//! their elements. [`WeightsFile::read`] returns one array whole, [`WeightsFile::look`] streams one in constant memory.
+//! [`write_each`] writes arrays one after another. This module does not map arrays to a model's variables.
 //!
-//! What a file claims is compared with what it has before anything is allocated for it. Nothing in a file is run.
+//! A file's claims are compared with its size before anything is allocated. Nothing in a file is executed.
 
 mod bundle;
 mod error;
@@ -32,7 +32,7 @@ use bf16scope_files as files;
 use bf16scope_hlo::words::nearest;
 use bf16scope_hlo::{ArrayShape, DType, Literal};
 
-/// What a file of weights is.
+/// The format of a file of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
@@ -40,24 +40,24 @@ pub enum Format {
     Npz,
     /// A safetensors file.
     Safetensors,
-    /// Several files of weights with an index in JSON, as Hugging Face keeps large models.
+    /// Several files of weights with a JSON index, the form of Hugging Face's large models.
     Sharded,
     /// A checkpoint that bf16scope wrote.
     Checkpoint,
-    /// A tensor bundle: a checkpoint of TensorFlow.
+    /// A tensor bundle: TensorFlow's checkpoint format.
     TensorFlow,
-    /// The variables of a SavedModel of TensorFlow, which are a tensor bundle.
+    /// The variables of a TensorFlow SavedModel, which are a tensor bundle.
     SavedModel,
-    /// Tensors that `torch.save` wrote.
+    /// Tensors saved by `torch.save`.
     Torch,
-    /// A model that Keras saved (`.keras`): its weights.
+    /// The weights of a model saved by Keras (`.keras`).
     Keras,
-    /// An HDF5 file, as Keras' `.weights.h5` and `.h5`.
+    /// An HDF5 file, like Keras' `.weights.h5` and `.h5`.
     Hdf5,
 }
 
 impl Format {
-    /// In words.
+    /// The format's name in words.
     pub fn name(self) -> &'static str {
         match self {
             Format::Npz => "NumPy archive (.npz)",
@@ -79,19 +79,19 @@ impl fmt::Display for Format {
     }
 }
 
-/// What an array's elements are.
+/// The type of an array's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeightsDType {
     /// Numbers or booleans.
     Array(DType),
-    /// Strings of bytes, each of its own length.
+    /// Byte strings, each with its own length.
     Text,
-    /// Something of its framework that is no array, by what it calls it.
+    /// A value of the framework that is not an array, by the framework's name for it.
     Other(&'static str),
 }
 
 impl WeightsDType {
-    /// HLO's dtype; `None` of what is no numbers.
+    /// The HLO dtype; `None` for types that are not numeric.
     pub fn array(self) -> Option<DType> {
         match self {
             WeightsDType::Array(dtype) => Some(dtype),
@@ -114,42 +114,42 @@ impl fmt::Display for WeightsDType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// Its name, which no other array of the file has.
+    /// Its name, unique in the file.
     pub name: String,
-    /// Other names by which [`WeightsFile::find`] finds it: the key in the file where that is another one, and what its
-    /// framework calls the variable.
+    /// Other names by which [`WeightsFile::find`] finds it: the key in the file if that is different, and the
+    /// framework's name of the variable.
     pub aliases: Vec<String>,
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: WeightsDType,
     /// Sizes.
     pub dims: Vec<u64>,
-    /// Bytes of its elements; of strings, as the file has them.
+    /// Bytes of its elements; for strings, their size in the file.
     pub n_bytes: u64,
 }
 
 impl Entry {
-    /// An array of numbers; `None` where the dims multiply to more than there can be.
+    /// An array of numbers; `None` if the product of the dims overflows.
     fn new(name: String, dtype: DType, dims: Vec<u64>) -> Option<Entry> {
         let n_bytes = n_bytes(dtype, &dims)?;
         Some(Entry { name, aliases: Vec::new(), dtype: WeightsDType::Array(dtype), dims, n_bytes })
     }
 
-    /// Elements there are.
+    /// The number of elements.
     pub fn n_elements(&self) -> u64 {
         self.dims.iter().product()
     }
 
-    /// HLO's shape; `None` of what is no numbers.
+    /// The HLO shape; `None` for types that are not numeric.
     pub fn shape(&self) -> Option<ArrayShape> {
         let dims: Vec<i64> = self.dims.iter().map(|&dim| dim as i64).collect();
         Some(ArrayShape::new(self.dtype.array()?, dims))
     }
 }
 
-/// Sizes of an array at most, as NumPy and PyTorch have it.
+/// The largest rank, as in NumPy and PyTorch.
 const MAX_RANK: usize = 64;
 
-/// The message for dims that no array has.
+/// The message for dims that are too large.
 fn too_much(dims: &[u64]) -> String {
     match dims.len() {
         n if n > MAX_RANK => format!("has {n} dims; expected {MAX_RANK} at most"),
@@ -157,17 +157,17 @@ fn too_much(dims: &[u64]) -> String {
     }
 }
 
-/// Bytes of an array, if every size and all of them together are numbers that HLO has.
+/// Bytes of an array; `None` if a dim or the product overflows HLO's limits.
 fn n_bytes(dtype: DType, dims: &[u64]) -> Option<u64> {
     if dims.len() > MAX_RANK {
         return None;
     }
-    // One dim may be 0 where the others are beyond all bounds: each counts as 1 at least.
+    // One dim may be 0 while others are huge: each counts as at least 1.
     let bound = dims.iter().try_fold(dtype.n_bytes() as u64, |n, &dim| n.checked_mul(dim.max(1)))?;
     (bound <= i64::MAX as u64).then(|| dims.iter().product::<u64>() * dtype.n_bytes() as u64)
 }
 
-/// A file, or a folder, of named arrays that was opened.
+/// An opened file or folder of named arrays.
 pub struct WeightsFile {
     path: PathBuf,
     format: Format,
@@ -177,54 +177,54 @@ pub struct WeightsFile {
     order: Vec<String>,
 }
 
-/// What gives the elements of the arrays that a file has.
+/// Reads the elements of a file's arrays.
 trait Reader: Send + Sync {
-    /// Passes on the bytes of an array, little-endian and row-major, as many as its entry says.
+    /// Passes the bytes of an array to `sink`, little-endian and row-major, as many as its entry states.
     fn pass(&self, idx: usize, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError>;
 
-    /// The strings of an array of strings. Only a reader whose entries have any is asked.
+    /// The strings of an array of strings. Called only if the reader has listed such an array.
     fn texts(&self, _idx: usize, _entry: &Entry) -> Result<Vec<Vec<u8>>, WeightsError> {
         Ok(Vec::new())
     }
 
-    /// Checks what is not part of one array, such as a hash of the whole file.
+    /// Verifies data outside of arrays, such as a hash of the whole file.
     fn check(&self) -> Result<(), WeightsError> {
         Ok(())
     }
 }
 
-/// What a reader of a format makes of a file.
+/// A format reader's view of a file.
 struct Opened {
     format: Format,
     entries: Vec<Entry>,
     reader: Box<dyn Reader>,
-    /// Names of what is in the file and is no array.
+    /// Names of values in the file that are not arrays.
     left_out: Vec<String>,
-    /// Arrays in the order in which their framework numbers a model's variables; nothing where the file does not say it.
+    /// Arrays in the order in which their framework numbers a model's variables; empty if the file does not record it.
     order: Vec<String>,
 }
 
-/// What was seen of an array as all its elements went by.
+/// Measurements over all elements of an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Look {
-    /// CRC-32C of its bytes, little-endian and row-major: the same in every format. Of strings, each with its length (u64,
-    /// little-endian) before it.
+    /// CRC-32C of its bytes, little-endian and row-major: the same in every format. Strings are preceded by their
+    /// length (u64, little-endian).
     pub crc32c: u32,
-    /// NaNs and infinities, of f16, bf16, f32 and f64.
+    /// The number of NaNs and infinities, for f16, bf16, f32 and f64.
     pub n_not_finite: u64,
 }
 
-/// Opens a file of weights, or a folder of them, and reads what is in it.
+/// Opens a file of weights, or a folder of them, and reads its list of arrays.
 ///
 /// # Errors
-/// A file that cannot be opened, that is damaged, or of a kind that is not read: the error says which, and what to do.
+/// A file that cannot be opened, is damaged, or has an unsupported format: the error names it, and what to do.
 pub fn open(path: impl AsRef<Path>) -> Result<WeightsFile, WeightsError> {
     let path = path.as_ref();
     sorted(path, open_as_found(path)?)
 }
 
-/// Opens a file that an index names: a file, and no index, which could name itself.
+/// Opens a file that an index names. It must not be an index itself, which could name itself.
 fn open_shard(path: &Path) -> Result<WeightsFile, WeightsError> {
     let region = Region::open(path)?;
     let head = region.read(0, region.n_bytes().min(16), "the file")?;
@@ -235,7 +235,7 @@ fn open_shard(path: &Path) -> Result<WeightsFile, WeightsError> {
     sorted(path, open_as_found(path)?)
 }
 
-/// A file with its arrays by name, each of which is there once.
+/// The file with its arrays sorted by name; a duplicate name is an error.
 fn sorted(path: &Path, opened: Opened) -> Result<WeightsFile, WeightsError> {
     let Opened { format, entries, reader, left_out, order: numbered } = opened;
     let mut names = BTreeMap::new();
@@ -256,7 +256,7 @@ fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
     if path.is_dir() {
         return open_folder(path);
     }
-    // A bundle's name without `.index` is no file.
+    // A bundle is named by its prefix, without `.index`; there is no file of that name.
     let index = bundle::index_of(path);
     if !path.exists() && index.exists() {
         return bundle::open(&Region::open(&index)?, Format::TensorFlow);
@@ -270,7 +270,7 @@ fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
         [b'P', b'K', 3 | 5, 4 | 6, ..] => open_zip(path),
         _ if head.starts_with(&hdf5::MAGIC) => hdf5::open(region, Format::Hdf5),
         [0x80, 2..=5, ..] => Err(of_pickle(path, &head)),
-        // First, for the length of its header may begin with a byte that is JSON's brace.
+        // Checked first, because the length of its header may begin with the byte of JSON's brace.
         _ if safetensors::is_head(&head) => safetensors::open(region),
         [b'{', ..] => safetensors::open_sharded(path),
         _ if bundle::is_table(&region)? || path.extension().is_some_and(|extension| extension == "index") => {
@@ -280,10 +280,10 @@ fn open_as_found(path: &Path) -> Result<Opened, WeightsError> {
     }
 }
 
-/// An archive: Keras', PyTorch's, or NumPy's.
+/// Opens an archive: Keras', PyTorch's, or NumPy's.
 fn open_zip(path: &Path) -> Result<Opened, WeightsError> {
     let open = || files::open(path).map_err(|cause| WeightsError::open(path, cause));
-    // What is wrong with an archive the reader of NumPy's says.
+    // Leaves the error for an invalid archive to NumPy's reader.
     if !files::has_zip_end(&open()?).map_err(|cause| WeightsError::read(path, cause))? {
         return npz::open(path);
     }
@@ -301,7 +301,7 @@ fn open_zip(path: &Path) -> Result<Opened, WeightsError> {
     }
 }
 
-/// What PyTorch's long number at the head of its older files begins with.
+/// The first bytes of PyTorch's older files: a pickled long number.
 const OLD_TORCH: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c";
 
 fn of_pickle(path: &Path, head: &[u8]) -> WeightsError {
@@ -314,13 +314,13 @@ fn of_pickle(path: &Path, head: &[u8]) -> WeightsError {
     }
 }
 
-/// A folder whose files say which of them are weights.
+/// Opens a folder, whose files determine the format.
 fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
     let variables = folder.join("variables/variables.index");
     if folder.join("saved_model.pb").exists() || variables.exists() {
         return bundle::open(&Region::open(&variables)?, Format::SavedModel);
     }
-    // Its own file is called `checkpoint` too.
+    // Orbax also has a file called `checkpoint`.
     if let Some(item) = orbax_item(folder) {
         let found = "a checkpoint of Orbax, which is not read";
         return Err(WeightsError::unsupported(folder, found).help(from_orbax(&item)));
@@ -329,7 +329,7 @@ fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
     if state.exists() {
         let name = latest(&state)?;
         let mut index = bundle::index_of(&folder.join(&name));
-        // TensorFlow may write whole paths, and the folder may have moved since.
+        // TensorFlow may write absolute paths, and the folder may have moved since.
         if let (false, Some(file)) = (index.exists(), Path::new(&name).file_name()) {
             index = bundle::index_of(&folder.join(file));
         }
@@ -352,10 +352,10 @@ fn open_folder(folder: &Path) -> Result<Opened, WeightsError> {
     }
 }
 
-/// Bytes of a `checkpoint` file at most: it lists the names of checkpoints that were kept.
+/// The largest size of a `checkpoint` file, which lists the names of the kept checkpoints.
 const MAX_STATE: u64 = 1 << 20;
 
-/// The latest checkpoint, as TensorFlow's file `checkpoint` (`CheckpointState` as text) says it.
+/// The name of the latest checkpoint in TensorFlow's file `checkpoint` (`CheckpointState` as text).
 fn latest(state: &Path) -> Result<String, WeightsError> {
     let text = files::read_text(state, MAX_STATE).map_err(|cause| WeightsError::open(state, cause))?;
     let value = text.lines().find_map(|line| line.trim().strip_prefix("model_checkpoint_path:"));
@@ -366,8 +366,8 @@ fn latest(state: &Path) -> Result<String, WeightsError> {
     })
 }
 
-/// The folder of Orbax' arrays: the folder itself, or in it an item, `default` first, or the step with the largest number, as
-/// `CheckpointManager` writes them.
+/// The folder of Orbax' arrays: the folder itself, or an item in it (`default` first), or the step with the largest
+/// number, as `CheckpointManager` writes them.
 fn orbax_item(folder: &Path) -> Option<PathBuf> {
     let has_arrays = |folder: &Path| ["_METADATA", "manifest.ocdbt"].iter().any(|name| folder.join(name).exists());
     let in_step = |folder: &Path| {
@@ -387,14 +387,15 @@ fn orbax_item(folder: &Path) -> Option<PathBuf> {
     if has_arrays(&newest.1) { Some(newest.1) } else { in_step(&newest.1) }
 }
 
-/// A path as a text of Python within a shell's double quotes.
+/// A path as a Python string within a shell's double quotes.
 fn in_python(path: &Path, else_called: &str) -> String {
     let shown = path.display().to_string();
     let is_plain = !shown.contains(['\'', '"', '\\', '`', '$', '!']) && !shown.contains(char::is_control);
     format!("'{}'", if is_plain { &shown } else { else_called })
 }
 
-/// How a person who has JAX writes what Orbax keeps as arrays by name. Tried with Orbax 0.12.8, which wants whole paths.
+/// The command that converts an Orbax checkpoint to arrays by name, for a user who has JAX. Tested with Orbax 0.12.8,
+/// which requires absolute paths.
 fn from_orbax(item: &Path) -> String {
     format!(
         "where it was written, save its arrays by name: python -c \"import numpy, os, jax, orbax.checkpoint as o; leaves = \
@@ -405,7 +406,7 @@ fn from_orbax(item: &Path) -> String {
     )
 }
 
-/// The same for a file of Flax. Tried with Flax 0.12.8.
+/// The same for a Flax file. Tested with Flax 0.12.8.
 fn from_flax(path: &Path) -> String {
     format!(
         "save its arrays by name: python -c \"import numpy, flax.serialization as s, flax.traverse_util as t; \
@@ -414,7 +415,7 @@ fn from_flax(path: &Path) -> String {
     )
 }
 
-/// Whether a file begins as a dict in MessagePack whose first key is a text, as Flax writes parameters.
+/// Whether a file begins with a MessagePack map whose first key is a text, as Flax writes parameters.
 fn is_msgpack(head: &[u8]) -> bool {
     let rest = match head {
         [0x81..=0x8f, rest @ ..] => rest,
@@ -425,7 +426,7 @@ fn is_msgpack(head: &[u8]) -> bool {
     matches!(rest, [0xa1..=0xbf | 0xd9..=0xdb, ..])
 }
 
-/// What else people have weights in, by how it begins, and what to do about it.
+/// Other formats for weights: their first bytes, their names, and what to do about them.
 const OTHERS: &[(&[u8], &str, &str)] = &[
     (b"\x93NUMPY", "one array of NumPy (.npy)", "save it under its variable's name: np.savez(FILE, **{NAME: x})"),
     (b"GGUF", "a GGUF file", "take the safetensors or torch files that it was converted from"),
@@ -450,17 +451,17 @@ fn not_weights(path: &Path, head: &[u8]) -> WeightsError {
     }
 }
 
-/// What is read.
+/// The supported formats, as a remedy.
 const READ: &str = "name a checkpoint of TensorFlow (with or without .index, or its folder), Keras' .h5 or .keras, PyTorch's \
      .pt or .bin, an .npz archive, a .safetensors file or the index of several, or a checkpoint of bf16scope";
 
 impl WeightsFile {
-    /// The file, as it was named.
+    /// The file, by the user's name.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it is.
+    /// Its format.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -470,18 +471,18 @@ impl WeightsFile {
         &self.entries
     }
 
-    /// Names of what the file holds beside arrays, such as a number of epochs: some of them, where there are many.
+    /// Names of values in the file that are not arrays, such as a number of epochs: only some if there are many.
     pub fn left_out(&self) -> &[String] {
         &self.left_out
     }
 
-    /// Names of arrays in the order in which their framework numbers a model's variables, as an optimizer's state is numbered:
-    /// of PyTorch as they were saved, of Keras by the layers of the model. Nothing where the file does not say it.
+    /// Names of arrays in the order in which their framework numbers a model's variables and their optimizer state: for
+    /// PyTorch the order in the file, for Keras the order of the model's layers. Empty if the file does not record it.
     pub fn order(&self) -> &[String] {
         &self.order
     }
 
-    /// The array of this name, or the only one that has it among its other names.
+    /// The array with this name, or the only one that has it as an alias.
     pub fn find(&self, name: &str) -> Option<&Entry> {
         self.position(name).map(|idx| &self.entries[idx])
     }
@@ -506,10 +507,10 @@ impl WeightsFile {
         })
     }
 
-    /// An array, whole.
+    /// Reads a whole array.
     ///
     /// # Errors
-    /// No such array; one of strings; a file that is cut off or damaged where it is read.
+    /// No such array; an array of strings; a file that is truncated or damaged there.
     pub fn read(&self, name: &str) -> Result<Literal, WeightsError> {
         let (idx, entry) = self.expect(name)?;
         let Some(shape) = entry.shape() else {
@@ -528,7 +529,7 @@ impl WeightsFile {
     /// The strings of an array of strings.
     ///
     /// # Errors
-    /// As [`read`](WeightsFile::read); an array of numbers.
+    /// Those of [`read`](WeightsFile::read); an array of numbers.
     pub fn texts(&self, name: &str) -> Result<Vec<Vec<u8>>, WeightsError> {
         let (idx, entry) = self.expect(name)?;
         if entry.dtype != WeightsDType::Text {
@@ -538,10 +539,10 @@ impl WeightsFile {
         self.reader.texts(idx, entry)
     }
 
-    /// Looks at all elements of an array, holding few of them at a time where the format lets us.
+    /// Measures all elements of an array, holding only a few at a time if the format allows it.
     ///
     /// # Errors
-    /// As [`read`](WeightsFile::read).
+    /// Those of [`read`](WeightsFile::read).
     pub fn look(&self, name: &str) -> Result<Look, WeightsError> {
         let (idx, entry) = self.expect(name)?;
         let mut look = Look::default();
@@ -566,10 +567,10 @@ impl WeightsFile {
         Ok(look)
     }
 
-    /// Checks what belongs to no array: the hash of a checkpoint of ours.
+    /// Verifies data outside of arrays: the hash of one of our checkpoints.
     ///
     /// # Errors
-    /// A file that is damaged.
+    /// The file is damaged.
     pub fn check(&self) -> Result<(), WeightsError> {
         self.reader.check()
     }
@@ -590,7 +591,7 @@ impl fmt::Debug for WeightsFile {
     }
 }
 
-/// NaNs and infinities: elements whose exponent is all ones. A piece ends where an element does.
+/// NaNs and infinities: elements whose exponent is all ones. A piece consists of whole elements.
 fn n_not_finite(dtype: DType, piece: &[u8]) -> u64 {
     let count = |width: usize, mask: u64| {
         let bits = |chunk: &[u8]| chunk.iter().rev().fold(0, |bits, &byte| (bits << 8) | u64::from(byte));
@@ -605,7 +606,7 @@ fn n_not_finite(dtype: DType, piece: &[u8]) -> u64 {
     }
 }
 
-/// A reader whose arrays were put in another order.
+/// A reader whose arrays were reordered.
 struct Ordered {
     order: Vec<usize>,
     inner: Box<dyn Reader>,

@@ -1,4 +1,4 @@
-//! Arrays of an `.npz` archive, as they are there: `data::npz` reads them.
+//! Arrays of an `.npz` archive; `data::npz` reads them.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +24,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, WeightsError> {
             let found =
                 format!("array `{name}` is {header}; expected bool, integers, floats of 16 to 64 bits or complex");
             let help = match (header.kind, header.width) {
-                // As ml_dtypes' arrays are saved, all of them alike.
+                // NumPy saves every 8-bit dtype of ml_dtypes under the same type.
                 ('V' | 'f', 1) => "NumPy does not write which fp8 it is: save it with .astype('f4'), or as safetensors",
                 _ => "leave it out, or save it as another type",
             };
@@ -60,7 +60,7 @@ impl Reader for Archive {
     }
 }
 
-/// An error of `data`, which names the file and says what to do.
+/// Converts an error of `data`, which names the file and has a remedy.
 fn of_data(path: &Path, error: DataError) -> WeightsError {
     let kind = match error.kind() {
         DataErrorKind::Read => WeightsErrorKind::Read,

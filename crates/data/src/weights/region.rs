@@ -1,5 +1,5 @@
-//! A file of known length that is read by offset. Nothing is allocated for bytes that the file does not have, so a count
-//! in a header can claim what it will.
+//! A file of known length, read by offset. Nothing is allocated for bytes that the file does not have, whatever count a
+//! header claims.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use super::WeightsError;
 use bf16scope_files as files;
 
-/// Bytes that are held at once where an array is only passed on.
+/// The largest piece held in memory when an array is streamed.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// What takes an array's bytes, piece by piece.
+/// Takes an array's bytes, piece by piece.
 pub(super) type Sink<'a> = dyn FnMut(&[u8]) -> Result<(), WeightsError> + 'a;
 
-/// A file, or the part of one from `start` on (a member of an archive that is stored as it is).
+/// A file, or the part of one from `start` on (an uncompressed member of an archive).
 #[derive(Debug)]
 pub(super) struct Region {
     path: PathBuf,
@@ -30,7 +30,7 @@ impl Region {
         Ok(Region { path: path.to_path_buf(), file, start: 0, n_bytes })
     }
 
-    /// A member of an archive that is stored as it is, from `start` on.
+    /// An uncompressed member of an archive, from `start` on.
     pub fn part(self, name: &str, start: u64, n_bytes: u64) -> Result<Region, WeightsError> {
         self.check(start, n_bytes, name)?;
         Ok(Region { path: self.path.join(name), file: self.file, start: self.start + start, n_bytes })
@@ -44,7 +44,7 @@ impl Region {
         self.n_bytes
     }
 
-    /// Bytes from `at` on; `what` they are, for the error of a file that ends before.
+    /// Reads bytes from `at` on; `what` names them in the error for a file that ends before.
     pub fn read(&self, at: u64, n_bytes: u64, what: &str) -> Result<Vec<u8>, WeightsError> {
         self.check(at, n_bytes, what)?;
         let mut bytes = vec![0; n_bytes as usize];
@@ -53,7 +53,7 @@ impl Region {
         Ok(bytes)
     }
 
-    /// Passes bytes on, at most [`PIECE`] at once.
+    /// Streams bytes to `sink`, at most [`PIECE`] at once.
     pub fn pass(&self, at: u64, n_bytes: u64, what: &str, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
         self.check(at, n_bytes, what)?;
         let mut piece = vec![0; PIECE.min(n_bytes as usize)];
@@ -69,7 +69,7 @@ impl Region {
         Ok(())
     }
 
-    /// Whether the file has these bytes.
+    /// Checks that the file has these bytes.
     pub fn check(&self, at: u64, n_bytes: u64, what: &str) -> Result<(), WeightsError> {
         match at.checked_add(n_bytes) {
             Some(end) if end <= self.n_bytes => Ok(()),

@@ -1,8 +1,8 @@
-//! safetensors files, whole or sharded, and checkpoints of ours, which are such files.
+//! safetensors files, whole or sharded, and our checkpoints, which are safetensors files.
 //!
-//! A file is the length of a header (u64, little-endian), the header in JSON, and the arrays one after the other. It has no
-//! checksum of its own; a checkpoint of ours has a SHA-256 of itself in its header, which `check` of its reader compares.
-//! A sharded model is a JSON file whose `weight_map` says which file each array is in.
+//! A file is the length of a header (u64, little-endian), the header in JSON, and the arrays one after the other. The
+//! format has no checksum; our checkpoints store their own SHA-256 in the header, which the reader's `check` verifies.
+//! A sharded model is a JSON file whose `weight_map` names the file of each array.
 //!
 //! Source: the safetensors format description; Hugging Face's `model.safetensors.index.json`.
 
@@ -27,7 +27,7 @@ struct File {
     hash: Option<u64>,
 }
 
-/// Says in a file of weights' words why its beginning is not read.
+/// Converts a header error to an error of weights.
 fn refused(region: &Region, error: HeaderError<WeightsError>) -> WeightsError {
     let path = region.path();
     let not_theirs = || WeightsError::damaged(path, 8, "the header is not that of a safetensors file");
@@ -51,7 +51,7 @@ fn refused(region: &Region, error: HeaderError<WeightsError>) -> WeightsError {
     }
 }
 
-/// Whether a file begins as one of safetensors: the length of a header, and its brace.
+/// Whether a file begins like safetensors: the length of a header, and its brace.
 pub(super) fn is_head(head: &[u8]) -> bool {
     matches!(head, [_, _, _, _, _, 0, 0, 0, b'{', ..])
 }
@@ -96,7 +96,7 @@ impl Reader for File {
         self.region.pass(self.starts[idx], entry.n_bytes, &format!("array `{}`", entry.name), sink)
     }
 
-    /// The digits count as `0` while the hash is taken.
+    /// The digits count as `0` in the hash.
     fn check(&self) -> Result<(), WeightsError> {
         let Some(at) = self.hash else { return Ok(()) };
         let expected = self.region.read(at, NO_HASH.len() as u64, "the header")?;
@@ -129,7 +129,7 @@ struct Shards {
     places: Vec<(usize, usize)>,
 }
 
-/// Arrays that an index does not name: they are named up to this many, and counted beyond.
+/// Arrays missing from an index are listed up to this many, and counted beyond.
 const MAX_UNNAMED: usize = 16;
 
 /// Reads an index and opens every file that it names.
@@ -155,7 +155,7 @@ pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
     index.weight_map.iter().for_each(|(name, shard)| shards.entry(shard).or_default().push(name));
     let (mut entries, mut places, mut shard_files, mut unnamed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (shard, names) in shards {
-        // What an index names lies beside it.
+        // An index may only name files in its own folder.
         if shard.contains(['/', '\\']) || shard == ".." || shard.ends_with(".json") {
             let found = format!("it says that arrays are in `{shard}`; expected the name of a file beside it");
             return Err(WeightsError::format(path, found));
@@ -170,7 +170,7 @@ pub(super) fn open_sharded(path: &Path) -> Result<Opened, WeightsError> {
         let mut is_named = vec![false; file.entries.len()];
         for name in names {
             let (idx, entry) = file.expect(name)?;
-            // The index's name for it, which may be another than the shard's first one.
+            // The index's name for it, which may be an alias in the shard.
             entries.push(Entry { name: name.to_string(), ..entry.clone() });
             places.push((shard_files.len(), idx));
             is_named[idx] = true;

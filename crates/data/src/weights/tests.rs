@@ -1,4 +1,4 @@
-//! Files of weights in every format that is written: written, read, cut and flipped.
+//! Round trips and damage for every format that can be written.
 
 use std::error::Error as _;
 use std::fs;
@@ -11,7 +11,7 @@ use super::*;
 use crate::npz::{Header, NpzWriter};
 use bf16scope_hlo::Literal;
 
-/// An array of each kind that matters: floats of two widths, integers, booleans, a scalar, one without elements.
+/// An array of each relevant kind: floats of two widths, integers, booleans, a scalar, an empty one.
 fn arrays() -> Vec<(String, Literal)> {
     let float = Literal::from_elements([2, 3], &[1.5f32, -0.0, f32::MIN_POSITIVE, 3e38, f32::NAN, 7.0]);
     let short: Vec<bf16> = (0..5).map(|n| bf16::from_f32(n as f32 / 3.0)).collect();
@@ -25,7 +25,7 @@ fn arrays() -> Vec<(String, Literal)> {
     named.into_iter().map(|(name, literal)| (name.to_string(), literal)).collect()
 }
 
-/// What an error says, without the folder.
+/// An error's message, without the folder.
 fn text(folder: &Path, error: &WeightsError) -> String {
     error.to_string().replace(&format!("{}/", folder.display()), "")
 }
@@ -126,7 +126,7 @@ fn what_is_no_file_of_weights_is_told() {
     assert_eq!(error.kind(), WeightsErrorKind::Read);
 }
 
-/// A header of 123 bytes begins with the byte of JSON's brace; and of two arrays in one place the second is named.
+/// A header of 123 bytes begins with the byte of JSON's brace; if two arrays overlap, the second is named.
 #[test]
 fn a_safetensors_file_whose_length_begins_as_json_does_is_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ fn a_safetensors_file_whose_length_begins_as_json_does_is_read() {
     assert!(error.source().unwrap().to_string().contains("invalid offset for tensor `b`"));
 }
 
-/// What an `.npz` claims is no wrong dtype.
+/// An `.npz` with impossible claims is not reported as a wrong dtype.
 #[test]
 fn an_npz_that_claims_beyond_all_bounds_is_told_so() {
     let folder = tempfile::tempdir().unwrap();
@@ -192,7 +192,7 @@ fn an_array_that_a_format_does_not_hold_is_told_before_anything_is_written() {
     assert!(!path.exists());
 }
 
-/// What the frameworks that own the formats wrote (`tests/data/weights/write.py`).
+/// Files written by the frameworks that own the formats (`tests/data/weights/write.py`).
 fn fixtures() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/weights")
 }
@@ -206,7 +206,7 @@ fn seen(file: &WeightsFile) -> BTreeMap<String, (String, Vec<u64>, String)> {
     file.entries().iter().map(of).collect()
 }
 
-/// Compares a file with what was written beside it, and reads every array whole, too.
+/// Compares a file with the listing written beside it, and also reads every array whole.
 fn check_fixture(path: &str, expected: &str, format: Format) {
     let file = open(fixtures().join(path)).unwrap();
     assert_eq!(file.format(), format, "{path}");
@@ -251,7 +251,7 @@ fn bundles_of_tensorflow_are_read_to_the_bit() {
     );
 }
 
-/// A copy of a bundle that may be harmed: its prefix.
+/// A copy of a bundle that may be damaged: its prefix.
 fn copied(folder: &Path, prefix: &str) -> std::path::PathBuf {
     let (from, name) = (fixtures().join(prefix), Path::new(prefix).file_name().unwrap().to_str().unwrap());
     for found in fs::read_dir(from.parent().unwrap()).unwrap() {
@@ -268,7 +268,7 @@ fn look_at_all(path: &Path) -> Result<(), WeightsError> {
     file.entries().iter().try_for_each(|entry| file.look(&entry.name).map(drop))
 }
 
-/// Each bit of both files has a checksum over it.
+/// Each bit of both files is covered by a checksum.
 #[test]
 fn every_flip_in_a_bundle_is_noticed_and_named_with_its_place() {
     for prefix in ["names/model.ckpt", "objects/ckpt-1", "sharded/model.ckpt"] {
@@ -292,7 +292,8 @@ fn every_flip_in_a_bundle_is_noticed_and_named_with_its_place() {
             }
             fs::write(&path, &whole).unwrap();
         }
-        // A flip in the number of data files asks for one that is not there, and in a size for more than there is.
+        // A flip in the number of data files refers to one that does not exist, and a flip in a size to more than
+        // exists.
         assert!(offsets * 10 > n * 9 && n > 150, "{prefix}: {n} flips, {offsets} with their place");
     }
 }
@@ -331,7 +332,7 @@ fn a_bundle_that_is_cut_or_lacks_a_shard_is_told() {
     );
 }
 
-/// A bundle of ours is as TensorFlow's own; `ci/tensorflow` asks TensorFlow itself.
+/// Our bundles are equivalent to TensorFlow's own; `ci/tensorflow` checks with TensorFlow itself.
 #[test]
 fn a_bundle_that_is_written_is_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -346,7 +347,7 @@ fn a_bundle_that_is_written_is_read() {
     }
 }
 
-/// A tensor of 2 GiB that is a hole in its file goes by in pieces.
+/// A tensor of 2 GiB, a hole in a sparse file, is streamed in pieces.
 #[test]
 fn a_large_array_is_looked_at_in_little_memory() {
     const N: u64 = 2 << 30;
@@ -415,19 +416,19 @@ fn tuples_in_one_another_are_refused_before_they_fill_the_stack() {
     pickle.resize(1_000_000, 0x85);
     zip.write_all(&pickle).unwrap();
     zip.finish().unwrap();
-    // By its folder, as Hugging Face's models are.
+    // Opened by its folder, like Hugging Face's models.
     let said = text(folder.path(), &open(folder.path()).unwrap_err());
     assert!(said.contains("its tuples are in one another deeper than 32"), "{said}");
 }
 
-/// Cuts and flipped bytes of small files: an error or arrays, never a panic.
+/// Truncations and flipped bytes of small files give an error or arrays, never a panic.
 #[test]
 fn harmed_files_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["torch/state.pt", "torch/nested.bin", "hdf5/earliest.h5", "hdf5/latest.h5"] {
         let whole = fs::read(fixtures().join(name)).unwrap();
         let path = folder.path().join("harmed");
-        // Of a large file some six hundred places.
+        // About six hundred places of a large file.
         for at in (0..whole.len()).step_by(1 + whole.len() / 600) {
             for harmed in [whole[..at].to_vec(), [&whole[..at], &[whole[at] ^ 0x41], &whole[at + 1..]].concat()] {
                 fs::write(&path, harmed).unwrap();
@@ -439,7 +440,7 @@ fn harmed_files_are_errors() {
     }
 }
 
-/// A change to bytes: at a place, a number of so many bytes, or a cut or a repetition there.
+/// A change to bytes: at an offset, a number of this width, or a cut or a repetition.
 fn harmed(whole: &[u8], changes: &[(u32, u8, u64)]) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for &(at, kind, value) in changes {
@@ -452,7 +453,7 @@ fn harmed(whole: &[u8], changes: &[(u32, u8, u64)]) -> Vec<u8> {
                 bytes.splice(at..at, part);
             }
             kind => {
-                // Numbers near the bounds of their width are those that arithmetic fails on.
+                // Numbers near the bounds of their width are those on which arithmetic overflows.
                 let value =
                     [value, 0, u64::MAX, u64::MAX - value % 64, value % 64, i64::MAX as u64][value as usize % 6];
                 let n = [1, 2, 4, 8, 8][usize::from(kind) - 3].min(bytes.len() - at);
@@ -464,7 +465,7 @@ fn harmed(whole: &[u8], changes: &[(u32, u8, u64)]) -> Vec<u8> {
 }
 
 proptest::proptest! {
-    /// Files that are harmed at several places: an error that prints, or arrays of the bytes that their entries say.
+    /// Files damaged at several places give an error that prints, or arrays with the bytes that their entries state.
     #[test]
     fn files_harmed_at_random_are_errors_or_arrays(nth in 0..7usize, changes in proptest::collection::vec(proptest::prelude::any::<(u32, u8, u64)>(), 1..6)) {
         const NAMES: [&str; 7] = ["torch/state.pt", "torch/nested.bin", "hdf5/earliest.h5", "hdf5/latest.h5", "keras/model.weights.h5", "names/model.ckpt.index", "objects/ckpt-1.index"];
@@ -472,7 +473,7 @@ proptest::proptest! {
         let path = fixtures().join(NAMES[nth]);
         let bytes = fs::read(&path).unwrap();
         let target = match path.extension().is_some_and(|extension| extension == "index") {
-            // The checksums of a table are put right, so that what it says is believed.
+            // Recomputes the checksums of a table, so that its content is used.
             true => {
                 let prefix = copied(folder.path(), NAMES[nth].strip_suffix(".index").unwrap());
                 let harmed = bundle::resealed(&path, &mut |value| harmed(value, &changes));

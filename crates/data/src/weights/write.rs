@@ -1,4 +1,4 @@
-//! Arrays written as a file of weights: each is asked for when its turn comes, so one is in memory at a time.
+//! Writes arrays as a file of weights: each array is requested when its turn comes, so one is in memory at a time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write as _;
@@ -12,20 +12,20 @@ use crate::npz::{Header, NpzWriter};
 use bf16scope_files::Replacement;
 use bf16scope_hlo::{ArrayShape, DType, Literal};
 
-/// A format that is written.
+/// A format that can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WrittenFormat {
-    /// A NumPy archive. bf16 is written as `ml_dtypes` writes it, as two bytes that NumPy does not interpret.
+    /// A NumPy archive. bf16 is written as `ml_dtypes` does it, as a void type of two bytes.
     Npz,
     /// A safetensors file.
     Safetensors,
-    /// A tensor bundle of TensorFlow, whose prefix the path is: `PATH.index` and `PATH.data-00000-of-00001`, which is called
-    /// `-of-00002` and so on where there is an older one, whose place the new one takes as the index is replaced.
+    /// A TensorFlow tensor bundle, with the path as its prefix: `PATH.index` and `PATH.data-00000-of-00001`. Beside an
+    /// older bundle the data file is called `-of-00002` and so on; replacing the index replaces the older bundle.
     TensorFlow,
 }
 
-/// An array that is to be written.
+/// An array to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WrittenArray {
     /// Its name.
@@ -34,10 +34,10 @@ pub struct WrittenArray {
     pub shape: ArrayShape,
 }
 
-/// Writes arrays that are in memory.
+/// Writes arrays from memory.
 ///
 /// # Errors
-/// As [`write_each`].
+/// Those of [`write_each`].
 pub fn write(
     path: &Path,
     format: WrittenFormat,
@@ -55,11 +55,11 @@ pub fn write(
     write_each(path, format, &all, &mut |idx| Ok(literals[idx].take().expect("each array is asked for once")))
 }
 
-/// Writes arrays, each of which `read` gives by its number when its turn comes, once. What is at `path` stays as it is until
-/// all is written.
+/// Writes arrays, calling `read` with each number once, in turn. The file at `path` is unchanged until everything is
+/// written.
 ///
 /// # Errors
-/// Whatever `read` says; an array that the format cannot hold; what the system says, such as that the disk is full.
+/// Errors of `read`; an array that the format cannot hold; an error of the operating system, such as a full disk.
 pub fn write_each<E: From<WeightsError>>(
     path: &Path,
     format: WrittenFormat,

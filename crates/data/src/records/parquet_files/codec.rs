@@ -1,12 +1,12 @@
-//! What pages are compressed with, without a line of C.
+//! Decompression of Parquet pages, without C code.
 //!
-//! A page says how many bytes it has when it is unpacked; nothing makes more.
+//! A page states its uncompressed size; decoders never allocate more.
 
 use std::io::{Cursor, Read};
 
 use parquet::basic::CompressionCodec as Codec;
 
-/// The bytes of a page, which must be `n_bytes`.
+/// The uncompressed bytes of a page, which must be `n_bytes`.
 pub(super) fn unpack(codec: Codec, packed: &[u8], n_bytes: usize) -> Result<Vec<u8>, String> {
     let name = name(codec);
     let damaged = |found: String| format!("the {name} bytes of a page are damaged: {found}");
@@ -40,14 +40,14 @@ pub(super) fn unpack(codec: Codec, packed: &[u8], n_bytes: usize) -> Result<Vec<
     }
 }
 
-/// Of a stream no more than one byte beyond what is expected.
+/// Reads at most one byte more of the stream than expected.
 fn whole(stream: impl Read, n_bytes: usize) -> Result<Vec<u8>, String> {
     let mut out = Vec::new();
     stream.take(n_bytes as u64 + 1).read_to_end(&mut out).map_err(|error| error.to_string())?;
     Ok(out)
 }
 
-/// Frames one after the other.
+/// Consecutive Zstandard frames.
 fn zstd(packed: &[u8], n_bytes: usize) -> Result<Vec<u8>, String> {
     let mut rest = Cursor::new(packed);
     let mut out = Vec::new();

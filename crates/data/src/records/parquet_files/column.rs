@@ -1,6 +1,6 @@
-//! A column's values, row by row, out of the crate's values and levels.
+//! A column's values, row by row, from the `parquet` crate's values and levels.
 //!
-//! A list within a list becomes the numbers of all, in order, where the inner ones have equally many: an array row by row.
+//! Nested lists are flattened in row-major order if the inner ones have equal lengths, like an array.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,17 +17,17 @@ use crate::guard::guarded;
 /// A column's value in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
-    /// Lent by their page, so that a value that many rows share is in memory once.
+    /// Shared with their page, so that a value that many rows share is in memory once.
     Bytes(Vec<ByteArray>),
     Ints(Vec<i64>),
     Floats(Vec<f32>),
     Null,
-    /// What is wrong with it.
+    /// Invalid, with the reason.
     Wrong(String),
 }
 
 impl Cell {
-    /// About how many bytes it takes in a record.
+    /// Its approximate size in a record.
     pub(super) fn n_bytes(&self) -> u64 {
         match self {
             Cell::Bytes(values) => values.iter().map(|value| value.len() as u64 + 8).sum(),
@@ -45,7 +45,7 @@ pub(super) struct Cells {
     column: ColumnDescPtr,
     kind: ValueKind,
     given: Arc<AtomicU64>,
-    /// What is wrong from some row on.
+    /// The reason why all rows from some row on are invalid.
     wrong: String,
 }
 
@@ -55,11 +55,12 @@ impl Cells {
         Cells { reader: Some(reader), column, kind, given, wrong: String::new() }
     }
 
-    /// The cells of the next `n` rows. Where the column is damaged, they are wrong from there to the row group's end.
+    /// The cells of the next `n` rows. If the column is damaged, the cells from there to the row group's end are
+    /// `Wrong`.
     pub(super) fn next(&mut self, n: usize) -> Vec<Cell> {
         self.given.store(0, Ordering::Relaxed);
         if let Some(reader) = &mut self.reader {
-            // The crate's decoders index beyond a damaged page, which Rust's check ends with a panic.
+            // The crate's decoders index beyond a damaged page; Rust's bounds check turns that into a panic.
             let read = guarded(|| cells(reader, &self.column, self.kind, n));
             let read = read.unwrap_or_else(|_| Err("its decoder has a bug that this column shows".to_string()));
             match read {
@@ -155,12 +156,12 @@ fn rows<T: DataType, I>(
     Ok(cells)
 }
 
-/// The definition level from which on a list has an element, if the column is one.
+/// The definition level from which on a list has an element, if the column is a list.
 fn element(column: &ColumnDescPtr) -> i16 {
     if column.max_rep_level() == 0 { 0 } else { column.repeated_ancestor_def_level() }
 }
 
-/// The crate's words, without what it puts before them.
+/// The crate's message, without its prefix.
 fn said(error: &str) -> String {
     error.trim_start_matches("Parquet error: ").to_string()
 }
@@ -172,7 +173,7 @@ struct Levels {
 }
 
 impl Levels {
-    /// What a row is instead of its values.
+    /// Why a row is not a list of values, if so.
     fn fault(&self, def: &[i16], rep: &[i16]) -> Option<Cell> {
         if self.max_rep == 0 {
             return (def[0] < self.max_def).then_some(Cell::Null);
@@ -180,14 +181,14 @@ impl Levels {
         if let [only] = def
             && *only < self.element
         {
-            // Of lists in lists, what is no null itself is empty, at whatever depth.
+            // In nested lists, a list that is not null itself is empty, at whatever depth.
             let is_null = if self.max_rep == 1 { *only + 1 < self.element } else { *only == 0 };
             return is_null.then_some(Cell::Null);
         }
         if let Some(at) = def.iter().position(|&def| def >= self.element && def < self.max_def) {
             return Some(Cell::Wrong(format!("null at place {at} of its list; expected a value")));
         }
-        // At each depth every list has as many values as the first.
+        // At each depth, every list must have as many values as the first.
         for depth in 2..=self.max_rep {
             let mut counts: Vec<usize> = Vec::new();
             for (def, rep) in def.iter().zip(rep) {
@@ -215,14 +216,14 @@ mod tests {
 
     #[test]
     fn rows_of_lists_are_told_apart_by_levels() {
-        // A list that may be null, of elements that may be: list 1, element 2, value 3.
+        // A nullable list of nullable elements: list 1, element 2, value 3.
         let flat = Levels { max_def: 3, max_rep: 1, element: 2 };
         assert_eq!(flat.fault(&[0], &[0]), Some(Cell::Null));
         assert_eq!(flat.fault(&[1], &[0]), None, "empty");
         assert_eq!(flat.fault(&[3, 3], &[0, 1]), None);
         let wrong = |found: &str| Some(Cell::Wrong(found.to_string()));
         assert_eq!(flat.fault(&[3, 2], &[0, 1]), wrong("null at place 1 of its list; expected a value"));
-        // Lists of lists of numbers that are there.
+        // Lists of lists of required numbers.
         let nested = Levels { max_def: 2, max_rep: 2, element: 2 };
         assert_eq!(nested.fault(&[2, 2, 2, 2], &[0, 2, 1, 2]), None);
         let ragged = "lists of 2 and of 1 values in one list; expected as many in each";

@@ -1,8 +1,8 @@
-//! The pages of a column, checked before they are believed.
+//! The pages of a column, checked before they are decoded.
 //!
-//! A page's head says how many bytes and values it has. Both are bounded, and what a decoder of the crate allocates by such a
-//! number alone is compared with the bytes that are there. A page's CRC-32 is verified where it has one. The crate's own
-//! reader of pages allocates what heads claim, which is why it is not used.
+//! A page's header states its bytes and values. Both are bounded, and any count from which one of the crate's decoders
+//! allocates is compared with the bytes present. A page's CRC-32 is verified if it has one. The crate's own page reader
+//! allocates what headers claim, which is why it is not used.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -17,34 +17,35 @@ use super::codec;
 use super::thrift::{self, Fault, Field, Struct};
 use bf16scope_files::read_exact_at;
 
-/// Bytes of a page at most, packed or not: writers make pages of a megabyte, and put large images in one by hundreds.
+/// The largest size of a page, compressed or not: writers make pages of a megabyte, and put hundreds of large images in
+/// one.
 const MAX_PAGE: i64 = 1 << 30;
-/// Bytes of a page's head at most: its statistics may hold two values.
+/// The largest size of a page header: its statistics may hold two values.
 const MAX_HEAD: usize = 16 << 20;
-/// Values that pages of lists may have between two calls: 64 rows of a million numbers.
+/// The largest number of values in list pages between two calls: 64 rows of a million numbers.
 const MAX_VALUES: u64 = 1 << 26;
 
-/// What a column's pages are.
+/// The encoding-independent type of a column.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) codec: Codec,
     pub(super) physical: Type,
-    /// Bytes of a value of fixed length.
+    /// Bytes of a fixed-length value.
     pub(super) width: usize,
     pub(super) max_rep: i16,
     pub(super) max_def: i16,
 }
 
-/// Reads the pages of a column's chunk of a row group.
+/// Reads the pages of a column chunk.
 pub(super) struct Pages {
     file: Arc<File>,
     shape: Shape,
-    /// Where the next head is, and where the chunk ends.
+    /// The offset of the next header, and of the chunk's end.
     at: u64,
     end: u64,
     has_dictionary: bool,
     next: Option<Head>,
-    /// Values of the pages that were given since somebody set it to zero.
+    /// Values in the pages returned since this was last reset to zero.
     given: Arc<AtomicU64>,
 }
 
@@ -80,7 +81,7 @@ impl Pages {
         }
     }
 
-    /// Looks at the head of the next page that has values.
+    /// Reads the header of the next page that has values.
     fn look(&mut self) -> Result<()> {
         while self.next.is_none() && self.at < self.end {
             let head = self.head()?;
@@ -179,7 +180,7 @@ impl Pages {
         })
     }
 
-    /// Every value of a dictionary takes room: the decoder makes as many as are said.
+    /// Every value of a dictionary takes space: the decoder allocates as many as the header states.
     fn check_dictionary(&self, n_values: u32, n_bytes: usize) -> Result<()> {
         let each = match self.shape.physical {
             Type::BOOLEAN => return wrong("a dictionary of bools; expected none"),
@@ -207,7 +208,7 @@ impl Pages {
             Encoding::DELTA_BYTE_ARRAY => false,
             _ => return Ok(()),
         };
-        // The decoders make as many numbers as these heads say.
+        // The decoders produce as many numbers as these headers state.
         let bounded = |values: &[u8]| match delta_end(values) {
             Some((n, end)) if n <= u64::from(n_values).min(MAX_VALUES) => Ok(end),
             Some((n, _)) => wrong(format!("{n} numbers in a page of {n_values} values")),
@@ -277,7 +278,7 @@ fn count(fields: &Struct, id: i16) -> Result<u32> {
     }
 }
 
-/// By the numbers of `parquet.thrift`.
+/// Encodings by their numbers in `parquet.thrift`.
 fn encoding(fields: &Struct, id: i16) -> Result<Encoding> {
     Ok(match fields.get(&id) {
         Some(Field::Int(0)) => Encoding::PLAIN,
@@ -295,7 +296,7 @@ fn encoding(fields: &Struct, id: i16) -> Result<Encoding> {
     })
 }
 
-/// Where values begin in a page whose levels stand before them, each with its length.
+/// Where the values begin in a page that stores its levels first, each with its length.
 fn v1_levels(page: &[u8], levels: &[(i16, Encoding)]) -> Result<usize> {
     let mut at = 0usize;
     for &(max, encoding) in levels {
@@ -313,7 +314,7 @@ fn v1_levels(page: &[u8], levels: &[(i16, Encoding)]) -> Result<usize> {
     Ok(at)
 }
 
-/// How many numbers a block of `DELTA_BINARY_PACKED` has, and where it ends.
+/// The number of values in a block of `DELTA_BINARY_PACKED`, and where the block ends.
 ///
 /// Source: `Encodings.md` of Apache Parquet.
 fn delta_end(bytes: &[u8]) -> Option<(u64, usize)> {
@@ -403,7 +404,7 @@ mod tests {
         // `Encodings.md`: 1, 2, 3, 4, 5 in blocks of 128 and 4 miniblocks: the differences are all 1, and take no bits.
         let bytes = [0x80, 0x01, 4, 5, 2, 2, 0, 0, 0, 0, 0xff];
         assert_eq!(delta_end(&bytes), Some((5, 10)));
-        // 2^40 of them in as many bytes.
+        // 2^40 values in the same number of bytes.
         let bytes = [0x80, 0x01, 4, 0x80, 0x80, 0x80, 0x80, 0x80, 0x20, 2, 2, 0, 0, 0, 0];
         assert_eq!(delta_end(&bytes), None);
         assert_eq!(delta_end(&[0x80, 0x01, 0, 5, 2]), None);
@@ -436,7 +437,7 @@ mod tests {
         assert_eq!(said(&[], &[(2, Field::Int(4))]), error(encoding));
     }
 
-    /// What a decoder makes by a number alone is compared with the bytes that are there.
+    /// Counts from which a decoder allocates are compared with the bytes present.
     #[test]
     fn values_that_are_not_there_are_refused() {
         let shape = Shape { codec: Codec::UNCOMPRESSED, physical: Type::BYTE_ARRAY, width: 0, max_rep: 1, max_def: 1 };

@@ -17,18 +17,18 @@ use crate::records::{MAX_RECORD, Value, Values, example};
 use bf16scope_files as files;
 use bf16scope_files::framing::framed;
 
-/// What a file begins and ends with; where its footer is encrypted, `PARE`.
+/// The magic bytes at both ends of a file; `PARE` if its footer is encrypted.
 const MAGIC: &[u8; 4] = b"PAR1";
-/// Bytes of a footer at most.
+/// The largest size of a footer.
 const MAX_FOOTER: u64 = 256 << 20;
-/// Columns that are read at most.
+/// The largest number of columns.
 const MAX_COLUMNS: usize = 10_000;
-/// Rows that are in memory at a time, of all columns.
+/// Rows in memory at a time, over all columns.
 const N_ROWS: usize = 64;
-/// The limit of absent values: a constant, and a number for each byte of the file. All values of a damaged page are absent; without
-/// a limit a footer of 200 bytes that claims 2^62 rows fills the cache.
+/// The limit of absent values: a constant, and a number for each byte of the file. All values of a damaged page are
+/// absent; without a limit a footer of 200 bytes that claims 2^62 rows would fill the cache.
 const MAX_ABSENT: [u64; 2] = [1 << 16, 64];
-/// What follows a column's name where a record says why the row has no value there.
+/// Appended to a column's name where a record states why the row has no value there.
 pub(super) const WHY: char = '\0';
 
 pub(super) fn place(path: &Path, row: u64) -> String {
@@ -70,14 +70,14 @@ pub(super) fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<C
         )));
     }
     let bytes = read(n_bytes - 8 - length, length as usize)?;
-    // Field 8 of FileMetaData is how columns are encrypted.
+    // Field 8 of FileMetaData holds the encryption of columns.
     if thrift::read(&bytes).is_ok_and(|(fields, _)| fields.contains_key(&8)) {
         return Err(encrypted());
     }
     if let Some(found) = thrift::fault_of_schema(&bytes) {
         return Err(wrong(format!("its footer cannot be read: {found}")));
     }
-    // The crate's reader of footers is no place to trust: a panic there is an error of this file.
+    // The crate's footer reader may panic on untrusted bytes: the panic becomes an error of this file.
     let parsed = guarded(|| {
         let footer = ParquetMetaDataReader::decode_metadata(&bytes).map_err(|error| error.to_string())?;
         let columns = schema::columns(footer.file_metadata());
@@ -94,11 +94,10 @@ pub(super) fn footer(file: &File, path: &Path) -> Result<(ParquetMetaData, Vec<C
     Ok((footer, columns))
 }
 
-/// Gives `take` the rows of a file as framed records, from the first to the last.
+/// Passes the rows of a file to `take` as framed records, from the first to the last.
 ///
 /// # Errors
-/// A file whose footer is not right; a row that is too long; those of `take`. What is wrong with a value is a part of its
-/// record.
+/// An invalid footer; a row that is too large; errors of `take`. A fault in a value is stored in its record.
 pub(in crate::records) fn unpack(
     file: File,
     path: &Path,
@@ -119,7 +118,7 @@ pub(in crate::records) fn unpack(
         for (column, chunk) in columns.iter().zip(group.columns()) {
             let Ok(kind) = &column.kind else { continue };
             let kind: ValueKind = *kind;
-            // By hand, for the crate's own sum panics where one of the two is negative.
+            // Added by hand, because the crate's own sum panics if one of the two is negative.
             let first = chunk.dictionary_page_offset().filter(|at| *at > 0).unwrap_or(chunk.data_page_offset());
             let range = u64::try_from(first).ok().zip(u64::try_from(chunk.compressed_size()).ok());
             let range = range.and_then(|(start, n)| Some([start, start.checked_add(n)?]));

@@ -1,8 +1,8 @@
-//! What the columns of a Parquet file are called and what their values become.
+//! The names of a Parquet file's columns and the types of their values.
 //!
-//! A column is a leaf of the schema. It is called by the fields that lead there, with dots between them and without what lists
-//! put around their elements: `labels`, `box.left`, `objects.bbox`. An image as Hugging Face writes it, a struct of `bytes` and
-//! `path`, is called by the struct's name: its bytes are the column `image`, its path is `image.path`.
+//! A column is a leaf of the schema. Its name joins the fields on the way with dots, without the wrappers that lists
+//! put around their elements: `labels`, `box.left`, `objects.bbox`. An image as Hugging Face writes it, a struct of
+//! `bytes` and `path`, takes the struct's name: its bytes are the column `image`, its path is `image.path`.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use parquet::basic::{ConvertedType, LogicalType, Type as Physical};
 use parquet::file::metadata::FileMetaData;
 use parquet::schema::types::{ColumnDescriptor, Type};
 
-/// What a column's values become.
+/// The type of a column's values in records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueKind {
     Bytes,
     Ints,
-    /// Whole numbers without a sign.
+    /// Unsigned whole numbers.
     Unsigned,
     Floats,
     /// Floats of 16 bits.
@@ -26,14 +26,14 @@ pub(super) enum ValueKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
     pub(super) name: String,
-    /// What its values become, or what they are that nothing becomes of.
+    /// The type of its values, or the name of an unsupported type.
     pub(super) kind: Result<ValueKind, String>,
 }
 
-/// What Hugging Face's `datasets` say of a file.
+/// Metadata of a file written by Hugging Face's `datasets`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
-    /// Names of the classes of the first column that has some.
+    /// Names of the classes of the first column that has any.
     pub(super) classes: Vec<String>,
     /// Columns of images.
     pub(super) images: Vec<String>,
@@ -50,13 +50,13 @@ pub(super) fn columns(file: &FileMetaData) -> Vec<Column> {
     names.into_iter().enumerate().map(column).collect()
 }
 
-/// The names of the leaves below a field.
+/// Collects the names of the leaves below a field.
 fn collect(field: &Type, before: String, names: &mut Vec<String>) {
     let name = if before.is_empty() { field.name().to_string() } else { format!("{before}.{}", field.name()) };
     within(field, name, names);
 }
 
-/// The names of the leaves of what is called `name`.
+/// Collects the names of the leaves of a field called `name`.
 fn within(field: &Type, name: String, names: &mut Vec<String>) {
     if field.is_primitive() {
         names.push(name);
@@ -66,7 +66,7 @@ fn within(field: &Type, name: String, names: &mut Vec<String>) {
     let is_list = field.get_basic_info().converted_type() == ConvertedType::LIST
         || field.get_basic_info().logical_type_ref() == Some(&LogicalType::List);
     if let (true, [repeated]) = (is_list, fields) {
-        // A list's element is within a group that repeats; in old files it repeats itself.
+        // A list's element is within a repeated group; in old files the element itself is repeated.
         return match (repeated.is_group().then(|| repeated.get_fields()), repeated.name()) {
             (Some([element]), inner) if inner != "array" && !inner.ends_with("_tuple") => within(element, name, names),
             _ => within(repeated, name, names),
@@ -113,7 +113,7 @@ fn kind(column: &ColumnDescriptor) -> Result<ValueKind, String> {
     }
 }
 
-/// What the key `huggingface` of a file's metadata says; nothing where it says nothing that we know.
+/// The metadata under the key `huggingface`; empty if it holds nothing known.
 pub(super) fn said(file: &FileMetaData) -> Said {
     #[derive(serde::Deserialize)]
     struct Whole {

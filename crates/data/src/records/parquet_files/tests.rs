@@ -1,4 +1,4 @@
-//! Files that pyarrow wrote (`tests/data/input/parquet`), and what becomes of damaged ones.
+//! Files written by pyarrow (`tests/data/input/parquet`), and damaged copies of them.
 
 use super::super::{Records as _, unpacked};
 use super::*;
@@ -16,7 +16,7 @@ fn open(path: &Path) -> Result<Parquet, DataError> {
     Parquet::open(&[path.to_path_buf()], Some(CACHE.path()))
 }
 
-/// Row `n` of `parquet.py`'s numbers.
+/// Row `n` of the numbers in `parquet.py`.
 fn numbers(n: i64) -> Values {
     let ints = |values: Vec<i64>| Value::Ints(values);
     let x = n as f32;
@@ -48,7 +48,7 @@ fn every_codec_and_encoding_gives_the_same_rows() {
         }
         let asked = rows.values(7, Some(&["tokens", "other"])).unwrap();
         assert_eq!(asked, [("tokens".to_string(), Value::Ints(vec![70, 71, 72, 73, 74]))].into());
-        // What a checkpoint remembers is what the rows hold, however they are written.
+        // A checkpoint's fingerprint depends on the content of the rows, not on their encoding.
         fingerprints.insert(rows.fingerprint().to_string());
     }
     assert_eq!(fingerprints.len(), 1);
@@ -89,7 +89,7 @@ fn what_is_odd_is_said_by_file_row_and_column() {
          files in it\n"
     ));
     assert_eq!(rows.values(0, Some(&["empty"])).unwrap()["empty"], Value::Ints(Vec::new()));
-    // A null is nothing wrong where nobody asks for it; a list with one in it is.
+    // A null is an error only if its column is requested; a list that contains one is an error.
     let whole = rows.values(1, None).unwrap();
     assert!(!whole.contains_key("class") && whole["id"] == Value::Ints(vec![1]) && !whole.contains_key("price"));
     assert!(rows.values(3, None).unwrap_err().to_string().contains("row 3: column `tokens`: null at place 1"));
@@ -138,14 +138,14 @@ fn what_is_no_parquet_file_is_refused() {
     assert_eq!(error, format!("{}: {expected}", fixture("odd.parquet").display()));
 }
 
-/// A damaged page takes its column's rows, of its row group, and no others.
+/// A damaged page invalidates the rows of its column in its row group, and no others.
 #[test]
 fn a_damaged_page_is_said_by_its_rows() {
     let folder = tempfile::tempdir().unwrap();
     let whole = fs::read(fixture("shapes-0.parquet")).unwrap();
     let plain = open(&fixture("shapes-0.parquet")).unwrap();
     let path = folder.path().join("a.parquet");
-    // The first page is of images, behind its head; row groups are of 4 rows and of 2.
+    // The first page holds images, after its header; row groups have 4 rows and 2.
     let mut damaged = whole.clone();
     damaged[1000] ^= 1;
     fs::write(&path, damaged).unwrap();
@@ -162,7 +162,7 @@ fn a_damaged_page_is_said_by_its_rows() {
     assert_ne!(rows.fingerprint(), plain.fingerprint());
 }
 
-/// Bytes are changed one by one: an error, or rows; and no file makes more than its bytes and heads allow.
+/// Bytes are changed one by one: the result is an error or rows, never larger than the file's bytes and headers allow.
 #[test]
 fn mutated_files_are_errors_or_rows() {
     let folder = tempfile::tempdir().unwrap();
@@ -187,13 +187,14 @@ fn mutated_files_are_errors_or_rows() {
     assert!(n.iter().all(|&n| n > 10), "{n:?}");
 }
 
-/// What is wrong with a page is said of its rows; `pages` has what heads may claim.
+/// A fault in a page is reported for its rows; `pages` tests the claims of headers.
 #[test]
 fn a_page_without_a_head_is_said_by_its_rows() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.parquet");
     let whole = fs::read(fixture("numbers-none.parquet")).unwrap();
-    // The head of the first page is `15 04` (a dictionary: 2), `15 n` (bytes), `15 n` (the same, for nothing is packed).
+    // The header of the first page is `15 04` (a dictionary: 2), `15 n` (bytes), `15 n` (the same, because the page is
+    // not compressed).
     let head = &whole[4..];
     assert_eq!((&head[..2], head[2], head[5]), (&[0x15, 4][..], 0x15, 0x15));
     let said = |change: &dyn Fn(&mut Vec<u8>)| {

@@ -1,13 +1,13 @@
-//! Thrift's compact protocol, as much of it as the heads of Parquet's pages need.
+//! Thrift's compact protocol, as far as Parquet's page headers need it.
 //!
-//! The crate `parquet` reads footers and keeps its reader of page heads to itself. Ours reads a structure to a map of what its
-//! numbers are called in `parquet.thrift`, so that sizes are looked at before anything is allocated.
+//! The crate `parquet` reads footers but does not export its reader of page headers. This one reads a structure to a
+//! map from the field numbers of `parquet.thrift`, so that sizes are checked before anything is allocated.
 //!
 //! Source: `thrift-compact-protocol.md` of Apache Thrift.
 
 use std::collections::BTreeMap;
 
-/// Structures within structures at most; Parquet has four.
+/// The largest nesting depth of structures; Parquet has four.
 const MAX_DEPTH: usize = 16;
 
 /// A structure: its fields by number.
@@ -19,44 +19,45 @@ pub(super) enum Field {
     Int(i64),
     Bool(bool),
     Struct(Struct),
-    /// Texts, lists, maps and floats, of which it is enough that they are there.
+    /// Texts, lists, maps and floats, of which only the presence matters.
     Other,
 }
 
-/// Why there is no structure.
+/// Why bytes are not a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The bytes end within it.
     Short,
-    /// They are none.
+    /// The bytes are not valid.
     Wrong,
 }
 
-/// Reads the structure at the beginning of `bytes`; also how many bytes it has.
+/// Reads the structure at the beginning of `bytes`; also returns its size.
 pub(super) fn read(bytes: &[u8]) -> Result<(Struct, usize), Fault> {
     let mut reader = Reader { bytes, at: 0 };
     let found = reader.structure(0)?;
     Ok((found, reader.at))
 }
 
-/// Groups within one another at most, and bytes of all columns' names with those of their groups: a long name of a group stands
-/// in those of all columns in it.
+/// The largest nesting depth of groups, and the largest total size of all columns' names including their groups': a
+/// long group name is repeated in every column in it.
 const MAX_GROUPS: usize = 64;
 const MAX_NAMES: usize = 64 << 20;
 
-/// Why a schema is too much for those who walk it, if it is: a footer's field 2, a list of elements with as many children as
-/// each says (field 5).
+/// Checks that a schema is small enough to walk: a footer's field 2, a list of elements, each with its number of
+/// children (field 5). Returns the fault.
 pub(super) fn fault_of_schema(footer: &[u8]) -> Option<String> {
     let mut reader = Reader { bytes: footer, at: 0 };
     let n = reader.pass_to_schema()?;
-    // For each group that is open, how many children are to come, and the bytes of its name and those around it.
+    // For each open group, the number of children still to come, and the size of its name including the groups around
+    // it.
     let mut open: Vec<(i64, usize)> = Vec::new();
     let mut n_names = 0usize;
     for _ in 0..n {
         let from = reader.at;
         let element = reader.structure(0).ok()?;
         let around = open.last().map_or(0, |group| group.1);
-        // Its encoding is longer than its name.
+        // An upper bound: its encoding is longer than its name.
         let n_bytes = around + reader.at - from;
         match element.get(&5) {
             Some(&Field::Int(n)) if n > 0 => open.push((n, n_bytes)),
@@ -120,7 +121,7 @@ impl Reader<'_> {
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// Reads up to the first element of a footer's schema, and says how many there are.
+    /// Skips to the first element of a footer's schema, and returns the number of elements.
     fn pass_to_schema(&mut self) -> Option<u64> {
         let mut id = 0i16;
         loop {
@@ -163,7 +164,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A value as it stands in a list too, where a bool takes a byte.
+    /// A value as it is stored in a list too, where a bool takes a byte.
     fn value(&mut self, kind: u8, depth: usize) -> Result<Field, Fault> {
         match kind {
             1..=3 => self.skip(1)?,
@@ -196,7 +197,7 @@ impl Reader<'_> {
         if depth >= MAX_DEPTH {
             return Err(Fault::Wrong);
         }
-        // Each takes a byte at least, so this ends with the bytes.
+        // Each takes at least a byte, so this ends with the bytes.
         for _ in 0..n {
             for kind in kinds {
                 self.value(*kind, depth + 1)?;
@@ -231,7 +232,7 @@ mod tests {
         bytes
     }
 
-    /// Ten thousand groups in one another ended the process where they were dropped.
+    /// Ten thousand nested groups used to crash the process when they were dropped.
     #[test]
     fn a_schema_that_is_too_deep_or_whose_names_are_too_long_is_told_before_it_is_read() {
         let nested = |n: usize| [vec![("g", 1); n], vec![("leaf", 0)]].concat();
@@ -268,7 +269,7 @@ mod tests {
         for end in 0..bytes.len() - 1 {
             assert_eq!(read(&bytes[..end]), Err(Fault::Short), "{end}");
         }
-        // A kind that is none; structures without end; a list of 2^60 structures of no bytes each cannot be.
+        // An unknown type; endlessly nested structures; a list of 2^60 structures of no bytes each is impossible.
         assert_eq!(read(&[0x1f, 0]), Err(Fault::Wrong));
         assert_eq!(read(&[0x1c; 100]), Err(Fault::Wrong));
         assert_eq!(read(&[0x19, 0xfc, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0]), Err(Fault::Short));

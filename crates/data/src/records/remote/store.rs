@@ -1,7 +1,7 @@
-//! The stores themselves, through the crate `object_store`. Its calls run on a runtime of one thread that nobody sees.
+//! The stores themselves, through the crate `object_store`. Its calls run on a private runtime of one thread.
 //!
-//! Credentials come from the environment, as the crate reads it. A request that cannot connect or is refused for now is made
-//! again, [`RETRIES`] times at most; a download that breaks off goes on where it was, if the object has an ETag.
+//! Credentials come from the environment, as the crate reads it. A request that cannot connect or gets a temporary
+//! error is retried, at most [`RETRIES`] times; an interrupted download resumes if the object has an ETag.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -24,20 +24,20 @@ use crate::error::{DataError, DataErrorKind};
 use crate::records::shard::{Cached, found, key};
 use bf16scope_files::{self as files, OnBytes, Records as Kept, Replacement, Summing, Sums};
 
-/// How often a request is made again.
+/// How often a request is retried.
 const RETRIES: usize = 4;
-/// The longest wait before that.
+/// The longest wait before a retry.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-/// A server that says nothing for so long is given up.
+/// The timeout for a silent server.
 const SILENCE: &str = "30 seconds";
-/// What a whole download may take.
+/// The timeout for a whole download.
 const WHOLE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Questions about objects that are asked at a time.
+/// Concurrent metadata requests.
 const AT_A_TIME: usize = 32;
-/// Names that are looked at for a pattern.
+/// The largest number of names to match with a pattern.
 const MAX_NAMES: usize = 1_000_000;
 
-/// An object, with the store that has it.
+/// An object and its store.
 #[derive(Clone)]
 struct Object {
     url: String,
@@ -50,13 +50,13 @@ impl Object {
         failed(&self.url, error)
     }
 
-    /// What the store says of it, without its bytes.
+    /// Fetches its metadata.
     async fn look(self) -> Result<ObjectMeta, DataError> {
         let options = GetOptions { head: true, ..GetOptions::default() };
         Ok(self.store.get_opts(&self.name, options).await.map_err(|error| self.failed(&error))?.meta)
     }
 
-    /// Gives its bytes to `take`, piece by piece.
+    /// Passes its bytes to `take`, piece by piece.
     async fn bring(
         &self,
         expected: &ObjectMeta,
@@ -82,7 +82,7 @@ impl Object {
     }
 }
 
-/// Brings objects into a cache of `limit` bytes, where they are not there yet.
+/// Downloads objects into a cache of `limit` bytes, unless they are there already.
 pub(super) fn fetch(
     urls: &[(&str, Parts<'_>)],
     kept: &Kept,
@@ -116,7 +116,7 @@ async fn bring_all(objects: &[Object], kept: &Kept, limit: u64, on_bytes: &OnByt
             return Err(DataError::new(DataErrorKind::TooLarge, &*object.url, found).help(help));
         }
     }
-    // What is here is used now, so it is none of those that were not used for longest.
+    // Marks the objects already here as used, so that they are not the least recently used ones.
     let mut new = Vec::new();
     for (idx, (shard, key)) in shards.iter_mut().zip(&keys).enumerate() {
         let path = kept.path(key);
@@ -140,7 +140,7 @@ async fn bring_all(objects: &[Object], kept: &Kept, limit: u64, on_bytes: &OnByt
         };
         let sums = write(&objects[idx], &metas[idx], &keys[idx], kept, say).await?;
         shards[idx].fetched = Some(Cached { path: kept.path(&keys[idx]), sums: Arc::new(sums) });
-        // None of this data set's goes to make room for another one.
+        // Never removes a file of this data set to make room for another one of it.
         if let Err(error) = kept.make_room(&own) {
             tracing::warn!("{}: {error}; what is kept there stays", kept.dir().display());
         }
@@ -148,7 +148,7 @@ async fn bring_all(objects: &[Object], kept: &Kept, limit: u64, on_bytes: &OnByt
     Ok(shards)
 }
 
-/// An object that is not fetched yet.
+/// The shard of an object that is not downloaded yet.
 fn shard(url: &str, meta: &ObjectMeta) -> Shard {
     let hash = Sha256::digest(version(meta));
     let changed = u128::from_le_bytes(*hash.first_chunk().expect("it has 32 bytes"));
@@ -160,12 +160,12 @@ fn shard(url: &str, meta: &ObjectMeta) -> Shard {
     Shard { path: url.into(), n_bytes: meta.size, changed, state: [0; 3], fetched: None, unpacked: None }
 }
 
-/// What tells this version of an object from others.
+/// Identifies this version of an object.
 fn version(meta: &ObjectMeta) -> String {
     format!("{:?} {:?} {} {}", meta.e_tag, meta.version, meta.last_modified.to_rfc3339(), meta.size)
 }
 
-/// Brings an object into the cache whole.
+/// Downloads a whole object into the cache.
 async fn write(
     object: &Object,
     meta: &ObjectMeta,
@@ -202,7 +202,7 @@ fn too_many(url: &str, limit: usize) -> DataError {
     error.help("name a folder with fewer, or the files in a list")
 }
 
-/// Names below a folder of a store.
+/// Lists the names below a folder of a store.
 pub(super) fn list(url: &str, parts: Parts<'_>, folder: &str) -> Result<Vec<String>, DataError> {
     let store = Stores::default().store(url, parts)?;
     block_on(async {
@@ -218,7 +218,7 @@ pub(super) fn list(url: &str, parts: Parts<'_>, folder: &str) -> Result<Vec<Stri
     })
 }
 
-/// Runs a future to its end, on a thread of its own: the caller's may have a runtime already.
+/// Runs a future to its end, on a new thread: the caller's may have a runtime already.
 fn block_on<T: Send>(future: impl Future<Output = Result<T, DataError>> + Send) -> Result<T, DataError> {
     let run = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -279,13 +279,13 @@ impl Stores {
     }
 }
 
-/// What a store said, in one line, and what to do about it. The crate redacts requests that hold a secret.
+/// A store's error, in one line, with a remedy. The crate redacts requests that contain a secret.
 fn failed(url: &str, error: &Error) -> DataError {
     let mut texts = vec![error.to_string()];
     let mut source = std::error::Error::source(error);
     while let Some(error) = source {
         let text = error.to_string();
-        // Whoever only wraps what is below says nothing of its own.
+        // Skips wrappers that only repeat the message of their cause.
         if texts.last().is_some_and(|last| last.contains(&text)) {
             texts.pop();
         }
@@ -343,7 +343,7 @@ mod tests {
         let help = "help: make room there, or set BF16SCOPE_CACHE to a roomier directory";
         let said = format!("s3://bucket/a: cannot be kept in {}\n{help}", file.join("objects").display());
         assert_eq!(refused(&super::super::objects(&file), 8), said);
-        // Another one in its place before it is brought.
+        // The object was replaced before it was downloaded.
         let stale = block_on(objects[0].clone().look()).unwrap();
         put(&objects[0], "4321");
         let error = block_on(write(&objects[0], &stale, "key", &kept, |_| {}));

@@ -8,13 +8,13 @@ use serde_json::Value as Json;
 
 use crate::records::Value;
 
-/// Values by name; of a member that cannot be a feature, what it is.
+/// Values by name; for a member that cannot be a feature, its type.
 pub(super) type Features = BTreeMap<String, Result<Value, &'static str>>;
 
 /// The members of JSON, as `NAME.MEMBER`.
 ///
 /// # Errors
-/// What is no JSON, and a key that an object has twice: of two values readers take the last.
+/// Bytes that are not JSON, and a key that an object has twice: readers would silently take the last of two values.
 pub(super) fn features(name: &str, bytes: &[u8]) -> Result<Features, serde_json::Error> {
     let Unique(json) = serde_json::from_slice(bytes)?;
     let mut features = Features::new();
@@ -84,7 +84,8 @@ impl<'de> Visitor<'de> for UniqueVisitor {
     }
 }
 
-/// What JSON holds, by name: numbers, truths and texts, and lists of one of them; or what it is that cannot be a feature.
+/// The values in JSON, by name: numbers, booleans and texts, and lists of one of these; or the type that cannot be a
+/// feature.
 fn flatten(name: &str, json: &Json, into: &mut Features) {
     let list = match json {
         Json::Object(members) => {
@@ -97,7 +98,7 @@ fn flatten(name: &str, json: &Json, into: &mut Features) {
     into.insert(name.to_string(), feature(list));
 }
 
-/// The values of a list of one kind; else what it is.
+/// The values of a homogeneous list; otherwise the type that cannot be a feature.
 fn feature(list: &[Json]) -> Result<Value, &'static str> {
     let is_all = |is: fn(&Json) -> bool| list.iter().all(is);
     if is_all(Json::is_boolean) {

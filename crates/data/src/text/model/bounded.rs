@@ -1,7 +1,7 @@
-//! What a tokenizer makes of text before and after its model, one step at a time, with a bound on how much it may be.
+//! Bounds the output of a tokenizer's steps before and after its model.
 //!
-//! A normalizer of six replacements of `a` by thirty of them makes 700 MB of one letter, and so does a decoder. The crate runs
-//! such a chain as one; here each step is asked how long its result will be.
+//! A normalizer of six replacements of `a` by thirty of them makes 700 MB from one letter, and so can a decoder. The
+//! crate runs such a chain as a whole; here the length of each step's result is checked first.
 
 use std::cell::RefCell;
 use std::fmt::Arguments;
@@ -14,13 +14,13 @@ use tokenizers::{Decoder, NormalizedString, Normalizer, Result};
 
 use crate::text::tokenizer::checked::steps;
 
-/// So many times as long as it was a text may become: a space that becomes `▁` makes three bytes of one, and the longest
-/// compatibility decomposition of Unicode 11.
+/// The largest growth of a text: a space that becomes `▁` triples, and this is also the longest compatibility
+/// decomposition in Unicode 11.
 const MAX_GROWTH: usize = 16;
-/// Bytes that it may have in any case.
+/// A size in bytes that is always allowed.
 const MIN_JUDGED: usize = 1 << 16;
 
-/// How long what a step makes may be.
+/// Checks the size of a step's result.
 fn check(step: Arguments<'_>, n_bytes: usize, from: usize) -> Result<()> {
     let limit = from.saturating_mul(MAX_GROWTH).max(MIN_JUDGED);
     match n_bytes <= limit {
@@ -34,16 +34,17 @@ fn check(step: Arguments<'_>, n_bytes: usize, from: usize) -> Result<()> {
 }
 
 thread_local! {
-    /// What a normalizer of this thread refused: the crate goes on with the text as it is, whatever a normalizer says.
+    /// The last refusal of a normalizer in this thread: the crate ignores a normalizer's errors and continues with the
+    /// text.
     static REFUSED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// What a normalizer refused since this was asked last.
+/// The last refusal since the previous call.
 pub(super) fn refused() -> Option<String> {
     REFUSED.take()
 }
 
-/// Remembers a refusal, and leaves nothing of the text to go on with.
+/// Records a refusal, and clears the text so that the crate has nothing to continue with.
 fn remembered(checked: Result<()>, text: &mut NormalizedString) -> Result<()> {
     if let Err(error) = &checked {
         REFUSED.set(Some(error.to_string()));
@@ -52,7 +53,7 @@ fn remembered(checked: Result<()>, text: &mut NormalizedString) -> Result<()> {
     checked
 }
 
-/// What a step that makes a text longer looks for.
+/// The pattern of a step that makes a text longer.
 #[derive(Clone, Debug)]
 enum Sought {
     /// The beginning of a text.
@@ -61,7 +62,7 @@ enum Sought {
     Pattern,
 }
 
-/// How long the result of a replacement is, at most.
+/// Computes an upper bound on the length of a replacement's result.
 #[derive(Clone, Debug)]
 struct Growth {
     sought: Sought,
@@ -69,7 +70,7 @@ struct Growth {
 }
 
 impl Growth {
-    /// Of a step of the kind `Replace` or `Prepend`.
+    /// For a step of the kind `Replace` or `Prepend`.
     fn of(step: &Json) -> Option<Growth> {
         if let Some(prepended) = step["prepend"].as_str() {
             return Some(Growth { sought: Sought::Start, content: prepended.len() });
@@ -88,7 +89,7 @@ impl Growth {
         let n_matches = match &self.sought {
             Sought::Start => 1,
             Sought::Text(text_sought) if !text_sought.is_empty() => text.matches(text_sought).count(),
-            // As many as there are places.
+            // One match per place between characters.
             _ => text.chars().count() + 1,
         };
         text.len().saturating_add(n_matches.saturating_mul(self.content))
@@ -99,7 +100,7 @@ fn name(step: &Json) -> String {
     step["type"].as_str().unwrap_or("step").to_string()
 }
 
-/// A normalizer, step by step.
+/// A normalizer, as its steps.
 #[derive(Clone, Debug)]
 pub(super) struct Normalizers(Vec<(String, Option<Growth>, NormalizerWrapper)>);
 
@@ -130,14 +131,14 @@ impl Normalizer for Normalizers {
     }
 }
 
-/// A decoder, step by step.
+/// A decoder, as its steps.
 #[derive(Clone, Debug)]
 pub(super) struct Decoders(Vec<(String, Option<Growth>, Step)>);
 
 #[derive(Clone, Debug)]
 enum Step {
     Theirs(Box<DecoderWrapper>),
-    /// Theirs counts below 0 where a token is shorter than what is stripped of its end.
+    /// Reimplemented: the crate's underflows if a token is shorter than the part to strip off its end.
     Strip {
         content: char,
         start: usize,
@@ -183,7 +184,7 @@ impl Decoder for Decoders {
     }
 }
 
-/// A token without up to `start` of a character at its beginning, and up to `stop` of it at its end.
+/// Strips up to `start` repetitions of a character from a token's beginning, and up to `stop` from its end.
 fn strip(token: &str, content: char, start: usize, stop: usize) -> String {
     let at_start = token.chars().take(start).take_while(|found| *found == content).count();
     let rest: Vec<char> = token.chars().skip(at_start).collect();

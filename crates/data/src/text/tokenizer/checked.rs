@@ -1,15 +1,17 @@
-//! What of a `tokenizer.json` makes the crate that runs it panic, or use memory without an end: found before it is run.
+//! Finds, before a `tokenizer.json` is run, definitions on which the crate that runs it would panic or use unbounded
+//! memory.
 //!
-//! What is not found here ends as an error too ([`crate::guard`]), but one that cannot say what to change.
+//! Cases that are not found here become errors too ([`crate::guard`]), but without advice on what to change.
 
 use serde_json::Value as Json;
 
-/// How often the pre-tokenizer and the normalizer may write bytes as letters: each time they become up to twice as many.
+/// How often the pre-tokenizer and the normalizer may apply byte-level encoding: each time the text grows by a factor
+/// of up to two.
 const MAX_BYTE_LEVELS: usize = 2;
-/// Tokens that a template may put around texts.
+/// The largest number of tokens that a template may put around texts.
 const MAX_TEMPLATE: usize = 1024;
 
-/// What is wrong, if something is.
+/// The first fault.
 pub(super) fn fault(json: &Json) -> Option<String> {
     normalizers(json)
         .or_else(|| pre_tokenizers(json))
@@ -18,7 +20,7 @@ pub(super) fn fault(json: &Json) -> Option<String> {
         .or_else(|| merges(&json["model"]))
 }
 
-/// The crate names one of what its model lacks, another at each start of the process.
+/// Checked here because the crate names one missing part of its model, a different one in each process.
 fn missing(model: &Json) -> Option<String> {
     let kind = model["type"].as_str()?;
     let expected: &[&str] = match kind {
@@ -39,7 +41,7 @@ fn normalizers(json: &Json) -> Option<String> {
         "Precompiled" => {
             let map = decoded(step["precompiled_charsmap"].as_str()?)?;
             let wrong = |found: String| Some(format!("the map of its normalizer `Precompiled` is damaged: {found}"));
-            // Bytes of a trie of u32, the trie, then what keys become.
+            // The size in bytes of a trie of u32, the trie, then the replacement texts.
             let Some((n_trie, rest)) = map.split_first_chunk::<4>() else {
                 return wrong(format!("{} bytes; expected 4 at least", map.len()));
             };
@@ -76,7 +78,7 @@ fn post_processors(json: &Json) -> Option<String> {
             let of = |text: &str| pieces.iter().filter(|piece| piece["Sequence"]["id"] == text).count();
             for text in ["A", "B"] {
                 let (measured, expected) = (of(text), usize::from(texts.contains(&text)));
-                // A template of nothing makes no ids of any text; one that is left out is the crate's own.
+                // An empty template would drop all ids; a missing one is replaced by the crate's own.
                 let is_said = template[key].is_array() && (!pieces.is_empty() || key == "single");
                 if measured != expected && is_said {
                     return Some(format!(
@@ -98,7 +100,8 @@ fn post_processors(json: &Json) -> Option<String> {
         .then(|| format!("its post-processor has templates of {n_tokens} tokens; expected at most {MAX_TEMPLATE}"))
 }
 
-/// The crate joins the parts of a merge in a buffer as long as the longest token, and cuts a prefix off the second unseen.
+/// The crate joins the parts of a merge in a buffer as long as the longest token, and strips a prefix off the second
+/// without a check.
 fn merges(model: &Json) -> Option<String> {
     let (vocabulary, merges) = (model["vocab"].as_object()?, model["merges"].as_array()?);
     let longest = vocabulary.keys().map(String::len).max().unwrap_or(0);
@@ -120,7 +123,7 @@ fn merges(model: &Json) -> Option<String> {
     })
 }
 
-/// Base64, if it is.
+/// The bytes of valid Base64.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3);
     let (mut bits, mut n_bits) = (0u32, 0);
@@ -143,7 +146,7 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The members of a sequence of sequences, in their order.
+/// The members of nested sequences, in order.
 fn flatten(step: Json, members: &str, into: &mut Vec<Json>) {
     match step {
         Json::Object(mut object) if object.get("type").is_some_and(|kind| kind == "Sequence") => {

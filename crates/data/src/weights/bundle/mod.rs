@@ -1,8 +1,8 @@
-//! Tensor bundles, which are TensorFlow's checkpoints: `PREFIX.index` and `PREFIX.data-00000-of-0000N`.
+//! Tensor bundles, TensorFlow's checkpoint format: `PREFIX.index` and `PREFIX.data-00000-of-0000N`.
 //!
-//! The index is a table of names (`table`) with an entry for each tensor: dtype, dims, the data file that it is in, where,
-//! and a checksum. Each checksum is verified where its tensor is read, those of the index when it is opened. Names are those
-//! that TensorFlow 1 gave, or those of a graph of objects (`objects`); partitioned variables are joined (`slices`).
+//! The index is a table of names (`table`) with an entry for each tensor: dtype, dims, data file, offset, and checksum.
+//! A tensor's checksum is verified when it is read, those of the index when it is opened. Names come from TensorFlow 1,
+//! or from a graph of objects (`objects`); partitioned variables are joined (`slices`).
 //!
 //! Source: TensorFlow's `core/util/tensor_bundle/tensor_bundle.{h,cc}`.
 
@@ -30,11 +30,11 @@ use super::region::{Region, Sink};
 use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, n_bytes, too_much};
 use bf16scope_files::framing::mask;
 
-/// Bytes of the graph of objects at most.
+/// The largest size of the graph of objects.
 const MAX_GRAPH: u64 = 64 << 20;
-/// Bytes of an array of strings at most: they are held at once.
+/// The largest size of an array of strings, which is held in memory whole.
 const MAX_TEXTS: u64 = 1 << 30;
-/// The newest reader that this is as good as (`kTensorBundleMinConsumer`).
+/// The newest reader version that this reader is equivalent to (`kTensorBundleMinConsumer`).
 const CONSUMER: i32 = 0;
 
 /// Where a tensor's bytes are.
@@ -43,11 +43,11 @@ struct Place {
     shard: i32,
     at: u64,
     n_bytes: u64,
-    /// Masked.
+    /// Masked, as in LevelDB.
     crc: u32,
 }
 
-/// Where an array's bytes are: in one place, or each slice in its own.
+/// Where an array's bytes are: in one place, or in one per slice.
 enum Parts {
     Whole(Place),
     Slices(Vec<(Slice, Place)>),
@@ -72,7 +72,7 @@ pub(super) fn open(region: &Region, format: Format) -> Result<Opened, WeightsErr
     let graph = graph.map(|tensor| bundle.graph(&tensor)).transpose()?;
     let mut aliases = graph.as_ref().map(objects::aliases).unwrap_or_default();
     let full_names = graph.as_ref().map(objects::full_names).unwrap_or_default();
-    // A name that several variables have, or that is another's path, names none of them first.
+    // A name that several variables have, or that is another's path, cannot be a primary name.
     let mut n_called: BTreeMap<&str, usize> = BTreeMap::new();
     full_names.values().for_each(|name| *n_called.entry(name).or_default() += 1);
     let keys = tensors.keys().filter_map(|key| std::str::from_utf8(key).ok());
@@ -85,7 +85,7 @@ pub(super) fn open(region: &Region, format: Format) -> Result<Opened, WeightsErr
         let (entry, parts) = bundle.entry(key, tensor, &tensors, &mut pairs)?;
         let path =
             graph.as_ref().and_then(|_| objects::path(key)).filter(|path| !tensors.contains_key(path.as_bytes()));
-        // A variable of a list that Keras keeps for itself is called as the layer calls it, and the path finds it too.
+        // A variable in one of Keras' private lists gets the layer's name for it; the path is an alias.
         let called = path.as_deref().filter(|path| objects::is_private(path)).and_then(|_| full_names.get(key));
         let called = called.filter(|name| n_called[*name] == 1 && !paths.contains(**name)).map(|name| name.to_string());
         let other = path.clone();
@@ -102,7 +102,7 @@ pub(super) fn open(region: &Region, format: Format) -> Result<Opened, WeightsErr
     Ok(Opened { format, entries, reader: Box::new(bundle), left_out: Vec::new(), order: Vec::new() })
 }
 
-/// The prefix of a bundle: its index's name without `.index`.
+/// The prefix of a bundle: its index's path without `.index`.
 pub(super) fn prefix(index: &Path) -> PathBuf {
     if index.extension().is_some_and(|extension| extension == "index") {
         index.with_extension("")
@@ -111,7 +111,7 @@ pub(super) fn prefix(index: &Path) -> PathBuf {
     }
 }
 
-/// The index of a prefix.
+/// The index path of a prefix.
 pub(super) fn index_of(prefix: &Path) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push(".index");
@@ -173,8 +173,8 @@ fn header(path: &Path, value: &[u8], at: u64) -> Result<Header, WeightsError> {
     }
 }
 
-/// Refuses tensors that share bytes: TensorFlow writes each in its own place, and a small file could make any number of large
-/// arrays of one.
+/// Refuses tensors that share bytes: TensorFlow never does, and a small file could make any number of large arrays from
+/// one.
 fn check_apart(index: &Path, tensors: &BTreeMap<Vec<u8>, TensorEntry>) -> Result<(), WeightsError> {
     let places = tensors.iter().filter(|(_, tensor)| tensor.slices.is_empty() && tensor.size > 0);
     let mut places: Vec<_> = places.map(|(key, tensor)| (tensor.shard_id, tensor.offset, tensor.size, key)).collect();
@@ -194,7 +194,7 @@ fn check_apart(index: &Path, tensors: &BTreeMap<Vec<u8>, TensorEntry>) -> Result
     Ok(())
 }
 
-/// Opens the data files in which there are tensors.
+/// Opens the data files that contain tensors.
 fn open_shards(
     index: &Path,
     header: &Header,
@@ -237,7 +237,7 @@ impl Bundle {
         let dims: Option<Vec<u64>> = shape.dim.iter().map(|dim| u64::try_from(dim.size).ok()).collect();
         let dims = dims.filter(|_| !shape.unknown_rank).ok_or_else(|| damaged("has no dims".to_string()))?;
         let dtype = proto::dtype(tensor.dtype);
-        // Dims of strings are bounded as those of bytes.
+        // The dims of strings are bounded like those of bytes.
         let width = dtype.array().unwrap_or(bf16scope_hlo::DType::U8);
         let expected = n_bytes(width, &dims).ok_or_else(|| damaged(too_much(&dims)))?;
         let entry = |n_bytes| Entry { name: key.to_string(), aliases: Vec::new(), dtype, dims: dims.clone(), n_bytes };
@@ -293,7 +293,7 @@ impl Bundle {
             .ok_or_else(|| WeightsError::damaged(&self.index, 0, format!("a tensor is in data file {}", place.shard)))
     }
 
-    /// Passes on a tensor's bytes, and compares their checksum after the last.
+    /// Streams a tensor's bytes, and verifies their checksum after the last.
     fn pass_place(&self, name: &str, place: &Place, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
         let (shard, mut crc) = (self.shard(place)?, 0);
         shard.pass(place.at, place.n_bytes, &format!("`{name}`"), &mut |piece| {
@@ -304,7 +304,7 @@ impl Bundle {
     }
 
     fn check_crc(&self, name: &str, place: &Place, measured: u32) -> Result<(), WeightsError> {
-        // No fuzzer finds a checksum.
+        // A fuzzer cannot guess a checksum.
         if measured == place.crc || cfg!(fuzzing) {
             return Ok(());
         }
@@ -336,13 +336,13 @@ impl Bundle {
         let damaged =
             || WeightsError::damaged(shard.path(), place.at, format!("the strings of `{name}` do not fit in it"));
         let (mut rest, mut lengths, mut crc) = (bytes.as_slice(), Vec::new(), 0);
-        // Each length takes a byte at least.
+        // Each length takes at least a byte.
         if n > place.n_bytes {
             return Err(damaged());
         }
         for _ in 0..n {
             let length = decode_varint(&mut rest).map_err(|_| damaged())?;
-            // The checksum is of the lengths as numbers, of four bytes where they fit.
+            // The checksum covers the lengths as numbers, of four bytes if they fit.
             crc = match u32::try_from(length) {
                 Ok(short) => crc32c::crc32c_append(crc, &short.to_le_bytes()),
                 Err(_) => crc32c::crc32c_append(crc, &length.to_le_bytes()),
@@ -379,7 +379,7 @@ impl Reader for Bundle {
         if parts.iter().all(|(slice, _)| slice.is_of_rows(&entry.dims)) {
             return parts.iter().try_for_each(|(_, place)| self.pass_place(&entry.name, place, sink));
         }
-        // As many bytes as the slices have, which are in their files.
+        // As large as the slices together, which exist in their files.
         let mut whole = vec![0; entry.n_bytes as usize];
         let width = entry.dtype.array().map_or(1, bf16scope_hlo::DType::n_bytes);
         for (slice, place) in parts {
@@ -401,7 +401,7 @@ impl Reader for Bundle {
     }
 }
 
-/// An index some of whose entries were changed, with checksums that are right.
+/// An index with some entries changed, and correct checksums.
 #[cfg(test)]
 pub(super) fn resealed(index: &Path, change: &mut dyn FnMut(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let (region, mut pairs) = (Region::open(index).unwrap(), Vec::new());
@@ -410,7 +410,7 @@ pub(super) fn resealed(index: &Path, change: &mut dyn FnMut(&[u8]) -> Vec<u8>) -
         Ok(())
     });
     read.unwrap();
-    // Which entries are changed depends on the change, so that most stay.
+    // The change decides which entries are affected, so that most stay.
     let n = pairs.len();
     let first = change(&[0; 16]).iter().fold(0, |sum, &byte| sum + usize::from(byte)) % n;
     for nth in [first, (first * 7 + 1) % n] {

@@ -1,7 +1,8 @@
-//! What TensorFlow 2 calls the variables of a bundle: a graph of objects says which attribute each is of, and its full name.
+//! TensorFlow 2's names for the variables of a bundle: a graph of objects gives each variable's attribute path and full
+//! name.
 //!
-//! A key is the path of attributes that leads to a variable, with `/.ATTRIBUTES/VARIABLE_VALUE` after it; a `.` in an
-//! attribute is written `..`, a `/` as `.S`. Other paths may lead to the same variable.
+//! A key is a path of attributes that leads to a variable, followed by `/.ATTRIBUTES/VARIABLE_VALUE`; a `.` in an
+//! attribute is written `..`, a `/` is `.S`. Other paths may lead to the same variable.
 //!
 //! Source: TensorFlow's `trackable_object_graph.proto` and `python/checkpoint/trackable_view.py`.
 
@@ -11,19 +12,19 @@ use super::proto::ObjectGraph;
 
 /// The key of the graph.
 pub(in crate::weights) const KEY: &str = "_CHECKPOINTABLE_OBJECT_GRAPH";
-/// Between a path and what of the object it is.
+/// Separates an object's path from the attribute that is saved.
 const ATTRIBUTES: &str = "/.ATTRIBUTES/";
-/// What of a variable is saved.
+/// The saved attribute of a variable.
 const VALUE: &str = "VARIABLE_VALUE";
-/// Attributes on a path at most; other paths than the key's are left out where they are longer.
+/// The largest depth of a path; longer aliases are left out.
 const MAX_DEPTH: usize = 32;
-/// Bytes of all paths at most; what would be more is left out. A long name on the way stands in every path through it.
+/// The largest total size of all paths; further ones are left out. A long name is repeated in every path through it.
 const MAX_PATHS: usize = 16 << 20;
 
-/// The path that a key is, as a user writes it.
+/// The path in a key, as a user writes it.
 pub(super) fn path(key: &str) -> Option<String> {
     let (path, attribute) = key.rsplit_once(ATTRIBUTES)?;
-    // A slot's path goes through the optimizer: its marks are kept.
+    // A slot variable's path goes through the optimizer: its markers are kept.
     let path = path.split('/').map(unescaped).collect::<Vec<_>>().join("/");
     Some(if attribute == VALUE { path } else { format!("{path}/.{attribute}") })
 }
@@ -49,13 +50,12 @@ fn unescaped(name: &str) -> String {
     out
 }
 
-/// Whether a path goes through what a framework keeps for itself, such as Keras' `_trainable_variables/0`: a name that no
-/// person gave.
+/// Whether a path contains a framework's private attribute, such as Keras' `_trainable_variables/0`.
 pub(super) fn is_private(path: &str) -> bool {
     path.split('/').any(|part| part.starts_with('_'))
 }
 
-/// What TensorFlow calls the variable of each key.
+/// The full name of each key's variable in TensorFlow.
 pub(super) fn full_names(graph: &ObjectGraph) -> BTreeMap<&str, &str> {
     let attributes = graph.nodes.iter().flat_map(|node| &node.attributes);
     let named = attributes.filter(|attribute| !attribute.full_name.is_empty());
@@ -65,7 +65,7 @@ pub(super) fn full_names(graph: &ObjectGraph) -> BTreeMap<&str, &str> {
 /// The full name and other paths of each key.
 pub(super) fn aliases(graph: &ObjectGraph) -> BTreeMap<String, Vec<String>> {
     let mut paths: Vec<Vec<String>> = vec![Vec::new(); graph.nodes.len()];
-    // The shortest path to each object, and by each of its parents the shortest through that one.
+    // The shortest path to each object, and the shortest path through each of its parents.
     let mut shortest: Vec<Option<(usize, String)>> = vec![None; graph.nodes.len()];
     let (mut waiting, mut room) = (VecDeque::new(), MAX_PATHS);
     if let Some(root) = shortest.first_mut() {

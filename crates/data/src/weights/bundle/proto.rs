@@ -1,4 +1,4 @@
-//! The protocol buffers of tensor bundles, as far as they are read and written.
+//! The protocol buffers of tensor bundles: the fields that are read and written.
 //!
 //! Source: TensorFlow's `tensor_bundle.proto`, `tensor_shape.proto`, `tensor_slice.proto`, `versions.proto`,
 //! `trackable_object_graph.proto`, `saved_tensor_slice.proto` (version 1 of the format) and `types.proto`.
@@ -12,7 +12,7 @@ use bf16scope_hlo::DType;
 pub(super) struct Header {
     #[prost(int32, tag = "1")]
     pub num_shards: i32,
-    /// 0 is little.
+    /// 0 means little-endian.
     #[prost(int32, tag = "2")]
     pub endianness: i32,
     #[prost(message, optional, tag = "3")]
@@ -65,7 +65,7 @@ pub(super) struct TensorSlice {
     pub extent: Vec<Extent>,
 }
 
-/// Elements along one axis; without a length, all of them.
+/// A range along one axis; without a length, the whole axis.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Extent {
     #[prost(int64, tag = "1")]
@@ -106,7 +106,7 @@ pub(super) struct Attribute {
     pub checkpoint_key: String,
 }
 
-/// What the first key of version 1 has: a message in field 1, where version 2 has a number.
+/// The value of version 1's first key: a message in field 1, where version 2 has a number.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct SavedTensorSlices {
     #[prost(message, optional, tag = "1")]
@@ -122,7 +122,7 @@ pub(super) struct SavedTensorSliceMeta {
 /// `DT_STRING`.
 const STRING: i32 = 7;
 
-/// TensorFlow's numbers of dtypes that HLO has. The quantized ones come after those that they are stored as.
+/// TensorFlow's dtype numbers. Quantized types come after the types in which they are stored.
 const DTYPES: &[(i32, DType)] = &[
     (1, DType::F32),
     (2, DType::F64),
@@ -155,7 +155,7 @@ const DTYPES: &[(i32, DType)] = &[
     (16, DType::U16),
 ];
 
-/// What TensorFlow's number means.
+/// The type with TensorFlow's number.
 pub(super) fn dtype(number: i32) -> WeightsDType {
     match (number, DTYPES.iter().find(|row| row.0 == number)) {
         (_, Some(row)) => WeightsDType::Array(row.1),

@@ -1,18 +1,20 @@
-//! Partitioned variables: the whole has no bytes of its own, each slice is under a key made of its place.
+//! Partitioned variables: the whole has no bytes of its own; each slice is stored under a key that contains its
+//! extents.
 //!
 //! Source: TensorFlow's `saved_tensor_slice_util.cc` (`EncodeTensorNameSlice`) and `tsl/lib/strings/ordered_code` of the numbers
 //! in such a key.
 
 use super::proto::TensorSlice;
 
-/// Slices of a variable at most: each pair of them is compared. A partitioner makes one for each parameter server.
+/// The largest number of slices per variable: each pair of them is compared. A partitioner makes one for each parameter
+/// server.
 pub(super) const MAX_SLICES: usize = 4096;
 
-/// Pairs of slices that are compared for all variables of a file at most: eight variables of so many slices, or three thousand
-/// of two hundred.
+/// The largest number of compared pairs for all variables of a file: eight variables with the largest number of slices,
+/// or three thousand with two hundred.
 pub(super) const MAX_PAIRS: u64 = 1 << 26;
 
-/// A part of an array: where it begins along each axis, and how much of it there is.
+/// A part of an array: where it begins along each axis, and its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
     pub starts: Vec<u64>,
@@ -20,7 +22,7 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// What a slice is of an array of these dims; `None` where it is not within them.
+    /// The part of an array with these dims; `None` if it is out of bounds.
     pub fn of(slice: &TensorSlice, dims: &[u64]) -> Option<Slice> {
         if slice.extent.len() != dims.len() {
             return None;
@@ -52,12 +54,12 @@ impl Slice {
         self.n_elements() > 0 && other.n_elements() > 0 && (0..self.dims.len()).all(meet)
     }
 
-    /// Whether the slice has every element along all axes but the first.
+    /// Whether the slice is complete along all axes but the first.
     pub fn is_of_rows(&self, dims: &[u64]) -> bool {
         dims.is_empty() || self.dims[1..] == dims[1..]
     }
 
-    /// Puts the slice's bytes in their place in an array of `dims`.
+    /// Copies the slice's bytes to their place in an array of `dims`.
     pub fn put(&self, dims: &[u64], width: usize, from: &[u8], into: &mut [u8]) {
         let Some(&row) = self.dims.last() else {
             into[..width].copy_from_slice(&from[..width]);
@@ -83,8 +85,8 @@ impl Slice {
     }
 }
 
-/// Whether slices are the whole of an array, each element once. It compares pairs of them, of which `pairs` may be compared
-/// yet; `None` where these are too few.
+/// Whether slices cover an array, each element once. Compares pairs of slices and subtracts them from `pairs`, the
+/// pairs left; `None` if these do not suffice.
 pub(super) fn cover(slices: &[Slice], dims: &[u64], pairs: &mut u64) -> Option<bool> {
     let n: Option<u64> = slices.iter().try_fold(0u64, |n, slice| n.checked_add(slice.n_elements()));
     if n != Some(dims.iter().product()) {
@@ -95,7 +97,7 @@ pub(super) fn cover(slices: &[Slice], dims: &[u64], pairs: &mut u64) -> Option<b
     Some((0..slices.len()).all(is_apart))
 }
 
-/// The key under which a slice is.
+/// The key of a slice.
 pub(super) fn key(name: &[u8], slice: &TensorSlice) -> Vec<u8> {
     let mut key = Vec::new();
     number(0, &mut key);
@@ -115,7 +117,7 @@ pub(super) fn key(name: &[u8], slice: &TensorSlice) -> Vec<u8> {
     key
 }
 
-/// How many bytes a number has, and those, the most significant first.
+/// The number of significant bytes, followed by those bytes, most significant first.
 fn number(value: u64, key: &mut Vec<u8>) {
     let bytes = value.to_be_bytes();
     let n_zeros = value.leading_zeros() as usize / 8;
@@ -123,7 +125,8 @@ fn number(value: u64, key: &mut Vec<u8>) {
     key.extend(&bytes[n_zeros..]);
 }
 
-/// So many ones as it has bytes, a zero, and the number, the most significant first; of a negative number all of that inverted.
+/// As many one bits as there are bytes, a zero bit, and the number, most significant byte first; all inverted for a
+/// negative number.
 fn signed(value: i64, key: &mut Vec<u8>) {
     let magnitude = if value < 0 { !value as u64 } else { value as u64 };
     let n_bits = 64 - magnitude.leading_zeros() as usize;
@@ -131,7 +134,7 @@ fn signed(value: i64, key: &mut Vec<u8>) {
     let mut bytes = [if value < 0 { 0xff } else { 0 }; 10];
     bytes[2..].copy_from_slice(&value.to_be_bytes());
     let bytes = &mut bytes[10 - n_bytes..];
-    // The ones of up to ten bytes are in the first two.
+    // The one bits for up to ten bytes are in the first two.
     let ones: u16 = 0xffff_u16.checked_shl(16 - n_bytes as u32).unwrap_or(0);
     let [first, second] = ones.to_be_bytes();
     bytes[0] ^= first;

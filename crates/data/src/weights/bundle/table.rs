@@ -1,8 +1,9 @@
-//! The table that is the index of a bundle: LevelDB's format, without compression and without filters.
+//! The table format of a bundle's index: LevelDB's, without compression and without filters.
 //!
-//! Keys and values lie in blocks, sorted by key, each key without what it shares with the one before. A last block says where
-//! the others are, and 48 bytes at the end where that one is. Every block has a checksum, the blocks follow one another from
-//! the first byte on, and what is between them and the end is zeros: so each bit of a table is checked.
+//! Keys and values are in blocks, sorted by key, each key without the prefix that it shares with the previous one. A
+//! last block locates the others, and the 48 bytes of the footer locate that one. Every block has a checksum, the
+//! blocks are contiguous from the first byte, and only zeros may be between them and the footer, so each bit of a table
+//! is checked.
 //!
 //! Source: LevelDB's `table_format.md`; TensorFlow's `tsl/lib/io/{table_builder,block_builder,format}.cc`.
 
@@ -12,22 +13,22 @@ use crate::weights::region::Region;
 use crate::weights::{WeightsError, WeightsErrorKind};
 use bf16scope_files::framing::masked_crc;
 
-/// What a table ends with.
+/// The last bytes of a table.
 const MAGIC: [u8; 8] = 0xdb47_7524_8b80_fb57_u64.to_le_bytes();
-/// Bytes at the end: two handles, zeros, and the magic number.
+/// The size of the footer: two handles, zeros, and the magic number.
 pub(in crate::weights) const FOOTER: u64 = 48;
-/// Kind of compression and checksum after each block.
+/// The compression type and the checksum after each block.
 const TRAILER: u64 = 5;
-/// Bytes of a table at most: names and shapes of half a million variables.
+/// The largest size of a table: names and shapes of half a million variables.
 const MAX_TABLE: u64 = 64 << 20;
-/// Bytes of all keys at most. What keys share stands once in the file, so a small file could make many long ones.
+/// The largest total size of all keys. A shared prefix is stored once, so a small file could make many long keys.
 const MAX_KEYS: u64 = 256 << 20;
-/// Bytes of a block that is written, as TensorFlow's writer has them.
+/// The size of written blocks, as in TensorFlow's writer.
 const BLOCK: usize = 256 << 10;
-/// Keys between two that are written whole.
+/// Keys from one that is written whole to the next.
 const RESTART: usize = 16;
 
-/// Whether a file ends as a table does.
+/// Whether a file ends like a table.
 pub(in crate::weights) fn is_table(region: &Region) -> Result<bool, WeightsError> {
     let Some(at) = region.n_bytes().checked_sub(8) else { return Ok(false) };
     Ok(region.read(at, 8, "the file")? == MAGIC)
@@ -56,10 +57,10 @@ impl Handle {
     }
 }
 
-/// What takes a key, its value, and where their block begins.
+/// Takes a key, its value, and where their block begins.
 type Each<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<(), WeightsError> + 'a;
 
-/// Reads every key and its value, in their order, after their checksums.
+/// Reads every key and its value, in order, after verifying their checksums.
 pub(super) fn read(region: &Region, each: &mut Each<'_>) -> Result<(), WeightsError> {
     let path = region.path();
     let damaged = |at, found: &str| WeightsError::damaged(path, at, found);
@@ -117,12 +118,12 @@ pub(super) fn read(region: &Region, each: &mut Each<'_>) -> Result<(), WeightsEr
     }
 }
 
-/// A block, whose checksum was right.
+/// A block with a verified checksum.
 fn block(region: &Region, handle: Handle) -> Result<Vec<u8>, WeightsError> {
     let mut bytes = region.read(handle.at, handle.n_bytes.saturating_add(TRAILER), "a block of the index")?;
     let crc = bytes.split_off(bytes.len() - 4);
     let (measured, expected) = (masked_crc(&bytes), u32::from_le_bytes(crc.try_into().expect("four bytes")));
-    // No fuzzer finds a checksum.
+    // A fuzzer cannot guess a checksum.
     if measured != expected && !cfg!(fuzzing) {
         let found = format!("the checksum of a block is {measured:08x}; expected {expected:08x}");
         return Err(WeightsError::damaged(region.path(), handle.at, found));
@@ -138,12 +139,12 @@ fn block(region: &Region, handle: Handle) -> Result<Vec<u8>, WeightsError> {
     }
 }
 
-/// The entries of a block, with the key of the last that was read.
+/// Iterates over the entries of a block; keeps the last key.
 #[derive(Default)]
 struct Entries {
     key: Vec<u8>,
     at: usize,
-    /// Where the entries end: after them it says where keys are whole.
+    /// Where the entries end: the restart points follow them.
     end: Option<usize>,
 }
 
@@ -152,7 +153,7 @@ impl Entries {
         *self = Entries { key: Vec::new(), at: 0, end: end_of_entries(block) };
     }
 
-    /// Where the next value is; `Some(None)` where there is something that is no entry.
+    /// Where the next value is; `Some(None)` for an invalid entry.
     fn next(&mut self, block: &[u8]) -> Option<Option<std::ops::Range<usize>>> {
         let Some(end) = self.end else {
             self.end = Some(0);
@@ -186,14 +187,14 @@ impl Entries {
     }
 }
 
-/// A block ends with the places where keys are whole, and their number.
+/// A block ends with the restart points, and their number.
 fn end_of_entries(block: &[u8]) -> Option<usize> {
     let (rest, n) = block.split_last_chunk::<4>()?;
     let n_bytes = usize::try_from(u32::from_le_bytes(*n)).ok()?.checked_mul(4)?;
     rest.len().checked_sub(n_bytes)
 }
 
-/// The entries of a block of which there are few.
+/// The entries of a small block.
 fn entries(block: &[u8]) -> impl Iterator<Item = Option<(Vec<u8>, &[u8])>> {
     let mut entries = Entries::default();
     entries.restart(block);
@@ -203,7 +204,7 @@ fn entries(block: &[u8]) -> impl Iterator<Item = Option<(Vec<u8>, &[u8])>> {
     })
 }
 
-/// A table of these keys, which are sorted and differ, and their values.
+/// A table with these pairs, whose keys must be sorted and distinct.
 pub(super) fn write<'a>(pairs: impl Iterator<Item = (&'a [u8], Vec<u8>)>) -> Vec<u8> {
     let (mut out, mut index) = (Vec::new(), BlockBuilder::default());
     let mut open = BlockBuilder::default();
@@ -234,7 +235,7 @@ pub(super) fn write<'a>(pairs: impl Iterator<Item = (&'a [u8], Vec<u8>)>) -> Vec
     out
 }
 
-/// A block that is being written.
+/// A block under construction.
 #[derive(Default)]
 struct BlockBuilder {
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Bundles that were made to take memory and time, and what replaces one.
+//! Bundles built to exhaust memory or time, and the replacement of a bundle.
 
 use std::fs;
 use std::io::Write as _;
@@ -18,12 +18,12 @@ fn at(offset: i64, dims: &[i64]) -> TensorEntry {
     TensorEntry { dtype: 4, shape: shape(dims), shard_id: 0, offset, size, crc32c: 0, slices: Vec::new() }
 }
 
-/// Opens a bundle of these entries, whose data file has so many bytes.
+/// Opens a bundle with these entries and a data file of this size.
 fn opened(entries: BTreeMap<Vec<u8>, TensorEntry>, n_bytes: u64) -> Result<Opened, String> {
     opened_of(entries, &|data| data.set_len(n_bytes))
 }
 
-/// The same, of a data file with these bytes.
+/// The same with the data file's bytes.
 fn opened_with(entries: BTreeMap<Vec<u8>, TensorEntry>, data: &[u8]) -> Result<Opened, String> {
     opened_of(entries, &|mut file| file.write_all(data))
 }
@@ -59,7 +59,7 @@ fn arrays_that_share_bytes_are_refused() {
     assert!(opened(many, 1 << 30).err().unwrap().contains("`0001` begins at byte 0 of data file 0, within `0000`"));
 }
 
-/// A graph of objects in which variables are called so, as the bytes of its tensor; and its entry.
+/// A graph of objects with these variable names, as the bytes of its tensor; and its entry.
 fn graph_of(keys: &[(&str, &str)]) -> Vec<u8> {
     let attribute = |(key, name): &(&str, &str)| proto::Attribute {
         name: "VARIABLE_VALUE".to_string(),
@@ -79,7 +79,7 @@ fn variables_of_keras_are_called_as_their_layers_call_them() {
         ("model/_trainable_variables/2", "twice"),
         ("model/_trainable_variables/3", "net/layers/0/kernel"),
         ("model/_trainable_variables/4", ""),
-        // A path that a person would write stays.
+        // A path without private attributes stays the name.
         ("net/layers/0/kernel", "dense/kernel"),
     ];
     let keys: Vec<(String, &str)> = called.iter().map(|(path, name)| (key(path), *name)).collect();
@@ -104,12 +104,12 @@ fn variables_of_keras_are_called_as_their_layers_call_them() {
     expected.extend((1..=4).map(|nth| called[nth].0));
     expected.push("net/layers/0/kernel");
     assert_eq!(names, expected);
-    // What it was called before finds it still.
+    // The previous name still finds it.
     let aliases = &opened.entries[0].aliases;
     assert!(["model/_trainable_variables/0", keys[0].0].iter().all(|name| aliases.iter().any(|alias| alias == name)));
 }
 
-/// An array of slices by columns, and the entries of those.
+/// An array sliced by columns, with the slices' entries.
 fn columns(name: &str, n: i64, rows: i64, place: impl Fn(i64) -> i64) -> BTreeMap<Vec<u8>, TensorEntry> {
     let slice =
         |nth| TensorSlice { extent: vec![Extent { start: 0, length: None }, Extent { start: nth, length: Some(1) }] };
@@ -127,7 +127,7 @@ fn slices_that_share_bytes_are_refused_and_pairs_of_them_are_bounded() {
     assert!(
         opened(columns("x", 1024, 1 << 20, |_| 0), 1 << 20).err().unwrap().contains("begins at byte 0 of data file 0")
     );
-    // Without bytes, so that none are shared: 10 arrays of 4,096 slices each.
+    // Empty slices, so that no bytes are shared: 10 arrays of 4,096 slices each.
     let many: BTreeMap<Vec<u8>, TensorEntry> =
         (0..10).flat_map(|nth| columns(&format!("{nth:02}"), 4096, 0, |_| 0)).collect();
     let said = opened(many, 0).err().unwrap();
@@ -150,7 +150,8 @@ fn names_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The data were replaced before the index: between the two neither the old bundle nor the new one could be read.
+/// The data used to be replaced before the index: between the two, neither the old bundle nor the new one could be
+/// read.
 #[test]
 fn a_bundle_takes_the_place_of_another_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -162,13 +163,13 @@ fn a_bundle_takes_the_place_of_another_at_once() {
         (value(&prefix), names_in(folder.path())),
         (2.0, ["m.data-00000-of-00002", "m.index"].map(String::from).to_vec())
     );
-    // As far as a writer came that was killed before the index: its data are beside the old bundle's.
+    // The state when a writer is killed before the index: its data are beside the old bundle's.
     save(&prefix, 3.0).unwrap();
     assert_eq!(names_in(folder.path()), ["m.data-00000-of-00001", "m.index"]);
     fs::copy(shard_name(&prefix, 0, 1), shard_name(&prefix, 0, 2)).unwrap();
     save(&prefix, 4.0).unwrap();
     assert_eq!(value(&prefix), 4.0);
-    // Of two writers at once the last index names its own data.
+    // After two concurrent writers, the last index names its own data.
     let data = BTreeMap::from([("x", 5.0f32), ("y", 6.0)]);
     let writers: Vec<BundleWriter> = data
         .values()
@@ -185,7 +186,7 @@ fn a_bundle_takes_the_place_of_another_at_once() {
     assert!(weights::open(&prefix).unwrap().look("x").is_ok());
 }
 
-/// As far as a writer came that was killed: it put its data in their place, or did not remove those that it replaced.
+/// The states in which a killed writer has put its data in place, or has not removed those that it replaced.
 #[test]
 fn data_that_a_killed_writer_left_go_with_the_next_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -203,7 +204,7 @@ fn data_that_a_killed_writer_left_go_with_the_next_one() {
         assert_eq!(value(&prefix), 1.0);
         assert_eq!(names_in(folder.path()), ["m.data-00000-of-00001", "m.data-00000-of-00009", "m.index"], "{data}");
     }
-    // Without an index nothing is named, and with one that cannot be read all may be.
+    // Without an index no data are named; with an unreadable one all of them might be.
     fs::hard_link(at("m.data-00000-of-00001"), at(".m.data-00000-of-00001.writing-dead00")).unwrap();
     fs::rename(at("m.index"), at("index")).unwrap();
     fs::write(at("m.index"), "no table").unwrap();
@@ -230,7 +231,7 @@ fn a_bundle_that_may_not_be_replaced_stays() {
         fs::set_permissions(&path, open).unwrap();
         assert_eq!((value(&prefix), names_in(folder.path()).len()), (1.0, 2), "{name}");
     }
-    // Through a link the other bundle would get this one's index, and keep its own data.
+    // Writing through a link would give the other bundle this one's index, but not its data.
     std::os::unix::fs::symlink("m.index", folder.path().join("l.index")).unwrap();
     let error = save(&folder.path().join("l"), 2.0).unwrap_err();
     assert!(error.to_string().contains("l.index: cannot write the file of weights"), "{error}");

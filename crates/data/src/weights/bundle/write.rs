@@ -1,10 +1,10 @@
-//! Writes a bundle: one data file, and an index by names, as a `Saver` writes it. TensorFlow restores it by names:
+//! Writes a bundle: one data file, and an index by names, like a `Saver`. TensorFlow restores it by names:
 //! `tf.train.load_checkpoint`, `tf.compat.v1.train.Saver`, and `tf.train.Checkpoint` of variables with such names.
 //!
-//! A bundle is two files, and one of them alone is put in place at once. So the data file never replaces another: it takes the
-//! first name that is free, `data-00000-of-00001` or, beside an older bundle, `data-00000-of-00002` and so on, and the index
-//! says which. As the index is replaced, the new bundle takes the old one's place; then the old one's data are removed. Data that
-//! a killed writer put beside a bundle, or was about to remove, have a second name by which the next writer knows them.
+//! A bundle has two files, and only one file at a time can be replaced atomically. So the data file never replaces
+//! another: it takes the first free name, `data-00000-of-00001` or, beside an older bundle, `data-00000-of-00002` and
+//! so on, and the index names it. Replacing the index switches to the new bundle; then the old data are removed. A
+//! killed writer may leave data beside a bundle; they have a second name by which the next writer recognises them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Write as _};
@@ -20,29 +20,29 @@ use bf16scope_files::framing::mask;
 use bf16scope_files::{self as files, Doomed, FileError, Replacement};
 use bf16scope_hlo::{ArrayShape, DType};
 
-/// A bundle that is being written.
+/// A bundle being written.
 pub(in crate::weights) struct BundleWriter {
     prefix: PathBuf,
     data: BufWriter<Replacement>,
     index: Replacement,
-    /// The data files of the bundle that is replaced.
+    /// The data files of the bundle to be replaced.
     replaced: Vec<PathBuf>,
     n_bytes: u64,
     entries: BTreeMap<String, TensorEntry>,
 }
 
 impl BundleWriter {
-    /// Begins one. What is there stays as it is until [`finish`](BundleWriter::finish).
+    /// Begins a bundle. The existing files are unchanged until [`finish`](BundleWriter::finish).
     pub fn create(prefix: &Path) -> Result<BundleWriter, WeightsError> {
         let index = index_of(prefix);
-        // Another bundle would have this one's index then, and its own data.
+        // Through a link, another bundle would get this one's index but keep its own data.
         if index.is_symlink() {
             let cause = FileError::Taken { found: "a symbolic link" }.into();
             return Err(WeightsError::write(&index, cause));
         }
         let replaced = data_files(&index);
         let begin = |path: &Path| Replacement::begin(path).map_err(|cause| WeightsError::write(path, cause));
-        // What may not be replaced is said before anything is written.
+        // Files that may not be replaced are reported before anything is written.
         for data in &replaced {
             files::check_replaceable(data).map_err(|cause| WeightsError::write(data, cause))?;
         }
@@ -53,12 +53,12 @@ impl BundleWriter {
         Ok(BundleWriter { prefix, data, index, replaced, n_bytes: 0, entries: BTreeMap::new() })
     }
 
-    /// Whether a bundle holds arrays of a dtype.
+    /// Whether a bundle can hold arrays of this dtype.
     pub fn holds(dtype: DType) -> bool {
         proto::number(dtype).is_some()
     }
 
-    /// Appends an array, whose dtype a bundle [`holds`](BundleWriter::holds).
+    /// Appends an array of a dtype that a bundle [`holds`](BundleWriter::holds).
     pub fn add(&mut self, name: &str, shape: &ArrayShape, bytes: &[u8]) -> Result<(), WeightsError> {
         self.data.write_all(bytes).map_err(|cause| WeightsError::write(&self.prefix, cause))?;
         let entry = TensorEntry {
@@ -78,7 +78,7 @@ impl BundleWriter {
         Ok(())
     }
 
-    /// Puts both files in their places, the index last: without it nobody reads the data.
+    /// Moves both files into place, the index last: the data are not used without it.
     pub fn finish(self) -> Result<(), WeightsError> {
         let BundleWriter { prefix, data, mut index, replaced, entries, .. } = self;
         let failed = |cause| WeightsError::write(&prefix, cause);
@@ -90,12 +90,12 @@ impl BundleWriter {
         let header = Header { num_shards, endianness: 0, version }.encode_to_vec();
         let pairs = entries.iter().map(|(name, entry)| (name.as_bytes(), entry.encode_to_vec()));
         let table = table::write(std::iter::once((&b""[..], header)).chain(pairs));
-        // A link is another's, and so is what it leads to.
+        // Links are never removed, nor are their targets.
         let is_file = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_file());
         let replaced: Vec<&PathBuf> = replaced.iter().filter(|data| *data != place && is_file(data)).collect();
         let doomed: Vec<Doomed> = replaced.iter().map(|data| files::doom(data)).collect();
         if let Err(cause) = index.write_all(&table).and_then(|()| index.finish()) {
-            // Without an index that names them these data are nobody's.
+            // Without an index that names them, these data are unused.
             drop(files::remove_file(place));
             return Err(failed(cause));
         }
@@ -109,8 +109,8 @@ impl BundleWriter {
     }
 }
 
-/// Removes data that killed writers of this bundle left, and that its index does not name. Which an index names that cannot be
-/// read is not known: all of them stay then.
+/// Removes data that killed writers of this bundle left and that its index does not name. If the index cannot be read,
+/// all of them stay.
 fn remove_unnamed(prefix: &Path, index: &Path) {
     let n_shards = match index.symlink_metadata() {
         Err(_) => 0,
@@ -133,14 +133,14 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Names of a data file that are tried.
+/// The number of names to try for a data file.
 const MAX_NAMES: i32 = 99_999;
 
 fn names(prefix: &Path) -> impl Iterator<Item = PathBuf> {
     (1..=MAX_NAMES).map(|n| shard_name(prefix, 0, n))
 }
 
-/// The data files that an index names; none where there is no index, or one that cannot be read.
+/// The data files that an index names; empty if there is no index, or it cannot be read.
 fn data_files(index: &Path) -> Vec<PathBuf> {
     let found = Region::open(index).and_then(|region| read_index(&region)).unwrap_or_default();
     let Some(header) = found.header else { return Vec::new() };

@@ -1,5 +1,5 @@
-//! Attributes that are texts: `name` of a group, which is what Keras calls the layer whose variables are in the group, and
-//! `dtype` of a dataset that HDF5 has no type for.
+//! Text attributes: a group's `name`, which is Keras' name for the layer whose variables are in the group, and `dtype`
+//! of a dataset whose type HDF5 lacks.
 //!
 //! Source: the HDF5 File Format Specification, version 3.0, sections III.E (global heap) and IV.A.2.m (the message).
 
@@ -7,15 +7,15 @@ use super::cursor::Cursor;
 use super::header::{Message, Structure};
 
 const ATTRIBUTE: u16 = 0x0C;
-/// Bytes of a name at most.
+/// The largest size of a name.
 const MAX_NAME: usize = 4096;
-/// Bytes of a heap of texts at most; h5py's have 4,096.
+/// The largest size of a heap of texts; h5py's have 4,096 bytes.
 const MAX_HEAP: u64 = 1 << 20;
 /// Classes of datatypes.
 const FIXED_TEXT: u8 = 3;
 const VARIABLE_LENGTH: u8 = 9;
 
-/// The text of an attribute of an object. Nothing where there is none, or one that is no text.
+/// The text of an object's attribute; `None` if it does not exist or is not a text.
 pub(super) fn text(file: &Structure<'_>, messages: &[Message], name: &str) -> Option<String> {
     let attributes = messages.iter().filter(|message| message.kind == ATTRIBUTE && !message.is_shared);
     let (class, value) = attributes.into_iter().find_map(|message| named(&message.bytes, name))?;
@@ -34,13 +34,13 @@ pub(super) fn text(file: &Structure<'_>, messages: &[Message], name: &str) -> Op
     is_name.then(|| text.to_string())
 }
 
-/// The class of the datatype, and the value, if an attribute has this name.
+/// The class of the datatype, and the value, if the attribute has this name.
 fn named<'a>(bytes: &'a [u8], expected: &str) -> Option<(u8, &'a [u8])> {
     let mut rest = Cursor(bytes);
     let (version, _flags) = (rest.byte()?, rest.byte()?);
     let [name, datatype, dataspace] = [rest.size(2)?, rest.size(2)?, rest.size(2)?];
     rest.take(if version == 3 { 1 } else { 0 })?;
-    // The first version fills each part up to eight bytes.
+    // The first version pads each part to eight bytes.
     let mut part = |n: usize| rest.take(if version == 1 { n.next_multiple_of(8) } else { n });
     let is_it = part(name)?.split(|&byte| byte == 0).next() == Some(expected.as_bytes());
     let class = part(datatype)?.first()? & 0x0f;
@@ -56,7 +56,7 @@ fn in_heap(file: &Structure<'_>, at: u64, idx: u32) -> Option<Vec<u8>> {
     let mut rest = Cursor(heap.get(16..)?);
     loop {
         let (found, _references, _reserved, n) = (rest.short()?, rest.short()?, rest.word()?, rest.size(8)?);
-        // The object of number 0 is what is free.
+        // The object with number 0 is the free space.
         if found == 0 {
             return None;
         }

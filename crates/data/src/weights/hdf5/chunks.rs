@@ -1,4 +1,4 @@
-//! Datasets in blocks: where each block is, unpacked and put in its place.
+//! Chunked datasets: finds, unpacks and places each chunk.
 //!
 //! Source: the HDF5 File Format Specification, version 3.0, sections III.A.1, VII.C and IV.A.2.l.
 
@@ -10,16 +10,16 @@ use super::header::{NOWHERE, Structure};
 use crate::weights::WeightsError;
 use bf16scope_files as files;
 
-/// Levels of a B-tree at most.
+/// The largest depth of a B-tree.
 const MAX_LEVELS: u8 = 16;
-/// So many bytes deflate makes of one at most.
+/// The largest ratio of unpacked to deflated bytes.
 const MAX_RATIO: u64 = 1032;
-/// Bytes that an index has for a block, at least.
+/// The least size of an index entry for a chunk.
 const MIN_ENTRY: u64 = 8;
-/// Blocks of a dataset at most.
+/// The largest number of chunks in a dataset.
 const MAX_CHUNKS: u64 = 1 << 24;
 
-/// A block: its place in the file, its bytes there, the filters that it is without, and its place in the dataset.
+/// A chunk: its place in the file, its bytes there, the filters that were skipped, and its place in the dataset.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
     at: u64,
@@ -29,13 +29,13 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// Bytes that it takes of the file.
+    /// Its bytes in the file.
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes
     }
 }
 
-/// The blocks of a dataset, all of which are there: what has not been written would be made up.
+/// The chunks of a dataset, all of which must exist: elements that were never written would be invented.
 pub(super) fn find(
     file: &Structure<'_>,
     at: u64,
@@ -75,7 +75,7 @@ pub(super) fn find(
         }
         ChunkIndex::Implicit(first) => {
             file.region.check(first, n_bytes.saturating_mul(expected), &format!("dataset `{name}`"))?;
-            // No entry of an index is in the file for each, as there is for others.
+            // The file is too small to have an index entry for each chunk; this index type has none.
             if expected > 1 << 10 && expected > file.region.n_bytes() / MIN_ENTRY {
                 return Err(wrong(format!("is in {expected} blocks of {n_bytes} bytes")));
             }
@@ -102,7 +102,7 @@ pub(super) fn find(
     if chunks.len() as u64 != expected || !chunks.iter().all(is_placed) {
         return Err(wrong(format!("has {} of its {expected} blocks; expected all", chunks.len())));
     }
-    // Else a small file could point at the same bytes from many blocks, or say that a few are many.
+    // Otherwise a small file could refer to the same bytes from many chunks, or claim that a few bytes are many.
     let stored = chunks.iter().fold(0u64, |n, chunk| n.saturating_add(chunk.n_bytes));
     let is_packed = dataset.filters.contains(&Filter::Deflate);
     let most = |stored: u64| if is_packed { stored.saturating_mul(MAX_RATIO) } else { stored };
@@ -113,7 +113,7 @@ pub(super) fn find(
     Ok(chunks)
 }
 
-/// The blocks of a B-tree's node, and of those below it.
+/// The chunks of a B-tree's node, and of its descendants.
 fn tree(
     file: &Structure<'_>,
     at: u64,
@@ -127,7 +127,7 @@ fn tree(
     let mut rest = Cursor(head.strip_prefix(b"TREE").ok_or_else(none)?);
     let (kind, level) = rest.byte().zip(rest.byte()).ok_or_else(none)?;
     let n = rest.short().filter(|_| kind == 1 && level < levels).ok_or_else(none)?;
-    // Sizes, a mask, and the place along each axis and within an element; then the block or the node below.
+    // Sizes, a mask, and the offset along each axis and within an element; then the chunk or the child node.
     let n_pair = 8 + 8 * (rank + 1) + 8;
     let bytes = file.read(at + 24, u64::from(n) * n_pair as u64, "a node of a dataset's blocks")?;
     for pair in bytes.chunks_exact(n_pair) {
@@ -147,7 +147,7 @@ fn tree(
     Ok(())
 }
 
-/// Where each of so many blocks is, how many bytes it has, and which filters it is without: a fixed array.
+/// The place, size and skipped filters of each of `n` chunks, from a fixed array.
 fn array(file: &Structure<'_>, at: u64, n: u64, n_bytes: u64) -> Result<Vec<(u64, u64, u32)>, WeightsError> {
     let none = || file.damaged(at, "there is no index of a dataset's blocks");
     let bytes = file.read(at, 24, "the index of a dataset's blocks")?;
@@ -172,7 +172,7 @@ fn array(file: &Structure<'_>, at: u64, n: u64, n_bytes: u64) -> Result<Vec<(u64
     entries.chunks_exact(n_entry).map(|bytes| entry(bytes).ok_or_else(none)).collect()
 }
 
-/// A block's elements.
+/// A chunk's elements.
 pub(super) fn unpack(
     region: &crate::weights::region::Region,
     name: &str,
@@ -221,7 +221,7 @@ pub(super) fn unpack(
     }
 }
 
-/// All first bytes of elements stand before all second ones; what is left over is as it was.
+/// Undoes the shuffle filter: all first bytes of elements come first, then all second ones; a remainder is unchanged.
 fn unshuffled(bytes: &[u8], width: usize) -> Vec<u8> {
     let n = bytes.len() / width;
     let mut out = bytes.to_vec();
@@ -243,7 +243,7 @@ fn fletcher32(bytes: &[u8]) -> u32 {
     ((folded(second) << 16) | folded(first)) as u32
 }
 
-/// Puts a block's elements, as far as the dataset has them, in their places.
+/// Copies a chunk's elements, as far as they are within the dataset, to their places.
 pub(super) fn put(dataset: &Dataset, chunk_dims: &[u64], chunk: &Chunk, from: &[u8], into: &mut [u8]) {
     let (dims, width) = (&dataset.dims, dataset.width);
     let own: Vec<u64> = (0..dims.len()).map(|axis| chunk_dims[axis].min(dims[axis] - chunk.start[axis])).collect();
@@ -282,8 +282,8 @@ mod tests {
 
     #[test]
     fn a_block_that_becomes_gigabytes_is_refused_before_it_is_unpacked() {
-        // Six million packed bytes may become six billion by deflate's own ratio; these become nothing, so that only what
-        // is asked before can refuse them as a bomb.
+        // Deflate's own ratio would allow six million packed bytes to become six billion; these unpack to nothing, so
+        // that only the check before unpacking can refuse them as a bomb.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights.h5");
         std::fs::write(&path, vec![0u8; 6_000_000]).unwrap();

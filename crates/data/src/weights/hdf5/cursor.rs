@@ -1,6 +1,6 @@
-//! Little-endian numbers out of bytes that may end anywhere.
+//! Reads little-endian numbers from bytes that may end anywhere.
 
-/// Bytes that are taken from the front.
+/// Bytes, consumed from the front.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor<'a>(pub &'a [u8]);
 

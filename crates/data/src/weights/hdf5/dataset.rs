@@ -1,4 +1,4 @@
-//! Datasets: dtype, dims, where the elements are, and what packs them.
+//! Datasets: dtype, dims, where the elements are, and their compression.
 //!
 //! Source: the HDF5 File Format Specification, version 3.0, sections IV.A.2.b, d, i, l and III.A.1 and VII.
 
@@ -13,10 +13,10 @@ const DATATYPE: u16 = 0x03;
 const LAYOUT: u16 = 0x08;
 const FILTERS: u16 = 0x0b;
 
-/// What bytes are that HDF5 does not interpret.
+/// The name of HDF5's opaque class.
 const OPAQUE: &str = "opaque bytes";
 
-/// A dataset of which the elements are not read yet.
+/// A dataset before its elements are read.
 #[derive(Clone, Debug)]
 pub(super) struct Dataset {
     pub dtype: WeightsDType,
@@ -33,26 +33,26 @@ pub(super) struct Dataset {
 pub(super) enum Layout {
     /// In the header.
     Compact(Vec<u8>),
-    /// In one place; none where nothing was written.
+    /// In one place; `None` if nothing was written.
     Contiguous(Option<(u64, u64)>),
-    /// In blocks of these dims, found by an index.
+    /// In chunks of these dims, found by an index.
     Chunked { dims: Vec<u64>, index: ChunkIndex },
 }
 
-/// How blocks are found.
+/// The index of chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ChunkIndex {
     /// A B-tree of version 1.
     Tree(u64),
-    /// There is one block: where, and its bytes if they are packed.
+    /// A single chunk: its place, and its size if it is compressed.
     Single(u64, Option<u64>),
-    /// One after the other.
+    /// Contiguous chunks.
     Implicit(u64),
-    /// An array of a size that does not change.
+    /// A fixed array.
     Array(u64),
 }
 
-/// What packs a block.
+/// A filter of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filter {
     Deflate,
@@ -60,7 +60,7 @@ pub(super) enum Filter {
     Fletcher32,
 }
 
-/// What an object says, if it is a dataset.
+/// The dataset in an object's messages, if it is one.
 pub(super) fn read(
     file: &Structure<'_>,
     at: u64,
@@ -78,7 +78,7 @@ pub(super) fn read(
     let wrong = |what: &str| file.damaged(at, format!("dataset `{name}` has {what} that cannot be read"));
     let dims = dims(&space.bytes).ok_or_else(|| wrong("dims"))?;
     let (mut dtype, width, is_big_endian) = element(&dtype.bytes).ok_or_else(|| wrong("a type"))?;
-    // Keras writes bf16 as bytes that HDF5 does not interpret, and says so beside them; h5py writes NumPy's `V2` the same way.
+    // Keras writes bf16 as opaque bytes with an attribute that says so; h5py writes NumPy's `V2` the same way.
     if dtype == WeightsDType::Other(OPAQUE) && width == 2 {
         match attributes::text(file, messages, "dtype").as_deref() {
             None | Some("bfloat16") => dtype = WeightsDType::Array(DType::BF16),
@@ -103,7 +103,7 @@ fn dims(bytes: &[u8]) -> Option<Vec<u64>> {
     let (version, rank, _flags) = (rest.byte()?, rest.byte()?, rest.byte()?);
     match version {
         1 => drop(rest.take(5)?),
-        // A null dataspace has no elements, and no dims to say so.
+        // A null dataspace has no elements, and no dims.
         2 if rest.byte()? == 2 => return Some(vec![0]),
         2 => {}
         _ => return None,
@@ -111,7 +111,7 @@ fn dims(bytes: &[u8]) -> Option<Vec<u64>> {
     (0..rank).map(|_| rest.long()).collect()
 }
 
-/// The dtype, the bytes of an element, and whether the most significant comes first.
+/// The dtype, the size of an element, and whether the most significant byte comes first.
 fn element(bytes: &[u8]) -> Option<(WeightsDType, usize, bool)> {
     let mut rest = Cursor(bytes);
     let (class, bits) = (rest.byte()? & 15, rest.number(3)?);
@@ -140,7 +140,7 @@ fn element(bytes: &[u8]) -> Option<(WeightsDType, usize, bool)> {
             None => return other("floats of odd sizes"),
         },
         3 => (WeightsDType::Text, width, false),
-        // Bytes with a tag that says what they are have another meaning than NumPy's.
+        // Opaque bytes with a tag have another meaning than NumPy's void types.
         5 if rest.0.iter().all(|&byte| byte == 0) => return other(OPAQUE),
         6 => return other("compound"),
         8 if width == 1 && is_bool(bits, bytes[0] >> 4, rest) == Some(true) => {
@@ -152,17 +152,17 @@ fn element(bytes: &[u8]) -> Option<(WeightsDType, usize, bool)> {
     })
 }
 
-/// Where the parts of a float are, for each dtype: bits of the exponent and of the mantissa below it; the sign is on top.
+/// The layout of each float dtype: bits of the exponent and of the mantissa below it; the sign is on top.
 const FLOATS: &[(DType, u8, u8)] =
     &[(DType::F16, 5, 10), (DType::BF16, 8, 7), (DType::F32, 8, 23), (DType::F64, 11, 52), (DType::F8E5M2, 5, 2)];
 
-/// The dtype of a float, every part of which is where IEEE has it: its width and its exponent's alone would take another bias,
-/// VAX's order of bytes, or parts in other places for it.
+/// The dtype of a float, all of whose parts must be where IEEE has them: checking only the sizes of the float and of
+/// its exponent would accept another bias, VAX's byte order, or other positions.
 fn float(bits: u64, width: usize, mut rest: Cursor<'_>) -> Option<Option<DType>> {
     let (offset, precision) = (rest.short()?, rest.short()?);
     let [exponent_at, n_exponent, mantissa_at, n_mantissa] = [rest.byte()?, rest.byte()?, rest.byte()?, rest.byte()?];
     let bias = rest.word()?;
-    // Bit 6 is VAX's order; bits 4 and 5 say how mantissas are normalised, 2 that their first bit is implied.
+    // Bit 6 is VAX's order; bits 4 and 5 state how mantissas are normalised, 2 for an implied first bit.
     let (is_vax, normalised, sign_at) = (bits & 0x40 != 0, (bits >> 4) & 3, (bits >> 8) & 0xff);
     let is_ieee = |&&(_, exponent, mantissa): &&(DType, u8, u8)| {
         let n_bits = u16::from(1 + exponent + mantissa);
@@ -175,9 +175,9 @@ fn float(bits: u64, width: usize, mut rest: Cursor<'_>) -> Option<Option<DType>>
     Some(FLOATS.iter().find(is_ieee).map(|row| row.0))
 }
 
-/// Whether an enum of a byte is NumPy's bool as h5py has it: FALSE is 0 and TRUE is 1.
+/// Whether an enum of a byte is NumPy's bool in h5py's form: FALSE is 0 and TRUE is 1.
 fn is_bool(bits: u64, version: u8, mut rest: Cursor<'_>) -> Option<bool> {
-    // The integers that are named: their class, their width, and where their bits are.
+    // The base type of the enum: its class, its width, and the position of its bits.
     let class = rest.byte()? & 15;
     rest.take(3)?;
     let (width, offset, precision) = (rest.word()?, rest.short()?, rest.short()?);
@@ -187,7 +187,7 @@ fn is_bool(bits: u64, version: u8, mut rest: Cursor<'_>) -> Option<bool> {
     let mut names = Vec::new();
     for _ in 0..2 {
         let n = memchr::memchr(0, rest.0)?;
-        // Names are filled up to eight bytes, with the NUL after each, before version 3.
+        // Before version 3, names are padded to eight bytes, including their NUL.
         names.push(&rest.take(if version < 3 { (n + 1).next_multiple_of(8) } else { n + 1 })?[..n]);
     }
     let values = rest.take(2)?;
@@ -223,7 +223,7 @@ fn layout(file: &Structure<'_>, at: u64, name: &str, bytes: &[u8]) -> Result<Opt
     })
 }
 
-/// The dims of a block, and after them the bytes of an element, which its type says.
+/// The dims of a chunk, followed by the size of an element, which its type gives too.
 fn chunked_3(mut rest: Cursor<'_>) -> Option<Layout> {
     let n = rest.byte()?.checked_sub(1)?;
     let tree = rest.long()?;
@@ -231,7 +231,7 @@ fn chunked_3(mut rest: Cursor<'_>) -> Option<Layout> {
     Some(Layout::Chunked { dims, index: ChunkIndex::Tree(tree) })
 }
 
-/// `Some(None)` where there is an index of a kind that is not read.
+/// `Some(None)` for an unsupported kind of index.
 fn chunked_4(mut rest: Cursor<'_>) -> Option<Option<Layout>> {
     let (flags, n) = (rest.byte()?, rest.byte()?.checked_sub(1)?);
     let n_bytes = rest.byte()?.into();

@@ -1,5 +1,5 @@
-//! Groups: the names in one, and the object that each leads to. Old groups are a B-tree over tables of symbols; new ones have
-//! links in their header, or many of them in a fractal heap, by an index of names.
+//! Groups: names and the objects that they link to. Old groups are a B-tree over symbol tables; new ones have links in
+//! their header, or, if there are many, in a fractal heap with an index of names.
 //!
 //! Source: the HDF5 File Format Specification, version 3.0, sections III.A, III.B, III.C, III.D, III.G and IV.A.2.
 
@@ -10,10 +10,10 @@ use crate::weights::WeightsError;
 const LINK_INFO: u16 = 0x02;
 const LINK: u16 = 0x06;
 const SYMBOL_TABLE: u16 = 0x11;
-/// Levels of a B-tree at most.
+/// The largest depth of a B-tree.
 const MAX_LEVELS: u8 = 16;
 
-/// A name in a group, and the object there; none of a link that leads elsewhere by name.
+/// A name in a group, and its object; `None` for soft and external links.
 pub(super) type Link = (String, Option<u64>);
 
 /// Whether an object is a group.
@@ -48,7 +48,7 @@ pub(super) fn links(file: &Structure<'_>, at: u64, messages: &[Message]) -> Resu
     Ok(found)
 }
 
-/// A link, as a message or in a heap.
+/// A link, from a message or from a heap.
 fn link(file: &Structure<'_>, bytes: &[u8]) -> Result<Option<Link>, WeightsError> {
     let Some((name, object)) = link_of(bytes) else { return Ok(None) };
     Ok(Some((file.name(name)?, object)))
@@ -65,7 +65,7 @@ fn link_of(bytes: &[u8]) -> Option<(&[u8], Option<u64>)> {
     Some((name, if kind == 0 { Some(rest.long()?) } else { None }))
 }
 
-/// The names of an old group, one after the other, each with a NUL after it.
+/// The NUL-terminated names of an old group.
 fn names(file: &Structure<'_>, at: u64) -> Result<Vec<u8>, WeightsError> {
     let bytes = file.read(at, 32, "the names of a group")?;
     let mut rest = Cursor(bytes.strip_prefix(b"HEAP").unwrap_or_default());
@@ -74,7 +74,7 @@ fn names(file: &Structure<'_>, at: u64) -> Result<Vec<u8>, WeightsError> {
     file.read(at, n_bytes, "the names of a group")
 }
 
-/// The symbols of a B-tree's node, and of those below it.
+/// The symbols of a B-tree's node, and of its descendants.
 fn symbols(file: &Structure<'_>, at: u64, names: &[u8], levels: u8, found: &mut Vec<Link>) -> Result<(), WeightsError> {
     let none = || file.damaged(at, "there is no node of a group's names");
     let head = file.read(at, 8, "a node of a group's names")?;
@@ -87,7 +87,7 @@ fn symbols(file: &Structure<'_>, at: u64, names: &[u8], levels: u8, found: &mut 
             let name = name.and_then(|name| names.get(name..)).ok_or_else(none)?;
             let name = &name[..memchr::memchr(0, name).ok_or_else(none)?];
             let name = file.name(name)?;
-            // A kind of 2 is a link by name.
+            // Cache type 2 is a soft link.
             found.push((name, object.filter(|_| cache != Some(2))));
         }
         return Ok(());
@@ -96,7 +96,7 @@ fn symbols(file: &Structure<'_>, at: u64, names: &[u8], levels: u8, found: &mut 
     let mut rest = Cursor(rest);
     let (kind, level) = rest.byte().zip(rest.byte()).ok_or_else(none)?;
     let n = rest.short().filter(|_| kind == 0 && level < levels).ok_or_else(none)?;
-    // A key before each child, and one after the last; before them two neighbours.
+    // A key before each child, and one after the last; before them the two siblings.
     let bytes = file.read(at + 24, u64::from(n) * 16, "a node of a group's names")?;
     for pair in bytes.chunks_exact(16) {
         let child = Cursor(&pair[8..]).long().ok_or_else(none)?;
@@ -105,16 +105,16 @@ fn symbols(file: &Structure<'_>, at: u64, names: &[u8], levels: u8, found: &mut 
     Ok(())
 }
 
-/// A fractal heap, as far as links are in it.
+/// A fractal heap, as far as it holds links.
 struct Heap {
     at: u64,
-    /// Bytes of an offset within it.
+    /// The size of an offset within it.
     n_offset: usize,
     width: u64,
     start_size: u64,
     max_direct: u64,
     root: u64,
-    /// Rows of the root; none where it is one block.
+    /// Rows of the root block; 0 if it is a direct block.
     n_rows: u64,
 }
 
@@ -133,7 +133,7 @@ impl Heap {
         Ok(Heap { at, n_offset, width, start_size, max_direct, root: field(132, 8), n_rows: field(140, 2) })
     }
 
-    /// The bytes of the object that an identifier names.
+    /// The bytes of the object with an identifier.
     fn object(&self, file: &Structure<'_>, id: &[u8]) -> Result<Vec<u8>, WeightsError> {
         let none = || file.damaged(self.at, "a link is not in its heap");
         let mut rest = Cursor(id);
@@ -149,7 +149,7 @@ impl Heap {
         file.read(at, n_bytes, "a link")
     }
 
-    /// The block in which an offset is: where it is in the file, its first offset, and its bytes.
+    /// The block that contains an offset: its place in the file, its first offset, and its size.
     fn block(&self, file: &Structure<'_>, offset: u64) -> Result<(u64, u64, u64), WeightsError> {
         let none = || file.damaged(self.at, "a link is not in its heap");
         if self.n_rows == 0 {
@@ -157,7 +157,8 @@ impl Heap {
         }
         let (mut start, mut size) = (0u64, self.start_size);
         for row in 0..self.n_rows {
-            // The second row's blocks are as large as the first's, and then each row's twice as large as those before.
+            // The blocks of the second row are as large as the first row's; from then on the size doubles with each
+            // row.
             if row > 1 {
                 size = size.checked_mul(2).ok_or_else(none)?;
             }
@@ -180,12 +181,12 @@ impl Heap {
     }
 }
 
-/// What an index of names says of its nodes.
+/// Sizes in an index of names.
 struct Index {
     heap: Heap,
     n_node: u64,
     n_record: usize,
-    /// Bytes of a number of records, and of all those below a node at each level.
+    /// The size of a number of records, and of the total below a node, at each level.
     n_count: usize,
     n_below: Vec<usize>,
 }
@@ -196,7 +197,7 @@ fn dense(file: &Structure<'_>, heap: u64, at: u64, found: &mut Vec<Link>) -> Res
     let bytes = file.read(at, 34, "the index of a group's names")?;
     let field = |from: usize, n: usize| Cursor(&bytes[from..]).number(n).unwrap_or_default();
     let (kind, n_node, n_record, depth) = (field(5, 1), field(6, 4), field(10, 2), field(12, 2));
-    // A hash of the name before an identifier in the heap.
+    // A hash of the name precedes an identifier in the heap.
     if !bytes.starts_with(b"BTHD") || kind != 5 || n_record < 5 || n_node < 10 + n_record || depth > MAX_LEVELS.into() {
         return Err(none());
     }

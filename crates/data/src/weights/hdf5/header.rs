@@ -1,4 +1,4 @@
-//! The superblock, and object headers: what each object of a file says of itself, message by message.
+//! The superblock, and object headers: the messages that describe each object of a file.
 //!
 //! Source: the HDF5 File Format Specification, version 3.0, sections II and IV.
 
@@ -8,35 +8,35 @@ use super::cursor::Cursor;
 use crate::weights::region::Region;
 use crate::weights::{WeightsError, WeightsErrorKind};
 
-/// No address.
+/// The undefined address.
 pub(super) const NOWHERE: u64 = u64::MAX;
-/// Bytes of a file's structure that are read at most, all in all: what is in one place may be pointed at from many. A file
-/// that h5py wrote has each part read once or twice, and a heap of texts, of four thousand bytes, once for each layer.
+/// The largest total size of a file's structure that is read: many references may lead to the same bytes. In a file
+/// written by h5py each part is read once or twice, and a text heap of four thousand bytes once for each layer.
 const MAX_STRUCTURE: u64 = 1 << 30;
 const MAX_READS_OF_A_BYTE: u64 = 8;
 const READ_WITHOUT_QUESTION: u64 = 16 << 20;
-/// Pieces of one object's header at most.
+/// The largest number of pieces in an object's header.
 const MAX_PIECES: usize = 256;
 const CONTINUATION: u16 = 0x10;
 
-/// A file whose structure is being read.
+/// A file whose structure is being read, with its budget.
 pub(super) struct Structure<'a> {
     pub region: &'a Region,
     read: Cell<u64>,
-    /// Bytes of the names of links.
+    /// Bytes of link names so far.
     named: Cell<u64>,
 }
 
-/// What an object says of itself: a number of a kind, and bytes.
+/// A header message: its type and its bytes.
 pub(super) struct Message {
     pub kind: u16,
     pub bytes: Vec<u8>,
-    /// Whether the bytes are only where the message is.
+    /// Whether the bytes only refer to a shared message.
     pub is_shared: bool,
 }
 
 impl<'a> Structure<'a> {
-    /// A file, and where its root group is.
+    /// The file, and where its root group is.
     pub fn open(region: &'a Region) -> Result<(Structure<'a>, u64), WeightsError> {
         let file = Structure { region, read: Cell::new(0), named: Cell::new(0) };
         let start = file.read(0, region.n_bytes().min(112), "its superblock")?;
@@ -72,7 +72,7 @@ impl<'a> Structure<'a> {
         self.region.read(at, n_bytes, what)
     }
 
-    /// A name of a link. Many links may have one place for a long name, so what all take is bounded.
+    /// A link's name. Many links may share one long name, so the total is bounded.
     pub fn name(&self, bytes: &[u8]) -> Result<String, WeightsError> {
         let named = self.named.get() + bytes.len() as u64;
         if named > super::MAX_NAMES {
@@ -96,7 +96,7 @@ impl<'a> Structure<'a> {
         WeightsError::new(WeightsErrorKind::Unsupported, self.region.path(), found).at(at).help(help)
     }
 
-    /// The messages of an object, in all pieces of its header.
+    /// The messages of an object, from all pieces of its header.
     pub fn messages(&self, at: u64) -> Result<Vec<Message>, WeightsError> {
         const WHAT: &str = "the header of an object";
         let start = self.read(at, 32.min(self.region.n_bytes().saturating_sub(at)), WHAT)?;
@@ -128,13 +128,13 @@ impl<'a> Structure<'a> {
             if nth > MAX_PIECES {
                 return Err(self.damaged(at, format!("an object's header is in more than {MAX_PIECES} pieces")));
             }
-            // Pieces lie side by side.
+            // Pieces do not overlap.
             n_all = n_all.saturating_add(n_bytes);
             if n_all > self.region.n_bytes() || pieces[..nth - 1].iter().any(|&(before, _)| before == from) {
                 return Err(self.damaged(at, "two pieces of an object's header are in one place"));
             }
             let bytes = self.read(from, n_bytes, WHAT)?;
-            // Pieces after the first of the newer kind have a mark before and a checksum after them.
+            // In the newer form, continuation pieces begin with a signature and end with a checksum.
             let bytes = match is_new && nth > 1 {
                 true => bytes.strip_prefix(b"OCHK").and_then(|rest| rest.split_last_chunk::<4>()).map(|(rest, _)| rest),
                 false => Some(bytes.as_slice()),
@@ -157,7 +157,7 @@ fn four<A, B, C, D>(a: Option<A>, b: Option<B>, c: Option<C>, d: Option<D>) -> O
     Some((a?, b?, c?, d?))
 }
 
-/// Bytes of an address and of a length, where addresses count from, where the file ends, and where its root is.
+/// The sizes of an address and of a length, the base address, the end of the file, and the address of the root.
 type Superblock = ((u8, u8), u64, u64, u64);
 
 fn superblock_0(mut rest: Cursor<'_>, version: u8) -> Option<Superblock> {
@@ -177,7 +177,7 @@ fn superblock_2(mut rest: Cursor<'_>) -> Option<Superblock> {
     Some((sizes, base, end, root))
 }
 
-/// The next message; none where the rest is too short for one.
+/// The next message; `None` if the rest is too short for one.
 fn message(rest: &mut Cursor<'_>, is_new: bool, has_order: bool) -> Option<Message> {
     let (kind, n_bytes, flags) = if is_new {
         let found = (u16::from(rest.byte()?), rest.short()?, rest.byte()?);

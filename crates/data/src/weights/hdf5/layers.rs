@@ -1,5 +1,5 @@
-//! The order of a Keras model's layers, which `config.json` of a `.keras` archive says: Keras numbers a model's variables, and
-//! the state of its optimizer, in that order, and HDF5 keeps groups by name.
+//! The order of a Keras model's layers, from `config.json` in a `.keras` archive: Keras numbers a model's variables,
+//! and its optimizer state, in that order, while HDF5 sorts groups by name.
 //!
 //! Source: Keras 3's `saving_lib.py` and `Model.layers`.
 
@@ -14,11 +14,11 @@ use super::VARIABLES;
 
 /// The description of a model in a `.keras` archive.
 const CONFIG: &str = "config.json";
-/// Bytes of it at most: models of thousands of layers have a few megabytes.
+/// The largest size of the description: models of thousands of layers have a few megabytes.
 const MAX_CONFIG: u64 = 64 << 20;
 
-/// What the model calls its layers, in their order. Nothing where that is not said as Keras says it: which weights are read
-/// does not depend on it.
+/// The model's names of its layers, in order; `None` if the file is not in Keras' form: it does not affect which
+/// weights are read.
 pub(super) fn of_model(zip: &mut Zip) -> Option<Vec<String>> {
     let mut text = Vec::new();
     let n = zip.by_name(CONFIG).ok()?.take(MAX_CONFIG + 1).read_to_end(&mut text).ok()?;
@@ -27,8 +27,8 @@ pub(super) fn of_model(zip: &mut Zip) -> Option<Vec<String>> {
     layers.iter().map(|layer| Some(layer.get("config")?.get("name")?.as_str()?.to_string())).collect()
 }
 
-/// The names of arrays in the order of layers, each layer's as it made them. Nothing where a layer has layers with variables
-/// within it, whose order is not said.
+/// The names of arrays in the order of the layers, for each layer in the order of creation; `None` if a layer contains
+/// layers with variables, whose order is not recorded.
 pub(super) fn order(layers: &[String], entries: &[Entry]) -> Option<Vec<String>> {
     let places: BTreeMap<&str, usize> = layers.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
     let mut found = BTreeMap::new();
@@ -64,7 +64,7 @@ mod tests {
         ];
         let expected = ["layers/dense_1/vars/0", "layers/dense_1/vars/1", "layers/dense/vars/0"];
         assert_eq!(order(&layers, &entries).unwrap(), expected);
-        // Within a layer the order of others is not known.
+        // The order of layers within a layer is unknown.
         let nested = [entry("layers/block/layers/dense/vars/0", "second/dense/vars/0")];
         assert_eq!(order(&layers, &nested), None);
     }

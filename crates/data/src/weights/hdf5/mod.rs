@@ -1,10 +1,10 @@
 //! HDF5 files, as Keras and h5py write weights: `.weights.h5`, `.h5`, and the one inside a `.keras` archive. Read only.
 //!
-//! What is read: superblocks of versions 0 to 3 (`header`), old and new groups (`groups`), datasets of numbers, booleans and
-//! texts of one length in the header, in one place, or in blocks (`dataset`, `chunks`), packed by gzip, shuffled, with
-//! Fletcher's checksum. Other things are refused by what they are. The name of an array is its path; where Keras says what it
-//! calls the layers on that path (`attributes`), an array is found by those names too: `layers/dense_1/vars/0` is the first
-//! variable of `logits`, and `logits/vars/0`. Other attributes are not read.
+//! Supported: superblocks of versions 0 to 3 (`header`), old and new groups (`groups`), datasets of numbers, booleans
+//! and fixed-length texts in the header, contiguous, or chunked (`dataset`, `chunks`), with the filters gzip, shuffle
+//! and Fletcher32. Anything else is refused by its name. The name of an array is its path; if Keras recorded the names
+//! of the layers on that path (`attributes`), an array is found by those names too: `layers/dense_1/vars/0` is the
+//! first variable of `logits`, and also `logits/vars/0`. Other attributes are ignored.
 //!
 //! Source: the HDF5 File Format Specification, version 3.0.
 
@@ -30,13 +30,13 @@ use super::{Entry, Format, Opened, Reader, WeightsDType, WeightsError, WeightsEr
 use bf16scope_files as files;
 use bf16scope_hlo::DType;
 
-/// What an HDF5 file begins with.
+/// The first bytes of an HDF5 file.
 pub(super) const MAGIC: [u8; 8] = *b"\x89HDF\r\n\x1a\n";
 /// The weights of a `.keras` archive.
 pub(super) const KERAS_MEMBER: &str = "model.weights.h5";
-/// Groups within one another at most.
+/// The largest nesting depth of groups.
 const MAX_DEPTH: usize = 64;
-/// Bytes of all names at most: what a long name is a part of stands once in the file.
+/// The largest total size of all names: a long name is stored once and repeated in every path through it.
 const MAX_NAMES: u64 = 64 << 20;
 
 struct Hdf5 {
@@ -44,7 +44,7 @@ struct Hdf5 {
     arrays: Vec<(Dataset, Vec<Chunk>)>,
 }
 
-/// Reads what is in a file.
+/// Reads the list of arrays in a file.
 pub(super) fn open(region: Region, format: Format) -> Result<Opened, WeightsError> {
     let mut found = Found::default();
     let (file, root) = Structure::open(&region)?;
@@ -53,7 +53,7 @@ pub(super) fn open(region: Region, format: Format) -> Result<Opened, WeightsErro
     Ok(Opened { format, entries, reader: Box::new(Hdf5 { region, arrays }), left_out, order: Vec::new() })
 }
 
-/// Opens the weights of a `.keras` archive, which Keras does not pack, and whose checksum is verified.
+/// Opens the weights of a `.keras` archive, which are an uncompressed member, and verifies the member's checksum.
 pub(super) fn open_keras(path: &Path, mut zip: Zip) -> Result<Opened, WeightsError> {
     let mut member = zip.by_name(KERAS_MEMBER).map_err(|error| broken(path, error))?;
     if member.compression() != CompressionMethod::Stored {
@@ -71,17 +71,17 @@ pub(super) fn open_keras(path: &Path, mut zip: Zip) -> Result<Opened, WeightsErr
     Ok(Opened { order, ..opened })
 }
 
-/// The group that a layer of Keras has its variables in, by number.
+/// The group with the variables of a Keras layer, by number.
 const VARIABLES: &str = "vars";
 
-/// Where an object is.
+/// An object's position in the tree of groups.
 #[derive(Default)]
 struct Place {
     /// The names that lead to it.
     path: String,
-    /// The layers that it is in, by what Keras calls them.
+    /// The layers that contain it, by Keras' names.
     layer: String,
-    /// Whether it is right below a layer's `vars`.
+    /// Whether its parent is a layer's `vars`.
     is_variable: bool,
 }
 
@@ -94,14 +94,14 @@ impl Place {
         self.last() == VARIABLES
     }
 
-    /// What else an array here is called.
+    /// The alias of an array here.
     fn alias(&self) -> Option<String> {
         let is_named = self.is_variable && !self.layer.is_empty();
         is_named.then(|| format!("{}/{VARIABLES}/{}", self.layer, self.last()))
     }
 }
 
-/// A name below others.
+/// A name appended to a path.
 fn joined(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_string() } else { format!("{path}/{name}") }
 }
@@ -116,7 +116,7 @@ struct Found {
 }
 
 impl Found {
-    /// The datasets of a group and of those in it. An object that several names lead to has the first.
+    /// The datasets of a group and of its subgroups. An object that several names lead to gets the first.
     fn walk(&mut self, file: &Structure<'_>, at: u64, place: &Place, depth: usize) -> Result<(), WeightsError> {
         if !self.seen.insert(at) {
             return Ok(());
@@ -163,7 +163,7 @@ impl Found {
         let n_bytes = n_elements.checked_mul(dataset.width as u64).ok_or_else(too_much)?;
         let what = format!("dataset `{name}`");
         let found = match &dataset.layout {
-            // What is no number is not read, and needs no place.
+            // A type that is not numeric is not read, and needs no place.
             _ if matches!(dataset.dtype, WeightsDType::Other(_)) => Vec::new(),
             Layout::Compact(bytes) if bytes.len() as u64 >= n_bytes => Vec::new(),
             Layout::Contiguous(None) if n_bytes == 0 => Vec::new(),
@@ -190,7 +190,8 @@ impl Found {
 }
 
 impl Hdf5 {
-    /// Refuses a dataset whose blocks together become too much of what they are packed in, however little each does.
+    /// Refuses a dataset whose chunks together unpack to too many times their compressed size, even if each alone is
+    /// acceptable.
     fn check_ratio(&self, entry: &Entry, dataset: &Dataset, chunks: &[Chunk]) -> Result<(), WeightsError> {
         let stored = chunks.iter().fold(0u64, |n, chunk| n.saturating_add(chunk.n_bytes()));
         if !dataset.filters.contains(&Filter::Deflate) || !files::is_bomb(stored, entry.n_bytes) {
@@ -240,7 +241,7 @@ impl Reader for Hdf5 {
         }
     }
 
-    /// Texts of one length, without the zeros after them.
+    /// Fixed-length texts, without trailing zeros.
     fn texts(&self, idx: usize, entry: &Entry) -> Result<Vec<Vec<u8>>, WeightsError> {
         const MAX_TEXTS: u64 = 1 << 30;
         if entry.n_bytes > MAX_TEXTS {

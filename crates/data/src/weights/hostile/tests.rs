@@ -1,4 +1,4 @@
-//! Files that were made to be read wrongly, or to take memory: each is built here, structure by structure.
+//! Files built to be misread, or to exhaust memory: each is built here, structure by structure.
 
 use std::fs;
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::*;
 use bf16scope_hlo::Literal;
 
-/// What an error says, without the folder.
+/// An error's message, without the folder.
 fn text(folder: &Path, error: &WeightsError) -> String {
     let cause = std::error::Error::source(error).map_or(String::new(), |cause| format!(" <- {cause}"));
     format!("{error}{cause}").replace(&format!("{}/", folder.display()), "")
@@ -32,7 +32,7 @@ fn index(folder: &Path, name: &str, map: &str) {
     fs::write(folder.join(name), format!("{{\"weight_map\": {{{map}}}}}")).unwrap();
 }
 
-/// The first file that had the name was read, up to the length of the other's array.
+/// The first file with an array of that name used to be read, up to the length of the other's array.
 #[test]
 fn an_array_of_a_sharded_model_comes_from_the_file_that_the_index_names() {
     let folder = tempfile::tempdir().unwrap();
@@ -41,7 +41,7 @@ fn an_array_of_a_sharded_model_comes_from_the_file_that_the_index_names() {
     index(folder.path(), "x", r#""b": "1.safetensors", "a": "2.safetensors", "c": "2.safetensors""#);
     let file = open(folder.path().join("x")).unwrap();
     assert_eq!([floats(&file, "a"), floats(&file, "b"), floats(&file, "c")], [vec![5.0, 6.0], vec![2.0], vec![7.0]]);
-    // Arrays that it does not name are said.
+    // Arrays that the index does not name are reported.
     let expected =
         ["a (in 1", "c (in 1", "d (in 2"].map(|array| format!("{array}.safetensors, and the index does not name it)"));
     assert_eq!(file.left_out(), expected);
@@ -62,10 +62,10 @@ fn an_index_that_names_an_index_is_refused() {
     index(at, "ping", r#""a": "pong""#);
     index(at, "pong", r#""a": "ping""#);
     assert_eq!(refused(at, "ping"), expected("pong"));
-    // A chain of 3,000 ended the process.
+    // A chain of 3,000 used to crash the process.
     (0..3000).for_each(|nth| index(at, &format!("{nth}"), &format!("\"a\": \"{}\"", nth + 1)));
     assert_eq!(refused(at, "0"), expected("1"));
-    // The folder itself, whose index this is.
+    // The name of the folder itself, whose index this is.
     index(at, "model.safetensors.index.json", r#""a": ".""#);
     let said = refused(at, "");
     assert!(said.contains("not a regular file"), "{said}");
@@ -93,7 +93,7 @@ fn a_key_that_comes_twice_is_refused() {
         fs::write(folder.path().join("x"), bytes).unwrap();
         refused(folder.path(), "x")
     };
-    // As integers and as floats, in one place.
+    // As integers and as floats, at the same bytes.
     let said = header(
         r#"{"a":{"dtype":"I32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#,
         4,
@@ -125,12 +125,12 @@ fn rename(path: &Path, from: &str, to: &str) {
     fs::write(path, bytes).unwrap();
 }
 
-/// A text of a pickle.
+/// A text in a pickle.
 fn word(text: &str) -> Vec<u8> {
     [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat()
 }
 
-/// A pickle's tensor of four floats of storage 0 (of `dims` operations that make its sizes and strides), with `rest` after
+/// A pickled tensor of four floats in storage 0, with sizes and strides from the operations `dims`, and `rest` after
 /// the fifth and sixth value.
 fn tensor(dims: &[u8], rest: &[u8]) -> Vec<u8> {
     let storage =
@@ -149,7 +149,7 @@ fn tensor(dims: &[u8], rest: &[u8]) -> Vec<u8> {
 
 const FOUR: &[u8] = b"K\x04\x85K\x01\x85";
 
-/// A state dict of these operations, which fill its dict, and a storage of four floats.
+/// A state dict filled by these operations, and a storage of four floats.
 fn torch(path: &Path, fill: &[u8]) {
     let pickle = [b"\x80\x02}", fill, b"."].concat();
     let storage: Vec<u8> = [1f32, 2.0, 3.0, 4.0].into_iter().flat_map(f32::to_le_bytes).collect();
@@ -167,7 +167,7 @@ fn a_member_of_an_archive_that_comes_twice_is_refused() {
         refused(folder.path(), "a.pt"),
         "a.pt: its member `archive/data/0` is there twice; expected once\nhelp: save it again: one is another's"
     );
-    // A user's own file in the archive's folder is no second state.
+    // A user's own file in the archive's folder is not a second state.
     let empty = &b"\x80\x02}."[..];
     archive(&path, &[("a/data.pkl", empty), ("a/extra/data.pkl", empty)]);
     assert!(open(&path).is_ok());
@@ -177,14 +177,14 @@ fn a_member_of_an_archive_that_comes_twice_is_refused() {
     archive(&path, &[("model.weights.h5", b"one"), ("model.weights.h6", b"two")]);
     rename(&path, "model.weights.h6", "model.weights.h5");
     assert!(refused(folder.path(), "a.keras").contains("its member `model.weights.h5` is there twice"));
-    // NumPy's too, by the archive's own reader.
+    // The same in NumPy's format, by the archive reader.
     let path = folder.path().join("a.npz");
     archive(&path, &[("a.npy", b"one"), ("b.npy", b"two")]);
     rename(&path, "b.npy", "a.npy");
     assert!(refused(folder.path(), "a.npz").contains("`a.npy` is there twice"));
 }
 
-/// `-x` and a conjugate are stored as `x` with a mark, which was dropped.
+/// `-x` and a conjugate are stored as `x` with a flag, which used to be dropped.
 #[test]
 fn a_tensor_that_is_still_to_be_negated_or_conjugated_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -214,7 +214,7 @@ fn a_tensor_that_is_still_to_be_negated_or_conjugated_is_refused() {
 fn names_and_sizes_of_a_pickle_that_many_tensors_share_take_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.pt");
-    // A key of a mebibyte over tensors whose names it begins: 100 make more names than are read.
+    // A key of a mebibyte that prefixes the names of tensors: 100 of them exceed the limit on names.
     let below: Vec<u8> = (0..100).flat_map(|nth| [word(&nth.to_string()), b"h\0s".to_vec()].concat()).collect();
     let one = [tensor(FOUR, b""), b"q\0".to_vec()].concat();
     torch(
@@ -222,14 +222,14 @@ fn names_and_sizes_of_a_pickle_that_many_tensors_share_take_little_memory() {
         &[word("w"), one, b"s".to_vec(), word(&"k".repeat(1 << 20)), b"}".to_vec(), below, b"s".to_vec()].concat(),
     );
     assert_eq!(refused(folder.path(), "a.pt"), "a.pt: the names of its values have more than 67108864 bytes");
-    // Sizes that are made once, and are in every tensor.
+    // Sizes that are pickled once, and shared by every tensor.
     for n in [64, 65] {
         let ones = [b"(", &b"K\x01".repeat(n)[..], b"t"].concat();
         torch(&path, &[word("w"), tensor(&[ones.clone(), ones].concat(), b""), b"s".to_vec()].concat());
         assert_eq!(open(&path).is_ok(), n == 64, "{n}");
     }
     assert!(refused(folder.path(), "a.pt").contains("a tensor's sizes are none"));
-    // A pickle that is packed may be a thousand times as long as the file.
+    // A compressed pickle may be a thousand times as long as the file.
     let mut zip = zip::ZipWriter::new(fs::File::create(&path).unwrap());
     let packed = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
     zip.start_file("archive/data.pkl", packed).unwrap();
@@ -238,7 +238,7 @@ fn names_and_sizes_of_a_pickle_that_many_tensors_share_take_little_memory() {
     assert!(refused(folder.path(), "a.pt").contains("its `archive/data.pkl` is compressed"));
 }
 
-/// Twenty thousand views of one storage made it be read as often, and its elements as often be written.
+/// Twenty thousand views of one storage used to be read that often, and its elements written that often.
 #[test]
 fn a_storage_that_tensors_share_is_read_once_and_not_made_without_end() {
     const N: usize = 1 << 20;
@@ -257,13 +257,13 @@ fn a_storage_that_tensors_share_is_read_once_and_not_made_without_end() {
     views(300);
     let said = refused(folder.path(), "a.pt");
     assert!(said.starts_with("a.pt: its tensors have 1258291200 bytes, in a file of 41"), "{said}");
-    // What several tensors are views of has its checksum compared once, and then parts of it are read.
+    // The checksum of a storage with several views is verified once, and then parts of it are read.
     views(3);
     let file = open(&path).unwrap();
     for name in ["0", "1", "2", "0"] {
         assert_eq!(floats(&file, name)[N - 1], (N - 1) as f32, "{name}");
     }
-    // A flip is noticed by the first that is read.
+    // The first view that is read notices a flipped bit.
     let mut bytes = fs::read(&path).unwrap();
     let last = memchr::memmem::find(&bytes, &((N - 1) as f32).to_le_bytes()).unwrap();
     bytes[last] ^= 1;
@@ -287,20 +287,20 @@ fn views_of_a_storage_are_the_same_the_first_time_and_after() {
     }
 }
 
-/// Readers of zip archives look for an end through the whole of a file.
+/// Readers of zip archives search for the end record through the whole file.
 #[test]
 fn an_archive_without_an_end_is_told_at_once() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a.pt", "a.keras", "a.npz"] {
         let path = folder.path().join(name);
         fs::write(&path, b"PK\x03\x04").unwrap();
-        // A hole, which takes no place on the disk.
+        // A sparse file, which takes no space on the disk.
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(64 << 30).unwrap();
         assert!(refused(folder.path(), name).contains("an archive without its end: it was cut off"));
     }
 }
 
-/// An HDF5 file that is being put together.
+/// An HDF5 file under construction.
 struct Hdf5(Vec<u8>);
 
 impl Hdf5 {
@@ -308,13 +308,13 @@ impl Hdf5 {
         Hdf5(vec![0; 48])
     }
 
-    /// Appends bytes, and says where.
+    /// Appends bytes, and returns their address.
     fn put(&mut self, bytes: &[u8]) -> u64 {
         self.0.extend_from_slice(bytes);
         (self.0.len() - bytes.len()) as u64
     }
 
-    /// Appends an object's header of the newer kind.
+    /// Appends an object header of the newer form.
     fn object(&mut self, messages: &[Vec<u8>]) -> u64 {
         let messages = messages.concat();
         self.put(&[b"OHDR\x02\x02", &(messages.len() as u32).to_le_bytes()[..], &messages, &[0; 4]].concat())
@@ -352,7 +352,7 @@ fn in_one_place(at: u64, n_bytes: u64) -> Vec<u8> {
     message(8, &[&[3, 1], &at.to_le_bytes()[..], &n_bytes.to_le_bytes()].concat())
 }
 
-/// A float of HDF5: class and version, three bytes of marks, bytes, then where its parts are.
+/// An HDF5 float: class and version, three bytes of flags, size, then the positions of its parts.
 fn float(marks: [u8; 3], width: u32, parts: [u8; 4], precision: u16, bias: u32) -> Vec<u8> {
     let [exponent_at, n_exponent, mantissa_at, n_mantissa] = parts;
     [
@@ -367,7 +367,7 @@ fn float(marks: [u8; 3], width: u32, parts: [u8; 4], precision: u16, bias: u32) 
     .concat()
 }
 
-/// What dtype an element is read as, by its type and other messages.
+/// The dtype that an element type and other messages are read as.
 fn read_as(element: &[u8], others: &[Vec<u8>]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.h5");
@@ -379,7 +379,7 @@ fn read_as(element: &[u8], others: &[Vec<u8>]) -> String {
     open(&path).unwrap().find("x").unwrap().dtype.to_string()
 }
 
-/// Floats were told by their width and the bits of their exponent alone.
+/// Floats used to be recognised by their width and the size of their exponent alone.
 #[test]
 fn a_float_of_hdf5_is_what_every_part_of_its_type_says() {
     let f32 = |marks, parts, precision, bias| read_as(&float(marks, 4, parts, precision, bias), &[]);
@@ -405,7 +405,7 @@ fn a_float_of_hdf5_is_what_every_part_of_its_type_says() {
         (2, 15, [7, 8, 0, 7], 16, 127, "bf16"),
         (8, 63, [52, 11, 0, 52], 64, 1023, "f64"),
         (1, 7, [2, 5, 0, 2], 8, 15, "f8e5m2"),
-        // FN or not: HDF5 does not say.
+        // HDF5 does not record whether it is FN.
         (1, 7, [3, 4, 0, 3], 8, 7, "floats of odd sizes"),
         (2, 15, [10, 5, 0, 10], 16, 16, "floats of odd sizes"),
         (8, 63, [52, 11, 0, 52], 64, 1024, "floats of odd sizes"),
@@ -414,7 +414,7 @@ fn a_float_of_hdf5_is_what_every_part_of_its_type_says() {
     }
 }
 
-/// An enum of two names of a byte.
+/// An enum of a byte with two names.
 fn names(version: u8, first: (&str, u8), second: (&str, u8)) -> Vec<u8> {
     let name = |name: &str| {
         let mut bytes = [name.as_bytes(), b"\0"].concat();
@@ -443,7 +443,7 @@ fn an_enum_of_hdf5_is_a_bool_where_false_is_0_and_true_is_1() {
     }
 }
 
-/// Keras writes bf16 as bytes that HDF5 does not interpret, with an attribute.
+/// Keras writes bf16 as opaque bytes with an attribute.
 #[test]
 fn bf16_of_keras_is_read() {
     let opaque = |width: u32, tag: &[u8]| [&[0x15, tag.len() as u8, 0, 0][..], &width.to_le_bytes(), tag].concat();
@@ -454,7 +454,7 @@ fn bf16_of_keras_is_read() {
         message(0x0c, &[&[3, 0][..], &sizes, &[0], b"dtype\0", &kind, &space, text.as_bytes()].concat())
     };
     assert_eq!(read_as(&opaque(2, b""), &[attribute("bfloat16")]), "bf16");
-    // h5py of NumPy's `V2`, as NumPy's own archives are read.
+    // NumPy's `V2` written by h5py, read like NumPy's own archives.
     assert_eq!(read_as(&opaque(2, b""), &[]), "bf16");
     assert_eq!(read_as(&opaque(2, b""), &[attribute("float16")]), "opaque bytes");
     assert_eq!(read_as(&opaque(2, b"NUMPY:<"), &[]), "no numbers");
@@ -493,7 +493,7 @@ fn one_long_name_of_many_links_takes_little_memory() {
     assert!(said.ends_with("expected at most 67108864"), "{said}");
 }
 
-/// A B-tree whose nodes are one node makes more blocks at each level.
+/// A B-tree whose nodes are all the same node has more chunks at each level.
 #[test]
 fn a_tree_of_blocks_that_points_at_one_node_ends_with_the_blocks_of_its_dataset() {
     let folder = tempfile::tempdir().unwrap();
@@ -514,7 +514,7 @@ fn a_tree_of_blocks_that_points_at_one_node_ends_with_the_blocks_of_its_dataset(
     assert!(said.contains("what says where its arrays are has"), "{said}");
 }
 
-/// Each block is within what is unpacked without question, and all are not.
+/// Each chunk is within the limit that is unpacked without further checks; all together are not.
 #[test]
 fn blocks_that_are_bombs_together_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -542,12 +542,12 @@ fn blocks_that_are_bombs_together_are_refused() {
 #[test]
 fn checkpoints_of_jax_are_told_with_the_line_that_converts_them() {
     let folder = tempfile::tempdir().unwrap();
-    // {"params": {"kernel": …}}, as flax.serialization.to_bytes begins it.
+    // {"params": {"kernel": …}}, the beginning of the output of flax.serialization.to_bytes.
     fs::write(folder.path().join("flax_model.msgpack"), b"\x81\xa6params\x81\xa6kernel\xc7").unwrap();
     let said = refused(folder.path(), "flax_model.msgpack");
     let expected = "flax_model.msgpack: a dict in MessagePack, as Flax writes parameters, which is not read\nhelp: save its arrays";
     assert!(said.starts_with(expected), "{said}");
-    // Of 70,000 keys; and a map of numbers, which is none of Flax's.
+    // A map of 70,000 keys; and a map of numbers, which Flax never writes.
     fs::write(folder.path().join("x"), b"\xdf\0\x01\x11\x70\xd9\x40params").unwrap();
     assert!(refused(folder.path(), "x").contains("flax.serialization"));
     fs::write(folder.path().join("x"), b"\x82\x01\x02\x03\x04").unwrap();
@@ -557,7 +557,7 @@ fn checkpoints_of_jax_are_told_with_the_line_that_converts_them() {
         ("manifest.ocdbt", "orbax"),
         ("_CHECKPOINT_METADATA", "orbax"),
         ("default/_METADATA", "orbax/default"),
-        // A step of several, of which the last is meant.
+        // The last of several steps is meant.
         ("10/default/manifest.ocdbt", "orbax/10/default"),
     ] {
         let path = folder.path().join("orbax").join(name);
@@ -575,7 +575,7 @@ fn checkpoints_of_jax_are_told_with_the_line_that_converts_them() {
     }
 }
 
-/// Every dtype of 8 bits that safetensors has is read to the bit.
+/// Every 8-bit float that safetensors has is read to the bit.
 #[test]
 fn fp8_of_safetensors_is_read_and_written() {
     let folder = tempfile::tempdir().unwrap();

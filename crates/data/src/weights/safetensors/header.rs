@@ -1,8 +1,9 @@
-//! The beginning of a safetensors file, read and made: of weights, and of checkpoints, which are such files with a hash.
+//! Parses and builds the beginning of a safetensors file: for weights, and for checkpoints, which are such files with a
+//! hash.
 //!
-//! A file is the length of a header (u64, little-endian), the header in JSON, padded with spaces to 8 bytes, and the arrays.
-//! Texts of the header's `__metadata__` belong to whoever wrote it; ours is under [`OURS`], and begins with the SHA-256 of
-//! the whole file, in which its 64 digits count as `0`.
+//! A file is the length of a header (u64, little-endian), the header in JSON, padded with spaces to 8 bytes, and the
+//! arrays. The header's `__metadata__` holds texts of the writer; ours is under [`OURS`], and begins with the SHA-256
+//! of the whole file, in which its 64 digits count as `0`.
 //!
 //! Source: the safetensors format description.
 
@@ -16,20 +17,20 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use bf16scope_hlo::{ArrayShape, DType};
 
-/// A header's bytes at most: names, shapes and settings of a hundred thousand arrays. Parsing takes some twenty times as much
-/// memory.
+/// The largest size of a header: names, shapes and settings of a hundred thousand arrays. Parsing takes some twenty
+/// times as much memory.
 pub const MAX_BYTES: u64 = 16 << 20;
 
 /// The key of our own text in a file's metadata.
 pub const OURS: &str = "bf16scope";
 
-/// What precedes the digits of the hash in the header, where our text is a string in JSON.
+/// The bytes before the digits of the hash in the header, where our text is a JSON string.
 const HASH_KEY: &[u8] = br#"\"sha256\":\""#;
 
-/// What the digits count as while the hash is taken.
+/// The placeholder for the digits while hashing.
 pub const NO_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Each dtype of ours that safetensors has.
+/// Our dtypes that safetensors has.
 const DTYPES: &[(DType, Dtype)] = &[
     (DType::Pred, Dtype::BOOL),
     (DType::S8, Dtype::I8),
@@ -49,12 +50,12 @@ const DTYPES: &[(DType, Dtype)] = &[
     (DType::F8E8M0FNU, Dtype::F8_E8M0),
 ];
 
-/// Ours for a dtype of theirs, if we have it.
+/// Our dtype for one of theirs.
 fn our_dtype(dtype: Dtype) -> Option<DType> {
     DTYPES.iter().find(|row| row.1 == dtype).map(|row| row.0)
 }
 
-/// A header that was read, of a file that has the bytes that it claims, and no more.
+/// A parsed header, of a file whose size matches its claims.
 #[derive(Debug)]
 pub struct Header {
     /// The length and the JSON: the bytes before the arrays.
@@ -75,42 +76,42 @@ pub struct HeaderArray {
     pub place: Range<u64>,
 }
 
-/// A part of a file, for the error of one that ends before it does.
+/// A part of a file, for the error about a truncated one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilePart {
     /// The first eight bytes, which hold the header's length.
     Length,
     /// The JSON.
     Header,
-    /// The bytes behind it.
+    /// The bytes after it.
     Arrays,
 }
 
-/// Why the beginning of a file is not read. `E` is what reading itself says.
+/// Why the beginning of a file cannot be parsed. `E` is the reader's error.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HeaderError<E> {
     /// Reading failed.
     Read(E),
-    /// The file ends before byte `end`, at which this part does.
+    /// The file ends before byte `end`, the end of this part.
     Cut {
         /// The part.
         part: FilePart,
         /// Where it ends, in bytes from the file's start.
         end: u64,
     },
-    /// A header of more bytes than are read; and how the file begins.
+    /// A header larger than the limit; and how the file begins.
     TooLarge {
         /// The length that the file claims for it.
         n_bytes: u64,
         /// The file's first bytes.
         first: [u8; 8],
     },
-    /// A header that does not begin as JSON of an object.
+    /// A header that does not begin like a JSON object.
     NoObject,
     /// The JSON is damaged, or does not describe arrays.
     Json(String),
-    /// The file goes on behind its last array, which ends at byte `end`.
+    /// The file continues after its last array, which ends at byte `end`.
     Longer {
         /// The end of the last array, in bytes from the file's start.
         end: u64,
@@ -118,8 +119,8 @@ pub enum HeaderError<E> {
 }
 
 impl Header {
-    /// Reads the header of a file of `n_bytes`, of which `next` gives so many more at each call. Nothing is asked for that the
-    /// file does not have.
+    /// Reads the header of a file of `n_bytes`; each call of `next` returns the next bytes of the requested number.
+    /// Never requests bytes that the file does not have.
     pub fn read<E>(n_bytes: u64, mut next: impl FnMut(usize) -> Result<Vec<u8>, E>) -> Result<Header, HeaderError<E>> {
         if n_bytes < 8 {
             return Err(HeaderError::Cut { part: FilePart::Length, end: 8 });
@@ -137,7 +138,7 @@ impl Header {
         if length > n_bytes - 8 {
             return Err(HeaderError::Cut { part: FilePart::Header, end: length + 8 });
         }
-        // The last of two would be read, and the first forgotten.
+        // A reader would take the last of two, and drop the first.
         if let Some(key) = repeated_key(&start[8..]) {
             return Err(HeaderError::Json(format!("its key `{}` is there twice; expected once", key.escape_debug())));
         }
@@ -163,22 +164,22 @@ impl Header {
         self.metadata.offset_keys().into_iter().filter_map(array).collect()
     }
 
-    /// Our own text, if the file is of ours.
+    /// Our own text, if the file is one of ours.
     pub fn our_text(&self) -> Option<&String> {
         self.metadata.metadata().as_ref().and_then(|texts| texts.get(OURS))
     }
 }
 
-/// The first key that an object of a JSON text has twice, at any depth. `None` of a text that is no JSON, too.
+/// The first key that occurs twice in an object of a JSON text, at any depth. `None` also for invalid JSON.
 pub(crate) fn repeated_key(json: &[u8]) -> Option<String> {
     let mut repeated = None;
     let mut text = serde_json::Deserializer::from_slice(json);
-    // What is wrong with the text, its reader says.
+    // Invalid JSON is reported by its reader.
     drop(Unrepeated { repeated: &mut repeated }.deserialize(&mut text));
     repeated
 }
 
-/// A JSON value of which only the keys are looked at.
+/// A JSON value of which only the keys are examined.
 struct Unrepeated<'a> {
     repeated: &'a mut Option<String>,
 }
@@ -241,24 +242,24 @@ impl<'de> Visitor<'de> for Unrepeated<'_> {
     }
 }
 
-/// Where in the bytes before the arrays the 64 digits of the hash are.
+/// Where the 64 digits of the hash are in the bytes before the arrays.
 pub fn hash_place(start: &[u8]) -> Option<Range<usize>> {
     let from = memchr::memmem::find(start, HASH_KEY)? + HASH_KEY.len();
     let place = from..from + NO_HASH.len();
     start.get(place.clone()).map(|_| place)
 }
 
-/// Why arrays have no header.
+/// Why a header cannot be built for some arrays.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MakeError {
-    /// The array of this number is of a dtype that safetensors does not have.
+    /// The dtype of the array with this number does not exist in safetensors.
     NoDType(usize),
-    /// They break a rule of the format.
+    /// The arrays violate a rule of the format.
     Rule(String),
 }
 
-/// Makes the bytes before some arrays, and says in which order the arrays follow.
+/// Builds the bytes before some arrays, and returns the order in which the arrays follow.
 pub fn make(
     arrays: &[(&str, &ArrayShape)],
     texts: HashMap<String, String>,
@@ -268,7 +269,7 @@ pub fn make(
         let dtype = DTYPES.iter().find(|row| row.0 == shape.dtype).ok_or(MakeError::NoDType(idx))?.1;
         order.push((dtype, name, idx));
     }
-    // The most aligned first, as the safetensors library orders them.
+    // Larger alignments first, as in the safetensors library.
     order.sort_by(|left, right| right.0.cmp(&left.0).then(left.1.cmp(right.1)));
     let mut n_bytes = 0;
     let infos = order.iter().map(|&(dtype, name, idx)| {

@@ -1,7 +1,7 @@
-//! Weights that `torch.save` wrote: a zip archive with a pickle, `data.pkl`, and the bytes of each storage, `data/KEY`.
+//! Weights saved by `torch.save`: a zip archive with a pickle, `data.pkl`, and the bytes of each storage, `data/KEY`.
 //!
-//! The pickle is read as data (`pickle`), and nothing in it is run. A tensor is a view of a storage: an offset, sizes and
-//! strides. The archive has a checksum of each member, which is verified where a storage is read.
+//! The pickle is read as data (`pickle`); nothing in it is executed. A tensor is a view of a storage: an offset, sizes
+//! and strides. The archive has a checksum for each member, which is verified when a storage is read.
 //!
 //! Source: PyTorch's `torch/serialization.py`, `torch/_utils.py` and `caffe2/serialize/inline_container.h`.
 
@@ -21,22 +21,22 @@ use super::{Entry, Format, Opened, Reader, WeightsError, WeightsErrorKind, too_m
 use bf16scope_files::{self as files, ZipError};
 use bf16scope_hlo::DType;
 
-/// Bytes of the pickle at most: names and shapes of a hundred thousand tensors.
+/// The largest size of the pickle: names and shapes of a hundred thousand tensors.
 const MAX_PICKLE: u64 = 64 << 20;
 
-/// An archive that was opened.
+/// An opened archive.
 pub(super) type Zip = ZipArchive<BufReader<File>>;
 
 struct Archive {
     path: PathBuf,
     region: Region,
     zip: Mutex<Zip>,
-    /// Members whose checksum was right: a storage that many tensors are views of is read whole once.
+    /// Members with a verified checksum: a storage with many views is read whole only once.
     checked: Mutex<BTreeSet<usize>>,
     tensors: Vec<View>,
 }
 
-/// A tensor's place: the member that its storage is, where its bytes begin and end in the file, and which of its elements.
+/// A tensor's place: its storage's member, the byte range in the file, and the elements within.
 struct View {
     member: usize,
     at: u64,
@@ -47,7 +47,7 @@ struct View {
     strides: Vec<u64>,
 }
 
-/// The member `NAME/data.pkl`, if an archive is PyTorch's: its `NAME/`.
+/// If an archive has PyTorch's member `NAME/data.pkl`: `NAME/`.
 pub(super) fn root(zip: &Zip) -> Option<String> {
     zip.file_names()
         .filter_map(|name| name.strip_suffix("data.pkl"))
@@ -67,7 +67,7 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
         let found = "it was written on a big-endian machine, which is not read";
         return Err(WeightsError::unsupported(path, found).help("load and save it again on another machine"));
     }
-    // In a folder of this archive's there may be one of a user's own.
+    // The archive may also contain a user's own folder with such a file.
     let is_other = |other: &&str| !other.contains('/') && format!("{other}/") != root;
     let other = zip.file_names().filter_map(|name| name.strip_suffix("/data.pkl")).find(is_other).map(str::to_string);
     if let Some(other) = other {
@@ -89,7 +89,7 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
         entries.push(entry);
         tensors.push(view);
     }
-    // Tensors that share a storage are each as large as it, and there may be any number of them.
+    // Each tensor that shares a storage may be as large as it, and there may be any number of them.
     let total = entries.iter().fold(0u64, |n, entry: &Entry| n.saturating_add(entry.n_bytes));
     if files::is_bomb(region.n_bytes(), total) {
         let found = format!(
@@ -101,7 +101,7 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
         let error = WeightsError::new(WeightsErrorKind::TooLarge, path, found);
         return Err(error.help("save each tensor once, or as `tensor.clone()`"));
     }
-    // A state of several groups of parameters is numbered group by group, which the order of modules is not.
+    // A state with several parameter groups is numbered group by group, unlike the order of modules.
     let order = match state.has_groups {
         true => Vec::new(),
         false => entries.iter().map(|entry: &Entry| entry.name.clone()).collect(),
@@ -111,7 +111,7 @@ pub(super) fn open(path: &Path, mut zip: Zip, root: &str) -> Result<Opened, Weig
     Ok(Opened { format: Format::Torch, entries, reader: Box::new(reader), left_out: state.left_out, order })
 }
 
-/// A tensor as a view of its storage, within it.
+/// A tensor as a view of its storage, checked to be within it.
 fn view(path: &Path, zip: &mut Zip, idx: usize, name: String, tensor: &Tensor) -> Result<(Entry, View), WeightsError> {
     let file = zip.by_index(idx).map_err(|error| broken(path, error))?;
     if file.compression() != CompressionMethod::Stored {
@@ -166,7 +166,7 @@ pub(super) fn broken(path: &Path, error: zip::result::ZipError) -> WeightsError 
 }
 
 impl View {
-    /// Whether the elements follow one another in row-major order.
+    /// Whether the elements are contiguous in row-major order.
     fn is_dense(&self) -> bool {
         let mut expected = 1;
         self.dims.iter().zip(&self.strides).rev().all(|(&dim, &stride)| {
@@ -176,7 +176,7 @@ impl View {
         })
     }
 
-    /// The elements in row-major order, out of a storage from its element `first` on.
+    /// The elements in row-major order, from a storage's bytes from element `first` on.
     fn gather(&self, storage: &[u8], first: u64) -> Vec<u8> {
         let n: u64 = self.dims.iter().product();
         let mut out = Vec::with_capacity(n as usize * self.width);
@@ -218,7 +218,7 @@ impl Reader for Archive {
             self.is_checked(view);
             return view.gather(&storage, 0).chunks(PIECE).try_for_each(sink);
         }
-        // All of the storage goes by, for its checksum is compared at its end.
+        // The whole storage is read, because its checksum can be compared only at its end.
         let (from, mut to_skip, mut left) = (view.start * view.width as u64, 0, entry.n_bytes);
         let mut piece = vec![0; PIECE];
         to_skip += from;
@@ -244,7 +244,7 @@ impl Archive {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner).insert(view.member);
     }
 
-    /// A tensor of a storage whose checksum was right before: only its own part of the file is read.
+    /// Reads only the tensor's own part of the file: the storage's checksum was verified before.
     fn pass_checked(&self, view: &View, entry: &Entry, sink: &mut Sink<'_>) -> Result<(), WeightsError> {
         let what = format!("the storage of `{}`", entry.name);
         let (width, n_elements) = (view.width as u64, entry.n_elements());
@@ -262,7 +262,7 @@ impl Archive {
     }
 }
 
-/// Fills the buffer unless the reader ends: so pieces end where elements do.
+/// Fills the buffer unless the reader ends, so that pieces end at element boundaries.
 fn read_up_to(reader: &mut impl std::io::Read, into: &mut [u8]) -> std::io::Result<usize> {
     let mut n = 0;
     while n < into.len() {
@@ -276,7 +276,7 @@ fn read_up_to(reader: &mut impl std::io::Read, into: &mut [u8]) -> std::io::Resu
     Ok(n)
 }
 
-/// PyTorch's name of a storage's or a tensor's type.
+/// The dtype of PyTorch's storage or tensor type.
 fn dtype(name: &str) -> Option<DType> {
     Some(match name {
         "FloatStorage" | "float32" => DType::F32,

@@ -1,7 +1,8 @@
-//! Pickles of state dicts, read as data: dicts, lists, numbers, texts and tensors. Nothing is imported and nothing is called.
+//! Pickled state dicts, read as data: dicts, lists, numbers, texts and tensors. Nothing is imported and nothing is
+//! called.
 //!
-//! A pickle is a program for a stack machine. Here it can make containers and plain values, and what four names of PyTorch
-//! make of them: a storage, a tensor, a parameter, a size. Any other name, or any other operation, is an error that says it.
+//! A pickle is a program for a stack machine. This machine supports containers, plain values, and four constructors of
+//! PyTorch: a storage, a tensor, a parameter, a size. Any other name or operation is an error that names it.
 //!
 //! Source: Python's `pickletools.py`, protocols 2 to 5; PyTorch's `torch/_utils.py`.
 
@@ -12,15 +13,15 @@ use super::dtype;
 use crate::weights::WeightsError;
 use bf16scope_hlo::DType;
 
-/// Containers within one another at most.
+/// The largest nesting depth of containers.
 const MAX_DEPTH: usize = 32;
-/// Values that are looked at at most: what is shared is looked at wherever it is.
+/// The largest number of visited values: a shared value is visited wherever it occurs.
 const MAX_VALUES: usize = 4 << 20;
-/// Bytes of all names at most: a long key stands in the name of each value below it.
+/// The largest total size of all names: a long key is repeated in the name of each value below it.
 const MAX_NAMES: usize = 64 << 20;
-/// Axes of a tensor at most, as PyTorch has them.
+/// The largest rank of a tensor, as in PyTorch.
 const MAX_RANK: usize = 64;
-/// Plain values that are named; the rest are counted.
+/// Plain values that are listed; the rest are counted.
 const MAX_LEFT_OUT: usize = 16;
 
 /// A tensor: a view of a storage.
@@ -34,17 +35,17 @@ pub(super) struct Tensor {
     pub strides: Vec<u64>,
 }
 
-/// What a state dict holds.
+/// The content of a state dict.
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub tensors: Vec<(String, Tensor)>,
-    /// Names of values that are no tensors.
+    /// Names of values that are not tensors.
     pub left_out: Vec<String>,
-    /// Whether an optimizer in it has several groups of parameters.
+    /// Whether an optimizer in it has several parameter groups.
     pub has_groups: bool,
 }
 
-/// What a pickle makes.
+/// A value that a pickle constructs.
 #[derive(Clone, Debug)]
 enum Value {
     None,
@@ -53,19 +54,19 @@ enum Value {
     Float,
     Text(Rc<str>),
     Bytes,
-    /// Its parts, and how deep tuples are in one another in it.
+    /// Its parts, and the nesting depth of tuples in it.
     Tuple(Rc<Vec<Value>>, usize),
     List(usize),
     Dict(usize),
     Name(Name),
     /// A dtype of PyTorch.
     DType(DType),
-    /// A storage's key, and the dtype of its elements where it has one.
+    /// A storage's key, and the dtype of its elements if it has one.
     Storage(Rc<str>, Option<DType>),
     Tensor(Rc<Tensor>),
 }
 
-/// A name that a pickle may have.
+/// An allowed global name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Name {
     OrderedDict,
@@ -91,14 +92,14 @@ fn name(module: &str, name: &str) -> Option<Value> {
     Some(Value::Name(name))
 }
 
-/// What was looked at of a value: so many values, and so many bytes of their names.
+/// The budget spent on visiting a value: the number of values, and the size of their names.
 #[derive(Default)]
 struct Looked {
     n_values: usize,
     n_name_bytes: usize,
 }
 
-/// A stack machine that makes values.
+/// A stack machine that constructs values.
 struct Machine<'a> {
     path: &'a Path,
     bytes: &'a [u8],
@@ -162,7 +163,7 @@ impl Machine<'_> {
         Ok(bytes)
     }
 
-    /// An unsigned number of so many bytes, little-endian.
+    /// An unsigned number of this many bytes, little-endian.
     fn number(&mut self, n_bytes: usize) -> Made<usize> {
         let bytes = self.take(n_bytes)?;
         let number = bytes.iter().rev().fold(0u64, |number, &byte| (number << 8) | u64::from(byte));
@@ -198,7 +199,7 @@ impl Machine<'_> {
 
     fn memoize(&mut self, idx: usize) -> Made<()> {
         let value = self.pop()?;
-        // Every place is given by an operation of its own, so there are no more than the pickle has bytes.
+        // Every memo index is assigned by its own operation, so there are fewer than the pickle's bytes.
         if idx > self.bytes.len() {
             return Err(self.damaged(format!("it remembers a value under {idx}")));
         }
@@ -254,7 +255,7 @@ impl Machine<'_> {
         }
     }
 
-    /// An operation that makes a value of what follows it, or of the stack.
+    /// An operation that constructs a value from its arguments or from the stack.
     fn value(&mut self, op: u8) -> Made<Value> {
         Ok(match op {
             b'N' => Value::None,
@@ -307,7 +308,7 @@ impl Machine<'_> {
         })
     }
 
-    /// A signed number of any length; of more than eight bytes it is no size, and is not looked at.
+    /// A signed number of any length; one of more than eight bytes is not a size, and is ignored.
     fn long(&mut self, n: usize) -> Made<Value> {
         let bytes = self.take(n)?;
         if n > 8 {
@@ -317,8 +318,8 @@ impl Machine<'_> {
         Ok(Value::Int(bytes.iter().rev().fold(sign, |number, &byte| (number << 8) | i64::from(byte))))
     }
 
-    /// A tuple of values. Tuples hold their parts, so they are as deep as they are in one another, for whoever walks or drops
-    /// them: not deeper than state dicts are.
+    /// A tuple of values. Tuples own their parts, so their nesting depth is bounded, like that of state dicts, for the
+    /// recursion of walking and dropping.
     fn tuple(&self, values: Vec<Value>) -> Made<Value> {
         let depths = values.iter().map(|value| if let Value::Tuple(_, depth) = value { depth + 1 } else { 1 });
         let depth = depths.max().unwrap_or(1);
@@ -392,7 +393,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// What a tensor has beside its elements: whether these are to be negated, or conjugated, where they are read.
+    /// A tensor's flags: whether its elements are to be negated, or conjugated, when read.
     fn check_bits(&self, bits: &[Value]) -> Made<()> {
         let dict = match bits {
             [] | [Value::None] => return Ok(()),
@@ -441,7 +442,7 @@ impl Machine<'_> {
         made.map(|tensor| Value::Tensor(Rc::new(tensor))).ok_or_else(|| self.damaged("a tensor's sizes are none"))
     }
 
-    /// What a dict has beside its items, such as the versions of modules, is not looked at.
+    /// A dict's attributes, such as the versions of modules, are ignored.
     fn build(&mut self) -> Made<()> {
         let (_, object) = (self.pop()?, self.pop()?);
         match object {
@@ -453,7 +454,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Puts values into the dict or the list below them.
+    /// Adds values to the dict or list below them on the stack.
     fn fill(&mut self, op: u8) -> Made<()> {
         let mut values = match op {
             b's' => {
