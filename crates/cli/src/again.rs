@@ -1,10 +1,10 @@
-//! Commands that a user may type next: paths in them are words of a shell.
+//! Builds commands for the user to type next, with paths quoted for a shell.
 
 use std::path::Path;
 
 pub(super) use bf16scope_study::word;
 
-/// An option with its value, behind a space; nothing for none.
+/// An option with its value, preceded by a space; empty without a value.
 pub(super) fn option(flag: &str, path: Option<&Path>) -> String {
     path.map_or(String::new(), |path| format!(" {flag} {}", word(path)))
 }

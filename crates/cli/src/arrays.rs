@@ -1,7 +1,7 @@
-//! Arrays for a module's parameters: from an `.npz` file by name, or drawn at random; and results on their way back.
+//! Arrays for a module's parameters, from an `.npz` file by name or drawn at random; and writing of results.
 //!
-//! [`Inputs`] decides for every parameter where its array comes from before any is read, and reads them one at a time.
-//! The file format is `data::npz`.
+//! [`Inputs`] decides the source of every parameter's array before any is read, and reads them one at a time. The file
+//! format is `data::npz`.
 
 mod roots;
 
@@ -19,7 +19,7 @@ use bf16scope_pjrt::available_memory;
 
 use roots::Drawing;
 
-/// Random integers are below this: small enough to be labels and indices of most programs, and never negative.
+/// Random integers are below this: small enough to be labels and indices for most programs, and never negative.
 const RANDOM_INTS: u64 = 8;
 
 /// A seed, as an argument.
@@ -27,20 +27,20 @@ pub(super) fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("expected a whole number from 0 to {}, such as 1", u64::MAX))
 }
 
-/// An array that the entry computation takes: a parameter, or a leaf of the one tuple that it takes instead.
+/// An array that the entry computation takes: a parameter, or a leaf of its single tuple parameter.
 #[derive(Clone, Debug)]
 pub(super) struct Parameter {
-    /// The parameter's name, with the leaf's number if it is a tuple.
+    /// The parameter's name, with the leaf's number if the parameter is a tuple.
     pub(super) name: String,
     /// The scoped name in its metadata (`fc1/kernel`); may be empty.
     op_name: String,
-    /// What it must be.
+    /// The required dtype and dims.
     pub(super) shape: ArrayShape,
-    /// How numbers are drawn for it.
+    /// The distribution of random values.
     drawing: Drawing,
 }
 
-/// Where a parameter's array comes from.
+/// The source of a parameter's array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// The array of this name in the file.
@@ -54,12 +54,12 @@ pub(super) enum Source {
 pub(super) struct Inputs {
     /// In the order of the program's arguments.
     pub(super) parameters: Vec<Parameter>,
-    /// One for each.
+    /// One for each parameter.
     pub(super) sources: Vec<Source>,
     npz: Option<NpzReader>,
 }
 
-/// Whether the module takes one tuple in place of arrays.
+/// Whether the module takes one tuple instead of arrays.
 pub(super) fn is_tupled(module: &Module) -> bool {
     let entry = module.entry();
     entry.parameters().iter().any(|&id| matches!(entry.instr(id).shape, Shape::Tuple(_)))
@@ -88,7 +88,7 @@ pub(super) fn parameters(module: &Module) -> anyhow::Result<Vec<Parameter>> {
             parameters.push(Parameter { name, op_name, shape, drawing });
         }
     }
-    // A name that several have names none of them: TensorFlow calls every argument `XLA_Args`.
+    // A name shared by several parameters identifies none of them: TensorFlow calls every argument `XLA_Args`.
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     parameters.iter().for_each(|parameter| *counts.entry(parameter.op_name.clone()).or_default() += 1);
     for parameter in parameters.iter_mut().filter(|parameter| counts[&parameter.op_name] > 1) {
@@ -98,15 +98,16 @@ pub(super) fn parameters(module: &Module) -> anyhow::Result<Vec<Parameter>> {
 }
 
 impl Inputs {
-    /// Finds an array for each parameter: in `file` as `inN` or under the parameter's name, else drawn from `seed`.
+    /// Finds an array for each parameter: in `file` as `inN` or under the parameter's name, otherwise drawn from
+    /// `seed`.
     ///
     /// # Errors
-    /// Parameters that nothing is given for, ambiguous names, arrays of another type or shape.
+    /// Parameters without a source, ambiguous names, arrays of another type or shape.
     pub(super) fn new(module: &Module, file: Option<&Path>, seed: Option<u64>) -> anyhow::Result<Inputs> {
         Inputs::of(parameters(module)?, file, seed)
     }
 
-    /// The same for these parameters.
+    /// The same for the given parameters.
     pub(super) fn of(parameters: Vec<Parameter>, file: Option<&Path>, seed: Option<u64>) -> anyhow::Result<Inputs> {
         let npz = file.map(NpzReader::open).transpose()?;
         let mut named = match &npz {
@@ -130,7 +131,7 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// Compares what the file has with what the parameters are, before anything is computed.
+    /// Compares the arrays in the file with the parameters, before anything is computed.
     fn check(&mut self) -> anyhow::Result<()> {
         let Some(npz) = &mut self.npz else { return Ok(()) };
         let path = npz.path().display().to_string();
@@ -151,11 +152,11 @@ impl Inputs {
         })
     }
 
-    /// Checks that there is memory for `copies` of every array and for making the largest: what is not there ends
-    /// processes, and not always the one that asked.
+    /// Checks that there is memory for `copies` of every array and for making the largest: the kernel's out-of-memory
+    /// killer would end a process, and not always this one.
     ///
     /// # Errors
-    /// Less memory than that, with both figures.
+    /// Too little memory; the error has both figures.
     pub(super) fn check_memory(&self, copies: u64) -> anyhow::Result<()> {
         let Some(available) = available_memory() else { return Ok(()) };
         let all = || self.parameters.iter().zip(&self.sources).enumerate();
@@ -179,8 +180,8 @@ impl Inputs {
     /// The array of a parameter.
     ///
     /// # Errors
-    /// A damaged file; a dtype that no random numbers are drawn for.
-    /// Whether every array of the file is of its parameter's dtype and dims.
+    /// A damaged file; a dtype without random numbers; an array in the file with another dtype or dims than its
+    /// parameter.
     pub(super) fn check_all(&mut self) -> anyhow::Result<()> {
         (0..self.parameters.len()).try_for_each(|position| self.literal(position).map(drop))
     }
@@ -203,7 +204,7 @@ impl Inputs {
     }
 }
 
-/// The arrays of a file that have the names of parameters, or their places as `inN`, by the parameters' numbers.
+/// The arrays in a file that are named after parameters, or by their positions as `inN`, by parameter number.
 ///
 /// # Errors
 /// A module that takes a tuple; ambiguous names, arrays of another type or shape.
@@ -212,7 +213,7 @@ pub(super) fn named_arrays(module: &Module, file: &Path) -> anyhow::Result<BTree
     let parameters = parameters(module)?;
     let npz = NpzReader::open(file)?;
     let named = assign(&parameters, &npz)?;
-    // Those that are not named are not read.
+    // The source of unnamed parameters does not matter: they are not read.
     let source = |position| named.get(&position).map_or(Source::Random(0), |name| Source::File(name.clone()));
     let sources = (0..parameters.len()).map(source).collect();
     let mut inputs = Inputs { parameters, sources, npz: Some(npz) };
@@ -221,7 +222,7 @@ pub(super) fn named_arrays(module: &Module, file: &Path) -> anyhow::Result<BTree
 }
 
 impl Parameter {
-    /// The same for a batch that so many devices share.
+    /// The same for a batch that is shared by this many devices.
     pub(super) fn of_all(&mut self, n_devices: usize) {
         if let Some(batch) = self.shape.dims.first_mut() {
             *batch = batch.saturating_mul(n_devices as i64);
@@ -237,19 +238,19 @@ impl Parameter {
         self.shape.dims.iter().fold(1u64, |product, &dim| product.saturating_mul(dim.unsigned_abs()))
     }
 
-    /// Bytes in use at once while the array is made: its own, with those it is made from or with a copy on its way to
+    /// Peak memory while the array is made: its own bytes, and the bytes that it is made from or its copy on the way to
     /// the device.
     fn work_bytes(&self, source: &Source) -> u64 {
         let dtype = self.shape.dtype;
         let made_from = match source {
-            // Numbers are drawn as 64 bits, normal ones as f32; a file may hold f32 for narrower floats.
+            // Random numbers are drawn as 64 bits, normal ones as f32; a file may hold f32 for narrower floats.
             Source::Random(_) if dtype.is_integer() || dtype == DType::Pred => 8,
             Source::Random(_) | Source::File(_) => 4.max(dtype.n_bytes() as u64),
         };
         self.n_bytes().saturating_add(self.n_elements().saturating_mul(made_from).max(self.n_bytes()))
     }
 
-    /// The error of an array with an element that the parameter does not hold.
+    /// The error for an array with an element that the parameter's dtype cannot hold.
     fn beyond(&self, position: usize, name: &str, path: &str, beyond: &Beyond) -> anyhow::Error {
         let Beyond { idx, value, least, most } = beyond;
         anyhow::anyhow!(
@@ -266,7 +267,7 @@ impl Parameter {
     }
 }
 
-/// Which array of the file each parameter gets. Warns of arrays that none gets.
+/// Assigns arrays of the file to parameters. Warns of unused arrays.
 fn assign(parameters: &[Parameter], npz: &NpzReader) -> anyhow::Result<BTreeMap<usize, String>> {
     let mut holders: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (position, parameter) in parameters.iter().enumerate() {
@@ -320,7 +321,7 @@ fn missing_message(missing: &[String], n_parameters: usize, npz: Option<&NpzRead
     )
 }
 
-/// Bytes, for eyes: small ones as they are.
+/// Bytes in a readable unit; small ones exactly.
 fn gib(n_bytes: u64) -> String {
     match n_bytes {
         n if n < 1 << 24 => format!("{n} bytes"),
@@ -336,8 +337,9 @@ fn few(names: &[impl AsRef<str>]) -> String {
     if rest == 0 { shown.join(", ") } else { format!("{} and {rest} more", shown.join(", ")) }
 }
 
-/// NumPy's kinds and widths that a dtype takes, the best first. 16-bit floats are also taken as f32, which is rounded
-/// to them; dtypes that NumPy lacks as the bytes in which `ml_dtypes` stores them. Two raw bytes are bf16's: f16 is NumPy's own.
+/// NumPy's kinds and widths from which a dtype can be read, the best first. 16-bit floats are also read from f32, with
+/// rounding; dtypes that NumPy lacks, from the bytes in which `ml_dtypes` stores them. Two raw bytes are bf16: NumPy
+/// has its own f16.
 fn accepted(dtype: DType) -> Vec<(char, usize)> {
     let own = Header::of(dtype, Vec::new());
     let mut all = match dtype {
@@ -351,8 +353,8 @@ fn accepted(dtype: DType) -> Vec<(char, usize)> {
     all
 }
 
-/// The argument of NumPy's `astype` that converts to a dtype: `'f4'`, or `ml_dtypes.float8_e4m3fn` for a narrow float,
-/// which NumPy itself does not have.
+/// The argument of NumPy's `astype` for a dtype: `'f4'`, or `ml_dtypes.float8_e4m3fn` for a narrow float, which NumPy
+/// itself lacks.
 fn in_numpy(dtype: DType) -> String {
     let (kind, width) = accepted(dtype)[0];
     let narrow = dtype.name().strip_prefix('f').filter(|_| dtype.bits() <= 8);
@@ -362,25 +364,25 @@ fn in_numpy(dtype: DType) -> String {
     }
 }
 
-/// How the arrays of a file are of other sizes than the parameters.
+/// How the sizes of a file's arrays differ from the parameters'.
 enum Misfit {
-    /// All of them by their first axis alone, and alike: another batch.
+    /// All differ only in their first axis, and alike: another batch.
     Batch,
-    /// One of them, or none.
+    /// At most one of them.
     One,
-    /// Several: so many, of how many arrays.
+    /// Several: this many, out of this many arrays.
     Several(usize, usize),
 }
 
 impl Misfit {
-    /// Of the dims of arrays that differ from those of their parameters, among so many arrays.
+    /// Classifies the arrays whose dims differ from their parameters', among `n_arrays`.
     fn of(misfits: &[(&[i64], &[i64])], n_arrays: usize) -> Misfit {
         let first_axis = |(dims, expected): &(&[i64], &[i64])| {
             let ((n, of_each), (batch, expected)) = (dims.split_first()?, expected.split_first()?);
             (of_each == expected).then_some((*n, *batch))
         };
         let of_first = misfits.first().and_then(first_axis);
-        // What has no other axis may be a bias as well as examples.
+        // An array with no other axis may be a bias as well as examples.
         let has_examples = misfits.iter().any(|(dims, _)| dims.len() > 1);
         match misfits.len() {
             _ if has_examples && of_first.is_some() && misfits.iter().all(|one| first_axis(one) == of_first) => {
@@ -407,7 +409,7 @@ fn check_type(
         "neither dtype nor dims are the parameter's: is an array before it one too many, or one left out?".to_string()
     } else if !is_taken {
         let wanted = in_numpy(dtype);
-        // NumPy does not convert what it does not interpret.
+        // NumPy does not convert void types.
         match (header.kind, header.width) {
             ('V', 2) => format!("it is bf16: convert it with .view(ml_dtypes.bfloat16).astype({wanted})"),
             ('V', 1) => format!(
@@ -448,33 +450,33 @@ fn check_type(
     })
 }
 
-/// The axis of `dims` that each of `expected` is, where these are the same sizes in another order.
+/// The permutation of axes that turns `dims` into `expected`, if there is one.
 fn order_of_axes(dims: &[i64], expected: &[i64]) -> Option<Vec<usize>> {
     let mut axes: Vec<usize> = Vec::new();
     for size in expected {
         axes.push((0..dims.len()).find(|axis| dims[*axis] == *size && !axes.contains(axis))?);
     }
-    // Axes of one element are moved by a reshape too, which says less.
+    // If only axes of size 1 move, a reshape is the simpler advice.
     let is_more = dims.iter().filter(|dim| **dim != 1).ne(expected.iter().filter(|dim| **dim != 1));
     (axes.len() == dims.len() && is_more).then_some(axes)
 }
 
-/// An element that its parameter's dtype does not hold.
+/// An element that its parameter's dtype cannot hold.
 #[derive(Debug, PartialEq)]
 struct Beyond {
     idx: usize,
     value: f64,
-    /// The least and the largest that it holds.
+    /// The least and the largest value of the dtype.
     least: f64,
     most: f64,
 }
 
-/// A literal's bytes from NumPy's, which [`accepted`] allows.
+/// A literal's bytes from NumPy's, for a type that [`accepted`] lists.
 fn from_numpy(dtype: DType, header: &Header, bytes: Vec<u8>) -> Result<Vec<u8>, Beyond> {
     let rounded = |round: fn(f32) -> u16, infinity: u16, most: f64| {
         let each = f32s(DType::F32, &bytes).into_iter().flatten().enumerate().map(|(idx, value)| {
             let low = round(value);
-            // An infinity is one where it was, and none is made.
+            // An infinity stays one; a finite number must not become infinite.
             let is_beyond = value.is_finite() && low & 0x7fff == infinity;
             if is_beyond { Err(Beyond { idx, value: value.into(), least: -most, most }) } else { Ok(low.to_le_bytes()) }
         });
@@ -484,7 +486,7 @@ fn from_numpy(dtype: DType, header: &Header, bytes: Vec<u8>) -> Result<Vec<u8>, 
         (DType::BF16, 'f', 4) => rounded(bf16_from_f32, 0x7f80, half::bf16::MAX.to_f64()),
         (DType::F16, 'f', 4) => rounded(f16_from_f32, 0x7c00, half::f16::MAX.to_f64()),
         (DType::Pred, _, _) => Ok(bytes.into_iter().map(|byte| u8::from(byte != 0)).collect()),
-        // What has fewer bits than a byte stands in one, and the bits above would be cut off.
+        // A type of fewer than 8 bits is stored in a byte, whose upper bits would be cut off.
         (dtype, _, 1) if dtype.bits() < 8 => {
             let n_values = 1i32 << dtype.bits();
             let (least, most) = if dtype.is_signed() { (-n_values / 2, n_values / 2 - 1) } else { (0, n_values - 1) };
@@ -500,8 +502,9 @@ fn from_numpy(dtype: DType, header: &Header, bytes: Vec<u8>) -> Result<Vec<u8>, 
     }
 }
 
-/// Values that depend on the seed, the position, the shape and on what the module takes roots of: floats are standard normal, or
-/// as [`Drawing`] has them, integers are uniform below [`RANDOM_INTS`] (or below what the dtype holds), `pred` is a fair coin.
+/// Random values from the seed, the position, the shape and the parameter's use: floats are standard normal, or as
+/// [`Drawing`] requires (for example under a root), integers are uniform below [`RANDOM_INTS`] (or below the dtype's
+/// limit), `pred` is a fair coin.
 fn random(parameter: &Parameter, position: usize, seed: u64) -> anyhow::Result<Literal> {
     let ArrayShape { dtype, dims, .. } = &parameter.shape;
     let stream = format!("in{position}");
@@ -535,7 +538,7 @@ fn random(parameter: &Parameter, position: usize, seed: u64) -> anyhow::Result<L
     Ok(Literal::Array { shape: parameter.shape.clone(), bytes })
 }
 
-/// Writes a result: as NumPy has it; bf16 as f32, or its bits as uint16.
+/// Writes a result in NumPy's dtype; bf16 as f32, or its bits as uint16.
 pub(super) fn write(
     npz: &mut NpzWriter,
     name: &str,
@@ -550,22 +553,23 @@ pub(super) fn write(
     Ok(npz.add(name, &Header::of(shape.dtype, shape.dims.clone()), bytes)?)
 }
 
-/// What can be said of an array in a line.
+/// Statistics of an array that fit in a line.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub(super) struct Summary {
-    /// Least value; NaNs do not count. `None` if there is no value, or for dtypes that have no order or no decoder here.
+    /// The least value, ignoring NaNs. `None` if there is no value, or for dtypes that have no order or no decoder
+    /// here.
     pub(super) min: Option<f64>,
     /// Largest value.
     pub(super) max: Option<f64>,
     /// Mean, summed in f64.
     pub(super) mean: Option<f64>,
-    /// How many are NaN.
+    /// The number of NaNs.
     pub(super) n_nan: u64,
-    /// How many are infinite.
+    /// The number of infinities.
     pub(super) n_infinite: u64,
 }
 
-/// Looks at every element of an array.
+/// Computes the statistics over all elements of an array.
 pub(super) fn summarize(dtype: DType, bytes: &[u8]) -> Summary {
     let mut summary = Summary { min: None, max: None, mean: None, n_nan: 0, n_infinite: 0 };
     let Some(numbers) = f64s(dtype, bytes) else { return summary };
@@ -604,7 +608,7 @@ mod tests {
         words.into_iter().for_each(|(dtype, expected)| assert_eq!(in_numpy(dtype), expected));
     }
 
-    /// 9 in s4 became -7, and 70,000 in f16 infinite.
+    /// Previously 9 in s4 became -7, and 70,000 in f16 infinite.
     #[test]
     fn an_element_that_a_parameter_does_not_hold_is_refused() {
         let narrow = |dtype, bytes: &[u8]| from_numpy(dtype, &Header::of(dtype, Vec::new()), bytes.to_vec());
@@ -622,7 +626,7 @@ mod tests {
             let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             from_numpy(dtype, &Header::of(DType::F32, Vec::new()), bytes)
         };
-        // 65,519 rounds to the largest of f16, 65,520 away from it.
+        // 65,519 rounds to the largest f16, 65,520 overflows.
         assert_eq!(wide(DType::F16, &[65519.0, f32::NEG_INFINITY]), Ok(vec![0xff, 0x7b, 0x00, 0xfc]));
         assert_eq!(wide(DType::F16, &[0.0, -70000.0]), beyond(1, -70000.0, -65504.0, 65504.0));
         assert_eq!(wide(DType::F16, &[65520.0]), beyond(0, 65520.0, -65504.0, 65504.0));
@@ -637,13 +641,13 @@ mod tests {
         assert_eq!(order_of_axes(&[3, 2], &[2, 3]), Some(vec![1, 0]));
         // PyTorch's kernels of convolutions, [out, in, height, width], as [height, width, in, out].
         assert_eq!(order_of_axes(&[64, 3, 7, 7], &[7, 7, 3, 64]), Some(vec![2, 3, 1, 0]));
-        // A reshape does these.
+        // A reshape is enough for these.
         assert_eq!(order_of_axes(&[6], &[2, 3]), None);
         assert_eq!(order_of_axes(&[2, 1, 3], &[2, 3, 1]), None);
         assert_eq!(order_of_axes(&[4, 3], &[2, 6]), None);
     }
 
-    /// Another network's file was said to hold too many examples.
+    /// Another network's file used to be reported as too many examples.
     #[test]
     fn other_batches_are_told_from_other_networks() {
         let is_batch = |misfits: &[(&[i64], &[i64])]| matches!(Misfit::of(misfits, 9), Misfit::Batch);

@@ -8,7 +8,7 @@ use bf16scope_hlo::Module;
 use bf16scope_passes::as_tpu::{self, AsTpuReport, TpuArithmetic};
 use bf16scope_pjrt::{Client, Platform};
 
-/// Whose products are computed.
+/// The argument that selects a TPU's arithmetic.
 #[derive(Debug, clap::Args)]
 pub(super) struct AsArg {
     /// Multiply as a TPU does: each f32 dot and convolution as the bf16 products that its precision asks for, summed in f32:
@@ -18,17 +18,17 @@ pub(super) struct AsArg {
 }
 
 impl AsArg {
-    /// As if this was asked for.
+    /// Builds the argument from its value.
     pub(super) fn of(arithmetic: Option<TpuArithmetic>) -> AsArg {
         AsArg { arithmetic }
     }
 
-    /// Whose arithmetic is asked for.
+    /// The selected arithmetic.
     pub(super) fn arithmetic(&self) -> Option<TpuArithmetic> {
         self.arithmetic
     }
 
-    /// Refuses a TPU, which multiplies as it does.
+    /// Refuses a TPU as the device, which has its own arithmetic.
     pub(super) fn check(&self, device: &Platform) -> anyhow::Result<()> {
         match self.arithmetic {
             Some(arithmetic) if *device == Platform::tpu() => bail!(
@@ -39,7 +39,7 @@ impl AsArg {
         }
     }
 
-    /// The module in that arithmetic. What stays as it is although a TPU computes it otherwise is said in a warning.
+    /// The module in that arithmetic. Warns of operations that stay unchanged although a TPU computes them differently.
     pub(super) fn module(&self, module: Module, path: &Path) -> anyhow::Result<Module> {
         let Some(arithmetic) = self.arithmetic else { return Ok(module) };
         let (rewritten, report) = as_tpu::run(&module, &arithmetic)
@@ -48,7 +48,7 @@ impl AsArg {
         Ok(rewritten)
     }
 
-    /// A client that puts every module it compiles into that arithmetic.
+    /// A client that converts every module it compiles to that arithmetic.
     pub(super) fn client(&self, client: Client) -> Client {
         let Some(arithmetic) = self.arithmetic else { return client };
         client.rewriting(move |module| {
@@ -64,7 +64,7 @@ impl AsArg {
     }
 }
 
-/// Warns of what was left.
+/// Warns of operations that stay unchanged.
 pub(super) fn say(report: &AsTpuReport) {
     if let Some(first) = report.left.first() {
         tracing::warn!(

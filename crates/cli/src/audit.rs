@@ -40,7 +40,7 @@ use cycles::Cycles;
 pub(crate) use made::{Asked, Maker};
 use screen::{number, render};
 
-/// How often an audit without a terminal says how far it is.
+/// How often an audit without a terminal reports progress.
 const SAYS_EVERY: Duration = Duration::from_secs(10);
 
 const EXAMPLES: &str = "\
@@ -154,14 +154,14 @@ fn budget(text: &str) -> Result<f64, String> {
     }
 }
 
-/// All that is known when the work is done; also what `--json` prints.
+/// All results of the command; also the output of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome {
     file: PathBuf,
-    /// The step of a run, where one was asked for.
+    /// The audited step of a run, if one was selected.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<made::AtStep>,
-    /// What a search for that step measured.
+    /// The measurement of a search for that step.
     #[serde(skip_serializing_if = "Option::is_none")]
     first_beyond: Option<FirstBeyond>,
     flush_subnormals: bool,
@@ -169,39 +169,39 @@ struct Outcome {
     /// Largest scaled error of a result; `null` if one is not finite.
     error: f64,
     budget: Option<f64>,
-    /// Whether the results are within the budget, or the same where they are integers and predicates alone, and no instruction
-    /// has a NaN or infinity of its own. `null` where that is not judged: without a budget, of results that are off; where f32's
-    /// own results are no measure; where nothing is judged.
+    /// Whether the results are within the budget (or equal, if they are only integers and predicates), and no
+    /// instruction introduces a NaN or infinity. `null` if that cannot be judged: results differ and there is no
+    /// budget, f32's own results are not a reliable reference, or no result is to be judged.
     is_right: Option<bool>,
-    /// Why f32's own results are no measure, if they are none: nothing is recommended then.
+    /// Why f32's own results are not a reliable reference, if so: nothing is recommended then.
     f32_fails: Option<F32Failure>,
-    /// Where the inputs are from, for what is said of them.
+    /// The source of the inputs.
     #[serde(skip)]
     inputs: InputsFrom,
-    /// The file that the found policy was written to.
+    /// The file with the policy that was found.
     saved_policy: Option<PathBuf>,
     search: Option<Search>,
-    /// What the search's list costs on a TPU, where one was named.
+    /// The cost of the search's list on a TPU, if a target was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     cycles: Option<Cycles>,
-    /// The f32 module in a TPU's arithmetic, where one was asked for.
+    /// The f32 module in a TPU's arithmetic, if requested.
     f32_as: Option<F32As>,
     #[serde(flatten)]
     audit: Audit,
 }
 
-/// Where an audit's inputs are from.
+/// The source of an audit's inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InputsFrom {
     /// A step of a run.
     Run,
-    /// All of them a file.
+    /// A file, for all inputs.
     File,
-    /// Some are drawn.
+    /// Random, for some inputs.
     Drawn,
 }
 
-/// What f32 is on a TPU.
+/// The f32 module in a TPU's arithmetic.
 #[derive(Debug, Serialize)]
 struct F32As {
     arithmetic: TpuArithmetic,
@@ -244,7 +244,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         );
     }
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
-    // Here and on each device, in f32 and in f64, which takes twice as much.
+    // On the host and on each device, in f32 and in f64, which takes twice as much.
     inputs.check_memory(3 * (1 + placement.devices.n() as u64))?;
     let inputs: Vec<Literal> =
         (0..inputs.parameters.len()).map(|position| inputs.literal(position)).collect::<Result<_, _>>()?;
@@ -255,7 +255,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     judge(args, &policy, subject, (!is_alone).then_some(&placement), &client, context)
 }
 
-/// What is audited: a module, what its parameters are, what its results are called, and which step of a run that is.
+/// The module to audit, its parameters, the names of its results, and its step of a run.
 struct Subject<'a> {
     module: &'a Module,
     inputs: Vec<Literal>,
@@ -264,14 +264,14 @@ struct Subject<'a> {
     found: Option<FirstBeyond>,
 }
 
-/// How an audit runs.
+/// The configuration of the audit.
 fn config(args: &Args) -> Config {
     let arithmetic = args.as_tpu.arithmetic();
     let flush_subnormals = args.flush_subnormals || arithmetic.is_some();
     Config { slice_bytes: i64::from(args.slice_mib) << 20, flush_subnormals, arithmetic }
 }
 
-/// Audits, on one device or over those of a placement, and says what was found.
+/// Audits, on one device or over those of a placement, and reports the results.
 fn judge(
     args: &Args,
     policy: &Policy,
@@ -346,7 +346,7 @@ fn judge(
     Ok(if is_failing || is_found { Status::Failing } else { Status::Ok })
 }
 
-/// What was measured.
+/// The measurements.
 struct Measured {
     audit: Audit,
     search: Option<Search>,
@@ -379,7 +379,7 @@ fn measure(args: &Args, policy: &Policy, auditor: &Auditor<'_>, context: &Contex
         }
         bar.set_message(format!("comparing {}/{}", progress.n_rows_done, progress.n_rows));
         bar.set_position(progress.work_done);
-        // Where nobody sees a bar, a line now and then.
+        // Without a visible bar, print a line now and then.
         if bar.is_hidden() && !context.quiet && said.elapsed() >= SAYS_EVERY {
             said = Instant::now();
             let percent = 100 * u128::from(progress.work_done) / u128::from(progress.work.max(1));
@@ -397,7 +397,7 @@ fn measure(args: &Args, policy: &Policy, auditor: &Auditor<'_>, context: &Contex
     bar.finish_and_clear();
     spinner.finish_and_clear();
     let (f32_as, audit) = audit?;
-    // What f32 itself does not know, no list of instructions mends.
+    // If f32's own results are not a reliable reference, no list of instructions can help.
     let Some(budget) =
         args.budget.filter(|&budget| audit.error() > budget && audit.n_nan() == 0 && audit.f32_fails().is_none())
     else {
@@ -408,13 +408,13 @@ fn measure(args: &Args, policy: &Policy, auditor: &Auditor<'_>, context: &Contex
     Ok(Measured { audit, search: Some(search?), f32_as })
 }
 
-/// Which results judge.
+/// The results to judge.
 fn choice_of(args: &Args, names: Vec<String>) -> ResultChoice {
     ResultChoice { names, only: args.results.clone(), ignore: args.ignore.clone() }
 }
 
-/// Audits a module for several devices: its results shard by shard. Its instructions are compared on one device where only
-/// shardings split the module; a module that knows its devices is compared by its results alone.
+/// Audits a module for several devices: its results shard by shard. Its instructions are compared on one device if only
+/// shardings split the module; a module that uses device ids is compared by its results alone.
 fn over_devices(
     args: &Args,
     policy: &Policy,
@@ -452,7 +452,7 @@ fn over_devices(
     Ok(Measured { audit: audit.with_results(results, no_f64), search, f32_as })
 }
 
-/// Searches, and says how far it is.
+/// Searches, and reports progress.
 fn search(
     auditor: &Auditor<'_>,
     policy: &Policy,

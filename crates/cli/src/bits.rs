@@ -110,15 +110,15 @@ struct Encoded {
     sign: u8,
     /// Binary.
     exponent_bits: String,
-    /// Without bias; none for infinities and NaN.
+    /// Without bias; `None` for infinities and NaN.
     exponent: Option<i32>,
     /// Binary.
     fraction_bits: String,
     /// Exactly, every digit.
     value: String,
-    /// `|value - input|`, exactly; none where either is not finite.
+    /// `|value - input|`, exactly; `None` if either is not finite.
     absolute_error: Option<String>,
-    /// `absolute_error / |input|`, a few digits; none where that is no number.
+    /// `absolute_error / |input|`, a few digits; `None` if that is not a number.
     relative_error: Option<String>,
     below: Option<String>,
     above: Option<String>,
@@ -237,18 +237,18 @@ fn number_table(input: &str, columns: &[Encoded], screen: Screen) -> String {
     table.render(screen)
 }
 
-/// How one format fared.
+/// The sum in one format.
 #[derive(Debug, Serialize)]
 struct Accumulated {
     format: &'static str,
-    /// As rounded to the format, exactly.
+    /// Rounded to the format, exactly.
     start: String,
     update: String,
     /// Counted from 1.
     first_lost_step: Option<usize>,
     #[serde(rename = "final")]
     last: String,
-    /// `|final - exact|`, exactly; none after an overflow.
+    /// `|final - exact|`, exactly; `None` after an overflow.
     error: Option<String>,
     /// The weight's bits after each step.
     bits: Vec<String>,
@@ -276,13 +276,13 @@ impl Accumulated {
     }
 }
 
-/// Why the sum at `step` gave the old weight back.
+/// Why the sum at `step` equals the previous weight.
 fn lost_sentence(run: &Accumulation, step: usize) -> String {
     let format = run.format;
     if format.class(run.update) == Class::Zero {
         return format!("{} has no number as small as the update: it is rounded to 0.", format.name());
     }
-    // The step changed nothing, so this is the weight before it and after it.
+    // The step changed nothing, so this is the weight before and after it.
     let weight = run.steps[step - 1];
     let towards = if format.fields(run.update).negative { format.below(weight) } else { format.above(weight) };
     let gap = towards.and_then(|next| format.exact(next)).zip(format.exact(weight));
@@ -309,7 +309,8 @@ and the update, often thousands of times smaller than the weight, is added in f3
 const NONE_LOST: &str = "\
 No update is lost here: beside this weight it is large enough to move it in every one of these formats.\n";
 
-/// What the rows show: of a 16-bit format that loses updates, why there is a master copy. An overflow shows neither.
+/// The conclusion from the rows: if a 16-bit format loses updates, why a master copy is needed. An overflow leads to
+/// neither.
 fn advice(rows: &[Accumulated]) -> &'static str {
     let loses = |row: &Accumulated| row.first_lost_step.is_some();
     match rows.iter().any(|row| loses(row) && row.error.is_some()) {

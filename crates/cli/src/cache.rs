@@ -1,5 +1,5 @@
-//! `bf16scope cache`: shows and clears what is kept on disk: the TPU compiler's answers, conversions of StableHLO, indexes of
-//! records, objects of stores, data files that were compressed or Parquet, and tokenized text.
+//! `bf16scope cache`: shows and clears the disk caches: TPU compiles, conversions of StableHLO, indexes of records,
+//! objects of stores, unpacked data files (compressed or Parquet), and tokenized text.
 
 use anyhow::Context as _;
 use clap::Subcommand;

@@ -1,7 +1,7 @@
-//! Where modules from files run and compile: in a child process, with limits of time and memory.
+//! Runs and compiles modules from files in a child process, with limits on time and memory.
 //!
-//! What bf16scope built itself (models from YAML) stays in this process, unless a limit is given, or the device is a
-//! plugin in a file of the user's.
+//! Programs that bf16scope built itself (models from YAML) stay in this process, unless there is a limit, or the device
+//! is a plugin from a user's file.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -24,19 +24,19 @@ pub(super) struct LimitArgs {
 }
 
 impl LimitArgs {
-    /// Whether one was given.
+    /// Whether any limit was given.
     pub(super) fn is_some(&self) -> bool {
         self.timeout.is_some() || self.memory.is_some()
     }
 
-    /// This program as a child, with these limits.
+    /// A child process of this program, with these limits.
     pub(super) fn spec(&self) -> ChildSpec {
         let limits = Limits { timeout: self.timeout, memory: self.memory };
         ChildSpec { limits, ..ChildSpec::new(THIS_PROGRAM) }
     }
 
-    /// How the TPU compiler is asked within these limits. Modules that bf16scope did not build are compiled in a child, and
-    /// whatever is limited.
+    /// How to call the TPU compiler within these limits. Modules that bf16scope did not build are compiled in a child,
+    /// and so is everything under a limit.
     pub(super) fn asking(&self, fresh: bool, is_foreign: bool, context: &Context) -> Asking {
         let child = (is_foreign || self.is_some() || address_space().is_some()).then(|| self.spec());
         Asking { setup: context.setup(), fresh, child, ..Asking::default() }
@@ -48,8 +48,8 @@ impl LimitArgs {
     }
 }
 
-/// A client for a program of one device that bf16scope built: in this process, or in a child, of a plugin that bf16scope knows
-/// nothing of, and where address space is limited, beyond which XLA ends its process.
+/// A client for a single-device program that bf16scope built: in this process; in a child for an unknown plugin, and if
+/// address space is limited, because XLA ends its process at that limit.
 pub(super) fn client(platform: &Platform, setup: &Setup) -> Result<Client, PjrtError> {
     client_of_all(platform.one_device()?, setup)
 }
@@ -63,15 +63,15 @@ pub(super) fn client_of_all(platform: &Platform, setup: &Setup) -> Result<Client
     }
 }
 
-/// This program as a child without limits.
+/// A child process of this program, without limits.
 pub(super) fn this_program() -> ChildSpec {
     ChildSpec::new(THIS_PROGRAM)
 }
 
-/// This very program, also where its file was replaced since it started.
+/// The running executable, even if its file was replaced since it started.
 const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// Serves as a child, if that is what this process was started for.
+/// Serves as a child, if this process was started as one.
 pub(super) fn serve_if_asked() -> Option<ExitCode> {
     if std::env::args_os().nth(1)? != SERVE {
         return None;
@@ -80,7 +80,7 @@ pub(super) fn serve_if_asked() -> Option<ExitCode> {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let text = format!("bf16scope: {SERVE} is what bf16scope starts for itself: {error}\n");
-            // Standard error may be closed; there is nobody else to tell.
+            // Standard error may be closed, and then there is no other way to report.
             let _ = std::io::stderr().write_all(text.as_bytes());
             ExitCode::from(2)
         }
@@ -113,7 +113,7 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
     let unit = UNITS.iter().find(|(name, _)| *name == &text[digits.len()..]).map(|(_, unit)| *unit);
     let count = digits.trim_end().parse::<f64>().ok().filter(|count| *count > 0.0 && count.is_finite());
     match (count, unit) {
-        // Rounded down: a fraction of a byte is none.
+        // Rounded down; less than a byte is an error.
         (Some(count), Some(unit)) if count * unit as f64 >= 1.0 && count * (unit as f64) < u64::MAX as f64 => {
             Ok((count * unit as f64) as u64)
         }

@@ -91,7 +91,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if fits && narrow.is_none() { Status::Ok } else { Status::Failing })
 }
 
-/// What the arguments of `compile` and `explain` choose: a module, or else a model.
+/// The programs that the arguments of `compile` and `explain` select: a module, or else a model's.
 pub(super) fn programs(
     choice: &Choice,
     target: &Target,
@@ -106,7 +106,7 @@ pub(super) fn programs(
     Ok(Programs::of_model(&choice.subject(&context.setup())?, &compare.precisions(choice), target)?)
 }
 
-/// A spinner for each program of a model that is compiled.
+/// A spinner for each compiled program of a model.
 pub(super) struct Spinner {
     model: String,
     quiet: bool,
@@ -118,7 +118,7 @@ impl Spinner {
         Spinner { model, quiet, shown: None }
     }
 
-    /// Shows what happens.
+    /// Shows an event.
     pub(super) fn on(&mut self, event: &Event<'_>) {
         if let Some(spinner) = self.shown.take() {
             spinner.finish_and_clear();
@@ -138,7 +138,7 @@ impl Drop for Spinner {
     }
 }
 
-/// Sums over replicas in less than the f32 that they were asked for, in a sentence.
+/// A warning for sums over replicas in less precision than the requested f32.
 fn narrow_sums(entries: &[CompiledSubject]) -> Option<String> {
     let reports = entries.iter().filter_map(|entry| Some((&entry.label, entry.outcome.report()?)));
     let mut narrow = reports
@@ -151,7 +151,7 @@ fn narrow_sums(entries: &[CompiledSubject]) -> Option<String> {
     ))
 }
 
-/// How programs for a target are tuned, in a line.
+/// The tuning of programs for a target, in a line.
 pub(super) fn tuned(tuning: &Tuning, target: &Target) -> String {
     if *tuning == Tuning::none() {
         return "not tuned: the program as TensorFlow writes it".to_string();
@@ -162,7 +162,7 @@ pub(super) fn tuned(tuning: &Tuning, target: &Target) -> String {
     }
 }
 
-/// What was compiled, a table, and what does not fit.
+/// The compiled programs, a table, and whether they fit.
 fn render(
     args: &Args,
     (batch, variables): (Option<u32>, Option<Storage>),
@@ -182,7 +182,7 @@ fn render(
     };
     let model = args.choice.model.display();
     let mut text = format!("{model}: {program}{variables}{}{excess}\n", several::cores(devices, &args.target));
-    // A table of nothing says nothing.
+    // The table would be empty.
     if entries.iter().any(|entry| entry.outcome.report().is_some()) {
         let table = if entries.len() > 2 {
             by_entry(unit, devices, entries)
@@ -209,7 +209,7 @@ fn render(
     text
 }
 
-/// How a module's forms are made, in a line with more behind it.
+/// How a module's forms were lowered, in a line with details.
 fn lowered_by(entries: &[CompiledSubject]) -> String {
     let policies: Vec<&str> =
         (entries.iter()).map(|entry| entry.label.as_str()).filter(|label| *label != AS_GIVEN).collect();
@@ -227,7 +227,7 @@ fn by_figure(target: &Target, unit: &str, devices: Devices, entries: &[CompiledS
         [first, .., last] => Some(format!("{} / {}", last.label, first.label)),
         _ => None,
     };
-    // Longer names than dtypes would make the column wider than what is in it.
+    // Names longer than dtypes would make the column wider than its values.
     let ratio = ratio.map(|title| if title.len() > 12 { "ratio".to_string() } else { title });
     let names = entries.iter().map(|entry| entry.label.clone());
     let mut table =
@@ -253,7 +253,7 @@ fn estimate(value: f64, shown: impl Fn(f64) -> String) -> String {
     if value > 0.0 { shown(value) } else { "-".to_string() }
 }
 
-/// What every table of several programs has.
+/// A column of a table over several programs.
 struct Figure {
     title: &'static str,
     shown: fn(&CompileReport) -> String,
@@ -303,7 +303,7 @@ fn by_entry(unit: &str, devices: Devices, entries: &[CompiledSubject]) -> Table 
     table
 }
 
-/// How long it took to compile.
+/// The compile time.
 fn time(entry: &CompiledSubject) -> String {
     match (&entry.outcome, entry.cached) {
         (_, true) => "cached".to_string(),
@@ -316,11 +316,11 @@ fn time(entry: &CompiledSubject) -> String {
 struct FigureRow {
     name: String,
     cell: Box<dyn Fn(&CompileReport) -> String>,
-    /// What the ratio is of; none for a share.
+    /// The value for the ratio; `None` for a share.
     value: Option<fn(&CompileReport) -> f64>,
 }
 
-/// What examples per second are of: a program over several cores is of all of them.
+/// The unit of examples per second: over several cores it counts the examples of all of them.
 fn per_core(devices: Devices) -> &'static str {
     if devices.is_one() { " per core" } else { "" }
 }
@@ -360,7 +360,7 @@ fn rows(target: &Target, unit: &str, devices: Devices) -> Vec<FigureRow> {
         Box::new(|r| estimate(r.examples_per_second, |n| format!("{n:.1}"))),
         |r| r.examples_per_second,
     ));
-    // One of one core may run on each of a board.
+    // A single-core program may run on each core of a board.
     if devices.is_one() {
         rows.push(FigureRow {
             name: format!("{unit}/s per board"),
@@ -392,7 +392,7 @@ mod tests {
         args: Args,
     }
 
-    /// ResNet-50 in a batch of 64, as the compiler reports it.
+    /// The compiler's report for ResNet-50 with a batch of 64.
     fn report(bf16: bool) -> CompileReport {
         let choose = |f32: f64, low: f64| if bf16 { low } else { f32 };
         let mib = |f32: f64, low: f64| (choose(f32, low) * f64::from(1 << 20)) as i64;
@@ -519,7 +519,7 @@ mod tests {
             let path = format!("{}/../../tests/cli/screens/{name}", env!("CARGO_MANIFEST_DIR"));
             check_screen(text, &expect_file![path]);
         };
-        // Nothing is suggested that cannot run.
+        // A form that cannot run is not suggested.
         let verdict = Judged { choice: Some("default".to_string()), sentences: Vec::new() };
         let accuracy = |runs_alone| {
             let labels = [AS_GIVEN, "default"];

@@ -1,4 +1,4 @@
-//! What is being compiled, and how long the rest may take: a bar on a terminal, lines elsewhere.
+//! Progress of compiles, with an estimate of the remaining time: a bar on a terminal, lines elsewhere.
 
 use std::time::Instant;
 
@@ -10,28 +10,28 @@ use crate::report;
 use bf16scope_study::{Compiling, Event};
 use bf16scope_tpu::{CompileOutcome, Need};
 
-/// How far a question is.
+/// The progress of a question.
 pub(super) struct CompileProgress {
     bar: ProgressBar,
-    /// Lines in place of the bar, where there is no terminal to draw it on, or a dumb one.
+    /// Prints lines instead of a bar, without a terminal or on a dumb one.
     has_lines: bool,
     is_quiet: bool,
-    /// At most so many compiles, where a question has a limit.
+    /// The largest number of compiles, if the question has a limit.
     most: Option<u32>,
-    /// Searches that have not begun, and compiles that the longest one took.
+    /// Searches that have not begun, and the number of compiles of the longest one so far.
     n_series_left: u32,
     n_per_series: u32,
     n_done: u32,
     n_done_before: u32,
-    /// Whether it was said how many compiles there are at most.
+    /// Whether the largest number of compiles was printed.
     has_said_most: bool,
     begun: Option<Instant>,
-    /// Seconds of compiles, those of earlier runs too, and their number.
+    /// The total seconds of compiles, including those of earlier runs, and their number.
     seconds: (f64, u32),
 }
 
 impl CompileProgress {
-    /// Of a question of so many series.
+    /// For a question with this many series.
     pub(super) fn new(quiet: bool, n_series: usize) -> CompileProgress {
         let bar = progress::steps(quiet);
         CompileProgress {
@@ -49,19 +49,20 @@ impl CompileProgress {
         }
     }
 
-    /// Of a question of at most so many compiles.
+    /// For a question with a limit on compiles.
     pub(super) fn at_most(quiet: bool, most: u32) -> CompileProgress {
         let progress = CompileProgress { most: Some(most), ..CompileProgress::new(quiet, 1) };
         progress.bar.set_length(u64::from(most));
         progress
     }
 
-    /// Ctrl-C ends the process at once: a compile cannot be stopped, and what was compiled is on disk already.
+    /// Makes Ctrl-C end the process at once: a compile cannot be interrupted, and finished compiles are already on
+    /// disk.
     pub(super) fn keep_what_is_compiled(&self) -> anyhow::Result<()> {
         let is_quiet = self.is_quiet;
         signals::on_stop(move |signal| {
             progress::clear_all();
-            // What ends meanwhile is said by nobody: this is the last line.
+            // Holding the lock keeps this the last line on standard error.
             let _last = std::io::stderr().lock();
             if !is_quiet {
                 say("stopped; what was compiled is kept, and the same command continues from there");
@@ -70,7 +71,7 @@ impl CompileProgress {
         })
     }
 
-    /// Shows what happens.
+    /// Shows an event.
     pub(super) fn on(&mut self, event: &Event<'_>) {
         match event {
             Event::Begins(compiling) => self.begin(compiling),
@@ -84,7 +85,7 @@ impl CompileProgress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -110,7 +111,7 @@ impl CompileProgress {
     }
 
     fn end(&mut self, compiling: &Compiling, is_cached: bool, outcome: &CompileOutcome) {
-        // What is cached is none of the compiles that a question may have at most.
+        // Cached compiles do not count towards the limit.
         self.n_done += u32::from(self.most.is_none() || !is_cached);
         let took = self.begun.take().map_or(0.0, |begun| begun.elapsed().as_secs_f64());
         match outcome {
@@ -133,7 +134,7 @@ impl CompileProgress {
         });
     }
 
-    /// How long so many compiles take, by those that there were.
+    /// Estimates the time of `n` compiles from those so far.
     fn left(&self, n: u32) -> Option<String> {
         let (seconds, n_compiles) = self.seconds;
         let about = if self.most.is_some() { "at most" } else { "about" };
@@ -151,7 +152,7 @@ fn at_batch(Compiling { what, batch, .. }: &Compiling) -> String {
     batch.map_or(what.clone(), |batch| format!("{what} at batch {batch}"))
 }
 
-/// Seconds, for someone who decides whether to wait.
+/// Seconds in a form for deciding whether to wait.
 fn minutes(seconds: f64) -> String {
     match seconds {
         s if s < 90.0 => format!("{s:.0} s"),
@@ -159,7 +160,7 @@ fn minutes(seconds: f64) -> String {
     }
 }
 
-/// What one compile said, for a line.
+/// The outcome of one compile, for a line.
 pub(super) fn said(outcome: &CompileOutcome) -> String {
     match outcome {
         CompileOutcome::Fits(report) => {
@@ -170,7 +171,7 @@ pub(super) fn said(outcome: &CompileOutcome) -> String {
     }
 }
 
-/// That there is no room.
+/// The message for a program that does not fit.
 pub(super) fn no_room(Need { needed, available, .. }: &Need) -> String {
     let gib = |n_bytes: &u64| format!("{:.2} GiB", *n_bytes as f64 / f64::from(1u32 << 30));
     match (needed, available) {

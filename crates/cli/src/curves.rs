@@ -1,4 +1,4 @@
-//! `bf16scope curves`: the recorded runs side by side, as a table and as a page of curves.
+//! `bf16scope curves`: recorded runs side by side, as a table and as a page of curves.
 
 use std::path::{Path, PathBuf};
 
@@ -53,13 +53,13 @@ pub struct Args {
     json: bool,
 }
 
-/// A run with the name that it has beside the others.
+/// A run with a name that is unique among the others.
 struct Named {
     name: String,
     run: Run,
 }
 
-/// What `--json` prints of a run.
+/// The output of `--json` for a run.
 #[derive(Serialize)]
 struct Json<'a> {
     path: &'a Path,
@@ -68,13 +68,13 @@ struct Json<'a> {
     remarks: &'a [String],
 }
 
-/// A curve in short.
+/// A curve's summary.
 #[derive(Serialize)]
 struct Extremes<'a> {
     name: &'a str,
     n_values: usize,
     last: Option<&'a Point>,
-    /// Of the values that are no NaN, the first of those that are equal.
+    /// Ignoring NaNs, the first of equal values.
     least: Option<&'a Point>,
     greatest: Option<&'a Point>,
 }
@@ -130,7 +130,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-/// Runs by the names of their folders, or by their paths where folders are called alike.
+/// Names runs by their folders, or by their paths if folders have the same name.
 fn named(runs: Vec<Run>) -> Vec<Named> {
     let short = |run: &Run| {
         let path = run.path.canonicalize().unwrap_or_else(|_| run.path.clone());
@@ -165,7 +165,7 @@ fn curve<'r>(run: &'r Run, name: &str) -> Option<&'r Curve> {
     run.curves.iter().find(|curve| curve.name == name)
 }
 
-/// The last step that anything was recorded of.
+/// The last step with any recorded scalar.
 fn last_step(run: &Run) -> u64 {
     run.curves.iter().filter_map(|curve| curve.points.last()).map(|point| point.step).max().unwrap_or(0)
 }
@@ -186,7 +186,7 @@ fn figure(value: f64) -> String {
 fn render(runs: &[Named], screen: Screen) -> String {
     let names = scalars(runs);
     let mut columns = vec![Column::name("run"), Column::number("precision").extra(2), Column::number("steps")];
-    // What does not fit leaves from the right.
+    // Columns that do not fit are dropped from the right.
     let ranks = (1..=u8::MAX).chain(std::iter::repeat(u8::MAX));
     columns.extend(names.iter().zip(ranks).map(|(name, rank)| Column::number(*name).extra(rank)));
     let mut table = Table::new(columns);

@@ -1,4 +1,4 @@
-//! `bf16scope data`: what is in data sets on disk, pages of examples, and how fast they come out of them.
+//! `bf16scope data`: the contents of data sets on disk, pages of examples, and the speed of reading them.
 
 mod bench;
 mod sheet;
@@ -39,7 +39,7 @@ Examples:
 
 Exit status 1 says that records are broken.";
 
-/// Classes that are listed.
+/// The number of classes to list.
 const MAX_CLASSES: usize = 12;
 
 /// Arguments of `data`.
@@ -69,7 +69,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// What it loads a plugin for.
+    /// The purpose for which it loads a plugin.
     pub(super) fn purpose(&self) -> Purpose {
         self.bench.purpose()
     }
@@ -153,7 +153,7 @@ fn range<T: PartialEq + ToString>([least, greatest]: [T; 2]) -> String {
     }
 }
 
-/// What values are, in words.
+/// A description of values.
 fn words(held: &Held) -> String {
     let mut parts: Vec<String> = held.images.iter().map(|(format, n)| format!("{n} {format}")).collect();
     if held.n_no_image > 0 {
@@ -170,7 +170,7 @@ fn words(held: &Held) -> String {
     parts.join(", ")
 }
 
-/// How often each class comes: the first of them, and how even they are.
+/// The frequency of each class: the first of them, and how balanced they are.
 fn classes(name: &str, counts: &BTreeMap<i64, u64>, names: &[String], what: &str) -> String {
     let total: u64 = counts.values().sum();
     let class = |label: &i64| match usize::try_from(*label).ok().and_then(|label| names.get(label)) {
@@ -206,7 +206,7 @@ fn to_json(survey: &Survey, names: &[String]) -> Json {
     })
 }
 
-/// The examples of an experiment, as its network gets them.
+/// The examples of an experiment, in the form its network gets them.
 fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Status> {
     let experiment = Experiment::read(path)?;
     let is_stop = experiment.data.as_ref().is_some_and(|data| data.is_on_disk() && data.on_error == Tolerance::Stop);
@@ -247,7 +247,7 @@ fn experiment(path: &Path, args: &Args, context: &Context) -> anyhow::Result<Sta
     Ok(status)
 }
 
-/// A part of the examples of an experiment: what each feature is, class balance, and what is broken.
+/// A part of an experiment's examples: each feature, class balance, and broken examples.
 fn census_text(part: &str, census: &Census, is_stop: bool, screen: Screen) -> String {
     let read = looked_at(census.n_read, census.n_examples);
     let mut text = format!("{part}: {} examples, {read}\n", grouped(census.n_examples as i64));
@@ -281,7 +281,7 @@ fn census_text(part: &str, census: &Census, is_stop: bool, screen: Screen) -> St
     text
 }
 
-/// A number in few digits.
+/// A number with few digits.
 fn short(value: f64) -> String {
     if value == value.trunc() && value.abs() < 1e9 { format!("{value}") } else { format!("{value:.4}") }
 }

@@ -1,9 +1,9 @@
 //! `bf16scope doctor`: what this machine can do — plugins, devices, dtypes that really run, TPU targets that compile,
 //! instructions of the CPU.
 //!
-//! XLA answers some questions by aborting the process. So each plugin is asked in a child process (`doctor --probe`),
-//! which prints an answer a line as it goes; where it dies, the question it died of is answered so, and another child
-//! goes on behind it.
+//! XLA aborts the process on some questions. Each plugin is therefore probed in a child process (`doctor --probe`),
+//! which prints one answer per line; if it dies, its current question is answered with that, and another child
+//! continues with the next.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -56,7 +56,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// A device whose hardware need not be here is asked to compile.
+    /// The hardware of a compile-only device need not be present.
     pub(super) fn purpose(&self) -> Purpose {
         match self.device.as_ref().or(self.probe.as_ref()).and_then(Platform::spec) {
             Some(spec) if spec.hardware.is_none() => Purpose::Run,
@@ -65,32 +65,32 @@ impl Args {
     }
 }
 
-/// What the command found.
+/// The results of the command.
 #[derive(Debug, Serialize)]
 struct Findings {
     plugins: Vec<plugins::PluginRow>,
-    /// A field for each device.
+    /// One field per device.
     #[serde(flatten, serialize_with = "by_device")]
     devices: Vec<Asked>,
     instructions: Vec<Instruction>,
-    /// Why the exit status is 1, a sentence for each plugin that does not work; empty where it is 0.
+    /// Why the exit status is 1, a sentence for each plugin that does not work; empty if it is 0.
     failing: Vec<String>,
 }
 
-/// A device, and what it answered: nothing if it was not asked.
+/// A device, and its answers; empty if it was not probed.
 #[derive(Debug)]
 struct Asked {
     platform: Platform,
     answers: Vec<Answer>,
 }
 
-/// `cpu`, `tpu`, `xla_cpu`, … as fields.
+/// Serializes as fields `cpu`, `tpu`, `xla_cpu`, ….
 fn by_device<S: serde::Serializer>(devices: &[Asked], serializer: S) -> Result<S::Ok, S::Error> {
     serializer
         .collect_map(devices.iter().map(|asked| (asked.platform.name().replace("xla-cpu", "xla_cpu"), &asked.answers)))
 }
 
-/// An extension of the CPU's instruction set that matters here.
+/// An extension of the CPU's instruction set that is relevant to bf16 and f16.
 #[derive(Debug, Serialize)]
 struct Instruction {
     name: &'static str,
@@ -120,7 +120,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         devices.push(Asked { platform, answers });
     }
     let works = |asked: &Asked| asked.answers.iter().any(|a| a.question == Question::Plugin && a.works);
-    // xla-rs is in some builds only; the plugins always have their place.
+    // xla-rs exists in some builds only; the pinned plugins always have an entry.
     let all_work = match &args.device {
         Some(device) => devices.iter().any(|asked| asked.platform == *device && works(asked)),
         None => devices.iter().filter(|asked| asked.platform.spec().is_some()).all(works),
@@ -135,7 +135,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if all_work { Status::Ok } else { Status::Failing })
 }
 
-/// Why the exit status is 1: of each plugin that was to work, what it said, or that it is not there.
+/// Why the exit status is 1: for each required plugin that failed, its message, or that it is missing.
 fn reasons(asked: Option<&Platform>, devices: &[Asked]) -> Vec<String> {
     let counts = |platform: &Platform| match asked {
         Some(asked) => platform == asked,
@@ -152,7 +152,7 @@ fn reasons(asked: Option<&Platform>, devices: &[Asked]) -> Vec<String> {
     devices.iter().filter(|asked| counts(&asked.platform)).filter_map(reason).collect()
 }
 
-/// The devices that have a place in the report.
+/// The devices in the report.
 fn platforms(asked: Option<&Platform>) -> Vec<Platform> {
     let is_listed = |platform: &Platform| platform.spec().is_some() || HAS_XLA_RS || asked == Some(platform);
     let mut platforms: Vec<Platform> = Platform::named().into_iter().filter(is_listed).collect();
@@ -160,7 +160,7 @@ fn platforms(asked: Option<&Platform>) -> Vec<Platform> {
     platforms
 }
 
-/// The pinned plugins, and the one that was asked about.
+/// The pinned plugins, and the selected one.
 fn rows(asked: Option<&Platform>, setup: &Setup) -> Vec<plugins::PluginRow> {
     let mut rows = plugins::rows(setup);
     if let Some(spec) = asked.and_then(Platform::spec)
@@ -176,7 +176,7 @@ fn is_there(platform: &Platform, rows: &[plugins::PluginRow]) -> bool {
     platform.spec().is_none_or(|spec| rows.iter().any(|row| row.plugin == spec.name && row.is_there()))
 }
 
-/// The child's side: an answer a line, as JSON.
+/// The child's side: one answer per line, as JSON.
 fn serve(probe: &Platform, skip: usize, context: &Context) -> anyhow::Result<Status> {
     for question in questions(probe).iter().skip(skip) {
         let line = serde_json::to_string(&answer(probe, &context.setup(), question))?;
@@ -185,11 +185,11 @@ fn serve(probe: &Platform, skip: usize, context: &Context) -> anyhow::Result<Sta
     Ok(Status::Ok)
 }
 
-/// How long an answer of a probe is waited for: plugins load and compile in seconds.
+/// The timeout for an answer: plugins load and compile in seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 const MIN_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The parent's side: asks until every question has an answer, with a new child behind each that dies.
+/// The parent's side: asks until every question has an answer, with a new child after each that dies.
 fn ask(platform: &Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
     let questions = questions(platform);
     let bar = progress::bar(questions.len() as u64, context.quiet);
@@ -207,7 +207,7 @@ fn ask(platform: &Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
             .spawn()
             .context("cannot start a probe of this program")?;
         let stdout = child.stdout.take().context("a probe has no output")?;
-        // A probe that neither answers nor ends is ended, as one that dies is.
+        // A probe that neither answers nor exits is killed and treated as one that died.
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
@@ -217,14 +217,14 @@ fn ask(platform: &Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
                 Ok(line) => line,
                 Err(error) => break error == RecvTimeoutError::Timeout,
             };
-            // What a plugin itself prints is no answer.
+            // Skips output of the plugin itself.
             let Ok(answer) = serde_json::from_str::<Answer>(&line) else { continue };
             bar.set_message(answer.question.to_string());
             bar.inc(1);
             answers.push(answer);
         };
         if is_silent {
-            // It fails only for one that has ended.
+            // It fails only if the child has already exited.
             drop(child.kill());
         }
         let status = child.wait().context("cannot wait for a probe")?;
@@ -235,7 +235,7 @@ fn ask(platform: &Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
             };
             answers.push(Answer { question: question.clone(), works: false, detail });
             bar.inc(1);
-            // The first may be slow; those after it need not be waited for as long, or many would take hours.
+            // Only the first answer may be slow; a shorter timeout afterwards avoids waiting for hours.
             if is_silent {
                 patience = (patience / 2).max(MIN_PATIENCE);
             }
@@ -245,7 +245,7 @@ fn ask(platform: &Platform, context: &Context) -> anyhow::Result<Vec<Answer>> {
     Ok(answers)
 }
 
-/// What of the CPU's instruction set matters for bf16 and f16.
+/// The instruction set extensions that are relevant to bf16 and f16.
 fn instructions() -> Vec<Instruction> {
     const MATTERS: [(&str, &str); 7] = [
         ("avx2", "casts f32 to bf16 eight at a time"),

@@ -68,7 +68,7 @@ pub struct Args {
     format: Option<Format>,
 }
 
-/// How a module is written.
+/// The output format of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// HLO text, as XLA prints it
@@ -87,12 +87,12 @@ pub(super) enum Format {
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let format = args.format.unwrap_or_else(|| format_of(args.output.as_deref()));
     if args.bake.is_some() || args.weights.is_some() {
-        // What takes a while to read is not lost to a wrong name.
+        // Checked before reading, which may take a while.
         let read = [Some(args.choice.model.as_path()), args.bake.as_deref()];
         let outputs = [("-o", args.output.as_deref()), ("--weights", args.weights.as_deref())];
         check_names(&outputs, if module_file::is_module(&args.choice.model) { &read[1..] } else { &read })?;
     }
-    // What is only printed may be what a compiler has made.
+    // A form that is only displayed may come from a compiler.
     let is_shown = format != Format::StableHlo && args.as_tpu.arithmetic().is_none();
     let load = if is_shown { module_file::load_to_show } else { module_file::load };
     let module = match args.choice.module_by(|path| Ok(load(path, &args.choice.converter(context)?)?))? {
@@ -187,7 +187,7 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
         Format::Proto => {
             warn_of_attributes(module);
             let bytes = encode::to_bytes(module).context("the module cannot be encoded")?;
-            // XLA reads it, and what is written here is to be read here, too.
+            // XLA can read larger ones, but files written here must be readable here, too.
             if let Err(error) = decode::check_size(&bytes) {
                 bail!(
                     "as a proto it would not be read again: {error}\nhelp: write text: -o with a name that ends in .hlo or .txt"
@@ -198,8 +198,8 @@ pub(super) fn write(module: &Module, format: Format) -> anyhow::Result<Vec<u8>> 
     })
 }
 
-/// Says what the proto of a module leaves out: attributes of its text that `HloModuleProto` has no field for. XLA takes them
-/// with the options of a compilation.
+/// Warns of attributes of a module's text that `HloModuleProto` has no field for. XLA takes them from the compile
+/// options.
 fn warn_of_attributes(module: &Module) {
     let attributes = &module.unmodelled.attributes;
     let lost = attributes.iter().filter(|(name, value)| !assignment::keeps(name, value));
@@ -214,7 +214,7 @@ fn warn_of_attributes(module: &Module) {
     );
 }
 
-/// The names of a module's parameters, the first of them.
+/// The names of a module's parameters, shortened if there are many.
 fn parameter_names(module: &Module) -> String {
     const N_NAMED: usize = 8;
     let entry = module.entry();
@@ -223,9 +223,9 @@ fn parameter_names(module: &Module) -> String {
     format!("{}{more}", names[..names.len().min(N_NAMED)].join(", "))
 }
 
-/// Says what the text of a module that came as a proto leaves out.
+/// Warns of parts of a module's proto that its text cannot express.
 fn warn_of_loss(lost: &[Lost]) {
-    /// As many instructions are named; the rest are counted.
+    /// This many instructions are named; the rest are counted.
     const N_NAMED: usize = 3;
     if lost.is_empty() {
         return;
@@ -247,13 +247,13 @@ fn warn_of_loss(lost: &[Lost]) {
     );
 }
 
-/// Replaces a file whole, as [`files::replace`] does, and names it if that fails.
+/// Replaces a file atomically, like [`files::replace`], with the path in the error.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     files::replace(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Refuses an output that another output, or a file that the command reads, would be lost to, and one that cannot be written:
-/// before the work, not after it.
+/// Refuses an output path that equals another output or an input of the command, or is not writable: before the work,
+/// not after it.
 pub(super) fn check_names(outputs: &[(&str, Option<&Path>)], inputs: &[Option<&Path>]) -> anyhow::Result<()> {
     let named = || outputs.iter().filter_map(|(flag, path)| Some((*flag, (*path)?)));
     for (nth, (flag, path)) in named().enumerate() {
@@ -268,7 +268,8 @@ pub(super) fn check_names(outputs: &[(&str, Option<&Path>)], inputs: &[Option<&P
     Ok(())
 }
 
-/// Whether two paths name one file, which need not be there; what is no file can be written to twice.
+/// Whether two paths name the same file, which need not exist; writing twice to something that is not a regular file is
+/// fine.
 fn is_same(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| {
         if let Ok(place) = path.canonicalize() {
@@ -280,10 +281,10 @@ fn is_same(one: &Path, other: &Path) -> bool {
     matches!((place(one), place(other)), (Some(one), Some(other)) if one == other)
 }
 
-/// Refuses a path where there is a file of another kind: a module or a model given by mistake would be lost.
+/// Refuses to overwrite a file of another kind: a module or a model given by mistake would be lost.
 pub(super) fn check_kind(path: &Path, start: &[u8], kind: &str) -> anyhow::Result<()> {
     let mut found = Vec::new();
-    // Whatever cannot be opened is for the writer to say.
+    // The writer reports a file that cannot be opened.
     if let Ok(file) = files::open(path) {
         file.take(start.len() as u64)
             .read_to_end(&mut found)

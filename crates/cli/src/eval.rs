@@ -77,7 +77,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             let fingerprint = test.fingerprint();
             (test, fingerprint)
         }
-        // A checkpoint records which examples of a data set were kept for validation.
+        // A checkpoint records which examples of a data set were held out for validation.
         None => {
             let examples = experiment.read_data(&experiment_path, &context.setup())?;
             let fingerprint = examples.data().test.fingerprint();
@@ -116,11 +116,12 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         let mut object = json!({
             "experiment": experiment_path, "checkpoint": path, "precision": precision.name(), "inputs": args.inputs,
             "steps": checkpoint.position.step,
-            // Whether these are the test data of its training, as far as the checkpoint says.
+            // Whether these are the test data of the training, as far as the checkpoint records it.
             "same_test_data": same_test_data, "n_examples": evaluation.n_examples,
             "by_averages": checkpoint.has_averages(),
         });
-        // All of them, whatever they are called; beside the run's own keys those that have none of their names.
+        // All metrics under `metrics`, whatever their names; at the top level only those that do not clash with our own
+        // keys.
         object["metrics"] = values.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
         for (name, value) in values.iter().filter(|(name, _)| !OWN_KEYS.contains(&name.as_str())) {
             object[name] = json!(value);

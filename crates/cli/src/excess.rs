@@ -1,9 +1,9 @@
-//! Whether the TPU compiler may keep more precision than a program says: `--excess-precision`.
+//! `--excess-precision`: whether the TPU compiler may keep more precision than a program specifies.
 //!
-//! A module of JAX or TensorFlow is compiled by its framework with excess precision, XLA's default, so its figures are asked
-//! for in the same way. Programs that bf16scope built keep every rounding: figures are those of the program that trains. What
-//! runs on a CPU is not asked here; numbers are compared without excess precision only. What runs on a TPU is compiled as its
-//! figures were made.
+//! JAX and TensorFlow compile their modules with excess precision, XLA's default, so the figures of such a module are
+//! computed in the same way. Programs that bf16scope built keep every rounding: their figures are those of the program
+//! that trains. On a CPU, numbers are always compared without excess precision. A program runs on a TPU as its figures
+//! were compiled.
 
 use bf16scope_pjrt::Platform;
 use bf16scope_study::Asking;
@@ -27,19 +27,19 @@ pub(super) enum Switch {
 }
 
 impl ExcessArgs {
-    /// The compiler, asked as the argument says, or else as the program's maker would.
+    /// Sets the compiler's option from the argument, or else as the program's framework would.
     pub(super) fn asking(self, asking: Asking, is_foreign: bool) -> Asking {
         let excess_precision = self.excess_precision.map_or(is_foreign, |switch| switch == Switch::On);
         Asking { excess_precision, ..asking }
     }
 }
 
-/// Whether a program runs with excess precision on a device: as asked, or on a TPU as `compile` reports of it by default.
+/// Whether a program runs with excess precision on a device: as requested, or on a TPU like the default of `compile`.
 pub(super) fn to_run(asked: Option<Switch>, device: &Platform, is_reported: bool) -> bool {
     asked.map_or(*device == Platform::tpu() && is_reported, |switch| switch == Switch::On)
 }
 
-/// What stands beside figures, if roundings may be missing in what was compiled.
+/// A note beside figures if the compiled program may have dropped roundings.
 pub(super) fn said(excess_precision: bool) -> &'static str {
     if excess_precision { ", with excess precision" } else { "" }
 }

@@ -69,7 +69,7 @@ pub struct Args {
     limits: LimitArgs,
 }
 
-/// Stretches of the schedule that a page shows, and buffers of each.
+/// The number of stretches of the schedule on a page, and of buffers in each.
 const PAGE: Stretches = (480, 8);
 
 /// Runs the command.
@@ -78,7 +78,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     emit::check_names(&[("--html", args.html.as_deref())], &[Some(&args.choice.model)])?;
     let (mut all, runs_alone) = match all(args, context) {
         Ok(all) => all,
-        // An answer: there is no optimized program, so nothing to explain but that.
+        // This is an answer too: without an optimized program there is only the error to explain.
         Err(error) if is_out_of_memory(&error) => {
             tracing::error!("{error:#}\nhelp: `bf16scope fit` finds the batch that fits, and what is largest");
             return Ok(Status::Failing);
@@ -105,11 +105,11 @@ fn is_out_of_memory(error: &anyhow::Error) -> bool {
     error.downcast_ref::<StudyError>().is_some_and(|error| error.kind() == StudyErrorKind::OutOfMemory)
 }
 
-/// What is explained, and whether one device can run it alone.
+/// The programs to explain, and whether one device can run them alone.
 fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
     let source =
         match args.choice.module_by(|path| Ok(module_file::load_to_show(path, &args.choice.converter(context)?)?))? {
-            // Nothing is lowered, so nothing is compiled.
+            // A scheduled module is not lowered, so it is not compiled either.
             Some(module) if module.is_scheduled && !args.compare.is_asked() => {
                 ExplainSource::Scheduled { module: Box::new(module), path: args.choice.model.clone() }
             }
@@ -124,7 +124,7 @@ fn all(args: &Args, context: &Context) -> anyhow::Result<(Explanations, bool)> {
     Ok((explain(&question, &asking, &mut |event| spinner.on(event))?, runs_alone))
 }
 
-/// What is explained, in a line.
+/// The explained programs, in a line.
 fn lead(args: &Args, batch: Option<u32>, explained: &[Explained]) -> String {
     let devices = explained.first().map_or(Devices::ONE, |one| one.devices);
     let program = match (batch, args.choice.program()) {

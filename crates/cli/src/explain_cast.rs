@@ -21,10 +21,10 @@ Examples:
   bf16scope explain-cast step.txt dot.3 --policy O2 --json
           the same for another policy, as JSON";
 
-/// Names suggested for one that nothing has.
+/// The number of suggestions for an unknown name.
 const MAX_MEANT: usize = 3;
 
-/// Steps shown of the way on which a decision came.
+/// The number of steps to show of a decision's derivation.
 const MAX_STEPS: usize = 16;
 
 /// Arguments of `explain-cast`.
@@ -46,14 +46,14 @@ pub struct Args {
     json: bool,
 }
 
-/// What is known of an instruction.
+/// The decisions about an instruction.
 #[derive(Debug, Serialize)]
 struct Explanation<'r> {
     /// One for each copy of its computation.
     decisions: Vec<&'r Decision>,
     /// The instructions that the decisions came from, nearest first.
     from: Vec<&'r Decision>,
-    /// Casts of its value, or for it.
+    /// Casts of its value or of its operands.
     casts: Vec<&'r Cast>,
 }
 
@@ -76,7 +76,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-/// Whether the module has an instruction of this name.
+/// Checks that the module has an instruction with this name.
 fn check_name(module: &Module, name: &str, args: &Args) -> anyhow::Result<()> {
     let instructions = || module.computations.iter().flat_map(|computation| &computation.instructions);
     if instructions().any(|instr| instr.name == name) {
@@ -91,8 +91,8 @@ fn check_name(module: &Module, name: &str, args: &Args) -> anyhow::Result<()> {
     bail!("{}: no instruction is named `{name}`{help}", args.module.display())
 }
 
-/// Names that may have been meant by one that nothing has, the likeliest first: what is called nearly so, what has its
-/// number (names keep that when a framework renames an op), and what is of the opcode that it begins with.
+/// Suggestions for an unknown name, the likeliest first: similar names, names with the same number (frameworks keep the
+/// number when they rename an op), and instructions of the opcode that it begins with.
 fn meant(module: &Module, name: &str) -> Vec<String> {
     let instructions: Vec<&Instruction> = module.computations.iter().flat_map(|comp| &comp.instructions).collect();
     let names: Vec<String> = instructions.iter().map(|instr| instr.name.clone()).collect();
@@ -110,7 +110,7 @@ fn meant(module: &Module, name: &str) -> Vec<String> {
     meant
 }
 
-/// The decisions from which others came, nearest first, each once.
+/// The decisions from which others were derived, nearest first, without duplicates.
 fn way<'r>(report: &'r LoweringReport, decisions: &[&'r Decision]) -> Vec<&'r Decision> {
     let mut seen: BTreeSet<&str> = decisions.iter().map(|decision| &decision.instruction[..]).collect();
     let mut way = Vec::new();

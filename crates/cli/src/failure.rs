@@ -1,4 +1,4 @@
-//! How a command that could not run says so: on standard error for people, and with `--json` on standard output too.
+//! Reports why a command could not run: on standard error for people, and with `--json` on standard output too.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -16,13 +16,13 @@ use bf16scope_pjrt::PjrtError;
 /// Exit code of a command that could not run.
 pub(super) const COULD_NOT_RUN: u8 = 2;
 
-/// What went wrong, in parts; the value of `error` in JSON.
+/// The parts of an error; the value of `error` in JSON.
 #[derive(Debug, PartialEq, Serialize)]
 struct Failure {
     message: String,
-    /// What to do.
+    /// The remedy.
     help: Option<String>,
-    /// Why, the nearest first, without what the line above says already.
+    /// The causes, the nearest first, without repetitions of the line above.
     causes: Vec<String>,
     exit_code: u8,
 }
@@ -45,7 +45,7 @@ impl Failure {
         Failure { message, help, causes: said, exit_code }
     }
 
-    /// One line on standard output. If that is closed there is nobody to tell.
+    /// Prints one line on standard output. If that is closed, there is no other way to report.
     fn print(&self) {
         let text = serde_json::json!({ "error": self }).to_string();
         let mut stdout = io::stdout().lock();
@@ -53,7 +53,7 @@ impl Failure {
     }
 }
 
-/// An error of a plugin about a module, below what that is if XLA has compiled it already.
+/// Adds to a plugin's error about a module that XLA has already compiled the module, if so.
 pub(super) fn about(error: anyhow::Error, module: &Module, path: &Path) -> anyhow::Error {
     let mut causes = error.chain();
     let is_plugins = |cause: &(dyn Error + 'static)| {
@@ -65,8 +65,8 @@ pub(super) fn about(error: anyhow::Error, module: &Module, path: &Path) -> anyho
     }
 }
 
-/// Says an error: `bf16scope: ` and the error, then one indented line for each cause that the line above does not
-/// already contain; and in JSON, if that was asked for.
+/// Prints an error: `bf16scope: ` and the error, then one indented line for each cause that the line above does not
+/// already contain; and as JSON, if requested.
 pub(super) fn report(error: &anyhow::Error, exit_code: u8, in_json: bool) {
     let mut text = format!("bf16scope: {error}\n");
     let mut shown = error.to_string();
@@ -81,7 +81,7 @@ pub(super) fn report(error: &anyhow::Error, exit_code: u8, in_json: bool) {
         text += &format!("  help: {help}\n");
     }
     progress::clear_all();
-    // Standard error may be closed as well; there is nobody left to tell.
+    // Standard error may be closed as well, and then there is no other way to report.
     drop(io::stderr().lock().write_all(terminal::message(&text).as_bytes()));
     if in_json {
         let mut failure = Failure::of(error.chain().map(ToString::to_string), exit_code);
@@ -90,7 +90,7 @@ pub(super) fn report(error: &anyhow::Error, exit_code: u8, in_json: bool) {
     }
 }
 
-/// The remedy for an error of the system whose message names none.
+/// The remedy for an error of the operating system whose message has none.
 fn help_of_system(error: &anyhow::Error) -> Option<&'static str> {
     if error.chain().any(|cause| cause.to_string().contains("help: ")) {
         return None;
@@ -107,7 +107,7 @@ fn help_of_system(error: &anyhow::Error) -> Option<&'static str> {
     })
 }
 
-/// Says that the arguments are wrong; help and version come here too.
+/// Reports wrong arguments; help and version are also handled here.
 pub(super) fn report_usage(error: &clap::Error, in_json: bool) {
     let text = error.render().to_string();
     let said = terminal::message(&text);
@@ -115,7 +115,7 @@ pub(super) fn report_usage(error: &clap::Error, in_json: bool) {
         let shown = terminal::shown(&text);
         drop(if shown == text { error.print() } else { io::stdout().lock().write_all(shown.as_bytes()) });
     } else if said == text {
-        // With the terminal's colours. Nobody to tell if it is gone.
+        // With the terminal's colours. An error means that the terminal is gone.
         drop(error.print());
     } else {
         drop(io::stderr().lock().write_all(said.as_bytes()));
@@ -128,13 +128,13 @@ pub(super) fn report_usage(error: &clap::Error, in_json: bool) {
     }
 }
 
-/// Whether the command that was parsed is to answer in JSON.
+/// Whether the parsed command has `--json`.
 pub(super) fn wants_json(matches: &ArgMatches) -> bool {
     let own = matches.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
     own || matches.subcommand().is_some_and(|(_, matches)| wants_json(matches))
 }
 
-/// Whether arguments that cannot be parsed ask for JSON.
+/// Whether arguments that cannot be parsed contain `--json`.
 pub(super) fn mentions_json(mut args: impl Iterator<Item = OsString>) -> bool {
     args.by_ref().take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }

@@ -1,4 +1,4 @@
-//! `bf16scope find-rate`: a short training whose learning rate grows, and which rates its loss speaks for.
+//! `bf16scope find-rate`: a short training with a growing learning rate, and the rates that its loss suggests.
 
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Steps that the table shows.
+/// Steps in the table.
 const N_SHOWN: usize = 20;
 
 /// Runs the command.

@@ -1,4 +1,4 @@
-//! `bf16scope fit`: the largest batch that fits a TPU, the best one, and what bf16 changes. Every figure comes from a
+//! `bf16scope fit`: the largest batch that fits a TPU, the best one, and the effect of bf16. Every figure comes from a
 //! compile, and every compile is cached.
 
 mod levers;
@@ -122,7 +122,7 @@ pub struct Args {
     limits: LimitArgs,
 }
 
-/// Where a batch is, as it is typed.
+/// The location of a batch, as typed.
 #[derive(Clone, Debug)]
 enum BatchArg {
     /// An axis of a parameter.
@@ -176,7 +176,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let asking = args.excess.asking(asking, is_foreign);
     let found = fit(&question, &asking, &mut |event| progress.on(event))?;
     progress.finish();
-    // Before the files, which may not be written: minutes of compiling are in it.
+    // Printed before the files are written, which may fail: it holds the results of minutes of compiling.
     if args.json {
         context.print_json(&json(&found)?)?;
     } else {
@@ -192,7 +192,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if fits { Status::Ok } else { Status::Failing })
 }
 
-/// What the arguments name: a model, or a folder of modules.
+/// The source that the arguments name: a model, or a folder of modules.
 fn source(args: &Args, context: &Context) -> anyhow::Result<FitSource<'static>> {
     let (path, mesh, shown) = (&args.model, &args.mesh, args.model.display());
     let is_folder = path.is_dir() && module_file::saved_model(path).is_none();
@@ -250,7 +250,7 @@ fn source(args: &Args, context: &Context) -> anyhow::Result<FitSource<'static>> 
             of_file.data
         );
     }
-    // What else the replicas share is as the file says.
+    // The rest of the mesh is as in the file.
     let mesh = match mesh.flag() {
         Some(_) => mesh.choice().over(Mesh { model: NonZeroU32::MIN, ..of_file })?,
         None => Mesh::default(),
@@ -270,7 +270,7 @@ fn json(fit: &FitAnswer) -> anyhow::Result<serde_json::Value> {
     Ok(value)
 }
 
-/// What a batch is of.
+/// The unit of a batch.
 fn of_core(n_devices: u32) -> String {
     match n_devices {
         1 => "one core".to_string(),
@@ -278,16 +278,16 @@ fn of_core(n_devices: u32) -> String {
     }
 }
 
-/// Which program of a model, with what separates it from more.
+/// The program of a model, with a separator.
 fn program(fit: &FitAnswer) -> String {
     fit.program.map_or(String::new(), |program| format!("{program}, "))
 }
 
-/// A table, what failed, and the answers in words.
+/// A table, failures, and conclusions in words.
 fn render(fit: &FitAnswer, screen: Screen) -> String {
     let unit = fit.unit;
     let one = unit.trim_end_matches('s');
-    // The same on all rows it says little; with others beside it, all.
+    // A target that all rows share is not repeated.
     let is_one = fit.series.windows(2).all(|two| two[0].target == two[1].target);
     let mut table = Table::new([
         Column::text("target").extra(if is_one { 1 } else { 0 }),

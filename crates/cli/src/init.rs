@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{Context, Status};
 use crate::report::{Column, Table};
 
-/// Experiments for data that people have.
+/// Experiments for common kinds of data.
 const TEMPLATES: [(&str, &str); 5] = [
     ("images", include_str!("init/images.yaml")),
     ("table", include_str!("init/table.yaml")),
@@ -67,7 +67,7 @@ fn shipped() -> Shipped {
     SHIPPED.get().copied().unwrap_or_default()
 }
 
-/// Everything that `init` writes.
+/// Everything that `init` can write.
 fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
     TEMPLATES.into_iter().chain(shipped().iter().copied())
 }

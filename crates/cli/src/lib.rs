@@ -1,15 +1,14 @@
 //! The `bf16scope` command line: parsing, logging, tracing, exit codes. One file per subcommand.
 //!
-//! This is the only room that prints, that reads arguments and that erases error types (with `anyhow`).
+//! This is the only room that prints, reads arguments and erases error types (with `anyhow`).
 //!
-//! To add a subcommand `foo`: write `foo.rs` with a `#[derive(clap::Args)] pub struct Args` and a
-//! `pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status>`; add `mod foo`, a variant of `Command`
-//! with its one-line help, and an arm in `Command::name` and `Command::run`. Print through [`Context::print`] and
-//! [`Context::print_json`], never with `println!`, which panics when the reader of a pipe has gone. Tables are
-//! `report::Table`s, rendered for [`Context::screen`]; `--wide`, the terminal and the environment are asked nowhere else,
-//! and `tests/cli/screens` shows each command's output on 80 columns. Arguments that are paths name outputs, which refuse URLs, unless
-//! `outputs::INPUTS` has them. Warn with
-//! `tracing::warn!`; it reaches standard error as `bf16scope: warning: …`.
+//! To add a subcommand `foo`: write `foo.rs` with a `#[derive(clap::Args)] pub struct Args` and a `pub fn run(args:
+//! &Args, context: &Context) -> anyhow::Result<Status>`; add `mod foo`, a variant of `Command` with its one-line help,
+//! and an arm in `Command::name` and `Command::run`. Print through [`Context::print`] and [`Context::print_json`],
+//! never with `println!`, which panics when the reader of a pipe has gone. Tables are `report::Table`s, rendered for
+//! [`Context::screen`], which alone depends on `--wide`, the terminal and the environment; `tests/cli/screens` shows
+//! each command's output on 80 columns. Path arguments are treated as outputs, which refuse URLs, unless they are in
+//! `outputs::INPUTS`. Warn with `tracing::warn!`; it reaches standard error as `bf16scope: warning: …`.
 //!
 //! Exit codes: 0 done; 1 checked and found failing; 2 could not run (usage errors too); 128 + n stopped by signal n.
 
@@ -185,7 +184,7 @@ enum Command {
 }
 
 impl Command {
-    /// As typed; names the command's span in a trace.
+    /// The name as typed, used for the command's span in a trace.
     fn name(&self) -> &'static str {
         match self {
             Command::Train(_) => "train",
@@ -218,7 +217,7 @@ impl Command {
         }
     }
 
-    /// What it loads plugins for, if it loads one.
+    /// The purpose for which it loads plugins, if it loads one.
     fn purpose(&self) -> Purpose {
         match self {
             Command::Compile(_) | Command::Explain(_) | Command::Fit(_) | Command::Plan(_) => Purpose::Compile,
@@ -281,28 +280,28 @@ impl Command {
     }
 }
 
-/// How a command that ran ended.
+/// The outcome of a command that ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Done; exit code 0.
     Ok,
-    /// Something was checked and found failing, and the report says what; exit code 1.
+    /// A check failed, and the report says which; exit code 1.
     Failing,
 }
 
-/// What a subcommand may know of the world beyond its own arguments.
+/// A subcommand's view of the world beyond its own arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     /// Nothing may be installed or downloaded.
     pub offline: bool,
     /// The user wants no progress on standard error.
     pub quiet: bool,
-    /// What standard output shows.
+    /// The capabilities of standard output.
     pub screen: Screen,
 }
 
 impl Context {
-    /// Where plugins come from: the environment, and `--offline`.
+    /// Where to find plugins: the environment, and `--offline`.
     pub fn setup(&self) -> Setup {
         let setup = Setup::from_env();
         Setup {
@@ -313,19 +312,20 @@ impl Context {
         }
     }
 
-    /// What converts StableHLO: XLA's converter, with this program as the child.
+    /// The converter for StableHLO: XLA's, with this program as the child process.
     pub fn converter(&self) -> Converter {
         Converter { setup: self.setup(), child: child::this_program(), sizes: Sizes::default(), fetch: None }
     }
 
-    /// Writes text for eyes to standard output: its lines are broken where they are longer than the screen, and what it
-    /// holds of control characters is made visible. Progress and warnings go to standard error instead.
+    /// Writes text for people to standard output: breaks lines that are longer than the screen, and makes control
+    /// characters visible. Progress and warnings go to standard error instead.
     pub fn print(&self, text: &str) -> anyhow::Result<()> {
         let text = terminal::visible(text);
         self.write(&self.screen.folded(&self.screen.shown(&text), 2))
     }
 
-    /// Writes data for other programs to standard output: as they are, unless a terminal would take them for commands.
+    /// Writes data for other programs to standard output: unchanged, except that control characters are made visible on
+    /// a terminal.
     pub fn print_data(&self, text: &str) -> anyhow::Result<()> {
         match io::stdout().is_terminal() {
             true => self.write(&terminal::visible(text)),
@@ -342,7 +342,7 @@ impl Context {
         }
     }
 
-    /// Writes one JSON value to standard output, indented, and a line end.
+    /// Writes one JSON value to standard output, indented, with a line end.
     pub fn print_json(&self, value: &impl serde::Serialize) -> anyhow::Result<()> {
         let mut text = serde_json::to_string_pretty(value).context("cannot write the JSON")?;
         text.push('\n');
@@ -350,7 +350,7 @@ impl Context {
     }
 }
 
-/// Whoever read our output has seen enough (`| head`): stop, and call it success.
+/// The reader of our output has closed it (`| head`): stop, and exit with success.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output was closed")]
 struct StdoutClosed;
@@ -360,7 +360,7 @@ pub fn run() -> ExitCode {
     run_with(&[])
 }
 
-/// As [`run`], of a program that brings these models with it: names and texts.
+/// Like [`run`], for a program that ships these models: names and texts.
 pub fn run_with(models: Shipped) -> ExitCode {
     init::SHIPPED.get_or_init(|| models);
     if let Some(code) = child::serve_if_asked() {
@@ -373,7 +373,7 @@ pub fn run_with(models: Shipped) -> ExitCode {
     let (cli, in_json) = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
-            // Help and version come here too, with code 0.
+            // Help and version are also handled here, with code 0.
             failure::report_usage(&error, failure::mentions_json(std::env::args_os().skip(1)));
             return if error.use_stderr() { ExitCode::from(failure::COULD_NOT_RUN) } else { ExitCode::SUCCESS };
         }
@@ -433,7 +433,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Or the plugin cannot be loaded: what it reads must be set while there is one thread.
+    /// Otherwise the plugin cannot be loaded: the variables that it reads must be set while there is one thread.
     #[test]
     fn data_beside_a_tpu_is_for_compiling() {
         let purpose =

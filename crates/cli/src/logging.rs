@@ -1,7 +1,7 @@
-//! What goes to standard error while a command runs: warnings always, more with `-v` or `RUST_LOG`.
+//! Logging to standard error while a command runs: warnings always, more with `-v` or `RUST_LOG`.
 //!
 //! Lines look like `bf16scope: warning: text key=value`, as errors do; no colours, no clock. The trace of `--trace`
-//! hangs on the same subscriber but has its own filter: see [`super::trace`].
+//! uses the same subscriber with its own filter: see [`super::trace`].
 
 use std::fmt;
 use std::io;
@@ -19,23 +19,23 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::trace::TraceLayer;
 use super::{progress, terminal};
 
-/// How much is said.
+/// The verbosity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
     /// `-q`: errors only.
     Quiet,
     /// Warnings.
     Normal,
-    /// `-v`: what is being done.
+    /// `-v`: major actions.
     Verbose,
-    /// `-vv`: what a developer asks for.
+    /// `-vv`: details for developers.
     Debug,
     /// `-vvv`: everything.
     Trace,
 }
 
 impl Verbosity {
-    /// From the number of `-v` and whether there was a `-q`.
+    /// From the number of `-v` and the presence of `-q`.
     pub fn new(n_verbose: u8, quiet: bool) -> Verbosity {
         match (quiet, n_verbose) {
             (true, _) => Verbosity::Quiet,
@@ -46,7 +46,7 @@ impl Verbosity {
         }
     }
 
-    /// Directives for our crate; other crates' are heard from warnings up.
+    /// Directives for our crates; other crates are limited to warnings.
     fn directives(self) -> &'static str {
         match self {
             Verbosity::Quiet => "error",
@@ -58,7 +58,7 @@ impl Verbosity {
     }
 }
 
-/// Installs the process's subscriber. `RUST_LOG` is added to what the flags say, and wins where both name a target.
+/// Installs the process's subscriber. `RUST_LOG` is added to the flags, and takes precedence if both name a target.
 pub fn init(verbosity: Verbosity, trace: Option<TraceLayer>) -> anyhow::Result<()> {
     let env = std::env::var_os("RUST_LOG").unwrap_or_default();
     let filter = filter(verbosity, &env.to_string_lossy())?;
@@ -84,7 +84,7 @@ fn filter(verbosity: Verbosity, env: &str) -> anyhow::Result<Targets> {
         .with_context(|| format!("RUST_LOG: cannot read `{env}`; expected directives such as bf16scope=debug"))
 }
 
-/// Standard error, with progress out of the way.
+/// A writer to standard error that hides progress bars meanwhile.
 struct Apart;
 
 impl io::Write for Apart {
@@ -99,7 +99,7 @@ impl io::Write for Apart {
     }
 }
 
-/// One event, one line.
+/// Formats one event per line.
 struct Lines;
 
 impl<S, N> FormatEvent<S, N> for Lines

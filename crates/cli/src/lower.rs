@@ -1,4 +1,4 @@
-//! `bf16scope lower`: puts the heavy work of any HLO module into bf16 or f16, and shows what was decided.
+//! `bf16scope lower`: lowers the heavy work of any HLO module to bf16 or f16, and reports the decisions.
 
 mod lost;
 
@@ -66,7 +66,7 @@ pub struct Args {
     asked: AskedArgs,
 }
 
-/// Arguments about a compiler that is asked.
+/// Arguments for asking the TPU compiler.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Asking the TPU compiler")]
 struct AskedArgs {
@@ -87,7 +87,7 @@ struct AskedArgs {
     limits: LimitArgs,
 }
 
-/// Why a module in which nothing was lowered has nothing to lower, where its dtypes say so.
+/// Why a module has nothing to lower, if its dtypes show it.
 fn why_nothing(module: &Module, low: DType) -> String {
     let gives = |dtype| {
         let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
@@ -105,7 +105,7 @@ fn why_nothing(module: &Module, low: DType) -> String {
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let policy = args.policy.policy()?;
-    // The module itself may be replaced by its lowered form, and by nothing else.
+    // The module itself may be replaced by its lowered form, but other inputs may not.
     let decided = args.asked.target.as_ref().map(|_| decisions_path(args));
     let (report, decisions) = (args.report.as_deref(), decided.as_deref());
     emit::check_names(&[("-o", Some(&args.output)), ("--report", report), ("--decisions", decisions)], &[])?;
@@ -165,10 +165,10 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-/// Warnings of roundings that will hurt at most; all are in the report.
+/// The largest number of warnings about harmful roundings; the report has all of them.
 const MAX_HURTS: usize = 8;
 
-/// Says which roundings that the policy asked for will hurt.
+/// Warns of roundings requested by the policy that will do harm.
 fn warn_of_hurts(report: &LoweringReport) {
     report.hurts.iter().take(MAX_HURTS).for_each(|hurt| tracing::warn!("{}", hurt.sentence()));
     if let Some(n @ 1..) = report.hurts.len().checked_sub(MAX_HURTS) {
@@ -176,12 +176,12 @@ fn warn_of_hurts(report: &LoweringReport) {
     }
 }
 
-/// Where what was decided is written.
+/// The path for the decisions.
 fn decisions_path(args: &Args) -> PathBuf {
     args.asked.decisions.clone().unwrap_or_else(|| args.output.with_extension("decisions.yaml"))
 }
 
-/// Lowers with the TPU compiler's answers, and writes what was decided.
+/// Lowers with the TPU compiler's answers, and writes the decisions.
 fn asked(
     args: &Args,
     target: &Target,
@@ -209,7 +209,7 @@ fn asked(
     Ok((answer.module, answer.report, said))
 }
 
-/// That a compiler could be asked about so many regions.
+/// The hint that a compiler could be asked about this many regions.
 fn in_doubt(n_regions: usize) -> String {
     let regions = match n_regions {
         0 => return String::new(),
@@ -221,7 +221,7 @@ fn in_doubt(n_regions: usize) -> String {
     )
 }
 
-/// What the compiler's answers were worth, in sentences.
+/// The value of the compiler's answers, in sentences.
 fn figures(answer: &LowerAnswer, decisions: &Path, screen: Screen) -> String {
     let LowerAnswer { target, libtpu, before, after, trials, n_left, policy, .. } = answer;
     let said = excess::said(answer.excess_precision);
@@ -269,7 +269,7 @@ fn figures(answer: &LowerAnswer, decisions: &Path, screen: Screen) -> String {
     text
 }
 
-/// A row for each op, and what it comes to.
+/// A row for each op, with totals.
 fn totals(report: &LoweringReport, screen: Screen) -> String {
     let low = report.policy.dtype.dtype();
     let mut table = Table::new([Column::name("op"), Column::number(format!("now {low}")), Column::number("as before")]);
@@ -291,7 +291,7 @@ fn totals(report: &LoweringReport, screen: Screen) -> String {
     )
 }
 
-/// Which results were taken for losses, and how to say otherwise.
+/// The results that were taken for losses, and how to choose others.
 fn losses(report: &LoweringReport) -> String {
     let named = |loss: &TakenLoss| format!("result {} (%{})", loss.result, loss.instruction);
     let all: Vec<String> = report.losses.iter().map(named).collect();
@@ -302,7 +302,7 @@ fn losses(report: &LoweringReport) -> String {
     }
 }
 
-/// Bytes in a unit that shows them.
+/// Bytes in a readable unit.
 fn n_bytes(n: i64) -> String {
     if n < 1 << 20 { format!("{} bytes", report::grouped(n)) } else { report::mib(n) }
 }

@@ -1,4 +1,4 @@
-//! `--devices`, `--mesh` and `--split`: how many devices share a step, and what a replica's own devices split.
+//! `--devices`, `--mesh` and `--split`: how many devices share a step, and how a replica's own devices split it.
 
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use bf16scope_passes::partition;
 use bf16scope_study::MeshChoice;
 use bf16scope_train::MAX_REPLICAS;
 
-/// Arguments that say how many devices share a step.
+/// Arguments that set how many devices share a step.
 #[derive(Debug, clap::Args)]
 pub(super) struct MeshArgs {
     /// Devices that share every batch of a model's training step, instead of its mesh: with `model: 2` half as many replicas
@@ -21,7 +21,7 @@ pub(super) struct MeshArgs {
     mesh: Option<Axes>,
 }
 
-/// Arguments that say what the partitions of a replica split.
+/// Arguments that set how the partitions of a replica split it.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct SplitArgs {
     /// What the model axis of --mesh splits: parameters by the pattern of their name, and an axis of theirs, such as
@@ -30,7 +30,7 @@ pub(super) struct SplitArgs {
     split: Vec<Rule>,
 }
 
-/// How many devices there are along each axis.
+/// The number of devices along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axes {
     data: NonZeroU32,
@@ -85,7 +85,7 @@ impl FromStr for Rule {
 }
 
 impl MeshArgs {
-    /// The flag that is given.
+    /// The flag that was given.
     pub(super) fn flag(&self) -> Option<&'static str> {
         match (self.devices, self.mesh) {
             (Some(_), _) => Some("--devices"),
@@ -94,7 +94,7 @@ impl MeshArgs {
         }
     }
 
-    /// What is chosen.
+    /// The chosen mesh.
     pub(super) fn choice(&self) -> MeshChoice {
         match (self.devices.and_then(NonZeroU32::new), self.mesh) {
             (Some(n), _) => MeshChoice::Devices(n),
@@ -103,7 +103,7 @@ impl MeshArgs {
         }
     }
 
-    /// Whether --mesh says over how many partitions a replica is split.
+    /// Whether --mesh sets the number of partitions of a replica.
     pub(super) fn names_the_model_axis(&self) -> bool {
         self.mesh.is_some_and(|axes| axes.model.get() > 1)
     }
@@ -115,10 +115,10 @@ impl SplitArgs {
         !self.split.is_empty()
     }
 
-    /// What is split, if a replica has so many partitions.
+    /// The partition rules, for a replica of this many partitions.
     ///
     /// # Errors
-    /// Rules without partitions.
+    /// There are rules but no partitions.
     pub(super) fn rules(&self, n_partitions: u32) -> anyhow::Result<Vec<partition::Rule>> {
         ensure!(
             n_partitions > 1 || self.split.is_empty(),

@@ -1,5 +1,5 @@
-//! Where outputs go: every argument that names a file or a folder to write is read here, so that no command has to think of it.
-//! A URL is refused before any work is done: outputs are local.
+//! Output paths: handles every argument that names a file or a folder to write, so that commands need not. A URL is
+//! refused before any work is done: outputs are local.
 
 use std::any::TypeId;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser as _};
 
 use bf16scope_files as files;
 
-/// Arguments that name what is read. Every other argument that is a path names an output.
+/// Arguments that name inputs. Every other path argument names an output.
 const INPUTS: [&str; 15] = [
     "against",
     "bake",
@@ -31,7 +31,7 @@ const INPUTS: [&str; 15] = [
 /// Commands in which such an argument names an output nevertheless.
 const WRITTEN: [(&str, &str); 2] = [("train", "checkpoint"), ("train", "run")];
 
-/// Has the arguments of every command that name outputs refuse URLs.
+/// Makes output arguments of every command refuse URLs.
 pub(super) fn checked(command: Command) -> Command {
     let name = command.get_name().to_string();
     let command = command.mut_args(|arg| {
@@ -50,7 +50,7 @@ fn is_output(command: &str, id: &str) -> bool {
     !INPUTS.contains(&id) || WRITTEN.contains(&(command, id))
 }
 
-/// Refuses a cache that is a URL: a folder called `gs:` would be made.
+/// Refuses a cache directory that is a URL: a folder called `gs:` would be created.
 pub(super) fn check_cache() -> anyhow::Result<()> {
     let Some(path) = std::env::var_os("BF16SCOPE_CACHE") else { return Ok(()) };
     files::check_output(path.as_ref()).context("BF16SCOPE_CACHE cannot be used")
@@ -61,8 +61,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory as _;
 
-    /// Every argument that is a path, by its command and its flag: those that take the URL of a store, and those that refuse
-    /// it.
+    /// Every path argument, by its command and its flag: those that accept a store's URL, and those that refuse it.
     fn paths(command: &Command) -> [Vec<String>; 2] {
         let (mut taking, mut refusing) = (Vec::new(), Vec::new());
         for subcommand in command.get_subcommands() {
@@ -113,7 +112,7 @@ mod tests {
                 "audit --html",
             ]
         );
-        // A flag of its own on every command.
+        // Every command has one of its own.
         assert_eq!(refusing.len() - refusing_outputs.len(), crate::Cli::command().get_subcommands().count());
         let is_output = |text: &&String| text.ends_with("output") || text.ends_with("html") || text.ends_with("trace");
         assert_eq!(taking.iter().filter(is_output).count(), 0, "{taking:?}");

@@ -1,4 +1,4 @@
-//! `bf16scope package`: a folder that predicts without its experiment, compiled ahead of time.
+//! `bf16scope package`: writes a folder that predicts without its experiment, compiled ahead of time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ impl Args {
         self.excess_precision == Some(Switch::On)
     }
 
-    /// What it loads a plugin for.
+    /// The purpose for which it loads a plugin.
     pub(super) fn purpose(&self) -> Purpose {
         if self.target == Target::Cpu { Purpose::Run } else { Purpose::Compile }
     }
@@ -81,7 +81,7 @@ impl Args {
 
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
-    // A folder that cannot be written fails before the work, not after it.
+    // Checked before the work, not after it.
     package::check_folder(&args.output)?;
     ensure!(
         args.target != Target::Cpu || !args.allows_excess_precision(),
@@ -139,7 +139,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-/// The package with its experiment, by which it takes files that people have; and with the tokenizer that it names.
+/// Adds to the package its experiment, which defines how it accepts users' files, and the tokenizer that it names.
 fn with_experiment(
     unwritten: Unwritten,
     experiment: &Experiment,
@@ -161,7 +161,7 @@ fn with_experiment(
         }
     };
     Ok(match &tokenizer {
-        // It lies beside the experiment there.
+        // In the package it is beside the experiment.
         Some((name, _)) => {
             let text = with_tokenizer(&text, experiment, name);
             unwritten.with_experiment(text, tokenizer)
@@ -170,16 +170,16 @@ fn with_experiment(
     })
 }
 
-/// The experiment's text with another name of the tokenizer's file.
+/// The experiment's text with a new name for the tokenizer's file.
 fn with_tokenizer(text: &str, experiment: &Experiment, name: &str) -> String {
     let tokens = experiment.data.as_ref().and_then(|data| data.tokens.as_ref());
     tokens.map_or(text.to_string(), |tokens| text.replace(&tokens.tokenizer, name))
 }
 
-/// Bytes of a tokenizer's file at most.
+/// The largest size of a tokenizer's file.
 const MAX_TOKENIZER: u64 = 256 << 20;
 
-/// What says which compiler made an executable: its pinned version, or what it says of itself.
+/// Identifies the compiler of an executable: its pinned version, or its own description.
 pub(super) fn compiler_of(platform: &Platform, client: &Client, setup: &Setup) -> anyhow::Result<String> {
     let said = client.platform_version()?;
     let Some((spec, artifact)) = platform.spec().and_then(|spec| Some((spec, spec.artifact?))) else { return Ok(said) };
@@ -188,13 +188,13 @@ pub(super) fn compiler_of(platform: &Platform, client: &Client, setup: &Setup) -
         Source::Cache | Source::Installed if *platform != Platform::tpu() => {
             format!("{} {}", artifact.package, artifact.version)
         }
-        // libtpu says itself when it was built; others are their file.
+        // libtpu reports its build; other plugins are identified by their file.
         _ if *platform == Platform::tpu() => said,
         _ => format!("{} ({said})", located.path.display()),
     })
 }
 
-/// What the target's compiler makes of the program, and what it says of its version.
+/// The executable from the target's compiler, and the compiler's version.
 fn compile(args: &Args, unwritten: &Unwritten, context: &Context) -> anyhow::Result<(Option<Vec<u8>>, String)> {
     let n_devices = args.devices as usize;
     let mut options = package::options(n_devices, args.allows_excess_precision());

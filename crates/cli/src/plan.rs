@@ -85,7 +85,7 @@ pub struct Args {
     limits: LimitArgs,
 }
 
-/// Which rematerialisations are tried.
+/// The rematerialisations to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RematArg {
     /// As the target's tuning and the file say
@@ -96,7 +96,7 @@ enum RematArg {
     Both,
 }
 
-/// Which places of the state are tried.
+/// The shardings of the state to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum StateArg {
     /// Whole on each core
@@ -140,7 +140,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let asking = args.excess.asking(asking, false);
     let answer = plan(&question, &asking, &mut |event| progress.on(event))?;
     progress.finish();
-    // Before the page, which may not be written: minutes of compiling are in it.
+    // Printed before the page is written, which may fail: it holds the results of minutes of compiling.
     if args.json {
         context.print_json(&serde_json::to_value(&answer)?)?;
     } else {
@@ -152,7 +152,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if answer.fits() { Status::Ok } else { Status::Failing })
 }
 
-/// How a row is known, and what stands out.
+/// Whether a row is compiled or predicted, and what stands out.
 fn remark(row: &SliceRow) -> String {
     let known = match row.known {
         Known::Compiled => "compiled",
@@ -172,7 +172,7 @@ fn remark(row: &SliceRow) -> String {
     format!("{known}{accumulates}{fits}{front}")
 }
 
-/// What predictions are worth, of each series that has some, and what is not in the rows.
+/// The accuracy of predictions, for each series that has some, and what the rows omit.
 fn notes(plan: &PlanAnswer) -> Vec<String> {
     let mut notes: Vec<String> = Vec::new();
     let mut said: Vec<&Series> = Vec::new();
@@ -187,7 +187,7 @@ fn notes(plan: &PlanAnswer) -> Vec<String> {
     notes
 }
 
-/// What the predictions of a series are worth.
+/// The accuracy of a series' predictions.
 fn note(plan: &PlanAnswer, series: &Series) -> String {
     let predicted = plan.rows.iter().filter(|row| row.setting.series == *series).filter_map(|row| match row.known {
         Known::Predicted { hbm_error, cycles_error } => Some((hbm_error.zip(cycles_error), row.figures.is_some())),
@@ -224,7 +224,7 @@ fn named(series: &Series) -> String {
     format!("{}, {}{remat}{state}", series.board, series.precision)
 }
 
-/// A table, and what to know about it.
+/// A table, and remarks on it.
 fn render(plan: &PlanAnswer, screen: Screen) -> String {
     let unit = plan.unit;
     let has_both = plan.rows.iter().any(|row| !row.setting.series.remat);
@@ -299,7 +299,7 @@ fn render(plan: &PlanAnswer, screen: Screen) -> String {
     text
 }
 
-/// As many digits as matter.
+/// A number with its significant digits.
 fn figure(value: f64) -> String {
     match value {
         v if v < 10.0 => format!("{v:.2}"),

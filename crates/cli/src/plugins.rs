@@ -1,4 +1,4 @@
-//! `bf16scope plugins`: which PJRT plugins there are, where, and installing them.
+//! `bf16scope plugins`: lists, locates and installs PJRT plugins.
 
 use std::path::PathBuf;
 
@@ -70,10 +70,10 @@ impl Which {
     }
 }
 
-/// What is known of a plugin without loading it.
+/// A plugin's state, known without loading it.
 #[derive(Debug, Serialize)]
 pub(super) struct PluginRow {
-    /// As typed on the command line.
+    /// Its name on the command line.
     pub(super) plugin: String,
     package: &'static str,
     version: &'static str,
@@ -149,7 +149,7 @@ fn list(setup: &Setup, json: bool, context: &Context) -> anyhow::Result<()> {
     context.print(&render(&rows, context.screen))
 }
 
-/// A table, and what to do about what is missing.
+/// A table, and how to install what is missing.
 pub(super) fn render(rows: &[PluginRow], screen: Screen) -> String {
     let mut table = Table::new([
         Column::text("plugin"),
@@ -169,7 +169,7 @@ pub(super) fn render(rows: &[PluginRow], screen: Screen) -> String {
     text
 }
 
-/// One that is there, at a path of a usual length, and one that is not.
+/// An installed plugin, at a path of a usual length, and a missing one.
 #[cfg(test)]
 pub(super) fn examples() -> Vec<PluginRow> {
     let row = |plugin: &str, package, version, state, path: &str| PluginRow {

@@ -1,4 +1,4 @@
-//! From `--policy` to a policy: a preset's name or a YAML file; and `BF16SCOPE_AUTO`.
+//! Parses `--policy`, a preset's name or a YAML file, and `BF16SCOPE_AUTO`.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use bf16scope_hlo::Module;
 use bf16scope_passes::amp::{LowDType, Policy};
 use bf16scope_study::{self as study, Form};
 
-/// The variable by which `run` and `compile` lower what they load.
+/// The environment variable that makes `run` and `compile` lower the modules they load.
 pub(super) const AUTO: &str = "BF16SCOPE_AUTO";
 
 /// Arguments that choose a policy.
@@ -41,7 +41,7 @@ fn dtype(text: &str) -> Result<LowDType, String> {
 }
 
 impl PolicyArgs {
-    /// The policy that these arguments say.
+    /// The policy from these arguments.
     pub(super) fn policy(&self) -> anyhow::Result<Policy> {
         let mut policy = study::policy(&self.policy)?;
         policy.dtype = self.dtype.unwrap_or(policy.dtype);
@@ -54,10 +54,10 @@ impl PolicyArgs {
     }
 }
 
-/// The policy that `BF16SCOPE_AUTO` names: `1` is `default`; none where it is not set, empty or `0`.
+/// The policy in `BF16SCOPE_AUTO`: `1` is `default`; `None` if it is unset, empty or `0`.
 ///
 /// # Errors
-/// A value that is neither, nor a preset, nor a policy file.
+/// The value is not a preset, nor a policy file.
 pub(super) fn auto() -> anyhow::Result<Option<Policy>> {
     let value = match std::env::var(AUTO) {
         Ok(value) => value,
@@ -73,7 +73,7 @@ pub(super) fn auto() -> anyhow::Result<Option<Policy>> {
     }
 }
 
-/// A loaded module, lowered if `BF16SCOPE_AUTO` says so; then a line on standard error says that it was.
+/// Lowers a loaded module if `BF16SCOPE_AUTO` is set, and reports it in a line on standard error.
 pub(super) fn lower_if_asked(module: Module, path: &Path) -> anyhow::Result<Module> {
     let Some(policy) = auto()? else { return Ok(module) };
     Ok(Form::lowered_by(AUTO, policy).of(module, path)?)

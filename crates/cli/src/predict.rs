@@ -23,7 +23,7 @@ use bf16scope_pjrt::Setup;
 use bf16scope_train::checkpoint::Checkpoint;
 use bf16scope_train::{Predictor, TrainError, predicted_from};
 
-/// Examples that a table shows.
+/// Examples in the table.
 const N_SHOWN: usize = 20;
 
 const EXAMPLES: &str = "\
@@ -70,7 +70,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// The names of the examples, where each is a file of its own: those of the first `n`.
+    /// The names of the first `n` examples, if each is a file.
     fn files(&self, source: &dyn Source, n: u64) -> Option<Vec<String>> {
         let inputs = self.inputs.as_ref().filter(|inputs| inputs.is_dir())?;
         let name = |index| {
@@ -114,7 +114,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let features = predicted_from(&*task);
     let loader = Loader::new(&*source, &features, precision.compute(), batch as usize, 0)?;
     loader.check().map_err(|error| none_is_left_out(error.into()))?;
-    // A path that cannot be written fails before the work, not after it.
+    // Checked before the work, not after it.
     let output = match (&args.output, kind) {
         (Some(path), Some(kind)) => Some(Output::begin(path, kind)?),
         _ => None,
@@ -173,7 +173,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-/// The error, where an example cannot be read, with what can be done: here none is left out.
+/// Adds advice to the error for an unreadable example: `predict` skips none.
 fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
     let of_train = error.downcast_ref().and_then(TrainError::cause::<DataError>);
     match of_train.or_else(|| error.downcast_ref()).and_then(DataError::stopped) {
@@ -184,7 +184,7 @@ fn none_is_left_out(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// The names of the classes that `logits` are of: of the only label that has any as many.
+/// The class names for `logits`: those of the only label with that many classes.
 fn names_of(checkpoint: &Checkpoint, task: &dyn Task) -> Vec<String> {
     let classes = checkpoint.data.as_ref().map(|data| &data.classes);
     let labels = task.features().into_iter().filter(|feature| feature.is_label);
@@ -193,7 +193,7 @@ fn names_of(checkpoint: &Checkpoint, task: &dyn Task) -> Vec<String> {
     if let [only] = &named[..] { (*only).clone() } else { Vec::new() }
 }
 
-/// The examples that are asked for.
+/// The requested examples.
 fn source(
     args: &Args,
     trained: &TrainedExperiment,
@@ -210,7 +210,7 @@ fn source(
     }
 }
 
-/// The first examples, for eyes.
+/// The first examples, for people.
 fn table(collected: &Collected, files: Option<&[String]>, n_examples: u64, screen: Screen) -> anyhow::Result<String> {
     let (mut columns, mut rows) = collected.rows()?;
     if let Some(files) = files {

@@ -1,4 +1,4 @@
-//! The questions `doctor` asks a device's library, one by one, in a process that may die of one.
+//! The questions that `doctor` asks a device's library, one by one, in a process that may die.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub(super) enum Question {
     Target(String),
 }
 
-/// What came of it.
+/// The answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Answer {
     /// The question.
@@ -34,7 +34,7 @@ pub(super) struct Answer {
     pub(super) question: Question,
     /// Whether it works.
     pub(super) works: bool,
-    /// What was found, or why it does not work.
+    /// The finding, or why it does not work.
     pub(super) detail: String,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Question {
     }
 }
 
-/// The plugin of a device that is asked as a compiler: its hardware need not be here.
+/// The plugin of a compile-only device: its hardware need not be present.
 fn compiler(platform: &Platform) -> Option<&PluginSpec> {
     platform.spec().filter(|spec| spec.hardware.is_some())
 }
@@ -67,7 +67,7 @@ pub(super) fn questions(platform: &Platform) -> Vec<Question> {
 pub(super) fn answer(platform: &Platform, setup: &Setup, question: &Question) -> Answer {
     let (works, detail) = match found(platform, setup, question) {
         Ok(detail) => (true, detail),
-        // A compiler's message can be long; its first line says what it is about.
+        // A compiler's message can be long; its first line names the problem.
         Err(error) => (false, error.to_string().lines().next().unwrap_or_default().to_string()),
     };
     Answer { question: question.clone(), works, detail }
@@ -89,7 +89,7 @@ fn found(platform: &Platform, setup: &Setup, question: &Question) -> anyhow::Res
     }
 }
 
-/// Which library it is, of which version.
+/// The library, and its version.
 fn identity(platform: &Platform, setup: &Setup) -> anyhow::Result<String> {
     let Some(spec) = platform.spec() else {
         let client = child::client_of_all(platform, setup)?;
@@ -142,7 +142,7 @@ fn module(dtype: DType) -> anyhow::Result<Module> {
     Ok(module)
 }
 
-/// Numbers that every dtype of two bits and more holds, and whose squares it holds.
+/// Numbers that every dtype of two bits or more can hold together with their squares.
 fn numbers(dtype: DType) -> [f32; 2] {
     // A scale (e8m0) has no zero.
     if dtype == DType::F8E8M0FNU { [1.0, 2.0] } else { [0.0, 1.0] }

@@ -1,4 +1,4 @@
-//! The arguments that choose a program, which `emit`, `compile` and `explain` share.
+//! The arguments that choose a program, shared by `emit`, `compile` and `explain`.
 
 use std::path::{Path, PathBuf};
 
@@ -26,10 +26,10 @@ pub(super) enum Which {
 }
 
 impl Which {
-    /// Whether it can be over several devices, where that is asked for.
+    /// Checks that it can run on several devices, if several are requested.
     ///
     /// # Errors
-    /// One that is no training step.
+    /// It is not a training step.
     pub(super) fn check(self, mesh: &MeshArgs) -> anyhow::Result<()> {
         match (mesh.flag(), self) {
             (Some(flag), Which::Infer) => bail!(
@@ -89,15 +89,15 @@ impl Choice {
         self.module_by(|path| Ok(module_file::load(path, &self.converter(context)?)?))
     }
 
-    /// What reads the module.
+    /// The converter that reads the module.
     ///
     /// # Errors
-    /// A dimension that has two sizes.
+    /// A dimension has two sizes.
     pub(super) fn converter(&self, context: &Context) -> anyhow::Result<Converter> {
         self.sizes.converter(context)
     }
 
-    /// As [`Choice::module`], loaded in another way.
+    /// Like [`Choice::module`], with another loader.
     pub(super) fn module_by(
         &self,
         load: impl FnOnce(&Path) -> anyhow::Result<Module>,
@@ -125,20 +125,20 @@ impl Choice {
         load(&self.model).map(Some)
     }
 
-    /// Which program of a model.
+    /// The chosen program of a model.
     pub(super) fn program(&self) -> Which {
         self.program.unwrap_or(Which::Train)
     }
 
-    /// What a model's network computes in.
+    /// The compute precision of a model's network.
     pub(super) fn precision(&self) -> Precision {
         self.precision.unwrap_or(Precision::Bf16)
     }
 
-    /// The model, with what is chosen instead of what its file says.
+    /// The model, with the options replacing what its file says.
     ///
     /// # Errors
-    /// A file that is no model; devices for a program that is of one.
+    /// A file that is not a model; several devices for a single-device program.
     pub(super) fn subject(&self, setup: &Setup) -> anyhow::Result<ModelSubject<'static>> {
         let subject = ModelSubject::read(&self.model, setup)?;
         self.program().check(&self.mesh)?;

@@ -1,4 +1,4 @@
-//! Progress on standard error: what a plugin's installation does, objects and text on their way, and bars for work over a second.
+//! Progress on standard error: plugin installations, downloads and tokenizing, and bars for work over a second.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
@@ -10,8 +10,8 @@ use super::terminal;
 use bf16scope_files::{BytesDone, OnBytes};
 use bf16scope_pjrt::{OnInstall, Progress};
 
-/// Says on standard error what installations of plugins do: a bar for the download on a terminal, lines elsewhere.
-/// Errors come back from the installation itself, so `quiet` hides nothing that matters.
+/// Reports plugin installations on standard error: a bar for the download on a terminal, lines elsewhere. Errors are
+/// returned by the installation itself, so `quiet` hides nothing that matters.
 pub(super) fn installations(quiet: bool) -> OnInstall {
     let bar: Mutex<Option<ProgressBar>> = Mutex::new(None);
     OnInstall::new(move |progress| {
@@ -63,15 +63,15 @@ pub(super) fn bytes(quiet: bool) -> OnBytes {
     })
 }
 
-/// A line on standard error. If it is closed there is nobody to tell.
+/// Prints a line on standard error. If it is closed, there is no other way to report.
 pub(super) fn say(line: &str) {
     apart(|| drop(writeln!(std::io::stderr(), "bf16scope: {}", terminal::message(line))));
 }
 
-/// Bars and spinners that are shown, or were: what is written meanwhile would end up in their line.
+/// Bars and spinners that are or were visible: other output must not end up in their line.
 static SHOWN: Mutex<Vec<WeakProgressBar>> = Mutex::new(Vec::new());
 
-/// Notes that a bar is shown.
+/// Registers a visible bar.
 fn shown(bar: ProgressBar) -> ProgressBar {
     if !bar.is_hidden() {
         let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +86,7 @@ fn all_shown() -> Vec<ProgressBar> {
     shown.iter().filter_map(WeakProgressBar::upgrade).filter(|bar| !bar.is_finished()).collect()
 }
 
-/// Writes to standard error with every bar out of the way, and draws them again below.
+/// Writes to standard error with every bar hidden, and draws them again below.
 pub(super) fn apart(write: impl FnOnce()) {
     fn within(bars: &[ProgressBar], write: Box<dyn FnOnce() + '_>) {
         match bars {
@@ -97,16 +97,16 @@ pub(super) fn apart(write: impl FnOnce()) {
     within(&all_shown(), Box::new(write));
 }
 
-/// Takes every bar away: the process ends, or says its last words.
+/// Removes every bar, before the process ends or prints its last message.
 pub(super) fn clear_all() {
     all_shown().iter().for_each(ProgressBar::finish_and_clear);
 }
 
-/// Work that takes its time before a command has anything to show: a spinner, on a terminal. Dropped, it is over.
+/// A spinner on a terminal, for work before a command has anything to show. Dropping it ends it.
 pub(super) struct Phase(ProgressBar);
 
 impl Phase {
-    /// Begins to do what `message` says.
+    /// Begins a phase; `message` says what is being done.
     pub(super) fn begin(message: String, quiet: bool) -> Phase {
         Phase(spinner(message, quiet))
     }
@@ -126,7 +126,7 @@ fn download_bar(n_bytes: u64) -> ProgressBar {
     bar
 }
 
-/// The style in characters that the terminal shows. On a dumb one nothing is drawn.
+/// The style in characters that the terminal can show. A dumb one shows nothing.
 fn drawable(style: ProgressStyle) -> ProgressStyle {
     match terminal::is_ascii() {
         true => style.progress_chars("#>-").tick_chars("|/-\\ "),
@@ -134,7 +134,7 @@ fn drawable(style: ProgressStyle) -> ProgressStyle {
     }
 }
 
-/// A bar on standard error that counts `n` things, with a message; hidden if `quiet` or if it is no terminal.
+/// A bar on standard error that counts `n` things, with a message; hidden if `quiet` or not on a terminal.
 pub(super) fn bar(n: u64, quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = shown(ProgressBar::with_draw_target(Some(n), target));
@@ -144,8 +144,8 @@ pub(super) fn bar(n: u64, quiet: bool) -> ProgressBar {
     bar
 }
 
-/// A bar on standard error that shows which part of some work is done and how long the rest takes, with a message that is
-/// the caller's; hidden if `quiet` or if it is no terminal. It is drawn when its length is set.
+/// A bar on standard error that shows the finished part of some work and the remaining time, with the caller's message;
+/// hidden if `quiet` or not on a terminal. It is drawn once its length is set.
 pub(super) fn part(quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = shown(ProgressBar::with_draw_target(None, target));
@@ -155,7 +155,7 @@ pub(super) fn part(quiet: bool) -> ProgressBar {
     bar
 }
 
-/// A spinner on standard error with a message and the time gone by; hidden if `quiet` or if it is no terminal.
+/// A spinner on standard error with a message and the elapsed time; hidden if `quiet` or not on a terminal.
 pub(super) fn spinner(message: String, quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let spinner = shown(ProgressBar::with_draw_target(None, target));
@@ -167,8 +167,8 @@ pub(super) fn spinner(message: String, quiet: bool) -> ProgressBar {
     spinner
 }
 
-/// A bar on standard error that counts steps of minutes, with a message that is the caller's and the time of this step;
-/// hidden if `quiet` or if it is no terminal.
+/// A bar on standard error that counts steps of minutes, with the caller's message and the time of this step; hidden if
+/// `quiet` or not on a terminal.
 pub(super) fn steps(quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = shown(ProgressBar::with_draw_target(Some(1), target));

@@ -77,7 +77,7 @@ pub struct Args {
     limits: LimitArgs,
 }
 
-/// What was run, on what, with which results.
+/// The program, its inputs, and its results.
 #[derive(Debug, Serialize)]
 struct Outcome {
     module: String,
@@ -86,10 +86,10 @@ struct Outcome {
     outputs: Vec<Output>,
     #[serde(skip)]
     was: Was,
-    /// Until it could run.
+    /// Seconds until it could run.
     compile_seconds: f64,
     run_seconds: f64,
-    /// The name of the class of each example, of a package that knows them.
+    /// The class name of each example, for a package that knows them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     class_names: Vec<String>,
 }
@@ -142,7 +142,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         .with_context(|| format!("{} cannot be run", args.module.display()))?;
     let mut inputs = Inputs::new(&module, args.inputs.as_deref(), args.random)?;
     inputs.check_memory(placement.devices.n() as u64)?;
-    // A path that cannot be written fails before the work, not after it; one where the module is, or a model, too.
+    // Checked before the work, not after it: the path must be writable, and must not be the module's or a model's.
     if let Some(path) = &args.outputs {
         emit::check_kind(path, b"PK", ".npz archive")?;
     }
@@ -154,7 +154,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         parameter_is_tupled: arrays::is_tupled(&module),
         ..CompileOptions::over(&placement)
     };
-    // Some of what another XLA has made this one runs; and what not, it says when it compiles or runs.
+    // Some modules that another XLA has optimised run here; others fail to compile or run.
     let explained = |error| failure::about(error, &module, &args.module);
     let bytes = encode::to_bytes(&module)?;
     let spinner = progress::spinner(format!("compiling {}", args.module.display()), context.quiet);
@@ -192,7 +192,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     say(args, &outcome, context)
 }
 
-/// Prints what was run, as it was asked for.
+/// Prints the outcome in the requested form.
 fn say(args: &Args, outcome: &Outcome, context: &Context) -> anyhow::Result<Status> {
     match args.json {
         true => context.print_json(outcome)?,
@@ -204,8 +204,8 @@ fn say(args: &Args, outcome: &Outcome, context: &Context) -> anyhow::Result<Stat
     Ok(Status::Ok)
 }
 
-/// Reads each result, whose parts follow one another along its first dim, writes it where it is wanted, and says what can be
-/// said of it in a line. What has no name is `outN`.
+/// Reads each result, whose parts are concatenated along its first dim, writes it if requested, and summarises it in a
+/// line. A result without a name is `outN`.
 fn results(
     parts: Vec<Vec<Buffer>>,
     name_of: impl Fn(usize) -> Option<String>,
@@ -231,7 +231,7 @@ fn results(
     Ok(outputs)
 }
 
-/// Writes a result where it is wanted, and says what can be said of it in a line.
+/// Writes a result if requested, and summarises it in a line.
 fn output(
     name: String,
     shape: ArrayShape,
@@ -254,7 +254,7 @@ fn execute(client: &Client, executable: &Executable, inputs: &mut Inputs) -> any
         let Literal::Array { shape, bytes } = inputs.literal(position)? else {
             anyhow::bail!("parameter {position} is not an array: this is a bug of bf16scope");
         };
-        // Nobody else needs the arguments, so that results may take over their memory.
+        // The arguments are not needed afterwards, so results may reuse their memory.
         arguments.push(Arg::Donate(client.buffer_from_host(&bytes, shape.dtype, &shape.dims, 0)?));
     }
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! `bf16scope schedule`: the learning rate of an experiment, drawn, and at the steps where it changes.
+//! `bf16scope schedule`: an experiment's learning rate, as a drawing and at the steps where it changes.
 
 use std::path::{Path, PathBuf};
 
@@ -70,18 +70,18 @@ struct Rate {
     rate: f32,
 }
 
-/// What there is to say.
+/// The content of the report.
 #[derive(Debug, Serialize)]
 struct Drawn<'a> {
     experiment: &'a Path,
-    /// Training takes so many steps.
+    /// The number of training steps.
     n_steps: u32,
     steps_per_epoch: Option<u32>,
     moments: Vec<Moment>,
-    /// `rates` has every so many steps.
+    /// The interval in steps between `rates`.
     every: u32,
     rates: Vec<Rate>,
-    /// What the drawing in the terminal shows.
+    /// The points of the terminal's drawing.
     #[serde(skip)]
     curve: Vec<f32>,
 }
@@ -96,7 +96,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
         experiment.train.n_train = Some(n_examples);
     }
     experiment.check_schedule(&args.experiment)?;
-    // A length of its own may well end before the schedule does.
+    // With --steps, training may well end before the schedule does.
     if let Some(remark) = experiment.schedule_remark(&args.experiment).filter(|_| args.steps.is_none()) {
         tracing::warn!("{remark}");
     }
@@ -121,7 +121,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let sampled = args.json || args.html.is_some();
     let all: Vec<u32> = if sampled { (0..n_steps).step_by(every as usize).collect() } else { Vec::new() };
     let happens = moments(&update, n_steps);
-    // One program, and one visit, for all of them.
+    // One program, called once for all steps.
     let steps: Vec<u32> =
         happens.iter().map(|(step, _)| *step).chain(points.iter().copied()).chain(all.clone()).collect();
     let found = rates(&client(&args.device, &context.setup())?, &update, &steps)?;
@@ -148,19 +148,19 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-/// Columns for the values of the drawing.
+/// Columns for the values beside the drawing.
 const MARGIN: usize = 10;
-/// Most stairs that the table has; of more, some are left out evenly.
+/// The largest number of stairs in the table; if there are more, some are left out evenly.
 const MAX_STAIRS: u32 = 12;
 
-/// So many steps, from the first to the last.
+/// `n_points` steps, from the first to the last.
 fn spread(n_steps: u32, n_points: usize) -> Vec<u32> {
     let last = u64::from(n_steps - 1);
     let between = n_points.saturating_sub(1).max(1) as u64;
     (0..n_points as u64).map(|point| (point * last / between) as u32).collect()
 }
 
-/// The steps at which the rate changes, ascending, and how.
+/// The steps at which the rate changes, in ascending order, with descriptions.
 fn moments(update: &Update, n_steps: u32) -> Vec<(u32, String)> {
     let mut all = vec![(0, "start".to_string())];
     let mut before = 0;
@@ -199,7 +199,7 @@ fn moments(update: &Update, n_steps: u32) -> Vec<(u32, String)> {
     all.retain(|(step, _)| *step < n_steps);
     all.push((n_steps - 1, "last step".to_string()));
     all.sort_by_key(|(step, _)| *step);
-    // Of one step in one row.
+    // Merges the descriptions of one step into one row.
     all.dedup_by(|(step, what), (before, whats)| {
         let same = step == before;
         if same {
@@ -210,7 +210,7 @@ fn moments(update: &Update, n_steps: u32) -> Vec<(u32, String)> {
     all
 }
 
-/// As f32 has it, in as few digits as tell it from its neighbours.
+/// The shortest decimal that identifies the f32.
 fn shown(rate: f32) -> String {
     match rate {
         0.0 => "0".to_string(),
@@ -219,7 +219,7 @@ fn shown(rate: f32) -> String {
     }
 }
 
-/// In as few digits as a drawing needs.
+/// With as few digits as a drawing needs.
 fn short(rate: f32) -> String {
     let rounded: f32 = format!("{rate:.2e}").parse().unwrap_or(rate);
     shown(rounded)

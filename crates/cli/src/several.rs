@@ -1,11 +1,11 @@
-//! Programs over several cores: one core's share in words and as a table.
+//! Programs over several cores: one core's share, in words and as a table.
 
 use crate::report::{self, Column, Screen, Table};
 use bf16scope_hlo::devices::Devices;
 use bf16scope_study::sum_in_words;
 use bf16scope_tpu::{Collective, CompileReport, Links, NarrowSum, Target};
 
-/// `one core of tpu-v2`, or what of several cores is one core's.
+/// `one core of tpu-v2`, or a core's share in a program over several.
 pub(super) fn cores(devices: Devices, target: &Target) -> String {
     if devices.is_one() {
         return format!("one core of {target}");
@@ -19,7 +19,7 @@ pub(super) fn cores(devices: Devices, target: &Target) -> String {
     }
 }
 
-/// What is said below the figures of a program over several cores; nothing for one core.
+/// Notes below the figures of a program over several cores; empty for one core.
 pub(super) fn notes(reports: &[(&str, &CompileReport)], target: &Target, screen: Screen) -> String {
     let Some((_, first)) = reports.iter().find(|(_, report)| !report.devices.is_one()) else { return String::new() };
     let n = first.devices.n();
@@ -74,9 +74,9 @@ fn communication(of: &str, report: &CompileReport, links: Option<Links>, screen:
     text + &narrow(report, screen)
 }
 
-/// Sums that lose digits, in words, and where they come from; nothing where there are none.
+/// Sums that lose precision, in words, and their sources; empty if there are none.
 fn narrow(report: &CompileReport, screen: Screen) -> String {
-    /// Lines of a narrow screen.
+    /// The largest number of lines.
     const MOST: usize = 8;
     let narrow: Vec<&Collective> = report.collectives.iter().filter(|it| it.is_narrow_sum()).collect();
     let mut said: Vec<(&str, &str)> = narrow.iter().map(|it| (it.op.as_str(), it.dtype.as_str())).collect();

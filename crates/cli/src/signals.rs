@@ -1,4 +1,4 @@
-//! Signals: those that ask a command to stop (Ctrl-C, `kill`, and the terminal's end), and one that need not end it.
+//! Signals: those that ask a command to stop (Ctrl-C, `kill`, and a closed terminal), and SIGXFSZ.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,11 +8,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 /// Calls `stop` with the number of each signal that asks the process to stop: SIGINT, SIGTERM, and SIGHUP unless it was
-/// ignored when the process began. `nohup` ignores it so that a program outlives its terminal, and so it must stay.
+/// ignored when the process began. `nohup` ignores it so that a program outlives its terminal, and that must not
+/// change.
 pub(super) fn on_stop(mut stop: impl FnMut(i32) + Send + 'static) -> anyhow::Result<()> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut watched = vec![SIGINT, SIGTERM];
-    // Where the system does not say, SIGHUP does what it did.
+    // If the system does not say, SIGHUP keeps its default.
     if is_ignored(&status, SIGHUP) == Some(false) {
         watched.push(SIGHUP);
     }
@@ -21,26 +22,26 @@ pub(super) fn on_stop(mut stop: impl FnMut(i32) + Send + 'static) -> anyhow::Res
     Ok(())
 }
 
-/// Lets a write beyond the limit on files' sizes (`ulimit -f`) fail as on a full disk, with an error that says so, instead
-/// of ending the process.
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) fail like a full disk, with an error that says so,
+/// instead of ending the process.
 pub(super) fn survive_file_limit() {
-    // Where it cannot be had the system does what it did.
+    // If the handler cannot be installed, the default remains.
     drop(signal_hook::flag::register(SIGXFSZ, Arc::default()));
 }
 
-/// The exit status of a process that a signal stopped, as shells have it.
+/// The exit status of a process that a signal stopped, by the shells' convention.
 pub(super) fn exit_code(signal: i32) -> u8 {
     // Signals are numbered up to 64.
     128 + signal as u8
 }
 
-/// Ends the process at once, as stopped by this signal. Nothing is cleaned up: other threads are at work, a compiler's
-/// among them, and would see their world torn down.
+/// Ends the process at once, as stopped by this signal. Nothing is cleaned up: other threads, such as a compiler's, are
+/// still using what cleaning up would free.
 pub(super) fn leave(signal: i32) -> ! {
     signal_hook::low_level::exit(i32::from(exit_code(signal)))
 }
 
-/// A command that a signal ended in good order: what it has to say of that.
+/// A command that ended in good order after a signal: its remaining message.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub(super) struct Stopped {
@@ -66,7 +67,7 @@ mod tests {
 
     #[test]
     fn the_mask_of_ignored_signals_is_read() {
-        // SIGPIPE, as every Rust program; then SIGHUP and SIGPIPE, as under nohup.
+        // SIGPIPE, as in every Rust program; then SIGHUP and SIGPIPE, as under nohup.
         assert_eq!(is_ignored("Name:\tx\nSigBlk:\tffff\nSigIgn:\t0000000000001000\n", SIGHUP), Some(false));
         assert_eq!(is_ignored("SigIgn:\t0000000000001001\n", SIGHUP), Some(true));
         assert_eq!(is_ignored("SigIgn:\t0000000000001001\n", SIGINT), Some(false));

@@ -1,4 +1,4 @@
-//! `--dim`: sizes for the symbolic dimensions of a module; `--fetch`: what of a TensorFlow graph is read.
+//! `--dim`: sizes for the symbolic dimensions of a module; `--fetch`: which part of a TensorFlow graph to read.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::Context;
 use bf16scope_foreign::{Size, Sizes};
 use bf16scope_study::Converter;
 
-/// Of programs that read a module.
+/// Arguments for reading a module.
 #[derive(Debug, clap::Args)]
 pub(super) struct SizeArgs {
     /// Size of a symbolic dimension of an export, by its name in `jax.export.symbolic_shape` (b=32), or by parameter and
@@ -22,10 +22,10 @@ pub(super) struct SizeArgs {
 }
 
 impl SizeArgs {
-    /// What reads modules with these sizes.
+    /// A converter that reads modules with these sizes.
     ///
     /// # Errors
-    /// A dimension that is there twice.
+    /// A dimension is given twice.
     pub(super) fn converter(&self, context: &Context) -> anyhow::Result<Converter> {
         match Sizes::new(self.dims.clone()) {
             Ok(sizes) => Ok(Converter { sizes, fetch: self.fetch.clone(), ..context.converter() }),
@@ -33,10 +33,10 @@ impl SizeArgs {
         }
     }
 
-    /// Sizes for a model are an error.
+    /// Refuses sizes for a model.
     ///
     /// # Errors
-    /// Sizes where the file is a model.
+    /// There are sizes and the file is a model.
     pub(super) fn refuse(&self, model: &Path) -> anyhow::Result<()> {
         if !self.dims.is_empty() {
             bail!(

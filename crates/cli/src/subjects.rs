@@ -1,4 +1,4 @@
-//! The arguments that say what stands side by side, and where to look for what no figure is about.
+//! The arguments that choose which forms to compare, and hints on accuracy, which no figure covers.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::program::Choice;
 use bf16scope_model::graph::Precision;
 use bf16scope_study::{Form, Judged};
 
-/// Arguments that say what stands side by side.
+/// Arguments that choose the forms to compare.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompareArgs {
     /// Side by side: a model in f32 and bf16; a module as given and lowered
@@ -26,15 +26,15 @@ pub(super) struct CompareArgs {
 const ALL: &str = "all";
 
 impl CompareArgs {
-    /// Whether anything is lowered or put side by side.
+    /// Whether anything is lowered or compared.
     pub(super) fn is_asked(&self) -> bool {
         self.compare || !self.policy.is_empty()
     }
 
-    /// Whether a model may be compiled with these.
+    /// Checks that these arguments fit a model.
     ///
     /// # Errors
-    /// A policy, which is for modules.
+    /// There is a policy, which is for modules.
     pub(super) fn check_model(&self, path: &Path) -> anyhow::Result<()> {
         let Some(policy) = self.policy.first() else { return Ok(()) };
         let model = again::word(path);
@@ -45,7 +45,7 @@ impl CompareArgs {
         );
     }
 
-    /// The precisions of a model that are asked for.
+    /// The requested precisions of a model.
     pub(super) fn precisions(&self, choice: &Choice) -> Vec<Precision> {
         match self.compare {
             true => vec![Precision::F32, Precision::Bf16],
@@ -53,7 +53,7 @@ impl CompareArgs {
         }
     }
 
-    /// The forms of a module that are asked for, before it is known which of them differ.
+    /// The requested forms of a module, before it is known which of them differ.
     pub(super) fn forms(&self) -> anyhow::Result<Vec<Form>> {
         let auto = policy::auto()?;
         if !self.is_asked() {
@@ -83,11 +83,11 @@ impl CompareArgs {
     }
 }
 
-/// That more may be had of a policy that was chosen for a module.
+/// The hint that more may be gained by asking the compiler.
 const ASK: &str = "Where rules are in doubt, `bf16scope lower --target` compiles both forms and keeps the cheaper.";
 
-/// The verdict, with where to look for what no figure is about. `labels` are those of the candidates; an audit is of what one
-/// device runs alone.
+/// The verdict, with a hint on where to check accuracy, which the figures do not cover. `labels` are the candidates';
+/// `audit` is suggested only for a program that one device runs alone.
 pub(super) fn with_accuracy(judged: Judged, labels: &[&str], choice: &Choice, runs_alone: bool) -> Judged {
     let Judged { choice: chosen, mut sentences } = judged;
     let file = again::word(&choice.model);

@@ -37,7 +37,7 @@ const BF16: u64 = 2;
 /// Runs the command.
 pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let mut experiment = Experiment::read(&args.experiment)?;
-    // A schedule by epochs changes no parameter, so the examples need not be counted.
+    // A schedule by epochs does not affect parameters, so the examples need not be counted.
     let train = &mut experiment.train;
     train.n_train = train.n_train.or(Some(u64::from(train.batch)));
     let objective = experiment.objective(Precision::F32, &Tuning::none())?;
@@ -90,7 +90,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-/// `[28, 28, 1]`; of one number `[]`.
+/// `[28, 28, 1]`; a scalar is `[]`.
 fn dims(of_one: &[i64]) -> String {
     let dims: Vec<String> = of_one.iter().map(i64::to_string).collect();
     format!("[{}]", dims.join(", "))

@@ -1,9 +1,9 @@
-//! Text on its way to a terminal: how wide it may be, and in which characters. What could steer the terminal is made
-//! visible, and what is endless is cut.
+//! Text for a terminal: its width and its character set. Control sequences are made visible, and overlong text is
+//! shortened.
 //!
-//! Names in modules, fields of data, what a plugin says: all of it may hold escape sequences, or ten megabytes. Everything
-//! that this program prints for eyes passes here once, on its way out, so that no place has to think of it. And no place
-//! but this asks the environment what there is to print on: see [`screen`].
+//! Names in modules, fields of data, a plugin's messages: any of them may hold escape sequences, or ten megabytes. All
+//! output for people passes through here once, so other code need not handle this. Only this file reads the terminal's
+//! properties from the environment: see [`screen`].
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -14,15 +14,15 @@ use crate::report::Screen;
 use bf16scope_hlo::words::steers;
 pub(super) use bf16scope_hlo::words::visible;
 
-/// Columns of a table where nobody says how many there are: in a pipe or a file.
+/// The width of tables in a pipe or a file if it is not set.
 const IN_A_PIPE: usize = 100;
-/// Of a terminal that does not say its own.
+/// The width of a terminal that does not report it.
 const UNKNOWN: usize = 80;
-/// Columns of a help at most: longer lines are hard to read.
+/// The largest width of help: longer lines are hard to read.
 const HELP: usize = 100;
 
-/// What standard output is. `COLUMNS` says how wide, else the terminal does. A pipe or a file takes tables of
-/// [`IN_A_PIPE`] columns and sentences that are not broken, so that `grep` finds them. `wide` is without bounds.
+/// The capabilities of standard output. `COLUMNS` sets the width, otherwise the terminal does. A pipe or a file gets
+/// tables of [`IN_A_PIPE`] columns and unbroken sentences, so that `grep` finds them. `wide` removes all limits.
 pub(super) fn screen(wide: bool) -> Screen {
     let terminal = rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
     let columns = std::env::var("COLUMNS").ok();
@@ -40,14 +40,14 @@ fn bounds(wide: bool, columns: Option<&str>, terminal: Option<usize>) -> Screen 
     }
 }
 
-/// Whether nothing but ASCII is shown: on a dumb terminal, and where the locale has another character set than UTF-8.
+/// Whether only ASCII can be shown: on a dumb terminal, and if the locale has another character set than UTF-8.
 pub(super) fn is_ascii() -> bool {
     static IS_ASCII: OnceLock<bool> = OnceLock::new();
     *IS_ASCII.get_or_init(|| shows_ascii(|name| std::env::var(name).ok()))
 }
 
-/// By the variables that POSIX names, the first that is set. Where none is, the locale is unknown, not ASCII: containers
-/// set none, and terminals of today show UTF-8.
+/// Decides by the first of POSIX's locale variables that is set. If none is set, the locale is unknown, not ASCII:
+/// containers set none, and today's terminals show UTF-8.
 fn shows_ascii(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(set).map(|locale| locale.to_ascii_lowercase());
@@ -55,12 +55,12 @@ fn shows_ascii(variable: impl Fn(&str) -> Option<String>) -> bool {
     is_other || set(&"TERM").is_some_and(|term| term == "dumb")
 }
 
-/// A help's width, and its text in lines that fit: its paragraphs are filled, its examples stay lines of their own.
+/// Sets the help's width and wraps its text: paragraphs are filled, examples keep their lines.
 pub(super) fn help(command: clap::Command) -> clap::Command {
     let width = screen(false).line.map_or(HELP, |width| width.min(HELP));
     let filled = |command: clap::Command| match command.get_after_help().map(ToString::to_string) {
         Some(text) => {
-            // What continues an example hangs.
+            // Continuation lines of an example are indented further.
             let hang = |line: &str| if line.starts_with("  ") && !line.starts_with("   ") { 4 } else { 0 };
             let text = paragraphs(&text);
             let lines = text.split('\n').map(|line| Screen::of(width).folded(line, hang(line)).into_owned());
@@ -71,7 +71,7 @@ pub(super) fn help(command: clap::Command) -> clap::Command {
     filled(command).mut_subcommands(filled).term_width(width)
 }
 
-/// The text with each paragraph on a line: lines that begin at the margin belong together, up to a colon at an end.
+/// Joins each paragraph into one line: consecutive lines at the margin, up to one that ends with a colon.
 fn paragraphs(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.split('\n') {
@@ -87,17 +87,17 @@ fn paragraphs(text: &str) -> String {
     out
 }
 
-/// The text in characters that are shown here.
+/// The text in characters that this terminal can show.
 pub(super) fn shown(text: &str) -> Cow<'_, str> {
     Screen { is_ascii: is_ascii(), ..Screen::WIDE }.shown(text)
 }
 
-/// Of a longer line so many bytes are kept at the beginning and at the end.
+/// Bytes of a longer line to keep at the beginning and at the end.
 const LINE: (usize, usize) = (1500, 500);
-/// Of a longer text.
+/// The same for a longer text.
 const TEXT: (usize, usize) = (12_000, 4_000);
 
-/// JSON with the same characters escaped as JSON has it: they stand in its strings only, and mean the same there.
+/// JSON with control characters as JSON escapes: they occur only in strings, where the escape means the same.
 pub(super) fn visible_json(text: &str) -> Cow<'_, str> {
     escaped(text, |out, character| {
         for unit in character.encode_utf16(&mut [0; 2]) {
@@ -106,12 +106,12 @@ pub(super) fn visible_json(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// A message as it is said: both ends of lines and texts that are too long to be read, everything visible.
+/// A message for printing: long lines and texts are shortened, and control characters made visible.
 pub(super) fn message(text: &str) -> String {
     shown(&visible(&both_ends_of_message(text))).into_owned()
 }
 
-/// A message of a length that can be read: both ends of its lines, and of itself.
+/// A message of readable length: both ends of its lines, and of itself.
 pub(super) fn both_ends_of_message(text: &str) -> String {
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(|line| both_ends(line, LINE)).collect();
     both_ends(&lines.join("\n"), TEXT).into_owned()
@@ -131,7 +131,7 @@ fn escaped(text: &str, mut escape: impl FnMut(&mut String, char)) -> Cow<'_, str
     Cow::Owned(out)
 }
 
-/// The first and the last bytes of a long text, whole characters each, and how many are left out between.
+/// The first and the last bytes of a long text, in whole characters, and how many are omitted between.
 fn both_ends(text: &str, (first, last): (usize, usize)) -> Cow<'_, str> {
     if text.len() <= first + last {
         return Cow::Borrowed(text);
@@ -141,7 +141,7 @@ fn both_ends(text: &str, (first, last): (usize, usize)) -> Cow<'_, str> {
     Cow::Owned(format!("{} …({} bytes left out)… {}", &text[..start], end - start, &text[end..]))
 }
 
-/// A screen of 80 columns as it is kept in `tests/cli/screens`, made of what a command renders.
+/// Compares the 80-column rendering with its recording in `tests/cli/screens`.
 #[cfg(test)]
 pub(super) fn check_screen(render: impl Fn(Screen) -> String, expected: &expect_test::ExpectFile) {
     use unicode_width::UnicodeWidthStr as _;
@@ -173,7 +173,7 @@ mod tests {
         for none in ["", "0", "many", "-80"] {
             assert_eq!(of(Some(none), Some(120)), Screen::of(120), "{none}");
         }
-        // A pipe's sentences stay whole, unless somebody says how wide it is.
+        // Sentences in a pipe stay whole, unless the width is set.
         assert_eq!(of(None, None), Screen { table: Some(100), line: None, is_ascii: false });
         assert_eq!(of(Some("80"), None), Screen::of(80));
         assert_eq!(bounds(true, Some("40"), Some(120)), Screen::WIDE);

@@ -1,10 +1,10 @@
 //! `--trace FILE`: the run's spans as a Chrome trace, for ui.perfetto.dev or chrome://tracing.
 //!
-//! Holds a `tracing` layer that records when each span of ours is entered and left, and the file they end up in,
-//! which appears whole at the end of the run or not at all. It does not measure anything of its own: what is in the
-//! trace is what the crate has spans for.
+//! Holds a `tracing` layer that records when each of our spans is entered and left, and the file for them, which
+//! appears complete at the end of the run or not at all. It measures nothing itself: the trace contains the spans that
+//! the crates define.
 //!
-//! By hand, and not by `tracing-chrome`: docs/DEPENDENCIES.md says why.
+//! Written by hand instead of using `tracing-chrome`: docs/DEPENDENCIES.md says why.
 //!
 //! Source: "Trace Event Format" of the Chromium project: JSON array form, complete events (`X`) and instants (`i`).
 
@@ -29,7 +29,7 @@ use tracing_subscriber::registry::LookupSpan;
 use super::emit;
 use bf16scope_files::Replacement;
 
-/// Events kept at most: some 100 MB. A trace viewer is of no use beyond, and a long training run must not grow.
+/// The largest number of events: some 100 MB. A trace viewer cannot use more, and a long training run must not grow.
 const MAX_EVENTS: usize = 500_000;
 
 /// One line of the trace. Field names are the format's.
@@ -71,8 +71,8 @@ pub struct TraceFile {
     events: Arc<Mutex<Events>>,
 }
 
-/// A layer, and the file it will fill. The file is opened (beside `path`, under another name) now, so that a path that
-/// cannot be written fails before hours of work, and not after.
+/// A layer, and the file that it will fill. The file is created now (beside `path`, under another name), so that an
+/// unwritable path fails before hours of work.
 pub fn create(path: &Path) -> anyhow::Result<(TraceLayer, TraceFile)> {
     let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
     anyhow::ensure!(!is_special, "--trace: `{}` is not a regular file; name a file to write", path.display());
@@ -89,7 +89,7 @@ pub fn create(path: &Path) -> anyhow::Result<(TraceLayer, TraceFile)> {
 }
 
 impl TraceFile {
-    /// Writes everything recorded so far and puts the file in its place.
+    /// Writes all recorded events and moves the file into place.
     pub fn finish(self) -> anyhow::Result<()> {
         let TraceFile { mut file, events } = self;
         let path = file.place().to_path_buf();
@@ -103,7 +103,7 @@ impl TraceFile {
     }
 }
 
-/// A JSON array with one event on a line.
+/// A JSON array with one event per line.
 fn write_events(file: &mut Replacement, events: &[TraceEvent]) -> std::io::Result<()> {
     let mut out = BufWriter::new(file);
     out.write_all(b"[")?;
@@ -130,7 +130,7 @@ impl TraceLayer {
     }
 }
 
-/// What a span carries for us: its fields, and since when which threads are inside.
+/// Our data in a span: its fields, and which threads are inside since when.
 #[derive(Default)]
 struct SpanState {
     args: Args,
@@ -202,7 +202,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
     }
 }
 
-/// Recording must go on even after a panic elsewhere; the events are plain data, valid at any time.
+/// Recording must continue even after a panic elsewhere; the events are plain data, valid at any time.
 fn lock(events: &Mutex<Events>) -> MutexGuard<'_, Events> {
     events.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -237,7 +237,7 @@ impl Visit for ArgsVisitor<'_> {
         self.0.insert(field.name(), value.into());
     }
 
-    /// JSON has no NaN or infinity: those become text.
+    /// JSON has no NaN or infinity: they become text.
     fn record_f64(&mut self, field: &Field, value: f64) {
         let number = serde_json::Number::from_f64(value).map(Value::Number);
         self.0.insert(field.name(), number.unwrap_or_else(|| value.to_string().into()));

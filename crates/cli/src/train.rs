@@ -131,13 +131,13 @@ fn steps(text: &str) -> Result<u32, String> {
     }
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Json<'a> {
     experiment: &'a Path,
     precision: Precision,
     platform: &'a str,
-    /// The devices that shared each batch, and what they shared.
+    /// The devices that shared each batch, and how.
     mesh: Mesh,
     seed: u64,
     batch: u32,
@@ -147,7 +147,7 @@ struct Json<'a> {
     summary: &'a Summary,
 }
 
-/// A session on its devices, and the place that it writes to.
+/// A session on its devices, and where it saves checkpoints.
 struct Opened {
     platform: Platform,
     client: Client,
@@ -159,14 +159,14 @@ struct Opened {
 }
 
 impl Args {
-    /// Claims the checkpoint's place and makes the session, in the order in which least is done before an error.
+    /// Claims the checkpoint's path and opens the session; errors that need little work come first.
     fn open(
         &self,
         (experiment, data): (&Experiment, Data<'_>),
         wanted: &Wanted,
         context: &Context,
     ) -> anyhow::Result<Opened> {
-        // Of a slice's hosts the first writes, and which this is only its plugin knows.
+        // In a slice only the first host writes, and only the plugin knows which host this is.
         let begun = self.device.is_of_one_process().then(|| Begun::new(self, wanted, true)).transpose()?;
         let spec = self.checked_spec(experiment, data)?;
         if let Some(begun) = &begun {
@@ -192,7 +192,7 @@ impl Args {
         Ok(Opened { platform, client, session, begun, initialization, host, n_hosts })
     }
 
-    /// Opens the run's folder, and shows what was seen of the run before it was resumed.
+    /// Opens the run's folder, and shows anomalies from before the run was resumed.
     fn open_record(
         &self,
         (experiment, session, client): (&Experiment, &Session, &Client),
@@ -223,7 +223,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let began = Instant::now();
     args.as_tpu.check(&args.device)?;
     let wanted = args.wanted()?;
-    // Before the data are read; on a slice, whose other hosts write nothing, after the plugin says which host this is.
+    // Before the data are read; in a slice, whose other hosts write nothing, after the plugin has identified this host.
     if args.device.is_of_one_process() {
         wanted.check_free(args)?;
     }
@@ -287,7 +287,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     show.unrecorded.or(show.unwritten).map_or(Ok(Status::Ok), Err)
 }
 
-/// Puts into a session what it goes on from, or the weights that it starts from; and says what there is to say of that.
+/// Loads into a session the checkpoint to resume, or the initial weights; and reports remarks on it.
 fn begin(
     session: &mut Session,
     resumed: Option<&(PathBuf, Checkpoint)>,
@@ -306,17 +306,17 @@ fn begin(
     Ok(lines)
 }
 
-/// What a run begins with on this host.
+/// The start of a run on this host.
 struct Begun {
     /// Where it saves, on the first host.
     place: Option<Place>,
-    /// What it goes on from.
+    /// The checkpoint to resume.
     resumed: Option<(PathBuf, Checkpoint)>,
 }
 
 impl Begun {
     fn new(args: &Args, wanted: &Wanted, is_first: bool) -> anyhow::Result<Begun> {
-        // Before anything is read from there: another run could still be replacing it.
+        // Claimed before anything is read from there: another run could still be replacing it.
         let place = is_first.then(|| Place::claim(&wanted.path)).transpose()?;
         if is_first {
             wanted.check_free(args)?;
@@ -326,7 +326,7 @@ impl Begun {
         Ok(Begun { place, resumed })
     }
 
-    /// Whether a run of `spec` on `data` may go on from its checkpoint.
+    /// Checks that a run of `spec` on `data` may resume its checkpoint.
     fn check(&self, resumption: Resumption, spec: &Spec, data: Data<'_>) -> anyhow::Result<()> {
         let Some((from, checkpoint)) = &self.resumed else { return Ok(()) };
         resumption.check(from, checkpoint, spec)?;
@@ -334,10 +334,10 @@ impl Begun {
     }
 }
 
-/// What devices that were asked for f32 sum in less, in a warning; what the plugin does not say is not known.
+/// A warning if devices that were asked to sum in f32 sum in less; `None` if the plugin does not show it.
 ///
 /// # Errors
-/// Replicas that do.
+/// Replicas do so.
 fn rounded_sums(session: &Session, n_partitions: u32) -> anyhow::Result<Option<String>> {
     let optimized = session.optimized_program().map_err(|error| error.to_string());
     match optimized.and_then(|optimized| read_narrow_sums(&optimized)) {
@@ -349,15 +349,15 @@ fn rounded_sums(session: &Session, n_partitions: u32) -> anyhow::Result<Option<S
     }
 }
 
-/// Where checkpoints go.
+/// The path for checkpoints.
 struct Wanted {
     path: PathBuf,
-    /// Why there, unless the user says so.
+    /// Why there, unless the user chose it.
     why: Option<String>,
 }
 
 impl Args {
-    /// The experiment, as these arguments change it, and its data.
+    /// The experiment with these arguments applied, and its data.
     fn read_experiment(&self, context: &Context) -> anyhow::Result<(Experiment, Examples)> {
         let mut experiment = Experiment::read(&self.experiment)?;
         let config = &mut experiment.train;
@@ -381,7 +381,8 @@ impl Args {
         Ok((experiment, examples))
     }
 
-    /// What is trained. Whatever can be judged is, before a plugin is installed or a minute spent on compiling.
+    /// The specification of the training. Everything that can be checked is, before a plugin is installed or a minute
+    /// is spent on compiling.
     fn checked_spec(&self, experiment: &Experiment, data: Data<'_>) -> anyhow::Result<Spec> {
         let placed = |error: TrainError| experiment.with_its_line(error);
         let mut spec = experiment.spec(self.precision, &Tuning::none()).map_err(placed)?;
@@ -395,7 +396,7 @@ impl Args {
         Ok(spec)
     }
 
-    /// What a fresh run starts from, where that is not its own weights; one that goes on has started already.
+    /// The initial weights of a fresh run, if they are not its own; a resumed run has started already.
     fn initialization(&self, experiment: &Experiment, spec: &Spec) -> anyhow::Result<Option<Initialization>> {
         if self.resume.is_some() {
             return Ok(None);
@@ -434,7 +435,7 @@ impl Args {
         }
     }
 
-    /// The device named; of `cpu` as many as the mesh has.
+    /// The given device; `cpu` gets as many devices as the mesh has.
     fn platform(&self, mesh: Mesh) -> anyhow::Result<Platform> {
         let n = mesh.n_devices();
         match n > 1 && self.device == Platform::cpu() {
@@ -447,7 +448,8 @@ impl Args {
         }
     }
 
-    /// Where --checkpoint says; to go on with the run that --run names, where its last checkpoint is; else the default.
+    /// The path of --checkpoint; when resuming the run of --run, the path of its last checkpoint; otherwise the
+    /// default.
     fn wanted(&self) -> anyhow::Result<Wanted> {
         if let Some(path) = &self.checkpoint {
             return Ok(Wanted { path: path.clone(), why: None });
@@ -476,8 +478,8 @@ impl Args {
 }
 
 impl Wanted {
-    /// Refuses to replace a checkpoint that the run does not go on from, unless that was asked for: it may be all that is left
-    /// of another run.
+    /// Refuses to overwrite a checkpoint that the run does not resume, unless requested: it may be the only result of
+    /// another run.
     fn check_free(&self, args: &Args) -> anyhow::Result<()> {
         let same = |from: &PathBuf| *from == self.path || from.canonicalize().ok() == self.path.canonicalize().ok();
         let goes_on = args.resume.as_ref().is_some_and(|from| from.as_ref().is_none_or(same));
@@ -491,7 +493,7 @@ impl Wanted {
         )
     }
 
-    /// Refuses to replace the best checkpoint of another run.
+    /// Refuses to overwrite the best checkpoint of another run.
     fn check_best_free(&self, args: &Args, experiment: &Experiment) -> anyhow::Result<()> {
         let best = best_of(&self.path);
         let is_kept = experiment.train.keep_best.is_some() && args.resume.is_none() && !args.overwrite;
@@ -505,7 +507,7 @@ impl Wanted {
         )
     }
 
-    /// The error of a checkpoint that is to be gone on from, and is not there.
+    /// The error for a checkpoint that should be resumed and does not exist.
     fn check_there(&self, from: &Path) -> anyhow::Result<()> {
         let Some(why) = self.why.as_ref().filter(|_| *from == self.path && !from.exists()) else { return Ok(()) };
         let (mut seen, mut help) = (String::new(), "");
@@ -521,22 +523,22 @@ impl Wanted {
     }
 }
 
-/// What the first signal to stop leaves.
+/// The state after the first signal to stop.
 struct Stop {
     asked: AtomicBool,
-    /// Which it was; 0 before.
+    /// The signal; 0 before.
     signal: AtomicI32,
 }
 
 impl Stop {
-    /// What came of a run, or why it ended: of one that was asked to stop, the signal that did.
+    /// The outcome of a run, or why it ended; for a run that was asked to stop, the signal.
     fn judge(&self, result: Result<Summary, TrainError>, n_hosts: usize) -> anyhow::Result<Summary> {
         let error = match result {
             Err(error) if matches!(error.kind(), TrainErrorKind::Interrupted { .. }) => error,
             result => return Ok(result?),
         };
         match self.signal.load(Ordering::Relaxed) {
-            // Another host of the slice was asked to: a slice that is preempted may tell one before the others.
+            // Another host of the slice was asked to stop: a preempted slice may notify one host before the others.
             0 if n_hosts > 1 => {
                 let text = format!("another host of the slice was asked to stop: {error}");
                 Err(signals::Stopped { signal: SIGTERM, text }.into())
@@ -547,7 +549,7 @@ impl Stop {
     }
 }
 
-/// The first signal to stop is noted for the training loop; the second ends the process.
+/// Passes the first signal to stop on to the training loop; the second ends the process.
 fn stop_on_signals() -> anyhow::Result<Arc<Stop>> {
     let stop = Arc::new(Stop { asked: AtomicBool::new(false), signal: AtomicI32::new(0) });
     let noted = Arc::clone(&stop);

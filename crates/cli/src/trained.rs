@@ -17,7 +17,7 @@ use bf16scope_train::checkpoint::{Checkpoint, best_of};
 use bf16scope_train::experiment::{Experiment, default_checkpoint};
 use bf16scope_train::run_folder::{ABOUT, About, EXPERIMENT, RunFolder};
 
-/// How `eval` and `predict` run a trained network.
+/// Arguments for how `eval` and `predict` run a trained network.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArgs {
     #[command(flatten)]
@@ -34,27 +34,27 @@ pub(super) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Checks what can be checked before any file is read.
+    /// Checks everything that can be checked before a file is read.
     ///
     /// # Errors
-    /// A device of several; `--as` on a device that is not a CPU.
+    /// Several devices; `--as` on a device other than a CPU.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         self.device.one_device()?;
         self.as_tpu.check(&self.device)
     }
 
-    /// The client of the device.
+    /// The device's client.
     pub(super) fn client(&self, context: &Context) -> anyhow::Result<Client> {
         Ok(self.as_tpu.client(client(&self.device, &context.setup())?))
     }
 
-    /// Settings of the device's target, as the experiment and the arguments have them.
+    /// The tuning for the device's target, from the experiment and the arguments.
     pub(super) fn tuning(&self, experiment: &Experiment) -> Tuning {
         self.tune.tuning(experiment, &target_of(&self.device))
     }
 }
 
-/// Which checkpoint of an experiment or a run is meant.
+/// Arguments that choose a checkpoint of an experiment or a run.
 #[derive(Debug, clap::Args)]
 pub(super) struct WhichArgs {
     /// What the network computes in: bf16, f32 or f16 [default: bf16; of a run's folder the run's]
@@ -73,18 +73,18 @@ pub(super) struct TrainedExperiment {
     pub(super) experiment: Experiment,
     /// The file that it was read from.
     pub(super) file: PathBuf,
-    /// The experiment's file as it was named, for a run where it was trained: paths in the experiment are relative to its
-    /// folder.
+    /// The original path of the experiment's file; for a run, the path where it was trained. Paths in the experiment
+    /// are relative to its folder.
     pub(super) path: PathBuf,
     pub(super) precision: Precision,
     pub(super) checkpoint: PathBuf,
 }
 
 impl WhichArgs {
-    /// Reads what `named` is: an experiment's file, or the folder of a run.
+    /// Reads an experiment's file, or the folder of a run.
     ///
     /// # Errors
-    /// A file that is no experiment; a folder that is no run's, or whose run has saved nothing.
+    /// A file that is not an experiment; a folder without a run, or with a run that has saved nothing.
     pub(super) fn read(&self, named: &Path) -> anyhow::Result<TrainedExperiment> {
         if !named.is_dir() {
             let precision = self.precision.unwrap_or(Precision::Bf16);
@@ -122,7 +122,7 @@ impl WhichArgs {
     }
 }
 
-/// The last checkpoint of a run, or its best: where it was saved, or in its folder if that has been moved.
+/// The last checkpoint of a run, or its best: at its original path, or in the run's folder if that has been moved.
 fn checkpoint_of(run: &Path, about: &About, is_best: bool) -> anyhow::Result<PathBuf> {
     let saved = if is_best { &about.best } else { &about.saved };
     let Some(saved) = saved else {
@@ -137,7 +137,7 @@ fn checkpoint_of(run: &Path, about: &About, is_best: bool) -> anyhow::Result<Pat
     Ok(moved.unwrap_or(path))
 }
 
-/// What of a checkpoint `eval` and `predict` take.
+/// Arguments that choose the variables of a checkpoint for `eval` and `predict`.
 #[derive(Debug, clap::Args)]
 pub(super) struct TrainedArgs {
     /// Go on although the checkpoint is of a network that computes something else, as long as its variables fit
@@ -149,11 +149,11 @@ pub(super) struct TrainedArgs {
 }
 
 impl TrainedArgs {
-    /// Reads a checkpoint that is of the task's function, or of another one where that was asked for. What has changed and
-    /// may is a warning.
+    /// Reads a checkpoint of the task's function, or of another one if allowed. Warns of permitted changes.
     ///
     /// # Errors
-    /// A file that is no checkpoint; one of another function; one without averages where they were to be left out.
+    /// A file that is not a checkpoint; one of another function; one without averages although these were to be
+    /// ignored.
     pub fn read(&self, path: &Path, task: &dyn Task) -> anyhow::Result<Checkpoint> {
         let checkpoint = Checkpoint::read(path)?;
         for change in (Resumption { other_function: self.other_function }).check_task(path, &checkpoint, task)? {
@@ -171,7 +171,7 @@ impl TrainedArgs {
     }
 }
 
-/// `, by averages`, where a checkpoint has them: the end of a line.
+/// `, by averages` if a checkpoint has them: the end of a line.
 pub(super) fn by_averages(checkpoint: &Checkpoint) -> &'static str {
     if checkpoint.has_averages() { ", by averages" } else { "" }
 }

@@ -1,4 +1,4 @@
-//! `--tune`: how a model's programs are tuned, instead of what its file says.
+//! `--tune`: the tuning of a model's programs, instead of the file's.
 
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_pjrt::Platform;
@@ -6,7 +6,7 @@ use bf16scope_study::TuneChoice;
 use bf16scope_tpu::{Spec, Target};
 use bf16scope_train::experiment::Experiment;
 
-/// Of programs of a model.
+/// The argument for programs of a model.
 #[derive(Debug, clap::Args)]
 pub(super) struct TuneArg {
     /// How to tune a model's programs, instead of the file's `tune`: none is the program as TensorFlow writes it, auto is
@@ -20,17 +20,17 @@ impl TuneArg {
         self.tune.is_some()
     }
 
-    /// The flag as a run was given it.
+    /// The flag with which a run was trained.
     pub(super) fn recorded(choice: Option<TuneChoice>) -> TuneArg {
         TuneArg { tune: choice }
     }
 
-    /// What is chosen.
+    /// The chosen tuning.
     pub(super) fn choice(&self) -> TuneChoice {
         self.tune.clone().unwrap_or_default()
     }
 
-    /// How the programs of an experiment are tuned that go to `target`.
+    /// The tuning of an experiment's programs for `target`.
     pub(super) fn tuning(&self, experiment: &Experiment, target: &Target) -> Tuning {
         self.choice().tuning(&experiment.tune, target)
     }
@@ -41,14 +41,14 @@ impl TuneArg {
     }
 }
 
-/// The help of an option that takes TPUs: their names, then `more`.
+/// The help of an option that takes TPUs: their names, followed by `more`.
 pub(super) fn targets_help(more: &str) -> String {
     let mut names = Target::tpus();
     let last = names.pop().unwrap_or_default();
     format!("{} or {last}{more}", names.join(", "))
 }
 
-/// The target that a device is. A plugin in a file may be anything, and is not tuned for.
+/// The target of a device. A plugin from a file is unknown, and is not tuned for.
 pub(super) fn target_of(device: &Platform) -> Target {
     match *device == Platform::tpu() {
         // All TPUs are tuned alike.

@@ -1,4 +1,4 @@
-//! Losses and metrics for eyes.
+//! Losses and metrics for people.
 
 use bf16scope_train::TOTAL_LOSS;
 
@@ -7,7 +7,7 @@ pub(super) fn named(name: &str, value: f64) -> String {
     format!("{} {}", name.replace('_', " "), shown(name, value))
 }
 
-/// A part as a percentage, anything else with four decimals; what nothing counted for has no value.
+/// A share as a percentage, anything else with four decimals; a metric without examples has no value.
 pub(super) fn shown(name: &str, value: f64) -> String {
     let is_part = ["accuracy", "precision", "recall"].iter().any(|part| name.contains(part));
     let is_part = is_part || name.split('_').any(|word| word == "iou");

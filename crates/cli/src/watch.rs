@@ -1,4 +1,4 @@
-//! `bf16scope watch`: what was seen of a run that was watched, what is wrong with it, and where to look closer.
+//! `bf16scope watch`: the looks at a watched run, its anomalies, and where to look closer.
 
 mod page;
 
@@ -68,21 +68,21 @@ pub struct Args {
     json: bool,
 }
 
-/// What is known of a watched run; also what `--json` prints.
+/// All that is known about a watched run; also the output of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome<'a> {
     run: &'a Path,
     n_looks: usize,
     /// The steps of the first and the last look.
     steps: [u64; 2],
-    /// What is wrong, each thing where it is first seen, the first first.
+    /// The anomalies, each where it first occurs, in order of steps.
     anomalies: Vec<Anomaly>,
-    /// The steps between two looks, if the user asked for them.
+    /// The steps between two looks, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     narrowed: Option<&'a Narrowed>,
-    /// The command that audits the step of the first.
+    /// The command that audits the step of the first anomaly.
     audit: Option<String>,
-    /// The look that is shown.
+    /// The look to show.
     look: &'a WatchRecord,
     remarks: &'a [String],
 }
@@ -102,7 +102,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
             args.run.display()
         );
     };
-    // A look within the interval is one, too.
+    // Looks within the interval count, too.
     let finer = narrowed.as_ref().map_or(&[][..], |narrowed| &narrowed.records);
     let mut all: Vec<&WatchRecord> = finer.iter().chain(&records).collect();
     all.sort_by_key(|record| record.step);
@@ -143,7 +143,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if outcome.anomalies.is_empty() { Status::Ok } else { Status::Failing })
 }
 
-/// Looks at the steps between the looks that first show something wrong.
+/// Looks at the steps between the looks that first show an anomaly.
 fn narrowed(args: &Args, records: &[WatchRecord], context: &Context) -> anyhow::Result<Option<Narrowed>> {
     if interval_of(records).is_none() {
         return Ok(None);
@@ -171,14 +171,14 @@ fn narrowed(args: &Args, records: &[WatchRecord], context: &Context) -> anyhow::
     Maker::new(&asked, context)?.narrow(records)
 }
 
-/// The target that a flag tuned a run for, as the first line of its experiment says.
+/// The target for which a flag tuned a run, from the first line of its experiment.
 fn tuned(run: &Path) -> Option<String> {
     let text = files::read_text(&run.join(EXPERIMENT), document::MAX_BYTES as u64).unwrap_or_default();
     let first = text.lines().next().unwrap_or_default().trim_end_matches('.');
     first.split_once(" --tune ").map(|(_, choice)| choice.to_string())
 }
 
-/// The same as the flag.
+/// The same as a flag.
 fn tune(run: &Path) -> String {
     tuned(run).map_or(String::new(), |choice| format!(" --tune {choice}"))
 }

@@ -1,4 +1,4 @@
-//! `bf16scope weights`: what a file of weights holds, each array looked at whole, and the same arrays in another format.
+//! `bf16scope weights`: lists a file of weights with checksums of every array, and converts it to another format.
 
 mod check;
 mod model;
@@ -52,7 +52,7 @@ pub struct Args {
     json: bool,
 }
 
-/// A format that is written, as it is typed.
+/// An output format, as typed.
 #[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
 enum WrittenName {
     /// A NumPy archive
@@ -72,7 +72,7 @@ impl WrittenName {
         }
     }
 
-    /// What its files are called.
+    /// The names of its files.
     fn files(self) -> &'static str {
         match self {
             WrittenName::Npz => "NumPy's archives",
@@ -81,7 +81,7 @@ impl WrittenName {
         }
     }
 
-    /// The format that the name of a file says.
+    /// The format by a file's name.
     fn of(path: &Path) -> anyhow::Result<WrittenName> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npz") => Ok(WrittenName::Npz),
@@ -96,7 +96,7 @@ impl WrittenName {
     }
 }
 
-/// A name that ends as one format's files do, and another format: whoever opens the file goes by its name.
+/// Refuses a name with one format's extension for another format: programs that open the file go by its name.
 fn check_name(path: &Path, format: WrittenName) -> anyhow::Result<()> {
     match WrittenName::of(path) {
         Ok(named) if named != format => bail!(
@@ -151,7 +151,7 @@ pub fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(Status::Ok)
 }
 
-/// Writes every array of numbers; strings are left out, which is said.
+/// Writes every numeric array; warns of strings, which are left out.
 fn write(file: &WeightsFile, path: &Path, format: WrittenFormat) -> anyhow::Result<()> {
     let mut arrays = Vec::new();
     for entry in file.entries() {
@@ -160,7 +160,7 @@ fn write(file: &WeightsFile, path: &Path, format: WrittenFormat) -> anyhow::Resu
             None => tracing::warn!("`{}` is of {}, and is not written", entry.name, entry.dtype),
         }
     }
-    // Written, it would be a file of nothing that looks like weights.
+    // The result would be an empty file that looks like weights.
     ensure!(
         !arrays.is_empty() || file.entries().is_empty() && file.left_out().is_empty(),
         "{}: no array of it can be written\nhelp: `bf16scope weights {0}` says what each of them is",
@@ -174,7 +174,7 @@ fn total(entries: &[Entry]) -> u64 {
     entries.iter().map(|entry| entry.n_bytes).sum()
 }
 
-/// The checksum of an array whose elements were read.
+/// The checksum of an array, if its elements were read.
 fn checksum(entry: &Entry, look: &Look) -> Option<String> {
     let is_read = matches!(entry.dtype, WeightsDType::Array(_) | WeightsDType::Text);
     is_read.then(|| format!("{:08x}", look.crc32c))

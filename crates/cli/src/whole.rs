@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// Reads a whole number within bounds; what is none is told which are expected. Its argument needs
-/// `allow_negative_numbers`, or `-1` is taken for an option.
+/// Parses a whole number within bounds; the error lists the expected ones. The argument needs `allow_negative_numbers`,
+/// or `-1` is taken for an option.
 pub(super) fn whole<T>(bounds: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where
     T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,

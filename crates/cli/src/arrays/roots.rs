@@ -1,28 +1,31 @@
-//! Parameters that an optimizer, a batch norm or a logarithm takes to be 0 or more: numbers are drawn for them as such.
+//! Finds parameters that an optimizer, a batch norm or a logarithm requires to be 0 or more, and draws them
+//! accordingly.
 //!
-//! They are known by what a module does with them. A value whose square root or logarithm is taken is 0 or more, and so is what it
-//! is a sum, a multiple, a maximum or a mean of, back to parameters. In a difference under a root, such as RMSProp's
-//! `mean of squares − mean²`, the subtrahend has to be the smaller: what is squared there is drawn small.
+//! The module's operations show it. A value whose square root or logarithm is taken is 0 or more, and so are the
+//! operands of a sum, multiple, maximum or mean that gives it, back to the parameters. In a difference under a root,
+//! such as RMSProp's `mean of squares − mean²`, the subtrahend has to be the smaller: the parameters squared there are
+//! drawn small.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bf16scope_hlo::ops::{BinaryOp, UnaryOp};
 use bf16scope_hlo::{CompId, InstrId, Module, Op};
 
-/// How numbers are drawn for a parameter.
+/// The distribution from which a parameter is drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Drawing {
     /// Standard normal.
     #[default]
     Normal,
-    /// `(1 + z²) / 2` of standard normal ones: 1/2 or more, as a second moment beside a first one of such numbers.
+    /// `(1 + z²) / 2` for standard normal `z`: 1/2 or more, like a second moment beside the first moment of such
+    /// numbers.
     Positive,
-    /// `z / (2 + 2|z|)`: their squares are 1/4 at most, and below what is drawn positive.
+    /// `z / (2 + 2|z|)`: the squares are 1/4 at most, below any positive draw.
     Small,
 }
 
 impl Drawing {
-    /// A number that is drawn so, of one that is standard normal.
+    /// Maps a standard normal number to this distribution.
     pub(super) fn number(self, normal: f32) -> f32 {
         match self {
             Drawing::Normal => normal,
@@ -32,10 +35,10 @@ impl Drawing {
     }
 }
 
-/// A value: an instruction of a computation, which the calls on the stack lead to.
+/// A value: an instruction of a computation, with the chain of calls to it.
 type Place<'c> = (CompId, InstrId, Option<&'c Call<'c>>);
 
-/// A call that leads into a computation.
+/// A call of a computation.
 struct Call<'c> {
     comp: CompId,
     instr: InstrId,
@@ -43,20 +46,20 @@ struct Call<'c> {
     depth: usize,
 }
 
-/// Calls are followed so deep, and so many at all.
+/// The largest depth of calls to follow, and the largest number of them.
 const MAX_DEPTH: usize = 16;
 const MAX_CALLS: usize = 10_000;
 
 struct Walk<'m> {
     module: &'m Module,
     n_calls: usize,
-    /// By the numbers of the entry's parameters.
+    /// Keyed by the numbers of the entry's parameters.
     drawings: BTreeMap<i64, Drawing>,
-    /// What was walked through: by which call, and whether it is to be small.
+    /// The instructions visited: the call, and whether the value should be small.
     seen: BTreeSet<(CompId, InstrId, bool, usize)>,
 }
 
-/// How the entry's parameters are drawn, by their numbers; those that are not named are standard normal.
+/// The distributions of the entry's parameters, by their numbers; parameters that are not listed are standard normal.
 pub(super) fn drawings(module: &Module) -> BTreeMap<i64, Drawing> {
     let mut walk = Walk { module, n_calls: 0, drawings: BTreeMap::new(), seen: BTreeSet::new() };
     walk.computation(module.entry, None);
@@ -64,7 +67,7 @@ pub(super) fn drawings(module: &Module) -> BTreeMap<i64, Drawing> {
 }
 
 impl Walk<'_> {
-    /// Looks for roots and logarithms in a computation and in those that it calls.
+    /// Searches a computation, and the ones that it calls, for roots and logarithms.
     fn computation(&mut self, comp: CompId, outer: Option<&Call<'_>>) {
         let depth = outer.map_or(0, |outer| outer.depth + 1);
         for id in self.module.comp(comp).ids() {
@@ -83,7 +86,7 @@ impl Walk<'_> {
         }
     }
 
-    /// From a value back to the parameters that are to be drawn so.
+    /// Follows a value back to the parameters that need this distribution.
     fn back(&mut self, (comp, id, outer): Place<'_>, drawing: Drawing) {
         let depth = outer.map_or(0, |outer| outer.depth + 1);
         let call_place = outer.map_or(0, |outer| outer.instr.idx() + 1);
@@ -96,7 +99,7 @@ impl Walk<'_> {
             Op::Parameter { number, .. } => match outer {
                 None => {
                     let known = self.drawings.entry(*number).or_insert(drawing);
-                    // A value under a root is 0 or more, whatever else it is.
+                    // A value under a root is 0 or more, whatever else is required of it.
                     if drawing == Drawing::Positive {
                         *known = drawing;
                     }
@@ -112,7 +115,7 @@ impl Walk<'_> {
                 let call = Call { comp, instr: id, outer, depth };
                 self.back((*to_apply, self.module.comp(*to_apply).root, Some(&call)), drawing);
             }
-            // A square is 0 or more by itself.
+            // A square is never negative.
             Op::Binary(BinaryOp::Multiply) if operands[0] == operands[1] => {}
             Op::Binary(BinaryOp::Subtract) if drawing == Drawing::Positive => {
                 self.back((comp, operands[0], outer), drawing);
@@ -143,7 +146,7 @@ mod tests {
         drawings(&text::parse(&format!("HloModule m\n\n{body}"), "m.txt").unwrap_or_else(|error| panic!("{error}")))
     }
 
-    /// Adam: the second moment under a root, through its decay; the first one and the gradient stay as they are.
+    /// Adam: the second moment under a root, through its decay; the first moment and the gradient stay normal.
     #[test]
     fn a_second_moment_is_positive() {
         let adam = "ENTRY m {\n  m = f32[2] parameter(0)\n  v = f32[2] parameter(1)\n  g = f32[2] parameter(2)\n  \

@@ -1,4 +1,5 @@
-//! `audit EXPERIMENT --at STEP`: a step of a recorded run, made again with its state and batch, as a module with its inputs.
+//! `audit EXPERIMENT --at STEP`: repeats a recorded run up to a step, and audits that step's module with its state and
+//! batch.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ use bf16scope_passes::amp::Policy;
 use bf16scope_study::module_file;
 use bf16scope_train::StepInF32;
 
-/// Arguments that name a step of a run.
+/// Arguments that choose a step of a run.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "A step of a training run")]
 pub(super) struct AtArgs {
@@ -51,7 +52,7 @@ fn ratio(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What is asked of a run.
+/// The question about a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Question {
     At(u64),
@@ -63,10 +64,10 @@ impl AtArgs {
         self.at.map(Question::At).or(self.first_beyond.map(Question::FirstBeyond))
     }
 
-    /// Whether a step of a run is asked for.
+    /// Whether a step of a run is to be audited.
     ///
     /// # Errors
-    /// A model or a folder of a run without a step; a step of a module; what is about runs alone, of a module.
+    /// A model or a folder of a run without a step; a step of a module; arguments about runs for a module.
     pub(super) fn is_asked(&self, file: &Path) -> anyhow::Result<bool> {
         let is_run = file.is_dir() || module_file::is_model(file);
         match (self.question(), is_run) {

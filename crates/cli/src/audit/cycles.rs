@@ -1,4 +1,5 @@
-//! What a policy buys on a TPU, and what is left of that where a search keeps instructions in f32: cycles by the TPU compiler.
+//! What lowering saves on a TPU, and how much of that remains when a search keeps instructions in f32: cycles by the
+//! TPU compiler.
 
 use std::path::Path;
 
@@ -15,35 +16,36 @@ use bf16scope_hlo::proto::encode;
 use bf16scope_passes::amp::{self, Policy};
 use bf16scope_tpu::{Compiler, Target};
 
-/// A list that leaves less of what lowering saves costs more than it buys: as `audit::SearchEnd` has it of bytes.
+/// A list that leaves less than this share of the savings costs more than it buys: the same bound as that of
+/// `audit::SearchEnd` for bytes.
 const WORTH: f64 = 0.5;
 
 /// Estimated cycles of a step in three forms.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Cycles {
-    /// For which TPU.
+    /// The TPU.
     target: Target,
-    /// By which compiler.
+    /// The compiler's version.
     libtpu: String,
     f32: u64,
-    /// By the policy alone.
+    /// Lowered by the policy alone.
     lowered: u64,
-    /// With what the search keeps in f32 as well.
+    /// Lowered, with the search's instructions in f32.
     kept: u64,
 }
 
 impl Cycles {
-    /// Asks the compiler about the module, lowered by the policy, and by the one that a search found.
+    /// Asks the compiler about the module, lowered by the policy, and lowered by the policy that a search found.
     ///
     /// # Errors
-    /// A compiler that cannot be had, or that refuses one of them.
+    /// The compiler is not available, or refuses one of them.
     pub(super) fn ask(
         args: &Args,
         target: &Target,
         (module, policy, found): (&Module, &Policy, &Policy),
         context: &Context,
     ) -> anyhow::Result<Cycles> {
-        // As frameworks compile modules of theirs: roundings may be left out.
+        // With excess precision, as frameworks compile their modules.
         let mut asking = args.limits.asking(false, true, context);
         asking.excess_precision = true;
         let compiler = asking.compiler(Placement::default());
@@ -62,13 +64,13 @@ impl Cycles {
         })
     }
 
-    /// The share of what lowering saves that is still saved; none where it saves nothing.
+    /// The share of the savings that remains; `None` if lowering saves nothing.
     fn saved_share(&self) -> Option<f64> {
         let saves = |cycles: u64| self.f32 as f64 - cycles as f64;
         (saves(self.lowered) > 0.0).then(|| saves(self.kept) / saves(self.lowered))
     }
 
-    /// Why a search ended, where cycles and not bytes say what a list costs.
+    /// Why a search ended, with cycles instead of bytes as the cost of a list.
     pub(super) fn end(&self, is_reached: bool, end: SearchEnd) -> SearchEnd {
         let is_dear = self.saved_share().is_none_or(|share| share < WORTH);
         match (is_reached, end) {
@@ -78,7 +80,7 @@ impl Cycles {
         }
     }
 
-    /// In a line.
+    /// In one line.
     pub(super) fn line(&self) -> String {
         let of = |cycles: u64| grouped(cycles as i64);
         let left = match self.saved_share() {
@@ -114,9 +116,9 @@ mod tests {
     fn cycles_say_what_a_list_costs() {
         assert_eq!(of(1000, 600, 700).end(true, SearchEnd::Minimal), SearchEnd::Minimal);
         assert_eq!(of(1000, 600, 900).end(true, SearchEnd::Minimal), SearchEnd::CostsMoreThanItBuys);
-        // Bytes said it was dear.
+        // By bytes it was too expensive.
         assert_eq!(of(1000, 600, 700).end(true, SearchEnd::CostsMoreThanItBuys), SearchEnd::Minimal);
-        // Lowering buys nothing here.
+        // Lowering saves nothing here.
         assert_eq!(of(1000, 1000, 1000).end(true, SearchEnd::Minimal), SearchEnd::CostsMoreThanItBuys);
         assert_eq!(of(1000, 600, 1000).end(false, SearchEnd::NotReached), SearchEnd::NotReached);
         assert_eq!(of(1000, 600, 1000).end(true, SearchEnd::NothingLeft), SearchEnd::NothingLeft);

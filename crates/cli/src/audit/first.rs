@@ -1,4 +1,4 @@
-//! `audit EXPERIMENT --first-beyond RATIO`: the first step of a run whose error is so many times that of its first step.
+//! `audit EXPERIMENT --first-beyond RATIO`: the first step of a run whose error exceeds a multiple of its first step's.
 
 use anyhow::ensure;
 
@@ -10,11 +10,11 @@ use crate::{Context, Status};
 use bf16scope_audit::{Auditor, FirstBeyond, first_step_beyond, largest_error, most_audits};
 use bf16scope_passes::amp::Policy;
 
-/// Looks for the first step beyond: at steps twice as late each, then by halving between the last that is not beyond and the
+/// Searches for the first step beyond: doubles the step, then bisects between the last step that is not beyond and the
 /// first that is.
 ///
 /// # Errors
-/// A run of one step; whatever making and auditing a step says.
+/// A run of one step; errors of repeating and auditing a step.
 pub(super) fn first_beyond(
     args: &Args,
     policy: &Policy,
@@ -49,7 +49,7 @@ pub(super) fn first_beyond(
     })
 }
 
-/// Says that no step is beyond.
+/// Reports that no step is beyond.
 pub(super) fn say_none(args: &Args, found: &FirstBeyond, context: &Context) -> anyhow::Result<Status> {
     match args.json {
         true => context.print_json(&serde_json::json!({ "file": args.module, "first_beyond": found }))?,

@@ -1,4 +1,4 @@
-//! A recorded run, or what the run of an experiment is, and any of its steps made again.
+//! Repeats any step of a recorded run, or of the run that an experiment describes.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -26,30 +26,30 @@ use bf16scope_train::{
     Narrowed, Session, StepInF32, StepsPerCall, interval_of, narrow, step_in_f32, step_with_gradients_in_f32,
 };
 
-/// The step that is audited, and what was made again for it.
+/// The audited step, and how it was repeated.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AtStep {
     /// Counted from 1.
     pub step: u64,
     pub epoch: u64,
-    /// What the run computed in.
+    /// The run's compute precision.
     pub precision: Precision,
     /// The folder of the run, if it was recorded.
     pub run: Option<PathBuf>,
-    /// The checkpoint that it was made again from; `null` is the beginning.
+    /// The checkpoint from which it was repeated; `null` is the beginning.
     pub from: Option<PathBuf>,
-    /// The steps that were made before it.
+    /// The step of that checkpoint.
     pub from_step: u64,
-    /// The loss of the step, made again as the run made it.
+    /// The loss of the repeated step.
     pub loss: Option<f64>,
-    /// The same as the run recorded it, where it did: equal to the bit, unless `is_exact` is false.
+    /// The loss that the run recorded, if any: equal to the bit, unless `is_exact` is false.
     pub recorded_loss: Option<f64>,
-    /// Whether the state is the run's to the bit: not in the middle of a call that is a loop.
+    /// Whether the state equals the run's to the bit: not in the middle of a call that is a loop.
     pub is_exact: bool,
 }
 
 impl AtStep {
-    /// What was made again, in a line.
+    /// The repetition, in a line.
     pub(super) fn line(&self) -> String {
         let from = match &self.from {
             Some(path) => format!("from {} after step {}", path.display(), self.from_step),
@@ -75,10 +75,10 @@ impl AtStep {
     }
 }
 
-/// A run, as its folder has it, or as the experiment says it.
+/// A run, from its folder or from its experiment.
 struct Recorded {
     experiment: Experiment,
-    /// What its paths are relative to.
+    /// The base of its relative paths.
     path: PathBuf,
     run: Option<Run>,
     precision: Precision,
@@ -137,7 +137,7 @@ impl Recorded {
         Ok(Recorded { experiment, path, run: Some(run), precision, checkpoint, arithmetic })
     }
 
-    /// What the experiment's run is, where none is recorded.
+    /// The run that the experiment describes, if none is recorded.
     fn of_experiment(asked: &Asked<'_>) -> anyhow::Result<Recorded> {
         let experiment = Experiment::read(asked.file)?;
         let precision = asked.precision.unwrap_or(Precision::Bf16);
@@ -146,21 +146,21 @@ impl Recorded {
         Ok(Recorded { experiment, path, run: None, precision, checkpoint, arithmetic })
     }
 
-    /// What the run recorded of a scalar at a step.
+    /// A recorded scalar at a step.
     fn recorded(&self, name: &str, step: u64) -> Option<f64> {
         let curve = self.run.as_ref()?.curves.iter().find(|curve| curve.name == name)?;
         let place = curve.points.binary_search_by_key(&step, |point| point.step).ok()?;
         Some(curve.points[place].value)
     }
 
-    /// The last step that it recorded.
+    /// The last recorded step.
     fn last_recorded(&self) -> Option<u64> {
         let curve = self.run.as_ref()?.curves.iter().find(|curve| curve.name == "loss")?;
         curve.points.last().map(|point| point.step)
     }
 }
 
-/// The newest run of an experiment among those that `train` names by themselves.
+/// The newest run of an experiment among the default names of `train`.
 fn newest(experiment: &Path, precision: Precision) -> Option<PathBuf> {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let (own, name) = (absolute(experiment), experiment.file_stem()?.to_string_lossy());
@@ -169,18 +169,18 @@ fn newest(experiment: &Path, precision: Precision) -> Option<PathBuf> {
     RunFolder::latest(&Path::new("runs").join(format!("{name}-{precision}")), is_of)
 }
 
-/// How many devices a run's settings say, where they say it.
+/// The number of devices in a run's settings, if recorded.
 fn n_devices(about: &About) -> Option<u32> {
     let settings: serde_json::Value = serde_json::from_str(&about.settings).ok()?;
     let axis = |name: &str| settings["mesh"][name].as_u64();
     u32::try_from(axis("data")?.checked_mul(axis("model").unwrap_or(1))?).ok()
 }
 
-/// A run whose steps are made again, and how.
+/// The run to repeat, and how.
 pub(crate) struct Asked<'a> {
     /// The experiment, or the folder of its run.
     pub file: &'a Path,
-    /// The folder of the run, where `file` is the experiment.
+    /// The folder of the run, if `file` is the experiment.
     pub run: Option<&'a Path>,
     pub checkpoint: Option<&'a Path>,
     pub precision: Option<Precision>,
@@ -190,7 +190,7 @@ pub(crate) struct Asked<'a> {
     pub gives_gradients: bool,
 }
 
-/// Makes steps of a run again.
+/// Repeats steps of a run.
 pub(crate) struct Maker<'a> {
     recorded: Recorded,
     examples: Examples,
@@ -205,7 +205,7 @@ impl<'a> Maker<'a> {
     /// Reads the run, its experiment and its data, and compiles its step.
     ///
     /// # Errors
-    /// A folder without a run; one that was tuned otherwise; whatever data and plugin say.
+    /// A folder without a run; a run with another tuning; errors of data and plugin.
     pub(crate) fn new(asked: &Asked<'_>, context: &'a Context) -> anyhow::Result<Maker<'a>> {
         let mut recorded = Recorded::read(asked)?;
         let experiment = &mut recorded.experiment;
@@ -241,18 +241,18 @@ impl<'a> Maker<'a> {
         self.recorded.last_recorded().unwrap_or(self.n_steps)
     }
 
-    /// Where steps are audited.
+    /// The client on which steps are audited.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Makes the run again up to a step, takes the step in f32, and makes the step.
+    /// Repeats the run up to a step, builds the step in f32, and executes the step.
     ///
     /// # Errors
-    /// A step beyond the run; a loss that is not what the run recorded; whatever making it says.
+    /// A step beyond the run; a loss that differs from the recorded one; errors of repeating it.
     pub(super) fn make(&mut self, step: u64) -> anyhow::Result<(StepInF32, AtStep)> {
         let n_steps = self.n_steps.max(self.last());
-        // The first step is known of a run that only has its initial state.
+        // A run that has saved only its initial state can be repeated for its first step.
         ensure!(
             step <= n_steps.max(1),
             "--at {step} is beyond the run, which has {n_steps} steps\nhelp: {}",
@@ -276,7 +276,7 @@ impl<'a> Maker<'a> {
                 say(&format!("made step {made} of {step} again, about {left:.0} s left"));
             }
             match is_loop {
-                // A loop may order sums otherwise than single steps, of which those before the one asked for are.
+                // A loop may add in another order than single steps, which are used before the requested step.
                 true => Ok(()),
                 false => check(recorded, client, made, totals.to_values()),
             }
@@ -307,7 +307,7 @@ impl<'a> Maker<'a> {
         Ok((in_f32, at))
     }
 
-    /// The checkpoint from which the run is repeated up to a step, with its step.
+    /// The checkpoint from which to repeat the run up to a step, with its step.
     fn newest_before(&mut self, step: u64) -> anyhow::Result<(ReplayFrom, u64)> {
         let (from, from_step) = newest_before(&self.recorded.checkpoint, step);
         if from == ReplayFrom::Start {
@@ -316,10 +316,10 @@ impl<'a> Maker<'a> {
         Ok((from, from_step))
     }
 
-    /// Looks at the steps of the run between the looks that first show something wrong.
+    /// Looks at the steps of the run between the looks that first show an anomaly.
     ///
     /// # Errors
-    /// A run that cannot be made again or watched; whatever making it says.
+    /// A run that cannot be repeated or watched; errors of repeating it.
     pub(crate) fn narrow(&mut self, records: &[WatchRecord]) -> anyhow::Result<Option<Narrowed>> {
         let Some(first) = interval_of(records) else { return Ok(None) };
         let (from, from_step) = self.newest_before(first)?;
@@ -339,7 +339,7 @@ impl<'a> Maker<'a> {
         Ok(narrowed)
     }
 
-    /// Puts the weights that the run started from into the session, where those are not its own.
+    /// Loads the run's initial weights into the session, if they are not the session's own.
     fn initialize(&mut self) -> anyhow::Result<()> {
         let Recorded { experiment, path, .. } = &self.recorded;
         if let Some(from) = experiment.initialize_from(path, None)? {
@@ -351,7 +351,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// Whether a run was tuned as the session is: the tuning may reorder sums.
+/// Checks that a run was tuned like the session: tuning may reorder sums.
 fn check_tuning(recorded: &Recorded, session: &Session) -> anyhow::Result<()> {
     let Some(run) = &recorded.run else { return Ok(()) };
     let settings = run.about.as_ref().map(|about| serde_json::from_str::<serde_json::Value>(&about.settings));
@@ -367,12 +367,12 @@ fn check_tuning(recorded: &Recorded, session: &Session) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether two numbers are one, to the bit; a NaN is a NaN.
+/// Whether two numbers have the same value; NaNs are equal.
 fn is_same(one: f64, other: f64) -> bool {
     one.to_bits() == other.to_bits() || one.is_nan() && other.is_nan()
 }
 
-/// Whether a step is what the run recorded of it, to the bit.
+/// Checks that a step gives the recorded values, to the bit.
 fn check(recorded: &Recorded, client: &Client, step: u64, values: Vec<(String, f64)>) -> anyhow::Result<()> {
     for (name, made) in values {
         let Some(before) = recorded.recorded(&name, step) else { continue };
@@ -388,7 +388,7 @@ fn check(recorded: &Recorded, client: &Client, step: u64, values: Vec<(String, f
     Ok(())
 }
 
-/// What of a run's circumstances is another, as far as it is recorded, and what to do.
+/// The differences in a run's circumstances, as far as they are recorded, and what to do.
 fn what_differs(start: Option<&Start>, client: &Client) -> String {
     let own = Start::now(0, client.platform_name().unwrap_or_default(), plugin(client));
     let start = start.cloned().unwrap_or_default();

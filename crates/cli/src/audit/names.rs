@@ -1,20 +1,20 @@
-//! Names of a module's results, where its file says them.
+//! Names of a module's results, if its file contains them.
 
 use std::path::Path;
 
 use bf16scope_files as files;
 
-/// What JAX writes before the name of a result, in the attributes of a StableHLO function's results.
+/// JAX's prefix of a result's name, in the attributes of a StableHLO function's results.
 const INFO: &str = "jax.result_info = \"";
-/// A text of more bytes is not looked through.
+/// Larger texts are not searched.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// The names of the results in order, of a StableHLO text that JAX wrote; none of any other file.
+/// The names of the results in order, from a StableHLO text written by JAX; empty for any other file.
 pub(super) fn of_file(path: &Path) -> Vec<String> {
     let is_text = path.extension().is_some_and(|extension| extension == "mlir");
     match is_text.then(|| files::read_text(path, MAX_BYTES)) {
         Some(Ok(text)) => of_text(&text),
-        // What cannot be read is said where the module is.
+        // An unreadable file is reported when the module is read.
         Some(Err(_)) | None => Vec::new(),
     }
 }

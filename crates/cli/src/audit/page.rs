@@ -89,7 +89,7 @@ fn figures(outcome: &Outcome) -> Vec<(String, String)> {
     ]
 }
 
-/// Of which that of f32 on a TPU comes after the error, where it was asked for.
+/// With f32 on a TPU, its column comes after the error.
 const INSTRUCTION_COLUMNS: [Column; 18] = [
     Column { title: "layer", help: "its scoped name: op_name of its metadata" },
     Column { title: "source", help: "file and line it was written in, as its metadata says" },
@@ -114,12 +114,12 @@ const INSTRUCTION_COLUMNS: [Column; 18] = [
     Column { title: "place", help: "place in the f32 module" },
 ];
 
-/// The column of what f32 loses on a TPU.
+/// The column for the error of f32 on a TPU.
 fn f32_column() -> Column {
     Column { title: "f32 on a TPU", help: "scaled error of the f32 module in the TPU's arithmetic" }
 }
 
-/// An error of f32 on a TPU; of what was not compared there, none.
+/// An error of f32 on a TPU; empty if it was not compared.
 fn f32_cell(error: Option<f64>) -> Cell {
     error.map_or(Cell::Text("-".to_string()), |error| Cell::Number(error, number(error)))
 }

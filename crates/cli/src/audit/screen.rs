@@ -1,4 +1,4 @@
-//! The audit on the screen: tables, and what they come to in sentences.
+//! The audit for the terminal: tables, and conclusions in sentences.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::report::{Column, Screen, Table};
 use bf16scope_audit::{Audit, AuditRow, F32Failure, FirstBeyond, Judgement, ResultRow, Search, SearchEnd, ShardRow};
 use bf16scope_hlo::numerics::compare::Errors;
 
-/// An error for eyes.
+/// An error for people.
 pub(super) fn number(value: f64) -> String {
     match value {
         0.0 => "0".to_string(),
@@ -18,12 +18,12 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// An error in ulp for eyes.
+/// An error in ulp for people.
 pub(super) fn ulps(value: f64) -> String {
     if value < 1e4 { format!("{value:.1}") } else { format!("{value:.1e}") }
 }
 
-/// The dtype of a shape as it is printed; the whole for a tuple.
+/// The dtype in a printed shape; the whole text for a tuple.
 fn dtype(shape: &str) -> &str {
     if shape.starts_with('(') { shape } else { shape.split('[').next().unwrap_or(shape) }
 }
@@ -39,7 +39,7 @@ pub(super) fn dtypes(row: &AuditRow) -> String {
     }
 }
 
-/// What else happened to values: nothing, mostly.
+/// Other changes to values: usually empty.
 pub(super) fn remarks(errors: &Errors) -> String {
     let share = |share: f64, what: &str| {
         (share > 0.0).then(|| {
@@ -56,7 +56,7 @@ pub(super) fn remarks(errors: &Errors) -> String {
     all.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// The tables and what they come to.
+/// The tables and the conclusions.
 pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String {
     let audit = &outcome.audit;
     let mut text = String::new();
@@ -67,7 +67,7 @@ pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String
     let shown: Vec<&AuditRow> = rows.iter().take(n_rows).copied().collect();
     let has_lines = shown.iter().any(|row| !row.source.is_empty());
     let has_layers = has_lines || shown.iter().any(|row| !row.op_name.is_empty());
-    // Where a person wrote it comes before what a compiler called it.
+    // A person's name for a layer comes before the compiler's.
     let mut columns: Vec<Column> = Vec::new();
     columns.extend(has_layers.then(|| Column::name("layer")));
     columns.extend(has_lines.then(|| Column::name("line")));
@@ -114,7 +114,7 @@ pub(super) fn render(outcome: &Outcome, n_rows: usize, screen: Screen) -> String
     text
 }
 
-/// The scoped name of an instruction; its own where it has none.
+/// The scoped name of an instruction, or its own if it has none.
 pub(super) fn layer(row: &AuditRow) -> String {
     if row.op_name.is_empty() { format!("%{}", row.instruction) } else { row.op_name.clone() }
 }
@@ -127,7 +127,7 @@ fn line(row: &AuditRow) -> String {
     }
 }
 
-/// The results; of many, those with the largest error.
+/// The results; if there are many, those with the largest error.
 fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Screen) -> String {
     let mut shown: Vec<&ResultRow> = rows.iter().collect();
     if rows.len() > n_rows {
@@ -171,12 +171,12 @@ fn results(rows: &[ResultRow], f32_as: Option<&F32As>, n_rows: usize, screen: Sc
     text
 }
 
-/// What a result is called, or `outN`.
+/// A result's name, or `outN`.
 pub(super) fn name(row: &ResultRow) -> String {
     if row.name.is_empty() { format!("out{}", row.index) } else { row.name.clone() }
 }
 
-/// The shape of a result; of one that several devices hold, how many, and where it is furthest off.
+/// The shape of a result; if several devices hold it, their number, and the one with the largest error.
 pub(super) fn shape(row: &ResultRow) -> String {
     let error = |shard: &ShardRow| shard.errors.map_or(shard.n_differing as f64, |errors| errors.max_abs);
     let worst = row.shards.iter().rev().max_by(|a, b| error(a).total_cmp(&error(b)));
@@ -187,7 +187,7 @@ pub(super) fn shape(row: &ResultRow) -> String {
     }
 }
 
-/// The error of what is judged, or why nothing is.
+/// The error of a judged result, or why it is not judged.
 fn judged(row: &ResultRow) -> String {
     match (row.judged, row.judgement) {
         (Some(error), _) => number(error),
@@ -198,7 +198,7 @@ fn judged(row: &ResultRow) -> String {
     }
 }
 
-/// What of the results is not judged, in lines.
+/// The results that are not judged, in lines.
 fn unjudged(audit: &Audit) -> Vec<String> {
     let count = |judgement| audit.results.iter().filter(|row| row.judgement == judgement).count();
     let n_noise_of = |is_floating: bool| -> u64 {
@@ -275,7 +275,7 @@ fn summary(outcome: &Outcome) -> String {
             about_inputs(outcome.inputs)
         )),
     }
-    // That nothing was compared says as much.
+    // If nothing was compared, that is said already.
     let fails = outcome.f32_fails.as_ref().filter(|_| n_not_finite < n_elements);
     lines.extend(fails.map(|failure| f32_fails(failure, outcome)));
     if !audit.skipped.is_empty() {
@@ -318,7 +318,7 @@ fn summary(outcome: &Outcome) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What to do about results that f32 itself does not have.
+/// Advice on inputs for which f32's own results are not reliable.
 fn about_inputs(inputs: InputsFrom) -> &'static str {
     match inputs {
         InputsFrom::Run => "audit another step of the run (--at), or look at what this one computes in f32",
@@ -330,7 +330,7 @@ fn about_inputs(inputs: InputsFrom) -> &'static str {
     }
 }
 
-/// Why f32's own results are no measure, and what to do.
+/// Why f32's own results are not a reliable reference, and what to do.
 pub(super) fn f32_fails(failure: &F32Failure, outcome: &Outcome) -> String {
     let F32Failure { n_nan, n_noise, n_elements, .. } = failure;
     format!(
@@ -340,9 +340,9 @@ pub(super) fn f32_fails(failure: &F32Failure, outcome: &Outcome) -> String {
     )
 }
 
-/// That integers or predicates differ: which results, in how many elements, and what to keep in f32.
+/// The results with differing integers or predicates, the numbers of elements, and what to keep in f32.
 fn differing(audit: &Audit) -> Option<String> {
-    /// As many results are named; the rest are counted.
+    /// This many results are named; the rest are counted.
     const N_NAMED: usize = 8;
     let rows = audit.differing();
     let first = rows.first()?.index;
@@ -363,7 +363,7 @@ fn differing(audit: &Audit) -> Option<String> {
     Some(format!("{fails}integers or predicates differ from f32's: {named}\nhelp: {keep}{judging}"))
 }
 
-/// How many results are over a budget, and how far off the worst of them is: its largest error beside its direction.
+/// How many results are over a budget, and the worst of them with its largest error and its direction.
 fn over(audit: &Audit, budget: f64) -> Option<String> {
     let error = |row: &ResultRow| row.judged.unwrap_or(0.0);
     let rows: Vec<&ResultRow> = audit.results.iter().filter(|row| error(row) > budget).collect();
@@ -376,12 +376,12 @@ fn over(audit: &Audit, budget: f64) -> Option<String> {
     Some(format!("{n} {are} over it, most of all out{}{name} by {}{cosine}", worst.index, number(error(worst))))
 }
 
-/// The column of what f32 loses on a TPU.
+/// The column for the error of f32 on a TPU.
 pub(super) fn f32_title(f32_as: &F32As) -> String {
     format!("f32 on {}", f32_as.arithmetic)
 }
 
-/// What the lowered form costs beyond what f32 costs on a TPU.
+/// The error of the lowered form beyond f32's on a TPU.
 pub(super) fn beyond(error: f64, f32_as: &F32As) -> String {
     let (arithmetic, f32_error) = (f32_as.arithmetic, f32_as.error);
     let compared = match error / f32_error {
@@ -395,7 +395,7 @@ pub(super) fn beyond(error: f64, f32_as: &F32As) -> String {
     )
 }
 
-/// Why a search kept nothing: what bf16 decides otherwise.
+/// Why a search kept nothing: discrete choices that bf16 changes.
 fn decided_otherwise(search: &Search) -> String {
     const N_NAMED: usize = 3;
     let rows = search.decisions.as_ref().map_or(&[][..], |decisions| &decisions.rows);
@@ -419,7 +419,7 @@ fn decided_otherwise(search: &Search) -> String {
     )
 }
 
-/// What a search came to.
+/// The outcome of a search.
 pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
     let n = search.keep.len();
     let what = match n {
@@ -472,12 +472,12 @@ pub(super) fn found(search: &Search, saved: Option<&Path>) -> String {
     text
 }
 
-/// A share for eyes.
+/// A share for people.
 fn percent_of(share: f64) -> String {
     format!("{:.0} %", 100.0 * share.max(0.0))
 }
 
-/// What a search for the first step beyond found, in a line.
+/// The outcome of a search for the first step beyond, in a line.
 pub(super) fn found_line(found: &FirstBeyond) -> String {
     let of = |step: u64| number(found.error_at(step).unwrap_or(f64::NAN));
     let (n, ratio) = (found.measured.len(), found.ratio);

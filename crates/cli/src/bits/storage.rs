@@ -1,6 +1,6 @@
-//! `bits --accumulate`: the same weight without a master copy, in each way that `train: {variables: …}` stores one.
+//! `bits --accumulate`: the same weight without a master copy, in each storage that `train: {variables: …}` offers.
 //!
-//! The arithmetic is f32 here, as in a training program: what differs is what becomes of the sum.
+//! The arithmetic is f32, as in a training program; the storages differ in how they round the sum.
 
 use serde::Serialize;
 
@@ -9,30 +9,30 @@ use bf16scope_hlo::numerics::{Decimal, Format, Number};
 use bf16scope_model::graph::Storage;
 use bf16scope_model::optim::{Kept, RoundingNoise};
 
-/// How one storage fared.
+/// The result of one storage.
 #[derive(Debug, Serialize)]
 pub(super) struct StorageRow {
     storage: &'static str,
-    /// Of a weight.
+    /// Bytes per weight.
     bytes: u32,
-    /// Weights that were followed: those that differ by chance are many.
+    /// The number of simulated weights: many if rounding is random.
     weights: usize,
     /// Steps that changed a weight, on average.
     changed: f64,
-    /// The weight after the last step, on average; none after an overflow.
+    /// The average weight after the last step; `None` after an overflow.
     #[serde(rename = "final")]
     last: Option<f64>,
-    /// The standard deviation of a weight from that.
+    /// The standard deviation of the weights from that.
     spread: f64,
-    /// How far a weight is off after the last step: where chance decides, the root of the mean square over the weights, which is
-    /// what one weight is off by. None after an overflow.
+    /// The error of a weight after the last step: for random rounding, the root mean square over the weights. `None`
+    /// after an overflow.
     off_by: Option<f64>,
 }
 
-/// Weights and steps that are followed at most where chance decides: what takes no time to speak of.
+/// The largest product of weights and steps for random rounding, so that it takes no noticeable time.
 const MOST: usize = 1 << 20;
 
-/// The most weights.
+/// The largest number of weights.
 const MOST_WEIGHTS: usize = 4096;
 
 /// A row for each storage.
@@ -84,7 +84,7 @@ fn small(distance: f64) -> String {
     if distance == 0.0 { "0".to_owned() } else { format!("{distance:.1e}") }
 }
 
-/// A table, and what it says.
+/// A table, and its conclusion.
 pub(super) fn render(rows: &[StorageRow], n_steps: usize, exact: &Decimal, screen: Screen) -> String {
     let exact = f64::from(nearest(exact));
     let mut mean_off = String::new();

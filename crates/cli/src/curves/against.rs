@@ -1,4 +1,4 @@
-//! Runs over seeds in two ways, such as two precisions: is one as good as the other?
+//! Compares runs over seeds in two ways, such as two precisions: is one as good as the other?
 
 use std::collections::BTreeMap;
 
@@ -14,23 +14,23 @@ use bf16scope_passes::name_pattern;
 #[derive(Debug, Serialize)]
 pub(super) struct Compared {
     scalar: String,
-    /// The seeds that both have, in order.
+    /// The seeds of both, in order.
     seeds: Vec<u64>,
     #[serde(flatten)]
     paired: Paired,
-    /// The difference that `seeds_to_tell` is about.
+    /// The difference for `seeds_to_tell`.
     difference_to_tell: f64,
-    /// How many seeds would tell it in four of five times, at 5 % for all scalars together, the spread being known from these
-    /// seeds alone.
+    /// The number of seeds that would detect it with a power of 80 %, at a level of 5 % for all scalars together; the
+    /// spread is estimated from these seeds alone.
     seeds_to_tell: Option<u64>,
     /// Scalars that are judged together.
     n_scalars: usize,
-    /// The p-value times their number, 1 at most.
+    /// The Bonferroni-corrected p-value: times their number, at most 1.
     p_of_all: f64,
     verdict: String,
 }
 
-/// Compares the scalars that both ways recorded, of the seeds that both have.
+/// Compares the scalars and seeds that both ways recorded.
 pub(super) fn compare(
     runs: &[Named],
     against: &[Named],
@@ -119,7 +119,7 @@ fn by_seed(runs: &[Named]) -> anyhow::Result<BTreeMap<u64, &Named>> {
     Ok(by_seed)
 }
 
-/// What can be said, and what not, of one of so many scalars.
+/// The conclusion for one of `n_scalars` scalars.
 fn verdict(scalar: &str, paired: &Paired, n_scalars: usize, (difference, n_to_tell): (f64, Option<u64>)) -> String {
     let Paired { n, difference: found, half_interval, p_value, .. } = *paired;
     let size = figure(found.mean.abs());
@@ -177,7 +177,7 @@ pub(super) fn render(compared: &[Compared], screen: Screen) -> String {
     text
 }
 
-/// Whether a scalar says how good a run is: rates do not.
+/// Whether a scalar measures a run's quality: learning rates do not.
 fn is_measured(scalar: &str) -> bool {
     !(scalar.ends_with("learning_rate") || scalar.ends_with("_per_second"))
 }

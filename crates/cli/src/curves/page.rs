@@ -46,7 +46,7 @@ fn plot(runs: &[Named], name: &str) -> (String, String) {
     (format!("{name}{scale}"), lines(&format!("{name} over steps"), &all, axis, shown))
 }
 
-/// A value without zeros that say nothing.
+/// A value without trailing zeros.
 fn shown(value: f64) -> String {
     let text = figure(value);
     match text.contains('.') && !text.contains('e') {

@@ -1,5 +1,5 @@
-//! `bf16scope data --bench`: how fast an experiment's examples are made, stage by stage and by how many workers, beside what a
-//! TPU consumes.
+//! `bf16scope data --bench`: the speed of an experiment's input pipeline, by stage and by number of workers, beside the
+//! consumption of a TPU.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,27 +32,27 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// What a plugin is loaded for, if one is.
+    /// The purpose for which a plugin is loaded, if one is.
     pub(super) fn purpose(&self) -> Purpose {
         if self.target.is_some() { Purpose::Compile } else { Purpose::Run }
     }
 }
 
-/// Seconds that each number of workers is measured for, at least.
+/// The least measuring time for each number of workers, in seconds.
 const BENCH_SECS: f64 = 2.0;
-/// Examples whose stages are measured, and rounds over them of which the fastest counts.
+/// Examples whose stages are measured, and rounds over them, the fastest of which counts.
 const N_STAGED: u64 = 32;
 const ROUNDS: usize = 3;
 
-/// What is measured.
+/// The measurements.
 struct Measured {
-    /// Where an example's time goes in one thread, where the source says.
+    /// The time of an example's stages in one thread, if the source measures it.
     stages: Option<Spent>,
-    /// Examples a second by so many workers.
+    /// Examples per second by number of workers.
     rates: Vec<(usize, f64)>,
 }
 
-/// Measures the training examples of an experiment: what it prints, and the same as JSON.
+/// Measures the training examples of an experiment: the text to print, and the same as JSON.
 pub(super) fn run(
     args: &Args,
     source: &dyn Source,
@@ -93,7 +93,7 @@ pub(super) fn run(
     Ok((text, object))
 }
 
-/// What a board consumes beside what is made here, in a sentence.
+/// A board's consumption compared with this machine's speed, in a sentence.
 fn beside(target: &Target, unit: &str, eaten: f64, made: f64, n_workers: usize) -> String {
     let per_worker = made / n_workers as f64;
     let begin = format!(
@@ -116,7 +116,7 @@ fn beside(target: &Target, unit: &str, eaten: f64, made: f64, n_workers: usize) 
     }
 }
 
-/// Examples a second that a board of the target trains on, by its compiler's estimate.
+/// Examples per second that a board of the target trains on, by its compiler's estimate.
 fn eaten(target: &Target, (experiment, path): (&Experiment, &Path), context: &Context) -> anyhow::Result<f64> {
     let Target::Tpu { version, .. } = target else { return Err(TpuError::NotATpu(target.clone()).into()) };
     let mut counted = experiment.clone();
@@ -138,7 +138,7 @@ fn measure(source: &dyn Source, experiment: &Experiment) -> anyhow::Result<Measu
     Ok(Measured { stages: stages(source, experiment)?, rates: rates(source, experiment)? })
 }
 
-/// The mean over some examples, of the fastest of some rounds: what others do on the machine counts for less.
+/// The mean over some examples, each with the fastest of some rounds: this reduces the influence of other load.
 fn stages(source: &dyn Source, experiment: &Experiment) -> anyhow::Result<Option<Spent>> {
     let n = source.n_examples().min(N_STAGED);
     let mut best: Option<Spent> = None;
@@ -160,7 +160,7 @@ fn stages(source: &dyn Source, experiment: &Experiment) -> anyhow::Result<Option
     Ok(best.map(|sum| Spent { read: sum.read / n, decode: sum.decode / n, transform: sum.transform / n }))
 }
 
-/// Training examples a second, by one worker, two, four and so on, up to as many as there are cores.
+/// Training examples per second, by one worker, two, four and so on, up to the number of cores.
 fn rates(source: &dyn Source, experiment: &Experiment) -> anyhow::Result<Vec<(usize, f64)>> {
     let n_cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut counts: Vec<usize> = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < n_cores).collect();
@@ -173,7 +173,7 @@ fn rates(source: &dyn Source, experiment: &Experiment) -> anyhow::Result<Vec<(us
         let n_steps = loader.n_steps();
         let asks = (0u64..).map(move |step| Ask::Steps { epoch: step / n_steps, step: step % n_steps, n: 1 });
         let rate = loader.ahead(asks, |batches| -> anyhow::Result<f64> {
-            // The first one pays for what is done once.
+            // The first batch includes one-time costs.
             batches.next().context("an epoch has no batches")??;
             let (began, mut n_examples) = (Instant::now(), 0);
             while began.elapsed().as_secs_f64() < BENCH_SECS {

@@ -1,4 +1,5 @@
-//! The contact sheet of `bf16scope data --html`: examples as a page, as their files have them or as a network gets them.
+//! The contact sheet of `bf16scope data --html`: examples as a page, as stored in their files or as a network gets
+//! them.
 
 use std::path::Path;
 
@@ -10,17 +11,17 @@ use bf16scope_data::{DataError, Feature, Loader, NamedArray, Source};
 use bf16scope_hlo::DType;
 use bf16scope_hlo::element::f32s;
 
-/// Pixels that the longer side of a file's image has on a sheet at most.
+/// The largest size of a file's image on a sheet, in pixels of its longer side.
 const SIDE: usize = 160;
-/// Numbers that are shown of what is no image.
+/// Numbers to show of a value that is not an image.
 const MAX_NUMBERS: usize = 8;
 
-/// What is shown.
+/// The size of a sheet.
 #[derive(Clone, Copy)]
 pub(super) struct Extent {
     /// Examples, from the first to the last in equal steps.
     pub(super) n_examples: u64,
-    /// Epochs that each is drawn in.
+    /// Epochs in which each is drawn.
     pub(super) n_epochs: u64,
 }
 
@@ -35,7 +36,7 @@ impl Extent {
     }
 }
 
-/// A page of records as their files have them.
+/// A page of records as stored in their files.
 pub(super) fn of_records(title: &str, records: &dyn Records, extent: Extent) -> Page {
     let n = records.n_records();
     let mut rows = Vec::new();
@@ -68,7 +69,7 @@ fn fact(label: &str, n: u64) -> Fact {
     Fact { label: label.to_string(), value: grouped(i64::try_from(n).unwrap_or(i64::MAX)), is_bad: false }
 }
 
-/// An image of a file, made small; `None` for what is none.
+/// An image of a file, scaled down; `None` if the value is not an image.
 fn of_value(key: &str, value: &Value) -> Result<Option<Picture>, String> {
     let Value::Bytes(strings) = value else { return Ok(None) };
     let [bytes] = &strings[..] else { return Ok(None) };
@@ -109,7 +110,7 @@ fn words(value: &Value, classes: &[String]) -> String {
     }
 }
 
-/// A page of training examples as the network gets them: as evaluation reads each, and as some epochs draw it.
+/// A page of training examples as the network gets them: in evaluation mode, and as drawn in some epochs.
 pub(super) fn of_experiment(
     path: &Path,
     source: &dyn Source,
@@ -124,7 +125,7 @@ pub(super) fn of_experiment(
     let is_picture = |feature: &Feature| matches!(feature.dims[..], [_, _, 1 | 3]);
     let mut sheets = Vec::new();
     for (place, feature) in features.iter().enumerate().filter(|(_, feature)| is_picture(feature)) {
-        // What is black and what is white: the least and the largest number of each channel on the sheet.
+        // The values of black and white: the least and the greatest number of each channel on the sheet.
         let channels = feature.dims[2] as usize;
         let mut ranges = vec![[f32::INFINITY, f32::NEG_INFINITY]; channels];
         for arrays in examples.iter().flatten().flatten() {
@@ -194,7 +195,7 @@ fn numbers(array: &NamedArray) -> Vec<f32> {
     .collect()
 }
 
-/// The numbers of what is no image, the first of them.
+/// The first numbers of an array that is not an image.
 fn said(array: &NamedArray) -> String {
     let numbers = numbers(array);
     let shown = numbers.iter().take(MAX_NUMBERS).map(f32::to_string).collect::<Vec<_>>().join(", ");
@@ -214,7 +215,7 @@ fn of_array(array: &NamedArray, ranges: &[[f32; 2]], name: &str) -> Picture {
     let finite = || numbers.iter().copied().filter(|value| value.is_finite());
     let (least, greatest) = (finite().fold(f32::INFINITY, f32::min), finite().fold(f32::NEG_INFINITY, f32::max));
     let caption = format!("{name}: {least:.3} to {greatest:.3}");
-    // Small images are shown larger, pixel by pixel.
+    // Small images are enlarged, pixel by pixel.
     let width = size[1] * (SIDE / 2 / size[1].max(1)).max(1);
     Picture { png: png(&bytes, size, channels), width: width.min(SIDE), caption }
 }

@@ -1,4 +1,4 @@
-//! Which classes are taken for which: `eval --confusion`.
+//! `eval --confusion`: which classes are mistaken for which.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use bf16scope_model::task::{Feature, FeatureDType, Task};
 use bf16scope_train::Predictor;
 use bf16scope_train::checkpoint::Checkpoint;
 
-/// The pairs that a list has, where the matrix is too wide for the screen.
+/// The number of pairs in the list that replaces a matrix too wide for the screen.
 const N_PAIRS: usize = 20;
 
-/// How many examples of each class were taken for each.
+/// The confusion matrix: how many examples of each class were predicted as each.
 pub(super) struct Confusion {
     n_classes: usize,
     /// Row-major: the true class, then the predicted one.
@@ -23,11 +23,11 @@ pub(super) struct Confusion {
 }
 
 impl Confusion {
-    /// Predicts all examples of `source` from a checkpoint that was read from `path`, in batches of `batch`: a matrix for
-    /// each label that is one class, by its name.
+    /// Predicts all examples of `source` from a checkpoint that was read from `path`, in batches of `batch`: a matrix
+    /// for each label that is a single class, by its name.
     ///
     /// # Errors
-    /// A task without one integer label for each example, or without a prediction of `[batch, n_classes]` for one.
+    /// A task without a single integer label per example, or without a prediction of `[batch, n_classes]` for it.
     pub(super) fn of(
         task: &dyn Task,
         predictor: &Predictor,
@@ -59,9 +59,9 @@ impl Confusion {
         self.counts.chunks_exact(self.n_classes).collect()
     }
 
-    /// The matrix where the screen is wide enough, else the pairs that are confused most.
+    /// The matrix if it fits the screen, otherwise the most frequent confusions.
     ///
-    /// Classes are called by `names`, where there are any.
+    /// `names` are the classes' names, if known.
     pub(super) fn render(&self, names: &[String], screen: Screen) -> String {
         let name = |class: usize| names.get(class).cloned().unwrap_or_else(|| class.to_string());
         let mut matrix = Table::new(
@@ -108,7 +108,7 @@ impl Confusion {
     }
 }
 
-/// The labels of an example that are one class each, and how many classes there are.
+/// The labels that are a single class per example, with their numbers of classes.
 fn classes(task: &dyn Task) -> anyhow::Result<Vec<(Feature, usize)>> {
     let features = task.features();
     let labels = || features.iter().filter(|feature| feature.is_label);
@@ -129,8 +129,8 @@ fn classes(task: &dyn Task) -> anyhow::Result<Vec<(Feature, usize)>> {
     )
 }
 
-/// The prediction of a label: of those that have a number for each of its classes the only one, or the one that is called
-/// like the label, or `logits`.
+/// The prediction of a label: the only one with a number for each of its classes, or among several the one with the
+/// label's name, or `logits`.
 fn logits_of<'a>(label: &str, n_classes: usize, arrays: &'a [NamedArray]) -> anyhow::Result<&'a NamedArray> {
     let fits = |array: &&NamedArray| array.dtype == DType::F32 && array.dims[1..] == [n_classes as i64];
     let fitting: Vec<&NamedArray> = arrays.iter().filter(fits).collect();
@@ -162,7 +162,7 @@ fn labels(label: &Feature, source: &dyn Source, batch: usize) -> anyhow::Result<
     Ok(labels)
 }
 
-/// The class of the first largest of a row's logits.
+/// The class of a row's largest logit, the first if several are equal.
 pub(crate) fn first_greatest(row: &[u8]) -> usize {
     let logits = f32s(DType::F32, row).into_iter().flatten();
     let better = |best: (usize, f32), next: (usize, f32)| if next.1 > best.1 { next } else { best };

@@ -9,7 +9,7 @@ use crate::report::{grouped, mib, percent, scientific, seconds};
 use bf16scope_study::{AS_GIVEN, Explained};
 use bf16scope_tpu::explain::{Bound, Cost, LiveBuffer, Moment, Origin};
 
-/// The page of one program, or of several beside one another, with the sentences of a verdict.
+/// The page for one program, or for several side by side, with the sentences of a verdict.
 pub(super) fn page(lead: &str, subjects: &[Explained], sentences: &[String]) -> Page {
     Page {
         sheets: Vec::new(),
@@ -43,7 +43,7 @@ fn comparison(subjects: &[Explained]) -> Option<Table> {
         cells
     };
     let (cycles, peak) = ("the compiler's estimate", "bytes of temporaries");
-    // What is compared is a model in two precisions, or a module and its lowered form, which the heading names.
+    // The subjects are a model in two precisions, or a module and its lowered form, which the heading names.
     let titles = match one.label.as_str() {
         AS_GIVEN => [
             ("layer", "by scoped name"),
@@ -163,7 +163,7 @@ fn columns<const N: usize>(columns: [(&'static str, &'static str); N]) -> Vec<Co
 
 fn tables(subject: &Explained) -> Vec<Table> {
     let tables = [alive(subject), layers(subject), kinds(subject), steps(subject), padding(subject), converts(subject)];
-    // A table without rows says nothing.
+    // Drops empty tables.
     tables.into_iter().filter(|table| !table.rows.is_empty()).collect()
 }
 

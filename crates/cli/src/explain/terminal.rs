@@ -10,10 +10,10 @@ use bf16scope_tpu::explain::{Bound, Cost, LiveBuffer, Memory, Origin, Phase};
 
 /// Columns of the sparkline.
 const WIDTH: usize = 72;
-/// Of an array's shape or a layer in a line; its middle is left out, except on a screen without bounds.
+/// The largest width of an array's shape or a layer in a line; its middle is left out, except on an unlimited screen.
 const MAX_TEXT: usize = 48;
 
-/// Everything, `n_rows` to a table, and the sentences of a verdict.
+/// All sections, `n_rows` to a table, and the sentences of a verdict.
 pub(super) fn render(
     lead: &str,
     subjects: &[Explained],
@@ -184,7 +184,7 @@ fn findings(out: &mut String, memory: &Memory, n_rows: usize, screen: Screen) {
     }
 }
 
-/// `, 154.9 ms with its collectives`, where the step's time is known.
+/// `, 154.9 ms with its collectives`, if the step's time is known.
 fn took(subject: &Explained) -> String {
     let step = subject.report.as_ref().and_then(|report| report.step);
     let with = |step: StepTime| if step.collective_seconds > 0.0 { " with collectives" } else { "" };
@@ -249,7 +249,7 @@ fn cost_row(
     ]
 }
 
-/// What bounds a cost, in a word.
+/// The resource that bounds a cost, in a word.
 pub(super) fn bound(bound: Option<Bound>) -> &'static str {
     match bound {
         Some(Bound::Compute) => "compute",
@@ -258,19 +258,19 @@ pub(super) fn bound(bound: Option<Bound>) -> &'static str {
     }
 }
 
-/// The least share of the time that the bounding resource works.
+/// The least share of the time that the bounding resource is busy.
 pub(super) fn busy(efficiency: Option<f64>) -> String {
     efficiency.map_or("-".to_string(), |share| format!("{:.0} %", 100.0 * share))
 }
 
-/// A layer of two programs: cycles, and bytes alive at the peak.
+/// A layer in two programs: cycles, and bytes alive at the peak.
 pub(super) struct Pair {
     pub(super) layer: String,
     pub(super) cycles: [u64; 2],
     pub(super) bytes: [u64; 2],
 }
 
-/// Two programs side by side: all of them, then layer by layer, most cycles of the first first.
+/// Two programs side by side: the totals, then layer by layer, in descending order of the first's cycles.
 pub(super) fn pairs(both: [&Explained; 2]) -> Vec<Pair> {
     let all = Pair {
         layer: "all".to_string(),
@@ -323,7 +323,7 @@ fn compare(out: &mut String, one: &Explained, other: &Explained, n_rows: usize, 
     out.push_str(&table.render(screen));
 }
 
-/// More than two programs: a row for each, in all.
+/// More than two programs: a row of totals for each.
 fn compare_all(out: &mut String, subjects: &[Explained], screen: Screen) {
     let titles = ["program", "cycles", "×", "at the peak", "×"];
     let mut table = Table::new(titles.into_iter().enumerate().map(|(at, title)| match at {
@@ -363,7 +363,7 @@ pub(super) fn layer(origin: &Origin) -> String {
     }
 }
 
-/// Who reads a buffer after the peak.
+/// The instructions that read a buffer after the peak.
 pub(super) fn waiting(buffer: &LiveBuffer) -> String {
     let Some((name, layer)) = buffer.waited_for_by.first() else { return "this step only".to_string() };
     match buffer.n_waiting {
@@ -372,13 +372,13 @@ pub(super) fn waiting(buffer: &LiveBuffer) -> String {
     }
 }
 
-/// A name in a line, where long ones hide the others.
+/// A name in a line, shortened if it is long.
 fn cut(name: &str, screen: Screen) -> String {
     let max = if screen.table.is_some() { MAX_TEXT } else { usize::MAX };
     shortened(name, max, screen.ellipsis()).into_owned()
 }
 
-/// Bars for the largest value in each of as many stretches as there are columns for.
+/// A sparkline: the largest value in each of as many stretches as there are columns.
 fn sparkline(values: &[u64], screen: Screen) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const ASCII_BARS: [char; 8] = ['_', '.', ':', '-', '=', '+', '*', '#'];

@@ -1,4 +1,4 @@
-//! `fit --levers`: what each thing that may save memory or time is worth, compiled beside the plain program.
+//! `fit --levers`: the effect of each option that may save memory or time, compiled beside the plain program.
 
 use anyhow::ensure;
 
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     Ok(if answer.targets.iter().all(|on| fits(&on.levers)) { Status::Ok } else { Status::Failing })
 }
 
-/// What a lever is, or why it is not.
+/// A lever's description, or why it does not apply.
 fn remark(pulled: &Pulled) -> String {
     match (&pulled.not_applicable, &pulled.row) {
         (Some(why), _) => format!("does not apply: {why}"),
@@ -62,11 +62,11 @@ fn remark(pulled: &Pulled) -> String {
     }
 }
 
-/// A figure of a report, and how it is written.
+/// A figure of a report, and its format.
 struct Figure {
     title: &'static str,
     help: &'static str,
-    /// Of its columns in the terminal; see [`report::Column::extra`].
+    /// The rank of its columns in the terminal; see [`report::Column::extra`].
     rank: u8,
     value: fn(&CompileReport) -> f64,
     shown: fn(f64) -> String,
@@ -145,7 +145,7 @@ fn render(answer: &LeversAnswer, screen: Screen) -> String {
     text
 }
 
-/// Which single lever saves the most memory, and which the most cycles.
+/// The single levers that save the most memory and the most cycles.
 fn in_words(levers: &[Pulled]) -> String {
     let fitting: Vec<&str> =
         levers.iter().skip(1).filter(|pulled| pulled.report().is_some()).map(|pulled| pulled.lever).collect();

@@ -46,7 +46,7 @@ fn facts(fit: &FitAnswer) -> Vec<Fact> {
     facts
 }
 
-/// Memory and speed, for each target, one above the other.
+/// Memory and speed for each target, in panels below each other.
 pub(super) fn plots(fit: &FitAnswer) -> String {
     let mut targets: Vec<&str> = fit.series.iter().map(|series| series.target.as_str()).collect();
     targets.dedup();
@@ -56,13 +56,13 @@ pub(super) fn plots(fit: &FitAnswer) -> String {
         let memory = curves(&series, fit.unit, |row| row.row.report().map(|report| report.hbm.total as f64 / GIB));
         let limit = series.iter().find_map(|series| limit(series)).map(|limit| limit / GIB);
         let greatest = memory.iter().flat_map(|curve| &curve.points).filter_map(|point| point.y).fold(0.0, f64::max);
-        // A line far above everything would press the curves onto the axis.
+        // A limit far above all values would flatten the curves.
         let is_near = limit.is_some_and(|limit| greatest == 0.0 || greatest > limit / 20.0);
         let far = match limit {
             Some(limit) if !is_near => format!(", far below the core's {limit:.2} GiB"),
             _ => String::new(),
         };
-        // Of a small model all would be thousandths.
+        // For a small model, MiB are more readable.
         let is_small = greatest > 0.0 && greatest < 0.25 && !is_near;
         let mut memory = memory;
         if is_small {
@@ -89,7 +89,7 @@ pub(super) fn plots(fit: &FitAnswer) -> String {
     panels("batch against memory and speed", "examples in a batch", &all)
 }
 
-/// A round number on an axis, without digits that say nothing.
+/// A round number on an axis, without unnecessary digits.
 fn speed(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{} M", v / 1e6),
@@ -100,7 +100,7 @@ fn speed(value: f64) -> String {
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// The core's memory, as any compile said it.
+/// The core's memory, from any compile.
 fn limit(series: &FitSeries) -> Option<f64> {
     series.rows.iter().find_map(|row| match &row.row.outcome {
         CompileOutcome::Fits(report) => Some(report.hbm.limit as f64),

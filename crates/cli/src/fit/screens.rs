@@ -1,4 +1,4 @@
-//! What `fit` says on 80 columns, of figures that the compiler gave for ResNet-50 and BERT-base.
+//! The output of `fit` on 80 columns, from the compiler's figures for ResNet-50 and BERT-base.
 
 use expect_test::expect_file;
 
@@ -8,7 +8,7 @@ use bf16scope_study::{FitSeries, Large, ModelProgram, Value};
 use bf16scope_tpu::fit::{CompiledBatch, Found, summarize};
 use bf16scope_tpu::{CompileReport, Hbm, Need};
 
-/// Batch, MiB in all and of temporaries, flops and cycles of the batch, examples a second.
+/// Batch, MiB in total and of temporaries, flops and cycles of the batch, examples per second.
 type Figures = (u32, f64, f64, f64, f64, f64);
 
 fn fits((batch, total, temporaries, flops, cycles, examples_per_second): Figures) -> CompiledBatch {

@@ -1,4 +1,4 @@
-//! What was found, in words.
+//! The findings of a fit, in words.
 
 use crate::compiling::{no_room, said};
 use crate::report;
@@ -6,7 +6,7 @@ use bf16scope_study::{FitAnswer, FitSeries, Large, Value};
 use bf16scope_tpu::CompileOutcome;
 use bf16scope_tpu::fit::{CompiledBatch, Summary};
 
-/// A figure with as many digits as matter: `0.63`, `12.3`, `1,234`.
+/// A figure with its significant digits: `0.63`, `12.3`, `1,234`.
 pub(super) fn figure(value: f64) -> String {
     match value {
         v if v < 10.0 => format!("{v:.2}"),
@@ -15,12 +15,12 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
-/// The same of an estimate that the compiler may not give.
+/// The same for an estimate that the compiler may not give.
 pub(super) fn estimate(value: f64) -> String {
     if value > 0.0 { figure(value) } else { "-".to_string() }
 }
 
-/// What stands out in a row.
+/// Remarks on a row: best or largest batch, rematerialisation, or why it has no result.
 pub(super) fn remark(series: &FitSeries, row: &CompiledBatch, summary: Option<&Summary>, one: &str) -> String {
     let mut remarks = Vec::new();
     if series.found.best == Some(row.batch) {
@@ -40,7 +40,7 @@ pub(super) fn remark(series: &FitSeries, row: &CompiledBatch, summary: Option<&S
     remarks.join("; ")
 }
 
-/// One line for each target, then what is too large where nothing fits.
+/// One line for each target, then what is too large if nothing fits.
 pub(super) fn answers(fit: &FitAnswer) -> Vec<String> {
     let mut targets: Vec<&str> = fit.series.iter().map(|series| series.target.as_str()).collect();
     targets.dedup();
@@ -77,7 +77,7 @@ fn sentences(all: &[&FitSeries], unit: &str) -> String {
     sentences.join(" ")
 }
 
-/// A precision beside the first: speed at the best batch of each, memory at one batch.
+/// A precision compared with the first: speed at the best batch of each, memory at one batch.
 fn compare(first: &FitSeries, series: &FitSeries) -> Option<String> {
     if std::ptr::eq(first, series) {
         return None;
@@ -86,7 +86,7 @@ fn compare(first: &FitSeries, series: &FitSeries) -> Option<String> {
     let (_, own) = series.at(own_best)?;
     let (_, other) = first.at(first_best)?;
     let speed = format!("{:.2} × {}", own.examples_per_mcycle / other.examples_per_mcycle, first.precision);
-    // The own best batch, else the largest that both compiled.
+    // Its own best batch, otherwise the largest that both compiled.
     let both = |batch: u32| Some((batch, series.at(batch)?.0, first.at(batch)?.0));
     let common = both(own_best).or_else(|| series.rows.iter().rev().find_map(|row| both(row.row.batch)));
     let Some((batch, own, other)) = common else { return Some(speed) };

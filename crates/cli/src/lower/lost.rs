@@ -1,5 +1,5 @@
-//! Constants that a narrow dtype makes another number altogether: a decay of 0.999 is 1 in bf16, so that Adam's correction of bias
-//! divides by 0; an epsilon of 1e-8 is 0 in f16.
+//! Warns of constants that a narrow dtype turns into another number altogether: a decay of 0.999 is 1 in bf16, so that
+//! Adam's bias correction divides by 0; an epsilon of 1e-8 is 0 in f16.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use bf16scope_hlo::numerics::bf16::{bf16_from_f32, f16_from_f32};
 use bf16scope_hlo::{DType, InstrId, Literal, Module, Op, Shape};
 use bf16scope_passes::amp::LoweringReport;
 
-/// As many are named.
+/// This many are named.
 const N_NAMED: usize = 3;
 
-/// What to warn of: each constant that became 0, 1 or infinite, what it was, and what keeps it.
+/// The warning: each constant that became 0, 1 or infinite, its value before, and how to keep it.
 pub(super) fn warning(module: &Module, lowered: &Module, report: &LoweringReport) -> Option<String> {
     let low = report.policy.dtype.dtype();
     let scalars: BTreeMap<(&str, &str), f32> = module
@@ -20,7 +20,7 @@ pub(super) fn warning(module: &Module, lowered: &Module, report: &LoweringReport
         .flat_map(|computation| computation.instructions.iter().map(move |instr| (computation, instr)))
         .filter_map(|(computation, instr)| Some(((computation.name.as_str(), instr.name.as_str()), scalar(&instr.op)?)))
         .collect();
-    // What it became, if that is another number.
+    // The new value, if the constant became another number.
     let lost = |place: (&str, &str)| {
         let value = *scalars.get(&place)?;
         let rounded = rounded(value, low);
@@ -33,7 +33,7 @@ pub(super) fn warning(module: &Module, lowered: &Module, report: &LoweringReport
         let place = (cast.computation.as_str(), cast.of.as_str());
         Some(said(place, lost(place)?, &cast.wanted_by))
     });
-    // Those that are narrow themselves now.
+    // Constants whose own dtype is narrow now.
     let of_constants = lowered.computations.iter().flat_map(|computation| {
         let number = |id: InstrId| {
             let constant = computation.instr(id);
@@ -62,9 +62,10 @@ pub(super) fn warning(module: &Module, lowered: &Module, report: &LoweringReport
     })
 }
 
-/// Refuses to lower what would give a parameter or a result another form: levels of a sparse layout, which a narrow array loses.
+/// Refuses lowering that would drop the layout of a parameter or a result: levels of a sparse layout, which a narrow
+/// array loses.
 pub(super) fn check_layouts(module: &Module, lowered: &Module) -> anyhow::Result<()> {
-    // Levels that are all dense say what none says.
+    // Dense levels are equivalent to no levels.
     let is_dense = |extra: &str| extra.trim_start_matches("D(").chars().all(|c| "D,)".contains(c));
     let entries = module.entry().instructions.iter().filter(|instr| matches!(instr.op, Op::Parameter { .. }));
     let levels = |shape: &Shape| -> Vec<String> {
@@ -92,7 +93,7 @@ pub(super) fn check_layouts(module: &Module, lowered: &Module) -> anyhow::Result
     Ok(())
 }
 
-/// The one number of a constant of f32.
+/// The value of a scalar f32 constant.
 fn scalar(op: &Op) -> Option<f32> {
     let Op::Constant(Literal::Array { shape, bytes }) = op else { return None };
     if shape.dtype != DType::F32 || shape.n_elements() != 1 {
@@ -110,7 +111,7 @@ fn rounded(value: f32, low: DType) -> f32 {
     narrow.unwrap_or(value)
 }
 
-/// Whether a rounding made a number 0, infinite, or 1 in magnitude, which it was not.
+/// Whether a rounding turned a number into 0, infinity, or a magnitude of 1.
 fn is_lost(value: f32, rounded: f32) -> bool {
     value.is_finite() && value != rounded && (rounded == 0.0 || rounded.is_infinite() || rounded.abs() == 1.0)
 }
@@ -168,7 +169,7 @@ ENTRY main {
             warning.starts_with("constants become other numbers: 0.999 is 1 in bf16 (main/%beta, read by %power): "),
             "{warning}"
         );
-        // 1e-8 is a number of bf16, and none of f16.
+        // 1e-8 is representable in bf16 and not in f16.
         assert!(!warning.contains("epsilon"), "{warning}");
         let f16 = said(&Policy { dtype: LowDType::F16, ..all.clone() }).unwrap();
         assert!(f16.contains("0.00000001 is 0 in f16 (main/%epsilon, read by %"), "{f16}");

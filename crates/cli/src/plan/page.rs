@@ -102,7 +102,7 @@ fn curves(rows: &[&SliceRow], unit: &str, value: impl Fn(&SliceRow) -> Option<f6
     let curve = |(place, series): (usize, &&Series)| Curve {
         name: named(series),
         color: COLORS[place % COLORS.len()],
-        // Of a setting with and without accumulation, the one that fits.
+        // With and without accumulation, the setting that fits.
         points: rows
             .iter()
             .filter(|row| row.setting.series == **series)

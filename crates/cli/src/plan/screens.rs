@@ -1,4 +1,4 @@
-//! What `plan` says on 80 columns, of rounded figures that are near ResNet-50's, not the compiler's own.
+//! The output of `plan` on 80 columns, from rounded figures that are near ResNet-50's, not the compiler's own.
 
 use expect_test::expect_file;
 
@@ -9,7 +9,7 @@ use bf16scope_study::slice;
 use bf16scope_tpu::plan::{Point, accumulated, plan as rows_of};
 use bf16scope_tpu::{Collective, CompileOutcome, CompileReport, Hbm, Links, Need, Spec};
 
-/// A setting that is compiled: MiB in all and of temporaries, cycles.
+/// A compiled setting: MiB in total and of temporaries, cycles.
 fn point(setting: &Setting, total: f64, temporaries: f64, cycles: u64) -> Point {
     let mib = |n: f64| (n * f64::from(1 << 20)) as i64;
     let mut hbm = Hbm::default();

@@ -1,4 +1,4 @@
-//! Predictions on the host, and what logits say.
+//! Predictions on the host, and the classes and probabilities from their logits.
 
 use anyhow::bail;
 use serde_json::Value;
@@ -10,21 +10,21 @@ use bf16scope_pjrt::available_memory;
 
 use super::write::nested;
 
-/// Numbers of an array that a table shows.
+/// Numbers of an array in a table.
 const N_NUMBERS: usize = 4;
 
-/// Predictions of all examples, or of the first.
+/// Predictions for all examples, or for the first.
 pub(super) struct Collected {
     n_examples: u64,
-    /// How many examples are kept at most.
+    /// The largest number of examples to keep.
     keep: usize,
     top: Option<usize>,
-    /// Names of logits each of which is a yes or a no of its own.
+    /// Names of logits whose elements are independent yes/no predictions.
     independent: Vec<String>,
-    /// Names of classes, where they are known.
+    /// Names of classes, if known.
     names: Vec<String>,
     n_seen: u64,
-    /// What was kept: the task's, then what comes of its logits.
+    /// The kept arrays: the task's, followed by the results computed from its logits.
     pub(super) arrays: Vec<NamedArray>,
 }
 
@@ -33,7 +33,7 @@ impl Collected {
         Collected { n_examples, keep, top, independent, names: Vec::new(), n_seen: 0, arrays: Vec::new() }
     }
 
-    /// With the names of classes.
+    /// Sets the names of classes.
     pub(super) fn named(self, names: Vec<String>) -> Collected {
         Collected { names, ..self }
     }
@@ -42,17 +42,17 @@ impl Collected {
         self.names.get(class).cloned().unwrap_or_else(|| class.to_string())
     }
 
-    /// The name of the class of each example that was kept, where classes have names.
+    /// The class name of each kept example, if classes have names.
     pub(super) fn class_names(&self) -> Option<Vec<String>> {
         let classes = self.arrays.iter().find(|array| array.name == "classes" && array.dims.len() == 1)?;
         let numbers = classes.bytes.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes) as usize);
         (!self.names.is_empty()).then(|| numbers.map(|class| self.name(class)).collect())
     }
 
-    /// Takes the predictions for one more batch. `place` says where an example stands.
+    /// Adds the predictions for one more batch. `place` names an example's place.
     ///
     /// # Errors
-    /// Predictions that are not finite, or too large to be kept; `--top` of what has fewer classes, or none.
+    /// Predictions that are not finite, or too large to keep; `--top` with more classes than there are.
     pub(super) fn add(&mut self, mut batch: Vec<NamedArray>, place: impl Fn(u64) -> String) -> anyhow::Result<()> {
         let n = batch.first().map_or(0, |array| array.dims[0].unsigned_abs());
         let is_independent = |array: &NamedArray| self.independent.contains(&array.name) && array.dtype == DType::F32;
@@ -90,7 +90,7 @@ impl Collected {
         Ok(())
     }
 
-    /// Whether all can be kept, and written from there.
+    /// Checks that all predictions fit in memory, also while they are written.
     fn check_memory(&self, batch: &[NamedArray]) -> anyhow::Result<()> {
         let (Some(available), Some(first)) = (available_memory(), batch.first()) else { return Ok(()) };
         let n_bytes: u64 = batch.iter().map(|array| array.bytes.len() as u64).sum();
@@ -105,7 +105,7 @@ impl Collected {
         Ok(())
     }
 
-    /// The probability of each yes: `probabilities`, or `NAME_probabilities` where several predictions have them.
+    /// The probability of each yes: `probabilities`, or `NAME_probabilities` if several predictions have them.
     fn of_independent(&self, logits: &NamedArray) -> NamedArray {
         let name = match self.independent.as_slice() {
             [_] => "probabilities".to_string(),
@@ -173,7 +173,7 @@ impl Collected {
     /// Titles of columns, and a row for each example that was kept.
     ///
     /// # Errors
-    /// Predictions of a dtype that has no text.
+    /// A prediction's dtype has no text form.
     pub(super) fn rows(&self) -> anyhow::Result<(Vec<String>, Vec<Vec<String>>)> {
         let find = |name: &str| self.arrays.iter().find(|array| array.name == name);
         let n = self.arrays.first().map_or(0, |array| array.dims[0].unsigned_abs() as usize);
@@ -217,13 +217,13 @@ impl Collected {
     }
 }
 
-/// Whether an array is what classes are told by.
+/// Whether an array gives classes.
 fn is_logits(array: &NamedArray) -> bool {
     let has_classes = array.dims.len() >= 2 && array.dims.last().is_some_and(|&n_classes| n_classes > 0);
     array.name == "logits" && array.dtype == DType::F32 && has_classes
 }
 
-/// Without overflow: the largest logit is taken from all.
+/// Without overflow: the largest logit is subtracted from all.
 fn softmax(logits: &[f32]) -> Vec<f64> {
     let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let powers: Vec<f64> = logits.iter().map(|&logit| (f64::from(logit) - f64::from(greatest)).exp()).collect();
@@ -231,12 +231,12 @@ fn softmax(logits: &[f32]) -> Vec<f64> {
     powers.into_iter().map(|power| power / sum).collect()
 }
 
-/// 1 / (1 + e^-x), in f64, which underflows to 0 and never overflows to what is no number.
+/// 1 / (1 + e^-x), in f64, which underflows to 0 and never becomes NaN.
 fn sigmoid(logit: f32) -> f64 {
     1.0 / (1.0 + (-f64::from(logit)).exp())
 }
 
-/// The `k` largest, the best first, of equal ones the first.
+/// The `k` largest, the best first; among equal ones the first.
 fn best(logits: &[f32], k: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     // -0 and 0 are equal.
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn of_independent_logits_each_has_a_probability() {
         assert_eq!([0.0, f32::MAX, f32::MIN].map(sigmoid), [0.5, 1.0, 0.0]);
-        // e^-2 is right to half an ulp; a sum and a quotient are rounded after it, in each of the two.
+        // e^-2 is accurate to half an ulp; a sum and a quotient are rounded after it, in each of the two.
         assert!((sigmoid(2.0) + sigmoid(-2.0) - 1.0).abs() <= 4.0 * f64::EPSILON);
         let logits = NamedArray { name: "genres".into(), dtype: DType::F32, dims: vec![1, 2], bytes: vec![0; 8] };
         let names = |independent: &[&str]| {

@@ -1,4 +1,4 @@
-//! `bf16scope predict --complete`: what a decoder writes after a text.
+//! `bf16scope predict --complete`: continues a text with a decoder.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::{Context, Status, progress};
 use bf16scope_train::checkpoint::Checkpoint;
 use bf16scope_train::{Completer, Sampling};
 
-/// How a text is completed.
+/// Arguments for completing a text.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompletionArgs {
     /// Go on from this text, with the tokenizer of the experiment's `data`
@@ -91,7 +91,7 @@ pub(super) fn run(
         (Some(t), None) => format!("drawn at temperature {t}, seed {seed}"),
         (Some(t), Some(k)) => format!("drawn of {k} at temperature {t}, seed {seed}"),
     };
-    // A terminal obeys control characters.
+    // Control characters must not reach the terminal.
     let shown: String =
         whole.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{FFFD}' } else { c }).collect();
     let count = grouped(i64::from(tokens));

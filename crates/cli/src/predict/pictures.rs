@@ -7,14 +7,14 @@ use bf16scope_data::NamedArray;
 use bf16scope_hlo::DType;
 use bf16scope_hlo::element::f32s;
 
-/// Pixels of a file at most.
+/// The largest number of pixels in a file.
 const MAX_PIXELS: usize = 1 << 26;
 
-/// The pictures of the only prediction that is any, `f32[n, height, width, 1 or 3]`, side by side in the first rows of a square.
-/// Black is 0, or -1 where some number is below 0; white is 1, or the largest magnitude where that is above 1.
+/// The pictures of the only prediction with any, `f32[n, height, width, 1 or 3]`, row by row in a square grid. Black is
+/// 0, or -1 if some number is negative; white is 1, or the largest magnitude if that is above 1.
 ///
 /// # Errors
-/// No prediction that is pictures, or several; more pixels than a file should have.
+/// No prediction is pictures, or several are; more pixels than the limit.
 pub(super) fn grid(all: &[NamedArray]) -> anyhow::Result<Vec<u8>> {
     let is_pictures = |array: &&NamedArray| array.dtype == DType::F32 && matches!(array.dims[..], [_, _, _, 1 | 3]);
     let pictures: Vec<&NamedArray> = all.iter().filter(is_pictures).collect();

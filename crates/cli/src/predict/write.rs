@@ -1,4 +1,4 @@
-//! Predictions as files: `.npz`, CSV, JSON, PNG. Numbers in text are the shortest that read back as they are.
+//! Writes predictions: `.npz`, CSV, JSON, PNG. Numbers in text are the shortest that read back unchanged.
 
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use bf16scope_data::npz::NpzWriter;
 use bf16scope_files::Replacement;
 use bf16scope_hlo::{ArrayShape, DType, Element};
 
-/// What a file of predictions is.
+/// The format of a file of predictions.
 #[derive(Clone, Copy)]
 pub(super) enum PredictionFormat {
     Npz,
@@ -24,7 +24,7 @@ pub(super) enum PredictionFormat {
 }
 
 impl PredictionFormat {
-    /// By the file's ending.
+    /// By the file's extension.
     pub(super) fn of(path: &Path) -> anyhow::Result<PredictionFormat> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("npz") => Ok(PredictionFormat::Npz),
@@ -40,7 +40,7 @@ impl PredictionFormat {
     }
 }
 
-/// A file that is being written, beside the one that it will become.
+/// A file being written, beside the file that it will replace.
 pub(super) enum Output {
     Npz(Box<NpzWriter>),
     Other { path: PathBuf, file: BufWriter<Replacement>, kind: PredictionFormat },
@@ -56,7 +56,7 @@ impl Output {
         Ok(Output::Other { path: path.to_path_buf(), file: BufWriter::new(file), kind })
     }
 
-    /// Writes all, and puts the file in its place. JSON is `head` with the predictions.
+    /// Writes everything, and moves the file into place. JSON is `head` with the predictions added.
     pub(super) fn finish(self, head: &Value, all: &[NamedArray]) -> anyhow::Result<()> {
         match self {
             Output::Npz(mut npz) => {
@@ -118,7 +118,7 @@ fn as_csv(all: &[NamedArray]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// `logits.3.5` of an element of each example; of one number the name alone.
+/// `logits.3.5` for an element of each example; the name alone for a scalar.
 fn title(array: &NamedArray, place: usize) -> String {
     let mut rest = place;
     let mut at: Vec<String> = Vec::new();
@@ -145,7 +145,7 @@ pub(super) fn nested(array: &NamedArray) -> anyhow::Result<Value> {
 fn number(array: &NamedArray, bytes: &[u8]) -> anyhow::Result<Value> {
     let float = |value: f32| {
         let shortest = value.to_string().parse().unwrap_or(f64::NAN);
-        // Readers may read f64 and round again.
+        // Readers may parse as f64 and round again.
         let number = if shortest as f32 == value { shortest } else { f64::from(value) };
         Number::from_f64(number).map_or(Value::Null, Value::Number)
     };

@@ -1,13 +1,13 @@
-//! A curve in the characters of a terminal: of braille dots, or where a screen has none, of asterisks.
+//! Draws a curve in a terminal's characters: braille dots, or asterisks on an ASCII screen.
 
 use super::Screen;
 
-/// Rows of characters that a curve is high.
+/// The height of a curve in rows.
 const N_ROWS: usize = 10;
-/// Most columns that it is wide.
+/// The largest width of a curve in columns.
 const MAX_COLUMNS: usize = 100;
 
-/// How a curve is fitted to a screen.
+/// The size of a curve on a screen.
 #[derive(Clone, Copy, Debug)]
 pub struct Canvas {
     is_ascii: bool,
@@ -17,24 +17,24 @@ pub struct Canvas {
 }
 
 impl Canvas {
-    /// For a screen, with so many columns for values on the left.
+    /// For a screen, with this many columns for values on the left.
     pub fn of(screen: Screen, margin: usize) -> Canvas {
         let width = screen.table.unwrap_or(80).min(MAX_COLUMNS);
         Canvas { is_ascii: screen.is_ascii, n_columns: width.saturating_sub(margin + 2).max(8), margin }
     }
 
-    /// How many points it shows side by side.
+    /// The number of points side by side.
     pub fn n_points(&self) -> usize {
         self.n_columns * self.dots().0
     }
 
-    /// Points in a character, side by side and above one another.
+    /// Points per character, horizontally and vertically.
     fn dots(&self) -> (usize, usize) {
         if self.is_ascii { (1, 1) } else { (2, 4) }
     }
 
-    /// The curve through so many values as [`Canvas::n_points`] says, from `low` to `high`, with its axes. `labels` stand at
-    /// both ends of the vertical axis, `ends` below those of the other.
+    /// The curve through [`Canvas::n_points`] values, from `low` to `high`, with its axes. `labels` are at both ends of
+    /// the vertical axis, `ends` at those of the horizontal one.
     pub fn draw(&self, values: &[f64], (low, high): (f64, f64), labels: [&str; 2], ends: [&str; 2]) -> String {
         let (across, down) = self.dots();
         let n_high = N_ROWS * down;
@@ -51,7 +51,7 @@ impl Canvas {
                 continue;
             }
             let row = row_of(*value);
-            // A jump is a line down, or up, from where the curve was to where it goes on.
+            // A jump is a vertical line between the two values.
             let from = match last {
                 Some(last) if last < row => last + 1,
                 Some(last) if last > row => last - 1,
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!((lines.len(), lines[0]), (11, "   9 │         *"));
         assert_eq!(lines[9], "   0 │*");
         assert_eq!(lines[10], "      0               17");
-        // The drop is drawn all the way.
+        // The drop is drawn completely.
         assert!(lines[1..4].iter().all(|line| line.chars().nth(16) == Some('*')), "{text}");
         let dots = Canvas::of(Screen::of(24), 4);
         assert_eq!(dots.n_points(), 36);

@@ -1,8 +1,8 @@
-//! A report as one HTML page: facts, notes, plots and tables that sort and filter, with nothing loaded from elsewhere.
+//! A report as one self-contained HTML page: facts, notes, plots, and tables that sort and filter.
 //!
-//! The page follows the reader's light or dark scheme, and is whole without its script: rows stand in the order given.
-//! It knows nothing of what it shows. Markup is `maud`'s, so every text is escaped unless it says `PreEscaped`: the style,
-//! the script, and plots, which are in [`super::plot`].
+//! The page follows the reader's light or dark scheme, and is complete without its script: rows are in the given order.
+//! It is independent of what it shows. `maud` builds the markup, so every text is escaped except for `PreEscaped`: the
+//! style, the script, and plots, which are in [`super::plot`].
 
 use std::fmt::Write as _;
 
@@ -16,9 +16,9 @@ use maud::{DOCTYPE, Escaper, Markup, PreEscaped, html};
 pub struct Page {
     /// Its title.
     pub title: String,
-    /// What it is about, in a sentence or two.
+    /// Its subject, in a sentence or two.
     pub lead: String,
-    /// Label and value, shown as cards; a value that is bad news is marked.
+    /// Labels and values, shown as cards; bad values are marked.
     pub facts: Vec<Fact>,
     /// Paragraphs below the facts.
     pub notes: Vec<String>,
@@ -30,7 +30,7 @@ pub struct Page {
     pub tables: Vec<Table>,
 }
 
-/// Pictures in rows, as a contact sheet has them.
+/// Pictures in rows, a contact sheet.
 #[derive(Clone, Debug, Default)]
 pub struct Sheet {
     /// Its heading.
@@ -44,9 +44,9 @@ pub struct Sheet {
 /// A row of pictures.
 #[derive(Clone, Debug, Default)]
 pub struct SheetRow {
-    /// What they show.
+    /// Its title.
     pub title: String,
-    /// What is said of it, a line each.
+    /// Remarks on it, a line each.
     pub lines: Vec<String>,
     /// The pictures.
     pub pictures: Vec<Picture>,
@@ -57,20 +57,20 @@ pub struct SheetRow {
 pub struct Picture {
     /// A PNG file.
     pub png: Vec<u8>,
-    /// How many pixels of the page it is wide.
+    /// Its width in pixels of the page.
     pub width: usize,
-    /// What stands below it.
+    /// The caption below it.
     pub caption: String,
 }
 
-/// A number that matters.
+/// A key figure.
 #[derive(Clone, Debug)]
 pub struct Fact {
-    /// What it is.
+    /// Its label.
     pub label: String,
-    /// As it is shown.
+    /// Its value as shown.
     pub value: String,
-    /// Whether it is bad news.
+    /// Whether the value is bad.
     pub is_bad: bool,
 }
 
@@ -92,7 +92,7 @@ pub struct Table {
 pub struct Column {
     /// Its title.
     pub title: &'static str,
-    /// What it holds, said on hovering.
+    /// An explanation, shown on hovering.
     pub help: &'static str,
 }
 
@@ -101,11 +101,11 @@ pub struct Column {
 pub enum Cell {
     /// Words; sorted as text.
     Text(String),
-    /// A number and how it is shown; sorted by the number.
+    /// A number and its text; sorted by the number.
     Number(f64, String),
 }
 
-/// Text for HTML, in content and in attributes between `"`, as a page has it.
+/// Escapes text for HTML, in content and in attributes between `"`.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     Escaper::new(&mut out).write_str(text).expect("a string takes everything");
@@ -194,7 +194,7 @@ for (const readout of document.querySelectorAll('.readout')) {
 ";
 
 impl Page {
-    /// The page's text.
+    /// The page as HTML.
     pub fn render(&self) -> String {
         let page = html! {
             (DOCTYPE) "\n"
@@ -231,7 +231,8 @@ impl Page {
             }
             "\n"
         };
-        // Names come from files of others: what would turn the direction of writing, or be dropped, is shown.
+        // Names come from untrusted files: characters that would change the writing direction, or be dropped, are made
+        // visible.
         words::visible(&page.into_string()).into_owned()
     }
 }
@@ -297,7 +298,7 @@ impl Table {
     }
 }
 
-/// A text of more characters is cut to its column; hovering says it all.
+/// Longer texts are cut to their column; hovering shows all of them.
 const MAX_TEXT: usize = 40;
 
 impl Cell {
@@ -350,7 +351,7 @@ mod tests {
         ] {
             assert!(html.contains(expected), "{expected} is not in\n{html}");
         }
-        // The script and the style are as they are written, and a text ends neither.
+        // The script and the style are inserted unchanged, and no text can end them.
         assert!(html.contains("querySelectorAll('section')") && html.contains("th button:focus-visible"), "{html}");
         assert_eq!((html.matches("<script>").count(), html.matches("</style>").count()), (1, 1));
         for elsewhere in ["http", "src=", "href=", "@import", "url("] {

@@ -1,4 +1,4 @@
-//! How quantities are written for eyes: tables, bytes, counts, ratios. Knows nothing of what they measure.
+//! Formats quantities for people: tables, bytes, counts, ratios. Independent of what they measure.
 //!
 //! Tables fit a [`Screen`]. Pages for a browser are in [`html`], their plots in [`plot`].
 
@@ -40,12 +40,12 @@ pub fn scientific(value: f64) -> String {
     format!("{value:.3e}")
 }
 
-/// `part / whole` in percent, one decimal; `-` for no whole.
+/// `part / whole` in percent, one decimal; `-` if `whole` is 0.
 pub fn percent(part: i64, whole: i64) -> String {
     if whole <= 0 { "-".to_string() } else { format!("{:.1} %", 100.0 * part as f64 / whole as f64) }
 }
 
-/// `numerator / denominator`, three decimals; `-` where there is no quotient.
+/// `numerator / denominator`, three decimals; `-` if there is no quotient.
 pub fn ratio(numerator: f64, denominator: f64) -> String {
     let quotient = numerator / denominator;
     if quotient.is_finite() { format!("{quotient:.3}") } else { "-".to_string() }

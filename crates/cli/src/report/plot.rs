@@ -1,8 +1,8 @@
 //! Plots as inline SVG: points over a program's order, and a histogram, both on a logarithmic scale.
 //!
 //! Written by hand: an audit's plots need a logarithmic axis with a place for zero and for infinity, names on hovering
-//! and colours that follow the page's light or dark scheme (CSS variables). That is less code than teaching it to a
-//! plotting crate, none of which does the latter two (docs/DEPENDENCIES.md). Holds no HTML and knows nothing of what is plotted.
+//! and colours that follow the page's light or dark scheme (CSS variables). That is less code than adding it to a
+//! plotting crate; none has the latter two (docs/DEPENDENCIES.md). Independent of HTML and of what is plotted.
 
 pub mod curves;
 pub mod heat;
@@ -17,11 +17,11 @@ use super::html::escape;
 /// Values of one kind.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// In the legend.
+    /// Its name in the legend.
     pub name: String,
     /// Its colour: a CSS variable of the page, such as `--born`.
     pub color: &'static str,
-    /// Place along the program, value, and what hovering says. Values are not negative.
+    /// Place along the program, value, and the text for hovering. Values are not negative.
     pub points: Vec<(usize, f64, String)>,
 }
 
@@ -31,14 +31,15 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 58.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 42.0;
-/// The width of a letter or digit of 12 pixels, at most.
+/// The largest width of a letter or digit at 12 pixels.
 const LETTER: f64 = 7.5;
-/// Columns of points; in each the largest value of a series is drawn, so that a page of a long program stays small.
+/// Columns of points; only the largest value of a series in each is drawn, so that a page of a long program stays
+/// small.
 const MAX_COLUMNS: usize = 600;
-/// Least and largest power of ten that an axis shows.
+/// The least and the greatest power of ten on an axis.
 const DECADES: (i32, i32) = (-12, 12);
 
-/// The powers of ten that hold all values that are neither zero nor infinite.
+/// The powers of ten that enclose all values other than zero and infinity.
 fn decades(series: &[Series]) -> (i32, i32) {
     let values = series.iter().flat_map(|series| &series.points).map(|point| point.1);
     let logs = values.filter(|value| *value > 0.0 && value.is_finite()).map(f64::log10);
@@ -83,7 +84,7 @@ fn legend(out: &mut String, series: &[Series]) {
     }
 }
 
-/// Points of each series over their places; `n_places` is where the axis ends. `limit` is drawn as a line.
+/// Points of each series over their places; `n_places` is the end of the axis. `limit` is drawn as a line.
 pub fn along(label: &str, x_label: &str, n_places: usize, series: &[Series], limit: Option<f64>) -> String {
     let (low, high) = decades(series);
     let (bottom, top) = (HEIGHT - BOTTOM, TOP + 12.0);
@@ -150,7 +151,7 @@ fn greatest_of_columns(points: &[(usize, f64, String)], n_places: usize) -> Vec<
     columns.into_iter().flatten().collect()
 }
 
-/// How many values of each series lie in each half of a power of ten, with zero at the left and infinity at the right.
+/// A histogram of each series with bins of half a power of ten, with zero at the left and infinity at the right.
 pub fn histogram(label: &str, x_label: &str, series: &[Series]) -> String {
     let (low, high) = decades(series);
     let n_bins = 2 * (high - low) as usize + 2;
@@ -192,7 +193,7 @@ pub fn histogram(label: &str, x_label: &str, series: &[Series]) -> String {
         out.push_str("</g>");
     }
     line(&mut out, "axis", (LEFT, bottom), (WIDTH - RIGHT, bottom));
-    // Both ends are said whatever there is; of the powers between them those that have room.
+    // Both ends are always labelled; the powers between them if there is room.
     let (zero, infinity) = (LEFT + bin_width / 2.0, WIDTH - RIGHT - bin_width / 2.0);
     text(&mut out, (zero, bottom + 15.0), "middle", "0");
     text(&mut out, (infinity, bottom + 15.0), "middle", "∞");
@@ -251,7 +252,7 @@ mod tests {
         assert_eq!(svg.matches("born: 1").count(), 2);
     }
 
-    /// Labels below a histogram stand apart, however many powers of ten there are.
+    /// Labels below a histogram are separate, however many powers of ten there are.
     #[test]
     fn labels_of_a_histogram_do_not_overlap() {
         for values in [[1e-12, 1e12], [1e-3, 0.5], [1e-9, 1e-8], [0.0, f64::INFINITY]] {

@@ -1,44 +1,44 @@
-//! What output for eyes is fitted to: a width, and which characters can be shown.
+//! The capabilities of an output for people: its width, and its character set.
 //!
-//! A [`Screen`] is a value. Whoever prints finds out what there is (the command line asks the environment and the
-//! terminal, at one place) and hands it to what renders. All widths are columns of a terminal, in which a CJK character
-//! takes two and a combining mark none.
+//! A [`Screen`] is a value. The command line determines it once, from the environment and the terminal, and passes it
+//! to the code that renders. All widths are columns of a terminal, in which a CJK character takes two and a combining
+//! mark none.
 
 use std::borrow::Cow;
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-/// Less than this is no width to write in; a narrower terminal breaks lines itself.
+/// Smaller widths are ignored; a narrower terminal wraps lines itself.
 pub const MIN_WIDTH: usize = 24;
 
-/// Where a text is going.
+/// The properties of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Screen {
-    /// Columns that a table may take; `None` for as many as it needs.
+    /// The width of tables; `None` if unlimited.
     pub table: Option<usize>,
-    /// Columns that a line of words may take; `None` for lines as they are.
+    /// The width of lines of words; `None` if lines are not wrapped.
     pub line: Option<usize>,
-    /// Whether it shows nothing but ASCII.
+    /// Whether it can show only ASCII.
     pub is_ascii: bool,
 }
 
 impl Screen {
-    /// Without bounds.
+    /// Without limits.
     pub const WIDE: Screen = Screen { table: None, line: None, is_ascii: false };
 
-    /// Of so many columns, for tables and for words, but for no fewer than [`MIN_WIDTH`].
+    /// With this width for tables and for words, but at least [`MIN_WIDTH`].
     pub fn of(width: usize) -> Screen {
         let width = Some(width.max(MIN_WIDTH));
         Screen { table: width, line: width, is_ascii: false }
     }
 
-    /// What stands for what was left out of a text.
+    /// Marks an omission in a text.
     pub fn ellipsis(self) -> &'static str {
         if self.is_ascii { "..." } else { "…" }
     }
 
-    /// The text in characters that the screen shows: where that is ASCII, `->` for an arrow, and `\u{e9}` for what
-    /// nothing resembles.
+    /// The text in characters that the screen can show: on ASCII, `->` for an arrow, and `\u{e9}` for a character
+    /// without a resemblance.
     pub fn shown(self, text: &str) -> Cow<'_, str> {
         if !self.is_ascii || text.is_ascii() {
             return Cow::Borrowed(text);
@@ -54,8 +54,8 @@ impl Screen {
         Cow::Owned(out)
     }
 
-    /// The text with its long lines broken between words; what continues a line stands `hang` columns further right
-    /// than its beginning. A word that is longer than the screen stays whole.
+    /// Wraps long lines between words; continuation lines are indented by `hang` more columns than the line's
+    /// beginning. A word that is longer than the screen stays whole.
     pub fn folded(self, text: &str, hang: usize) -> Cow<'_, str> {
         let Some(width) = self.line.filter(|width| text.lines().any(|line| line.width() > *width)) else {
             return Cow::Borrowed(text);
@@ -70,7 +70,7 @@ impl Screen {
     }
 }
 
-/// What says the same in ASCII, for the characters that this crate writes.
+/// An ASCII equivalent of a character that this crate writes.
 fn ascii(character: char) -> Option<&'static str> {
     Some(match character {
         '…' => "...",
@@ -94,7 +94,7 @@ fn fold(out: &mut String, line: &str, width: usize, hang: usize) {
         return;
     }
     let indent = line.len() - line.trim_start_matches(' ').len();
-    // What hangs deeper than half of the screen leaves no room.
+    // An indent of more than half of the screen would leave no room.
     let hang = if indent + hang <= width / 2 { indent + hang } else { 0 };
     out.push_str(&line[..indent]);
     let mut at = indent;
@@ -114,8 +114,8 @@ fn fold(out: &mut String, line: &str, width: usize, hang: usize) {
     }
 }
 
-/// A name of at most so many columns: where it is longer, its middle is left out, and more of its end is kept than of
-/// its beginning, since ends tell layers apart.
+/// A name in at most `width` columns: the middle of a longer one is left out, and more of its end is kept than of its
+/// beginning, because ends distinguish layers.
 pub fn shortened<'t>(name: &'t str, width: usize, ellipsis: &str) -> Cow<'t, str> {
     if name.width() <= width {
         return Cow::Borrowed(name);
@@ -127,8 +127,8 @@ pub fn shortened<'t>(name: &'t str, width: usize, ellipsis: &str) -> Cow<'t, str
     Cow::Owned(format!("{}{ellipsis}{}", &name[..first], &name[last..]))
 }
 
-/// The text in lines of at most so many columns, broken behind the separator, and anywhere in a part that is longer than
-/// a line.
+/// Splits text into lines of at most `width` columns, after the separator, and anywhere in a part that is longer than a
+/// line.
 pub fn lines(text: &str, width: usize, separator: char) -> Vec<String> {
     let mut lines = vec![String::new()];
     for part in text.split_inclusive(separator) {
@@ -141,7 +141,7 @@ pub fn lines(text: &str, width: usize, separator: char) -> Vec<String> {
                 break;
             }
             if line.is_empty() {
-                // At least a character, however narrow the line.
+                // At least a character, however narrow the line is.
                 let one = part.chars().next().map_or(0, char::len_utf8);
                 let places = part.char_indices().map(|(at, c)| (at + c.len_utf8(), c));
                 let (now, later) = part.split_at(taken(places, width).unwrap_or(one));
@@ -156,7 +156,7 @@ pub fn lines(text: &str, width: usize, separator: char) -> Vec<String> {
     lines
 }
 
-/// The last place that is reached before the characters take more than so many columns.
+/// The last place before the characters take more than `width` columns.
 fn taken(places: impl Iterator<Item = (usize, char)>, width: usize) -> Option<usize> {
     let mut n_columns = 0;
     places
@@ -179,14 +179,14 @@ mod tests {
         let expected = "a line that is too long\n  for it\n  net/block1: kept, and\n    more\n\nshort\n";
         assert_eq!(screen.folded(text, 2), expected);
         assert!(matches!(Screen::WIDE.folded(text, 2), Cow::Borrowed(_)));
-        // A word longer than the screen stays whole, and is found by what looks for it.
+        // A word longer than the screen stays whole, so it can still be searched for and copied.
         let path = "/home/someone/.cache/bf16scope/plugins";
         assert_eq!(screen.folded(&format!("in {path} it is"), 2), format!("in {path}\n  it is"));
         let path = format!("it is in {path}");
         assert_eq!(screen.folded(&path, 2), path.replace("in /", "in\n  /"));
         // Columns, not bytes or characters.
         assert_eq!(screen.folded("日本語日本語 日本語日本語", 0), "日本語日本語\n日本語日本語");
-        // No end of line is made up, and none lost.
+        // Line ends are neither added nor lost.
         assert_eq!(screen.folded(&"ab ".repeat(20), 0).lines().count(), 3);
     }
 

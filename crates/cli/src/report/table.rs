@@ -1,9 +1,9 @@
 //! Tables for a terminal, fitted to its width.
 //!
-//! A [`Table`] knows its columns by what they hold, and so how each gives way. Numbers are never cut. A name loses its
-//! middle, a text is broken between words, a path after a `/`. Columns that are [`Column::extra`] are shown where there
-//! is room, and named below the table where there is none. A table whose other columns do not fit either becomes a list,
-//! a line for each cell. So no table is wider than its screen, and what is missing is said.
+//! A [`Table`] knows the kind of its columns, and thereby how each shrinks. Numbers are never cut. A name loses its
+//! middle, a text is broken between words, a path after a `/`. Columns that are [`Column::extra`] are shown if there is
+//! room, and otherwise named below the table. If the other columns do not fit either, the table becomes a list, a line
+//! for each cell. So no table is wider than its screen, and omissions are stated.
 
 use comfy_table::presets::{ASCII_FULL_CONDENSED, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Width};
@@ -16,11 +16,11 @@ use super::screen::{Screen, lines, shortened};
 pub struct Column {
     title: String,
     kind: ColumnKind,
-    /// Among extra columns the largest leaves first; 0 stays.
+    /// Among extra columns, the one with the largest rank is dropped first; 0 is never dropped.
     rank: u8,
 }
 
-/// How a column gives way.
+/// How a column shrinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ColumnKind {
     Number,
@@ -30,7 +30,7 @@ enum ColumnKind {
 }
 
 impl ColumnKind {
-    /// The columns it cannot do without, and those with which it is read well; its own if they are fewer.
+    /// Its least width, and the width at which it reads well; its natural width if that is less.
     fn bounds(self) -> (usize, usize) {
         match self {
             ColumnKind::Number => (usize::MAX, usize::MAX),
@@ -46,7 +46,7 @@ impl Column {
         Column { title: title.into(), kind, rank: 0 }
     }
 
-    /// Numbers, and words as short: aligned at the right, never cut.
+    /// Numbers, and words as short: right-aligned, never cut.
     pub fn number(title: impl Into<String>) -> Column {
         Column::new(title, ColumnKind::Number)
     }
@@ -66,7 +66,7 @@ impl Column {
         Column::new(title, ColumnKind::Path)
     }
 
-    /// Shown where there is room; of several the one with the largest rank leaves first. Ranks begin at 1.
+    /// Shown if there is room; among several, the one with the largest rank is dropped first. Ranks begin at 1.
     pub fn extra(self, rank: u8) -> Column {
         Column { rank, ..self }
     }
@@ -80,19 +80,19 @@ pub struct Table {
 }
 
 impl Table {
-    /// Without rows.
+    /// An empty table.
     pub fn new(columns: impl IntoIterator<Item = Column>) -> Table {
         Table { columns: columns.into_iter().collect(), rows: Vec::new() }
     }
 
-    /// Adds a row. Cells that are not given are empty.
+    /// Adds a row. Missing cells are empty.
     pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         let mut cells: Vec<String> = cells.into_iter().map(Into::into).collect();
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);
     }
 
-    /// The table as lines that fit, each with its end.
+    /// The table as lines that fit, each with a line end.
     pub fn render(&self, screen: Screen) -> String {
         let table = self.shown(screen);
         let all: Vec<usize> = (0..table.columns.len()).collect();
@@ -109,7 +109,7 @@ impl Table {
         text
     }
 
-    /// The same in characters that the screen shows.
+    /// The same in characters that the screen can show.
     fn shown(&self, screen: Screen) -> Table {
         let shown = |text: &String| screen.shown(text).into_owned();
         let columns = self.columns.iter().map(|column| Column { title: shown(&column.title), ..column.clone() });
@@ -117,13 +117,13 @@ impl Table {
         Table { columns: columns.collect(), rows: rows.collect() }
     }
 
-    /// Columns of the terminal that the widest cell takes.
+    /// The width of the widest cell.
     fn natural(&self, place: usize) -> usize {
         let cells = self.rows.iter().map(|row| &row[place]).chain([&self.columns[place].title]);
         cells.flat_map(|cell| cell.split('\n')).map(|line| line.width()).max().unwrap_or(0)
     }
 
-    /// What a column cannot do without. A title may be broken between its words.
+    /// The least width of a column. A title may be broken between its words.
     fn least(&self, place: usize) -> usize {
         let column = &self.columns[place];
         let cells = self.rows.iter().map(|row| row[place].width()).max().unwrap_or(0);
@@ -131,7 +131,7 @@ impl Table {
         cells.min(column.kind.bounds().0).max(title)
     }
 
-    /// The columns shown: the extra ones as far as all others are read well.
+    /// The columns to show: all others, and the extra ones as long as everything reads well.
     fn chosen(&self, width: usize) -> Vec<usize> {
         let wanted = |place: usize| {
             let (natural, (_, well)) = (self.natural(place), self.columns[place].kind.bounds());
@@ -148,11 +148,11 @@ impl Table {
         greatest.unwrap_or_else(|| up_to(0))
     }
 
-    /// How wide each of these columns is in a table of this width; `None` if they do not fit.
+    /// The width of each of these columns in a table of this width; `None` if they do not fit.
     fn widths(&self, here: &[usize], width: usize) -> Option<Vec<usize>> {
         let mut widths: Vec<usize> = here.iter().map(|&place| self.least(place)).collect();
         let mut left = width.checked_sub(frame(here.len()) + widths.iter().sum::<usize>())?;
-        // To the narrowest, until all are read well; then to the narrowest again.
+        // Widens the narrowest columns first, until all read well; then the narrowest again.
         let natural: Vec<usize> = here.iter().map(|&place| self.natural(place)).collect();
         let well = here.iter().zip(&natural).map(|(&place, natural)| self.columns[place].kind.bounds().1.min(*natural));
         for wanted in [well.collect(), natural.clone()] as [Vec<usize>; 2] {
@@ -192,7 +192,7 @@ impl Table {
         format!("{drawn}\n")
     }
 
-    /// Where even the least columns are too wide: the first column's title, then its cell of each row with the others below.
+    /// If even the least widths do not fit: each row becomes a list that begins with the first column's title and cell.
     fn list(&self, screen: Screen, here: &[usize], width: usize) -> String {
         let first = here.first().map_or("", |&place| self.columns[place].title.as_str());
         let mut text = if first.is_empty() { String::new() } else { format!("{first}:\n") };
@@ -216,7 +216,7 @@ impl Table {
         text
     }
 
-    /// A cell in lines of so many columns.
+    /// A cell in lines of `width` columns.
     fn cell(&self, text: &str, place: usize, screen: Screen, width: usize) -> Vec<String> {
         match self.columns[place].kind {
             ColumnKind::Name => vec![shortened(text, width, screen.ellipsis()).into_owned()],
@@ -233,17 +233,17 @@ impl Table {
     fn left_out(&self, here: &[usize]) -> Vec<&str> {
         let places = (0..self.columns.len()).filter(|place| !here.contains(place));
         let titles = places.map(|place| self.columns[place].title.as_str());
-        // A sign as a title says nothing alone.
+        // A sign as a title is not a useful name.
         titles.filter(|title| title.contains(char::is_alphanumeric)).collect()
     }
 }
 
-/// Columns that the frame takes: a line before and after each column, and a blank on both sides.
+/// Columns of the frame: a line before and after each column, and a blank on both sides.
 fn frame(n_columns: usize) -> usize {
     3 * n_columns + 1
 }
 
-/// What a table says of what it does not show.
+/// The remark on columns and names that a table does not show completely.
 fn note(left_out: &[&str], is_shortened: bool) -> String {
     match (left_out, is_shortened) {
         ([], false) => String::new(),

@@ -1,5 +1,5 @@
-//! `bf16scope run` of a module for several devices, on as many of a CPU: arrays are split as its shardings say, and results
-//! put together again.
+//! `bf16scope run` for a module with several devices, on as many of a CPU: arrays are split by its shardings, and
+//! results reassembled.
 
 use std::time::Instant;
 
@@ -16,12 +16,12 @@ use bf16scope_pjrt::{Arg, Buffer, Client, Executable, Platform};
 /// A result: its name, its type, its bytes.
 pub(super) type Found = (String, ArrayShape, Vec<u8>);
 
-/// How a module lies over the devices of a platform: over all of them, or on one.
+/// How a module is placed on the devices of a platform: on all of them, or on one.
 ///
-/// How arrays lie that the module leaves to the partitioner is known once it is compiled ([`shards`]).
+/// For arrays whose sharding the module leaves to the partitioner, see [`shards`], after it is compiled.
 ///
 /// # Errors
-/// A module for another number of devices, and what [`runs_alone`] refuses.
+/// A module for another number of devices, and the errors of [`runs_alone`].
 pub(crate) fn placement(module: &Module, platform: &Platform) -> anyhow::Result<Placement> {
     let n_devices = platform.n_devices().unwrap_or(1) as usize;
     if n_devices == 1 {
@@ -42,7 +42,8 @@ pub(crate) fn placement(module: &Module, platform: &Platform) -> anyhow::Result<
     Ok(Placement { devices, is_shardy, ..Placement::default() })
 }
 
-/// How a module's arrays lie over the devices, by its compiled program; by the module itself where the plugin shows no program.
+/// The shardings of a module's arrays over the devices, from its compiled program; from the module itself if the plugin
+/// does not show its program.
 pub(super) fn shards(module: &Module, devices: Devices, executable: &Executable) -> Shards {
     let compiled = executable.compiled().optimized_program().map_err(|error| error.to_string());
     match compiled.and_then(|bytes| decode::from_bytes(&bytes).map_err(|error| error.to_string())) {
@@ -54,7 +55,7 @@ pub(super) fn shards(module: &Module, devices: Devices, executable: &Executable)
     }
 }
 
-/// A module that runs over devices.
+/// A module that runs on several devices.
 pub(super) struct Over<'m> {
     pub(super) module: &'m Module,
     pub(super) devices: Devices,
@@ -62,7 +63,7 @@ pub(super) struct Over<'m> {
 }
 
 impl Over<'_> {
-    /// Gives each device its part of each argument, runs the program once on all of them, and puts the results together.
+    /// Puts each argument's shards on the devices, runs the program once on all of them, and reassembles the results.
     pub(super) fn execute(
         &self,
         client: &Client,
@@ -88,7 +89,7 @@ impl Over<'_> {
         Ok((self.whole(&results)?, run_seconds))
     }
 
-    /// Results put together of their parts: of the first replica, and of the others where they have other bits.
+    /// Reassembles results from their shards: from the first replica, and from others whose bits differ.
     fn whole(&self, results: &[Vec<Buffer>]) -> anyhow::Result<Vec<Found>> {
         let entry = self.module.entry();
         let root = entry.instr(entry.root);

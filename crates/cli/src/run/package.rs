@@ -1,4 +1,4 @@
-//! `bf16scope run FOLDER`: a package, on arrays for its inputs alone.
+//! `bf16scope run FOLDER`: runs a package on arrays for its inputs.
 
 use std::path::Path;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use bf16scope_train::experiment::Experiment;
 use bf16scope_train::package::{self, Manifest};
 use bf16scope_train::predicted_from;
 
-/// Runs a package: each device has its part of every input, and gives its part of every result.
+/// Runs a package: each device gets its part of every input, and returns its part of every result.
 pub(super) fn run(args: &Args, context: &Context) -> anyhow::Result<Status> {
     let folder = &args.module;
     args.sizes.refuse(folder)?;
@@ -99,7 +99,7 @@ fn is_npz(file: &Path) -> bool {
     file.extension().is_some_and(|ending| ending == "npz")
 }
 
-/// A line of the classes that were predicted first.
+/// A line with the classes predicted most.
 pub(super) fn classes_line(names: &[String]) -> String {
     const N_SHOWN: usize = 20;
     if names.is_empty() {
@@ -109,7 +109,7 @@ pub(super) fn classes_line(names: &[String]) -> String {
     format!("classes: {}{rest}\n", names.iter().take(N_SHOWN).cloned().collect::<Vec<_>>().join(", "))
 }
 
-/// Runs a package on files that its experiment's `data` make features of, batch by batch.
+/// Runs a package on files that its experiment's `data` turn into features, batch by batch.
 fn of_files(
     args: &Args,
     context: &Context,
@@ -155,7 +155,7 @@ fn of_files(
         for input in &manifest.inputs {
             let array = batch.arrays.iter().find(|array| array.name == input.name);
             let array = array.with_context(|| format!("the experiment reads no `{}`", input.name))?;
-            // The last batch, or the only one, may be shorter than the program's: what is missing is zeros.
+            // The last batch, or the only one, may be shorter than the program's: it is padded with zeros.
             let n_rows = usize::try_from(array.dims.first().copied().unwrap_or(1).max(1))?;
             let mut bytes = array.bytes.clone();
             bytes.resize(array.bytes.len() / n_rows * batch_size, 0);
@@ -216,7 +216,7 @@ fn precision_name(dtype: &str) -> &'static str {
     DType::ALL.iter().map(|dtype| dtype.name()).find(|name| *name == dtype).unwrap_or("f32")
 }
 
-/// The name of the class of each example, where `logits` are of the only label that has names.
+/// The class name of each example, if `logits` belong to the only label with names.
 fn class_names(manifest: &Manifest, outputs: &[Option<(ArrayShape, Vec<u8>)>]) -> Vec<String> {
     let mut labels = manifest.classes.values();
     let (Some(names), None) = (labels.next(), labels.next()) else { return Vec::new() };
@@ -228,7 +228,7 @@ fn class_names(manifest: &Manifest, outputs: &[Option<(ArrayShape, Vec<u8>)>]) -
     bytes.chunks_exact(4 * names.len().max(1)).map(name).collect()
 }
 
-/// The package's executable, where this device can run it, else its program, compiled here.
+/// The package's executable if this device can run it, otherwise its program, compiled here.
 fn load(
     args: &Args,
     manifest: &Manifest,
@@ -242,7 +242,7 @@ fn load(
         let executable = client.compile(program, &options).context("the package's program cannot be compiled")?;
         Ok((executable, Was::Compiled))
     };
-    // What is compiled already multiplies as it does.
+    // An executable already has its own arithmetic.
     let is_loadable = args.as_tpu.arithmetic().is_none();
     let Some(built) = manifest.executable.as_ref().filter(|_| is_loadable) else { return compiled_here() };
     let shown = args.module.join(&built.part.file);
@@ -260,7 +260,7 @@ fn load(
     }
 }
 
-/// Runs it once on each device; gives of each result the parts in the devices' order.
+/// Runs it once on each device; returns for each result the parts in the devices' order.
 fn execute(
     client: &Client,
     executable: &Executable,

@@ -1,4 +1,4 @@
-//! What a training leaves in the folder of its run: from events to scalars.
+//! Records a training in the folder of its run: from events to scalars.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -18,9 +18,9 @@ use bf16scope_train::run_folder::{About, Histogram, RunFolder, Saved, Start};
 use bf16scope_train::watch::{Bins, WatchRecord, WatchRow};
 use bf16scope_train::{Event, Session};
 
-/// So many steps of a run are recorded, unless `--log-every` says otherwise: a few megabytes.
+/// The largest number of recorded steps, unless `--log-every` sets the interval: a few megabytes.
 const N_RECORDED: u64 = 10_000;
-/// A step is recorded after so long, however few steps that is.
+/// A step is recorded at least this often.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 
 /// Where and how often a run is recorded.
@@ -39,17 +39,17 @@ pub(super) struct RecordArgs {
     log_every: Option<u64>,
 }
 
-/// What is trained.
+/// The training to record.
 pub(super) struct Subject<'a> {
     pub(super) path: &'a Path,
     pub(super) experiment: &'a Experiment,
     pub(super) session: &'a Session,
     pub(super) client: &'a Client,
     pub(super) device: &'a str,
-    /// What `--tune` says.
+    /// The value of `--tune`.
     pub(super) tune: &'a str,
     pub(super) resumed: Option<&'a (PathBuf, Checkpoint)>,
-    /// What `--initialize-from` says.
+    /// The value of `--initialize-from`.
     pub(super) initialized_from: Option<&'a Path>,
 }
 
@@ -62,12 +62,12 @@ pub(super) struct Recorder {
 }
 
 impl RecordArgs {
-    /// The folder that --run names.
+    /// The folder in --run.
     pub(super) fn run(&self) -> Option<&Path> {
         self.run.as_deref()
     }
 
-    /// Opens the folder, and says what the user should know of it.
+    /// Opens the folder, and reports remarks on it.
     pub(super) fn open(&self, subject: &Subject<'_>, say: &mut dyn FnMut(&str)) -> anyhow::Result<Option<Recorder>> {
         if self.no_run {
             return Ok(None);
@@ -127,7 +127,7 @@ impl RecordArgs {
     }
 }
 
-/// The library that programs run in, and its version.
+/// The plugin's library, and its version.
 pub(crate) fn plugin(client: &Client) -> String {
     let version = client.platform_version().unwrap_or_default();
     match client.plugin() {
@@ -139,7 +139,7 @@ pub(crate) fn plugin(client: &Client) -> String {
     }
 }
 
-/// The experiment with the command line's flags in it.
+/// The experiment with the command line's flags applied.
 fn resolved(subject: &Subject<'_>) -> anyhow::Result<String> {
     let text = files::read_text(subject.path, document::MAX_BYTES as u64)
         .with_context(|| format!("{}: cannot read the experiment", subject.path.display()))?;
@@ -163,7 +163,7 @@ fn resolved(subject: &Subject<'_>) -> anyhow::Result<String> {
     if let Some(watch) = &watch {
         keys.push((Some("train"), "watch", watch));
     }
-    // A target goes with what the file says; `auto` and `none` go before it.
+    // A target is combined with the file's tuning; `auto` and `none` replace it.
     let tune = subject.tune.trim_start_matches(" --tune ");
     if ["auto", "none"].contains(&tune) {
         keys.push((None, "tune", tune));
@@ -188,12 +188,12 @@ impl Recorder {
         self.folder.path()
     }
 
-    /// Has the look at a step stay, whatever its age.
+    /// Keeps the look at a step, whatever its age.
     pub(super) fn mark(&mut self, step: u64) {
         self.folder.mark_watched(step);
     }
 
-    /// Records what an event says, if it is due.
+    /// Records an event, if it is due.
     pub(super) fn event(&mut self, event: &Event<'_>) -> anyhow::Result<()> {
         match event {
             Event::Saved { path, step } => {
@@ -226,8 +226,8 @@ impl Recorder {
     }
 }
 
-/// The exponents of each row's numbers, as TensorBoard shows them: log2 of the magnitudes. The first and the last bin, which
-/// have no end, are as wide as the others.
+/// Histograms of each row's exponents for TensorBoard: log2 of the magnitudes. The first and the last bin, which are
+/// unbounded, are as wide as the others.
 fn histograms(record: &WatchRecord) -> Vec<(String, Histogram)> {
     let width = f64::from(Bins::WIDTH);
     let inner: Vec<f64> = Bins::bounds().map(f64::from).collect();
@@ -245,7 +245,7 @@ fn histograms(record: &WatchRecord) -> Vec<(String, Histogram)> {
     record.rows.iter().map(of).collect()
 }
 
-/// Updates made, and what an event says of them.
+/// The number of updates made, and an event's scalars.
 fn scalars(event: &Event<'_>) -> (u64, Vec<(String, f64)>) {
     match event {
         Event::Step { epoch, step, steps_per_epoch, totals, learning_rate, examples_per_second, .. } => {

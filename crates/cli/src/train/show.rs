@@ -1,4 +1,4 @@
-//! What `train` shows: what it trains, how far it is, how it ended and how to go on.
+//! The output of `train`: what is trained, the progress, how it ended and how to continue.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,24 +28,24 @@ pub(super) struct Show<'a> {
     is_first: bool,
     n_epochs: u64,
     bar: Option<ProgressBar>,
-    /// Why standard output takes nothing more.
+    /// The error that ended output to standard output.
     pub(super) unwritten: Option<anyhow::Error>,
-    /// What happens goes there too.
+    /// The recorder that also receives the events.
     pub(super) record: Option<Recorder>,
-    /// Why it does not any more.
+    /// The error that ended recording.
     pub(super) unrecorded: Option<anyhow::Error>,
-    /// The last two looks at a run that is watched, and what was said to be wrong.
+    /// The last two looks at a watched run, and the anomalies reported so far.
     watched: Option<Vec<WatchRecord>>,
     alarms: BTreeSet<(&'static str, String)>,
-    /// Steps that are made again, since when, and when that was last said.
+    /// While steps are repeated: the bar, the time since when, and the time of the last line.
     again: Option<(ProgressBar, Instant, Instant)>,
 }
 
-/// Where nobody sees a bar, a line now and then.
+/// Without a visible bar, print a line now and then.
 const SAYS_EVERY: Duration = Duration::from_secs(10);
 
 impl<'a> Show<'a> {
-    /// Nothing yet, of so many epochs.
+    /// The initial state, for this many epochs.
     pub(super) fn new(context: &'a Context, json: bool, is_first: bool, n_epochs: u64, is_watched: bool) -> Show<'a> {
         let (watched, alarms) = (is_watched.then(Vec::new), BTreeSet::new());
         Show {
@@ -63,7 +63,7 @@ impl<'a> Show<'a> {
         }
     }
 
-    /// What is trained, on what, where; and which host this is.
+    /// Shows the experiment, its data and device, and which host this is.
     pub(super) fn start(
         &mut self,
         args: &Args,
@@ -88,7 +88,7 @@ impl<'a> Show<'a> {
         }
     }
 
-    /// Where it goes on, and what has changed since.
+    /// Where it resumes, and what has changed since.
     pub(super) fn resumed(&self, from: &Path, checkpoint: &Checkpoint, step: u64) {
         let (n_done, n_epochs) = (step / checkpoint.position.steps_per_epoch, self.n_epochs);
         self.say(&match n_done < n_epochs {
@@ -97,7 +97,7 @@ impl<'a> Show<'a> {
         });
     }
 
-    /// That a checkpoint which is there will go.
+    /// Reports that an existing checkpoint will be replaced.
     pub(super) fn replaced(&self, path: &Path, config: &TrainConfig) {
         self.say(&format!(
             "{} will be replaced {}, as --overwrite says",
@@ -110,7 +110,7 @@ impl<'a> Show<'a> {
         ));
     }
 
-    /// How it ended, how to go on, and where it is recorded.
+    /// How it ended, how to continue, and where it is recorded.
     pub(super) fn end(&mut self, args: &Args, experiment: &Experiment, summary: &Summary, run: Option<&Path>) {
         self.print(&closing(args, experiment, summary));
         if let Some(run) = run {
@@ -166,7 +166,7 @@ impl<'a> Show<'a> {
         }
     }
 
-    /// How far the search for the beginning of a loss that is not finite is.
+    /// The progress of the search for the origin of a non-finite loss.
     fn made_again(&mut self, step: u64, from_step: u64, until: u64) {
         let n = until - from_step;
         let (bar, began, said) = self.again.get_or_insert_with(|| {
@@ -188,7 +188,7 @@ impl<'a> Show<'a> {
         }
     }
 
-    /// Looks of a run that goes on: what they say is wrong is not said again.
+    /// Looks of a resumed run: their anomalies are not reported again.
     pub(super) fn seen(&mut self, looks: Vec<WatchRecord>) {
         self.alarms = anomalies(&looks).iter().map(|anomaly| (anomaly.rule, anomaly.layer.clone())).collect();
         if let Some(record) = &mut self.record {
@@ -197,21 +197,21 @@ impl<'a> Show<'a> {
         self.watched = Some(looks.into_iter().next_back().into_iter().collect());
     }
 
-    /// Says what is newly wrong with the numbers of a run that is watched, and has the looks that show it stay.
+    /// Reports new anomalies of a watched run, and keeps the looks that show them.
     fn judge(&mut self, record: &WatchRecord) {
         let Some(watched) = self.watched.as_mut().filter(|_| self.is_first) else { return };
-        // One that is made again may come before.
+        // A repeated look may come before the last one.
         if watched.last().is_some_and(|last| last.step >= record.step) {
             return;
         }
-        // A rule looks at a record and the one before.
+        // A rule compares a record with the previous one.
         if watched.len() == 2 {
             watched.remove(0);
         }
         watched.push(record.clone());
         let looks: Vec<u64> = watched.iter().map(|look| look.step).collect();
         for anomaly in anomalies(watched) {
-            // What an earlier look showed may be the cause.
+            // An anomaly in an earlier look may be the cause.
             if self.alarms.iter().any(|(cause, _)| explains(cause, anomaly.rule)) {
                 continue;
             }
@@ -226,8 +226,8 @@ impl<'a> Show<'a> {
         }
     }
 
-    /// Lines on standard output, as long as it takes them. That nobody reads any more (`| head`) or that a disk is full is
-    /// no wish to end an hour's training: it goes on, and how it ends says so.
+    /// Prints lines to standard output until that fails. A closed reader (`| head`) or a full disk is no reason to end
+    /// an hour's training: it continues, and its end reports the error.
     fn print(&mut self, text: &str) {
         if self.unwritten.is_some() || !self.is_first {
             return;
@@ -257,7 +257,7 @@ impl<'a> Show<'a> {
     }
 }
 
-/// That a run ends early, and why.
+/// The message that a run ends early, and why.
 fn stopped(epoch: u64, monitor: &str, best: Option<f64>, best_step: u64, is_restored: bool) -> String {
     let best = best.map_or("no value that is better than any other".to_string(), |best| values::named(monitor, best));
     let restored = if is_restored { ", whose weights are restored" } else { "" };
@@ -269,7 +269,7 @@ fn stopped(epoch: u64, monitor: &str, best: Option<f64>, best_step: u64, is_rest
 fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
     let width = n_epochs.to_string().len();
     let value = |values: &[(String, f64)], name: &str| values.iter().find(|(other, _)| other == name).map(|it| it.1);
-    // The loss first; the total loss says nothing that the loss does not.
+    // The loss first; the total loss adds nothing to it.
     let names = report.test.iter().map(|(name, _)| name).filter(|name| *name != TOTAL_LOSS);
     let on = if report.is_validated { "val" } else { "test" };
     let mut of_values = String::new();
@@ -281,7 +281,7 @@ fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
     }
     let skipped =
         report.n_skipped.filter(|n| *n > 0).map_or(String::new(), |n| format!("  {n} updates left out so far"));
-    // A tenth is no bottleneck.
+    // A tenth is not a bottleneck.
     let waited = report.waited_for_data.filter(|share| *share > 0.1);
     let waited = waited.map_or(String::new(), |share| format!("  {:.0} % waiting for data", 100.0 * share));
     format!(
@@ -291,7 +291,7 @@ fn epoch_line(report: &EpochReport, n_epochs: u64) -> String {
     )
 }
 
-/// What is trained, on what, where.
+/// One line with the experiment, its data and device.
 fn headline(
     args: &Args,
     (experiment, platform): (&Experiment, &Platform),
@@ -353,7 +353,7 @@ fn headline(
     )
 }
 
-/// How it ended, and how to go on.
+/// How it ended, and how to continue.
 fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
     let mut text = format!("test {} after {} steps\n", values::list(&summary.test), grouped(summary.steps as i64));
     let monitor = experiment.train.keep_best.as_ref().map(|keep_best| keep_best.monitor.as_str());
@@ -376,7 +376,7 @@ fn closing(args: &Args, experiment: &Experiment, summary: &Summary) -> String {
         let place = again::option("--checkpoint", (!is_default).then_some(path));
         let (name, tune) = (again::word(&args.experiment), args.tune.again());
         let run = again::option("--run", args.record.run());
-        // The file's epochs come after none that the command line asked for.
+        // Only epochs beyond the file's need an argument.
         let more = match experiment.train.epochs {
             0 if args.epochs.is_some() => String::new(),
             0 => " --epochs 1".to_string(),

@@ -38,20 +38,20 @@ fn facts(outcome: &Outcome<'_>) -> Vec<Fact> {
     facts
 }
 
-/// What a map shows of rows.
+/// The quantity that a map shows.
 struct Shown {
-    /// What stands above it, behind the quantity.
+    /// The title, after the quantity.
     what: &'static str,
-    /// Nothing where the row has no such number.
+    /// `None` if the row has no such number.
     value: fn(&WatchRow) -> Option<f64>,
     scale: Scale,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Scale {
-    /// By exponents, from those of the smallest to those of the largest in the map. Drawn always.
+    /// By exponents, from those of the smallest to those of the largest in the map. Always drawn.
     Magnitude,
-    /// From none to all. A map of zeros says nothing.
+    /// From none to all. A map of zeros is omitted.
     Share,
 }
 
@@ -76,10 +76,10 @@ const SHOWN: [Shown; 6] = [
     },
 ];
 
-/// Exponents that a map of magnitudes spans at least, so that a little is not shown as much.
+/// The least span of exponents in a map of magnitudes, so that small differences are not exaggerated.
 const MIN_SPAN: f64 = 8.0;
 
-/// The exponents of a map's ends, whole numbers that hold those of all values above 0.
+/// The exponents at a map's ends: whole numbers that enclose those of all values above 0.
 fn exponents_of(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let logs = values.filter(|value| *value > 0.0 && value.is_finite()).map(f64::log2);
     let (low, high) = logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), log| (low.min(log), high.max(log)));
@@ -148,7 +148,7 @@ fn of_quantity(record: &WatchRecord, quantity: Quantity) -> Vec<&WatchRow> {
     record.rows.iter().filter(|row| row.quantity == quantity).collect()
 }
 
-/// A row for each that the last look has, with a cell for each look that has it too.
+/// A row for each in the last look, with a cell for each look that has it too.
 fn map_rows(looks: &[Vec<&WatchRow>], steps: &[String], heat_of: impl Fn(&WatchRow) -> Option<f64>) -> Vec<HeatRow> {
     let Some(last) = looks.last() else { return Vec::new() };
     let cell = |step: &String, row: &WatchRow| {
@@ -156,7 +156,7 @@ fn map_rows(looks: &[Vec<&WatchRow>], steps: &[String], heat_of: impl Fn(&WatchR
         Some(HeatCell { heat, is_bad: row.not_finite > 0.0, text: format!("{step}: {}", said(row)) })
     };
     let of = |(place, row): (usize, &&WatchRow)| {
-        // Of a layer several values may be looked at: each has its place among them.
+        // A layer may have several values: each is identified by its place among them.
         let is_same = |other: &&&WatchRow| (&other.layer, other.role) == (&row.layer, row.role);
         let found =
             |(step, rows): (&String, &Vec<&WatchRow>)| rows.get(place).filter(is_same).and_then(|row| cell(step, row));
@@ -182,7 +182,7 @@ fn said(row: &WatchRow) -> String {
     text
 }
 
-/// Maps of exponents: of each layer in the look that is shown, and of what went wrong first over the looks.
+/// Maps of exponents: of each layer in the shown look, and of the first anomaly over the looks.
 fn exponents(outcome: &Outcome<'_>, records: &[WatchRecord]) -> Vec<(String, String)> {
     let bins = bins();
     let mut figures = Vec::new();
@@ -202,7 +202,7 @@ fn exponents(outcome: &Outcome<'_>, records: &[WatchRecord]) -> Vec<(String, Str
         Some(HeatRow { name: format!("step {}", grouped(record.step as i64)), cells: cells(row, &bins) })
     };
     let rows: Vec<HeatRow> = records.iter().filter_map(of).collect();
-    // The last ones before and the first ones after it went wrong.
+    // The looks around the step at which it went wrong.
     let at = records.iter().filter(|record| record.step < outcome.anomalies[0].step).count();
     let from = at.saturating_sub(20).min(rows.len());
     let rows = &rows[from..rows.len().min(from + 40)];
@@ -217,7 +217,7 @@ fn exponent_map(caption: String, rows: &[HeatRow], bins: &[String]) -> (String, 
     (caption, svg)
 }
 
-/// Names of the bins: the power of two that each begins at.
+/// Names of the bins: the power of two at which each begins.
 fn bins() -> Vec<String> {
     ["less".to_string()].into_iter().chain(Bins::bounds().map(|exponent| format!("2^{exponent}"))).collect()
 }
@@ -259,7 +259,7 @@ fn wrong(outcome: &Outcome<'_>) -> Table {
     }
 }
 
-/// The look that is shown, number by number.
+/// The shown look, number by number.
 fn rows(outcome: &Outcome<'_>) -> Table {
     let part = |value: f64| Cell::Number(value, share(value));
     let rows = outcome.look.rows.iter().map(|row| {

@@ -1,4 +1,5 @@
-//! `weights --check`: the model's outputs beside those that another framework computed from the same inputs and weights.
+//! `weights --check`: compares the model's outputs with those that another framework computed from the same inputs and
+//! weights.
 
 use std::path::Path;
 
@@ -19,46 +20,47 @@ use bf16scope_train::checkpoint::Checkpoint;
 use bf16scope_train::experiment::Experiment;
 use bf16scope_train::{Predictor, predicted_from};
 
-/// An output in one precision beside what was recorded.
+/// An output in one precision compared with the recorded one.
 #[derive(Debug, Serialize)]
 pub(super) struct Checked {
     output: String,
     precision: Precision,
-    /// The root of the mean square of what was recorded.
+    /// The root mean square of the recorded output.
     recorded_rms: f64,
-    /// How far what was recorded is from its mean over the examples, element by element; of one example from the mean of all.
+    /// The deviation of the recorded output from its mean over the examples, element by element; with one example, from
+    /// the mean of all elements.
     recorded_spread: f64,
     /// The largest difference.
     max: f64,
-    /// The root of the mean square of differences.
+    /// The root mean square of the differences.
     rms: f64,
-    /// Elements of which one of the two is NaN or infinite and the other is not the same; the figures are of the others.
+    /// Elements that are NaN or infinite in one output and not the same in the other; the figures exclude them.
     n_not_finite: u64,
-    /// The root of the mean square of the other framework's own output in bf16 less its own, where that was recorded.
+    /// The root mean square difference between the other framework's own bf16 output and its f32 output, if recorded.
     theirs_rms: Option<f64>,
 }
 
-/// One rounding to bf16 changes a number by up to 2^-9 of it. Sums of the same numbers in another order differ by a few 2^-24 of
-/// them: whatever is as far apart in f32 as bf16 is, is another function. What counts is what tells examples apart, for an
-/// offset that all of them have, such as a large bias, hides any difference beside it.
+/// One rounding to bf16 changes a number by up to 2^-9 of it. Sums of the same numbers in another order differ by a few
+/// 2^-24 of them: outputs in f32 that are as far apart as bf16's are those of another function. The reference is the
+/// spread between examples, because an offset that all of them share, such as a large bias, would hide any difference.
 const ANOTHER_FUNCTION: f64 = 1.0 / 512.0;
-/// Outputs that differ by less of themselves are the same in f32: sixty-four roundings of it.
+/// Outputs whose relative difference is below this are the same in f32: sixty-four of its roundings.
 const SAME_IN_F32: f64 = 64.0 / (1 << 24) as f64;
 
 impl Checked {
-    /// Whether the difference is one of rounding.
+    /// Whether the difference is explained by rounding.
     pub(super) fn is_same_function(&self) -> bool {
         let bound = (ANOTHER_FUNCTION * self.recorded_spread).max(SAME_IN_F32 * self.recorded_rms);
         self.precision != Precision::F32 || self.n_not_finite == 0 && self.rms <= bound
     }
 
-    /// Whether the examples' outputs are so much alike that a comparison says little.
+    /// Whether the examples' outputs are so similar that a comparison is not conclusive.
     fn is_flat(&self) -> bool {
         self.recorded_spread * ANOTHER_FUNCTION < SAME_IN_F32 * self.recorded_rms
     }
 }
 
-/// Runs the model in f32 and bf16 on the inputs of a file, and compares with the outputs in it.
+/// Runs the model in f32 and bf16 on the inputs in a file, and compares with the outputs in it.
 pub(super) fn compare(
     arrays: &Path,
     experiment: &Experiment,
@@ -97,7 +99,7 @@ pub(super) fn compare(
             if ours.len() != theirs.len() {
                 bail!("{name} has {} numbers, the model predicts {}", theirs.len(), ours.len());
             }
-            // What is NaN or the same infinity in both is the same; of such elements there is no difference.
+            // NaN in both, or the same infinity in both, counts as equal.
             let is_same =
                 |(ours, theirs): (f64, f64)| ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan();
             let pairs: Vec<(f64, f64)> = ours.iter().copied().zip(theirs.iter().copied()).collect();
@@ -135,8 +137,8 @@ fn rms_of(left: &[f64], right: &[f64]) -> f64 {
     (sum / left.len().max(1) as f64).sqrt()
 }
 
-/// Of numbers of so many examples: how far they are from the mean of the same element over the examples, or of all elements
-/// where there is one example.
+/// The spread of numbers of `n_examples` examples: the distance from the mean of the same element over the examples, or
+/// of all elements if there is one example.
 fn spread(numbers: &[f64], n_examples: usize) -> f64 {
     let n_columns = match n_examples {
         2.. => numbers.len() / n_examples,
@@ -164,7 +166,7 @@ fn recorded_numbers(file: &WeightsFile, name: &str) -> anyhow::Result<Vec<f64>> 
     Ok(numbers.collect())
 }
 
-/// What was compared, for eyes.
+/// The comparison, for people.
 pub(super) fn table(checked: &[Checked], screen: Screen) -> String {
     if checked.is_empty() {
         return String::new();
@@ -226,8 +228,8 @@ mod tests {
         }
     }
 
-    /// Outputs with an offset of 100 and a spread of 1: an error of 0.1 is another function, though 0.1 is less than 2^-9 of
-    /// the offset.
+    /// Outputs with an offset of 100 and a spread of 1: an error of 0.1 means another function, although 0.1 is less
+    /// than 2^-9 of the offset.
     #[test]
     fn an_offset_hides_no_difference() {
         let numbers = [101.0, 7.0, 99.0, 9.0];
@@ -235,7 +237,7 @@ mod tests {
         assert_eq!(spread(&numbers[..2], 1), 47.0);
         assert!(!checked(100.0, 1.0, 0.1).is_same_function());
         assert!(checked(100.0, 1.0, 1e-3).is_same_function() && !checked(100.0, 1.0, 1e-3).is_flat());
-        // What differs by f32's rounding alone tells nothing.
+        // A difference of f32's rounding alone is not conclusive.
         assert!(checked(100.0, 1e-3, 1e-4).is_same_function() && checked(100.0, 1e-3, 1e-4).is_flat());
     }
 }

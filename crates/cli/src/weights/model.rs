@@ -1,4 +1,5 @@
-//! `weights --model`: a file of weights made a checkpoint of an experiment, or a checkpoint made a file of another framework.
+//! `weights --model`: converts a file of weights to a checkpoint of an experiment, or a checkpoint to a file for
+//! another framework.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,7 @@ use bf16scope_train::weight_names::{
 };
 use bf16scope_train::{Imported, InitializeFrom, Spec, wanted_of};
 
-/// What `weights` is asked about a model.
+/// Arguments about a model.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArgs {
     /// The experiment whose model the weights are for: -o is then a checkpoint of it, or, with --format, FILE is one and -o
@@ -40,7 +41,7 @@ pub(super) struct ModelArgs {
 }
 
 impl ModelArgs {
-    /// Makes a checkpoint of a file.
+    /// Converts a file to a checkpoint.
     pub(super) fn import(
         &self,
         file: &Path,
@@ -67,7 +68,7 @@ impl ModelArgs {
         let n_steps = *steps_per_epoch.as_ref().unwrap_or(&1);
         let mut imported = from.import(&spec, n_steps).map_err(|error| experiment.with_its_line(error))?;
         if let (Err(why), true) = (steps_per_epoch, imported.has_slots) {
-            // A run goes on at an epoch and a step of it, which are of the data.
+            // A resumed run continues at an epoch and a step of its data.
             imported.has_slots = false;
             imported.mapping.about_slots = Some(format!(
                 "no training goes on from the optimizer's slots, for how many steps an epoch has is not known ({why}): name the data, and \
@@ -89,7 +90,7 @@ impl ModelArgs {
         Ok(if checked.iter().all(Checked::is_same_function) { Status::Ok } else { Status::Failing })
     }
 
-    /// Writes a checkpoint of ours by a family's names.
+    /// Writes one of our checkpoints with a family's names.
     pub(super) fn export(
         &self,
         file: &Path,
@@ -105,7 +106,7 @@ impl ModelArgs {
         };
         let rules = Rules::read(&rules)?;
         let mut wanted = wanted_of(&spec)?;
-        // A slot or an average that the checkpoint has not is not written.
+        // Slots and averages that the checkpoint lacks are not written.
         wanted.retain(|wanted| wanted.role == Role::Weight || checkpoint.variables.contains_key(&wanted.name));
         if let Some(missing) = wanted.iter().find(|wanted| !checkpoint.variables.contains_key(&wanted.name)) {
             bail!(
@@ -134,7 +135,7 @@ impl ModelArgs {
     }
 }
 
-/// An array of theirs from the variables of a checkpoint.
+/// One of the framework's arrays, from the variables of a checkpoint.
 fn literal(checkpoint: &Checkpoint, array: &TheirArray) -> anyhow::Result<Literal> {
     let part = |(name, shape): &(String, bf16scope_hlo::ArrayShape)| {
         let part = &checkpoint.variables[name];
@@ -154,7 +155,7 @@ fn literal(checkpoint: &Checkpoint, array: &TheirArray) -> anyhow::Result<Litera
     Ok(Literal::Array { shape: array.shape.clone(), bytes })
 }
 
-/// How an array of theirs becomes a variable, in a few words.
+/// How a framework's array becomes a variable, in a few words.
 fn how(mapped: &Mapped) -> (String, String) {
     match &mapped.found {
         Found::Taken { theirs, layout, cast, scale } => {

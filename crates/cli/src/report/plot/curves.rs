@@ -1,4 +1,4 @@
-//! Curves over powers of two, in panels one above the other: what grows with a batch.
+//! Curves over powers of two, in panels below each other: for quantities that depend on the batch.
 
 use std::fmt::Write as _;
 
@@ -8,31 +8,31 @@ use crate::report::html::escape;
 /// Axes with curves.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// Said above it.
+    /// Its title.
     pub title: String,
-    /// How a value on the upright axis is written.
+    /// The format of a value on the vertical axis.
     pub unit: fn(f64) -> String,
     /// Its curves.
     pub curves: Vec<Curve>,
-    /// A line across, and what it is: what no value can exceed.
+    /// A horizontal line for a value that cannot be exceeded, and its name.
     pub limit: Option<(f64, String)>,
-    /// Where a point without a value stands.
+    /// Where points without a value are marked.
     pub cross: Cross,
 }
 
-/// Where a cross stands, so that it is not read as the best of all.
+/// Where a cross is drawn, so that it is not mistaken for the best value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cross {
-    /// At the limit, or at the top: of what takes too much.
+    /// At the limit, or at the top: for a point that takes too much.
     AtLimit,
-    /// On the axis: of what is not done at all.
+    /// On the axis: for a point that does not run at all.
     AtZero,
 }
 
 /// A curve.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// In the legend.
+    /// Its name in the legend.
     pub name: String,
     /// Its colour: a CSS variable of the page, such as `--born`.
     pub color: &'static str,
@@ -43,13 +43,13 @@ pub struct Curve {
 /// A point of a curve.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Along the axis; greater than 0.
+    /// The horizontal coordinate; greater than 0.
     pub x: f64,
-    /// Up; not negative. `None`: there is no value here, and a [`Cross`] stands in its place.
+    /// The vertical coordinate; not negative. `None`: there is no value here, and a [`Cross`] is drawn instead.
     pub y: Option<f64>,
-    /// What hovering says.
+    /// The text for hovering.
     pub hover: String,
-    /// Whether it is drawn larger: the best, say.
+    /// Whether it is drawn larger, for example the best.
     pub is_marked: bool,
 }
 
@@ -57,7 +57,7 @@ const PANEL: f64 = 270.0;
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 44.0;
 
-/// Panels one above the other, over a logarithmic axis to base two that all share.
+/// Panels below each other, over a shared logarithmic axis to base two.
 pub fn panels(label: &str, x_label: &str, panels: &[Panel]) -> String {
     let height = PANEL * panels.len() as f64;
     let mut out = String::new();
@@ -65,7 +65,7 @@ pub fn panels(label: &str, x_label: &str, panels: &[Panel]) -> String {
     let points = || panels.iter().flat_map(|panel| &panel.curves).flat_map(|curve| &curve.points);
     let logs = points().map(|point| point.x.log2());
     let (low, high) = logs.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), log| (low.min(log), high.max(log)));
-    // A single place stands in the middle.
+    // A single place is in the middle.
     let (low, high) = if low < high {
         (low, high)
     } else if low == high {
@@ -86,7 +86,7 @@ pub fn panels(label: &str, x_label: &str, panels: &[Panel]) -> String {
 }
 
 impl Panel {
-    /// Where the upright axis ends, and what stands beside it.
+    /// The end of the vertical axis, and its labels.
     fn scale(&self) -> (f64, Vec<(f64, String)>) {
         let values = self.curves.iter().flat_map(|curve| &curve.points).filter_map(|point| point.y);
         let greatest = values.fold(self.limit.as_ref().map_or(0.0, |limit| limit.0), f64::max);
@@ -94,7 +94,7 @@ impl Panel {
         let ceiling = (greatest / step).ceil().max(1.0) * step;
         let label = |tick: u32| {
             let value = f64::from(tick) * step;
-            // A multiple of 0.2 may lie an ulp beside what is written.
+            // A multiple of 0.2 may be an ulp off.
             (value, (self.unit)((value * 1e12).round() / 1e12))
         };
         (ceiling, (0..=(ceiling / step).round() as u32).map(label).collect())
@@ -131,7 +131,7 @@ impl Panel {
         }
         let n_curves = self.curves.len();
         for (place, curve) in self.curves.iter().enumerate() {
-            // Crosses of several curves would hide each other.
+            // Shifted, because crosses of several curves would hide each other.
             let shift = 9.0 * (place as f64 - (n_curves as f64 - 1.0) / 2.0);
             curve.draw(out, &x_of, y_of, (at_limit, shift));
         }
@@ -180,7 +180,7 @@ impl Curve {
     }
 }
 
-/// A step of 1, 2 or 5 times a power of ten that divides the axis into some five.
+/// A step of 1, 2 or 5 times a power of ten that divides the axis into about five parts.
 fn round_step(greatest: f64) -> f64 {
     if greatest.is_nan() || greatest <= 0.0 || greatest.is_infinite() {
         return 1.0;
@@ -190,7 +190,7 @@ fn round_step(greatest: f64) -> f64 {
     steps.into_iter().map(|step| step * power).find(|step| greatest / step <= 5.0).unwrap_or(10.0 * power)
 }
 
-/// A picture as a file of its own: it names the language, and brings the page's colours.
+/// A picture as a standalone file: with the XML namespace, and the page's colours.
 pub fn standalone(svg: &str) -> String {
     svg.replacen("<svg ", "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"960\" ", 1).replacen(
         '>',

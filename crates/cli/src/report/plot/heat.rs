@@ -1,8 +1,8 @@
 //! Heat maps: a colour for each row and column, as an SVG that follows the page's light or dark scheme.
 //!
-//! The colour is one of the page's, more or less opaque; what is bad has another, and a cross. So a map reads alike on light
-//! and on dark paper, one hue with its lightness is read by those who tell few colours apart, and what is bad is told by its
-//! form as well.
+//! Heat is the opacity of one of the page's colours; bad cells have another colour, and a cross. So a map reads alike
+//! on light and on dark backgrounds; one hue with varying lightness is readable for the colour-blind, and bad cells are
+//! recognisable by their shape as well.
 
 use std::fmt::Write as _;
 
@@ -12,51 +12,52 @@ use crate::report::html::escape;
 /// A cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HeatCell {
-    /// From 0 to 1; what is outside is as the end next to it.
+    /// From 0 to 1; values outside are clamped.
     pub heat: f64,
-    /// Whether it is bad whatever its heat.
+    /// Whether it is bad, whatever its heat.
     pub is_bad: bool,
-    /// What hovering says.
+    /// The text for hovering.
     pub text: String,
 }
 
-/// A row: its name, and a cell for each column, or none where nothing was measured.
+/// A row: its name, and a cell for each column; `None` if nothing was measured.
 #[derive(Clone, Debug)]
 pub struct HeatRow {
-    /// What it is of.
+    /// Its name.
     pub name: String,
     /// In the order of the columns.
     pub cells: Vec<Option<HeatCell>>,
 }
 
-/// What a map shows.
+/// The content of a map.
 #[derive(Clone, Debug)]
 pub struct HeatMap<'a> {
-    /// What it is, for those who do not see it.
+    /// A description for screen readers.
     pub label: &'a str,
-    /// Its rows, from above.
+    /// Its rows, from the top.
     pub rows: &'a [HeatRow],
-    /// The names of columns; those that have room are shown.
+    /// The names of columns; shown as far as there is room.
     pub columns: &'a [String],
-    /// What is no and what is full heat.
+    /// The meaning of no heat and of full heat.
     pub ends: [&'a str; 2],
-    /// What is bad.
+    /// The meaning of a bad cell.
     pub bad: &'a str,
 }
 
-/// Columns that are told apart; of more, each shows the hottest of several, and what is bad before what is not.
+/// The largest number of columns; if there are more, each shows the hottest of several, with bad cells taking
+/// precedence.
 const MAX_COLUMNS: usize = 180;
-/// Cells that are drawn at most, so that a page of a large network stays small: a cell is some 200 bytes.
+/// The largest number of cells, so that a page of a large network stays small: a cell takes some 200 bytes.
 const MAX_CELLS: usize = 8_000;
-/// Room for the names of rows.
+/// Space for the names of rows.
 const NAMES: f64 = 262.0;
-/// Letters of a name that fit there.
+/// The number of letters of a name that fit there.
 const N_LETTERS: usize = 36;
 /// About the width of a letter.
 const LETTER: f64 = 7.0;
 /// The height of a row.
 const ROW: f64 = 16.0;
-/// Room above the rows, for the scale, and below, for the names of columns.
+/// Space above the rows, for the scale, and below, for the names of columns.
 const ABOVE: f64 = 32.0;
 const BELOW: f64 = 28.0;
 
@@ -90,7 +91,7 @@ pub fn heat(map: &HeatMap<'_>) -> String {
 fn draw(out: &mut String, (x, y): (f64, f64), width: f64, HeatCell { heat, is_bad, text }: &HeatCell) {
     let (width, height) = ((width - 0.5).max(0.6), ROW - 1.0);
     let color = if *is_bad { "--bad" } else { "--error" };
-    // The coldest is still to be seen, for it was measured.
+    // The coldest measured cell is still visible.
     let opacity = if *is_bad { 0.8 } else { opacity(*heat) };
     let title = escape(text);
     let _ = write!(
@@ -110,7 +111,7 @@ fn opacity(heat: f64) -> f64 {
     0.08 + 0.92 * if heat.is_nan() { 0.0 } else { heat.clamp(0.0, 1.0) }
 }
 
-/// What the colours mean, above the map.
+/// The legend of the colours, above the map.
 fn scale(out: &mut String, HeatMap { ends: [cold, hot], bad, .. }: &HeatMap<'_>) {
     const N: u32 = 6;
     let mut x = NAMES + LETTER * cold.chars().count() as f64;
@@ -132,7 +133,7 @@ fn scale(out: &mut String, HeatMap { ends: [cold, hot], bad, .. }: &HeatMap<'_>)
     }
 }
 
-/// The names of as many columns as have room, the first and, where two have, the last among them.
+/// The names of as many columns as fit, including the first and, if at least two fit, the last.
 fn names_of_columns(out: &mut String, columns: &[String], n_columns: usize, height: f64) {
     let longest = columns.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let n_with_room = ((WIDTH - NAMES) / (LETTER * (longest as f64 + 3.0))) as usize;
@@ -152,7 +153,7 @@ fn names_of_columns(out: &mut String, columns: &[String], n_columns: usize, heig
     }
 }
 
-/// The end of a long name, which tells layers apart.
+/// The end of a long name, which distinguishes layers.
 fn shortened(name: &str) -> String {
     let n = name.chars().count();
     match n > N_LETTERS {
@@ -191,7 +192,7 @@ mod tests {
         assert!(!drawn(&[], &[], "").contains("<title>"));
     }
 
-    /// The one bad cell of many columns is drawn, whatever the number of rows.
+    /// The only bad cell among many columns is drawn, whatever the number of rows.
     #[test]
     fn nothing_bad_is_lost_where_cells_are_many() {
         for n_rows in [1, 400] {

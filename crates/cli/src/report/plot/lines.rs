@@ -1,30 +1,31 @@
-//! Values of several runs over their steps: lines, each with a colour and a pattern of its own.
+//! Values of several runs over their steps: lines, each with its own colour and pattern.
 //!
-//! A long run is drawn by columns of steps, of each the least and the largest value, so that no spike is lost and the
-//! picture stays small. What is not finite is a cross at the top, and the line breaks there. Strips say on hovering what
-//! each line is at their steps, without a script.
+//! A long run is drawn by columns of steps, with the least and the greatest value of each, so that no spike is lost and
+//! the picture stays small. A value that is not finite is a cross at the top, and the line breaks there. Hovering over
+//! a strip shows each line's value at its steps, without a script.
 
 use std::fmt::Write as _;
 
 use super::{BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, line, open, text};
 use crate::report::html::escape;
 
-/// Columns that a line is drawn by, where it has more than two points for each.
+/// Columns of a line, if it has more than two points for each.
 pub const N_COLUMNS: usize = 400;
-/// Strips that say values on hovering.
+/// Strips that show values on hovering.
 const N_STRIPS: usize = 120;
 
-/// Colours that the colour-blind tell apart (after Okabe and Ito), as variables of the page, darker or lighter for its scheme.
+/// Colours that the colour-blind can distinguish (after Okabe and Ito), as variables of the page, darker or lighter for
+/// its scheme.
 const COLORS: [&str; 6] = ["--line1", "--line2", "--line3", "--line4", "--line5", "--line6"];
-/// Patterns, for more lines than there are colours, and for prints without any.
+/// Patterns, for more lines than there are colours, and for prints without colour.
 const DASHES: [&str; 4] = ["", "7 4", "2 3", "10 3 2 3"];
-/// More lines than this would look alike.
+/// More lines than this would not be distinguishable.
 pub const MAX_LINES: usize = COLORS.len() * DASHES.len();
 
 /// A line.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// In the legend.
+    /// Its name in the legend.
     pub name: String,
     /// Which of [`MAX_LINES`] looks it has: the same in every plot of a page.
     pub look: usize,
@@ -32,17 +33,17 @@ pub struct Line {
     pub points: Vec<(u64, f64)>,
 }
 
-/// Which axis the values have.
+/// The scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// From the least value to the largest.
+    /// From the least value to the greatest.
     Linear,
     /// Powers of ten.
     Logarithmic,
 }
 
 impl Axis {
-    /// Logarithmic for values over zero of which the largest is more than 30 times the least.
+    /// Logarithmic for positive values whose greatest is more than 30 times the least.
     pub fn of(lines: &[Line]) -> Axis {
         let values = lines.iter().flat_map(|line| &line.points).map(|point| point.1).filter(|value| value.is_finite());
         let (low, high) = bounds(values);
@@ -54,12 +55,12 @@ fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
 }
 
-/// The plot, and the text of its last strip. `show` writes a value.
+/// The plot, and the text of its last strip. `show` formats a value.
 pub fn lines(label: &str, lines: &[Line], axis: Axis, show: impl Fn(f64) -> String) -> String {
     let steps = lines.iter().flat_map(|line| &line.points).map(|point| point.0 as f64);
     let (first, last) = match bounds(steps) {
         (first, last) if first < last => (first, last),
-        // A single step stands in the middle.
+        // A single step is in the middle.
         (first, last) if first == last => (first - 1.0, last + 1.0),
         _ => (0.0, 1.0),
     };
@@ -83,8 +84,8 @@ pub fn lines(label: &str, lines: &[Line], axis: Axis, show: impl Fn(f64) -> Stri
     }
     text(&mut out, ((left + right) / 2.0, bottom + 34.0), "middle", "step");
     for (nth, one) in lines.iter().enumerate() {
-        // Of lines that lie on each other those below are wider, and are seen: by more than a pixel on each side, for less would
-        // be smoothed into a colour that is nobody's.
+        // Lines below others are wider, by more than a pixel on each side so that antialiasing does not blend them into
+        // another colour.
         let width = 1.6 + 2.6 * (lines.len() - 1 - nth).min(3) as f64;
         draw(&mut out, one, width, (first, last), x_of, y_of, top);
     }
@@ -122,7 +123,7 @@ fn stroke(look: usize, width: f64) -> String {
     format!("class=\"line\" fill=\"none\" stroke=\"var({color})\" stroke-width=\"{width}\"{dash}")
 }
 
-/// About what the name and its sample take.
+/// The approximate width of the name and its sample.
 fn legend_width(line: &Line) -> f64 {
     56.0 + 7.0 * line.name.chars().count() as f64
 }
@@ -141,7 +142,7 @@ fn rows(lines: &[Line]) -> Vec<Vec<&Line>> {
     rows
 }
 
-/// Where values stand.
+/// The position of values.
 struct Scale {
     low: f64,
     high: f64,
@@ -155,7 +156,7 @@ impl Scale {
             Axis::Linear => bounds(all),
             Axis::Logarithmic => bounds(all.filter(|value| *value > 0.0).map(f64::log10)),
         };
-        // Finite however far apart, and never nothing.
+        // Finite even for huge ranges, and never empty.
         let (low, high) = if low > high { (0.0, 1.0) } else { (low.max(-1e300), high.min(1e300)) };
         let least = (low.abs().max(high.abs()) * 1e-9).max(1e-300);
         let (low, high) = if high - low > least {
@@ -181,7 +182,7 @@ impl Scale {
             Axis::Linear => round_ticks(self.low, self.high),
             Axis::Logarithmic => {
                 let (low, high) = (self.low.floor() as i32, self.high.ceil() as i32);
-                // Within two powers of ten also 2 and 5 times them.
+                // Within two powers of ten, also 2 and 5 times them.
                 let factors: &[f64] = if high - low <= 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
                 let step = ((high - low) / 6 + 1) as usize;
                 let powers = (low..=high).step_by(step).map(|power| 10f64.powi(power));
@@ -192,22 +193,22 @@ impl Scale {
     }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten, some five of them.
+/// Multiples of 1, 2 or 5 times a power of ten, about five of them.
 fn round_ticks(low: f64, high: f64) -> Vec<f64> {
     let power = 10f64.powf(((high - low) / 5.0).log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * power).into_iter().find(|step| (high - low) / step <= 6.0);
     let Some(step) = step.filter(|step| step.is_normal()) else { return Vec::new() };
     let (first, last) = ((low / step).ceil(), (high / step).floor());
-    // Beyond 2^53 multiples are no whole numbers any more.
+    // Beyond 2^53, multiples are no longer exact whole numbers.
     if !(first.abs() < 9e15 && last.abs() < 9e15) {
         return Vec::new();
     }
-    // A fifth is written as one: a multiple of 0.2 may lie an ulp beside it.
+    // Divided by 5 for steps of a fifth: a multiple of 0.2 may be an ulp off.
     let multiple = |nth: f64| if step < 1.0 { nth / (1.0 / step).round() } else { nth * step };
     (first as i64..=last as i64).map(|nth| multiple(nth as f64)).collect()
 }
 
-/// The least and the largest value of each column, in the order of their steps; all points if they are few.
+/// The least and the greatest value of each column, in the order of their steps; all points if there are few.
 fn thinned(points: &[(u64, f64)], (first, last): (f64, f64)) -> Vec<(u64, f64)> {
     if points.len() <= 2 * N_COLUMNS {
         return points.to_vec();
@@ -219,7 +220,7 @@ fn thinned(points: &[(u64, f64)], (first, last): (f64, f64)) -> Vec<(u64, f64)> 
         let finite = || part.iter().filter(|point| point.1.is_finite());
         let least = finite().min_by(|a, b| a.1.total_cmp(&b.1));
         let greatest = finite().max_by(|a, b| a.1.total_cmp(&b.1));
-        // One of what is not finite is enough to see that there is some.
+        // One non-finite value per column is enough to show it.
         let mut kept: Vec<(u64, f64)> =
             [least, greatest, part.iter().find(|point| !point.1.is_finite())].into_iter().flatten().copied().collect();
         kept.sort_by_key(|point| point.0);
@@ -263,7 +264,7 @@ fn draw(
     }
 }
 
-/// What each strip says: the last step of each line in it, and what was there.
+/// The text of each strip: the last step of each line in it, with its value.
 fn strips(lines: &[Line], (first, last): (f64, f64), show: impl Fn(f64) -> String) -> Vec<String> {
     let mut out = vec![String::new(); N_STRIPS];
     let n_letters = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
@@ -307,7 +308,7 @@ mod tests {
         assert!(kept.contains(&(123_457, 9.5)) && kept.contains(&(123_458, 0.25)));
         let svg = lines("loss", &[long], Axis::Linear, |value| value.to_string().replace("NaN", "not a number"));
         assert!(svg.len() < 40_000 && svg.matches("class=\"cross\"").count() == 1, "{}", svg.len());
-        // Few points are all drawn.
+        // If there are few points, all are drawn.
         let few = line_of("f32", 0, &vec![1.0; 2 * N_COLUMNS]);
         assert_eq!(thinned(&few.points, (1.0, 800.0)).len(), 2 * N_COLUMNS);
     }
@@ -354,7 +355,7 @@ mod tests {
         assert_eq!(round_ticks(1.0, 88.0), [20.0, 40.0, 60.0, 80.0]);
     }
 
-    /// Lines on one another: each of those below is seen by more than a pixel on either side.
+    /// Each lower one of several coinciding lines is visible by more than a pixel on either side.
     #[test]
     fn lines_on_one_another_are_seen_by_more_than_a_pixel() {
         let same = |look| line_of("run", look, &[0.5, 0.25]);

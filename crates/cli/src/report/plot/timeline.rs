@@ -1,7 +1,7 @@
-//! A quantity over the steps of a program as a filled curve; the figure's text says what there is at each moment.
+//! A quantity over the steps of a program as a filled curve; the figure's text describes each moment.
 //!
-//! Each moment is a strip of its own with a `<title>`, so hovering works without a script; with the page's script the
-//! text below the curve follows the pointer, and it begins with the largest moment.
+//! Each moment is a strip with its own `<title>`, so hovering works without a script; with the page's script, the text
+//! below the curve follows the pointer. It begins with the largest moment.
 
 use std::fmt::Write as _;
 
@@ -13,11 +13,11 @@ use crate::report::html::escape;
 pub struct Moment {
     /// The quantity.
     pub value: f64,
-    /// What hovering says, in lines.
+    /// The text for hovering, in lines.
     pub text: String,
 }
 
-/// The curve of all moments, and the text of the largest one. `show` writes a value for the axis.
+/// The curve of all moments, and the text of the largest one. `show` formats a value for the axis.
 pub fn timeline(label: &str, moments: &[Moment], show: impl Fn(f64) -> String) -> String {
     let most = moments.iter().map(|moment| moment.value).fold(0.0, f64::max);
     let scale = if most > 0.0 { most } else { 1.0 };

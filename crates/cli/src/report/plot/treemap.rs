@@ -10,11 +10,11 @@ use crate::report::html::escape;
 /// A part of the whole.
 #[derive(Clone, Debug)]
 pub struct TreemapPart {
-    /// Its name, shown where there is room.
+    /// Its name, shown if there is room.
     pub name: String,
     /// Its size.
     pub value: f64,
-    /// What hovering says.
+    /// The text for hovering.
     pub text: String,
 }
 
@@ -23,7 +23,7 @@ const HEIGHT: f64 = 320.0;
 /// Rectangle: left, top, width, height.
 type Rect = (f64, f64, f64, f64);
 
-/// The parts, largest first, as an SVG. Parts of no size are left out.
+/// The parts, largest first, as an SVG. Parts of size 0 are left out.
 pub fn treemap(label: &str, parts: &[TreemapPart]) -> String {
     let mut parts: Vec<&TreemapPart> = parts.iter().filter(|part| part.value > 0.0 && part.value.is_finite()).collect();
     parts.sort_by(|a, b| b.value.total_cmp(&a.value));
@@ -55,7 +55,7 @@ pub fn treemap(label: &str, parts: &[TreemapPart]) -> String {
     out
 }
 
-/// The last letters of a name, which tell layers apart.
+/// The last letters of a name, which distinguish layers.
 fn tail(name: &str, n_letters: usize) -> &str {
     let skipped = name.chars().count().saturating_sub(n_letters);
     name.char_indices().nth(skipped).map_or("", |(at, _)| &name[at..])
@@ -64,13 +64,13 @@ fn tail(name: &str, n_letters: usize) -> &str {
 /// A hue for the group of a name.
 fn hue(name: &str) -> u32 {
     let group: Vec<&str> = name.split('/').take(2).collect();
-    // FNV-1a: the same name has the same colour in every page.
+    // FNV-1a: a name has the same colour in every page.
     let hash =
         group.join("/").bytes().fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     hash % 360
 }
 
-/// Rectangles for sizes, largest first, that fill a rectangle.
+/// Rectangles of the given sizes, largest first, that fill a rectangle.
 fn squarify(values: &[f64], (mut x, mut y, mut width, mut height): Rect) -> Vec<Rect> {
     let mut out = Vec::with_capacity(values.len());
     let mut from = 0;
@@ -78,7 +78,7 @@ fn squarify(values: &[f64], (mut x, mut y, mut width, mut height): Rect) -> Vec<
         let rest: f64 = values[from..].iter().sum();
         let area = width * height / rest;
         let side = width.min(height);
-        // Worst ratio of sides in a row of these values along the shorter side.
+        // The worst aspect ratio in a row of these values along the shorter side.
         let worst = |row: &[f64]| {
             let sum: f64 = row.iter().sum::<f64>() * area;
             let thickness = sum / side;
