@@ -1,4 +1,4 @@
-//! The TPU compiler as a question asks it: where it comes from, what it said, and how far a question is.
+//! The TPU compiler as the questions use it: its options, its outcome, and progress events.
 
 use std::fmt;
 
@@ -7,27 +7,28 @@ use bf16scope_hlo::devices::Placement;
 use bf16scope_pjrt::{ChildError, ChildSpec, Setup};
 use bf16scope_tpu::{CompileOutcome, Compiled, Compiler, Target, TpuError};
 
-/// How the TPU compiler is asked.
+/// How to call the TPU compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asking {
-    /// Where it comes from, and where its answers are kept.
+    /// Where to find the compiler, and where to cache its outcomes.
     pub setup: Setup,
-    /// Whether it is asked even for what is kept.
+    /// Whether to compile even what is cached.
     pub fresh: bool,
-    /// Whether it may keep more precision than programs say: leave out an f32 → bf16 → f32 pair, and with it the rounding.
-    /// JAX and TensorFlow let it unless they are told otherwise; bf16scope's own programs keep every rounding.
+    /// Whether it may keep more precision than programs specify, by dropping an f32 → bf16 → f32 pair and thereby the
+    /// rounding. JAX and TensorFlow allow it by default; bf16scope's own programs keep every rounding.
     pub excess_precision: bool,
-    /// The child process that it compiles in, for modules that bf16scope did not build and to limit it; `None`: this process.
+    /// The child process to compile in, for modules that bf16scope did not build and to enforce limits; `None`: this
+    /// process.
     pub child: Option<ChildSpec>,
 }
 
 impl Asking {
-    /// In this process, and what is kept is used.
+    /// In this process, with the cache.
     pub fn new(setup: &Setup) -> Asking {
         Asking { setup: setup.clone(), ..Asking::default() }
     }
 
-    /// The compiler, for programs that lie over cores so.
+    /// The compiler, for programs with this placement on cores.
     pub fn compiler(&self, placement: Placement) -> Compiler {
         let compiler = Compiler::new(&self.setup).over(placement).with_excess_precision(self.excess_precision);
         let compiler = match &self.child {
@@ -37,44 +38,44 @@ impl Asking {
         if self.fresh { compiler.afresh() } else { compiler }
     }
 
-    /// The compiler's name, which stands beside its figures.
+    /// The compiler's name and version, for display beside its figures.
     ///
     /// # Errors
-    /// A compiler that is not there and cannot be installed.
+    /// The compiler is missing and cannot be installed.
     pub fn libtpu(&self) -> Result<String, StudyError> {
         Ok(self.compiler(Placement::default()).libtpu()?)
     }
 }
 
-/// A program that is being compiled, for progress.
+/// A program being compiled, for progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiling {
-    /// For what.
+    /// The target.
     pub target: Target,
-    /// What it is: a precision, a policy, a lever.
+    /// The program's label: a precision, a policy, a lever.
     pub what: String,
-    /// Examples that a core has at once; `None` where it is not known.
+    /// Examples per core; `None` if unknown.
     pub batch: Option<u32>,
-    /// Compiles that probably follow in this series of the question.
+    /// The expected number of further compiles in this series of the question.
     pub n_more: u32,
 }
 
-/// What happens while a question is asked.
+/// Progress of a question.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'e> {
-    /// A program is asked about. What is kept ends at once.
+    /// A compile begins. A cached one ends at once.
     Begins(&'e Compiling),
-    /// It was.
+    /// A compile ended.
     Ends {
         /// The program that was compiled.
         compiling: &'e Compiling,
-        /// Whether the answer was kept from before.
+        /// Whether the outcome was cached.
         is_cached: bool,
-        /// What it came to.
+        /// The outcome.
         outcome: &'e CompileOutcome,
     },
-    /// One of the question's series is done: a search, a target.
+    /// A series of the question is done: a search, a target.
     SeriesEnds,
 }
 
@@ -93,7 +94,7 @@ impl fmt::Display for Event<'_> {
     }
 }
 
-/// Asks. What the compiler refuses of this program is an outcome; a compiler that cannot be had is an error.
+/// Compiles. A program that the compiler refuses is an outcome; a missing compiler is an error.
 pub(super) fn ask(compiler: &Compiler, target: &Target, program: &[u8], batch: u32) -> Result<Compiled, StudyError> {
     let _span = tracing::info_span!("compile", batch, target = %target).entered();
     let refused = |mut text: String| {
@@ -109,7 +110,7 @@ pub(super) fn ask(compiler: &Compiler, target: &Target, program: &[u8], batch: u
             Ok(refused(code + error.message().unwrap_or_default()))
         }
         Err(error @ TpuError::NoFigure { .. }) => Ok(refused(error.to_string())),
-        // The next program has another child.
+        // The next program gets a new child.
         Err(TpuError::Pjrt(error)) if error.child().is_some_and(ChildError::is_of_the_program) => {
             Ok(refused(error.to_string()))
         }

@@ -1,5 +1,5 @@
-//! What the TPU compiler says of programs side by side, and which to choose: f32 beside bf16, a module beside its lowered
-//! forms; or of one alone.
+//! Compiles programs side by side, such as f32 beside bf16 or a module beside its lowered forms, and chooses one; or
+//! compiles a single program.
 
 use serde::{Serialize, Serializer};
 
@@ -17,41 +17,41 @@ use bf16scope_tpu::explain::explain;
 use bf16scope_tpu::verdict::{Candidate, Evidence, Verdict, verdict};
 use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Links, Need, Target, TpuError};
 
-/// What the compiler said of programs side by side.
+/// The compiler's figures for programs side by side.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
-    /// For what they were compiled.
+    /// The target they were compiled for.
     pub target: Target,
-    /// Examples in a batch, which only a model says.
+    /// Examples per batch, known only for a model.
     pub batch: Option<u32>,
-    /// What a model's variables are stored in.
+    /// The storage of a model's variables.
     pub variables: Option<Storage>,
-    /// How a model's programs are tuned.
+    /// The tuning of a model's programs.
     pub tune: Option<Tuning>,
     /// The compiler.
     pub libtpu: String,
-    /// Whether it might keep more precision than the programs say.
+    /// Whether the compiler was allowed to keep more precision than the programs specify.
     pub excess_precision: bool,
-    /// The devices that they are for.
+    /// The devices they run on.
     pub devices: Devices,
-    /// How fast their links are, where there are several.
+    /// The speed of the links, if there are several devices.
     pub links: Option<Links>,
-    /// What it said of each.
+    /// The figures of each program.
     pub reports: Vec<CompiledSubject>,
-    /// Which to choose; `None` of a single program.
+    /// The verdict; `None` for a single program.
     pub verdict: Option<Judged>,
 }
 
-/// What the compiler said of one program. Serializes as its figures, or that it does not fit.
+/// The compiler's figures for one program. Serializes as the figures, or as an out-of-memory error.
 #[derive(Clone, Debug)]
 pub struct CompiledSubject {
     /// The model's precision, [`AS_GIVEN`](super::AS_GIVEN), or a policy.
     pub label: String,
-    /// For what it was compiled.
+    /// The target it was compiled for.
     pub target: Target,
-    /// Whether it was compiled before; `compile_seconds` is what it took then.
+    /// Whether the outcome was cached; `compile_seconds` is then the time of the original compile.
     pub cached: bool,
-    /// What that came to.
+    /// The outcome.
     pub outcome: CompileOutcome,
 }
 
@@ -75,7 +75,7 @@ impl Serialize for CompiledSubject {
             #[serde(skip_serializing_if = "Option::is_none")]
             failed: Option<String>,
         }
-        /// Bytes, where the compiler says so, and the same in a sentence.
+        /// The required bytes, if the compiler reports them, and its sentence.
         #[derive(Serialize)]
         struct OutOfMemory {
             needed: Option<u64>,
@@ -96,26 +96,26 @@ impl Serialize for CompiledSubject {
     }
 }
 
-/// The verdict on what was compared.
+/// The verdict of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Judged {
-    /// Which to choose, by its label; `null` if none fits.
+    /// The label of the chosen program; `null` if none fits.
     pub choice: Option<String>,
     /// The reason.
     pub sentences: Vec<String>,
 }
 
-/// The verdict on candidates that are labelled so; none of a single program.
+/// The verdict on candidates with these labels; `None` for a single program.
 pub fn judge(candidates: &[Candidate], labels: &[&str]) -> Option<Judged> {
     labels.get(1)?;
     let Verdict { choice, sentences } = verdict(candidates);
     Some(Judged { choice: choice.map(|at| labels[at].to_string()), sentences })
 }
 
-/// Compiles each program, and says which to choose.
+/// Compiles each program, and chooses one.
 ///
 /// # Errors
-/// A program that is refused for another reason than memory; a compiler that cannot be had.
+/// A program that is refused for a reason other than memory; a missing compiler.
 pub fn compare(
     programs: &Programs,
     target: &Target,
@@ -167,7 +167,7 @@ pub(super) fn compiling(programs: &Programs, nth: usize, target: &Target) -> Com
     }
 }
 
-/// Which of several programs an error is of; with what the compiler's refusal leaves out.
+/// Adds to an error the name of its program among several, and remarks that the compiler's refusal lacks.
 pub(super) fn of_subject(error: StudyError, program: &[u8], name: &str, is_compared: bool) -> StudyError {
     let refusal = match error.inner().and_then(|inner| inner.downcast_ref::<TpuError>()) {
         Some(TpuError::Pjrt(refused)) if refused.call() == Some("PJRT_Compile") => refused.message(),
@@ -184,14 +184,14 @@ pub(super) fn of_subject(error: StudyError, program: &[u8], name: &str, is_compa
     }
 }
 
-/// Warns of floats of 64 bits in the first of several forms of a program.
+/// Warns of 64-bit floats in the first of several forms of a program.
 pub(super) fn warn_of_wide(program: &[u8], nth: usize) {
     if let Some(warning) = Some(program).filter(|_| nth == 0).and_then(wide::warning) {
         tracing::warn!("{warning}");
     }
 }
 
-/// What the compiler says of a program, and, if it `is_compared`, what its optimized form shows.
+/// The outcome for a program, and, if it `is_compared`, the evidence in its optimized form.
 fn compiled(
     compiler: &Compiler,
     target: &Target,
@@ -205,18 +205,18 @@ fn compiled(
     let is_cached = compiler.remembers(target, program)?;
     match compiler.compile_and_read(target, program, batch as usize) {
         Ok((compiled, optimized)) => Ok((compiled, evidence(&optimized))),
-        // That it does not fit is an answer too, without an optimized program.
+        // Not fitting is an outcome too, without an optimized program.
         Err(error) => Ok((Compiled { outcome: CompileOutcome::of_error(error)?, is_cached }, None)),
     }
 }
 
-/// What an optimized program shows; `None` if it cannot be explained, for the figures stand without it.
+/// The evidence in an optimized program; `None` if it cannot be explained, because the figures are valid without it.
 fn evidence(optimized: &[u8]) -> Option<Evidence> {
     let explained = || -> Result<Evidence, StudyError> { Ok(Evidence::of(&explain(&read_back(optimized)?, None)?)) };
     explained().inspect_err(|error| tracing::debug!("the optimized program is not explained: {}", error.chain())).ok()
 }
 
-/// What the compiler made of a program.
+/// Parses the compiler's optimized program.
 pub(super) fn read_back(optimized: &[u8]) -> Result<Module, StudyError> {
     let optimized = decode::from_bytes(optimized).map_err(StudyError::optimized)?;
     verify_ids(&optimized).map_err(StudyError::optimized_broken)?;
@@ -227,7 +227,7 @@ pub(super) fn read_back(optimized: &[u8]) -> Result<Module, StudyError> {
 mod tests {
     use super::*;
 
-    /// As `compile --json` printed it before there was [`CompileOutcome`].
+    /// The names in the output of `compile --json` before [`CompileOutcome`] existed.
     #[test]
     fn what_is_printed_of_a_program_keeps_its_names() {
         let json = |outcome| {

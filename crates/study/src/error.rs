@@ -1,6 +1,6 @@
-//! What can be wrong with a question, or with what it is about: a kind, a place, a sentence, and what to do.
+//! Errors of questions and of their subjects: a kind, a place, a sentence, and a remedy.
 //!
-//! What a program can act on is in the kind and the place. Each sentence is a function in [`sentences`], and `error/tests.rs`
+//! Programs can act on the kind and the place. Each sentence is a function in [`sentences`], and `error/tests.rs`
 //! compares each.
 
 mod sentences;
@@ -19,7 +19,7 @@ use bf16scope_tpu::explain::ExplainError;
 use bf16scope_tpu::{Target, TargetError, TpuError};
 use bf16scope_train::{ProgramError, TrainError};
 
-/// What is wrong with a question, or with what it is about.
+/// An error of a question, or of its subject.
 ///
 /// ```
 /// use bf16scope_study::{StudyErrorKind, StudyPlace, policy};
@@ -44,74 +44,74 @@ struct Parts {
 #[derive(Debug)]
 enum Cause {
     None,
-    /// What the sentence says of another error.
+    /// A cause, added to the sentence.
     Other(Box<dyn Error + Send + Sync>),
-    /// This error passes another one on, whose sentence it has.
+    /// An error that is passed on, with its own sentence.
     Same(Box<dyn Error + Send + Sync>),
 }
 
-/// What kind of thing is wrong.
+/// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StudyErrorKind {
-    /// A file or folder that cannot be read, or that holds something else.
+    /// A file or folder cannot be read, or holds something else.
     File,
-    /// A module that is broken, or that cannot be encoded or placed.
+    /// A module is invalid, or cannot be encoded or placed.
     Module,
-    /// A policy that says nothing that can be done.
+    /// A policy is invalid.
     Policy,
-    /// A model or task whose program cannot be built.
+    /// The program of a model or task cannot be built.
     Model,
-    /// Devices that a program cannot be laid over.
+    /// A program cannot be placed on the devices.
     Devices,
-    /// A module that cannot be lowered, or has nothing to lower.
+    /// A module cannot be lowered, or has nothing to lower.
     Lowering,
-    /// A question that cannot be asked so.
+    /// The question is invalid.
     Question,
-    /// A program that does not fit.
+    /// A program does not fit.
     OutOfMemory,
-    /// The compiler cannot be had, or compiles none of the programs.
+    /// The compiler is missing, or compiles none of the programs.
     Compiler,
-    /// An error of bf16scope's: report it.
+    /// A bug in bf16scope: report it.
     Bug,
 }
 
-/// Where something is wrong.
+/// The place of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StudyPlace {
-    /// In the question itself, or where the sentence says.
+    /// The question itself, or a place in the sentence.
     Question,
-    /// In a file or folder.
+    /// A file or folder.
     File(PathBuf),
-    /// In a program, by its name: a precision, a policy, a task.
+    /// A program, by its name: a precision, a policy, a task.
     Program(String),
-    /// In what is asked of a target.
+    /// A part of the question about a target.
     Target(Target),
 }
 
 impl StudyError {
-    /// What kind of thing is wrong.
+    /// The kind.
     pub fn kind(&self) -> StudyErrorKind {
         self.0.kind
     }
 
-    /// Where.
+    /// The place.
     pub fn place(&self) -> &StudyPlace {
         &self.0.place
     }
 
-    /// The sentence, its place included.
+    /// The sentence, including its place.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// What to do, where there is something.
+    /// The remedy, if there is one.
     pub fn help(&self) -> Option<&str> {
         self.0.help.as_deref()
     }
 
-    /// The error of another room that this one passes on, with that one's sentence.
+    /// The error of another crate that this one passes on, with its sentence.
     pub fn inner(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         match &self.0.cause {
             Cause::Same(error) => Some(&**error),
@@ -119,7 +119,7 @@ impl StudyError {
         }
     }
 
-    /// The error and its causes in a line, as it is said of one program among others.
+    /// The error and its causes in a line, for one program among others.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut source = self.source();
@@ -151,7 +151,7 @@ impl StudyError {
         own
     }
 
-    /// The error that this one passes on, if it is of that type.
+    /// The error that is passed on, if it has that type.
     pub(crate) fn passed<E: Error + 'static>(mut self) -> Result<E, StudyError> {
         match std::mem::replace(&mut self.0.cause, Cause::None) {
             Cause::Same(error) => error.downcast::<E>().map(|error| *error).map_err(|error| {
@@ -175,7 +175,7 @@ impl StudyError {
         self
     }
 
-    /// With more to say below its sentence, which may end in a help.
+    /// With a remark below its sentence; the remark may end in a help.
     pub(crate) fn with_remark(mut self, remark: &str) -> StudyError {
         let (text, help) = match remark.split_once("\nhelp: ") {
             Some((text, help)) => (text, Some(help.to_string())),

@@ -1,4 +1,4 @@
-//! Where the memory and the time of compiled programs go, by layer and by line of the user's.
+//! Where the memory and the time of compiled programs go, by layer and by the user's source line.
 
 use std::path::PathBuf;
 
@@ -16,24 +16,24 @@ use bf16scope_tpu::explain::{self as explanation, Explanation, Moment, Rates, mo
 use bf16scope_tpu::verdict::{Candidate, Evidence};
 use bf16scope_tpu::{CompileOutcome, CompileReport, Target};
 
-/// Where memory and time go.
+/// A question about where memory and time go.
 #[derive(Clone, Debug)]
 pub struct ExplainQuestion {
-    /// What is explained.
+    /// The programs to explain.
     pub source: ExplainSource,
-    /// For which TPU; of a program that its compiler made, it only says how fast a core is.
+    /// The TPU; for a program that is already optimized, it only gives the speed of a core.
     pub target: Target,
-    /// In how many stretches the schedule is wanted too, and how many buffers of each.
+    /// If set, also returns the schedule in this many stretches, with this many buffers in each.
     pub stretches: Option<Stretches>,
 }
 
-/// What is explained.
+/// The programs to explain.
 #[derive(Clone, Debug)]
 pub enum ExplainSource {
-    /// Programs, which are compiled first.
+    /// Programs, to be compiled first.
     Programs(Programs),
-    /// A module that the TPU compiler made, whose ids hold ([`verify_ids`](bf16scope_hlo::verify::verify_ids)): nothing is
-    /// compiled.
+    /// A module that the TPU compiler has optimized, with valid ids
+    /// ([`verify_ids`](bf16scope_hlo::verify::verify_ids)): nothing is compiled.
     Scheduled {
         /// The module.
         module: Box<Module>,
@@ -42,7 +42,7 @@ pub enum ExplainSource {
     },
 }
 
-/// Stretches of the schedule, and buffers of each.
+/// The numbers of stretches of the schedule, and of buffers in each.
 pub type Stretches = (usize, usize);
 
 /// A program, compiled and explained.
@@ -51,14 +51,14 @@ pub struct Explained {
     /// The model's precision, [`AS_GIVEN`], or a policy.
     #[serde(rename = "precision")]
     pub label: String,
-    /// The devices that it is for: all figures are of one.
+    /// The devices it runs on: all figures are per device.
     pub devices: Devices,
-    /// The compiler's figures; a module that came optimized has none.
+    /// The compiler's figures; `None` for a module that was already optimized.
     pub report: Option<CompileReport>,
     /// Where memory and time go.
     #[serde(flatten)]
     pub explanation: Explanation,
-    /// The schedule in stretches, where they are asked for.
+    /// The schedule in stretches, if requested.
     #[serde(skip)]
     pub moments: Vec<Moment>,
 }
@@ -66,25 +66,26 @@ pub struct Explained {
 /// Programs explained side by side.
 #[derive(Debug, Serialize)]
 pub struct Explanations {
-    /// For what they were compiled.
+    /// The target they were compiled for.
     pub target: Target,
-    /// Examples in a batch, which only a model says.
+    /// Examples per batch, known only for a model.
     pub batch: Option<u32>,
-    /// Whether the compiler might keep more precision than the programs say; `None` of a module that came optimized.
+    /// Whether the compiler was allowed to keep more precision than the programs specify; `None` for a module that was
+    /// already optimized.
     pub excess_precision: Option<bool>,
-    /// How fast a core is.
+    /// The speed of a core.
     pub core: Option<Rates>,
     /// Each program.
     pub programs: Vec<Explained>,
-    /// Which to choose; `None` of a single program.
+    /// The verdict; `None` for a single program.
     pub verdict: Option<Judged>,
 }
 
-/// Compiles each program, reads back what the compiler made of it, and explains that.
+/// Compiles each program, parses the optimized program, and explains it.
 ///
 /// # Errors
-/// A program that does not fit, for then there is no optimized program to explain, or that is refused; a compiler that cannot
-/// be had; a scheduled module of another compiler's.
+/// A program that does not fit, because then there is no optimized program, or that is refused; a missing compiler; a
+/// module scheduled by another compiler.
 pub fn explain(
     question: &ExplainQuestion,
     asking: &Asking,

@@ -1,13 +1,13 @@
-//! What is asked of the TPU compiler about a model or a module: what it takes ([`subject`](self)), which batch fits, which slice
-//! to rent, what each option saves.
+//! Questions to the TPU compiler about a model or a module: what it takes ([`subject`](self)), which batch fits, which
+//! slice to rent, what each option saves.
 //!
-//! A question is a plain value, an answer is a plain value that serialises, and what happens in between comes by a callback.
-//! The program `bf16scope` asks here and prints; another crate asks in the same way. The arithmetic over answers is
-//! [`tpu`](bf16scope_tpu)'s (`tpu::fit`, `tpu::plan`, `tpu::verdict`); this room builds programs, asks the compiler for them and
-//! puts the answers together. It does not print, and reads no environment: a question in one call without a set-up takes the one
-//! that [`Setup::or_from_env`](bf16scope_pjrt::Setup::or_from_env) reads.
+//! A question is a plain value, its answer is a plain value that serialises, and progress comes through a callback. The
+//! program `bf16scope` asks here and prints; another crate asks in the same way. The arithmetic over answers is in
+//! [`tpu`](bf16scope_tpu) (`tpu::fit`, `tpu::plan`, `tpu::verdict`); this crate builds programs, compiles them and
+//! assembles the answers. It does not print, and does not read the environment, with one exception: a one-call question
+//! without a set-up uses [`Setup::or_from_env`](bf16scope_pjrt::Setup::or_from_env).
 //!
-//! A [`Task`](bf16scope_model::task::Task) of your own is asked about in one call, with defaults that work:
+//! Your own [`Task`](bf16scope_model::task::Task) takes one call, with defaults that work:
 //!
 //! ```no_run
 //! use bf16scope_model::graph::Precision;
@@ -27,8 +27,9 @@
 //! }
 //! ```
 //!
-//! Under these calls a task and how it is trained are a [`ModelSubject`], which [`fit`], [`plan`] and [`levers`] take as a plain
-//! value, and [`compare`] and [`explain`] as [`Programs`]. A model in YAML is read into the same ([`ModelSubject::read`]).
+//! Beneath these calls, a task and how it is trained form a [`ModelSubject`], which [`fit`], [`plan`] and [`levers`]
+//! take as a plain value, and [`compare`] and [`explain`] as [`Programs`]. [`ModelSubject::read`] reads a model in YAML
+//! into the same type.
 
 #![forbid(unsafe_code)]
 

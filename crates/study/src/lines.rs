@@ -1,4 +1,5 @@
-//! Answers as lines, for `println!("{answer}")`: what each program takes, and what to choose. All the figures are fields.
+//! `Display` of answers, for `println!("{answer}")`: the needs of each program, and which to choose. All figures are
+//! also available as fields.
 
 use super::compare::{Comparison, Judged};
 use super::explain::Explanations;
@@ -7,10 +8,10 @@ use super::plan::PlanAnswer;
 use bf16scope_tpu::plan::{Fit, Known, SliceRow};
 use std::fmt;
 
-/// Layers and arrays of an explanation that are shown.
+/// The number of layers and arrays shown in an explanation.
 const N_SHOWN: usize = 5;
 
-/// `f`, and from the second line on a line break before it.
+/// Returns `f`, after writing a line break except before the first line.
 fn begin(f: &mut fmt::Formatter<'_>, is_first: &mut bool) -> fmt::Result {
     if std::mem::take(is_first) { Ok(()) } else { f.write_str("\n") }
 }
@@ -40,7 +41,7 @@ impl fmt::Display for Comparison {
 }
 
 impl fmt::Display for PlanAnswer {
-    /// A line for each setting, then what is not among them.
+    /// A line for each setting, then the settings that were left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut is_first = true;
         for SliceRow { setting, fits, known, figures, examples_per_second, efficiency, .. } in &self.rows {
@@ -79,7 +80,7 @@ impl fmt::Display for PlanAnswer {
 }
 
 impl fmt::Display for LeversAnswer {
-    /// A line for each lever: what the program takes with it, or why it does not apply.
+    /// A line for each lever: the program's figures with it, or why it does not apply.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut is_first = true;
         for (target, lever) in self.targets.iter().flat_map(|on| on.levers.iter().map(move |lever| (&on.target, lever)))

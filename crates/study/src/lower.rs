@@ -1,19 +1,19 @@
-//! Lowering that asks the TPU compiler: where a value could as well be in another form without another rounding, both forms
-//! are compiled, and the cheaper one is kept.
+//! Lowering guided by the TPU compiler: where a value could have another form without another rounding, both forms are
+//! compiled, and the cheaper one is kept.
 //!
-//! Rules of `passes::amp` say what a compiler stores from the form of a program; what it does store, and how it packs that,
-//! it alone knows. A question is a *region*: all instructions of one opcode and shape for which one rule decided, as the
-//! layers of a network have them, and one other form for all of them ([`StoredAs`]). Those that only move values are asked
-//! about first, as compilers store or copy what is moved, where what is computed is mostly fused; of both those of what is
-//! alive at the peak of memory before all others, and then from the one with the most bytes down. Where one of the two
-//! figures falls and the other rises, its halves are asked about, and so on down to single instructions.
+//! The rules of `passes::amp` predict from a program what a compiler materialises; only the compiler knows what it does
+//! materialise, and in which layout. A question is about a *region*: all instructions with one opcode and shape that
+//! one rule decided, such as those in the layers of a network, and one other form for all of them ([`StoredAs`]).
+//! Regions that only move data come first, because compilers materialise or copy moved values, while computed values
+//! are mostly fused; within both groups, first those alive at the peak of memory, then in descending order of bytes. If
+//! one figure falls and the other rises, the region's halves are tried, and so on down to single instructions.
 //!
-//! What is kept: of all programs that were compiled and that are worse in neither memory nor cycles than what the policy makes
-//! by itself, by more than a thousandth, the one with the smallest product of both, where each that is kept makes that smaller by more than a
-//! thousandth. And none is less exact: no value is
-//! rounded that the policy leaves in f32, unless all that read it read it rounded anyway.
+//! The result is, of all compiled programs that are worse in neither memory nor cycles than the policy alone by more
+//! than a thousandth, the one with the smallest product of both; each accepted step reduces the product by more than a
+//! thousandth. No result is less exact: a value that the policy leaves in f32 is rounded only if all its readers round
+//! it anyway.
 //!
-//! The decisions become a part of the policy, which then makes the same module without a compiler.
+//! The decisions become part of the policy, which then gives the same module without a compiler.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -32,39 +32,39 @@ use bf16scope_passes::amp::{Decided, LoweringReport, Policy, StoredAs};
 use bf16scope_tpu::explain::largest_live_buffers;
 use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Target};
 
-/// Values of less than this part of the largest one are not asked about.
+/// Values smaller than this fraction of the largest one are not tried.
 const SMALL: i64 = 256;
 
-/// What is as good as equal: a thousandth of a figure.
+/// The reciprocal of the tolerance: a thousandth of a figure.
 const SLACK: u64 = 1000;
 
-/// Of what is alive at the peak so many of the largest are looked at.
+/// The number of largest values to consider among those alive at the peak.
 const N_ALIVE: usize = 64;
 
-/// What the first compile is of.
+/// The label of the first compile.
 const AS_LOWERED: &str = "as the policy lowers it";
 
-/// How a module is best lowered for a target.
+/// A question about the best lowering of a module for a target.
 #[derive(Clone, Debug)]
 pub struct LowerQuestion {
     /// The module, in f32.
     pub module: Module,
     /// Its file, for messages.
     pub path: PathBuf,
-    /// What may be lowered; what it decides by itself stays.
+    /// The policy; its own decisions stay.
     pub policy: Policy,
-    /// For which TPU.
+    /// The TPU.
     pub target: Target,
-    /// At most so many programs are compiled that are not in the cache.
+    /// The largest number of compiles that are not cached.
     pub n_compiles: u32,
 }
 
 impl LowerQuestion {
-    /// Compiles, unless more or fewer are asked for.
+    /// The default number of compiles.
     pub const N_COMPILES: u32 = 24;
 }
 
-/// What a program takes.
+/// The cost of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LoweredCost {
     /// Bytes of HBM, without code.
@@ -82,8 +82,8 @@ impl LoweredCost {
         self.n_bytes as f64 * self.cycles as f64
     }
 
-    /// What becomes of a program of this cost beside the one that is kept: it is kept itself if it is worse in neither than
-    /// `limit`, but for a thousandth, and its product is smaller by more than that.
+    /// Judges a program of this cost: it is kept if neither figure exceeds `limit` by more than a thousandth, and its
+    /// product is smaller than that of `kept` by more than a thousandth.
     fn beside(self, kept: LoweredCost, limit: Option<LoweredCost>) -> TrialEnd {
         let is_above = |limit: &LoweredCost| {
             let n_bytes = limit.n_bytes.saturating_add(limit.n_bytes / SLACK as i64);
@@ -99,18 +99,18 @@ impl LoweredCost {
         }
     }
 
-    /// Whether one is less than in `other`.
+    /// Whether a figure is less than in `other`.
     fn gains_somewhere(self, other: LoweredCost) -> bool {
         self.n_bytes < other.n_bytes || self.cycles < other.cycles
     }
 }
 
-/// What became of a region in its other form.
+/// The result of trying a region in its other form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TrialEnd {
-    /// It is kept so.
+    /// The other form is kept.
     Kept,
     /// It does not fit, or the compiler refused it.
     DoesNotFit,
@@ -118,9 +118,9 @@ pub enum TrialEnd {
     MoreMemory,
     /// It takes more cycles than the policy alone.
     MoreCycles,
-    /// Memory times cycles are no less than without it.
+    /// The product of memory and cycles is not smaller.
     NoGain,
-    /// They are, but by less than a thousandth.
+    /// The product is smaller, but by less than a thousandth.
     SmallGain,
 }
 
@@ -138,39 +138,39 @@ impl TrialEnd {
     }
 }
 
-/// A region that was asked about.
+/// A region that was tried.
 #[derive(Clone, Debug, Serialize)]
 pub struct LowerTrial {
-    /// What was tried, in words.
+    /// A description of the region and the form.
     pub what: String,
-    /// Instructions of it.
+    /// The number of its instructions.
     pub n: usize,
-    /// What the program took; `None` where it did not fit, or the compiler refused it.
+    /// The program's cost; `None` if it did not fit, or the compiler refused it.
     pub cost: Option<LoweredCost>,
     /// Whether it was kept, or why not.
     pub end: TrialEnd,
 }
 
-/// How a module is best lowered.
+/// The best lowering of a module.
 #[derive(Clone, Debug, Serialize)]
 pub struct LowerAnswer {
-    /// For which TPU.
+    /// The TPU.
     pub target: Target,
-    /// By which compiler.
+    /// The compiler.
     pub libtpu: String,
-    /// Whether it might keep more precision than the programs say.
+    /// Whether the compiler was allowed to keep more precision than the programs specify.
     pub excess_precision: bool,
-    /// What the policy makes by itself; `None` where that does not fit.
+    /// The cost with the policy alone; `None` if that does not fit.
     pub before: Option<LoweredCost>,
-    /// What is kept.
+    /// The cost of the result.
     pub after: Option<LoweredCost>,
-    /// What was tried, in order.
+    /// The trials, in order.
     pub trials: Vec<LowerTrial>,
-    /// Regions that there was no compile left for.
+    /// Regions that were not tried because no compiles were left.
     pub n_left: usize,
-    /// The policy with what was decided.
+    /// The policy with the decisions.
     pub policy: Policy,
-    /// The module by it.
+    /// The module lowered by it.
     #[serde(skip)]
     pub module: Module,
     /// Every decision on it.
@@ -178,10 +178,10 @@ pub struct LowerAnswer {
     pub report: LoweringReport,
 }
 
-/// Lowers a module, asks about each region, and keeps what is cheaper.
+/// Lowers a module, tries each region, and keeps the cheaper form.
 ///
 /// # Errors
-/// A module that cannot be lowered, or that the compiler refuses for another reason than memory; a compiler that cannot be had.
+/// A module that cannot be lowered, or that the compiler refuses for a reason other than memory; a missing compiler.
 pub fn lower_for(
     question: &LowerQuestion,
     asking: &Asking,
@@ -218,7 +218,7 @@ pub fn lower_for(
     })
 }
 
-/// Instructions that could all be in another form.
+/// Instructions that could all have another form.
 #[derive(Clone, Debug)]
 struct Region {
     what: String,
@@ -232,7 +232,7 @@ impl Region {
         format!("{} instruction{plural} `{}` {}", self.members.len(), self.what, self.form.words())
     }
 
-    /// Its halves; of a single instruction none.
+    /// Its halves; empty for a single instruction.
     fn halves(self) -> Vec<Region> {
         if self.members.len() < 2 {
             return Vec::new();
@@ -242,17 +242,17 @@ impl Region {
     }
 }
 
-/// How many regions of a module could be in another form, of which a compiler may be asked.
+/// The number of regions in a module that could have another form, to be decided by compiling.
 pub fn n_in_doubt(module: &Module, report: &LoweringReport) -> usize {
     regions(module, report, &BTreeSet::new()).len()
 }
 
-/// What makes a region: whether it is computed and not moved, and not alive at the peak; its opcode and shape; the rule that
-/// decided; its other form.
+/// The key of a region: whether it is computed (not moved), and whether it is not alive at the peak; its opcode and
+/// shape; the rule that decided; its other form.
 type Asked<'r> = (bool, bool, String, &'r str, StoredAs);
 
-/// All regions of a module in the order in which they are asked about; `alive` are the scoped names of what is alive at the
-/// peak of memory.
+/// All regions of a module in the order in which they are tried; `alive` are the scoped names of the values alive at
+/// the peak of memory.
 fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -> Vec<Region> {
     let instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
     let by_name: BTreeMap<&str, _> = instructions.map(|instr| (&instr.name[..], instr)).collect();
@@ -260,7 +260,7 @@ fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -
     let mut found: BTreeMap<Asked<'_>, (i64, Region)> = BTreeMap::new();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     for decision in report.decisions.iter().filter(|decision| decision.n_bytes_before >= largest / SMALL) {
-        // Of a computation that was copied, one decision is on all copies.
+        // A decision on a computation that was copied applies to all copies.
         let Some(&instr) = by_name.get(&decision.instruction[..]) else { continue };
         if !seen.insert(&decision.instruction) {
             continue;
@@ -280,7 +280,7 @@ fn regions(module: &Module, report: &LoweringReport, alive: &BTreeSet<String>) -
     all.into_iter().map(|(_, (_, region))| region).collect()
 }
 
-/// Instructions that compute or give something narrow.
+/// Instructions that compute or return a narrow dtype.
 fn lowered_names(report: &LoweringReport) -> BTreeSet<String> {
     let decisions = report.decisions.iter();
     decisions.filter(|decision| decision.is_lowered).map(|decision| decision.instruction.clone()).collect()
@@ -290,7 +290,7 @@ fn cost(outcome: &CompileOutcome) -> Option<LoweredCost> {
     outcome.report().map(LoweredCost::of)
 }
 
-/// The best so far.
+/// The best program so far.
 struct Kept {
     policy: Policy,
     module: Module,
@@ -302,18 +302,18 @@ struct Search<'q> {
     question: &'q LowerQuestion,
     compiler: &'q Compiler,
     n_left: u32,
-    /// Whether even what is kept is compiled.
+    /// Whether to compile even what is cached.
     is_fresh: bool,
-    /// What the policy lowers by itself.
+    /// The instructions that the policy alone lowers.
     lowered: BTreeSet<String>,
     kept: Kept,
-    /// What the policy makes by itself.
+    /// The cost with the policy alone.
     limit: Option<LoweredCost>,
     trials: Vec<LowerTrial>,
 }
 
 impl Search<'_> {
-    /// Asks about what the policy makes by itself; gives the scoped names of what is alive at its peak of memory.
+    /// Compiles the policy's own form; returns the scoped names of the values alive at its peak of memory.
     fn first(&mut self, on: &mut dyn FnMut(&Event<'_>)) -> Result<BTreeSet<String>, StudyError> {
         let target = &self.question.target;
         let program = encode::to_bytes(&self.kept.module).map_err(StudyError::encode)?;
@@ -336,7 +336,7 @@ impl Search<'_> {
         Ok(alive)
     }
 
-    /// Asks about regions while compiles are left; gives how many there was none left for.
+    /// Tries regions while compiles are left; returns the number of regions left over.
     fn go_through(
         &mut self,
         mut open: VecDeque<Region>,
@@ -361,7 +361,7 @@ impl Search<'_> {
             self.trials.push(LowerTrial { what: region.words(), n: region.members.len(), cost, end });
             if end == TrialEnd::Kept {
                 let policy = self.because(policy, &region, cost, libtpu);
-                // The same again, as what is said of a decision is in the report.
+                // Lowers again, because the report contains the reasons of the decisions.
                 let (module, report) = lowered(&self.question.module, &policy, &self.question.path)?;
                 self.kept = Kept { policy, module, report, cost };
             } else if end != TrialEnd::SmallGain
@@ -373,7 +373,7 @@ impl Search<'_> {
         Ok(0)
     }
 
-    /// What is kept, and a region in its other form.
+    /// The best policy so far, with a region in its other form.
     fn with(&self, region: &Region) -> Policy {
         let mut policy = self.kept.policy.clone();
         let members = || region.members.iter();
@@ -382,7 +382,8 @@ impl Search<'_> {
         policy
     }
 
-    /// Whether nothing is lowered that the policy by itself leaves in f32, but what a decision rounds for readers that round.
+    /// Whether a policy lowers nothing that the original policy leaves in f32, except values that all their readers
+    /// round.
     fn is_as_exact(&self, report: &LoweringReport, policy: &Policy) -> bool {
         let rounds = |decided: &&Decided| matches!(decided.form, StoredAs::Rounded | StoredAs::Narrow);
         let rounded: BTreeSet<&str> =
@@ -391,7 +392,7 @@ impl Search<'_> {
         lowered.all(|it| self.lowered.contains(&it.instruction) || rounded.contains(&it.instruction[..]))
     }
 
-    /// A policy whose decisions on a region say why.
+    /// A policy whose decisions on a region state their reason.
     fn because(&self, mut policy: Policy, region: &Region, cost: Option<LoweredCost>, libtpu: &str) -> Policy {
         let mib = |n_bytes: i64| format!("{:.1} MiB", n_bytes as f64 / f64::from(1 << 20));
         let because = match (self.kept.cost, cost) {
@@ -413,7 +414,7 @@ impl Search<'_> {
         policy
     }
 
-    /// What the compiler says of a module; `None` where no compile is left.
+    /// The cost of a module; `None` if no compile is left.
     fn compile(
         &mut self,
         module: &Module,
@@ -444,8 +445,8 @@ mod tests {
     use bf16scope_hlo::text;
     use bf16scope_passes::amp;
 
-    /// The sum has more bytes than the transpose, and is asked about behind it, unless only it is alive at the peak: then
-    /// it is the first of what is computed.
+    /// The sum has more bytes than the transpose, and is tried after it, unless only the sum is alive at the peak: then
+    /// it is the first of the computed ones.
     #[test]
     fn what_is_moved_is_asked_about_first_and_then_what_is_alive() {
         let source = "HloModule order
@@ -477,7 +478,7 @@ ENTRY main {
         assert_eq!(asked(&["small"]), ["turned", "small", "sum", "wide"]);
     }
 
-    /// Gains of a ten-thousandth were kept, which no table shows.
+    /// Gains of a ten-thousandth used to be kept, although no table shows them.
     #[test]
     fn what_is_not_kept_says_why() {
         let cost = |n_bytes, cycles| LoweredCost { n_bytes, cycles };

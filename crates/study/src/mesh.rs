@@ -1,4 +1,4 @@
-//! How many devices share a step, instead of what its file says; whether a slice has room for them.
+//! A choice of devices that overrides the file's mesh, and a check that a slice has room for them.
 
 use std::num::NonZeroU32;
 
@@ -9,12 +9,12 @@ use bf16scope_train::Mesh;
 /// The devices of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MeshChoice {
-    /// As the file says.
+    /// The mesh in the file.
     #[default]
     OfFile,
-    /// So many, in replicas of as many as the file says.
+    /// This many devices, with the file's number of partitions per replica.
     Devices(NonZeroU32),
-    /// So many replicas, of so many devices each.
+    /// This many replicas, with this many devices each.
     Axes {
         /// Replicas.
         data: NonZeroU32,
@@ -24,10 +24,10 @@ pub enum MeshChoice {
 }
 
 impl MeshChoice {
-    /// A mesh with the replicas that are chosen.
+    /// The mesh with the chosen replicas.
     ///
     /// # Errors
-    /// Devices that do not split in replicas of the mesh.
+    /// The devices do not divide into replicas of the mesh.
     pub fn over(self, mesh: Mesh) -> Result<Mesh, StudyError> {
         match self {
             MeshChoice::OfFile => Ok(mesh),
@@ -45,10 +45,10 @@ impl MeshChoice {
     }
 }
 
-/// A mesh of `n` devices, which are replicas of as many as it says.
+/// A mesh of `n` devices, with as many devices per replica as in `mesh`.
 ///
 /// # Errors
-/// Devices that do not split so.
+/// The devices do not divide in that way.
 pub fn of_devices(mesh: Mesh, n: NonZeroU32) -> Result<Mesh, StudyError> {
     let model = mesh.model;
     let replicas = NonZeroU32::new(n.get() / model).filter(|_| n.get().is_multiple_of(model.get()));
@@ -56,13 +56,13 @@ pub fn of_devices(mesh: Mesh, n: NonZeroU32) -> Result<Mesh, StudyError> {
     Ok(mesh.of_replicas(replicas))
 }
 
-/// Whether so many devices can be laid over a slice.
+/// Checks that this many devices can be placed on a slice.
 ///
 /// # Errors
-/// A number of them that does not divide the slice.
+/// Their number does not divide the slice.
 pub fn check_slice(mesh: Mesh, n_partitions: u32, target: &Target) -> Result<(), StudyError> {
     let n = u64::from(mesh.data.get()) * u64::from(n_partitions);
-    // What is too large the compiler's own check refuses, and names the slice that is enough.
+    // The compiler itself refuses too many devices, and names a slice that is large enough.
     if let Some(n_cores) = target.n_cores().filter(|&n_cores| n <= n_cores && !n_cores.is_multiple_of(n)) {
         let below = (1..=n).rev().find(|n| n_cores.is_multiple_of(*n)).unwrap_or(1);
         return Err(StudyError::slice(n, target, n_cores, below));

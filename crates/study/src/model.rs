@@ -1,4 +1,4 @@
-//! A task as what is compiled: one of its programs, at a batch, in a precision, over devices. A model in YAML is a task too.
+//! The program of a task to compile: which one, its batch, precision and devices. A model in YAML is a task too.
 
 use std::fmt;
 use std::path::Path;
@@ -21,7 +21,7 @@ use bf16scope_tpu::Target;
 use bf16scope_train::experiment::{Experiment, MeshConfig};
 use bf16scope_train::{Mesh, Objective, ProgramError, over_model_axis, program};
 
-/// Which program of a model.
+/// A program of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ModelProgram {
     /// One training step: state and a batch in, new state and loss out.
@@ -40,7 +40,7 @@ impl fmt::Display for ModelProgram {
     }
 }
 
-/// A task as a subject borrows it: one of the caller's, or that of a model's file.
+/// The task of a subject: borrowed from the caller, or owned by a model's file.
 #[derive(Clone, Debug)]
 pub enum SubjectTask<'t> {
     /// The caller's.
@@ -59,7 +59,7 @@ impl SubjectTask<'_> {
     }
 }
 
-/// A task and how it is trained: what the questions are about. A model's file is read into the same.
+/// A task and how it is trained: the subject of the questions. A model's file is read into the same type.
 ///
 /// ```
 /// use bf16scope_model::graph::Storage;
@@ -74,36 +74,37 @@ impl SubjectTask<'_> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ModelSubject<'t> {
-    /// What answers and errors call it: its task's name, or its file.
+    /// Its name in answers and errors: its task's name, or its file.
     pub name: String,
-    /// What is learnt.
+    /// The task.
     pub task: SubjectTask<'t>,
-    /// Which of its programs.
+    /// The program.
     pub program: ModelProgram,
     /// Examples in a batch.
     pub batch: u32,
-    /// What variables are stored in.
+    /// The storage of variables.
     pub variables: Storage,
-    /// How the loss is minimised, and over which devices; `tuning` and `loss_scale` are the fields below.
+    /// How the loss is minimised, and on which devices; `tuning` and `loss_scale` in it are replaced by the fields
+    /// below.
     pub objective: Objective,
-    /// How the loss is scaled; `None`: as the precision needs it ([`LossScale::usual`]).
+    /// The loss scale; `None`: the precision's default ([`LossScale::usual`]).
     pub loss_scale: Option<LossScale>,
-    /// How its programs are tuned.
+    /// The tuning of its programs.
     pub tune: Tune,
-    /// How they are tuned instead.
+    /// Overrides the tuning.
     pub tune_choice: TuneChoice,
-    /// The devices of a training step, instead of those of `objective`.
+    /// Overrides the devices of a training step in `objective`.
     pub mesh: MeshChoice,
-    /// What the devices of a replica split; empty: as `objective` says.
+    /// How the devices of a replica are partitioned; empty: as in `objective`.
     pub split: Vec<Rule>,
-    /// What its file says, for errors that show its lines; `None` of a task of the caller's.
+    /// The parsed file, for errors that show its lines; `None` for the caller's own task.
     pub experiment: Option<Arc<Experiment>>,
 }
 
-/// Reads a model's file, and counts its examples where it has data; what is made of them is kept where `setup` says.
+/// Reads a model's file, and counts its examples if it has data; `setup` gives the cache for derived data.
 ///
 /// # Errors
-/// A file that is no model.
+/// The file is not a model.
 pub fn read(path: &Path, setup: &Setup) -> Result<Experiment, StudyError> {
     let mut experiment = Experiment::read(path)?;
     experiment.count_examples(path, setup)?;
@@ -111,12 +112,13 @@ pub fn read(path: &Path, setup: &Setup) -> Result<Experiment, StudyError> {
 }
 
 impl<'t> ModelSubject<'t> {
-    /// The training step of a task: 32 examples in a batch, on one device, variables in f32, the default [`Objective`].
+    /// The training step of a task, with defaults: a batch of 32 examples, one device, variables in f32, the default
+    /// [`Objective`].
     pub fn new(task: &'t dyn Task) -> ModelSubject<'t> {
         ModelSubject::with(SubjectTask::Borrowed(task))
     }
 
-    /// As [`ModelSubject::new`], of a task that the subject keeps.
+    /// Like [`ModelSubject::new`], for a task that the subject owns.
     pub fn shared(task: Arc<dyn Task>) -> ModelSubject<'static> {
         ModelSubject::with(SubjectTask::Shared(task))
     }
@@ -139,10 +141,10 @@ impl<'t> ModelSubject<'t> {
         }
     }
 
-    /// The training step of a model, as its file says it.
+    /// The training step of a model, with the settings of its file.
     ///
     /// # Errors
-    /// A file that is no model.
+    /// The file is not a model.
     pub fn read(path: &Path, setup: &Setup) -> Result<ModelSubject<'static>, StudyError> {
         ModelSubject::of_experiment(path, read(path, setup)?)
     }
@@ -150,7 +152,7 @@ impl<'t> ModelSubject<'t> {
     /// The training step of an experiment that was read from `path`.
     ///
     /// # Errors
-    /// Lengths in epochs of which nothing says the steps.
+    /// Lengths in epochs without a known number of steps per epoch.
     pub fn of_experiment(path: &Path, experiment: Experiment) -> Result<ModelSubject<'static>, StudyError> {
         let MeshConfig { mesh, split } = experiment.mesh.clone();
         // Only the loss scale depends on the precision.
@@ -167,7 +169,7 @@ impl<'t> ModelSubject<'t> {
         Ok(ModelSubject { experiment: Some(Arc::new(experiment)), ..subject })
     }
 
-    /// How programs for a target are tuned.
+    /// The tuning of programs for a target.
     pub fn tuning(&self, target: &Target) -> Tuning {
         self.tune_choice.tuning(&self.tune, target)
     }
@@ -175,7 +177,7 @@ impl<'t> ModelSubject<'t> {
     /// Builds and verifies the program, for a target.
     ///
     /// # Errors
-    /// A program that cannot be built, or not over these devices.
+    /// The program cannot be built, or not for these devices.
     pub fn build(&self, precision: Precision, target: &Target) -> Result<Program, StudyError> {
         let of_task = self.objective.mesh;
         let (mesh, n_partitions) = (self.mesh.over(of_task)?, self.mesh.n_partitions(of_task));
@@ -191,11 +193,11 @@ impl<'t> ModelSubject<'t> {
         Ok(program)
     }
 
-    /// Builds and verifies the program of a batch, over a mesh, tuned so; a training step is that of each device of the mesh,
-    /// before a replica is laid over its partitions.
+    /// Builds and verifies the program of a batch, over a mesh, with this tuning; a training step is one device's of
+    /// the mesh, before a replica is partitioned.
     ///
     /// # Errors
-    /// A program that cannot be built.
+    /// The program cannot be built.
     pub fn program_with(
         &self,
         precision: Precision,
@@ -220,7 +222,7 @@ impl<'t> ModelSubject<'t> {
         Ok(program)
     }
 
-    /// A program's error, with the model's line where one is to blame.
+    /// Adds to a program's error the responsible line of the model's file.
     fn cannot_be_built(&self, error: StudyError) -> StudyError {
         let source = match &self.experiment {
             Some(experiment) => match error.passed::<ProgramError>() {
@@ -248,22 +250,22 @@ impl<'t> ModelSubject<'t> {
         Ok(module)
     }
 
-    /// What a batch is of: `images` or `examples`.
+    /// The unit of a batch: `images` or `examples`.
     pub fn unit(&self) -> &'static str {
         unit(self.task.get())
     }
 }
 
-/// What a batch of a task is of.
+/// The unit of a task's batch.
 pub fn unit(task: &dyn Task) -> &'static str {
     let is_image = |feature: &Feature| feature.dtype == FeatureDType::Compute && feature.dims.len() == 3;
     if task.features().iter().any(is_image) { "images" } else { "examples" }
 }
 
-/// Refuses the model axis of a subject, with the line of its file, for a question that lays replicas of one device each.
+/// Refuses a model axis, with the line of its file, in a question that places single-device replicas.
 ///
 /// # Errors
-/// A model axis.
+/// The subject has a model axis.
 pub fn check_no_model_axis(command: &str, subject: &ModelSubject<'_>) -> Result<(), StudyError> {
     let (path, batch) = (Path::new(&subject.name), subject.batch);
     let model = subject.objective.mesh.model.get();
@@ -280,7 +282,7 @@ pub fn check_no_model_axis(command: &str, subject: &ModelSubject<'_>) -> Result<
         "leave `model` and `split` out for {command}; what a step with them takes on a slice of 32 cores says `bf16scope compile \
          {} --target tpu-v3:4x4 --mesh data={data},model={model} --batch {}`",
         word(path),
-        // One that its replicas share.
+        // A batch that its replicas share equally.
         batch.next_multiple_of(data)
     );
     Err(experiment.error(path, error.with_help(help)).into())

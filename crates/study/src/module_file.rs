@@ -1,8 +1,7 @@
-//! From a file to a verified module: HLO text, a serialized `HloModuleProto`, StableHLO in any of its forms, or a graph of
-//! TensorFlow, told apart by what is in it. A file that holds something else is told what it is.
+//! Reads a file into a verified module: HLO text, a serialized `HloModuleProto`, StableHLO in any of its forms, or a
+//! graph of TensorFlow, recognised by content. The error for any other file names its format.
 //!
-//! Everything that reads a module a user names comes through [`load`]. It does not read models (YAML): see
-//! [`super::ModelSubject`].
+//! All modules that a user names are read through [`load`]. Models (YAML) are not: see [`super::ModelSubject`].
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -18,33 +17,33 @@ use bf16scope_pjrt::{ChildSpec, Setup};
 use bf16scope_tensorflow::{self as tensorflow, Graph, GraphKind};
 use bf16scope_tpu::explain::backend::BackEnd;
 
-/// What modules in other forms are read with: XLA's converter of StableHLO, in a child process; sizes and names of graphs.
+/// The settings for reading other forms: XLA's converter for StableHLO, in a child process; sizes and names for graphs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converter {
-    /// Where it comes from.
+    /// Where to find the converter.
     pub setup: Setup,
-    /// The child.
+    /// The child process.
     pub child: ChildSpec,
     /// Sizes of symbolic dimensions, and of those that a graph of TensorFlow leaves open.
     pub sizes: Sizes,
-    /// What of a graph of TensorFlow is read: a signature, or tensors and ops by name, with commas between. `None`: its own
-    /// choice, see [`tensorflow::Choice`].
+    /// The part of a TensorFlow graph to read: a signature, or tensors and ops by name, separated by commas. `None`:
+    /// the default, see [`tensorflow::Choice`].
     pub fetch: Option<String>,
 }
 
-/// Files above this size are refused: a module is held several times over while it is read, and protocol buffers
-/// themselves end at 2 GiB.
+/// Files above this size are refused: several copies of a module are in memory while it is read, and protocol buffers
+/// are limited to 2 GiB themselves.
 const MAX_BYTES: u64 = 512 << 20;
 
-/// Endings of files that hold a module.
+/// File name extensions of modules.
 const ENDINGS: [&str; 7] = ["pb", "txt", "hlo", "mlir", "mlirbc", "meta", "pbtxt"];
-/// Endings of files that hold a model.
+/// File name extensions of models.
 const MODELS: [&str; 2] = ["yaml", "yml"];
-/// How much of a file of no such ending is looked at.
+/// How much of a file with another extension is examined.
 const HEAD: u64 = 4 << 20;
 
-/// Whether a file is a module and not a model in YAML: by its ending, else by what it holds. A file of another kind that
-/// has a name is taken for a module, whose reader says what it is; so is what is no text.
+/// Whether a file is a module and not a model in YAML: by its extension, otherwise by its content. A file of another
+/// known format counts as a module, whose reader names the format; so does a file that is not text.
 pub fn is_module(path: &Path) -> bool {
     by_ending(path).unwrap_or_else(|| {
         let head = head(path);
@@ -52,29 +51,29 @@ pub fn is_module(path: &Path) -> bool {
     })
 }
 
-/// Whether a file is named as a model in YAML.
+/// Whether a file is named like a model in YAML.
 pub fn is_model(path: &Path) -> bool {
     by_ending(path) == Some(false)
 }
 
-/// Whether a file among others is a module: by its ending, else by what it holds. What else lies beside modules is not.
+/// Whether a file among others in a folder is a module: by its extension, otherwise by its content.
 pub fn holds_module(path: &Path) -> bool {
     by_ending(path)
         .unwrap_or_else(|| matches!(kind(path, &head(path)), FileKind::HloText | FileKind::Mlir | FileKind::JaxExport))
 }
 
-/// Whether the ending is a module's; `None` where it is neither a module's nor a model's.
+/// Whether the extension is a module's; `None` if it is neither a module's nor a model's.
 fn by_ending(path: &Path) -> Option<bool> {
     let ends = |endings: &[&str]| path.extension().is_some_and(|ending| endings.iter().any(|known| ending == *known));
     (ends(&ENDINGS) || ends(&MODELS)).then(|| ends(&ENDINGS))
 }
 
-/// What a file or folder holds, by its beginning.
+/// The format of a file or folder, by its beginning.
 fn kind(path: &Path, head: &[u8]) -> FileKind {
     if path.is_dir() { of_folder(path) } else { FileKind::of(head) }
 }
 
-/// The beginning of a file; of a pipe all there is, as it comes once. Nothing of what cannot be read.
+/// The beginning of a file; all of a pipe, because it can be read only once; empty if it cannot be read.
 fn head(path: &Path) -> Vec<u8> {
     if files::is_pipe(path) {
         return files::read(path, MAX_BYTES).unwrap_or_default();
@@ -84,8 +83,8 @@ fn head(path: &Path) -> Vec<u8> {
     if matches!(read, Ok(Ok(_))) { head } else { Vec::new() }
 }
 
-/// Whether these bytes are text, as a model in YAML is: UTF-8, but for a character cut at the end, without what is no
-/// text in it.
+/// Whether these bytes are text like a model in YAML: UTF-8 without control characters, except for a character cut at
+/// the end.
 fn is_text(head: &[u8]) -> bool {
     let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
     is_utf8 && !head.iter().any(|byte| matches!(byte, 0..=8 | 0x0e..=0x1f))
@@ -98,32 +97,32 @@ fn of_folder(path: &Path) -> FileKind {
 /// Reads, decodes and verifies a module.
 ///
 /// # Errors
-/// A file that cannot be read or is too large, that holds neither text nor proto, or whose module is broken; each says
-/// where.
+/// A file that cannot be read or is too large, that holds neither text nor proto, or whose module is invalid; each
+/// error has the place.
 pub fn load(path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let module = decode(path, converter)?;
     check(&module, path)?;
     Ok(module)
 }
 
-/// Verifies a module that [`decode`] read.
+/// Verifies a module read by [`decode`].
 ///
 /// # Errors
-/// A module that breaks rules, or that XLA has compiled.
+/// A module that violates rules, or that XLA has compiled.
 pub fn check(module: &Module, path: &Path) -> Result<(), StudyError> {
     let _span = tracing::info_span!("verify").entered();
-    // A compiler mixes dtypes and layouts as its own back end wants them: that is no mistake of the user's.
+    // A compiler mixes dtypes and layouts as its back end requires: that is not the user's mistake.
     verify(module).map_err(|source| match module.is_scheduled {
         true => compiled_already(module, path),
         false => StudyError::broken(path, source),
     })
 }
 
-/// Reads a module to show it: one that a compiler has made need only be walked, as optimized modules break rules that
-/// programs keep; any other is verified.
+/// Reads a module for display: for one that a compiler has optimized, only the ids are checked, because such modules
+/// violate rules of programs; any other is verified.
 ///
 /// # Errors
-/// As [`load`].
+/// Those of [`load`].
 pub fn load_to_show(path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let module = decode(path, converter)?;
     match module.is_scheduled {
@@ -133,10 +132,10 @@ pub fn load_to_show(path: &Path, converter: &Converter) -> Result<Module, StudyE
     Ok(module)
 }
 
-/// Refuses what no TPU compiler takes again: a module with fusions, which a compiler has made.
+/// Refuses a module with fusions, which a compiler has optimized and no TPU compiler accepts again.
 ///
 /// # Errors
-/// Such a module.
+/// The module is such a one.
 pub fn check_uncompiled(module: &Module, path: &Path) -> Result<(), StudyError> {
     let mut instructions = module.computations.iter().flat_map(|computation| &computation.instructions);
     match module.is_scheduled && instructions.any(|instr| instr.op.opcode() == "fusion") {
@@ -145,20 +144,20 @@ pub fn check_uncompiled(module: &Module, path: &Path) -> Result<(), StudyError> 
     }
 }
 
-/// The error of a module that XLA has compiled, where a program to compile is wanted.
+/// The error for a module that XLA has compiled, where a program to compile is expected.
 pub fn compiled_already(module: &Module, path: &Path) -> StudyError {
     StudyError::already_compiled(path, BackEnd::of(module), devices_of_compiled(module))
 }
 
-/// The file of a SavedModel's folder that holds its graph; of anything else nothing.
+/// The file in a SavedModel's folder that holds its graph; `None` for other paths.
 pub fn saved_model(path: &Path) -> Option<PathBuf> {
     ["saved_model.pb", "saved_model.pbtxt"].into_iter().map(|name| path.join(name)).find(|file| file.is_file())
 }
 
-/// As [`load`], but does not verify: optimized modules break rules that programs keep.
+/// Like [`load`], without verification: optimized modules violate rules of programs.
 ///
 /// # Errors
-/// As [`load`].
+/// Those of [`load`].
 pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let _span = tracing::info_span!("load", path = %path.display()).entered();
     let graph = saved_model(path);
@@ -167,10 +166,10 @@ pub fn decode(path: &Path, converter: &Converter) -> Result<Module, StudyError> 
     decode_bytes(&bytes.map_err(|source| StudyError::read(path, source))?, path, converter)
 }
 
-/// As [`decode`], of the bytes of a file; errors call it `path`.
+/// Like [`decode`], for the bytes of a file; errors use `path`.
 ///
 /// # Errors
-/// As [`load`].
+/// Those of [`load`].
 pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<Module, StudyError> {
     let shown = path.display();
     let kind = FileKind::of(bytes);
@@ -197,7 +196,7 @@ pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<
             Err(source) => {
                 return Err(match foreign::of_proto(bytes) {
                     Some(other) => StudyError::other(path, other),
-                    // It is a proto, and something is wrong in it.
+                    // It is a proto, with an error inside.
                     None if !matches!(source, ProtoError::Wire(_)) => StudyError::no_module(path, source),
                     None => StudyError::no_hlo(path, source),
                 });
@@ -215,7 +214,7 @@ pub fn decode_bytes(bytes: &[u8], path: &Path, converter: &Converter) -> Result<
     Ok(module)
 }
 
-/// The module of a graph of TensorFlow, with what was left out of it said.
+/// The module of a TensorFlow graph; warns of parts that were left out.
 fn of_graph(bytes: &[u8], name: &str, converter: &Converter) -> Result<Module, StudyError> {
     let graph = Graph::read(bytes, name)?;
     let size_of = |number: usize, dim: usize| {
@@ -231,7 +230,7 @@ fn of_graph(bytes: &[u8], name: &str, converter: &Converter) -> Result<Module, S
     Ok(lowered.module)
 }
 
-/// Attributes of a module that XLA's text has and the IR does not model. Source: `hlo_parser.cc`.
+/// Attributes of a module in XLA's text that the IR does not model. Source: `hlo_parser.cc`.
 const KNOWN: [&str; 6] = [
     "alias_passthrough_params",
     "allow_spmd_sharding_propagation_to_output",
@@ -252,7 +251,7 @@ pub(crate) mod tests {
 
     const SCALAR: &str = "HloModule m\n\nENTRY m {\n  ROOT x = f32[] parameter(0)\n}\n";
 
-    /// XLA's, which modules in text do not ask.
+    /// XLA's converter, which modules in text do not use.
     pub(crate) fn converter() -> Converter {
         Converter {
             setup: Setup::default(),
@@ -280,7 +279,7 @@ pub(crate) mod tests {
         assert_eq!(found("in.npz", b"PK\x03\x04...in0.npy"), (true, false));
         assert_eq!(found("notes", b"of today"), (false, false));
         assert_eq!(found("accents", "é".as_bytes().split_last().unwrap().1), (false, false));
-        // A model in ONNX, and something else that is no text.
+        // A model in ONNX, and another file that is not text.
         assert_eq!(found("m.onnx", b"\x08\x08\x12\x07pytorch\x3a\x02\x0a\0\x42\x02\x10\x11"), (true, false));
         assert_eq!(found("noise", b"\xff\xff"), (true, false));
         assert_eq!(found("model.yaml", b"module @m {"), (false, false));
@@ -292,7 +291,7 @@ pub(crate) mod tests {
     fn text_and_proto_are_told_apart_by_what_they_hold() {
         let mut module = loaded("m.txt", SCALAR.as_bytes()).unwrap();
         assert_eq!(loaded("m.pb", format!("// of a test\n\n{SCALAR}").as_bytes()).unwrap(), module);
-        // A name of nine letters has a tab for its length, so this proto begins like a text.
+        // The length of a nine-letter name is a tab, so this proto begins like a text.
         module.name = "HloModule".to_string();
         let bytes = encode::to_bytes(&module).unwrap();
         assert!(bytes.starts_with(b"\n\tHloModule"));
@@ -306,7 +305,7 @@ pub(crate) mod tests {
             error.starts_with("./m.txt holds no HLO: it begins neither with `HloModule` nor as StableHLO"),
             "{error}"
         );
-        // A name and nothing more.
+        // Only a name.
         let error = loaded("m.pb", b"\n\x01m").unwrap_err();
         assert!(error.starts_with("./m.pb: the proto holds no module: "), "{error}");
         let error = loaded("m.hlo", b"HloModule m\nENTRY m {\n  x = f32[ parameter(0)\n}").unwrap_err();

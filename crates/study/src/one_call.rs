@@ -1,5 +1,5 @@
-//! Questions about a task in one call: [`Fit`], [`Plan`], [`Levers`], [`Compare`], [`Explain`]. Each has defaults that work, is
-//! asked by `run`, and is a thin layer over the question of the same name.
+//! Questions about a task in one call: [`Fit`], [`Plan`], [`Levers`], [`Compare`], [`Explain`]. Each has defaults that
+//! work, is run by `run`, and is a thin layer over the question of the same name.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -19,11 +19,11 @@ use bf16scope_tpu::fit::MULTIPLE;
 use bf16scope_tpu::{Spec, Target};
 use bf16scope_train::{Mesh, Objective};
 
-/// A question about a task, before it is asked: the methods that all questions have.
+/// A question about a task under construction: the methods common to all questions.
 ///
-/// Without them it is about the training step of 32 examples on one device, with the default [`Objective`] and variables in
-/// f32, tuned for its target, in f32 and in bf16, on a TPU v2. The compiler is found as the environment says
-/// ([`Setup::from_env`]), installed on first use, and its answers are kept on disk.
+/// The defaults: the training step for 32 examples on one device, with the default [`Objective`] and variables in f32,
+/// tuned for its target, in f32 and in bf16, on a TPU v2. The compiler is found through the environment
+/// ([`Setup::from_env`]), installed on first use, and its outcomes are cached on disk.
 #[must_use = "`run` asks"]
 pub struct Ask<'t, Q> {
     subject: ModelSubject<'t>,
@@ -32,12 +32,12 @@ pub struct Ask<'t, Q> {
     setup: Option<Setup>,
     asking: Asking,
     on_event: Box<dyn FnMut(&Event<'_>) + 't>,
-    /// The first thing that was wrong in what was said.
+    /// The first invalid argument.
     problem: Option<StudyError>,
     question: Q,
 }
 
-/// Which batches of a task fit a TPU, and which is best.
+/// The batches of a task that fit a TPU, and the best one.
 ///
 /// ```no_run
 /// # use bf16scope_model::graph::Precision;
@@ -49,41 +49,41 @@ pub struct Ask<'t, Q> {
 /// ```
 pub type Fit<'t> = Ask<'t, OfFit>;
 
-/// Which slice to rent for a task and a batch of all cores.
+/// The slice to rent for a task and a global batch.
 pub type Plan<'t> = Ask<'t, OfPlan>;
 
-/// What each thing that may save memory or time is worth for a task.
+/// The effect of each option that may save memory or time for a task.
 pub type Levers<'t> = Ask<'t, OfLevers>;
 
-/// What the compiler says of a task's program in several precisions, and which to choose.
+/// The compiler's figures for a task's program in several precisions, and which to choose.
 pub type Compare<'t> = Ask<'t, OfCompare>;
 
-/// Where the memory and the time of a task's program go, by layer and by your line.
+/// Where the memory and the time of a task's program go, by layer and by your source line.
 pub type Explain<'t> = Ask<'t, OfExplain>;
 
-/// What [`Fit`] asks beyond what all questions ask.
+/// The arguments of [`Fit`] beyond the common ones.
 #[derive(Clone, Copy, Debug)]
 pub struct OfFit {
     max_batch: u32,
     multiple: u32,
 }
 
-/// What [`Plan`] asks.
+/// The arguments of [`Plan`].
 #[derive(Clone, Debug, Default)]
 pub struct OfPlan {
     devices: Option<Vec<NonZeroU32>>,
     n_compiles: Option<u32>,
 }
 
-/// What [`Levers`] asks.
+/// The arguments of [`Levers`].
 #[derive(Clone, Copy, Debug)]
 pub struct OfLevers(());
 
-/// What [`Compare`] asks.
+/// The arguments of [`Compare`].
 #[derive(Clone, Copy, Debug)]
 pub struct OfCompare(());
 
-/// What [`Explain`] asks.
+/// The arguments of [`Explain`].
 #[derive(Clone, Copy, Debug)]
 pub struct OfExplain(());
 
@@ -116,8 +116,7 @@ impl<'t, Q> Ask<'t, Q> {
         }
     }
 
-    /// The TPU, such as `"tpu-v3"` (one board) or `"tpu-v3:4x4"` (a slice); called again, another one beside it. Default
-    /// `tpu-v2`; of a plan v2 and v3.
+    /// Adds a TPU, such as `"tpu-v3"` (one board) or `"tpu-v3:4x4"` (a slice). Default `tpu-v2`; for a plan v2 and v3.
     pub fn target<T>(mut self, target: T) -> Self
     where
         T: TryInto<Target>,
@@ -130,14 +129,13 @@ impl<'t, Q> Ask<'t, Q> {
         self
     }
 
-    /// What the network computes in; called again, another one beside it. Default f32 and bf16; of levers f32, of an explanation
-    /// bf16.
+    /// Adds a compute precision. Default f32 and bf16; for levers f32, for an explanation bf16.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precisions.push(precision);
         self
     }
 
-    /// Examples in a batch, of all devices of the mesh; a fit starts there. Default 32.
+    /// Examples in a global batch; a fit starts there. Default 32.
     pub fn batch(mut self, n: u32) -> Self {
         if n == 0 {
             self.wrong(StudyError::zero("a batch of 0 examples"));
@@ -146,8 +144,8 @@ impl<'t, Q> Ask<'t, Q> {
         self
     }
 
-    /// All that says how the loss is minimised: optimizer, schedule, clipping, loss scale, micro-batches, devices. A `tuning`
-    /// that is not [`Tuning::none`] is that of the programs on any target.
+    /// How the loss is minimised: optimizer, schedule, clipping, loss scale, micro-batches, devices. A `tuning` other
+    /// than [`Tuning::none`] applies on any target.
     pub fn objective(mut self, objective: Objective) -> Self {
         if objective.tuning != Tuning::none() {
             self.subject.tune_choice = TuneChoice::These(Box::new(objective.tuning.clone()));
@@ -157,49 +155,49 @@ impl<'t, Q> Ask<'t, Q> {
         self
     }
 
-    /// What variables are stored in. Default f32.
+    /// The storage of variables. Default f32.
     pub fn variables(mut self, storage: Storage) -> Self {
         self.subject.variables = storage;
         self
     }
 
-    /// The devices that share a step. Default one. Those of an [`Ask::objective`] that is set later replace it.
+    /// The devices that share a step. Default one. A later [`Ask::objective`] replaces them.
     pub fn mesh(mut self, mesh: Mesh) -> Self {
         self.subject.objective.mesh = mesh;
         self
     }
 
-    /// How programs are tuned. Default: what pays on the target.
+    /// The tuning of programs. Default: what is beneficial on the target.
     pub fn tune(mut self, choice: TuneChoice) -> Self {
         self.subject.tune_choice = choice;
         self
     }
 
-    /// Where the compiler comes from, and where its answers are kept. Default as the environment says.
+    /// Where to find the compiler, and where to cache its outcomes. Default: from the environment.
     pub fn setup(mut self, setup: &Setup) -> Self {
         self.setup = Some(setup.clone());
         self
     }
 
-    /// How the compiler is asked, its set-up included: in a child process, afresh, with excess precision.
+    /// How to call the compiler, including its set-up: in a child process, without the cache, with excess precision.
     pub fn asking(mut self, asking: &Asking) -> Self {
         self.setup = Some(asking.setup.clone());
         self.asking = asking.clone();
         self
     }
 
-    /// Progress: called when a program is compiled and when that is done. Default none.
+    /// Progress callback, called when a compile begins and ends. Default none.
     pub fn on_event(mut self, on_event: impl FnMut(&Event<'_>) + 't) -> Self {
         self.on_event = Box::new(on_event);
         self
     }
 
-    /// Keeps the first problem.
+    /// Records the first invalid argument.
     fn wrong(&mut self, problem: StudyError) {
         self.problem.get_or_insert(problem);
     }
 
-    /// What was said, with defaults for what was not.
+    /// Fills in the defaults.
     fn with_defaults(mut self, targets: &[&str], precisions: &[Precision]) -> Result<(Ask<'t, Q>, Asking), StudyError> {
         if let Some(problem) = self.problem {
             return Err(problem);
@@ -215,7 +213,7 @@ impl<'t, Q> Ask<'t, Q> {
         Ok((self, asking))
     }
 
-    /// The one target of a question that is about one.
+    /// The target, for a question about a single one.
     fn one_target(&self, question: &str) -> Result<Target, StudyError> {
         match &self.targets[..] {
             [target] => Ok(target.clone()),
@@ -229,7 +227,7 @@ impl<'t, Q> Ask<'t, Q> {
     }
 }
 
-/// What most questions are about where nothing is said.
+/// The default precisions of most questions.
 const BOTH: [Precision; 2] = [Precision::F32, Precision::Bf16];
 
 impl<'t> Fit<'t> {
@@ -247,22 +245,22 @@ impl<'t> Fit<'t> {
         self
     }
 
-    /// The search ends at a multiple of this: more saves compiles. Default [`MULTIPLE`].
+    /// Bisects to a multiple of this: a larger one saves compiles. Default [`MULTIPLE`].
     pub fn multiple(mut self, n: u32) -> Fit<'t> {
         self.question.multiple = n.max(1);
         self
     }
 
-    /// Which program. Default the training step.
+    /// The program. Default the training step.
     pub fn program(mut self, program: ModelProgram) -> Fit<'t> {
         self.subject.program = program;
         self
     }
 
-    /// Asks, some six to ten compiles for each target and precision.
+    /// Runs the question: six to ten compiles for each target and precision.
     ///
     /// # Errors
-    /// As of [`fit`].
+    /// Those of [`fit`].
     pub fn run(self) -> Result<FitAnswer, StudyError> {
         let (ask, asking) = self.with_defaults(&["v2"], &BOTH)?;
         let Ask { subject, targets, precisions, mut on_event, question: OfFit { max_batch, multiple }, .. } = ask;
@@ -288,16 +286,16 @@ impl<'t> Plan<'t> {
         self
     }
 
-    /// Programs to compile at most that are not kept from before. Default 12.
+    /// The largest number of compiles that are not cached. Default 12.
     pub fn compiles(mut self, n: u32) -> Plan<'t> {
         self.question.n_compiles = Some(n);
         self
     }
 
-    /// Asks.
+    /// Runs the question.
     ///
     /// # Errors
-    /// As of [`plan`].
+    /// Those of [`plan`].
     pub fn run(self) -> Result<PlanAnswer, StudyError> {
         let (ask, asking) = self.with_defaults(&["v2", "v3"], &BOTH)?;
         let Ask { subject, targets, precisions, mut on_event, question: OfPlan { devices, n_compiles }, .. } = ask;
@@ -319,10 +317,10 @@ impl<'t> Levers<'t> {
         Ask::begin(task, OfLevers(()))
     }
 
-    /// Asks, a compile for each lever and target.
+    /// Runs the question: a compile for each lever and target.
     ///
     /// # Errors
-    /// Several precisions; as of [`levers`].
+    /// Several precisions; those of [`levers`].
     pub fn run(self) -> Result<LeversAnswer, StudyError> {
         let (ask, asking) = self.with_defaults(&["v2"], &[Precision::F32])?;
         let Ask { subject, targets, precisions, mut on_event, .. } = ask;
@@ -339,16 +337,16 @@ impl<'t> Compare<'t> {
         Ask::begin(task, OfCompare(()))
     }
 
-    /// Which program. Default the training step.
+    /// The program. Default the training step.
     pub fn program(mut self, program: ModelProgram) -> Compare<'t> {
         self.subject.program = program;
         self
     }
 
-    /// Asks, a compile for each precision.
+    /// Runs the question: a compile for each precision.
     ///
     /// # Errors
-    /// Several targets; as of [`compare`].
+    /// Several targets; those of [`compare`].
     pub fn run(self) -> Result<Comparison, StudyError> {
         let (mut ask, asking) = self.with_defaults(&["v2"], &BOTH)?;
         let target = ask.one_target("compare")?;
@@ -362,16 +360,16 @@ impl<'t> Explain<'t> {
         Ask::begin(task, OfExplain(()))
     }
 
-    /// Which program. Default the training step.
+    /// The program. Default the training step.
     pub fn program(mut self, program: ModelProgram) -> Explain<'t> {
         self.subject.program = program;
         self
     }
 
-    /// Asks, a compile for each precision.
+    /// Runs the question: a compile for each precision.
     ///
     /// # Errors
-    /// Several targets; as of [`explain`].
+    /// Several targets; those of [`explain`].
     pub fn run(self) -> Result<Explanations, StudyError> {
         let (mut ask, asking) = self.with_defaults(&["v2"], &[Precision::Bf16])?;
         let target = ask.one_target("explain")?;

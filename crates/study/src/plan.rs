@@ -19,27 +19,28 @@ use bf16scope_tpu::plan::{Fit, Point, Series, Setting, SliceRow, accumulated, ne
 use bf16scope_tpu::{CompileOutcome, Compiled, Links, Spec, Target, TpuError};
 use bf16scope_train::{Mesh, StateOf};
 
-/// Which slice to rent.
+/// A question about which slice to rent.
 #[derive(Clone, Debug)]
 pub struct PlanQuestion<'t> {
-    /// For the training step of which model; its batch is that of all cores.
+    /// The model, whose training step is planned; its batch is the global one.
     pub subject: ModelSubject<'t>,
-    /// On which TPUs, each without a grid: what their slices are is the question.
+    /// The TPUs, each without a grid: the sizes of their slices are the question.
     pub boards: Vec<Target>,
-    /// Numbers of cores; those that a TPU has no slice of are left out.
+    /// Numbers of cores; those without a slice of a TPU are left out.
     pub devices: Vec<NonZeroU32>,
-    /// What the network computes in.
+    /// The compute precisions.
     pub precisions: Vec<Precision>,
-    /// Whether the backward pass rematerialises what the target's tuning and the file say: `[true, false]` tries both.
+    /// Whether the backward pass rematerialises according to the target's tuning and the file: `[true, false]` tries
+    /// both.
     pub remats: Vec<bool>,
-    /// Whether the state is sharded, over all cores.
+    /// Whether the state is sharded over all cores.
     pub sharded: Vec<bool>,
-    /// Programs to compile at most that are not kept from before.
+    /// The largest number of compiles that are not cached.
     pub n_compiles: u32,
 }
 
 impl<'t> PlanQuestion<'t> {
-    /// In f32 and bf16 on v2 and v3 of 8 to 2,048 cores, from at most twelve compiles.
+    /// In f32 and bf16 on v2 and v3 with 8 to 2,048 cores, from at most twelve compiles.
     pub fn new(subject: ModelSubject<'t>) -> PlanQuestion<'t> {
         let board = |name| Spec::named(name).map(Target::board);
         PlanQuestion {
@@ -54,7 +55,7 @@ impl<'t> PlanQuestion<'t> {
     }
 }
 
-/// How fast the links of a TPU are.
+/// The speed of a TPU's links.
 #[derive(Clone, Debug, Serialize)]
 pub struct TpuLinks {
     /// One board of the TPU.
@@ -63,24 +64,24 @@ pub struct TpuLinks {
     pub links: Option<Links>,
 }
 
-/// A plan, with what it is of.
+/// A plan, with its subject.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanAnswer {
     /// The task's name, or the model's file.
     pub model: String,
-    /// Examples in a batch of all cores.
+    /// Examples in a global batch.
     pub batch: u32,
-    /// What a batch is of: `images` or `examples`.
+    /// The unit of a batch: `images` or `examples`.
     pub unit: &'static str,
     /// The compiler.
     pub libtpu: String,
-    /// Whether it might keep more precision than the programs say.
+    /// Whether the compiler was allowed to keep more precision than the programs specify.
     pub excess_precision: bool,
-    /// How fast collectives are, by TPU.
+    /// The speed of collectives, by TPU.
     pub links: Vec<TpuLinks>,
-    /// What is known of each setting.
+    /// The figures of each setting.
     pub rows: Vec<SliceRow>,
-    /// Sentences on what is not in the rows.
+    /// Sentences on the settings that were left out.
     pub left_out: Vec<String>,
 }
 
@@ -91,10 +92,10 @@ impl PlanAnswer {
     }
 }
 
-/// Compiles what tells most, and predicts the rest.
+/// Compiles the most informative settings, and predicts the rest.
 ///
 /// # Errors
-/// A question that nothing can be planned of; a compiler that cannot be had. What it refuses is left out.
+/// A question without any possible setting; a missing compiler. A setting that the compiler refuses is left out.
 pub fn plan(
     question: &PlanQuestion<'_>,
     asking: &Asking,
@@ -119,7 +120,7 @@ pub fn plan(
     })
 }
 
-/// What is planned, and what cannot be.
+/// The settings to plan, and sentences on those that are impossible.
 fn settings(question: &PlanQuestion<'_>, batch: u32) -> Result<(Vec<Setting>, Vec<String>), StudyError> {
     let mut left_out = Vec::new();
     let accumulate = question.subject.objective.accumulate.get();
@@ -173,12 +174,12 @@ fn all_series(question: &PlanQuestion<'_>, board: &Target) -> Vec<Series> {
     all
 }
 
-/// The slice of exactly so many cores.
+/// The slice with exactly this many cores.
 pub fn slice(version: &'static Spec, n_cores: u32) -> Option<Target> {
     version.slice_of(n_cores as usize).filter(|slice| slice.n_cores() == Some(u64::from(n_cores)))
 }
 
-/// Asks about settings while compiles are left.
+/// Compiles settings while compiles are left.
 struct Asker<'q> {
     subject: &'q ModelSubject<'q>,
     asking: &'q Asking,
@@ -199,7 +200,7 @@ fn compiled(
         match asker.ask(&settings[at])? {
             Some(CompileOutcome::Failed(text)) => left_out.push(refusal(&settings.remove(at), &text)),
             Some(outcome) => points.push(Point { setting: settings[at].clone(), outcome }),
-            // What is cached costs nothing, and comes by the same order.
+            // Cached outcomes are free, and are visited in the same order.
             None => break,
         }
     }
@@ -228,7 +229,7 @@ fn refusal(setting: &Setting, message: &str) -> String {
 }
 
 impl Asker<'_> {
-    /// What is kept of one core alone with the part of a setting, as `fit` compiles it.
+    /// Cached outcomes for a single core with a setting's part of the batch, as `fit` compiles it.
     fn kept(&self, settings: &[Setting]) -> Result<Vec<Point>, StudyError> {
         let mut points: Vec<Point> = Vec::new();
         for setting in settings.iter().filter(|setting| !setting.series.in_parts) {
@@ -239,7 +240,8 @@ impl Asker<'_> {
             if self.asking.fresh || points.iter().any(|point| point.setting == alone) {
                 continue;
             }
-            // What cannot be built alone is no help, and no error: nobody asked for it.
+            // A program that cannot be built for a single core gives no point, and is not an error: it was not
+            // requested.
             let Ok(module) = program(self.subject, &alone) else { continue };
             let compiler = self.asking.compiler(Placement::default());
             let program = encode::to_bytes(&module).map_err(StudyError::encode)?;
@@ -254,7 +256,7 @@ impl Asker<'_> {
         Ok(points)
     }
 
-    /// What the compiler says of a setting; `None` where no compile is left for it.
+    /// The outcome for a setting; `None` if no compile is left for it.
     fn ask(&mut self, setting: &Setting) -> Result<Option<CompileOutcome>, StudyError> {
         let Setting { target, batch, .. } = setting;
         let module = match program(self.subject, setting) {
@@ -295,7 +297,7 @@ fn program(subject: &ModelSubject<'_>, setting: &Setting) -> Result<Module, Stud
     let tuning = subject.tuning(target);
     let tuning = if series.remat { tuning } else { without_remat(tuning) };
     let precision = series.precision.parse().map_err(|_| StudyError::no_program(&series.precision, *batch))?;
-    // What else the replicas share is as the file or the objective says.
+    // The rest of the mesh is as in the file or the objective.
     let replicas = NonZeroU32::new(*n_cores).filter(|n| n.get() > 1);
     let mut mesh = replicas.map_or(Mesh::default(), |n| subject.objective.mesh.of_replicas(n));
     mesh.state = if series.in_parts { StateOf::Sharded } else { StateOf::Whole };

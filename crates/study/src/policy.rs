@@ -1,4 +1,4 @@
-//! From what a user says to a policy: a preset's name, or a document.
+//! Parses a policy: a preset's name, or a document.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use bf16scope_files as files;
 use bf16scope_model::document::{self, Document, Value};
 use bf16scope_passes::amp::{Policy, PolicyDocument, PolicyError};
 
-/// A preset's policy, that of a file (a name that ends in `.yaml`, `.yml` or `.json`, or has a folder in it), or that of a
+/// The policy of a preset, of a file (a name that ends in `.yaml`, `.yml` or `.json`, or contains a folder), or of a
 /// document in braces, such as `{keep: [head]}`.
 ///
 /// # Errors
-/// A name of no preset; a file that cannot be read; a document that is not a policy.
+/// An unknown preset; a file that cannot be read; a document that is not a policy.
 pub fn policy(name: &str) -> Result<Policy, StudyError> {
     if name.trim_start().starts_with('{') {
         return policy_of_text(name);
@@ -33,10 +33,10 @@ pub fn policy(name: &str) -> Result<Policy, StudyError> {
     Policy::try_from(document.read::<PolicyDocument>()?).map_err(|source| StudyError::not_a_policy(path, source))
 }
 
-/// A preset's policy, or that of a document: its text, which errors call `policy`.
+/// The policy of a preset, or of a document given as text, which errors call `policy`.
 ///
 /// # Errors
-/// A name of no preset; a document that is no policy.
+/// An unknown preset; a document that is not a policy.
 pub fn policy_of_text(text: &str) -> Result<Policy, StudyError> {
     if !text.contains([':', '\n']) || text.starts_with("jmp:") {
         return Ok(Policy::preset(text)?);

@@ -1,8 +1,8 @@
-//! Paths in commands that a user may type next.
+//! Quotes paths for commands that a user may type next.
 
 use std::path::Path;
 
-/// A path as one word of a POSIX shell: as it is where nothing in it means something there, else in single quotes.
+/// A path as one word of a POSIX shell: unchanged if it has no special characters, otherwise in single quotes.
 pub fn word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);

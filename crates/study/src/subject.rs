@@ -1,5 +1,5 @@
-//! Programs to compile, and their forms: a model in one precision or several, a module as it is given or lowered by
-//! policies. Every program that a question is about is made here or in [`super::model`].
+//! Programs to compile, and their forms: a model in one precision or several, a module unchanged or lowered by
+//! policies. Every program of a question is made here or in [`super::model`].
 
 use std::path::Path;
 
@@ -14,38 +14,38 @@ use bf16scope_passes::amp::{self, Boundary, LowDType, LoweringReport, Policy, Re
 use bf16scope_passes::tuning::Tuning;
 use bf16scope_tpu::Target;
 
-/// A module has whatever precision it has.
+/// The label of an unchanged module, whose precision is its own.
 pub const AS_GIVEN: &str = "as given";
 
 /// A form of a module.
 #[derive(Clone, Debug)]
 pub struct Form {
-    /// What it is called in a table: [`AS_GIVEN`], or a policy's name.
+    /// Its label in a table: [`AS_GIVEN`], or a policy's name.
     pub label: String,
-    /// By which policy it is lowered; `None`: it is as in its file.
+    /// The policy that lowers it; `None`: unchanged from its file.
     pub policy: Option<Policy>,
-    /// What lowers it without a question about forms, such as a variable, which a warning then names.
+    /// The cause if it is lowered outside of the question, such as an environment variable; for a warning.
     pub by: Option<&'static str>,
 }
 
 impl Form {
-    /// As it is in its file.
+    /// Unchanged from its file.
     pub fn as_given() -> Form {
         Form { label: AS_GIVEN.to_string(), policy: None, by: None }
     }
 
-    /// Lowered by a policy, which is called so.
+    /// Lowered by a policy, with its label.
     pub fn lowered(name: impl Into<String>, policy: Policy) -> Form {
         Form { label: name.into(), policy: Some(policy), by: None }
     }
 
-    /// Lowered wherever it is used, because `by` says so.
+    /// Lowered everywhere, because `by` says so.
     pub fn lowered_by(by: &'static str, policy: Policy) -> Form {
         Form { label: AS_GIVEN.to_string(), policy: Some(policy), by: Some(by) }
     }
 
-    /// Every preset that lowers to bf16 and leaves the types of parameters and results, so that what calls the program need
-    /// not change; of those that are the same policy, one.
+    /// Every preset that lowers to bf16 and keeps the types of parameters and results, so that the calling program need
+    /// not change; without duplicates.
     pub fn all() -> Vec<Form> {
         let mut all: Vec<(&str, Policy)> = Vec::new();
         for name in presets::NAMES {
@@ -67,20 +67,20 @@ impl Form {
         }
     }
 
-    /// Whether a question asks for a policy.
+    /// Whether the question requests a policy.
     pub(super) fn is_asked(&self) -> bool {
         self.asked().is_some()
     }
 
-    /// The policy that a question asks for.
+    /// The policy that the question requests.
     fn asked(&self) -> Option<&Policy> {
         self.policy.as_ref().filter(|_| self.by.is_none())
     }
 
-    /// A module in this form.
+    /// Brings a module into this form.
     ///
     /// # Errors
-    /// A module that cannot be lowered.
+    /// The module cannot be lowered.
     pub fn of(&self, module: Module, path: &Path) -> Result<Module, StudyError> {
         let Some(policy) = &self.policy else { return Ok(module) };
         let (lowered, report) = lowered(&module, policy, path)?;
@@ -93,12 +93,12 @@ impl Form {
     }
 }
 
-/// A module by a policy, and every decision on it.
+/// A module lowered by a policy, and every decision on it.
 pub(super) fn lowered(module: &Module, policy: &Policy, path: &Path) -> Result<(Module, LoweringReport), StudyError> {
     amp::run(module, policy).map_err(|source| StudyError::lower(path, source))
 }
 
-/// A program to compile, and what to call it.
+/// A program to compile, and its label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The model's precision, [`AS_GIVEN`], or a policy.
@@ -107,7 +107,7 @@ pub struct Subject {
     pub name: String,
     /// The program, serialized and verified.
     pub bytes: Vec<u8>,
-    /// Whether it takes or gives other dtypes than the first subject.
+    /// Whether its parameters or results have other dtypes than the first subject's.
     pub changes_interface: bool,
 }
 
@@ -116,23 +116,23 @@ pub struct Subject {
 pub struct Programs {
     /// The programs.
     pub subjects: Vec<Subject>,
-    /// Examples in a batch, which only a model says.
+    /// Examples per batch, known only for a model.
     pub batch: Option<u32>,
-    /// What a second does some of.
+    /// The unit of throughput per second.
     pub unit: &'static str,
-    /// How a model's programs are tuned.
+    /// The tuning of a model's programs.
     pub tuning: Option<Tuning>,
-    /// What a model's variables are stored in.
+    /// The storage of a model's variables.
     pub variables: Option<Storage>,
-    /// How they lie over cores.
+    /// Their placement on cores.
     pub placement: Placement,
-    /// Whether one device can run them by itself, on a CPU too.
+    /// Whether a single device, also a CPU, can run them.
     pub runs_alone: bool,
-    /// What a model's replicas are asked to sum gradients in.
+    /// The dtype in which a model's replicas should sum gradients.
     pub sums: Option<DType>,
 }
 
-/// A module in each form that is asked for. What is the same program as one before it is left out, and said to be.
+/// A module in each requested form. A form that equals an earlier one is left out, with a warning.
 ///
 /// # Errors
 /// A policy that changes nothing; a module that the compiler has optimized.
@@ -181,7 +181,7 @@ fn changes_nothing(report: &LoweringReport) -> bool {
     report.decisions.iter().all(|decision| decision.old == decision.new && !decision.is_lowered)
 }
 
-/// Why there is nothing to put beside a module.
+/// Why no form of a module differs from it.
 fn nothing_to_lower(path: &Path, idle: &[(String, LoweringReport)]) -> StudyError {
     let Some((policy, report)) = idle.first() else { return StudyError::no_policy(path) };
     let n = report.totals.values().map(|total| total.lowered + total.kept).sum::<usize>();
@@ -207,12 +207,12 @@ fn subject(form: &Form, given: &Module, module: &Module) -> Result<Subject, Stud
 }
 
 impl Programs {
-    /// What is made of a module.
+    /// The programs of a module.
     ///
     /// # Errors
-    /// As [`forms`].
+    /// Those of [`forms`].
     pub fn of_module(module: Module, path: &Path, asked: &[Form]) -> Result<Programs, StudyError> {
-        // Lowering leaves what is said of devices as it is.
+        // Lowering does not change the devices.
         let placement = placement(&module, path)?;
         let runs_alone = runs_alone(&module).is_ok();
         let subjects = forms(module, path, asked)?.into_iter().map(|(_, subject)| subject).collect();
@@ -228,10 +228,10 @@ impl Programs {
         })
     }
 
-    /// What is made of a model, for a target, in each of these precisions.
+    /// The programs of a model, for a target, in each of these precisions.
     ///
     /// # Errors
-    /// A program that cannot be built.
+    /// A program cannot be built.
     pub fn of_model(
         model: &ModelSubject<'_>,
         precisions: &[Precision],
@@ -244,7 +244,7 @@ impl Programs {
             placement = self::placement(&module, Path::new(&model.name))?;
             let label = precision.to_string();
             let bytes = encode::to_bytes(&module).map_err(StudyError::encode)?;
-            // Who calls a model's program is bf16scope, which casts what it feeds.
+            // bf16scope calls a model's program itself, and casts its inputs.
             subjects.push(Subject { name: label.clone(), label, bytes, changes_interface: false });
         }
         Ok(Programs {
@@ -254,14 +254,14 @@ impl Programs {
             tuning: Some(model.tuning(target)),
             variables: Some(model.variables),
             placement,
-            // Its f32 program of one device is what is audited.
+            // An audit uses its f32 program for one device.
             runs_alone: true,
             sums: Some(model.objective.mesh.sum.dtype()),
         })
     }
 }
 
-/// How a module lies over cores.
+/// A module's placement on cores.
 pub(super) fn placement(module: &Module, path: &Path) -> Result<Placement, StudyError> {
     let placement = Placement::from_module(module).map_err(|source| StudyError::placement(path, source))?;
     if placement.devices.is_one()
@@ -276,7 +276,7 @@ pub(super) fn placement(module: &Module, path: &Path) -> Result<Placement, Study
     Ok(placement)
 }
 
-/// Refuses a module for several devices, where one program stands for others.
+/// Refuses a module for several devices, for comparisons of single-device programs.
 pub(super) fn refuse_several(module: &Module, path: &Path) -> Result<(), StudyError> {
     match several_devices(module) {
         Some(NotAlone::Devices { wants, by }) => Err(StudyError::several_devices(path, &by, wants)),

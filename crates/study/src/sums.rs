@@ -1,4 +1,4 @@
-//! What devices that were asked for f32 add up in less, by the program that their compiler made.
+//! Finds sums across devices in less precision than the requested f32, in the compiled program.
 
 use super::StudyError;
 use bf16scope_tpu::NarrowSum;
@@ -11,11 +11,11 @@ pub fn sum_in_words(NarrowSum { op_name, source, n_bytes, .. }: &NarrowSum) -> S
     format!("{:.1} {unit} of {name}{place}", *n_bytes as f64 / f64::from(size))
 }
 
-/// What the devices of a training that asked for f32 add up in less, by the program that their compiler made: of the parts of
-/// a replica a warning, which is the partitioner's affair; of replicas alone an error.
+/// Checks the sums across devices in a compiled training that should be in f32: between partitions of a replica they
+/// give a warning, because the partitioner decides; between replicas they are an error.
 ///
 /// # Errors
-/// Replicas that sum in less than f32.
+/// Replicas sum in less than f32.
 pub fn check_sums(narrow: &[NarrowSum], n_partitions: u32) -> Result<Option<String>, StudyError> {
     /// Lines of a warning.
     const MOST: usize = 4;
@@ -39,7 +39,7 @@ pub fn check_sums(narrow: &[NarrowSum], n_partitions: u32) -> Result<Option<Stri
 mod tests {
     use super::*;
 
-    /// The check of a training, with what a TPU's compiler makes of a split network (its CPU one adds in f32).
+    /// The check of a training, on a TPU compiler's output for a partitioned network (the CPU's adds in f32).
     #[test]
     fn what_devices_add_in_less_than_f32_is_said_before_a_training() {
         let sum = |layer: usize| NarrowSum {

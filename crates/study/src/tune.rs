@@ -1,4 +1,4 @@
-//! How a model's programs are tuned, instead of what its file says.
+//! A choice of tuning that overrides the file's.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,24 +6,24 @@ use std::str::FromStr;
 use bf16scope_passes::tuning::{Tune, Tuning};
 use bf16scope_tpu::Target;
 
-/// How programs are tuned, instead of what their file or task says. As text: `auto`, `none` or a target.
+/// A tuning that overrides the file's or task's. As text: `auto`, `none` or a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TuneChoice {
-    /// As the file says.
+    /// As in the file.
     #[default]
     OfFile,
-    /// What pays where the program goes.
+    /// The choices that are beneficial on the program's target.
     Auto,
-    /// Nothing.
+    /// No tuning.
     None,
-    /// What the file says, for this target, wherever the program goes.
+    /// The file's tuning for this target, wherever the program runs.
     For(Target),
-    /// These choices, on any target.
+    /// This tuning, on any target.
     These(Box<Tuning>),
 }
 
 impl TuneChoice {
-    /// How programs for `target` are tuned whose file or task says `tune`.
+    /// The tuning of programs for `target` whose file or task specifies `tune`.
     pub fn tuning(&self, tune: &Tune, target: &Target) -> Tuning {
         match self {
             TuneChoice::OfFile => tune.tuning(&target.tuning()),

@@ -1,9 +1,9 @@
-//! Types of 64 bits, of which a TPU has none: what the compiler does not rewrite in 32 bits it refuses, by a name that says little.
+//! 64-bit types, which a TPU lacks: the compiler rewrites them to 32 bits or refuses them with an unhelpful message.
 
 use bf16scope_hlo::{DType, Module, Op, proto};
 
-/// What to say below a refusal of a program with such types: the first instructions, where they were written, and what to do.
-/// The compiler's text may name one, which then comes first. Nothing where there is none.
+/// The remark below a refusal of a program with such types: the first instructions, where they were written, and what
+/// to do. An instruction that the compiler's text names comes first. `None` without such types.
 pub(super) fn remark(program: &[u8], refusal: &str) -> Option<String> {
     let (instructions, remedy) = named(program, refusal)?;
     Some(format!("a TPU has no types of 64 bits, and these have them: {instructions}\nhelp: {remedy}"))
@@ -20,14 +20,14 @@ pub(super) fn warning(program: &[u8]) -> Option<String> {
 
 /// The first instructions with such types, and the remedy.
 fn named(program: &[u8], refusal: &str) -> Option<(String, &'static str)> {
-    /// As many are named.
+    /// This many are named.
     const N_NAMED: usize = 3;
     let module = proto::decode::from_bytes(program).ok()?;
     let floats = wide(&module, &[DType::F64, DType::C128]);
-    // Whole numbers are rewritten almost everywhere.
+    // Integers are rewritten almost everywhere.
     let is_about_them = refusal.contains("X64") || refusal.contains("64-bit");
     let mut all = if floats.is_empty() && is_about_them { wide(&module, &[DType::S64, DType::U64]) } else { floats };
-    // A stable sort: what is named first, then constants, at which such types often begin.
+    // A stable sort: first named instructions, then constants, where such types often begin.
     all.sort_by_key(|one| (!names(refusal, &one.name), !one.begins));
     let (first, more) = (all.first()?, all.len().saturating_sub(N_NAMED));
     let named: Vec<&str> = all.iter().take(N_NAMED).map(|one| one.shown.as_str()).collect();
@@ -40,7 +40,7 @@ fn named(program: &[u8], refusal: &str) -> Option<(String, &'static str)> {
     Some((format!("{}{more}", named.join(", ")), remedy))
 }
 
-/// Whether a text of the compiler names an instruction: `%fft.3`, and not of a longer name.
+/// Whether a text of the compiler names an instruction: `%fft.3`, but not as part of a longer name.
 fn names(text: &str, name: &str) -> bool {
     let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || "._-".contains(c));
     let marked = format!("%{name}");

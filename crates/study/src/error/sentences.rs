@@ -1,4 +1,5 @@
-//! The sentences of the study's own errors, a function each. What other rooms say is passed on by `From`, in [`super`].
+//! The sentences of the study's own errors, a function each. Errors of other crates are passed on by `From`, in
+//! [`super`].
 
 use std::io;
 use std::num::NonZeroU32;
@@ -24,7 +25,7 @@ impl StudyError {
         StudyError::in_file(StudyErrorKind::File, path, text).because(source)
     }
 
-    /// A file of another kind.
+    /// A file of another format.
     pub(crate) fn other(path: &Path, other: Other) -> StudyError {
         let whole = format!("{} is {other}", path.display());
         match whole.split_once("\nhelp: ") {
@@ -38,7 +39,7 @@ impl StudyError {
         StudyError::in_file(StudyErrorKind::File, path, text).with_help("the file may be damaged").because(source)
     }
 
-    /// A proto that is no module.
+    /// A proto that is not a module.
     pub(crate) fn no_module(path: &Path, source: ProtoError) -> StudyError {
         let text = format!("{}: the proto holds no module", path.display());
         StudyError::in_file(StudyErrorKind::File, path, text).because(source)
@@ -55,7 +56,7 @@ impl StudyError {
         StudyError::in_file(StudyErrorKind::File, path, text).with_help(help).because(source)
     }
 
-    /// Names of a TensorFlow graph, for what is none.
+    /// `--fetch` for a file that is not a TensorFlow graph.
     pub(crate) fn no_fetch(path: &Path, fetch: &str) -> StudyError {
         let text = format!("--fetch {fetch} chooses within a TensorFlow graph, and {} is none", path.display());
         StudyError::in_file(StudyErrorKind::Question, path, text).with_help("leave it out: a module is one program")
@@ -103,13 +104,13 @@ impl StudyError {
         StudyError::passed_on(StudyErrorKind::Module, error)
     }
 
-    /// A module that does not say over which devices it goes.
+    /// A module whose placement on devices is unknown.
     pub(crate) fn placement(path: &Path, source: PlacementError) -> StudyError {
         let text = format!("{} cannot be compiled", path.display());
         StudyError::in_file(StudyErrorKind::Module, path, text).because(source)
     }
 
-    /// A module that XLA has compiled, where a program to compile is wanted.
+    /// A module that XLA has compiled, where a program to compile is expected.
     pub(crate) fn already_compiled(path: &Path, back_end: BackEnd, devices: Devices) -> StudyError {
         let (by, explain) = match back_end {
             BackEnd::Tpu => ("XLA's TPU compiler", "; `bf16scope explain` reads this one as it is"),
@@ -132,7 +133,7 @@ impl StudyError {
         StudyError::in_file(StudyErrorKind::Module, path, text).with_help(help)
     }
 
-    /// A module for several devices among those of one core; `by` says how many it wants.
+    /// A module for several devices among modules for one core; `by` sets the number `wants`.
     pub(crate) fn several_devices(path: &Path, by: &str, wants: i64) -> StudyError {
         let text = format!(
             "{}: {by} for {wants} devices, and fit is about one core: how a batch lies over cores is the module's affair",
@@ -146,7 +147,7 @@ impl StudyError {
 
 /// Lowering.
 impl StudyError {
-    /// A module that is to be lowered, and was compiled.
+    /// A module to lower that is already compiled.
     pub(crate) fn scheduled(path: &Path) -> StudyError {
         let text = format!(
             "{} is what a compiler has made (is_scheduled=true), and lowering comes before compiling",
@@ -160,7 +161,7 @@ impl StudyError {
         StudyError::in_file(StudyErrorKind::Lowering, path, text).because(source)
     }
 
-    /// Nothing to put beside a module.
+    /// No policy for a comparison.
     pub(crate) fn no_policy(path: &Path) -> StudyError {
         StudyError::in_file(StudyErrorKind::Lowering, path, format!("{}: no policy is named", path.display()))
     }
@@ -179,7 +180,7 @@ impl StudyError {
         StudyError::in_file(StudyErrorKind::Lowering, path, text).with_help(help)
     }
 
-    /// Policies, of which this is the first, that leave all `n` instructions with f32 as they are.
+    /// Policies, `policy` being the first, that leave all `n` instructions with f32 unchanged.
     pub(crate) fn all_kept(path: &Path, policy: &str, n_policies: usize, n: usize) -> StudyError {
         let those = match n_policies {
             2.. => "the policies named leave".to_string(),
@@ -209,26 +210,26 @@ impl StudyError {
         StudyError::new(StudyErrorKind::Devices, "the step cannot be laid over its partitions").because(source)
     }
 
-    /// A task whose replicas are split over a model axis, in a question about replicas of one device each.
+    /// A task with a model axis, in a question about single-device replicas.
     pub(crate) fn model_axis(name: &str, problem: &str) -> StudyError {
         let help = "leave the model axis out of the objective's mesh; `Compare` takes a step with one";
         let place = StudyPlace::Program(name.to_string());
         StudyError::new(StudyErrorKind::Devices, format!("{name}: {problem}")).with_help(help).at(place)
     }
 
-    /// Rules of a model axis that is not there.
+    /// Rules for a missing model axis.
     pub(crate) fn no_model_axis(pattern: &str) -> StudyError {
         let text = format!("{pattern} is split over the model axis, and there is none");
         StudyError::new(StudyErrorKind::Devices, text).with_help("give the mesh one")
     }
 
-    /// Devices for a program that is of one.
+    /// Several devices for a single-device program.
     pub(crate) fn mesh_of_inference() -> StudyError {
         let text = "a mesh is for a training step, whose batch its devices share";
         StudyError::new(StudyErrorKind::Devices, text).with_help("leave it out: an inference is of one device")
     }
 
-    /// Devices that do not split in replicas of `model` each.
+    /// Devices that do not divide into replicas of `model` each.
     pub(crate) fn devices(n: NonZeroU32, model: NonZeroU32) -> StudyError {
         let do_not = if n.get() == 1 { "device does not" } else { "devices do not" };
         let text = format!("{n} {do_not} split in replicas of {model} (`mesh: {{model: {model}}}`)");
@@ -245,29 +246,29 @@ impl StudyError {
 
 /// Questions.
 impl StudyError {
-    /// Nothing of what there must be one of.
+    /// An empty list or a zero.
     pub(crate) fn zero(what: &str) -> StudyError {
         StudyError::new(StudyErrorKind::Question, format!("{what}: expected 1 or more"))
     }
 
-    /// Several of what a question is about one of.
+    /// Several where a question needs one.
     pub(crate) fn several(question: &str, n: usize, what: &str) -> StudyError {
         let text = format!("{question} is about one of the {what}, and there are {n}");
         StudyError::new(StudyErrorKind::Question, text).with_help("name one, or ask once for each")
     }
 
-    /// Modules whose batch axis is not known, and what to say, as far as the modules tell.
+    /// Modules whose batch axis is unknown, with a suggestion as far as the modules allow one.
     pub(crate) fn no_batch_dim(folder: &Path, help: String) -> StudyError {
         let text = format!("{} holds modules, and which of their axes is the batch must be said", folder.display());
         StudyError::in_file(StudyErrorKind::Question, folder, text).with_help(help)
     }
 
-    /// A module without the batch that was said.
+    /// A module without the named batch axis.
     pub(crate) fn batch_dim(path: &Path, source: BatchDimError) -> StudyError {
         StudyError::in_file(StudyErrorKind::Question, path, path.display().to_string()).because(source)
     }
 
-    /// Two modules of one batch.
+    /// Two modules with the same batch.
     pub(crate) fn same_batch(one: &Path, other: &Path, batch: u32, batch_dim: &BatchDim) -> StudyError {
         let BatchDim { parameter, axis } = batch_dim;
         let (one, shown) = (one.display(), other.display());
@@ -276,26 +277,26 @@ impl StudyError {
         StudyError::in_file(StudyErrorKind::Question, other, text).with_help(help)
     }
 
-    /// A program that the question has not.
+    /// A program that the question does not contain.
     pub(crate) fn no_program(label: &str, batch: u32) -> StudyError {
         let text = format!("there is no program {label} of batch {batch}");
         StudyError::new(StudyErrorKind::Question, text).at(StudyPlace::Program(label.to_string()))
     }
 
-    /// Parts that make a batch too large to count.
+    /// Parts that make a batch overflow.
     pub(crate) fn too_many_examples(parts: u32, batch: u32) -> StudyError {
         let text = format!("{parts} parts of {batch} are a batch of more than {}", i32::MAX);
         StudyError::new(StudyErrorKind::Question, text)
     }
 
-    /// Batches that are all too large to try.
+    /// A limit below the smallest possible batch.
     pub(crate) fn below_parts(max_batch: u32, n_parts: u32) -> StudyError {
         let text =
             format!("--max-batch {max_batch} is below {n_parts}, of which every batch of this model is a multiple");
         StudyError::new(StudyErrorKind::Question, text)
     }
 
-    /// A slice where slices of every size are planned.
+    /// A slice, where slices of every size are planned.
     pub(crate) fn one_slice(target: &Target, board: &Target) -> StudyError {
         let text = format!("{target} is one slice, and plan looks at slices of every size");
         let n_cores = target.n_cores().unwrap_or(1);
@@ -304,7 +305,7 @@ impl StudyError {
         StudyError::new(StudyErrorKind::Question, text).with_help(help).at(StudyPlace::Target(target.clone()))
     }
 
-    /// A TPU whose links are not known.
+    /// A TPU with unknown link speeds.
     pub(crate) fn no_links(board: &Target) -> StudyError {
         let text = format!("{board}: how fast its chips' links are is not known here, so there is no plan for it");
         let help = format!(
@@ -321,7 +322,7 @@ impl StudyError {
     }
 }
 
-/// The compiler, and what it makes.
+/// The compiler, and its output.
 impl StudyError {
     /// One of several programs that cannot be compiled.
     pub(crate) fn subject(name: &str, source: StudyError) -> StudyError {
@@ -329,30 +330,30 @@ impl StudyError {
         StudyError::new(source.kind(), format!("{name} cannot be compiled")).at(place).because(source)
     }
 
-    /// A search without an answer; `why` is the last failure.
+    /// A search without a result; `why` is the last failure.
     pub(crate) fn nothing_compiles(target: &Target, label: &str, why: &str) -> StudyError {
         let text = format!("{target}, {label}: nothing compiles\n{why}");
         StudyError::new(StudyErrorKind::Compiler, text).at(StudyPlace::Target(target.clone()))
     }
 
-    /// A program of ours that breaks rules.
+    /// A program of ours that violates rules.
     pub(crate) fn emitted(source: VerifyErrors) -> StudyError {
         let text = "the emitted module is broken: this is a bug of bf16scope, please report it";
         StudyError::new(StudyErrorKind::Bug, text).because(source)
     }
 
-    /// What the compiler made of a program cannot be read.
+    /// The compiler's optimized program cannot be parsed.
     pub(crate) fn optimized(source: ProtoError) -> StudyError {
         let text = "the compiler's optimized program cannot be read: this is a bug of bf16scope, please report it";
         StudyError::new(StudyErrorKind::Bug, text).because(source)
     }
 
-    /// What the compiler made of a program breaks rules.
+    /// The compiler's optimized program violates rules.
     pub(crate) fn optimized_broken(source: VerifyErrors) -> StudyError {
         StudyError::new(StudyErrorKind::Bug, "the compiler's optimized program is broken").because(source)
     }
 
-    /// Replicas that add up in less than the f32 that was asked for.
+    /// Replicas that sum in less than the requested f32.
     pub(crate) fn rounded_sums(sums: &str) -> StudyError {
         let text = format!("the replicas sum by {sums}, and f32 was asked for");
         let help = "this is an error of bf16scope's, whose step keeps the cast before the sum: report it; `mesh: {sum: bf16}` \

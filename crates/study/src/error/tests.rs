@@ -45,7 +45,7 @@ fn rules() -> VerifyErrors {
     verify::verify(&broken()).unwrap_err()
 }
 
-/// Compares the text with its help, what it is about, and the first cause.
+/// Compares the text with its help, the kind, the place, and the first cause.
 #[track_caller]
 fn check(error: &StudyError, kind: StudyErrorKind, place: &StudyPlace, whole: &str, cause: Option<&str>) {
     assert_eq!(error.to_string(), whole);
@@ -55,13 +55,13 @@ fn check(error: &StudyError, kind: StudyErrorKind, place: &StudyPlace, whole: &s
     assert_eq!(error.source().map(ToString::to_string).as_deref(), cause, "{whole}");
 }
 
-/// Of an error in the file [`path`].
+/// For an error in the file [`path`].
 #[track_caller]
 fn in_file(error: &StudyError, kind: StudyErrorKind, whole: &str, cause: Option<&str>) {
     check(error, kind, &StudyPlace::File(path().to_path_buf()), whole, cause);
 }
 
-/// Of an error in a question.
+/// For an error in a question.
 #[track_caller]
 fn in_question(error: &StudyError, kind: StudyErrorKind, whole: &str, cause: Option<&str>) {
     check(error, kind, &StudyPlace::Question, whole, cause);
@@ -265,7 +265,7 @@ fn the_compiler_and_what_it_makes() {
     in_question(&StudyError::rounded_sums("all-reduce in bf16"), kind, text, None);
 }
 
-/// What is passed on says what it said, and its cause is the cause.
+/// An error that is passed on keeps its text and its cause.
 #[test]
 fn errors_of_others_are_passed_on() {
     let parse = || text::parse("HloModule m\nENTRY m {", "m.hlo").unwrap_err();
@@ -296,7 +296,7 @@ fn errors_of_others_are_passed_on() {
     in_question(&unscheduled().into(), StudyErrorKind::Module, &unscheduled().to_string(), None);
 }
 
-/// An error that is added has its text compared here.
+/// Every new error needs a comparison of its text here.
 #[test]
 fn every_sentence_is_compared() {
     let (source, tests) = (include_str!("sentences.rs"), include_str!("tests.rs"));

@@ -1,48 +1,48 @@
-//! Which axis of a module's parameters is the batch.
+//! The batch axis of a module's parameters.
 
 use std::str::FromStr;
 
-/// Which axis of which parameter of a module is the batch. As text: `0:0` or `images:0`.
+/// The batch axis: a parameter of a module and one of its axes. As text: `0:0` or `images:0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchDim {
-    /// A number, or a name.
+    /// Its number or its name.
     pub parameter: String,
-    /// Which of its axes.
+    /// The axis.
     pub axis: usize,
 }
 
-/// A module without the batch that was said.
+/// Why a module lacks the named batch axis.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchDimError {
-    /// A parameter that is not there.
+    /// The parameter does not exist.
     #[error("no parameter `{parameter}`: it has {there}")]
     NoParameter {
         /// Its name.
         parameter: String,
-        /// What there is.
+        /// The existing ones.
         there: String,
     },
-    /// An axis that is not there.
+    /// The axis does not exist.
     #[error("parameter `{parameter}` has {rank} axes, and axis {axis} was named: it has {there}")]
     NoAxis {
         /// The parameter.
         parameter: String,
-        /// How many it has.
+        /// The parameter's rank.
         rank: usize,
-        /// Which was named.
+        /// The named axis.
         axis: usize,
-        /// What there is.
+        /// The existing ones.
         there: String,
     },
-    /// An axis that has no size of a batch.
+    /// The axis has an invalid size for a batch.
     #[error("parameter `{parameter}` has size {size} on axis {axis}, which is not a batch")]
     NoBatch {
         /// The parameter.
         parameter: String,
         /// The size.
         size: i64,
-        /// Which axis.
+        /// The axis.
         axis: usize,
     },
 }

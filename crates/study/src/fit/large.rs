@@ -1,8 +1,8 @@
-//! What is too large in a program that does not fit at any batch.
+//! Finds the largest values of a program that does not fit at any batch.
 //!
-//! The compiler makes nothing of a program that does not fit, so there is nothing to explain. It does for a TPU with more
-//! memory, whose layouts are alike: [`find`] explains that, and where it does not fit there either, it lists the largest
-//! values of the program itself.
+//! The compiler returns no optimized program if it does not fit, so there is nothing to explain. [`find`] compiles for
+//! a TPU with more memory, whose layouts are similar, and explains that; if it does not fit there either, it lists the
+//! largest values of the program itself.
 
 use serde::Serialize;
 
@@ -12,10 +12,10 @@ use bf16scope_hlo::{Module, Op, Shape};
 use bf16scope_tpu::explain::{LiveBuffer, largest_live_buffers};
 use bf16scope_tpu::{Compiler, Spec, Target};
 
-/// What to look at.
+/// The largest buffers or values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Large {
-    /// The TPU that the program fits, and whose buffers these are; `None`: values of the program, without padding.
+    /// The TPU that the program fits, to which the buffers belong; `None`: values of the program, without padding.
     pub on: Option<String>,
     /// Largest first.
     pub values: Vec<Value>,
@@ -24,19 +24,19 @@ pub struct Large {
 /// A buffer, or a value of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Value {
-    /// Bytes; of a buffer, with its tiles filled up.
+    /// Bytes; for a buffer, including the padding of tiles.
     pub n_bytes: u64,
-    /// What it is for: `argument`, `temporary`, …; `value` of a value.
+    /// The buffer's kind: `argument`, `temporary`, …; `value` for a value.
     pub kind: &'static str,
-    /// Its dtype and dims; of a buffer, its layout.
+    /// Its dtype and dims; for a buffer, its layout.
     pub shape: String,
-    /// Its scoped name, else the instruction's.
+    /// Its scoped name, otherwise the instruction's.
     pub name: String,
     /// The user's file and line, if it is known.
     pub at: Option<String>,
 }
 
-/// What is largest in a program that does not fit a target.
+/// The largest buffers or values in a program that does not fit a target.
 pub(crate) fn find(compiler: &Compiler, target: &Target, module: &Module) -> Large {
     let roomy = Target::board(Spec::roomiest());
     let explained = if *target == roomy { None } else { buffers(compiler, &roomy, module) };
@@ -46,7 +46,7 @@ pub(crate) fn find(compiler: &Compiler, target: &Target, module: &Module) -> Lar
     }
 }
 
-/// The largest buffers when most is alive; `None` if it cannot be said, and why does not matter: there is another answer.
+/// The largest buffers at the peak; `None` on any error, because there is a fallback.
 fn buffers(compiler: &Compiler, target: &Target, module: &Module) -> Option<Vec<Value>> {
     let program = encode::to_bytes(module).ok()?;
     let (_, optimized) = compiler.compile_and_read(target, &program, 1).ok()?;
@@ -62,20 +62,20 @@ fn buffers(compiler: &Compiler, target: &Target, module: &Module) -> Option<Vec<
     Some(largest_live_buffers(&optimized, N_VALUES).ok()?.into_iter().map(value).collect())
 }
 
-/// How many are worth a look.
+/// The number of values to list.
 const N_VALUES: usize = 5;
 
-/// The largest arrays that instructions of the entry computation make, largest first; of those of one layer and shape, one.
+/// The largest arrays that instructions of the entry computation create, largest first; one for each layer and shape.
 fn values(module: &Module) -> Vec<Value> {
     let entry = module.entry();
     let mut values: Vec<Value> = Vec::new();
-    // An optimizer's arithmetic has no layer, and as many bytes as the variable, which has.
+    // An optimizer's arithmetic has no layer, and the size of its variable, which has one.
     let has_layers = entry.instructions.iter().any(|instruction| instruction.metadata.op_name.contains('/'));
     for instruction in &entry.instructions {
         if has_layers && !instruction.metadata.op_name.contains('/') {
             continue;
         }
-        // A tuple holds what others made; a broadcast of a scalar is made where it is used.
+        // A tuple refers to existing arrays; a broadcast of a scalar is fused into its consumer.
         let is_made = !matches!(instruction.op, Op::Tuple | Op::Broadcast { .. });
         let Shape::Array(array) = &instruction.shape else { continue };
         if !is_made || array.has_dynamic() {

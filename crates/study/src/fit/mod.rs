@@ -21,7 +21,7 @@ use bf16scope_hlo::proto::encode;
 use bf16scope_tpu::fit::{CompiledBatch, Found, MULTIPLE, Step, Summary, Trial, search, search_among, summarize};
 use bf16scope_tpu::{CompileOutcome, CompileReport, Compiled, Compiler, Target, TpuError};
 
-/// Which batches fit.
+/// A question about which batches fit.
 #[derive(Clone, Debug)]
 pub struct FitQuestion<'t> {
     /// The model or module.
@@ -35,7 +35,7 @@ pub struct FitQuestion<'t> {
 }
 
 impl<'t> FitQuestion<'t> {
-    /// The largest batch to try, where nothing else is said.
+    /// The default for the largest batch to try.
     pub const MAX_BATCH: u32 = 8192;
 
     /// Up to [`FitQuestion::MAX_BATCH`], to a multiple of [`MULTIPLE`].
@@ -43,36 +43,36 @@ impl<'t> FitQuestion<'t> {
         FitQuestion { source, targets, max_batch: FitQuestion::MAX_BATCH, multiple: MULTIPLE }
     }
 
-    /// How many searches it takes.
+    /// The number of searches.
     pub fn n_series(&self) -> usize {
         without_repeats(&self.targets).len() * self.source.labels().len()
     }
 }
 
-/// What was found for one target and precision.
+/// The results for one target and precision.
 #[derive(Clone, Debug, Serialize)]
 pub struct FitSeries {
     /// The target.
     pub target: String,
-    /// A model's precision, or what a form of a module is called.
+    /// A model's precision, or the label of a module's form.
     pub precision: String,
-    /// The largest, and the best.
+    /// The largest batch, and the best.
     #[serde(flatten)]
     pub found: Found,
     /// By batch.
     pub rows: Vec<FitRow>,
-    /// What is largest in the program of the least batch, where that does not fit.
+    /// The largest values in the program of the least batch, if that does not fit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub too_large: Option<Large>,
 }
 
-/// What the compiler said of one batch, and what that means beside the others.
+/// The outcome for one batch, and its summary beside the others.
 #[derive(Clone, Debug, Serialize)]
 pub struct FitRow {
-    /// The compiler's answer.
+    /// The compiler's outcome.
     #[serde(flatten)]
     pub row: CompiledBatch,
-    /// What that means; `None` of what does not fit.
+    /// The summary; `None` if the batch does not fit.
     #[serde(flatten)]
     pub summary: Option<Summary>,
 }
@@ -85,21 +85,21 @@ impl FitSeries {
     }
 }
 
-/// All that was found.
+/// The answer.
 #[derive(Clone, Debug, Serialize)]
 pub struct FitAnswer {
     /// The task's name, the model's file, or the folder of modules.
     pub model: String,
-    /// Which program of a model; empty for modules.
+    /// The program of a model; empty for modules.
     #[serde(serialize_with = "program")]
     pub program: Option<ModelProgram>,
-    /// What a batch is of: `images` or `examples`.
+    /// The unit of a batch: `images` or `examples`.
     pub unit: &'static str,
-    /// The cores that a step is over: a batch is one core's part.
+    /// The cores that share a step: a batch is one core's part.
     pub devices: u32,
     /// The compiler.
     pub libtpu: String,
-    /// Whether it might keep more precision than the programs say.
+    /// Whether the compiler was allowed to keep more precision than the programs specify.
     pub excess_precision: bool,
     /// By target and precision.
     pub series: Vec<FitSeries>,
@@ -133,7 +133,7 @@ fn program<S: serde::Serializer>(program: &Option<ModelProgram>, serializer: S) 
     }
 }
 
-/// Each of them once, in the order of their first.
+/// Removes duplicates, keeping the order of first occurrences.
 pub(super) fn without_repeats<T: Clone + PartialEq>(items: &[T]) -> Vec<T> {
     let mut kept: Vec<T> = Vec::new();
     for item in items {
@@ -147,8 +147,8 @@ pub(super) fn without_repeats<T: Clone + PartialEq>(items: &[T]) -> Vec<T> {
 /// Searches, on each target and in each precision.
 ///
 /// # Errors
-/// A target that is no TPU; a question whose programs cannot be built; a compiler that cannot be had. That a batch does not
-/// fit, or is refused, is an answer.
+/// A target that is not a TPU; programs that cannot be built; a missing compiler. A batch that does not fit, or is
+/// refused, is a result.
 pub fn fit(
     question: &FitQuestion<'_>,
     asking: &Asking,
@@ -223,7 +223,7 @@ fn one(
     Ok(FitSeries { target: target.to_string(), precision: label.to_string(), found, rows, too_large })
 }
 
-/// A search in parts of a batch, of which a model that accumulates gradients has several.
+/// A search in units of the parts of a batch, which a model that accumulates gradients has.
 fn search_parts(
     question: &FitQuestion<'_>,
     try_batch: &mut dyn FnMut(Step) -> Result<Trial, StudyError>,
@@ -241,13 +241,13 @@ fn search_parts(
     Ok(Found { largest: found.largest.map(whole), best: found.best.map(whole), ..found })
 }
 
-/// The compile that shows what is too large.
+/// The compile that shows which values are too large.
 fn for_a_larger_tpu(target: &Target, label: &str, batch: u32) -> Compiling {
     let what = format!("{label} for a larger TPU, to see what is too large,");
     Compiling { target: target.clone(), what, batch: Some(batch), n_more: 0 }
 }
 
-/// No batch is out of memory and none fits: the first failure is the message.
+/// No batch is out of memory and none fits: the message is the first failure.
 fn nothing_compiles(target: &Target, label: &str, rows: &[CompiledBatch]) -> StudyError {
     let mut failures = rows.iter().filter_map(|row| match &row.outcome {
         CompileOutcome::Failed(text) => Some(format!("batch {}: {text}", row.batch)),
@@ -261,7 +261,7 @@ pub(super) fn failed(batch: u32, text: String) -> CompiledBatch {
     CompiledBatch { batch, cached: false, outcome: CompileOutcome::Failed(text) }
 }
 
-/// What the compiler says of a program of one batch, which the caller is told while it waits.
+/// Compiles the program of one batch, with progress events.
 pub(super) fn row_of(
     compiler: &Compiler,
     target: &Target,

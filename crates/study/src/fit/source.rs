@@ -1,4 +1,4 @@
-//! Where the programs of a fit come from: a model, built at any batch, or a folder of modules exported at several.
+//! The programs of a fit: a model, built at any batch, or a folder of modules exported at several.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,54 +17,54 @@ use bf16scope_train::Mesh;
 /// Programs by precision and batch.
 #[derive(Clone, Debug)]
 pub enum FitSource<'t> {
-    /// A model, which has a program at any batch.
+    /// A model, which has a program for any batch.
     Model {
-        /// Which, and how it is tuned.
+        /// The model, with its tuning.
         subject: Box<ModelSubject<'t>>,
-        /// The replicas that a step is over: a batch is the part of one.
+        /// The replicas that share a step: a batch is one replica's part.
         mesh: Mesh,
-        /// In which precisions.
+        /// The precisions.
         precisions: Vec<Precision>,
     },
-    /// Modules, by the batch that they were exported at.
+    /// Modules, by the batch at which they were exported.
     Modules {
-        /// Where they are.
+        /// Their folder.
         folder: PathBuf,
         /// Each module's file.
         files: BTreeMap<u32, PathBuf>,
-        /// In which forms.
+        /// The forms.
         forms: Vec<Form>,
-        /// What reads StableHLO.
+        /// The converter for StableHLO.
         converter: Box<Converter>,
     },
-    /// A module of `jax.export` in which a batch has no size yet: one at any batch.
+    /// A module of `jax.export` with a symbolic batch, which gives a program for any batch.
     Symbolic {
         /// Its file.
         path: PathBuf,
         /// The batch's dimension: its name (`b`), or parameter and axis (`0:0`).
         batch_dim: String,
-        /// The least power of two that the module is for: it may ask for an even batch, or for more than one.
+        /// The least power of two that the module accepts: it may require an even batch, or more than one.
         start: u32,
-        /// In which forms.
+        /// The forms.
         forms: Vec<Form>,
-        /// What reads StableHLO, with the sizes of all other dimensions.
+        /// The converter for StableHLO, with the sizes of all other dimensions.
         converter: Box<Converter>,
     },
 }
 
-/// Whether a module is refused by what reads StableHLO.
+/// Whether the converter refused a module.
 fn is_foreign(error: &StudyError) -> bool {
     error.inner().is_some_and(|error| error.is::<ForeignError>())
 }
 
-/// A symbolic module is asked at powers of two up to this for one that it is for.
+/// A symbolic module is tried at powers of two up to this.
 const MAX_START: u32 = 1024;
 
 impl FitSource<'_> {
-    /// The modules of a folder, exported at several batches, in forms that differ.
+    /// The modules of a folder, exported at several batches, in their distinct forms.
     ///
     /// # Errors
-    /// A folder without modules; modules whose batch cannot be said, or is one that another has; forms that change nothing.
+    /// A folder without modules; modules whose batch is unknown, or equal to another's; forms that change nothing.
     pub fn of_folder(
         folder: &Path,
         batch_dim: Option<&BatchDim>,
@@ -76,10 +76,10 @@ impl FitSource<'_> {
         Ok(FitSource::Modules { folder: folder.to_path_buf(), files, forms, converter: Box::new(converter.clone()) })
     }
 
-    /// A module of `jax.export` whose batch is the symbolic dimension `batch_dim`, in forms that differ.
+    /// A module of `jax.export` whose batch is the symbolic dimension `batch_dim`, in its distinct forms.
     ///
     /// # Errors
-    /// A module that is not read with a batch of 1, 2, 4 and so on up to 1024; forms that change nothing.
+    /// A module that cannot be read with a batch of 1, 2, 4 and so on up to 1024; forms that change nothing.
     pub fn of_symbolic(
         path: &Path,
         batch_dim: &str,
@@ -89,12 +89,12 @@ impl FitSource<'_> {
         let mut start = 1;
         let module = loop {
             match of_batch(path, batch_dim, start, converter) {
-                // JAX's own words on a batch that is too small, or odd.
+                // JAX's own error for a batch that is too small, or odd.
                 Err(error) if start < MAX_START && is_foreign(&error) => start *= 2,
                 read => break read,
             }
         };
-        // What is wrong with the least batch is wrong with each.
+        // If all fail, the error for the least batch is representative.
         let module = module.or_else(|_| of_batch(path, batch_dim, 1, converter))?;
         refuse_several(&module, path)?;
         let forms = forms(module, path, asked)?.into_iter().map(|(form, _)| form).collect();
@@ -102,7 +102,7 @@ impl FitSource<'_> {
         Ok(FitSource::Symbolic { path, batch_dim, start, forms, converter })
     }
 
-    /// What answers call it: the task's name, the model's or the module's file, or the folder.
+    /// Its name in answers: the task's name, the model's or the module's file, or the folder.
     pub fn name(&self) -> String {
         match self {
             FitSource::Model { subject, .. } => subject.name.clone(),
@@ -110,7 +110,7 @@ impl FitSource<'_> {
         }
     }
 
-    /// What is compiled at each batch, by what it is called in a table, in the order asked for.
+    /// The labels of the programs compiled at each batch, in the requested order.
     pub fn labels(&self) -> Vec<String> {
         match self {
             FitSource::Model { precisions, .. } => {
@@ -122,7 +122,7 @@ impl FitSource<'_> {
         }
     }
 
-    /// The batches there are, smallest first; `None`: any.
+    /// The available batches, smallest first; `None`: any.
     pub(super) fn batches(&self) -> Option<Vec<u32>> {
         match self {
             FitSource::Model { .. } | FitSource::Symbolic { .. } => None,
@@ -130,7 +130,7 @@ impl FitSource<'_> {
         }
     }
 
-    /// What every batch is a multiple of.
+    /// Every batch is a multiple of this.
     pub(super) fn n_parts(&self) -> u32 {
         match self {
             FitSource::Model { subject, .. } if subject.program == ModelProgram::Training => {
@@ -141,17 +141,17 @@ impl FitSource<'_> {
         }
     }
 
-    /// Where a search begins.
+    /// The first batch of a search.
     pub(super) fn start(&self) -> u32 {
         match self {
-            // The file's batch is that of all of its devices.
+            // The file's batch is global.
             FitSource::Model { subject, mesh, .. } => (subject.batch / mesh.data).max(1),
             FitSource::Modules { files, .. } => files.keys().next().copied().unwrap_or(1),
             FitSource::Symbolic { start, .. } => *start,
         }
     }
 
-    /// The cores that a step of a model is over.
+    /// The mesh of a model's step.
     pub(super) fn mesh(&self) -> Mesh {
         match self {
             FitSource::Model { mesh, .. } => *mesh,
@@ -159,7 +159,7 @@ impl FitSource<'_> {
         }
     }
 
-    /// The verified program that is called so, of a core's part of a batch, tuned for a target.
+    /// The verified program with this label, for a core's part of a batch, tuned for a target.
     pub(super) fn module(&self, label: &str, batch: u32, target: &Target) -> Result<Module, StudyError> {
         let unknown = || StudyError::no_program(label, batch);
         match self {
@@ -185,7 +185,7 @@ impl FitSource<'_> {
         }
     }
 
-    /// Which program of a model.
+    /// The program of a model.
     pub(super) fn program(&self) -> Option<ModelProgram> {
         match self {
             FitSource::Model { subject, .. } => Some(subject.program),
@@ -193,7 +193,7 @@ impl FitSource<'_> {
         }
     }
 
-    /// What a batch is of.
+    /// The unit of a batch.
     pub(super) fn unit(&self) -> &'static str {
         match self {
             FitSource::Model { subject, .. } => subject.unit(),
@@ -211,7 +211,7 @@ fn of_batch(path: &Path, batch_dim: &str, batch: u32, converter: &Converter) -> 
     module_file::load(path, &Converter { sizes, ..converter.clone() })
 }
 
-/// The forms of modules that differ, as those of the least batch do.
+/// The distinct forms of modules, judged by the least batch.
 fn differing_forms(
     files: &BTreeMap<u32, PathBuf>,
     asked: &[Form],
@@ -256,7 +256,7 @@ fn modules(
     Ok(files)
 }
 
-/// What to say where it was not said which axis is the batch: one whose size differs from module to module, if there is
+/// The error when the batch axis was not named; suggests an axis whose size differs from module to module, if there is
 /// one.
 fn no_batch_dim(folder: &Path, paths: &[PathBuf], converter: &Converter) -> Result<StudyError, StudyError> {
     let load = |path: &PathBuf| module_file::load(path, converter);
@@ -276,7 +276,7 @@ fn no_batch_dim(folder: &Path, paths: &[PathBuf], converter: &Converter) -> Resu
     Ok(StudyError::no_batch_dim(folder, help))
 }
 
-/// The first axis of a parameter that has another size in each of several modules, and its sizes, least first.
+/// The first parameter axis whose size is different in each of several modules, and its sizes, least first.
 fn differing(all: &[Vec<(String, Vec<i64>)>]) -> Option<(String, usize, Vec<i64>)> {
     let [first, _, ..] = all else { return None };
     for (number, (name, dims)) in first.iter().enumerate() {
@@ -300,7 +300,7 @@ fn parameters(module: &Module) -> Vec<(String, Vec<i64>)> {
     entry.parameters().into_iter().map(parameter).collect()
 }
 
-/// Parameters, for a message: of many the first and the last, for inputs often come after variables.
+/// Parameters, for a message: the first and the last if there are many, because inputs often come after variables.
 fn listed(module: &Module) -> String {
     const N_SHOWN: usize = 8;
     let parameters = parameters(module);
@@ -315,7 +315,7 @@ fn listed(module: &Module) -> String {
     format!("parameters {}", texts.join(", "))
 }
 
-/// The size of the axis that is the batch.
+/// The size of the batch axis.
 fn batch_of(module: &Module, BatchDim { parameter, axis }: &BatchDim) -> Result<u32, BatchDimError> {
     let (parameters, axis) = (parameters(module), *axis);
     let numbered = parameter.parse::<usize>().ok().and_then(|number| parameters.get(number));
@@ -341,7 +341,7 @@ mod tests {
         let module =
             |batch: i64, other: i64| vec![("%w".to_string(), vec![other, 8]), ("%x".to_string(), vec![3, batch])];
         assert_eq!(differing(&[module(16, 8), module(8, 8)]), Some(("x".to_string(), 1, vec![8, 16])));
-        // Nothing differs, or not everywhere; of one module nothing can be said.
+        // Nothing differs, or not everywhere; a single module shows nothing.
         assert_eq!(differing(&[module(8, 8), module(8, 8)]), None);
         assert_eq!(differing(&[module(8, 8), module(16, 8), module(16, 8)]), None);
         assert_eq!(differing(&[module(8, 8)]), None);

@@ -1,4 +1,4 @@
-//! What each thing that may save memory or time is worth: every lever compiled beside the plain program.
+//! The effect of each option that may save memory or time: every lever compiled beside the plain program.
 //!
 //! The levers themselves are in [`table`].
 
@@ -18,31 +18,31 @@ use bf16scope_tpu::fit::{CompiledBatch, Step};
 use bf16scope_tpu::{CompileReport, Compiler, Target, TpuError};
 use bf16scope_train::Mesh;
 
-/// What levers are worth.
+/// A question about the effects of levers.
 #[derive(Clone, Debug)]
 pub struct LeversQuestion<'t> {
-    /// Of the training step of which model; what it is tuned for is a lever.
+    /// The model, whose training step is compiled; its tuning is a lever.
     pub subject: ModelSubject<'t>,
-    /// What the plain program computes in.
+    /// The compute precision of the plain program.
     pub precision: Precision,
     /// The TPUs to compile for.
     pub targets: Vec<Target>,
 }
 
-/// What one lever did.
+/// The effect of one lever.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pulled {
-    /// Its name; `plain` and `together` are none of [`LEVERS`].
+    /// Its name; `plain` and `together` are not in [`LEVERS`].
     pub lever: &'static str,
-    /// How it is written in the YAML or on the command line.
+    /// Its spelling in the YAML or on the command line.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub option: &'static str,
-    /// What it changes.
+    /// Its effect on the program.
     pub about: String,
     /// Why it does not apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_applicable: Option<String>,
-    /// What the compiler said.
+    /// The compiler's outcome.
     #[serde(flatten)]
     pub row: Option<CompiledBatch>,
 }
@@ -56,18 +56,18 @@ pub struct OnTarget {
     pub levers: Vec<Pulled>,
 }
 
-/// What each lever is worth on each target.
+/// The effects of the levers on each target.
 #[derive(Clone, Debug, Serialize)]
 pub struct LeversAnswer {
     /// The task's name, or the model's file.
     pub model: String,
     /// Examples in a batch.
     pub batch: u32,
-    /// What the plain program computes in.
+    /// The compute precision of the plain program.
     pub precision: String,
     /// The compiler.
     pub libtpu: String,
-    /// Whether it might keep more precision than the programs say.
+    /// Whether the compiler was allowed to keep more precision than the programs specify.
     pub excess_precision: bool,
     /// By target.
     pub targets: Vec<OnTarget>,
@@ -83,7 +83,7 @@ impl Pulled {
 /// Compiles the plain program and each lever, on each target.
 ///
 /// # Errors
-/// A target that is no TPU; a plain program that cannot be built; a compiler that cannot be had.
+/// A target that is not a TPU; a plain program that cannot be built; a missing compiler.
 pub fn levers(
     question: &LeversQuestion<'_>,
     asking: &Asking,
@@ -91,7 +91,7 @@ pub fn levers(
 ) -> Result<LeversAnswer, StudyError> {
     let LeversQuestion { subject, precision, targets } = question;
     let mut subject = ModelSubject { program: ModelProgram::Training, ..subject.clone() };
-    // What is tuned for the target is a lever, and beside it each choice.
+    // Tuning for the target is one lever, and each of its choices is another.
     if subject.tune == Tune::Auto {
         subject.tune = Tune::None;
     }
@@ -131,7 +131,7 @@ fn pull_all(
         let mut setting = plain.clone();
         let pulled = (lever.pull)(&mut setting);
         if pulled.is_ok() {
-            // What applies alone applies to the others' result too, or is left out of it.
+            // A lever that applies alone is also applied to the combination, unless it fails there.
             let mut more = together.clone();
             if (lever.pull)(&mut more).is_ok() {
                 together = more;
@@ -172,7 +172,8 @@ fn pull(
             let what = format!("{lever} ({precision})");
             row_of(compiler, target, &what, Step { batch, n_more }, &program.module, on)
         }
-        // A plain program that cannot be built is the user's mistake; a lever that does not work here is not.
+        // If the plain program cannot be built, that is the user's mistake; for a lever it means that it does not
+        // apply.
         Err(error) if lever == "plain" => Err(error),
         Err(error) => Ok(failed(batch, error.chain())),
     }

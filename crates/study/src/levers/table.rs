@@ -1,4 +1,4 @@
-//! The levers: a row of [`LEVERS`] each, with a name, what it does, and a function that edits the subject as a user
+//! The levers: one row of [`LEVERS`] each, with a name, a description, and a function that edits the subject as a user
 //! would edit the YAML, or says why it does not apply. To add one, add a row.
 
 use crate::{ModelProgram, ModelSubject};
@@ -9,28 +9,28 @@ use bf16scope_train::Mesh;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-/// What a lever edits.
+/// The subject of a lever's edit.
 #[derive(Clone, Debug)]
 pub struct Setting<'t> {
     /// The training step, edited.
     pub subject: ModelSubject<'t>,
-    /// What the network computes in.
+    /// The compute precision.
     pub precision: Precision,
 }
 
-/// Something that may save memory or time.
+/// An option that may save memory or time.
 pub struct Lever {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// In the YAML or on the command line.
+    /// Its spelling in the YAML or on the command line.
     pub option: &'static str,
-    /// What it changes, and whether gradients stay as they are.
+    /// Its effect on the program, and whether it preserves gradients.
     pub about: &'static str,
     /// Edits the setting, or says why it does not apply.
     pub pull: fn(&mut Setting<'_>) -> Result<(), String>,
 }
 
-/// All of them.
+/// All levers.
 pub const LEVERS: &[Lever] = &[
     Lever {
         name: "bf16 scope",
@@ -96,7 +96,7 @@ pub const LEVERS: &[Lever] = &[
     },
 ];
 
-/// What is tuned now; levers are pulled for TPUs alone.
+/// The current tuning; levers are for TPUs only.
 fn now(setting: &Setting<'_>) -> Tuning {
     setting.subject.tune.tuning(&Tuning::tpu())
 }
@@ -149,14 +149,14 @@ fn space_to_depth(setting: &mut Setting<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The prediction of one example: small, and it has the model's scopes.
+/// The inference program for one example: small, and with the model's scopes.
 fn plain_program(setting: &Setting<'_>) -> Result<Program, String> {
     let subject = ModelSubject { program: ModelProgram::Inference, ..setting.subject.clone() };
     subject.program_with(setting.precision, 1, Mesh::default(), now(setting)).map_err(|error| error.chain())
 }
 
-/// The name of scopes that are numbered, with something in common inside: `block` of `cnn/block1/conv/kernel` and
-/// `cnn/block2/conv/kernel`. Scopes that hold more than one variable each count; of several, the outermost.
+/// The common name of numbered scopes with similar contents: `block` for `cnn/block1/conv/kernel` and
+/// `cnn/block2/conv/kernel`. Only scopes that contain several variables each count; the outermost is chosen.
 fn blocks(variables: &[&str]) -> Option<String> {
     let mut found: BTreeMap<(usize, &str), BTreeMap<&str, usize>> = BTreeMap::new();
     for variable in variables {
@@ -172,7 +172,8 @@ fn blocks(variables: &[&str]) -> Option<String> {
     found.into_iter().find(|(_, scopes)| is_block(scopes)).map(|((_, name), _)| name.to_string())
 }
 
-/// Parts of the batch in the lever of that name: fewer save little, more make each part too small for the TPU's tiles.
+/// The number of parts for the lever of that name: fewer save little, more make each part too small for the TPU's
+/// tiles.
 const N_PARTS: NonZeroU32 = NonZeroU32::new(4).expect("4 is not 0");
 
 fn accumulate(setting: &mut Setting<'_>) -> Result<(), String> {
@@ -254,7 +255,7 @@ mod tests {
         Setting { subject, precision }
     }
 
-    /// What levers edit.
+    /// The parts of a setting that levers edit.
     fn edited(Setting { subject, precision }: &Setting<'_>) -> impl PartialEq + use<> {
         let ModelSubject { objective, variables, tune, batch, .. } = subject.clone();
         (objective, variables, tune, batch, *precision)

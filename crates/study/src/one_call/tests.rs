@@ -1,4 +1,4 @@
-//! What is said before anything is compiled: defaults, and what cannot be asked.
+//! Errors and defaults before anything is compiled.
 
 use super::*;
 use bf16scope_model::models::{Model, mlp};
@@ -13,7 +13,7 @@ fn error<A: fmt::Debug>(answer: Result<A, StudyError>) -> String {
     answer.unwrap_err().to_string()
 }
 
-/// All but the objective is said otherwise, and shows.
+/// Everything but the objective is set, and is used.
 #[test]
 fn what_is_said_is_asked_and_the_rest_has_defaults() {
     let task = task();
@@ -50,7 +50,7 @@ fn a_tuning_of_the_objective_is_that_of_the_programs() {
     assert_eq!(TuneChoice::These(Box::new(paced.clone())).tuning(&Tune::Auto, &Target::Cpu), paced);
 }
 
-/// The first of several problems is the error, before anything is compiled.
+/// The first of several invalid arguments is the error, before anything is compiled.
 #[test]
 fn what_cannot_be_asked_is_an_error() {
     let task = task();
@@ -73,7 +73,7 @@ fn what_cannot_be_asked_is_an_error() {
     assert_eq!(error(two.run()), format!("levers is about one of the precisions, and there are 2\n{help}"));
 }
 
-/// As of a file, but without its line.
+/// Like the error for a file, but without its line.
 #[test]
 fn a_model_axis_is_refused_where_a_batch_is_laid_over_replicas() {
     let task = task();
